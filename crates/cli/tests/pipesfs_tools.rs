@@ -1,5 +1,5 @@
-//! Tests of PipesFS with ordinary programs (programs that walk trees, shells that complete names,
-//! programs that read captures), and tests of the streams of replicas.
+//! Tests of PipesFS with ordinary programs: programs that walk trees, shells that complete names,
+//! and programs that read captures. Also tests of the streams of replicas.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -12,7 +12,8 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use testkit::{need, wait_until};
 
-/// Runs a script if its program is installed; reports a skip otherwise.
+/// Runs a shell script in the mount, and returns its output. Reports a skip and returns `None` if
+/// `program` is not installed.
 fn run_if_installed(mounted: &Mounted, program: &str, script: &str) -> Option<String> {
     need::require_command(program)?;
     let (out, status) = run_in(mounted, script);
@@ -51,7 +52,7 @@ fn b1_programs_that_walk_trees_end_and_see_each_filter_once() {
         assert_eq!(fs::read_to_string(copy.join("request")).unwrap(), format!("{request}\n"));
         assert!(copy.join("generate/all").is_symlink(), "a stream is copied as a link");
     }
-    // Root's own mount has no checks by the kernel.
+    // The kernel does not check permissions in a mount of root, so the server does.
     let executed = "cd web/generate && test -x udp && test -r why && ! test -x why && echo yes";
     assert_eq!(run_in(&mounted, executed), ("yes\n".to_owned(), 0));
     assert_ne!(run_in(&mounted, "web/generate/why").1, 0, "a file is not executed");
@@ -88,8 +89,8 @@ fn b1_shells_complete_names_of_filters_and_classes() {
     }
 }
 
-/// Reads 64-byte frames from a stream and collects their numbers until these include `count`
-/// consecutive numbers. Panics if a number is repeated.
+/// Reads 64-byte frames from a stream until their numbers include `count` consecutive numbers.
+/// Returns all numbers. Panics if a number is repeated.
 fn read_numbers(stream: &mut File, count: u64) -> BTreeSet<u64> {
     let (mut known, mut frame) = (BTreeSet::new(), [0; 64]);
     let mut first = None;
@@ -99,7 +100,8 @@ fn read_numbers(stream: &mut File, count: u64) -> BTreeSet<u64> {
             let number = u64::from_be_bytes(frame[42..50].try_into().unwrap());
             assert!(known.insert(number), "{number} came twice");
         }
-        // Numbers read while the stream starts may come from one replica only.
+        // While the stream starts, the numbers may come from only one replica, so they are not
+        // checked.
         let last = *known.last().unwrap();
         let from = *first.get_or_insert(last + 1);
         (from..from + count).all(|number| known.contains(&number))
@@ -120,7 +122,7 @@ fn b2_stream_of_replicas_has_each_block_once() {
     let mut stream = File::open(mounted.path("copied/generate/dport/all")).unwrap();
     read_numbers(&mut stream, 4000);
     drop(stream);
-    // The capture has a single file header.
+    // The capture has only one file header, although it comes from several replicas.
     if need::require_command("tcpdump").is_some() {
         let script = "head -c 200000 copied/generate/dport/all.pcap | \
                       tcpdump -nr - -c 2000 2>/dev/null | grep -c 'UDP, length 22'";
@@ -150,7 +152,7 @@ fn b2_capture_programs_read_a_live_stream_and_losses_are_counted() {
             assert_eq!(out.trim(), "5000", "{script}");
         }
     }
-    // A loss is a gap in the frame numbers, and is reported.
+    // If the reader is too slow, the frame numbers have gaps, and the loss is reported.
     let mut stream = File::open(mounted.path("web/generate/all")).unwrap();
     let mut frames = vec![0; 64 * 20_000];
     stream.read_exact(&mut frames).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of PipesFS with programs that write: to streams and to arguments of filters. Each test
-//! compares the bytes that programs wrote with those that the paths counted.
+//! Tests of PipesFS with programs that write to streams and to arguments of filters. The tests
+//! compare the bytes that the programs wrote with the bytes that the paths counted.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -14,9 +14,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use testkit::{need, wait_until};
 
-/// A flag of open(2): writes do not block.
+/// Flag of open(2): reads and writes do not block.
 const O_NONBLOCK: i32 = 0o4000;
-/// Request whose source emits the bytes that programs write to it, as one stream per writer.
+/// Request whose source emits the bytes that programs write to it, as a separate stream for each
+/// writer.
 const HTTP_REQUEST: &str = "buffer clean link=stream | http | (|get count + |post count)";
 
 fn writer(path: &Path) -> File {
@@ -45,7 +46,8 @@ fn b7_each_open_for_writing_is_a_separate_stream() {
     let _path = folder.spawn_named("clean", HTTP_REQUEST);
     wait_until("it is shown", || mounted.path("clean/buffer:clean/http/get").is_dir());
     let all = mounted.path("clean/buffer:clean/all");
-    // Two requests whose first lines are each written in two halves, in turn.
+    // Two HTTP requests are written alternately, through separate files. The first line of each is
+    // split between two writes.
     let (mut one, mut other) = (writer(&all), writer(&all));
     one.write_all(b"GET /on").unwrap();
     other.write_all(b"POST /ot").unwrap();
@@ -62,7 +64,7 @@ fn b7_each_open_for_writing_is_a_separate_stream() {
     );
     assert_eq!(status, 0);
     let http = "clean/buffer:clean/http";
-    // Each request consists of two blocks, its description and its bytes.
+    // Each HTTP request is two blocks: its description and its bytes.
     wait_until("4 of get", || mounted.number(&format!("{http}/get/count/stats/blocks")) >= 8);
     wait_until("1 of post", || mounted.number(&format!("{http}/post/count/stats/blocks")) >= 2);
     wait_balanced(&mounted, "clean/buffer:clean");
@@ -79,7 +81,7 @@ fn b7_killed_writer_ends_its_session_within_a_message() {
     let mut cat = Command::new("cat");
     cat.stdin(Stdio::piped()).stdout(writer(&mounted.path("cut/buffer:cut/all")));
     let mut killed = Reader(cat.spawn().unwrap());
-    // Only the child may keep the file open.
+    // Only the child process may have the file open.
     drop(cat);
     let head = b"POST /cut HTTP/1.1\r\nContent-Length: 1000\r\n\r\nonly the beginning";
     let mut input = killed.0.stdin.take().unwrap();
@@ -87,7 +89,7 @@ fn b7_killed_writer_ends_its_session_within_a_message() {
     let written = || mounted.number("cut/buffer:cut/stats/bytes");
     wait_until("it is emitted", || written() == head.len() as u64);
     killed.0.kill().unwrap();
-    // The ends of both directions follow the bytes.
+    // Two blocks follow the bytes: the ends of both directions.
     let blocks = || mounted.number("cut/buffer:cut/stats/blocks");
     wait_until("the session ends", || blocks() >= 3);
     wait_balanced(&mounted, "cut/buffer:cut");
@@ -95,7 +97,7 @@ fn b7_killed_writer_ends_its_session_within_a_message() {
     assert!(report.contains("incomplete messages"), "{report}");
 }
 
-/// Starts a path that prints its report to pipes, from which [`report_of`] reads.
+/// Starts a path whose output and report [`report_of`] reads later. Waits until the path is listed.
 fn spawn_reported(folder: &Folder, name: &str, line: &str) -> Child {
     let mut command = folder.streamline(&["run", "-s", "--as", name, line]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -104,7 +106,7 @@ fn spawn_reported(folder: &Folder, name: &str, line: &str) -> Child {
     path
 }
 
-/// Stops a path, whose ledger must balance. Returns its report.
+/// Stops a path, and asserts that its ledger balances. Returns its output and report.
 fn report_of(folder: &Folder, name: &str, path: Child) -> String {
     assert_eq!(folder.run(&["stop", name]).status, Some(0));
     let output = path.wait_with_output().unwrap();
@@ -128,7 +130,7 @@ fn b7_slow_path_makes_writers_wait_and_a_signal_ends_the_wait() {
     let mut blocking = Command::new("sh");
     blocking.args(["-c", "exec head -c 100000000 /dev/zero > slow/buffer:slow/all"]);
     blocking.current_dir(&mounted.directory).stderr(Stdio::null());
-    // The process of the path is stopped, so it reads nothing.
+    // The process of the path is stopped, so the writer fills its socket.
     let _quiet = writer(&all);
     stop(process);
     let piece = [0u8; 100_000];
@@ -171,7 +173,7 @@ print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
     wait_balanced(&mounted, "slow/buffer:slow");
 }
 
-/// Returns true if a process waits in a kernel function whose name contains `name`.
+/// Returns true if a process is waiting in a kernel function whose name contains `name`.
 fn in_file_system(process: u32, name: &str) -> bool {
     ["stack", "wchan"].iter().any(|file| {
         fs::read_to_string(format!("/proc/{process}/{file}")).is_ok_and(|text| {
@@ -189,7 +191,7 @@ fn b7_end_of_the_path_ends_its_writers_with_a_reason() {
     wait_until("it is shown", || mounted.path("over/buffer:over").is_dir());
     let mut open = writer(&mounted.path("over/buffer:over/all"));
     open.write_all(b"accepted").unwrap();
-    // Accepted bytes are delivered, although the path is stopped immediately.
+    // Accepted bytes are delivered, even if the path is stopped immediately afterwards.
     let report = report_of(&folder, "over", path);
     assert!(report.contains("1 block"), "{report}");
     let why = open.write_all(b"refused").unwrap_err();
@@ -216,7 +218,8 @@ fn b7_killed_server_ends_sessions_and_not_the_path() {
         server.0.wait().unwrap();
         assert!(open.write_all(b"x").is_err(), "round {round}");
         drop(open);
-        // Children that other tests fork hold the file open until they call exec.
+        // The attempt is repeated, because children of other tests may have the file open between
+        // fork and exec.
         wait_until("it is unmounted", || {
             let mut umount = Command::new("umount");
             umount.arg(&mounted.directory).stderr(Stdio::null()).status().unwrap().success()
@@ -278,7 +281,7 @@ fn b7_argument_is_changed_when_the_write_returns() {
     let write = |name: &str, value: &str| fs::write(mounted.path(&at(name)), value);
     write("ratelimit:500/config/burst", "7\n").unwrap();
     assert_eq!(mounted.text(&at("ratelimit:500/config/burst")), "7\n");
-    // The rate is part of the directory's name.
+    // The rate is part of the directory's name, so the directory gets a new name.
     let (_, status) = run_in(&mounted, "printf 100 > web/generate/ratelimit:500/config/rate");
     assert_eq!(status, 0, "{}", mounted.text(".error"));
     assert_eq!(mounted.text(&at("ratelimit:100/config/rate")), "100\n");

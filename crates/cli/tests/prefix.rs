@@ -1,5 +1,5 @@
-//! Tests of requests that begin with the same filters and share one process for these filters
-//! (`--prefix=shared`), with traffic over a virtual cable.
+//! Tests of shared prefixes (`--prefix=shared`), with traffic over a virtual cable: requests that
+//! begin with the same filters share one process for these filters.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -22,7 +22,7 @@ use testkit::wait_until;
 const PORT: u16 = 80;
 const PREFIX: &str = "rx server0 both=yes | tcp";
 
-/// A virtual cable with a daemon and a web server at one end.
+/// A virtual cable, with a daemon and a web server at one end.
 struct PrefixFixture {
     pair: Pair,
     folder: Folder,
@@ -72,7 +72,7 @@ impl PrefixFixture {
         CommandResult::from(self.command(words).output().unwrap())
     }
 
-    /// Starts a request under a name, and waits until its source is open.
+    /// Starts a request as a path with a name, and waits until its source is open.
     fn start(&self, name: &str, line: &str) -> Reader {
         let file = |end: &str| File::create(self.folder.path().join(format!("{name}.{end}")));
         let report = format!("--report={name}.report");
@@ -91,12 +91,12 @@ impl PrefixFixture {
         self.run(&["ps"]).out
     }
 
-    /// Returns the processes that serve prefixes.
+    /// Returns the ids of the processes that run shared prefixes.
     fn prefix_server_ids(&self) -> Vec<u32> {
         self.ids_of_servers("| share ")
     }
 
-    /// Returns the processes that serve prefixes and whose requests contain `part`.
+    /// Returns the process ids of the paths whose requests contain `part`.
     fn ids_of_servers(&self, part: &str) -> Vec<u32> {
         let paths: Value = serde_json::from_str(&self.run(&["ps", "--json"]).out).unwrap();
         let all = paths["paths"].as_array().unwrap().iter();
@@ -105,7 +105,7 @@ impl PrefixFixture {
         all.filter(serves).map(process).collect()
     }
 
-    /// Opens a connection.
+    /// Opens a connection from the client to the web server.
     fn open_connection(&self) -> Connection {
         Connection(BufReader::new(
             self.pair.client.run_inside(|| TcpStream::connect((SERVER, PORT)).unwrap()),
@@ -134,7 +134,7 @@ impl PrefixFixture {
         whole.filter_map(message).collect()
     }
 
-    /// Stops a reader and returns its report. Asserts that the ledger balances.
+    /// Stops a reader, and asserts that its ledger balances. Returns its report.
     fn stop(&self, mut reader: Reader) -> Value {
         signal_process(reader.child.id(), "-INT");
         let ended = reader.child.wait().unwrap();
@@ -155,8 +155,9 @@ impl Drop for PrefixFixture {
     }
 }
 
-/// Serves the requests of one connection. The reply to `/N` has N bytes. The reply to `/half/N`
-/// also has N bytes, but its second half is sent only after the client has sent another byte.
+/// Serves the HTTP requests on one connection. The body of the response to `/N` has N bytes. The
+/// body of the response to `/half/N` also has N bytes, but its second half is sent only after the
+/// client has sent one more byte.
 fn serve_connection(stream: TcpStream) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut to = stream;
@@ -185,7 +186,7 @@ fn serve_connection(stream: TcpStream) {
     }
 }
 
-/// A connection of a client.
+/// A connection from the client to the web server.
 struct Connection(BufReader<TcpStream>);
 
 impl Connection {
@@ -193,7 +194,7 @@ impl Connection {
         self.0.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
-    /// Requests a number of bytes, and reads them.
+    /// Requests a body of `size` bytes, and reads the response.
     fn request_bytes(&mut self, size: usize) {
         self.send_text(&format!("GET /{size} HTTP/1.1\r\nHost: here\r\n\r\n"));
         self.read_bytes(size, true);
@@ -209,7 +210,7 @@ impl Connection {
     }
 }
 
-/// A running request.
+/// A running request that may read a shared prefix. Killed on drop.
 struct Reader {
     name: String,
     child: Child,
@@ -242,13 +243,13 @@ fn request_paths(sizes: impl IntoIterator<Item = usize>) -> Vec<String> {
     sizes.into_iter().map(|size| format!("\"/{size}\"")).collect()
 }
 
-/// Asserts that the remarks of the source in a report contain this text.
+/// Asserts that the remark of the source `shared` in a report contains the text `what`.
 fn assert_source_remark(site: &PrefixFixture, report: &Value, what: &str) {
     let remark = shared_source(report)["remark"].as_str().unwrap();
     assert!(remark.contains(what), "{remark}: {}", site.listed_paths());
 }
 
-/// Returns the counters of the source `shared`.
+/// Returns the counters of the source `shared` in a report.
 fn shared_source(report: &Value) -> &Value {
     &report["sources"][0]
 }
@@ -260,7 +261,7 @@ fn o6_o7_sharers_print_what_private_requests_print() {
     let private = site.start("private", &format!("--prefix=private {PREFIX} | http |request json"));
     let [one, other] = ["one", "other"].map(|name| site.start(name, &prefix_request("request")));
     let answers = site.start("answers", &prefix_request("response"));
-    // One reassembler serves three requests.
+    // One process reassembles streams for all three requests.
     assert_eq!(site.prefix_server_ids().len(), 1, "{}", site.listed_paths());
     let mut several = site.open_connection();
     (1..20).for_each(|size| several.request_bytes(size * 100));
@@ -282,12 +283,12 @@ fn o6_o7_sharers_print_what_private_requests_print() {
         assert_eq!(source["name"], "shared");
         assert_eq!(source["seen"], source["given"], "{report}");
     }
-    // The process that runs the prefix ends after its last reader, without waiting for another
+    // The process that runs the prefix exits after its last reader, without waiting for another
     // block.
     wait_until("it has ended", || site.prefix_server_ids().is_empty());
 }
 
-/// While no filter of a request reads bytes, its source copies none.
+/// The source of a request copies no bytes while no filter of the request reads bytes.
 #[test]
 fn o6_sharer_gets_bytes_once_a_filter_reads_them() {
     let Some(site) = PrefixFixture::new() else { return };
@@ -309,7 +310,8 @@ fn o6_sharer_gets_bytes_once_a_filter_reads_them() {
         count("private")
     };
     site.request_each(20..40);
-    // A message is two blocks: its description and its bytes, of which `match` passes the second.
+    // Each message is two blocks, its description and its bytes. `match` passes only the second
+    // one.
     let before = wait_equal(2 * 20);
     for name in ["private", "sharer"] {
         let set = site.run(&["set", name, "insert", "match \"GET /5\"", "before", "count"]);
@@ -342,13 +344,14 @@ fn o6_sharers_that_come_go_or_are_killed_leave_others_alone() {
     site.wait_printed(&stays, 12);
     site.wait_printed(&late, 11);
     assert_eq!(site.printed_messages(&stays), wanted);
-    // A late sharer receives all messages that begin after its start, even those of a connection
-    // that was already open.
+    // A sharer that starts late receives all messages that begin after its start, even on a
+    // connection that was already open.
     assert_eq!(site.printed_messages(&late), wanted[1..]);
     let report = site.stop(late);
     assert_eq!(report["lost"], 0, "{report}");
     assert_source_remark(&site, &report, "11 messages of `rx server0 both=yes | tcp | http`");
-    // A late sharer of streams receives nothing of a connection that was already open.
+    // A sharer of streams that starts late receives nothing from a connection that was already
+    // open.
     let report = site.stop(streams);
     assert_source_remark(&site, &report, "10 connections of `rx server0 both=yes | tcp`");
     assert_source_remark(&site, &report, "had begun before this request joined");
@@ -368,7 +371,7 @@ fn o6_stopped_sharer_reports_its_loss_and_delays_no_other() {
         (request + head + size) as u64
     };
     let before = exchange("/10", 10);
-    // The client sends one more byte to request the second half.
+    // The stream includes the byte with which the client requests the second half.
     let sent =
         before + exchange(&format!("/half/{BODY_BYTES}"), BODY_BYTES) + 1 + exchange("/11", 11);
     let given = |name: &str| {
@@ -384,7 +387,7 @@ fn o6_stopped_sharer_reports_its_loss_and_delays_no_other() {
     signal_process(stops.child.id(), "-STOP");
     open.send_text(&format!("GET /half/{BODY_BYTES} HTTP/1.1\r\nHost: here\r\n\r\n"));
     open.read_bytes(BODY_BYTES / 2, true);
-    // The other sharer is not delayed.
+    // The other sharer receives the first half without delay.
     wait_until("what was sent has arrived", || given("reads") >= (BODY_BYTES / 2) as u64);
     signal_process(stops.child.id(), "-CONT");
     open.send_text("!");
@@ -398,7 +401,8 @@ fn o6_stopped_sharer_reports_its_loss_and_delays_no_other() {
     let lost = torn["lost"].as_u64().unwrap();
     let [whole, torn] = [shared_source(&whole), shared_source(&torn)];
     assert!(lost > 0 && torn["dropped"]["overwritten"] == lost, "{torn}");
-    // The part of the connection that the sharer lost appears as a hole of the same length.
+    // The lost part of the connection appears as a hole of the same length, so the total is the
+    // same.
     assert_eq!([&whole["given"]["bytes"], &torn["given"]["bytes"]], [sent, sent], "{torn}");
 }
 
@@ -413,7 +417,7 @@ fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
     site.request_each(10..30);
     [&gets, &all].iter().for_each(|reader| site.wait_printed(reader, 20));
     let late_one = site.start("late", &prefix_request("request"));
-    // The prefix of this request begins with a prefix that already runs.
+    // The prefix of this request extends a prefix that is already running.
     let classes = site.start("classes", &format!("--prefix=shared {PREFIX} |80 http |get json"));
     assert_eq!(site.prefix_server_ids().len(), 2, "{}", site.listed_paths());
     site.request_each(30..40);
@@ -430,8 +434,8 @@ fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
         explained.contains("`rx server0 both=yes | tcp | http` with 3 requests"),
         "{explained}"
     );
-    // `explain` reports running requests with the same beginning, and a shared prefix cannot be
-    // changed for all of its users.
+    // `explain` reports running requests that begin with the same filters. A filter in a shared
+    // prefix cannot be changed.
     let alike = site.run(&["explain", &format!("--prefix=private {PREFIX} | http |get json")]).out;
     assert!(alike.contains("`rx server0 both=yes | tcp | http` also begins paths "), "{alike}");
     for (path, why) in [
@@ -477,8 +481,8 @@ fn o6_request_joins_a_prefix_of_messages_that_runs_already() {
     site.stop(shares);
     let joined = site.stop(joins);
     assert_source_remark(&site, &joined, "http`, which runs once for all that share it");
-    // Requests that started earlier, that require a private prefix, or that read streams do not
-    // share their beginning.
+    // The prefix is not shared by a request that started earlier, requires a private prefix, or
+    // reads streams.
     for reader in [alone, private, streams] {
         assert_eq!(site.stop(reader)["sources"][0]["name"], "rx");
     }

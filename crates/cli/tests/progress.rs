@@ -1,5 +1,5 @@
-//! Tests of the progress line on a terminal: it is rewritten at each update, and erased before any
-//! other output. The terminal is provided by `script` of util-linux.
+//! Tests of the progress line on a terminal, which `script` of util-linux provides. Each update
+//! rewrites the line, and any other output first erases it.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -13,7 +13,7 @@ use testkit::need;
 /// The control sequence that erases the line.
 const ERASE_LINE: &str = "\r\x1b[K";
 
-/// Returns the output of a shell command run on a terminal.
+/// Runs a shell command on a terminal. Returns its output.
 fn run_on_terminal(script: &Path, folder: &Folder, typed: &str) -> String {
     let mut command = folder.shell("exec \"$@\"");
     command.arg("sh").arg(script).args(["-qec", typed, "/dev/null"]);
@@ -29,7 +29,7 @@ fn status_lines(output: &str) -> Vec<&str> {
     after.map(|line| line.split("\x1b[K\x1b[?7h").next().unwrap()).collect()
 }
 
-/// Returns the time in a status line, in seconds.
+/// Returns the running time in a status line, in seconds.
 fn status_seconds(line: &str) -> f64 {
     let seconds = line.trim_start().split(" s").next().and_then(|time| time.parse().ok());
     seconds.unwrap_or_else(|| panic!("{line:?} begins with no time"))
@@ -43,9 +43,9 @@ fn assert_interval(lines: &[&str], every: f64) {
     }
 }
 
-/// Calls `run` with a running time of `ms` milliseconds. While `enough` returns false for the
-/// output, which may happen on a busy machine, doubles the time, up to 16 times `ms`. Returns the
-/// output.
+/// Calls `run` with a running time of `ms` milliseconds, and returns the output. While `enough`
+/// returns false for the output, repeats the call with twice the time, up to 16 times `ms`, because
+/// a busy machine may need more time.
 fn run_until_enough(ms: u32, run: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool) -> String {
     let mut output = String::new();
     for times in [1, 2, 4, 8, 16] {
@@ -90,7 +90,7 @@ fn progress_line_is_erased_before_other_output() {
         run_on_terminal(&script, &folder, &typed)
     };
     let output = run_until_enough(500, run, |output| !status_lines(output).is_empty());
-    // The report of `count` is printed to the same terminal and must be on a separate line.
+    // The report of `count` is printed to the same terminal, and must be on a separate line.
     let (_, end) = output.rsplit_once(ERASE_LINE).unwrap();
     assert_eq!(end.lines().count(), 2, "{output:?}");
 }
@@ -114,12 +114,12 @@ fn progress_appears_only_on_a_free_foreground_terminal() {
             let script = &script;
             scope.spawn(move || {
                 let folder = Folder::new();
-                // With job control, `&` starts a separate process group.
+                // With job control, `&` starts the command in a separate process group.
                 let run = |ms| {
                     let typed = format!("set -m; streamline '{line}' --for {ms}ms {words}");
                     run_on_terminal(script, &folder, &typed)
                 };
-                // This is long enough for one line, which appears after a second.
+                // The running time suffices for one progress line, which appears after 1 s.
                 let output = run_until_enough(1500, run, |output| {
                     status_lines(output).is_empty() != is_visible
                 });
@@ -163,7 +163,7 @@ fn paced_replay_shows_no_estimate_by_its_file() {
 fn progress_restores_the_terminal() {
     let Some(script) = need::require_command("script") else { return };
     let folder = Folder::new();
-    // Each line disables and reenables autowrap.
+    // Each progress line disables and reenables autowrap.
     let typed = "streamline 'generate rate=100 | discard' --for 400ms --progress 100ms";
     let output = run_on_terminal(&script, &folder, typed);
     assert_eq!(output.matches("\x1b[?7l").count(), output.matches("\x1b[?7h").count());

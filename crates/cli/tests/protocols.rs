@@ -1,5 +1,5 @@
-//! Tests of traffic with which a hostile peer may try to evade or obscure the analysis. Requests
-//! run over generated captures.
+//! Tests with traffic through which a hostile peer tries to evade the analysis. The requests read
+//! generated captures.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -16,8 +16,8 @@ const RESPONSE_WITHOUT_LENGTH: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n to the end";
 /// TCP-MD5 option with an invalid digest.
 const SIGNATURE_OPTION: [u8; 18] = [19, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
-/// Runs a request over the capture of a connection. Returns the output lines and the report.
-/// Asserts that the ledger balances.
+/// Runs a request on the capture of a connection, and asserts that its ledger balances. Returns the
+/// output lines and the report.
 fn run_over(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value) {
     std::fs::write(folder.path().join("c.pcap"), script.clone().capture().to_pcap()).unwrap();
     let line = format!("replay c.pcap | tcp {rest}");
@@ -35,7 +35,7 @@ fn json_objects(folder: &Folder, script: &Script, rest: &str) -> Vec<Value> {
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Returns a counter of a filter from the report.
+/// Returns a counter of a filter in a report.
 fn filter_counter(report: &Value, filter: &str, name: &str) -> u64 {
     let filters = report["filters"].as_array().unwrap();
     let found = filters.iter().find(|found| found["filter"] == filter || found["name"] == filter);

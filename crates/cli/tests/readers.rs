@@ -1,5 +1,5 @@
-//! Tests of the permissions of output files, which must be readable by the users who may read all
-//! inputs. The tests use real users and real files.
+//! Tests of the permissions of output files: only users who may read all inputs may read an output.
+//! The tests use real users and real files.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -12,11 +12,11 @@ use testkit::need;
 
 const ALICE: u32 = 41_001;
 const BOB: u32 = 41_002;
-/// A group that a test may give to either user.
+/// A group to which a test may add either user.
 const TEAM: u32 = 41_200;
 
-/// Creates a directory with captures that are readable by everyone, by a group, and by user ALICE
-/// only.
+/// Creates a directory with three captures. They are readable by all users, by the group TEAM, and
+/// only by user ALICE.
 fn create_captures() -> Folder {
     let folder = Folder::accessible_to_all();
     for (name, group, mode) in
@@ -30,7 +30,7 @@ fn create_captures() -> Folder {
     folder
 }
 
-/// Runs a request as user ALICE in this group, with the default umask.
+/// Runs a request as user ALICE in the group `group`, with umask 022.
 fn run_as_alice(folder: &Folder, group: u32, line: &str) {
     let mut shell = folder.command_as_user((ALICE, group), Some("/bin/sh"));
     shell.args(["-c", "umask 022; exec ./streamline -q \"$0\" < secret.pcap", line]);
@@ -53,15 +53,15 @@ fn p6_output_is_readable_by_readers_of_all_inputs() {
     }
     let folder = create_captures();
     let [alice, bob, member] = [(ALICE, ALICE), (BOB, BOB), (BOB, TEAM)];
-    // Each case contains the group of alice, the inputs, and whether the output is readable by bob
-    // and by bob as a member of the group TEAM.
+    // Each case contains the group of ALICE, the inputs, and two flags: the output is readable by
+    // BOB, and by BOB as a member of the group TEAM.
     for (at, (group, inputs, others, members)) in [
         (ALICE, "replay open.pcap + replay open.pcap", true, true),
         (ALICE, "replay open.pcap + replay secret.pcap", false, false),
         (ALICE, "replay secret.pcap + generate count=3", false, false),
         (ALICE, "replay - + generate count=3", false, false),
         (TEAM, "replay team.pcap + replay open.pcap", false, true),
-        // Alice runs outside the group, so her files cannot be given to it.
+        // ALICE is not a member of the group, so she cannot change the group of her files to TEAM.
         (ALICE, "replay team.pcap + replay open.pcap", false, false),
         (TEAM, "replay team.pcap + replay secret.pcap", false, false),
     ]
@@ -91,7 +91,7 @@ fn p6_setgid_directory_and_existing_file_keep_their_modes() {
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o077, 0, "{entry:?}");
     }
     assert!(!can_read(&folder, bob, "out/index.jsonl"));
-    // This is a setgid directory whose group differs from that of alice.
+    // The setgid directory has a group of which ALICE is not a member.
     let given = folder.path().join("given");
     fs::create_dir(&given).unwrap();
     chown(&given, Some(ALICE), Some(TEAM)).unwrap();
@@ -100,7 +100,7 @@ fn p6_setgid_directory_and_existing_file_keep_their_modes() {
     assert!(
         can_read(&folder, member, "given/team.pcap") && !can_read(&folder, bob, "given/team.pcap")
     );
-    // The mode of an existing file is the choice of its owner and stays unchanged.
+    // The mode of an existing file is the choice of its owner, so it is not changed.
     File::create(folder.path().join("there.pcap")).unwrap();
     chown(folder.path().join("there.pcap"), Some(ALICE), None).unwrap();
     run_as_alice(&folder, ALICE, "(replay open.pcap + replay secret.pcap) | pcap there.pcap");

@@ -1,4 +1,4 @@
-//! Tests of records on the command line: creation, replay, truncated records and foreign files.
+//! Tests of records on the command line: creation, replay, truncated records and invalid files.
 //! (v10)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
@@ -142,7 +142,8 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
     let message =
         "the recorded path was changed, and the replay repeats it: insert pcap got.pcap at ip";
     assert!(again.err.contains(message), "{again:?}");
-    // A sink that was inserted during the run also writes into the directory of the replay.
+    // A sink that was inserted during the run is also replayed, and writes to the directory of the
+    // replay.
     assert!(fs::read(folder.path().join("r.pcapng.replay/got.pcap")).unwrap() == captured);
     assert!(fs::read(folder.path().join("got.pcap")).unwrap() == captured);
     let explained = folder.run(&["why", "udp", "r.pcapng"]);
@@ -157,8 +158,8 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
 #[test]
 fn v10_version_1_record_replays_and_newer_is_refused() {
     let folder = Folder::new();
-    // The record was made by a version without changes: `run --record=first-form.pcapng 'generate
-    // count=5 size=60 seq=yes | udp | print'`.
+    // The record was made by a version that did not record changes: `run --record=first-form.pcapng
+    // 'generate count=5 size=60 seq=yes | udp | print'`.
     let first = include_bytes!("records/first-form.pcapng");
     fs::write(folder.path().join("first.pcapng"), first).unwrap();
     let again = folder.run(&["run", "--replay", "first.pcapng"]);
@@ -171,7 +172,7 @@ fn v10_version_1_record_replays_and_newer_is_refused() {
     let made = folder.run(&["run", "--record=r.pcapng", "replay examples/web.pcap | count"]);
     assert_eq!(made.status, Some(0), "{made:?}");
     let mut later = fs::read(folder.path().join("r.pcapng")).unwrap();
-    // The version follows the type, length and identifier of the head.
+    // The version follows the type, the length and the identifier of the header block.
     let section = u32::from_le_bytes(later[4..8].try_into().unwrap()) as usize;
     assert_eq!(later[section + 12..section + 16], 3_u32.to_le_bytes());
     later[section + 12] = 4;

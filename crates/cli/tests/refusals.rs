@@ -1,5 +1,5 @@
-//! Tests of sinks that cannot write their output: the message, the exit status, and the files left
-//! behind.
+//! Tests of sinks that cannot write their output: the message, the exit status, and the remaining
+//! files.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -76,14 +76,15 @@ fn full_device_is_reported_by_every_sink() {
     }
 }
 
-/// Runs a request as an unprivileged user in this directory. Returns `None` if that is impossible.
+/// Runs a request as an unprivileged user in the directory. Reports a skip and returns `None` if
+/// that is impossible.
 fn run_unprivileged(folder: &Folder, line: &str) -> Option<CommandResult> {
     if is_unprivileged() {
         return Some(folder.run(&["run", line]));
     }
     let setpriv = need::require_command("setpriv")?;
-    // The shell makes the copy: a file that this process wrote could still be open in a child of
-    // another test, and could not be executed.
+    // The shell copies the program. If this process copied it, the copy might still be open for
+    // writing in a child of another test, so that it could not be executed (ETXTBSY).
     let copied = format!("test -e streamline || cp '{}' .", env!("CARGO_BIN_EXE_streamline"));
     assert!(folder.shell(&copied).status().unwrap().success());
     let output = Command::new(setpriv)
@@ -95,7 +96,7 @@ fn run_unprivileged(folder: &Folder, line: &str) -> Option<CommandResult> {
     Some(CommandResult::from(output.unwrap()))
 }
 
-/// Returns true if this process is unprivileged, in which case its own writes can be refused.
+/// Returns true if this process is not root, so that the kernel can refuse its writes.
 fn is_unprivileged() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let uids = status.lines().find(|line| line.starts_with("Uid:")).unwrap();
@@ -207,9 +208,9 @@ fn h10_connection_captures_equal_those_of_tcpdump() {
     assert!(files > 5, "{files} files");
 }
 
-/// Converts an endpoint in the form used in file names (`10.0.0.1.80`, `2001_db8__1.80`, or
-/// `10.0.0.1` without a port) to a filter expression: `host 10.0.0.1 and port 80`. Without a port,
-/// the expression selects ICMP.
+/// Converts an endpoint in the syntax of file names (`10.0.0.1.80`, `2001_db8__1.80`, or `10.0.0.1`
+/// without a port) to a filter expression, such as `host 10.0.0.1 and port 80`. If the endpoint has
+/// no port, the expression matches ICMP.
 fn endpoint_expression(end: &str) -> String {
     let (address, port) = match (end.contains('_'), end.matches('.').count()) {
         (false, 3) => (end, None),

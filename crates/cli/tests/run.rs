@@ -1,4 +1,4 @@
-//! Tests of `run`: output, reports, and files left behind.
+//! Tests of `run`: output, reports, and remaining files.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -13,7 +13,7 @@ use testkit::need;
 const FIRST_REQUEST: &str =
     "replay examples/web.pcap | bpf \"tcp port 80\" | dport |80 count + !bpf \"tcp\" | print";
 
-/// Returns the report of a run as JSON.
+/// Parses the report of a run, which must be one line of JSON.
 fn parse_report(text: &str) -> Value {
     let mut lines = text.lines();
     let value = serde_json::from_str(lines.next().unwrap()).unwrap();
@@ -162,7 +162,7 @@ fn closed_output_causes_no_error_message() {
     let ran = common::CommandResult::from(folder.shell(script).output().unwrap());
     assert_eq!(ran.err, "141\n");
     for words in [&["filters"][..], &["examples"], &["explain", "generate | print"]] {
-        // The pipe is closed before the command starts.
+        // The reader of the pipe is closed before the command starts.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         testkit::wait_until_closed(&writer);
@@ -184,7 +184,8 @@ fn every_example_runs_and_balances() {
         let words = ["run", "--json", "--report=report", "-f", path.to_str().unwrap()];
         let live = fs::read_to_string(&path).unwrap().lines().any(|line| line.starts_with("rx "));
         if live {
-            // This request never ends by itself, and it prints any passing traffic.
+            // This example captures live traffic and never ends by itself, so its running time is
+            // limited.
             let Some(()) = need::require_net_raw() else { continue };
             let ran = folder.run(&[&words[..], &["--for", "200ms"]].concat());
             assert_eq!(ran.status, Some(0), "{}: {}", path.display(), ran.err);
@@ -227,7 +228,7 @@ fn panic_ends_only_its_path_and_saves_a_capture() {
     assert!(std::path::Path::new(failure["block"].as_str().unwrap()).is_file());
 }
 
-/// The test build loses a block on request. The report must detect the loss.
+/// A build for tests can lose a block on purpose. The report must detect this loss.
 #[test]
 fn unbalanced_ledger_is_a_failure() {
     let cycle = "replay examples/web.pcap | dport --name=x |80 count | dport --name=x";

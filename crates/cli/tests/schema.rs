@@ -1,5 +1,5 @@
 //! Tests that validate each output of `--json` against its published schema, with the Python module
-//! `jsonschema`. A field that the schema does not name is an error here.
+//! `jsonschema`. A field that is missing in the schema is an error here.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -70,8 +70,8 @@ fn outputs_about_paths_fit_their_schemas() {
         ("f", "(generate rate=1000 + buffer yy) | freeze f.pcap"),
     ];
     let _paths = lines.map(|(name, line)| folder.spawn_named(name, line));
-    // The filters of this path run in a kernel program, so it starts only if this user may load
-    // one.
+    // The filters of this path run in a kernel program, so the path starts only if this user may
+    // load programs.
     let has_kernel = need::require_bpf().is_some();
     let _kernel = has_kernel.then(|| folder.spawn_named("e", "rx lo | bpf \"udp\" | pcap e.pcap"));
     wait_until("the state is published", || folder.run(&["state"]).out.contains("ports"));

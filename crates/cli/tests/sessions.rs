@@ -1,5 +1,5 @@
 //! Tests of session numbers at nodes that receive the output of several filters. The numbers must
-//! be unique across threads and processes. (A14)
+//! be unique, even across threads and processes. (A14)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -12,8 +12,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use testkit::wait_until;
 
-/// Creates a directory with two captures of web traffic. The connections in both have the same
-/// addresses.
+/// Creates a directory with two captures of web traffic, whose connections have the same addresses.
 fn capture_folder() -> Folder {
     let folder = Folder::new();
     for (name, seed) in [("a.pcap", 19), ("b.pcap", 20)] {
@@ -35,17 +34,17 @@ fn pairwise_sums(one: &[u64], other: &[u64]) -> Vec<u64> {
     one.iter().zip(other).map(|(one, other)| one + other).collect()
 }
 
-/// Returns the blocks printed by `json`.
+/// Parses the blocks in the output of `json`.
 fn printed_blocks(out: &str) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Returns the flow of every session, as its protocol and endpoints. Asserts that no session has
-/// blocks of two flows.
+/// Returns the flow of every session, as its protocol and endpoints. Asserts that all blocks of a
+/// session belong to one flow.
 fn flows_by_session(blocks: &[Value]) -> BTreeMap<u64, BTreeSet<String>> {
     let mut flows: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
     for block in blocks {
-        // Holes belong to no frame and have no addresses.
+        // Holes do not belong to a frame, and have no addresses.
         let framed = block["src"].is_string();
         let Some(session) = block["session"].as_u64().filter(|_| framed) else { continue };
         let end = |side: &str| format!("{} {}", block[side], block[format!("{side}_port")]);
@@ -206,9 +205,9 @@ fn a14_v3_v10_inserted_session_filter_replays_identically() {
     );
 }
 
-/// Replays records of a version in which each filter numbered its sessions independently. One
+/// Replays records of a version in which each filter numbered its sessions independently. The first
 /// record was made by `run --record=… 'generate count=12 size=60 seq=yes flows=3 | (udp + (inspect
-/// | udp)) | print'`, the other from a path into which a second `udp` was inserted.
+/// | udp)) | print'`, the second by a path into which another `udp` was inserted during the run.
 #[test]
 fn a14_v10_version_2_record_replays_with_its_numbers() {
     for (record, blocks) in [

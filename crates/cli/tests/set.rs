@@ -1,4 +1,4 @@
-//! Tests of `streamline set PATH arg NODE NAME=VALUE`, which sets arguments of running filters.
+//! Tests of `streamline set`: arguments of running filters, and moves of filters between paths.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -8,7 +8,7 @@ use common::{CommandResult, Folder};
 use serde_json::Value;
 use std::process::{Child, Stdio};
 
-/// Starts a path under a name, with its report written to the file `NAME.json`. Returns when the
+/// Starts a path with a name, whose report is written to the file `NAME.json`. Returns when the
 /// daemon lists the path.
 fn start_named(folder: &Folder, name: &str, line: &str) -> Child {
     let (report, name_option) = (format!("--report={name}.json"), format!("--as={name}"));
@@ -20,7 +20,7 @@ fn start_named(folder: &Folder, name: &str, line: &str) -> Child {
     child
 }
 
-/// Stops a path and returns its report. Asserts that the ledger balances.
+/// Stops a path, and asserts that its ledger balances. Returns its report.
 fn stop_named(folder: &Folder, name: &str, child: Child) -> Value {
     let stop = folder.run(&["stop", name]);
     assert_eq!(stop.status, Some(0), "{}", stop.err);
@@ -42,7 +42,7 @@ fn start_path(folder: &Folder, words: &[&str]) -> Child {
     child
 }
 
-/// Stops the path and returns its report.
+/// Stops the path `web`, and returns its report.
 fn stop_path(folder: &Folder, child: Child) -> Value {
     let stop = folder.run(&["stop", "web"]);
     assert_eq!(stop.status, Some(0), "{}", stop.err);
@@ -53,8 +53,8 @@ fn stop_path(folder: &Folder, child: Child) -> Value {
     report
 }
 
-/// Sets an argument of the path. Returns, for each space, the number of the block at which it
-/// switched to the new value.
+/// Sets an argument of a filter in the path `web`. Returns, for each space, the number of the block
+/// at which the space switched to the new value.
 fn set_argument(folder: &Folder, words: &[&str]) -> Vec<u64> {
     let done = folder.run(&[&["set", "web", "arg"], words].concat());
     assert_eq!(done.status, Some(0), "{done:?}");
@@ -66,7 +66,7 @@ fn set_argument(folder: &Folder, words: &[&str]) -> Vec<u64> {
     at.collect()
 }
 
-/// Waits until the sources have emitted this many more blocks.
+/// Waits until the sources of the path `web` have emitted `more` further blocks.
 fn wait_for_blocks(folder: &Folder, more: u64) {
     let count = || -> u64 {
         let picture = folder.run(&["top", "--once", "--json", "web"]).out;
@@ -116,8 +116,8 @@ fn v3_argument_is_set_while_the_path_runs() {
     wait_for_blocks(&folder, 100);
     let report = stop_path(&folder, child);
     let all = report["sources"][0]["given"]["blocks"].as_u64().unwrap();
-    // The sample continues to count from the first block of the run, not from the block at which
-    // the argument changed.
+    // `sample` counts from the first block of the run, not from the block at which the argument
+    // changed.
     assert_eq!(
         passed_blocks(&report, "sample"),
         count_multiples(0..at, 10) + count_multiples(at..all, 4),
@@ -211,8 +211,8 @@ fn v3_subtree_moves_to_another_path_with_its_state() {
     let mut positions = moved.out.split("switched at block ").skip(1).map(position);
     let (from, to) = (positions.next().unwrap(), positions.next().unwrap());
     let given = other["sources"][0]["given"]["blocks"].as_u64().unwrap();
-    // The sample continues at the same position: block `from` of one path is followed by block `to`
-    // of the other.
+    // `sample` preserves its position: its last block in one path is followed by block `to` of the
+    // other path.
     let all = (from + given - to).div_ceil(10);
     let rows = other["filters"].as_array().unwrap();
     let count = rows.iter().find(|row| row["name"] == "count").unwrap();
@@ -221,7 +221,7 @@ fn v3_subtree_moves_to_another_path_with_its_state() {
     assert!(one["sources"][0]["given"]["blocks"].as_u64().unwrap() > from);
 }
 
-/// Waits until the sources of a path have emitted this many blocks.
+/// Waits until the sources of a path have emitted `wanted` blocks.
 fn wait_for_blocks_of(folder: &Folder, path: &str, wanted: u64) {
     let count = || -> u64 {
         let picture = folder.run(&["top", "--once", "--json", path]).out;
@@ -246,8 +246,8 @@ fn v3_move_to_a_stopped_path_changes_neither() {
     let refused = folder.run(&words);
     assert_eq!(refused.status, Some(1), "{refused:?}");
     assert!(refused.err.contains("runs as before"), "{refused:?}");
-    // The stopped path, once it continues, receives the request and learns that the coordinator no
-    // longer waits.
+    // When the stopped path continues, it receives the request, but the coordinator no longer
+    // waits.
     signal("-CONT");
     wait_for_blocks_of(&folder, "other", 100);
     let listed = folder.run(&["ps"]).out;

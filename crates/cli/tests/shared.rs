@@ -1,5 +1,5 @@
-//! End-to-end tests of the shared mode: the daemon, paths of several users, and the state after
-//! processes are killed. The tests run real processes of different users.
+//! End-to-end tests of the daemon: paths of several users, and the state after processes are
+//! killed. The tests run real processes of different users.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -26,7 +26,8 @@ const COUNT_REQUEST: &str = "generate rate=1000 | count";
 /// A time limit that is long enough for a busy machine.
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A directory that all users may enter. It contains the command and a subdirectory for a daemon.
+/// A directory that all users may enter, with a copy of the program and a subdirectory for a
+/// daemon.
 struct Fixture {
     folder: Folder,
     program: PathBuf,
@@ -47,7 +48,7 @@ impl Fixture {
         self.folder.path().join("daemon")
     }
 
-    /// Builds the command as this user, with a separate home directory.
+    /// Returns a command that runs the program as a user, with a separate home directory.
     fn command(&self, uid: u32, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(words).current_dir(self.folder.path());
@@ -83,7 +84,7 @@ impl Fixture {
         daemon
     }
 
-    /// Starts a path in the background. Returns its number.
+    /// Starts a path in the background as a user, and returns its number.
     fn start(&self, uid: u32, name: &str) -> u32 {
         let ran = self.run(uid, &["start", name, COUNT_REQUEST]);
         assert_eq!(ran.status, Some(0), "{ran:?}");
@@ -117,7 +118,8 @@ impl Daemon {
             .and_then(|path| path.process)
     }
 
-    /// Stops the daemon and waits until it has ended. Returns true if it succeeded.
+    /// Stops the daemon with SIGTERM, and waits until it has exited. Returns true if the exit
+    /// status is 0.
     fn stop_daemon(mut self) -> bool {
         signal_process(i32::try_from(self.child.id()).unwrap(), "TERM");
         self.child.wait().unwrap().success()
@@ -130,7 +132,7 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// Kills the remaining paths, so that no path outlives its test.
+    /// Kills the remaining paths and the daemon, so that no process outlives its test.
     fn drop(&mut self) {
         if let Ok(client) = Client::connect_at(&self.place) {
             for path in client.list_paths().unwrap_or_default() {
@@ -149,7 +151,7 @@ fn signal_process(process: i32, name: &str) {
 
 fn is_alive(process: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // A zombie does not count as alive.
+    // A zombie counts as dead.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
@@ -188,7 +190,7 @@ fn p1_paths_are_controlled_by_their_owner_only() {
         let paths = list["paths"].as_array().unwrap();
         paths.iter().find(|path| path["number"] == number).cloned().unwrap()
     };
-    // On a busy machine a path may not reply in time.
+    // The query is repeated, because a path may not reply in time on a busy machine.
     wait_until("it is seen to run", || {
         let own = listed_path(ALICE);
         own["state"] == "running" && own["rate"]["blocks"].as_f64().is_some_and(|rate| rate > 0.0)
@@ -231,7 +233,7 @@ fn t10_killed_path_is_unregistered_and_others_stay() {
     signal_process(process, "KILL");
     wait_until("the path has gone", || daemon.list_paths().iter().all(|path| path.number != one));
     assert!(is_alive(daemon.path_process_id(other).unwrap()));
-    // A stopped path is reported as such, without waiting for it to reply.
+    // A stopped path is reported as silent.
     let process = daemon.path_process_id(other).unwrap();
     signal_process(process, "STOP");
     let ran = fixture.run(BOB, &["ps"]);
@@ -299,8 +301,8 @@ fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
     };
     sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.About\"}", &[]).unwrap();
     assert!(receive_reply().contains("version"));
-    // While the daemon is stopped, events accumulate. The daemon then handles the new client before
-    // the one that has ended.
+    // While the daemon is stopped, events accumulate. When it continues, it handles the new client
+    // before the end of the old one.
     let number = i32::try_from(daemon.child.id()).unwrap();
     signal_process(number, "STOP");
     wait_until("the daemon stands still", || {
@@ -317,7 +319,8 @@ fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
     signal_process(number, "CONT");
     let reply = receive_reply();
     assert!(reply.contains("\"number\""), "{reply}");
-    // The process of the path is this test, which must not be killed with the path.
+    // The registered process is this test, so the path is unregistered before `Daemon` kills all
+    // paths.
     drop(socket);
     wait_until("the register is empty", || daemon.list_paths().is_empty());
 }
@@ -355,8 +358,8 @@ fn t12_one_user_cannot_occupy_all_connections() {
     drop(daemon);
 }
 
-/// Runs in a separate process: opens 300 connections to the daemon, prints the number of refused
-/// ones, and holds all of them until it is killed.
+/// The separate process of a test: opens 300 connections to the daemon, prints the number of
+/// refused connections, and keeps all of them open until the process is killed.
 #[test]
 #[ignore = "the other process of a test"]
 fn child_process_occupies_connections() {
@@ -371,7 +374,7 @@ fn child_process_occupies_connections() {
             LONG_TIMEOUT,
         )
         .unwrap();
-        // A rejected client receives an error and is disconnected before its first call.
+        // A refused client receives an error and is disconnected, so the send may fail.
         let _ = sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.About\"}", &[]);
         let mut answer = [0; 4096];
         let length = sys::descriptor::receive(&socket, &mut answer).map_or(0, |(n, _)| n);
@@ -380,7 +383,7 @@ fn child_process_occupies_connections() {
         all.push(socket);
     }
     println!("\n{refused} refused");
-    // Waits until it is killed.
+    // Blocks until the process is killed.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
@@ -422,7 +425,7 @@ fn run_is_registered_unless_embedded() {
     assert!(picture.out.contains(changed) && picture.out.contains("\neth "), "{picture:?}");
     let wrong = fixture.run(own_uid(), &["set", "mine", "remove", "nothing"]);
     assert!(wrong.status == Some(2) && wrong.err.contains("runs as before"), "{wrong:?}");
-    // A mistake in the edited request is shown with its position, on separate lines.
+    // The message about a mistake in the edited request contains the position, on separate lines.
     let words = ["set", "mine", "replace", "eth", "with", "dport |99999999 hist"];
     let wrong = fixture.run(own_uid(), &words);
     let before = "  generate rate=1000 | dport |".len();
@@ -430,14 +433,14 @@ fn run_is_registered_unless_embedded() {
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
     assert!(wrong.err.contains(&place) && !wrong.err.contains('\u{fffd}'), "{wrong:?}");
 
-    // A follower receives the exit status.
+    // `attach` exits with the status of the path.
     let mut follower = fixture.command(own_uid(), &["attach", "mine"]);
     let mut follower =
         follower.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let stopped = fixture.run(own_uid(), &["stop", "mine"]);
     assert!(stopped.status == Some(0) && stopped.err.contains("none lost"), "{stopped:?}");
     assert!(named.wait().unwrap().success());
-    // The follower may start after the path has ended; otherwise it ends with the path.
+    // If `attach` connects too late, it reports that the path has ended.
     let followed = follower.wait().unwrap().code();
     let mut stderr = String::new();
     follower.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
@@ -465,7 +468,7 @@ fn v9_tap_starts_in_the_past_of_a_path() {
         path.counters().unwrap().sources.first().map_or(0, |source| source.given.blocks)
     };
     wait_until("some have come", || given() > 200);
-    // The request ends the tap when its block limit is reached.
+    // The request reads past frames first, and then current ones.
     let words = ["tap", "past", "--from=block:100", "pcap seen.pcap"];
     let mut tap = fixture.command(own_uid(), &words);
     let mut tap = tap.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -512,7 +515,7 @@ fn service_manager_passes_sockets_and_is_notified() {
     command.args(["-c", script]).arg(&fixture.program).arg(&place);
     fixture.set_environment(&mut command, own_uid());
     command.env("NOTIFY_SOCKET", &manager).stdout(Stdio::null()).stderr(Stdio::null());
-    // The call is sent before any process accepts it.
+    // The call is sent to the passed socket before the daemon starts.
     let mut early = UnixStream::connect(place.join("io.streamline")).unwrap();
     early.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
     early.write_all(b"{\"method\":\"io.streamline.List\"}\0").unwrap();
@@ -534,7 +537,7 @@ fn service_manager_passes_sockets_and_is_notified() {
     assert!(!place.join("lock").exists());
 }
 
-/// Measures the time from `kill -9` of a path's process until the daemon has unregistered the path.
+/// Measures the time from the kill of a path's process until the daemon has unregistered the path.
 #[test]
 #[ignore = "a measurement: cargo test -p streamline-cli --test shared -- --ignored --nocapture"]
 fn t10_killed_path_is_unregistered_within_the_time_limit() {
@@ -556,8 +559,8 @@ fn t10_killed_path_is_unregistered_within_the_time_limit() {
     assert!(times[19] < Duration::from_millis(100), "{times:?}");
 }
 
-/// Opens and closes 10^5 connections. The daemon then holds at most one more descriptor than
-/// before.
+/// Opens and closes 100,000 connections. Afterwards, the daemon has at most one descriptor more
+/// than before.
 #[test]
 #[ignore = "takes a minute: cargo test -p streamline-cli --test shared -- --ignored"]
 fn t8_hundred_thousand_connections_leave_no_trace() {

@@ -1,5 +1,5 @@
-//! Tests of ^C: the first drains the path, and the second ends the process and the programs that it
-//! has started.
+//! Tests of ^C: the first one drains the path; the second one ends the process and the programs
+//! that it has started.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -21,7 +21,7 @@ fn signal_child(child: &Child, name: &str) {
     assert!(sent.unwrap().success());
 }
 
-/// Waits until `holds` returns true for the child's process id. Panics if the child ends first.
+/// Waits until `holds` returns true for the child's process id. Panics if the child exits first.
 fn wait_until_child(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
     testkit::wait_until(what, || {
         let holds = holds(child.id());
@@ -30,8 +30,8 @@ fn wait_until_child(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) 
     });
 }
 
-/// Repeats the signal until the process ends, because a repetition has no effect while the signal
-/// is pending. Returns the exit status.
+/// Sends a signal repeatedly until the process exits, because a signal has no effect while the same
+/// signal is pending. Returns the exit status.
 fn repeat_signal(child: &mut Child, name: &str) -> Option<i32> {
     let mut ended = None;
     testkit::wait_until("the second signal ends it", || {
@@ -44,21 +44,21 @@ fn repeat_signal(child: &mut Child, name: &str) -> Option<i32> {
     ended.unwrap().code()
 }
 
-/// Returns true if a thread of the process runs a space.
+/// Returns true if a thread of a process runs a space.
 fn has_space(process: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
     tasks.filter_map(|task| name(task).ok()).any(|name| name.starts_with("thread"))
 }
 
-/// Returns true if no signal is pending for the process.
+/// Returns true if no signal is pending for a process.
 fn has_no_pending_signal(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
     pending.is_some_and(|bits| bits.trim().chars().all(|digit| digit == '0'))
 }
 
-/// Returns true if this process, and therefore each child, ignores SIGHUP.
+/// Returns true if this process ignores SIGHUP, so that each child inherits this.
 fn is_hangup_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
@@ -83,10 +83,12 @@ fn first_signal_drains_the_path() {
     }
 }
 
-/// `timeout` sends the signal to the process, and immediately afterwards to its process group.
+/// Duplicate signals occur in practice: `timeout` sends the signal to the process, and immediately
+/// afterwards to its process group.
 #[test]
 fn duplicated_signal_counts_once() {
-    // On a busy machine the two signals may arrive far enough apart to count as two.
+    // The attempt is repeated, because the signals may arrive far enough apart to count separately
+    // on a busy machine.
     testkit::wait_until("signals that come at once are one", || {
         let folder = Folder::new();
         let mut child = start_request(&folder, "generate | count");
@@ -146,18 +148,19 @@ fn second_signal_kills_programs_and_their_children() {
     }
 }
 
-/// Returns the number of bytes that the process has written. A write that waits is not counted.
+/// Returns the number of bytes that a process has written. A blocked write is not counted.
 fn written_bytes(process: u32) -> u64 {
     let counts = fs::read_to_string(format!("/proc/{process}/io")).unwrap_or_default();
     let written = counts.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok());
     written.unwrap_or(0)
 }
 
-/// Sends one signal to a process after it has filled the pipe of a reader that reads nothing.
-/// Returns the result.
+/// Waits until a process has filled a pipe that is not read, and sends one signal to the process.
+/// Returns its result.
 fn run_until_one_signal(child: &mut Child) -> CommandResult {
     const PIPE_SIZE: u64 = 65_536;
-    // The pipe is full, too, if a write that does not fit waits for the reader.
+    // The pipe also counts as full if the number of bytes no longer changes, because the next write
+    // does not fit.
     let latest = Cell::new((0, 0));
     wait_until_child("it fills the pipe", child, |process| {
         let (before, equal) = latest.get();
@@ -181,7 +184,8 @@ fn one_signal_ends_a_path_whose_output_is_not_read() {
     fs::write(&stopped, "kill -STOP $$\ncat").unwrap();
     assert!(Command::new("mkfifo").arg(folder.path().join("fifo")).status().unwrap().success());
     let fifo = fs::OpenOptions::new().read(true).write(true).open(folder.path().join("fifo"));
-    // The first is the standard output, whose pipe this test does not read.
+    // In turn, these outputs are not read: standard output, a named pipe, and the input of
+    // programs.
     for request in [
         "generate | print",
         "generate | pcap fifo",

@@ -1,5 +1,5 @@
-//! Tests of `streamline spaces` and of pinning. The reports are compared with the kernel's view of
-//! the same threads and processes.
+//! Tests of `streamline spaces` and of pinning. The output is compared with the kernel's
+//! information about the same threads and processes.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -27,7 +27,7 @@ fn space_of_filter(path: &Value, filter: &str) -> Value {
     all.iter().find(has).unwrap_or_else(|| panic!("{filter} is nowhere: {path}")).clone()
 }
 
-/// Returns the value of a line in `/proc/…/status` of a space's thread or process.
+/// Returns the value of a field in `/proc/…/status` of a space's thread or process.
 fn proc_status_value(space: &Value, name: &str) -> String {
     let process = &space["process"];
     let thread = space["thread"].as_u64().map_or_else(String::new, |id| format!("/task/{id}"));
@@ -36,7 +36,8 @@ fn proc_status_value(space: &Value, name: &str) -> String {
     line.trim().to_owned()
 }
 
-/// Returns the reported processors of a space. Asserts that the kernel reports the same processors.
+/// Returns the processors that `streamline spaces` reports for a space. Asserts that the kernel
+/// reports the same processors.
 fn agreed_processors(space: &Value) -> Vec<u64> {
     let reported = space["processors"].as_array().unwrap();
     let reported: Vec<u64> = reported.iter().map(|number| number.as_u64().unwrap()).collect();
@@ -53,7 +54,8 @@ fn run_set_spaces(folder: &Folder, words: &[&str]) -> CommandResult {
     folder.run(&[&["set"], words].concat())
 }
 
-/// A request with a thread, a thread that writes files, a sandboxed filter, and a program.
+/// A request with four spaces: a thread, a thread that writes files, a sandboxed filter, and a
+/// program.
 const FOUR_SPACES_REQUEST: &str = "generate rate=2000 size=200 | (dport untrusted=yes |all \
                     discard) + exec 'cat >/dev/null' + pcap all.pcap";
 
@@ -73,7 +75,7 @@ fn j2_k9_spaces_lists_filters_usage_and_rings() {
     let (apart, program) = (space_of_filter(&path, "dport"), space_of_filter(&path, "exec"));
     for thread in [&first, &files] {
         assert_eq!((&thread["kind"], &thread["process"]), (&"thread".into(), &runner.into()));
-        // The thread has the name of its space, truncated by the kernel.
+        // The kernel reports the same, possibly truncated, name for the thread.
         assert_eq!(thread["name"], proc_status_value(thread, "Name:"), "{thread}");
         assert!(thread["memory"].as_u64().unwrap() > 0, "{thread}");
     }
@@ -88,7 +90,8 @@ fn j2_k9_spaces_lists_filters_usage_and_rings() {
         let here = space["processor"].as_u64().unwrap();
         assert!(agreed_processors(space).contains(&here), "it has run where it may: {space}");
     }
-    // Every edge that leaves a space is listed, with the number of blocks put in and taken out.
+    // Every edge between spaces is listed, with the numbers of blocks that were put into and taken
+    // from its ring.
     let rings = path["rings"].as_array().unwrap();
     let joins = |from: &str, to: &str| {
         let ends = |ring: &&Value| ring["from"][1] == from && ring["to"][1] == to;
@@ -132,7 +135,7 @@ fn j2_spaces_lists_replicas() {
 fn j3_stopped_program_is_reported_and_can_be_pinned() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    // The stopped program does not read, so the thread that feeds it never replies.
+    // The program stops itself and does not read, so the thread that writes to it never replies.
     let line = "generate | exec 'kill -STOP $$; cat >/dev/null'";
     let _run = folder.spawn_named("stuck", line);
     let mut path = Value::Null;
@@ -159,7 +162,7 @@ fn j3_blocked_thread_reports_the_full_ring() {
     let made = Command::new("mkfifo").arg(folder.path().join("pipe")).status();
     assert!(made.unwrap().success());
     let _run = folder.begin(&["run", "-q", "--as", "full", "generate | pcap pipe"]);
-    // A reader that opens the pipe without reading blocks the sink, which then blocks its source.
+    // The reader opens the pipe but does not read, so the sink blocks, and then its source.
     let mut read = fs::File::open(folder.path().join("pipe")).unwrap();
     folder.wait_listed("full");
     let mut path = Value::Null;
@@ -190,8 +193,8 @@ fn j4_pinned_space_stays_on_its_processor() {
     let last = any.last().unwrap().to_string();
     let keeps =
         |filter: &str| agreed_processors(&space_of_filter(&path_spaces(&folder, "all"), filter));
-    // A space is named by its own name or by one of its nodes. The spaces are a thread, a sandboxed
-    // filter and a program.
+    // The command accepts the name of a space or of a node in it. The tested spaces are a thread, a
+    // sandboxed filter and a program.
     let first = space_of_filter(&before, "generate")["name"].as_str().unwrap().to_owned();
     for (filter, named) in [("generate", first.as_str()), ("dport", "dport"), ("exec", "exec")] {
         let pinned = run_set_spaces(&folder, &["all", "pin", named, &last]);

@@ -1,5 +1,5 @@
-//! Tests of published filter state (`state=NAME`) and of `streamline state`: other processes read
-//! the state while the path runs. [Th §5.3.3], FEATURES M3
+//! Tests of published filter state (`state=NAME`), which other processes read while the path runs,
+//! and of `streamline state`. [Th §5.3.3], FEATURES M3
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -55,7 +55,7 @@ fn open_table(name: &str) -> TableReader {
     reader.unwrap()
 }
 
-/// Returns the JSON that `state` prints for a name.
+/// Returns the JSON output of `streamline state` for a name.
 fn printed_state(folder: &Folder, name: &str) -> Value {
     let ran = folder.run(&["state", name, "--json"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -67,7 +67,7 @@ fn report_node<'r>(report: &'r Value, name: &str) -> &'r Value {
     nodes.iter().find(|node| node["name"] == name).unwrap()
 }
 
-/// Builds a capture of 60-byte frames; returns its header and its frames.
+/// Builds a capture of 60-byte frames. Returns the file header, and the frames with their headers.
 fn build_capture(frames: usize) -> (Vec<u8>, Vec<u8>) {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let head: Vec<u8> = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
@@ -121,8 +121,8 @@ fn m3_published_state_equals_the_ledger() {
 #[test]
 fn m3_published_state_has_a_row_per_session() {
     let (folder, name) = (Folder::new(), unique_name("tcp"));
-    // One connection ends by a reset, which takes effect after `gap` of capture time without
-    // further data.
+    // One connection ends with a reset, which takes effect after the time `gap` without further
+    // data (in capture time).
     let tcp = format!("tcp gap=5ms state={name}");
     let line = format!("replay - | {tcp} | (|80 http state={name}-h + count) | discard");
     let mut path = PathWithInput::start(&folder, &line);
@@ -223,8 +223,8 @@ fn m3_inaccessible_state_is_refused_with_a_reason() {
     first.child.wait().unwrap();
 }
 
-/// The kernel could run `count`, but because its state is published, the filter runs in a thread
-/// without replicas. The plan states the reason.
+/// The kernel could run `count`. Because the state of the filter is published, the filter runs in a
+/// thread without replicas instead, and the plan contains the reason.
 #[test]
 fn m3_filter_with_published_state_stays_in_a_thread() {
     let folder = Folder::new();

@@ -1,7 +1,7 @@
-//! Tests of processes that are killed before each step at which they acquire a resource, of
-//! restarted daemons, of exhausted resources, and of conflicting commands. Other processes must
-//! continue, resources must be free immediately, and each refusal must state its reason. The tests
-//! run real processes (docs/book/decisions/0029-steps.md).
+//! Tests of processes that are killed before each step that acquires a resource, of restarted
+//! daemons, of exhausted resources, and of conflicting commands. Other processes must continue,
+//! resources must be released immediately, and each refusal must contain its reason. The tests run
+//! real processes (docs/book/decisions/0029-steps.md).
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -36,13 +36,14 @@ impl Fixture {
         self.folder.path().join("daemon")
     }
 
-    /// Builds the command with these arguments, with the location of the fixture's daemon in its
-    /// environment. Its output is discarded.
+    /// Returns a command that runs the program with these arguments and the daemon of this fixture.
+    /// The output of the command is discarded.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         self.with_environment(self.folder.streamline(words))
     }
 
-    /// Makes a command find the daemon of this fixture, and discards its output.
+    /// Sets the environment of a command so that it uses the daemon of this fixture, and discards
+    /// its output.
     pub(crate) fn with_environment(&self, mut command: Command) -> Command {
         command
             .env("STREAMLINE_DAEMON", self.daemon_dir())
@@ -82,7 +83,8 @@ impl Fixture {
         self.connect_client().and_then(|client| client.list_paths().ok()).unwrap_or_default()
     }
 
-    /// Returns the number of blocks that a path has counted.
+    /// Returns the number of blocks that the sources of a path have emitted, or `None` if the path
+    /// does not reply.
     pub(crate) fn counted_blocks(&self, name: &str) -> Option<u64> {
         let counters = self.connect_client()?.connect(name).ok()?.counters().ok()?;
         Some(counters.sources.iter().map(|source| source.given.blocks).sum())

@@ -1,4 +1,4 @@
-//! Tests of the interactive screen of `top` on a terminal, which `script` of util-linux provides.
+//! Tests of the interactive screens of `top` on a terminal, which `script` of util-linux provides.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -19,7 +19,7 @@ fn top_helps_sorts_filters_and_opens_nodes_by_keys() {
     screen.press("s", "blocks/s▾");
     screen.press("/", "/_");
     screen.press("ud\r", "clears)");
-    // Blank cells are skipped, so single words are expected.
+    // Expected texts are single words, because the terminal library does not print blank cells.
     screen.press("\r", "thread0:");
     screen.press("g", "○");
     screen.press("g", "blocks/s▾");

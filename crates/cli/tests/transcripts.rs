@@ -1,5 +1,5 @@
-//! Tests that compare shell sessions with transcripts: commands, their output, and the status if it
-//! is not 0.
+//! Tests that compare shell sessions with transcripts, which contain commands, their output, and
+//! the exit status if it is not 0.
 //!
 //! A line that starts with `$ ` is a command, which `sh` runs in a directory with `examples`. The
 //! lines up to the next command are the expected output on both streams. With `UPDATE=1`, the tests
@@ -13,7 +13,8 @@ use common::Folder;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Returns the output of a shell command, followed by the exit status if that is not 0.
+/// Runs a shell command. Returns its output on both streams, followed by the exit status if the
+/// status is not 0.
 fn shell_output(folder: &Folder, typed: &str) -> String {
     let output = folder.shell(&format!("{{ {typed}\n}} 2>&1")).output().unwrap();
     let mut text = String::from_utf8(output.stdout).unwrap();
@@ -24,7 +25,8 @@ fn shell_output(folder: &Folder, typed: &str) -> String {
     text.lines().map(|line| format!("{}\n", without_filter_count(line.trim_end()))).collect()
 }
 
-/// Removes the number of filters from a line, because this number changes with every new filter.
+/// Replaces the number of filters in a line with `N`, because the number changes with every new
+/// filter.
 fn without_filter_count(line: &str) -> String {
     const BEFORE: &str = "lists all ";
     match line.split_once(BEFORE) {

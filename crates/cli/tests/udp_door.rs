@@ -1,5 +1,6 @@
-//! Tests of `streamline exec --with=udp` with servers over a virtual cable. The answers of the
-//! servers are compared with the datagrams sent, and most datagrams must arrive through the ring.
+//! Tests of `streamline exec --with=udp` with servers over a virtual cable. The replies of the
+//! servers must match the datagrams sent, and the servers must receive most datagrams from the
+//! ring.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -38,21 +39,23 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::{need, wait_until};
 
 const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
-/// The port of the servers.
+/// The UDP port of the servers.
 const PORT: u16 = 5400;
-/// Number of datagrams after which the socket of a server has certainly been promoted to a ring.
+/// Number of datagrams after which a server's socket has certainly been promoted, that is, receives
+/// from a ring.
 const PROMOTING_DATAGRAMS: usize = 160;
-/// The maximum wait for an answer.
+/// Maximum time to wait for a reply.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A server that runs under `streamline exec --with=udp`.
+/// A server that runs under `streamline exec --with=udp` in the server's namespace.
 struct Server<'p> {
     pair: &'p Pair,
     folder: Folder,
     process: Guard,
 }
 
-/// Returns a cable and the C server; `None` if the machine does not permit the test.
+/// Creates a cable, and compiles the C server. Reports a skip and returns `None` if the machine
+/// does not permit the test.
 fn prepare() -> Option<(Pair, Folder, PathBuf)> {
     need::require_bpf()?;
     need::require_command("cc")?;
@@ -64,7 +67,7 @@ fn prepare() -> Option<(Pair, Folder, PathBuf)> {
     Some((pair, folder, program))
 }
 
-/// Compiles a C program of these tests in a directory. Returns the path of the program.
+/// Compiles a C program of these tests in a directory. Returns the path of the executable.
 fn compile(source: &str, folder: &Folder) -> PathBuf {
     let program = folder.path().join("server");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/udp_door").join(source);
@@ -76,13 +79,14 @@ fn compile(source: &str, folder: &Folder) -> PathBuf {
 }
 
 impl<'p> Server<'p> {
-    /// Starts a server, whose waits spin, so that datagrams do not have to arrive at a high rate to
-    /// come from the ring. Waits until it is ready.
+    /// Starts a server, and waits until it is ready. The option `spin` makes the server use its
+    /// ring even at a low rate of datagrams.
     fn start(pair: &'p Pair, words: &[&str]) -> Self {
         Self::start_with(pair, "report,spin", words)
     }
 
-    /// Starts a server with these words in `STREAMLINE_UDP`.
+    /// Starts a server with `options` in the environment variable `STREAMLINE_UDP`, and waits until
+    /// it is ready.
     fn start_with(pair: &'p Pair, options: &str, words: &[&str]) -> Self {
         let folder = Folder::new();
         let mut command = pair.server.command(STREAMLINE);
@@ -100,14 +104,14 @@ impl<'p> Server<'p> {
         self.folder.read("err")
     }
 
-    /// Returns a socket of the client.
+    /// Opens a socket in the client's namespace.
     fn client(&self) -> UdpSocket {
         let socket = self.pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
         socket.set_read_timeout(Some(LIMIT)).unwrap();
         socket
     }
 
-    /// Sends `quit` to the server and waits until it has ended. Returns its standard error.
+    /// Sends `quit` to the server, and waits until it has exited. Returns its standard error.
     fn finish(mut self, client: &UdpSocket) -> String {
         exchange(client, b"quit");
         wait_until("the server ends", || self.process.0.try_wait().unwrap().is_some());
@@ -121,7 +125,7 @@ fn address() -> SocketAddr {
     SocketAddr::new(SERVER.parse().unwrap(), PORT)
 }
 
-/// Sends a datagram to the server, which must answer with the same bytes.
+/// Sends a datagram to the server. Asserts that the server replies with the same bytes.
 fn exchange(client: &UdpSocket, bytes: &[u8]) {
     client.send_to(bytes, address()).unwrap();
     let mut room = vec![0; 1 << 16];
@@ -129,7 +133,7 @@ fn exchange(client: &UdpSocket, bytes: &[u8]) {
     assert_eq!((&room[..length], from), (bytes, address()));
 }
 
-/// Receives a datagram, and repeats the call if a signal interrupts it.
+/// Receives a datagram. Repeats the call if a signal interrupts it.
 fn receive(client: &UdpSocket, room: &mut [u8]) -> (usize, SocketAddr) {
     loop {
         match client.recv_from(room) {
@@ -148,7 +152,7 @@ fn exchange_numbered(client: &UdpSocket, count: usize) {
     }
 }
 
-/// Sends several datagrams at once, each of which must be answered once.
+/// Sends several datagrams at once. Asserts that the server replies once to each of them.
 fn exchange_many(client: &UdpSocket, count: u32) {
     for number in 0..count {
         client.send_to(&number.to_be_bytes(), address()).unwrap();
@@ -164,8 +168,8 @@ fn exchange_many(client: &UdpSocket, count: u32) {
     assert_eq!(answers, (0..count).collect::<Vec<_>>());
 }
 
-/// Returns two counts of datagrams from the report of the first promoted socket: those received
-/// from the ring, and all those received since the promotion.
+/// Returns two counts from the report of the first promoted socket: the datagrams from the ring,
+/// and all datagrams since the promotion.
 fn reported_datagrams(errors: &str) -> (u64, u64) {
     reported_lines(errors).first().copied().unwrap_or_else(|| panic!("no report: {errors}"))
 }
@@ -182,7 +186,7 @@ fn reported_lines(errors: &str) -> Vec<(u64, u64)> {
     errors.lines().filter(is_report).map(numbers).collect()
 }
 
-/// Returns the number of programs attached to the ingress of the server's interface.
+/// Returns the number of BPF programs attached to the ingress of the server's interface.
 fn ingress_programs(pair: &Pair) -> usize {
     pair.server.run_inside(|| {
         let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
@@ -210,7 +214,8 @@ fn c1_udp_servers_receive_from_their_ring_by_each_call() {
         exchange_numbered(&client, 400);
         exchange_many(&client, 64);
         exchange(&client, b"");
-        // The kernel reassembles the fragments of this datagram.
+        // This datagram arrives in fragments, which the kernel reassembles, so it does not come
+        // from the ring.
         exchange(&client, &[7; 3000]);
         exchange_many(&client, 8);
         let errors = server.finish(&client);
@@ -229,8 +234,8 @@ fn socket_that_other_processes_share_returns_to_the_kernel() {
     exchange_numbered(&client, PROMOTING_DATAGRAMS);
     assert_eq!(ingress_programs(&pair), 1);
     exchange(&client, b"fork");
-    // Until then, datagrams go to the ring of the parent, which does not read while it waits for
-    // its child.
+    // Until the program is detached, datagrams are copied to the ring of the parent, which does not
+    // read while it waits for its child.
     wait_until("the program is gone", || ingress_programs(&pair) == 0);
     exchange_numbered(&client, 50);
     // The child's socket is not promoted, because its parent could receive the same datagrams.
@@ -275,7 +280,7 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
     exchange_numbered(&client, 50);
     let errors = server.finish(&client);
     let (ring, all) = reported_datagrams(&errors);
-    // The ring has ended with the daemon.
+    // The ring was detached when the daemon was killed.
     assert!(ring > 0 && all < PROMOTING_DATAGRAMS as u64, "{errors}");
 }
 

@@ -64,7 +64,7 @@ fn j5_sandboxed_filter_output_equals_in_process_output() {
         assert_eq!((apart.status, &apart.out), (home.status, &home.out), "{}", apart.err);
         assert!(!home.out.is_empty(), "{before} {behind}: {}", home.err);
     }
-    // The filter returns entire frames, whatever part of them is in view.
+    // `pcap` writes entire frames, even if only a part of them is in view.
     for (name, option) in [("home", ""), ("apart", " untrusted=yes")] {
         let line = format!("replay examples/web.pcap | tcp{option} |http pcap {name}");
         let ran = folder.run(&[&line]);
@@ -90,7 +90,7 @@ fn j5_filter_with_forbidden_syscall_ends_alone() {
             &[&format!("was ended because it asked the kernel for `{call}`, system call")],
         );
     }
-    // The first forbidden call differs among C libraries.
+    // The first forbidden system call depends on the C library.
     assert_error(
         "thread",
         &["asked the kernel for `rt_sigaction`", "asked the kernel for `clone3`"],
@@ -109,9 +109,11 @@ fn j5_filter_that_dies_ends_alone() {
 
 #[test]
 fn j5_filter_with_forged_ring_positions_ends_alone() {
-    // The filter cannot make read-only memory writable, and all of its writes are checked.
+    // The filter cannot make read-only memory writable, and all positions that it writes are
+    // checked.
     assert_error("ring", &["was ended by signal 11 (SIGSEGV)"]);
-    // The filter then hangs, and may be killed for that if its writes have not been examined yet.
+    // The filter then hangs. It may be killed for that reason, if its writes have not been checked
+    // yet.
     let hangs = "made no progress in 2 s";
     assert_error("spoof", &["was ended because it lied about what it wrote", hangs]);
     assert_error("cursor", &["was ended because it lied about what it read", hangs]);

@@ -1,6 +1,6 @@
-//! Tests that compare `weblog` with the log of a web server (nginx 1.22). The capture, made by
+//! Tests that compare `weblog` with the log of a web server (nginx 1.22). The capture, made with
 //! `tcpdump`, contains 100 requests over IPv4 and IPv6, on separate and persistent connections,
-//! with paths and user agents that need escaping. The tests set the server's time zone.
+//! with paths and user agents that need escaping. The tests run in the server's time zone.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -18,7 +18,7 @@ fn file_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/weblog").join(name)
 }
 
-/// Runs a request over the capture.
+/// Runs a request that reads the capture, with `rest` after the filter `http`.
 fn run_over_capture(folder: &Folder, rest: &str) -> CommandResult {
     let line = format!("replay {} | tcp | http {rest}", file_path("nginx.pcap").display());
     CommandResult::from(
@@ -94,7 +94,7 @@ fn index_of_files_lists_the_same_messages() {
     assert!((10..50).contains(&empty), "answers without bodies: {empty}");
 }
 
-/// Returns the sorted digests of the files in a directory, as `sha256sum` computes them.
+/// Returns the SHA-256 digests of the files in a directory, sorted.
 fn file_digests(folder: &Folder, name: &str) -> Vec<String> {
     let script = format!("sha256sum {name}/*[!l] | cut -c1-64 | sort");
     let ran = CommandResult::from(folder.shell(&script).output().unwrap());

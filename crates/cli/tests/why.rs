@@ -10,7 +10,7 @@ use testkit::packet::{Frame, Segment};
 use testkit::traffic::Capture;
 use testkit::wait_until;
 
-/// Returns the nodes that `why` prints as JSON.
+/// Returns the nodes in the JSON output of `why`.
 fn node_fates(folder: &Folder, words: &[&str]) -> Vec<Value> {
     let ran = folder.run(&[&["why", "--json"], words].concat());
     assert_eq!(ran.status, Some(0), "{ran:?}");
@@ -54,7 +54,7 @@ fn v12_trace_of_one_connection_ignores_others() {
         };
         format!("tcp and {} and {}", end(ends.0), end(ends.1))
     };
-    // The reference is a run that uses the same expression as its filter.
+    // The reference is a run with the same expression as a filter.
     let text = format!("replay examples/web.pcap | bpf \"{expression}\" | print");
     let packets = folder.run(&[&*text, "-q"]).out.lines().count() as u64;
     assert!(packets > 5, "{text}");
@@ -114,7 +114,7 @@ fn v12_untraceable_run_is_refused_with_a_reason() {
     assert!(bare.err.contains("is a capture, not a record"), "{}", bare.err);
 }
 
-/// Returns the packet numbers of a flow at the source of a capture with these frames.
+/// Returns the packet numbers of a flow at the source, for a capture with these frames.
 fn packets_of_flow(frames: Vec<Vec<u8>>, flow: &str) -> Vec<u64> {
     let folder = Folder::new();
     let file = Capture::from_frames(frames).to_pcap();

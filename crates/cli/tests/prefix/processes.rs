@@ -1,4 +1,5 @@
-//! The process of a prefix: it is killed, stopped, cannot start again, or loses frames.
+//! Tests of the process that runs a prefix: it is killed, stopped, cannot be replaced, or loses
+//! frames.
 
 use super::{
     PREFIX, PrefixFixture, Reader, assert_source_remark, prefix_request, request_paths,
@@ -18,15 +19,15 @@ fn o6_killed_process_of_a_prefix_is_replaced() {
     let servers = site.prefix_server_ids();
     assert_eq!(servers.len(), 1);
     signal_process(servers[0], "-KILL");
-    // If both sharers start a process at the same time, one process may continue the prefix up to
-    // `tcp` of another. Only one offers the whole prefix.
+    // Both sharers may start a process at the same time, and one process may read the prefix up to
+    // `tcp` from the other. Only one process offers the whole prefix.
     wait_until("another took its place", || {
         let now = site.ids_of_servers(&format!("| share \"{PREFIX} | http\""));
         now.len() == 1 && now != servers
     });
     let has_joined = |reader: &Reader| {
-        // The sharers may join at different times. A connection that neither sharer needs is
-        // printed by both only after both have joined.
+        // The sharers may join at different times, so extra connections are opened until each
+        // sharer has printed one.
         site.request_each([7]);
         site.printed_messages(reader).len() > 5
     };
@@ -42,7 +43,7 @@ fn o6_killed_process_of_a_prefix_is_replaced() {
     }
 }
 
-/// The process of a prefix also ends in order, for example if its user stops it.
+/// The process of a prefix may also be stopped by its user.
 #[test]
 fn o6_stopped_process_of_a_prefix_is_replaced() {
     let Some(site) = PrefixFixture::new() else { return };
@@ -63,7 +64,7 @@ fn o6_stopped_process_of_a_prefix_is_replaced() {
     assert!(errors.contains("its process ended 1 times"), "{errors}");
 }
 
-/// A prefix whose process cannot be replaced ends its readers with the reason.
+/// If the process of a prefix cannot be replaced, its readers fail with the reason.
 #[test]
 fn o6_reader_fails_when_the_interface_of_its_prefix_is_gone() {
     let Some(site) = PrefixFixture::new() else { return };
@@ -91,11 +92,12 @@ fn o6_reader_reports_what_the_process_of_its_prefix_lost() {
     site.wait_printed(&reader, 1);
     let servers = site.prefix_server_ids();
     signal_process(servers[0], "-STOP");
-    // The kernel's ring is full long before the process continues.
+    // The number of datagrams exceeds the capacity of the kernel's ring many times.
     site.pair.client.run_inside(|| {
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         for _ in 0..FRAMES {
-            // Without a receiver, an earlier datagram may be refused.
+            // No socket receives the datagrams, so a call may report that an earlier one was
+            // refused.
             let _ = socket.send_to(&[0; 1000], (SERVER, 9));
         }
     });
@@ -132,7 +134,7 @@ fn process_of_a_prefix_sleeps_while_nothing_arrives() {
     site.request_each([7]);
     site.wait_printed(&reader, 1);
     let server = site.prefix_server_ids()[0];
-    // Of each process; periodic work, of whatever kind, wakes one more often.
+    // Maximum number of wake-ups of each process in a second. Periodic work would exceed it.
     const WAKEUPS_MAX: u64 = 4;
     wait_until("a second passes in which they sleep", || {
         let count = || [server, reader.child.id()].map(count_sleeps);
@@ -140,11 +142,11 @@ fn process_of_a_prefix_sleeps_while_nothing_arrives() {
         std::thread::sleep(Duration::from_secs(1));
         let after = count();
         before.iter().zip(after).all(|(before, after)| {
-            // The sleeps of a thread that has ended are missing.
+            // If a thread has exited, its sleeps are missing from the sum.
             after.checked_sub(*before).is_some_and(|wakeups| wakeups <= WAKEUPS_MAX)
         })
     });
-    // The losses of later blocks are counted all the same.
+    // Later blocks are still processed.
     site.request_each([8]);
     site.wait_printed(&reader, 2);
     site.stop(reader);

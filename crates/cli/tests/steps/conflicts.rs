@@ -1,5 +1,5 @@
-//! Tests of conflicting commands that run at the same time. One must succeed, and the others must
-//! report why they failed.
+//! Tests of conflicting commands that run at the same time. One command must succeed, and the
+//! others must report the reason for their failure.
 
 use super::Fixture;
 use crate::common::Guard;
@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use testkit::net::{Cable, Pair};
 use testkit::{need, wait_until};
 
-/// Starts all commands without waiting between them. Then waits until at most one command is still
-/// running. Returns the running commands and the error messages of the others.
+/// Starts all commands without a pause, and waits until at most one command is still running.
+/// Returns the running commands, and the error messages of the others.
 fn start_concurrently(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
     let start = |mut command: Command| Guard(command.stderr(Stdio::piped()).spawn().unwrap());
     let mut all: Vec<Guard> = commands.into_iter().map(start).collect();

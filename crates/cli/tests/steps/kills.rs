@@ -1,4 +1,4 @@
-//! Tests of processes killed by SIGKILL before each step: paths, daemons and clients.
+//! Tests of processes that are killed (SIGKILL) before each step: paths, daemons and clients.
 
 use super::Fixture;
 use crate::common::Guard;
@@ -10,7 +10,7 @@ use testkit::net::{Cable, Pair, packet_sockets};
 use testkit::resources::KernelObjects;
 use testkit::{need, wait_until};
 
-/// For each kill in a series, the time until all resources were released.
+/// The times between each kill in a series and the release of all resources.
 #[derive(Default)]
 struct ReleaseTimes {
     times: Vec<Duration>,
@@ -29,7 +29,7 @@ impl ReleaseTimes {
     }
 }
 
-/// Returns true if a process is stopped, false if it is running, or `None` if it has ended.
+/// Returns true if a process is stopped, false if it is running, or `None` if it has exited.
 fn is_stopped(guard: &mut Guard) -> Option<bool> {
     if guard.0.try_wait().unwrap().is_some() {
         return None;
@@ -38,8 +38,8 @@ fn is_stopped(guard: &mut Guard) -> Option<bool> {
     Some(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
-/// Waits until a process is stopped before its step, has ended, or has passed the step, which
-/// `past` detects. Returns true if it is stopped.
+/// Waits until a process is stopped before its step, has exited, or has passed the step, which
+/// `past` detects. Returns true if the process is stopped.
 pub(crate) fn wait_stop(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     let mut stood = false;
     wait_until("a process stands still or is done", || match is_stopped(guard) {
@@ -53,8 +53,8 @@ pub(crate) fn wait_stop(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     stood
 }
 
-/// Kills a stopped process. Returns the time until its kernel objects are gone and `left` lists no
-/// resource.
+/// Kills a stopped process. Returns the time until its kernel objects have been released and `left`
+/// returns no resources.
 fn kill_and_time_release(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
     let held = KernelObjects::list_process(guard.0.id());
     let begin = Instant::now();
@@ -73,7 +73,7 @@ fn kill_and_time_release(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> D
     begin.elapsed()
 }
 
-/// Requests whose runs are killed before their steps.
+/// Requests whose processes are killed before their steps.
 const KILLED_REQUESTS: [&str; 5] = [
     "rx server0 | ip | udp | dport |53 count ; rx server0 | ip | udp | dport |80 count",
     "rx@thread0 server0 | udp @thread1 | count",
@@ -82,8 +82,8 @@ const KILLED_REQUESTS: [&str; 5] = [
     "generate rate=1000 | exec \"cat\" | count",
 ];
 
-/// Kills runs of these requests before every n-th step, where n is `every`. Another run on the same
-/// interface must continue.
+/// Kills runs of the requests `lines` before every n-th step, where n is `every`. Another run on
+/// the same interface must continue.
 fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let fixture = Fixture::new();
@@ -92,7 +92,7 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
         command.args(words).current_dir(fixture.folder.path());
         fixture.with_environment(command)
     };
-    // This run shares the interface with the killed runs.
+    // This run uses the same interface as the killed runs.
     let survivor = ["run", "--embedded", "-q", "rx@thread0 server0 | count"];
     let mut survivor = Guard(within(&survivor).spawn().unwrap());
     wait_until("the survivor listens", || packet_sockets(&pair.server).len() == 1);
@@ -161,8 +161,7 @@ fn kill_daemons(every: usize, kills: &mut ReleaseTimes) {
         words.push(fault);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut daemon = fixture.spawn(&words);
-        // The last step is passed when the surviving path has registered, which it does without a
-        // request.
+        // The daemon has passed its last step when the surviving path has registered by itself.
         let past = || is_registered(&fixture, "survivor").unwrap_or(false);
         let stood = wait_stop(&mut daemon, &past);
         if !stood {
@@ -205,8 +204,8 @@ fn kill_clients(kills: &mut ReleaseTimes) {
         let begin = Instant::now();
         start.0.kill().unwrap();
         start.0.wait().unwrap();
-        // A path whose client is dead may be about to register. Both outcomes are valid, and the
-        // path can be stopped by name in either case.
+        // The path of the killed client may still register. Both outcomes are valid; if the path
+        // registers, it can be stopped by name.
         wait_until("its path can be stopped, or is none", || {
             fixture.run(&["stop", "web"]).status == Some(0)
                 || background_process_ids(&fixture).is_empty()

@@ -1,13 +1,13 @@
-//! Tests of exhausted resources: each refusal names the resource, the failed operation, the reason,
-//! and a remedy.
+//! Tests of exhausted resources: the message contains the resource, the failed operation, the
+//! reason, and a remedy.
 
 use super::Fixture;
 use crate::common::CommandResult;
 use std::process::{Command, Stdio};
 use testkit::need;
 
-/// Runs a script in which `$0` is the command and `$1` the request. Asserts that it fails and
-/// prints all of these messages.
+/// Runs a shell script in which `$0` is the program and `$1` is the request. Asserts that the
+/// script fails and prints all messages in `all`.
 fn assert_refused(fixture: &Fixture, script: &str, line: &str, all: &[&str]) {
     let mut command = fixture.with_environment(Command::new("sh"));
     command.args(["-c", script, env!("CARGO_BIN_EXE_streamline"), line]);

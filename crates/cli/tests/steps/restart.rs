@@ -1,5 +1,5 @@
-//! Tests of a daemon that is restarted by a service manager which stores the daemon's descriptors.
-//! After the restart, all paths are registered immediately over their previous connections. The
+//! Tests of a daemon that a service manager restarts, while it stores the daemon's descriptors.
+//! After the restart, all paths are registered immediately, over their previous connections. The
 //! test acts as the service manager ([`testkit::service`]).
 
 use super::Fixture;
@@ -13,7 +13,7 @@ use testkit::{need, wait_until};
 
 const COUNT_REQUEST: &str = "generate rate=1000 | count";
 
-/// A service and its descriptor store.
+/// A daemon as a service, with a service manager that stores its descriptors.
 struct ManagedDaemon {
     fixture: Fixture,
     manager: testkit::service::Manager,
@@ -30,12 +30,12 @@ impl ManagedDaemon {
         self.manager.stored_names()
     }
 
-    /// Starts the service with the contents of the store.
+    /// Starts the daemon with the stored descriptors.
     fn start(&self) -> Guard {
         self.start_with(&[])
     }
 
-    /// Starts the service with the contents of the store and these environment variables.
+    /// Starts the daemon with the stored descriptors and additional environment variables.
     fn start_with(&self, variables: &[(&str, &str)]) -> Guard {
         let mut shell = self.fixture.with_environment(Command::new("bash"));
         shell.envs(variables.iter().copied());
@@ -45,7 +45,7 @@ impl ManagedDaemon {
     }
 }
 
-/// Returns the sockets of a process.
+/// Returns the names of a process's sockets, such as `socket:[4711]`, sorted.
 fn socket_names(process: i32) -> Vec<String> {
     let all = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
     let all = all.filter_map(|entry| fs::read_link(entry.path()).ok());
@@ -57,7 +57,7 @@ fn socket_names(process: i32) -> Vec<String> {
 
 #[test]
 fn restarted_daemon_keeps_all_paths() {
-    // The passed descriptors must not be duplicated into children of other tests.
+    // The test runs alone, because children of other tests must not inherit the passed descriptors.
     let name = "restart::restarted_daemon_keeps_all_paths";
     if need::require_command("bash").is_none() || !testkit::runs_alone(name) {
         return;
@@ -90,13 +90,14 @@ fn restarted_daemon_keeps_all_paths() {
         daemon.0.wait().unwrap();
         daemon = manager.start();
         wait_until("the next one answers", || manager.fixture.connect_client().is_some());
-        // This is the first list after the restart, so no path has registered again.
+        // This is the first list after the restart. The paths are in the list before they could
+        // register again.
         let listed = manager.fixture.list_paths();
         assert_eq!(processes(&manager.fixture), before, "{signal}: {listed:?}");
         assert!(listed.iter().any(|path| path.line.as_deref() == Some(line)), "{listed:?}");
         manager.fixture.wait_progress("one");
-        // A path that registers again has new sockets. The old count may include a socket that was
-        // just passed on.
+        // A path that had registered again would have new sockets. The old list may include a
+        // socket that was just passed on.
         wait_until("the path has the connections that it had, and no other", || {
             let now = socket_names(process);
             now.len() >= 2 && now.iter().all(|socket| ends.contains(socket))
@@ -111,7 +112,7 @@ fn restarted_daemon_keeps_all_paths() {
     let stopped = manager.fixture.run(&["stop", "one"]);
     assert_eq!(stopped.status, Some(0), "{stopped:?}");
     wait_until("nothing is kept", || manager.stored_names().is_empty());
-    // Stale or foreign descriptors in the store do no harm.
+    // Stale or foreign descriptors in the store are ignored.
     let file = fs::File::open("/dev/null").unwrap();
     for name in ["path-7-entry", "path-7-connection", "path-x-way", "path-8-way"] {
         manager.manager.store(name, OwnedFd::from(file.try_clone().unwrap()));
@@ -134,18 +135,18 @@ fn idle_daemon_reports_to_the_watchdog_that_expects_it() {
     let daemon = manager.start_with(&[("WATCHDOG_USEC", "200000")]);
     wait_until("three reports", || manager.manager.watchdog_ping_count() >= 3);
     drop(daemon);
-    // The reports of another process are not those of the daemon.
+    // If the watchdog expects another process, the daemon sends no pings.
     let manager = ManagedDaemon::new();
     let _daemon = manager.start_with(&[("WATCHDOG_USEC", "200000"), ("WATCHDOG_PID", "1")]);
     wait_until("a daemon answers", || manager.fixture.connect_client().is_some());
     let _one = manager.fixture.spawn(&["run", "--as", "one", "-q", COUNT_REQUEST]);
-    // A first report would have been received before the descriptors of the path.
+    // The daemon would have sent a first ping before the descriptors of the path.
     wait_until("the path is kept", || manager.stored_names().len() == 3);
     assert_eq!(manager.manager.watchdog_ping_count(), 0);
 }
 
 /// If the daemon dies during the registration of a path, the path continues and registers with the
-/// next daemon. A client that waits for the path's number receives none.
+/// next daemon. A path with a name may fail instead.
 #[test]
 fn t10_registration_cut_by_daemon_death_goes_to_the_next() {
     let fixture = Fixture::new();
@@ -180,8 +181,8 @@ fn t10_registration_cut_by_daemon_death_goes_to_the_next() {
         daemon.0.wait().unwrap();
         let next = fixture.start_daemon();
         if named {
-            // The client that chose the name learns that the path does not run. A path that was
-            // already registered continues.
+            // A path with a name fails unless it was already registered. Then it continues with the
+            // next daemon.
             wait_until("it has ended, or has its name with the next daemon", || {
                 let ended = run.0.try_wait().unwrap();
                 assert!(ended.is_none_or(|status| !status.success()), "{step}: {ended:?}");

@@ -1,14 +1,14 @@
-//! Tests of rings whose conditions change after the promotion: what the kernel would no longer
-//! deliver to the socket must not reach the server from its ring.
+//! Tests of conditions that change after the promotion of a socket. If the kernel would no longer
+//! deliver a datagram to the socket, the server must not receive it from the ring either.
 
 use super::*;
 
-/// Number of datagrams between two tests of whether the server still answers.
+/// Number of datagrams per round, after which the test checks if the server still replies.
 const ROUND_DATAGRAMS: usize = 200;
-/// Time without an answer after which the server is regarded as unreachable.
+/// Time without a reply after which the server is considered unreachable.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// Sends rounds of datagrams until the server no longer answers.
+/// Sends rounds of datagrams until the server no longer replies.
 fn send_until_unanswered(client: &UdpSocket) {
     client.set_read_timeout(Some(SILENCE)).unwrap();
     wait_until("the server no longer answers", || {

@@ -1,5 +1,5 @@
-//! Tests of calls on the descriptor of a socket that has a ring: their results must equal those of
-//! a socket without one.
+//! Tests of calls on the descriptor of a socket with a ring. The results must be the same as
+//! without a ring.
 
 use super::{PROMOTING_DATAGRAMS, Server, address, exchange, prepare, receive};
 use crate::common::Folder;
@@ -8,12 +8,12 @@ use std::net::UdpSocket;
 use std::process::Command;
 use testkit::{need, wait_until};
 
-/// Python server that answers any datagram with its bytes, or does what the datagram says: `name`
-/// is answered with the socket's address, `size N` with the size of the receive buffer after N
-/// bytes were set, `duplicate` with a copy of the socket, which then replaces the socket. `pause F`
-/// lets the server wait after the answer until the FIFO F is opened for writing. `fill` is not
-/// answered but counted, and `ask` is answered with the count. `shutdown` ends reception, and the
-/// server, which first prints the error number of the call, and what it still receives.
+/// Python server. It replies to a datagram with the same bytes, except for these commands: `name`:
+/// replies with the socket's address. `size N`: sets the size of the receive buffer, and replies
+/// with the resulting size. `duplicate`: replaces the socket with a duplicate, through which it
+/// replies. `pause F`: replies, and then waits until the FIFO F is opened for writing. `fill`: only
+/// counts the datagram. `ask`: replies with the count. `shutdown`: shuts down reception, prints the
+/// error number of the call and the result of a further receive, and exits.
 const SERVER: &str = "
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -63,8 +63,8 @@ fn warm(client: &UdpSocket) {
     }
 }
 
-/// Calls the functions, and then ends the server. Returns its answers, its line about the shutdown,
-/// and its standard error.
+/// Sends the commands to the server, and ends the server. Returns its replies, its line about the
+/// shutdown, and its standard error.
 fn converse(is_promoted: bool) -> Option<(Vec<String>, String, String)> {
     let (pair, ..) = prepare()?;
     need::require_command("python3")?;
@@ -95,12 +95,12 @@ fn c1_name_duplicate_and_shutdown_are_those_of_the_kernel() {
     assert_eq!((by_kernel, shutdown), (by_ring, shutdown_of_ring));
     let (ring, all) = super::reported_datagrams(&errors);
     println!("{ring} of {all} datagrams from the ring: {errors}");
-    // One ring lasts over the duplication.
+    // The ring is preserved across the duplication.
     assert!(ring as usize >= 3 * PROMOTING_DATAGRAMS && ring * 100 >= all * 95, "{ring} of {all}");
 }
 
-/// Sends datagrams of 1400 bytes while the server is awake but does not receive. Returns the number
-/// of those that it has then received.
+/// Sends `count` datagrams of 1400 bytes while the server is awake but does not receive. Returns
+/// the number of these datagrams that the server receives afterwards.
 fn fill(client: &UdpSocket, count: usize) -> u64 {
     let count_received = || ask(client, b"ask").parse::<u64>().unwrap();
     let before = count_received();
@@ -129,7 +129,7 @@ fn c1_receive_buffer_size_is_that_of_the_ring() {
     assert_eq!(ask(&client, b"size 65536"), "131072");
     warm(&client);
     let few = fill(&client, 2000);
-    // The size is set while the socket has a ring, which a larger one then replaces.
+    // The size is set while the socket has a ring. A larger ring then replaces it.
     assert_eq!(ask(&client, b"size 16777216"), "33554432");
     warm(&client);
     assert_eq!(ask(&client, b"size 16777216"), "33554432");
@@ -139,7 +139,7 @@ fn c1_receive_buffer_size_is_that_of_the_ring() {
     println!("{few} and {all} of 2000 datagrams received: {errors}");
     assert!(few < 1000, "{few}");
     assert_eq!(all, 2000);
-    // The last ring held them, not the socket, whose buffer is as large.
+    // The datagrams were in the last ring, and not in the socket, whose buffer has the same size.
     let last = errors.lines().rfind(|line| line.contains("datagrams came from the ring")).unwrap();
     let (before, _) = last.split_once(" of ").unwrap();
     let from_ring: u64 = before.split(' ').next_back().unwrap().parse().unwrap();

@@ -1,14 +1,13 @@
-//! Test of the number of dropped datagrams that a program requests with `SO_RXQ_OVFL`.
+//! Test of the number of dropped datagrams, which a program requests with `SO_RXQ_OVFL`.
 
 use super::{PROMOTING_DATAGRAMS, Server, address, exchange, prepare, receive};
 use std::net::UdpSocket;
 use std::process::Command;
 use testkit::need;
 
-/// Python server that counts the datagrams `fill` that it receives, and reads the reported number
-/// of dropped datagrams. It answers the datagram `ask` with both numbers, and any other datagram
-/// with its bytes. It pauses after `pause`. `kernel` sets an option that only the kernel can
-/// implement.
+/// Python server that counts the datagrams `fill`, and reads the reported number of dropped
+/// datagrams. It replies to `ask` with both numbers, and to any other datagram with the same bytes.
+/// It pauses after `pause`. `kernel` sets an option that only the kernel can implement.
 const SERVER_WITH_DROPS: &str = "
 import socket, struct, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -34,8 +33,7 @@ while data != b'quit':
 ";
 
 /// Sends `count` datagrams of 1400 bytes while the server is stopped. Returns the total number of
-/// datagrams that the server has received, and the number of dropped datagrams that was reported to
-/// it.
+/// datagrams `fill` that the server has received, and the number of drops that was reported to it.
 fn fill_stopped(server: &Server<'_>, client: &UdpSocket, count: usize) -> (u64, u64) {
     let number = server.process.0.id().to_string();
     let signal = |name: &str| {
@@ -47,8 +45,8 @@ fn fill_stopped(server: &Server<'_>, client: &UdpSocket, count: usize) -> (u64, 
     read_counts(client)
 }
 
-/// Sends `count` datagrams while the server is awake but does not receive. Returns the numbers of
-/// [`fill_stopped`].
+/// Sends `count` datagrams of 1400 bytes while the server is awake but does not receive. Returns
+/// the same numbers as [`fill_stopped`].
 fn fill_awake(client: &UdpSocket, count: usize) -> (u64, u64) {
     exchange(client, b"pause");
     send_filling(client, count);
@@ -63,9 +61,9 @@ fn send_filling(client: &UdpSocket, count: usize) {
     }
 }
 
-/// Returns the two numbers with which the server answers `ask`.
+/// Returns the two numbers in the server's reply to `ask`.
 fn read_counts(client: &UdpSocket) -> (u64, u64) {
-    // The server reads the number of dropped datagrams when it receives this datagram.
+    // The server reads the number of drops together with this datagram.
     exchange(client, b"next");
     client.send_to(b"ask", address()).unwrap();
     let mut room = [0; 100];
@@ -83,7 +81,7 @@ fn c1_reported_drops_include_those_of_ring_and_kernel() {
     }
     let server = Server::start(&pair, &["python3", "-c", SERVER_WITH_DROPS]);
     let client = server.client();
-    // The kernel drops datagrams, then the ring, then the kernel again.
+    // At first the kernel drops datagrams, then the ring, and then the kernel again.
     let (received, dropped_first) = fill_stopped(&server, &client, 5000);
     assert_eq!(received + dropped_first, 5000);
     assert!(dropped_first > 0);

@@ -1,5 +1,5 @@
-//! Tests of servers whose epoll sets report a socket once: for each arrival (`EPOLLET`), until it
-//! is registered again (`EPOLLONESHOT`), or to one of several sets (`EPOLLEXCLUSIVE`).
+//! Tests of servers whose epoll sets report a socket only once: for each arrival (`EPOLLET`), until
+//! the socket is registered again (`EPOLLONESHOT`), or to one of several sets (`EPOLLEXCLUSIVE`).
 
 use super::{
     PORT, PROMOTING_DATAGRAMS, Server, address, compile, exchange, exchange_many,
@@ -12,18 +12,18 @@ use testkit::wait_until;
 
 /// Number of datagrams that the server leaves unread.
 const UNREAD: u32 = 10;
-/// Number of questions to a server that leaves datagrams unread.
+/// Number of control messages to a server that leaves datagrams unread.
 const QUESTIONS: u64 = 50;
 
-/// Part of the note about a socket that gets no ring.
+/// Part of the note about a socket that is not promoted to a ring.
 const NOTE: &str = "an epoll set reports it once, or to one of several waiters";
 
 /// The counts of a server.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
-    /// Returns of `epoll_wait`.
+    /// Number of calls of `epoll_wait` that have returned.
     returns: u64,
-    /// Events `EPOLLIN` of the socket.
+    /// Number of `EPOLLIN` events of the socket.
     readable: u64,
 }
 
@@ -33,7 +33,8 @@ fn prepare_edges() -> Option<(Pair, crate::common::Folder, PathBuf)> {
     Some((pair, folder, program))
 }
 
-/// Sends a word to the port after the server's, and returns the counts in the answer.
+/// Sends a control message to the port after the server's port, and returns the counts in the
+/// reply.
 fn control(client: &UdpSocket, word: &str) -> Counts {
     let port = SocketAddr::new(SERVER.parse().unwrap(), PORT + 1);
     client.send_to(word.as_bytes(), port).unwrap();
@@ -45,8 +46,8 @@ fn control(client: &UdpSocket, word: &str) -> Counts {
     Counts { returns: numbers[0], readable: numbers[1] }
 }
 
-/// Sends `before` datagrams, `hold`, and datagrams that the server leaves unread, all at once.
-/// Receives the answers up to that to `hold`.
+/// Sends `before` datagrams, the datagram `hold`, and [`UNREAD`] datagrams that the server leaves
+/// unread, all at once. Receives the replies up to the reply to `hold`.
 fn hold(client: &UdpSocket, before: u32) {
     for _ in 0..before {
         client.send_to(b"before", address()).unwrap();
@@ -60,7 +61,8 @@ fn hold(client: &UdpSocket, before: u32) {
     assert_eq!(answers.last(), Some(4));
 }
 
-/// Lets the server read on. The answers to `count` datagrams must arrive in order.
+/// Makes the server read the remaining datagrams. Asserts that the replies to `count` datagrams
+/// arrive in order.
 fn release(client: &UdpSocket, control_client: &UdpSocket, count: u32) {
     control(control_client, "go");
     let mut room = [0; 100];
@@ -81,7 +83,8 @@ fn c1_edges_are_neither_lost_nor_repeated() {
         for _ in 0..20 {
             exchange_many(&client, 64);
         }
-        // The kernel reports each datagram at most once, and once that its answer has left.
+        // The kernel reports at most two events per datagram: its arrival, and the departure of the
+        // reply.
         let counts = control(&asker, "count");
         println!("{options}: {counts:?} for {} datagrams", 400 + 20 * 64);
         assert!(counts.returns <= 2 * (400 + 20 * 64) + 10, "{options}: {counts:?}");
@@ -94,7 +97,7 @@ fn c1_edges_are_neither_lost_nor_repeated() {
             let after = control(&asker, "count");
             let returns = after.returns - before.returns;
             assert!(returns <= QUESTIONS + 1 + 2, "{options}, {round}: {before:?}, {after:?}");
-            // The server is told of another datagram, although it has not read the others.
+            // The server gets an event for a further datagram, although it has not read the others.
             client.send_to(&UNREAD.to_be_bytes(), address()).unwrap();
             wait_until("the server is told", || control(&asker, "count").readable > after.readable);
             release(&client, &asker, UNREAD + 1);
@@ -138,7 +141,7 @@ fn one_shot_registration_reports_what_the_ring_still_has() {
             control(&asker, "count");
         }
         let after = control(&asker, "count");
-        // One report at most, since the server does not register the socket again.
+        // At most one event is reported, because the server does not register the socket again.
         assert!(after.readable <= before.readable + 1, "{options}: {before:?}, {after:?}");
         assert!(after.returns <= before.returns + QUESTIONS + 2, "{options}: {after:?}");
         release(&client, &asker, UNREAD);

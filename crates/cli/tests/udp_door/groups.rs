@@ -8,9 +8,9 @@ use std::net::UdpSocket;
 use testkit::net::SERVER_DEVICE;
 use testkit::{need, wait_until};
 
-/// Python server with two processes, each of which binds a separate socket to the same port. It
-/// answers a datagram with the number of the process, 1 or 2, followed by the bytes of the
-/// datagram. The first argument is the script itself.
+/// Python server with two processes, each of which binds a separate socket to the same port. The
+/// reply to a datagram is the number of the process, 1 or 2, followed by the bytes of the datagram.
+/// The first argument is the script itself.
 const TWO_PROCESSES: &str = "
 import os, signal, socket, subprocess, sys
 # A shell may have started the tests with SIGINT ignored.
@@ -42,7 +42,7 @@ if is_first:
 ";
 
 /// Sends a datagram to a server of [`TWO_PROCESSES`]. Returns the number of the process that
-/// answered.
+/// replied.
 fn ask_member(client: &UdpSocket, bytes: &[u8]) -> u8 {
     client.send_to(bytes, address()).unwrap();
     let mut room = [0; 100];
@@ -94,7 +94,7 @@ fn flow_stays_with_its_process_while_processes_sleep() {
     for client in &clients {
         let member = ask_member(client, b"x");
         for round in 0..10_u32 {
-            // Several datagrams at once keep the process awake; it sleeps afterwards.
+            // Several datagrams at once keep the process awake. Afterwards, it sleeps.
             (0..8).for_each(|_| _ = client.send_to(&round.to_be_bytes(), address()).unwrap());
             let mut room = [0; 100];
             for _ in 0..8 {
@@ -133,8 +133,8 @@ while data != b'quit':
     let exchange_by_all = || clients.iter().for_each(|client| exchange(client, b"warm"));
     (0..30).for_each(|_| exchange_by_all());
     exchange(&clients[0], b"close");
-    // The closed socket reports the counts of its ring. The other socket then reports those of the
-    // ring for its share of the flows, before it is promoted again for all flows.
+    // The closed socket reports the counts of its ring. Then the other socket reports the counts of
+    // the ring for its own flows, before it is promoted again for all flows.
     wait_until("the other socket takes all flows", || {
         exchange_by_all();
         server.errors().matches("datagrams came from the ring").count() == 2
@@ -179,10 +179,10 @@ while data != b'quit':
     assert!(ring >= 200 && ring * 100 >= all * 95, "{ring} of {all}");
 }
 
-/// Python server with two sockets of one port, of which only the first is to receive what arrives
-/// by the cable: it is bound to the interface, and after the other one, so the kernel prefers it.
-/// The second one may belong to another process. Answers with the number of the
-/// socket, 1 or 2, followed by the bytes of the datagram.
+/// Python server with two sockets at one port. The kernel delivers datagrams from the cable only to
+/// the first socket, because this socket is bound to the interface, and was bound after the second
+/// one. The second socket may belong to another process. The reply is the number of the socket, 1
+/// or 2, followed by the bytes of the datagram.
 const ONE_BOUND_TO_THE_CABLE: &str = "
 import select, socket, subprocess, sys
 device = sys.argv[2].encode()
@@ -227,7 +227,7 @@ fn datagrams_of_an_interface_reach_the_socket_bound_to_it() {
         let words = ["python3", "-c", script, script, SERVER_DEVICE, role];
         let server = Server::start(&pair, &words);
         let clients: Vec<UdpSocket> = (0..16).map(|_| server.client()).collect();
-        // The other socket gets its datagrams from the host itself.
+        // The other socket receives datagrams from the host itself.
         let local = pair.server.run_inside(|| UdpSocket::bind("127.0.0.1:0").unwrap());
         local.set_read_timeout(Some(LIMIT)).unwrap();
         let mut room = [0; 100];

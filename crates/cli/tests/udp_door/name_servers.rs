@@ -1,5 +1,5 @@
-//! Tests of name servers from packages of the distribution. Their answers from a ring must equal
-//! those from a socket.
+//! Tests of name servers from packages of the distribution. Their replies must be the same with and
+//! without a ring.
 
 use super::{LIMIT, PORT, STREAMLINE, prepare, receive, reported_lines};
 use crate::common::{Folder, Guard};
@@ -12,15 +12,15 @@ use testkit::{need, wait_until};
 /// A name server to test.
 struct NameServer<'s> {
     program: &'s str,
-    /// The arguments before the name of the configuration file.
+    /// The arguments that precede the name of the configuration file.
     arguments: &'s [&'s str],
-    /// Text that the server prints once it is ready to answer.
+    /// Text that the server prints when it is ready to reply.
     ready: &'s str,
-    /// The server's addresses to which queries are sent.
+    /// The addresses of the server to which the test sends queries.
     hosts: &'s [&'s str],
-    /// Number of sockets at each address, which share its port.
+    /// Number of sockets at each address, which share a port.
     sockets: usize,
-    /// True if processes of the server share each socket, which then remains with the kernel.
+    /// True if several processes of the server share each socket, which then cannot be promoted.
     shares_sockets: bool,
 }
 
@@ -37,10 +37,10 @@ fn query(number: u16) -> Vec<u8> {
     bytes
 }
 
-/// Number of sockets of the client, among which queries alternate.
+/// Number of client sockets, among which the queries are distributed.
 const CLIENTS: usize = 64;
 
-/// Sends `count` queries to a name server, and returns its answers.
+/// Sends `count` queries to a name server, and returns its replies.
 fn ask(pair: &Pair, host: &str, count: u16) -> Vec<Vec<u8>> {
     let server = SocketAddr::new(host.parse().unwrap(), PORT);
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -60,8 +60,8 @@ fn ask(pair: &Pair, host: &str, count: u16) -> Vec<Vec<u8>> {
     answers.collect()
 }
 
-/// Queries the server without a ring and with one. The answers must be equal, and the datagrams of
-/// the second run must arrive through the ring.
+/// Queries a server without and with a ring. Asserts that the replies are equal, and that the
+/// server received most datagrams of the second run from the ring.
 fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
     let Some((pair, _folder, _)) = prepare() else { return };
     let Some(program) = need::require_command(server.program) else { return };
@@ -106,7 +106,7 @@ fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
             let found = reported_lines(&folder.read("output"));
             let expected = server.hosts.len() * server.sockets;
             assert_eq!(found.len(), expected, "{}", folder.read("output"));
-            // Until all sockets of a port have a ring, each socket also receives datagrams of the
+            // Until all sockets of a port have a ring, each socket also receives datagrams for the
             // others.
             let least = if server.sockets == 1 { 95 } else { 80 };
             for (ring, all) in found {
@@ -127,7 +127,7 @@ fn named_answers_from_its_ring_as_from_its_socket() {
     compare_named(1);
 }
 
-/// Each thread of the server has a separate socket at the same port.
+/// Each thread of the server has a separate socket, at the same port.
 #[test]
 fn threads_of_named_answer_each_from_a_ring() {
     compare_named(2);
@@ -154,7 +154,7 @@ fn compare_named(threads: usize) {
     compare(configuration, &server);
 }
 
-/// Knot binds one socket of each address family, and answers from the address that `IP_PKTINFO` or
+/// Knot binds one socket per address family, and replies from the address that `IP_PKTINFO` or
 /// `IPV6_PKTINFO` reports.
 #[test]
 fn knot_answers_from_its_rings_of_both_families() {

@@ -1,4 +1,4 @@
-//! Tests of control messages of datagrams from the ring, and of sockets that receive from several
+//! Tests of control messages for datagrams from the ring, and of sockets that receive from several
 //! interfaces.
 
 use super::{PROMOTING_DATAGRAMS, Server, exchange_numbered, prepare, receive, reported_datagrams};
@@ -8,11 +8,11 @@ use std::net::{SocketAddr, UdpSocket};
 use testkit::net::{CLIENT, SERVER, SERVER6};
 use testkit::{need, wait_until};
 
-/// Python server that answers each datagram with the sender's address, the control messages and the
-/// flags that it received with the datagram. A correct timestamp is printed as `now`, or as
+/// Python server that replies to each datagram with the sender's address, the control messages and
+/// the flags that it received with the datagram. A correct timestamp is printed as `now`, or as
 /// `seconds of now` if it is truncated to the low half of the seconds. The datagram `room N` limits
-/// control messages to N bytes from then on; `set NUMBER` sets this IP option. The first argument
-/// is the IP version; the others are socket options as `LEVEL:NUMBER`.
+/// later control messages to N bytes; `set NUMBER` sets this IP option. The first argument is the
+/// IP version; the others are socket options in the form `LEVEL:NUMBER`.
 const CONTROL_SERVER: &str = "
 import socket, struct, sys, time
 is_v6 = sys.argv[1] == '6'
@@ -41,7 +41,7 @@ while True:
     if data == b'quit': break
 ";
 
-/// Sends a datagram to the server's address, and returns the answer.
+/// Sends a datagram to an address of the server, and returns the reply.
 fn ask_at(client: &UdpSocket, server: SocketAddr, bytes: &[u8]) -> String {
     client.send_to(bytes, server).unwrap();
     let mut room = [0; 4096];
@@ -53,7 +53,7 @@ fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
     ask_at(client, super::address(), bytes)
 }
 
-/// Sends as many datagrams as a socket needs to be promoted.
+/// Sends enough datagrams for the server's socket to be promoted.
 fn warm(client: &UdpSocket) {
     for _ in 0..PROMOTING_DATAGRAMS {
         assert_eq!(ask(client, b"warm"), "warm");
@@ -66,7 +66,7 @@ fn control_messages_from_the_ring_equal_those_of_the_kernel() {
     if need::require_command("python3").is_none() {
         return;
     }
-    // IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR, SO_TIMESTAMPNS.
+    // The options are IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR and SO_TIMESTAMPNS.
     let options = ["0:8", "0:12", "0:13", "0:20", "1:35"];
     let words = [&["python3", "-c", CONTROL_SERVER, "4"], &options[..]].concat();
     let server = Server::start(&pair, &words);
@@ -79,7 +79,7 @@ fn control_messages_from_the_ring_equal_those_of_the_kernel() {
     let by_ring = answers();
     assert_eq!(by_kernel, by_ring);
     assert!(by_ring[0].contains("(1, 35, 'now')"), "{by_ring:?}");
-    // The expected parts are the TTL 33, and the flag MSG_CTRUNC.
+    // The replies must contain the TTL 33 and, for truncated control messages, the flag MSG_CTRUNC.
     assert!(
         by_ring[0].contains("(0, 2, '21000000')") && by_ring[4].ends_with("], 8)"),
         "{by_ring:?}"
@@ -110,7 +110,8 @@ fn socket_of_both_families_receives_each_from_its_ring() {
     if need::require_command("python3").is_none() {
         return;
     }
-    // IPV6_RECVPKTINFO, IPV6_RECVHOPLIMIT, IPV6_RECVTCLASS, IP_RECVTTL, SO_TIMESTAMPNS.
+    // The options are IPV6_RECVPKTINFO, IPV6_RECVHOPLIMIT, IPV6_RECVTCLASS, IP_RECVTTL and
+    // SO_TIMESTAMPNS.
     let options = ["41:49", "41:51", "41:66", "0:12", "1:35"];
     let words = [&["python3", "-c", CONTROL_SERVER, "6"], &options[..]].concat();
     let server = Server::start(&pair, &words);
@@ -141,7 +142,7 @@ fn socket_of_both_families_receives_each_from_its_ring() {
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }
 
-/// A second socket, which serves another client, has the same port.
+/// Another socket at the same port serves a second client.
 #[test]
 fn connected_socket_receives_its_peer_from_its_ring() {
     let Some((pair, ..)) = prepare() else { return };
@@ -203,7 +204,8 @@ fn iperf3_receives_from_a_ring() {
     let (ring, all) = reported_datagrams(&folder.read("errors"));
     println!("{ring} of {all} datagrams from the ring; iperf3: {sum}");
     let received = sum["packets"].as_u64().unwrap() - sum["lost_packets"].as_u64().unwrap();
-    // The datagrams before the promotion, which takes longer beside other work, are not counted.
+    // The report does not count the datagrams before the promotion, which takes longer on a busy
+    // machine.
     let is_plausible = all <= received && received <= all * 2;
     assert!(ring * 100 >= all * 95 && is_plausible, "{ring} of {all}: {sum}");
 }
@@ -226,7 +228,7 @@ fn socket_of_two_interfaces_receives_from_a_ring_of_each() {
         client.send_to(&number.to_be_bytes(), second).unwrap();
         let mut room = [0; 100];
         let (length, from) = receive(&client, &mut room);
-        // The server sends from the address of the route.
+        // The server replies from the address of the route.
         assert_eq!((&room[..length], from), (&number.to_be_bytes()[..], second));
         exchange_numbered(&client, 1);
     }

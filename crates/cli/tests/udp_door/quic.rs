@@ -1,5 +1,5 @@
-//! Test of a QUIC server from a package of the distribution (ngtcp2), whose answers from a ring
-//! must equal those from a socket. [FEATURES C1]
+//! Test of a QUIC server from a package of the distribution (ngtcp2), whose replies must be the
+//! same with and without a ring. [FEATURES C1]
 
 use super::{PORT, STREAMLINE, prepare, reported_lines};
 use crate::common::{Folder, Guard};
@@ -9,10 +9,10 @@ use std::process::Command;
 use testkit::net::{Pair, SERVER};
 use testkit::{need, wait_until};
 
-/// Size of the file that is sent in either direction.
+/// Size of the file that is sent in each direction, in bytes.
 const FILE_SIZE: usize = 3_000_000;
 
-/// Sends a request to the server. Returns true if the client has succeeded.
+/// Runs the client with additional arguments. Returns true if the client succeeds.
 fn request(pair: &Pair, client: &Path, folder: &Path, words: &[&str]) -> bool {
     let mut command = pair.client.command(client.display().to_string());
     command.args(["-q", "--no-quic-dump", "--no-http-dump", "--exit-on-all-streams-close"]);
@@ -21,8 +21,8 @@ fn request(pair: &Pair, client: &Path, folder: &Path, words: &[&str]) -> bool {
     command.output().unwrap().status.success()
 }
 
-/// Starts the server, fetches a file and sends one. Returns what the client has received for each
-/// of the two, and the output of the server.
+/// Starts the server, downloads a file and uploads one. Returns the bytes that the client received
+/// in each case, and the output of the server.
 fn exchange_files(pair: &Pair, is_ours: bool) -> Option<([Vec<u8>; 2], String)> {
     let server = need::require_command("gtlsserver")?;
     let client = need::require_command("gtlsclient")?;
@@ -60,7 +60,7 @@ fn exchange_files(pair: &Pair, is_ours: bool) -> Option<([Vec<u8>; 2], String)> 
         std::fs::read(path("received/file")).unwrap_or_default()
     });
     assert!(received[0] == bytes, "the file differs: {}", folder.read("output"));
-    // The server handles this signal, and ends as by itself.
+    // The server handles SIGINT and exits normally.
     let number = process.0.id().to_string();
     assert!(Command::new("kill").args(["-INT", &number]).status().unwrap().success());
     process.0.wait().unwrap();

@@ -1,5 +1,5 @@
-//! Tests of servers and clients from packages of the distribution other than name servers. Each
-//! must do its work as with a socket, and prints the share of datagrams that came from its ring.
+//! Tests of servers from packages of the distribution, other than name servers. Each server must
+//! work as without a ring; the test prints the share of datagrams that came from the ring.
 //! [FEATURES C1]
 
 use super::{LIMIT, PORT, STREAMLINE, address, prepare, receive, reported_lines};
@@ -10,14 +10,15 @@ use std::process::Command;
 use testkit::net::{Pair, SERVER};
 use testkit::{need, wait_until};
 
-/// A program of the server's side, under `exec`.
+/// A server program under `streamline exec`.
 struct Service {
     folder: Folder,
     process: Guard,
 }
 
 impl Service {
-    /// Starts a program with a configuration, whose text `configure` makes from the folder.
+    /// Starts a program with a configuration file, whose text `configure` returns for the program's
+    /// directory. Reports a skip and returns `None` if the program is not installed.
     fn start(
         pair: &Pair,
         program: &str,
@@ -39,7 +40,7 @@ impl Service {
         Some(Self { folder, process })
     }
 
-    /// Ends the program by a signal. Returns its output.
+    /// Ends the program with SIGTERM. Returns its output.
     fn finish(mut self) -> String {
         let number = self.process.0.id().to_string();
         assert!(Command::new("kill").arg(&number).status().unwrap().success());
@@ -54,7 +55,7 @@ fn client(pair: &Pair) -> UdpSocket {
     client
 }
 
-/// chronyd asks the kernel for hardware time stamps, so its socket remains with the kernel.
+/// chronyd requests timestamps from the kernel (`SO_TIMESTAMPING`), so its socket is not promoted.
 #[test]
 fn chronyd_answers_from_its_socket_with_a_note() {
     let Some((pair, ..)) = prepare() else { return };
@@ -75,7 +76,7 @@ fn chronyd_answers_from_its_socket_with_a_note() {
         let mut answer = [0; 100];
         let (length, from) = receive(&client, &mut answer);
         assert_eq!((length, from), (48, address()));
-        // A server's answer of stratum 1 to this request.
+        // The reply must be an NTP server response of stratum 1 to this request.
         assert_eq!((answer[0] & 7, answer[1], &answer[24..32]), (4, 1, &request[40..]));
     }
     let output = service.finish();
@@ -110,7 +111,7 @@ fn rsyslogd_writes_each_message_from_its_ring() {
     });
     for number in 0..MESSAGES {
         send(&format!("number {number}"));
-        // The receive buffer holds this many.
+        // The test pauses after 50 messages, which fit into the receive buffer.
         if (number + 1) % 50 == 0 {
             let last = format!("number {number}\n");
             wait_until("rsyslogd has written the messages", || lines().ends_with(&last));

@@ -1,5 +1,5 @@
-//! Tests of the default, in which the ring is used only at high rates and while the server is
-//! awake: while it sleeps, datagrams reach its socket.
+//! Tests of the default mode, in which the ring is used only at high rates and while the server is
+//! awake. While the server sleeps, datagrams arrive at its socket.
 
 use super::{
     PORT, Server, address, exchange, exchange_many, exchange_numbered, ingress_programs, prepare,
@@ -10,12 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testkit::wait_until;
 
-/// Number of datagrams that are under way at the same time, so that the server finds the next one
-/// when it looks.
+/// Number of datagrams in flight, so that the server finds the next one without sleeping.
 const OUTSTANDING: u32 = 32;
 
-/// Sends `count` numbered datagrams, with up to [`OUTSTANDING`] under way. The answers must arrive
-/// in the order of the datagrams.
+/// Sends `count` numbered datagrams, with up to [`OUTSTANDING`] in flight. Asserts that the replies
+/// arrive in the order of the datagrams.
 fn exchange_in_order(client: &UdpSocket, count: u32) {
     let (mut sent, mut answered) = (0, 0);
     let mut room = [0; 100];
@@ -30,8 +29,8 @@ fn exchange_in_order(client: &UdpSocket, count: u32) {
     }
 }
 
-/// Exchanges datagrams at the highest rate until the socket of the server has a ring. Returns false
-/// if this machine does not reach the rate at which sockets are promoted.
+/// Exchanges datagrams at the highest rate until the server's socket is promoted. Returns false if
+/// this machine does not reach the rate at which sockets are promoted.
 fn heat(server: &Server<'_>, client: &UdpSocket) -> bool {
     (0..50).any(|_| {
         exchange_in_order(client, 2000);
@@ -48,8 +47,9 @@ const WAYS: [(&str, &str); 6] = [
     ("edge", "recvmmsg"),
 ];
 
-/// Exchanges datagrams with a server of each way to wait and receive, with pauses of 0 to 39 steps
-/// between them. They must be answered in order, some from the ring and some from the socket.
+/// Exchanges datagrams with servers that wait and receive in different ways, with pauses of 0 to 39
+/// times `step` between the datagrams. Asserts that the replies are in order, and that some
+/// datagrams came from the ring and some from the socket.
 fn exchange_with_pauses(options: &str, step: Duration) {
     let Some((pair, _folder, program)) = prepare() else { return };
     let program = program.display().to_string();
@@ -65,7 +65,8 @@ fn exchange_with_pauses(options: &str, step: Duration) {
                 std::hint::spin_loop();
             }
         }
-        // The kernel reassembles the fragments of this datagram.
+        // This datagram arrives in fragments, which the kernel reassembles, so it does not come
+        // from the ring.
         exchange(&client, &[7; 3000]);
         let errors = server.finish(&client);
         let (ring, all) = reported_datagrams(&errors);
@@ -76,7 +77,7 @@ fn exchange_with_pauses(options: &str, step: Duration) {
 
 #[test]
 fn sleeping_server_receives_from_its_socket_in_order() {
-    // Pauses of all lengths around the time that it takes to fall asleep.
+    // The pauses cover all lengths around the time after which the server falls asleep.
     exchange_with_pauses("report,always", Duration::from_micros(3));
 }
 
@@ -93,7 +94,7 @@ fn late_registration_wakes_the_thread_that_sleeps_in_the_set() {
         let server = Server::start_with(&pair, options, &words);
         let client = server.client();
         assert!(heat(&server, &client));
-        // With these options the ring is awake after each datagram.
+        // With these options, the ring stays in use after each datagram.
         exchange(&client, b"late");
         exchange_in_order(&client, OUTSTANDING);
         exchange_in_order(&client, 2000);
@@ -103,7 +104,7 @@ fn late_registration_wakes_the_thread_that_sleeps_in_the_set() {
 
 #[test]
 fn server_with_a_delay_receives_in_order_from_ring_and_socket() {
-    // Pauses shorter and longer than the delay.
+    // The pauses are shorter and longer than the delay.
     exchange_with_pauses("report,always,delay=300", Duration::from_micros(15));
 }
 
@@ -123,7 +124,7 @@ fn server_with_few_datagrams_keeps_its_socket() {
         println!("skipped the end of a ring: 20,000 datagrams a second are not reached");
         return;
     }
-    // At a low rate the socket returns to the kernel.
+    // At a low rate, the socket is no longer served from a ring.
     wait_until("the program is gone", || {
         exchange_numbered(&client, 1);
         thread::sleep(Duration::from_millis(1));
@@ -145,7 +146,7 @@ fn thread_that_sleeps_is_woken_while_another_one_works() {
             exchange_many(&client, 200);
         }
         for _ in 0..3 {
-            // One thread pauses for 1 s, the other one answers meanwhile.
+            // One thread pauses for 1 s; the other one replies in the meantime.
             client.send_to(b"pause", address()).unwrap();
             exchange(&client, b"other");
             let mut room = [0; 100];
