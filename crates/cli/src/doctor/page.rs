@@ -36,7 +36,7 @@ pub(super) fn format_findings(
     let mut before: Option<&Verdict> = None;
     for verdict in &checkup.doors {
         // Facilities with the same cause have the same remedy, which is printed only once: a
-        // repetition would suggest a second cause.
+        // repetition would imply a second cause.
         let again = before.is_some_and(|before| !verdict.open && before.because == verdict.because);
         match again {
             true => append_row(
