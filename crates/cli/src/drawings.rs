@@ -7,8 +7,8 @@ use pipeline::explain::{self, DrawnFigures};
 use pipeline::plan::Plan;
 use std::path::Path;
 
-/// Prints an error and fails with the exit status if a drawing and the output of the request would
-/// both be written to standard output.
+/// Checks that a drawing and the output of the request are not both written to standard output.
+/// Otherwise, prints an error and returns the exit status.
 pub(crate) fn check_output(wanted: &DrawingArguments, plan: &Plan) -> Result<(), Status> {
     if !wanted.writes_to_stdout() || (plan.reports.is_empty() && !progress::has_printing_sink(plan))
     {

@@ -20,7 +20,7 @@ use std::path::Path;
 
 /// Name of the page about filters, sources and sinks.
 const FILTERS_PAGE: &str = "streamline-filters";
-/// Title of the manual.
+/// Title in the header of all manual pages.
 const MANUAL_TITLE: &str = "Streamline";
 
 /// Date of all pages: empty, because the contents of a page depend only on the version of the
@@ -208,7 +208,7 @@ fn write_paragraphs(page: &mut Roff, text: &str) {
     }
 }
 
-/// Writes references to other pages.
+/// Writes references to other pages, given by name and section, separated by commas.
 fn write_references(page: &mut Roff, others: &[(&str, &str)]) {
     for (number, (name, section)) in others.iter().enumerate() {
         let comma = if number + 1 < others.len() { "," } else { "" };

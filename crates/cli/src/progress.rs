@@ -38,7 +38,7 @@ struct SourceTotals {
 }
 
 impl ProgressPrinter {
-    /// Creates a printer, or returns `None` if no progress is to be shown.
+    /// Creates a printer, or returns `None` if this run prints no progress.
     pub(crate) fn new(mode: Option<ProgressMode>, quiet: bool, plan: &Plan) -> Option<Self> {
         let rewrites = terminal::can_rewrite_line();
         let every_ns = match mode {

@@ -191,7 +191,7 @@ pub(crate) fn run_built_request(
 #[derive(Debug)]
 pub(crate) struct StartNotifier {
     socket: Option<OwnedFd>,
-    /// True if standard error is to be redirected to the log as soon as the path is running.
+    /// True if [`StartNotifier::notify`] redirects standard error to the log.
     joins_errors: bool,
 }
 

@@ -29,13 +29,13 @@ pub(crate) fn drawing_columns() -> Option<usize> {
     Some(terminal_columns()).filter(|columns| *columns < usize::MAX && !is_dumb())
 }
 
-/// Returns true if messages are to be colored: standard error is a terminal that interprets control
+/// Returns true if messages may be colored: standard error is a terminal that interprets control
 /// sequences, and NO_COLOR is empty or not set.
 pub(crate) fn has_color_errors() -> bool {
     io::stderr().is_terminal() && may_color()
 }
 
-/// Returns true if text on standard output is to be colored: standard output is a terminal that
+/// Returns true if text on standard output may be colored: standard output is a terminal that
 /// interprets control sequences, and NO_COLOR is empty or not set.
 pub(crate) fn has_color_output() -> bool {
     io::stdout().is_terminal() && may_color()

@@ -51,7 +51,7 @@ fn has_space(process: u32) -> bool {
     tasks.filter_map(|task| name(task).ok()).any(|name| name.starts_with("thread"))
 }
 
-/// Returns true if no signal is pending for a process.
+/// Returns true if a process has received all signals that were sent to it: none is pending.
 fn has_no_pending_signal(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));

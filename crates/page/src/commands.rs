@@ -22,7 +22,7 @@ pub struct Program {
     daemon: Option<PathBuf>,
 }
 
-/// The outcome of a command.
+/// The exit status and the output of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CommandOutcome {
     /// True if the exit status is 0.

@@ -12,7 +12,7 @@ use streamline::paths::{
 };
 use tokio::sync::watch;
 
-/// The figures of all paths at one point in time.
+/// The counters and rates of all paths at one point in time.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// Time in ms since 1970; 0 before the first sample.
@@ -27,7 +27,7 @@ pub struct Figures {
     pub ended: Vec<EndedPath>,
 }
 
-/// The figures of a path.
+/// The latest counters and rates of a path.
 #[derive(Clone, Debug)]
 pub struct PathFigures {
     /// The path as listed by the daemon.

@@ -4,7 +4,7 @@ use crate::live::Live;
 use serde::Serialize;
 use streamline::paths::{self, ClientError, NodeDetails, PathDescription};
 
-/// A path with its plan.
+/// The description of a path, with the placement of its nodes.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PathPlan {
     /// The path, with the spaces of its nodes and the transports of its edges.

@@ -55,7 +55,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns the routes.
+    /// Returns the routes for the files of the page and for data. Requests for data must contain
+    /// the token, if there is one.
     pub fn routes(self) -> Router {
         let data = Router::new()
             .route("/live", get(send_figures))

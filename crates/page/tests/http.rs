@@ -19,7 +19,8 @@ use testkit::{need, wait_until};
 /// Time without data after which a test fails.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Sends a request with these headers; returns the status and the reply with its headers.
+/// Sends a GET request with the given headers. Returns the status, and the reply including its
+/// headers.
 fn get(page: &Page, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
     let mut socket = TcpStream::connect(page.host()).unwrap();
     socket.set_read_timeout(Some(LIMIT)).unwrap();

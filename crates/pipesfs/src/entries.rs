@@ -81,7 +81,7 @@ impl StreamForm {
     }
 }
 
-/// The kind of an object.
+/// The file type of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ObjectKind {
     /// A directory.

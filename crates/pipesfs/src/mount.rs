@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Options of a mount.
+/// The options with which the file system is mounted.
 #[derive(Clone, Debug, Default)]
 pub struct MountOptions {
     /// Directory of the daemon whose paths appear in the mount. `None` selects the first standard

@@ -31,12 +31,12 @@ pub const REPLY_TIMEOUT: Duration = Duration::from_millis(800);
 pub struct Snapshot {
     /// Number of the snapshot, which increases with each change to the paths.
     pub generation: u64,
-    /// The tree.
+    /// The directories of PipesFS for the paths of the snapshot.
     pub tree: Arc<Tree>,
     /// The reason for an empty tree, if the daemon did not reply.
     pub failure: Option<String>,
     taken_at: Option<Instant>,
-    /// Duration of the query.
+    /// Duration of the query that returned the paths.
     query_time: Duration,
 }
 
@@ -48,7 +48,7 @@ type Samples = (Instant, Arc<Counters>, Arc<Counters>);
 #[derive(Debug)]
 struct KnownCounters {
     taken_at: Instant,
-    /// Duration of the query.
+    /// Duration of the query that returned the counters.
     query_time: Duration,
     /// The counters, or `None` if the path did not reply.
     counters: Option<Arc<Counters>>,

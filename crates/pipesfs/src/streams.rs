@@ -37,14 +37,15 @@ pub struct Streams {
     failures: Arc<Failures>,
 }
 
-/// An open stream.
+/// A stream that a program has opened for reading.
 #[derive(Debug)]
 struct OpenStream {
     input: StreamInput,
     /// The origin of the bytes, or `None` once the end of the stream is being examined. Dropping
     /// the origin ends the tap, or the thread that writes the events.
     origin: Option<StreamOrigin>,
-    /// True if the stream ends with an error, or `None` until this is known.
+    /// True if the stream ends with an error, false if it ends normally. `None` until the outcome
+    /// is known.
     failed: Option<bool>,
     /// The bytes that follow the bytes of the input after the path has ended; `None` if there are
     /// none.
@@ -71,7 +72,7 @@ struct OpenStream {
 struct Rest {
     /// A sealed memory file.
     file: File,
-    /// Number of bytes of the file that were sent to readers.
+    /// Number of bytes of the file that have been sent to readers.
     bytes_read: u64,
 }
 
@@ -86,7 +87,7 @@ pub struct StreamFacts {
     pub totals: Option<Arc<Totals>>,
 }
 
-/// The origin of a stream.
+/// The source of a stream's bytes.
 #[derive(Debug)]
 pub enum StreamOrigin {
     /// The connection of a tap.

@@ -91,7 +91,7 @@ impl<R> Drop for RequestThreads<R> {
 }
 
 impl<R> Shared<R> {
-    /// Returns the next request. Blocks while the queue is empty; returns `None` if the queue is
+    /// Returns the next request. Blocks while the queue is empty. Returns `None` if the queue is
     /// empty and closed.
     fn next_request(&self, wake: &Arc<Condvar>) -> Option<R> {
         let mut queue = self.lock();

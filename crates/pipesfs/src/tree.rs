@@ -79,7 +79,7 @@ pub enum Child {
     Link(String),
 }
 
-/// A directory.
+/// A directory of the tree. Most represent a class, or equal nodes of one or several paths.
 #[derive(Debug)]
 pub struct Directory {
     /// Identity of the directory.
@@ -97,7 +97,8 @@ pub struct Directory {
     pub members: Vec<NodeIndex>,
     /// Directories and links by name, in the order of the request.
     pub children: Vec<(String, Child)>,
-    /// Index of each child in `children`, by name; empty while there are few.
+    /// Index of each child in `children`, by name. Empty while there are at most
+    /// [`SEARCHED_CHILDREN_MAX`] children.
     child_numbers: HashMap<String, usize>,
     /// Names that no child may have, because fixed entries use them.
     reserved: &'static [&'static str],
@@ -298,8 +299,8 @@ impl Tree {
         added
     }
 
-    /// Adds a directory for equal nodes, and appends its index to `open`, the directories whose
-    /// children have yet to be added.
+    /// Adds a directory for equal nodes. Appends its index to `open`, the queue of directories
+    /// whose children have not been added yet.
     fn add_node(&mut self, parent: usize, members: Vec<NodeIndex>, open: &mut VecDeque<usize>) {
         let Some(first) = members.first().copied() else { return };
         let Some(node) = self.node(first) else { return };

@@ -320,7 +320,7 @@ impl Frame {
         }
     }
 
-    /// Appends an IPv4 header without options; returns the offset of its protocol field.
+    /// Appends an IPv4 header without options. Returns the offset of its protocol field.
     fn append_ipv4_header(&mut self, source: Ipv4Addr, target: Ipv4Addr) -> usize {
         self.set_next_type(0x0800);
         let at = self.bytes.len();

@@ -44,7 +44,8 @@ pub(super) fn run(arguments: &DoctorArguments) -> Status {
     })
 }
 
-/// Returns the calibration as JSON.
+/// Returns the measured costs, and the names of the missing ones, as JSON. `path` is the path of
+/// the cost table.
 fn to_json(calibration: &Calibration, path: &str) -> Object {
     let filter = |cost: &FilterCost| {
         to_object(&[

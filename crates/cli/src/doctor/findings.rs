@@ -38,7 +38,7 @@ pub(super) struct Section {
     pub(super) rows: Vec<CheckFinding>,
 }
 
-/// The result of a check.
+/// The result of a check, which selects the mark in front of its row.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum CheckResult {

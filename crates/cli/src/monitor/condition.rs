@@ -78,7 +78,6 @@ fn fill(path: &PathFigures) -> f64 {
     path.ring_fills().iter().map(|ring| ring.ratio()).fold(0.0, f64::max)
 }
 
-/// A comparison operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ComparisonOperator {
     AtLeast,

@@ -69,7 +69,7 @@ pub(super) fn run(arguments: &AttachArguments) -> Result<Status, Status> {
     }
 }
 
-/// Formats the progress line.
+/// Formats the running time, the output of the sources and the losses as a progress line.
 fn progress_line(totals: &Totals) -> String {
     let Totals { elapsed_ns, given, lost } = *totals;
     let time = format_age(elapsed_ns / 1_000_000_000);

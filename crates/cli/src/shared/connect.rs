@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Connects to the daemon. If there is no daemon, prints an error and fails with the exit status.
+/// Connects to the daemon. If there is no daemon, prints an error and returns the exit status.
 pub(super) fn connect_daemon() -> Result<Client, Status> {
     Client::find(None).map_err(|error| report_client_error(&error))
 }

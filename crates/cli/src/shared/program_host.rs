@@ -28,14 +28,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// A program that the daemon runs and restarts.
 #[derive(Clone, Debug)]
 pub(super) enum Program {
-    /// The page.
+    /// The live page (`streamline-page`).
     Page {
         /// Address or path of the socket.
         listen: String,
         /// Directory of the daemon's sockets.
         socket: PathBuf,
     },
-    /// The mount.
+    /// The file system of running paths (`streamline mount`).
     Mount {
         /// Directory on which the file system is mounted.
         directory: PathBuf,

@@ -22,7 +22,7 @@ const VERSION: u32 = 1;
 /// Name of the space for filters that run in the kernel.
 const KERNEL_SPACE: &str = "kernel";
 
-/// The spaces of a path.
+/// A path with its spaces and rings.
 #[derive(Serialize)]
 struct PathSpaces {
     number: u32,

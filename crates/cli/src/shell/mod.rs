@@ -99,7 +99,7 @@ pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
 }
 
 /// Returns a note for each program in the command into which libraries cannot be preloaded, such as
-/// `sudo` in `timeout 5 sudo tcpdump`. Returns notes only if live captures are to be taken over and
+/// `sudo` in `timeout 5 sudo tcpdump`. Returns notes only if `exec` takes over live captures and
 /// one of the programs uses libpcap.
 fn capture_preload_notes(arguments: &ExecArguments) -> Vec<String> {
     let pcap = PreloadPart::Pcap;

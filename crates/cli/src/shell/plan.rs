@@ -80,7 +80,7 @@ fn describe(words: &[String], path: &Path) -> String {
     text
 }
 
-/// Returns the library of a part.
+/// Returns the library that takes over a part.
 pub(super) const fn part_library(part: PreloadPart) -> Library {
     match part {
         PreloadPart::Pcap => Library::Pcap,

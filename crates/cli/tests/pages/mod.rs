@@ -10,7 +10,7 @@
 
 use crate::common::CommandResult;
 
-/// A command of a page.
+/// A command of a page, with its position and the expected output.
 #[derive(Debug, Default)]
 pub(crate) struct PageCommand {
     pub(crate) place: String,
@@ -102,7 +102,7 @@ fn without_duration(line: &str) -> String {
     format!("{before} bytes in N ms{rest}")
 }
 
-/// Returns the commands of a page.
+/// Extracts the commands from the text of the page `file`.
 pub(crate) fn page_commands(file: &str, text: &str) -> PageCommands {
     let mut found: Vec<PageCommand> = Vec::new();
     let mut traffic = None;

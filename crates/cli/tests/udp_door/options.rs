@@ -53,7 +53,7 @@ fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
     ask_at(client, super::address(), bytes)
 }
 
-/// Sends enough datagrams for the server's socket to be promoted.
+/// Sends enough datagrams that the server's socket is promoted.
 fn warm(client: &UdpSocket) {
     for _ in 0..PROMOTING_DATAGRAMS {
         assert_eq!(ask(client, b"warm"), "warm");

@@ -26,7 +26,7 @@ const CALL_BYTES_MAX: usize = 4096;
 const PER_USER_MAX: usize = 16;
 /// Maximum number of simultaneous connections of all users together.
 const CALLERS_MAX: usize = 1024;
-/// Maximum number of connections that wait to be accepted.
+/// Maximum length of the queue of pending connections (listen(2)).
 const BACKLOG_MAX: i32 = 64;
 
 /// The socket in its directory. Dropping this value removes the socket, and also the directory if

@@ -36,7 +36,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Returns the time until the deadline; zero after it.
+    /// Returns the time until the deadline, or zero after the deadline.
     pub(crate) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }

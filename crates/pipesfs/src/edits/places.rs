@@ -211,7 +211,8 @@ impl Tree {
         (0..nodes.len()).filter(is_head).count()
     }
 
-    /// Returns the parent of a directory.
+    /// Returns the parent of a directory. Fails with ENOENT if the tree does not contain the
+    /// parent.
     pub(super) fn parent(&self, directory: &Directory) -> Result<&Directory, Refusal> {
         self.directories.get(directory.parent).ok_or_else(Refusal::gone)
     }

@@ -33,7 +33,7 @@ pub(crate) enum PlannedChange {
 /// An edit of a path, in the form in which `streamline set` would make it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PathEdit {
-    /// The path.
+    /// The path to edit.
     pub(crate) path: PathKey,
     /// The path to which the edit moves nodes; `None` if all nodes stay in their path.
     pub(crate) into: Option<PathKey>,

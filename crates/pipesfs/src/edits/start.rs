@@ -57,8 +57,8 @@ pub(super) fn start(
     }
 }
 
-/// Reads the output of a command until both of its streams end; `None` if they do not end before
-/// the caller's deadline.
+/// Reads the standard output and the standard error of a command until both end. Returns `None` if
+/// they do not end before the caller's deadline.
 fn read_output(child: &mut Child, caller: &Caller) -> Option<(String, String)> {
     let (mut out, mut errors) = (child.stdout.take()?, child.stderr.take()?);
     let errors = read_text(&mut errors, caller)?;

@@ -26,7 +26,7 @@ pub struct Header {
 /// A request of the kernel.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The header.
+    /// The header, with the caller and the object.
     pub header: Header,
     /// The operation with its arguments.
     pub operation: Operation,
@@ -48,7 +48,7 @@ pub enum Operation {
     Lookup(String),
     /// Drops references to objects. Each pair is an inode number and a number of references.
     Forget(Vec<(u64, u64)>),
-    /// Returns attributes.
+    /// Returns the attributes of the object.
     GetAttributes,
     /// Checks access permissions; the mask consists of R_OK, W_OK and X_OK. The kernel sends this
     /// request only if it does not check permissions itself.
@@ -70,7 +70,7 @@ pub enum Operation {
     },
     /// Writes to an open file.
     Write(Write),
-    /// Changes attributes.
+    /// Changes attributes of the object.
     SetAttributes(AttributeChange),
     /// Creates a file with this name, and opens it.
     Create(String),
@@ -78,9 +78,9 @@ pub enum Operation {
     Sync,
     /// Closes an open file or directory.
     Release(u64),
-    /// Opens a directory.
+    /// Opens the object, which is a directory.
     OpenDirectory,
-    /// Lists an open directory.
+    /// Lists the entries of an open directory.
     ReadDirectory {
         /// The open directory.
         handle: u64,

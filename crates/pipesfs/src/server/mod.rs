@@ -315,7 +315,7 @@ enum Executor {
     EditingReceiver,
 }
 
-/// The outcome of an operation.
+/// The successful outcome of an operation, with the data for the reply.
 #[derive(Debug)]
 enum Outcome {
     Done,

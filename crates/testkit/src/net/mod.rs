@@ -144,7 +144,8 @@ impl Namespace {
         Some(())
     }
 
-    /// Waits until a device is up and has a carrier, which requires both ends of its pair to be up.
+    /// Waits until a device is up and has a carrier. A device has a carrier when both ends of its
+    /// pair are up.
     ///
     /// # Panics
     /// After [`LIMIT`].

@@ -33,7 +33,7 @@ const SILENT_QUERY_INTERVAL: usize = 5;
 /// Maximum number of lines for kernel programs.
 const PROGRAMS_MAX: usize = 4;
 
-/// The order of the paths.
+/// The sort order of the list of paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum PathOrder {
     /// Ascending numbers.

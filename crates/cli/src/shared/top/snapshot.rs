@@ -48,7 +48,7 @@ pub(super) struct Snapshot {
     pub(super) kernel: Vec<KernelProgram>,
 }
 
-/// The rates of a node.
+/// The rates of a node since the previous sample, and its counters.
 #[derive(Serialize, Debug)]
 pub(super) struct NodeRates {
     pub(super) name: String,

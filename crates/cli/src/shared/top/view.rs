@@ -5,7 +5,7 @@ use super::choice::{KeyEffect, ListState, next_value};
 use super::snapshot::{NodeRates, Snapshot};
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
-/// The order of the nodes.
+/// The sort order of the table of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum NodeOrder {
     /// The order of the graph. Each node is indented by the number of forks before it.
@@ -54,7 +54,7 @@ impl NodeOrder {
 /// State of the interactive screen: the order, the list, and the visible parts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ViewChoices {
-    /// Order of the nodes.
+    /// Sort order of the table.
     pub(super) order: NodeOrder,
     /// State of the list: the selected node, the filter (by name and space), and the help.
     pub(super) list: ListState,
@@ -75,7 +75,7 @@ impl ViewChoices {
         nodes
     }
 
-    /// Applies a key.
+    /// Applies a key, and returns the action that the screen must perform.
     pub(super) fn apply_key(&mut self, key: KeyEvent, snapshot: Option<&Snapshot>) -> KeyEffect {
         let count = snapshot.map_or(0, |snapshot| self.nodes(snapshot).len());
         match self.list.apply_key(key, count) {
