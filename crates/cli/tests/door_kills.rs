@@ -61,7 +61,7 @@ fn calls_of(trace: &str) -> Vec<Call> {
     calls.map(|(thread, name)| number(thread, name)).collect()
 }
 
-/// The outcome of a program: its system calls, its messages, and true if it was killed.
+/// The outcome of a program: its system calls, its messages, and whether it was killed.
 struct Ended {
     calls: Vec<Call>,
     errors: String,

@@ -452,8 +452,8 @@ fn n7_workers_count_each_block_of_a_capture_once() {
     }
 }
 
-/// Sends numbered frames to two workers that are stopped in the meantime. The numbers of printed
-/// and of lost frames must add up to the number of frames sent, whichever worker lost them.
+/// Sends numbered frames to two workers while both are stopped. The numbers of printed and of lost
+/// frames must add up to the number of frames sent, whichever worker lost them.
 #[test]
 fn n7_frames_printed_and_lost_by_two_workers_equal_those_sent() {
     const FRAMES_SENT: u64 = 40_000;

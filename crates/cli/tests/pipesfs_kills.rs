@@ -1,5 +1,5 @@
 //! Tests of PipesFS: the server is killed during each operation, readers stop reading, paths stop
-//! replying, and names try to mislead.
+//! replying, and paths have names that must be escaped.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

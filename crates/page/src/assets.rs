@@ -8,7 +8,7 @@ pub struct Asset {
     pub path: &'static str,
     /// Value of `Content-Type`.
     pub media_type: &'static str,
-    /// Content.
+    /// Content of the file.
     pub text: &'static str,
 }
 

@@ -52,7 +52,7 @@ impl Program {
     }
 
     /// Runs the program with the arguments `words`. Blocks until the program has exited. Fails if
-    /// the program cannot be started, or if it has not exited after 30 s, when it is killed.
+    /// the program cannot be started. If the program has not exited after 30 s, kills it and fails.
     pub fn run<W: AsRef<OsStr>>(&self, words: &[W]) -> io::Result<CommandOutcome> {
         let mut command = Command::new(&self.path);
         command.args(words).env("NO_COLOR", "1").stdin(Stdio::null());

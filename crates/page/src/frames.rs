@@ -1,4 +1,4 @@
-//! Copying of the frames that a tap sends, as a capture, to a file.
+//! Copies the frames that a tap sends in the format of a capture to a file.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};

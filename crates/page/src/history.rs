@@ -101,7 +101,7 @@ impl History {
 
 impl Series {
     /// Adds the sums at the time `time_ms`, unless the path has sent no new sums since the last
-    /// sample (equal running time).
+    /// sample, which an equal running time shows.
     fn push(&mut self, time_ms: u64, sums: Sums) {
         let last = self.last.as_ref();
         if last.is_some_and(|(_, last)| last.elapsed_ns == sums.elapsed_ns) {

@@ -64,7 +64,7 @@ pub struct EndedPath {
     pub path: RegisteredPath,
     /// Exit status and report, if the path sent them.
     pub ended: Option<Ended>,
-    /// Time of the end in ms since 1970.
+    /// Time at which the path ended, in ms since 1970.
     pub time_ms: u64,
 }
 

@@ -133,7 +133,7 @@ impl Snapshots {
 
     /// Queries all paths or, if the latest snapshot is younger than `age`, only the paths that have
     /// changed since that snapshot, over idle connections. If one of these queries fails, queries
-    /// all paths. Blocks until the paths have replied, for a limited time.
+    /// all paths. Blocks until the paths have replied, or until a time limit.
     pub fn refresh(&self, age: Duration) -> Arc<Snapshot> {
         let mut client = lock(&self.client);
         // Changes that are recorded from now on need another query.
@@ -153,7 +153,7 @@ impl Snapshots {
         refreshed
     }
 
-    /// Queries all paths. Blocks until the paths have replied, for a limited time.
+    /// Queries all paths. Blocks until the paths have replied, or until a time limit.
     fn query_all(&self, client: &mut Option<Client>) -> Arc<Snapshot> {
         let before = self.latest();
         let began = Instant::now();
@@ -181,7 +181,8 @@ impl Snapshots {
         self.publish(&before, views, Snapshot { query_time: began.elapsed(), ..snapshot })
     }
 
-    /// Queries one path again after an edit. Blocks until the path has replied, for a limited time.
+    /// Queries one path again after an edit. Blocks until the path has replied, or until a time
+    /// limit.
     pub fn update(&self, number: u32) -> Arc<Snapshot> {
         let client = lock(&self.client);
         let updated = self.update_over_idle_connection(number);

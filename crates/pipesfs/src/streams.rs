@@ -47,8 +47,8 @@ struct OpenStream {
     /// True if the stream ends with an error, false if it ends normally. `None` until the outcome
     /// is known.
     failed: Option<bool>,
-    /// The bytes that follow the bytes of the input after the path has ended; `None` if there are
-    /// none.
+    /// Bytes that readers receive after those of the input, once the path has ended; `None` if
+    /// there are none.
     rest: Option<Rest>,
     /// True if an earlier tap of the stream skipped blocks or cut messages.
     is_incomplete: bool,

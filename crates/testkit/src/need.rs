@@ -77,7 +77,7 @@ pub fn require_file(path: impl AsRef<Path>) -> Option<PathBuf> {
 ///
 /// # Panics
 ///
-/// Under `STREAMLINE_STRICT=1`.
+/// If `STREAMLINE_STRICT=1` is set.
 pub fn report_skip<T>(reason: &str) -> Option<T> {
     let line = format_skip_line(&test_name(), reason);
     let written = append_line(&target_directory().join("skips.txt"), &line);

@@ -167,7 +167,7 @@ impl Resources {
     }
 }
 
-/// The IDs, unique on the machine, of a process's BPF objects and child processes.
+/// The IDs of a process's BPF objects and child processes. Each ID is unique on the machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KernelObjects {
     /// IDs of BPF programs.

@@ -71,8 +71,8 @@ fn list_states(json: bool) -> Result<Status, Status> {
     )))
 }
 
-/// Opens the states of all names in parallel. A name that another user than its owner occupies is
-/// only counted, because there may be many such names.
+/// Opens the states of all names in parallel. Names that are occupied by a user other than their
+/// owner are only counted, because there may be many of them.
 fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();
     let answers = gather(

@@ -3,8 +3,8 @@
 //! A plain pipeline consists of simple commands separated by `|`. A command of literal words is
 //! executed directly. A builtin, or a command with an assignment, expansion or redirection, is
 //! executed by a separate shell. Any other text (lists, compound commands, comments,
-//! here-documents) is not a plain pipeline, and `/bin/sh` runs it unchanged. Doubtful texts are not
-//! plain either, because a kernel pipe is better than a different meaning.
+//! here-documents) is not a plain pipeline, and `/bin/sh` runs it unchanged. The same is true of
+//! ambiguous texts: a pipeline over kernel pipes is slower, but cannot differ in meaning.
 
 /// One command of a pipeline.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -80,7 +80,7 @@ fn describe(words: &[String], path: &Path) -> String {
     text
 }
 
-/// Returns the library that takes over a part.
+/// Returns the library that replaces this part of a program's input or output.
 pub(super) const fn part_library(part: PreloadPart) -> Library {
     match part {
         PreloadPart::Pcap => Library::Pcap,

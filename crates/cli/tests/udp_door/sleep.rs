@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testkit::wait_until;
 
-/// Number of datagrams in flight, so that the server finds the next one without sleeping.
+/// Number of datagrams in flight: enough that the server always finds the next one without
+/// sleeping.
 const OUTSTANDING: u32 = 32;
 
 /// Sends `count` numbered datagrams, with up to [`OUTSTANDING`] in flight. Asserts that the replies

@@ -59,7 +59,8 @@ pub struct HostOptions {
     pub daemon: Option<PathBuf>,
     /// Time without a connection after which the process of a user ends.
     pub idle: Duration,
-    /// True if the page ends when standard input is closed, which the daemon holds open.
+    /// True if the daemon started the page. The page then ends when its standard input, which the
+    /// daemon holds open, is closed.
     pub of_daemon: bool,
 }
 

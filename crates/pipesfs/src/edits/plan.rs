@@ -30,7 +30,7 @@ pub(crate) enum PlannedChange {
     Stop(PathKey),
 }
 
-/// An edit of a path, in the form in which `streamline set` would make it.
+/// An edit of a path, as the arguments of an equivalent `streamline set`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PathEdit {
     /// The path to edit.

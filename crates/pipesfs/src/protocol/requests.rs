@@ -55,7 +55,7 @@ pub enum Operation {
     Access(u32),
     /// Returns the target of a link.
     ReadLink,
-    /// Opens a file with these flags.
+    /// Opens a file with these flags of open(2).
     Open(u32),
     /// Reads from an open file.
     Read {

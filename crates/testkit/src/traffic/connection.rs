@@ -36,7 +36,7 @@ pub(crate) struct Connection {
     client: IpAddr,
     server: IpAddr,
     ports: (u16, u16),
-    /// The next sequence number of the client and of the server.
+    /// The next sequence numbers of the client and of the server.
     sequence: (u32, u32),
 }
 

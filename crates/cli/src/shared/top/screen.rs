@@ -165,8 +165,8 @@ fn node_row(node_rates: &NodeRates, is_indented: bool) -> Row<'static> {
     ])
 }
 
-/// Formats the fill of a ring, such as `  rx → pcap  ████░░░░  12 % of 1024 (pressure 9 % is below
-/// 25 %)`.
+/// Formats the fill level of a ring, such as `  rx → pcap  ████░░░░  12 % of 1024 (pressure 9 % is
+/// below 25 %)`.
 fn ring_line(ring: &RingFill) -> Line<'static> {
     let room = ring.room.max(1);
     let part = ring.fill.min(room) as f64 / room as f64;
