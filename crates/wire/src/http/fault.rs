@@ -49,6 +49,8 @@ pub enum HttpFault {
     LengthAndTransfer,
     /// `Transfer-Encoding` of a request does not end with `chunked` (RFC 9112 §6.3).
     Transfer,
+    /// `Transfer-Encoding` contains `chunked` twice (RFC 9112 §6.1).
+    ChunkedTwice,
     /// A chunk does not begin with its size, or the size is too large (RFC 9112 §7.1).
     ChunkSize,
     /// A chunk extension is malformed (RFC 9112 §7.1.1).
@@ -75,6 +77,7 @@ impl fmt::Display for HttpFault {
             Self::LengthTwice => "Content-Length is given twice",
             Self::LengthAndTransfer => "Content-Length is combined with Transfer-Encoding",
             Self::Transfer => "Transfer-Encoding of a request does not end with chunked",
+            Self::ChunkedTwice => "Transfer-Encoding contains chunked twice",
             Self::ChunkSize => "a chunk does not begin with a size that can be",
             Self::ChunkExtension => "a chunk extension is malformed",
             Self::ChunkEnd => "a chunk does not end where its size says",

@@ -31,6 +31,8 @@ pub struct Fields<'b> {
     pub transfer: bool,
     /// True if `Transfer-Encoding` ends with `chunked`; in lenient mode, if it contains `chunked`.
     pub chunked: bool,
+    /// True if `Transfer-Encoding` contains `chunked` at any place; used in strict mode only.
+    contains_chunked: bool,
     /// True if `Connection` or `Proxy-Connection` contains `close`.
     pub close: bool,
     /// True if `Connection` or `Proxy-Connection` contains `keep-alive`.
@@ -203,7 +205,7 @@ impl<'b> Fields<'b> {
             KnownField::Upgrade => self.upgrade = true,
             KnownField::Connection => self.add_connection(value),
             KnownField::ContentLength => return self.add_length(value, mode),
-            KnownField::TransferEncoding => self.add_transfer(value, mode),
+            KnownField::TransferEncoding => return self.add_transfer(value, mode),
             KnownField::ContentEncoding => {
                 set_if_empty(&mut self.content_encoding, value);
                 split_words(value).for_each(|word| self.codings.add(word));
@@ -242,18 +244,22 @@ impl<'b> Fields<'b> {
         Ok(())
     }
 
-    /// Records a `Transfer-Encoding`. In strict mode, `chunked` counts only if it comes last, and
-    /// `chunked, chunked` does not count (RFC 9112 §6.1); in lenient mode, `chunked` counts
-    /// anywhere.
-    fn add_transfer(&mut self, value: &[u8], mode: ParseMode) {
+    /// Records a `Transfer-Encoding`. In strict mode, `chunked` counts only if it comes last, and a
+    /// second `chunked` is a fault (RFC 9112 §6.1); in lenient mode, `chunked` counts anywhere.
+    fn add_transfer(&mut self, value: &[u8], mode: ParseMode) -> Result<(), HttpFault> {
         self.transfer = true;
         if mode == ParseMode::Lenient {
             self.chunked |= split_words(value).any(|word| eq_ignore_case(word, b"chunked"));
-            return;
+            return Ok(());
         }
         for word in split_list(value).filter(|word| !word.is_empty()) {
-            self.chunked = !self.chunked && eq_ignore_case(word, b"chunked");
+            self.chunked = eq_ignore_case(word, b"chunked");
+            if self.chunked && self.contains_chunked {
+                return Err(HttpFault::ChunkedTwice);
+            }
+            self.contains_chunked |= self.chunked;
         }
+        Ok(())
     }
 
     /// Checks the combination of fields. A length together with a transfer coding is a fault in
