@@ -87,6 +87,12 @@ impl BlockWalk<'_, '_, '_> {
         let last = self.last_fragment_flag();
         let mut context = self.block.context;
         context.flags = self.to_message_flags()(context.flags).with(Flags::DECODED);
+        if self.decoder.output.is_empty() {
+            self.direction().owes_last_fragment = 0;
+            context.flags = context.flags.with(last);
+            let empty = self.block.narrow(self.offset, 0).with_class(class);
+            return self.emit_piece(Block { context, ..empty });
+        }
         let mut rest = self.decoder.output.as_slice();
         while !rest.is_empty() {
             let (next, after) = rest.split_at(rest.len().min(BLOCK_MAX));
@@ -180,6 +186,8 @@ fn decode_coding(
             }
             out.clear();
             match inflate(bytes, out, limit)? {
+                // An empty body, if nothing follows its deflate stream.
+                (InflateEnd::Complete, taken) if taken == bytes.len() => Ok(true),
                 (end, _) if end != InflateEnd::Corrupt && !out.is_empty() => {
                     Ok(end == InflateEnd::Complete)
                 }

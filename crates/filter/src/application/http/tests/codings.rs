@@ -65,6 +65,26 @@ fn coded_bodies_are_decoded() {
 }
 
 #[test]
+fn empty_body_is_decoded_in_every_coding() {
+    let level = flate2::Compression::new(6);
+    let zlib = compress_bytes(flate2::Compress::new(level, true), b"");
+    let bare = compress_bytes(flate2::Compress::new(level, false), b"");
+    let stored = vec![1, 0, 0, 0xff, 0xff];
+    for (coding, body) in [
+        ("gzip", gzip_bytes(b"")),
+        ("deflate", zlib),
+        ("deflate", bare),
+        ("deflate", stored),
+        ("br", vec![6]),
+    ] {
+        let decoded = run_coded_response(&[], coding, &body);
+        assert_eq!(decoded, (vec![], vec!["decoded bodies"]), "{coding} {body:?}");
+    }
+    let longer = b"\x03\x00not deflate";
+    assert_eq!(run_coded_response(&[], "deflate", longer).1, ["not decodable"]);
+}
+
+#[test]
 fn undecodable_body_passes_unchanged() {
     let text = b"to be or not to be, that is the question".to_vec();
     for coding in ["gzip", "deflate", "br", "zstd"] {
