@@ -106,7 +106,12 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         let described = self.cx.describe(room, class, context, |room| {
             let mut writer = Writer::new(room, RecordKind::HttpExchange);
             let (mut missing, mut broken) = (0_u64, false);
-            for (field, value) in request.iter().flat_map(Record::fields) {
+            // The body that an exchange describes is that of the response.
+            let of_body = |field| {
+                matches!(field, Field::ContentType | Field::ContentEncoding | Field::ContentLength)
+            };
+            let fields = request.iter().flat_map(Record::fields);
+            for (field, value) in fields.filter(|(field, _)| !of_body(*field)) {
                 writer.add_text(field, value);
             }
             let length = |record: &Record<'_>| record.number(Field::RequestBody);

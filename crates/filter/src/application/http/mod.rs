@@ -46,15 +46,17 @@ body without the framing of chunks (`emit=body`).
 The class of a request is its method, by number or name: `|get`, `|post`, or all as `|request`;
 methods without a number are `other`. The class of a response is its status code, or all as
 `|response`; an invalid status is 999. `|exchange` adds one description of each request together
-with its response: class 1000 plus the status, or 1000 without a response. Exchanges repeat the two
-messages, so they leave only on arcs that name them: not on `|`, `|all` or `|!get`.
+with its response: class 1000 plus the status, or 1000 without a response. Its type, coding and
+stated length of the body are those of the response. Exchanges repeat the two messages, so they
+leave only on arcs that name them: not on `|`, `|all` or `|!get`.
 
 At most `pending=` requests of a connection wait for their responses; later ones are not paired.
-`decode=yes` undoes Content-Encoding (gzip, deflate, br): the body is held until it ends, up to
-`most=` bytes, and leaves in blocks of up to a megabyte. A body that is longer, or would decode to
-more than `most=` bytes or `ratio=` times its length, leaves as sent; a truncated or corrupt one is
-decoded as far as possible, and the message is then incomplete. `strict=yes` accepts only what
-RFC 9112 permits.
+After lost requests, further requests are not paired until a response has ended, since the response
+may belong to one that was lost. `decode=yes` undoes Content-Encoding (gzip, deflate, br): the body
+is held until it ends, up to `most=` bytes, and leaves in blocks of up to a megabyte. A body that is
+longer, or would decode to more than `most=` bytes or `ratio=` times its length, leaves as sent; a
+truncated or corrupt one is decoded as far as possible, and the message is then incomplete.
+`strict=yes` accepts only what RFC 9112 permits.
 
 Holes in a body pass, and are counted as missing. After a hole in a head, or a violation of the
 rules, messages are found again at the next line that is the start line of one, so header lines

@@ -38,13 +38,21 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         }
     }
 
+    /// Records that messages of the current direction may be lost. If it carries requests, the next
+    /// response may belong to one of these.
+    pub(super) fn note_lost_messages(&mut self) {
+        self.connection.lost_directions |= 1 << self.direction;
+    }
+
     /// Holds the description of a request until the response ends. If the description cannot be
-    /// held, counts the request as unpaired and, if exchanges are emitted, emits its exchange at
-    /// once, without a response.
+    /// held, or if earlier requests that await their response may be lost, counts the request as
+    /// unpaired and, if exchanges are emitted, emits its exchange at once, without a response.
     pub(super) fn hold_request(&mut self, described: &Block<'a>) {
         let key = self.connection.next_request << 2;
         let waiting = self.connection.pending_descriptions.len() as usize;
-        let room = waiting < self.options.pending_max && self.connection.unheld_requests == 0;
+        let lost = self.connection.lost_directions >> self.direction & 1 != 0;
+        let room =
+            !lost && waiting < self.options.pending_max && self.connection.unheld_requests == 0;
         if room && self.cx.hold_created(&mut self.connection.pending_descriptions, described, key) {
             self.connection.next_request = self.connection.next_request.wrapping_add(1);
             return;
@@ -94,6 +102,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         if is_interim(Class(self.direction().class)) {
             return;
         }
+        self.connection.lost_directions = 0;
         let Some((front, _)) = self.cx.front(&self.connection.pending_descriptions) else {
             self.connection.unheld_requests = self.connection.unheld_requests.saturating_sub(1);
             return;
@@ -118,6 +127,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
             self.drop_front_request(front);
         }
         self.connection.unheld_requests = 0;
+        self.connection.lost_directions = 0;
     }
 
     fn drop_front_request(&mut self, front: u32) {

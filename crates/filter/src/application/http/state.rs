@@ -29,7 +29,8 @@ pub(super) struct HttpConnection {
     /// Nonzero if the last request was CONNECT or asked for an upgrade, so the connection may
     /// switch to another protocol.
     pub(super) may_switch: u8,
-    pub(super) spare: u8,
+    /// Bit N is set if messages of direction N may have been lost, and no response has ended since.
+    pub(super) lost_directions: u8,
     /// Number of connections per protocol; used in the private session only.
     pub(super) protocol_counts: [u32; Protocol::ALL.len()],
 }

@@ -85,6 +85,9 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
             direction.has_begun = 1;
             if !first {
                 direction.enter(Phase::FramingLost);
+                if self.block.pointer.is_hole() || !is_certain_start(self.block.bytes()) {
+                    self.note_lost_messages();
+                }
             }
         }
         if self.block.pointer.is_hole() {
@@ -276,6 +279,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
             self.finish_message();
         }
         if self.offset < length {
+            self.note_lost_messages();
             if matches!(
                 self.direction().phase(),
                 Phase::New | Phase::BetweenMessages | Phase::InHead | Phase::LostAtLine

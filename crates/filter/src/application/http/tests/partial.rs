@@ -108,3 +108,64 @@ fn client_is_detected_without_a_handshake() {
     assert_eq!(output.unanswered_bytes(), b"the rest of a body");
     assert_eq!(node.unanswered_reasons().find(|(_, n)| *n > 0), Some(("lost", 1)));
 }
+
+/// Checks that a response is never paired with a request that came after a lost one.
+#[test]
+fn requests_after_lost_ones_wait_for_a_response() {
+    let get = |path: &str| forward_block(format!("GET {path} HTTP/1.1\r\n\r\n"));
+    let responded =
+        |status: u16| backward_block(response_text(status, "Content-Length: 0\r\n", ""));
+    let paired = |output: &ConnectionOutput| -> Vec<(u32, String)> {
+        let exchanges = output.messages.iter().filter(|message| message.class >= 1000);
+        exchanges.map(|message| (message.class, message.text(Field::Url).to_owned())).collect()
+    };
+    let named = |exchanges: &[(u32, &str)]| -> Vec<(u32, String)> {
+        exchanges.iter().map(|(class, path)| (*class, (*path).to_owned())).collect()
+    };
+    let all = [responded(201), responded(202), responded(203)].map(|part| part.bytes).concat();
+    let pipelined = [hole_block(false, 30), get("/2"), get("/3"), backward_block(&all), get("/4")];
+    let parts = [&pipelined[..], &[responded(204)]].concat();
+    let (output, _) = run_connection(&[], true, &parts);
+    let unpaired = [(1000, "/2"), (1000, "/3"), (1201, ""), (1202, ""), (1203, "")];
+    assert_eq!(paired(&output), named(&[&unpaired[..], &[(1204, "/4")]].concat()));
+    // The first block that was observed ends a request, or a hole follows a request.
+    let mut parts = parts.to_vec();
+    parts[0] = forward_block("he: end\r\nof: it\r\n\r\n");
+    let (output, _) = run_midstream_connection(&[], true, &parts);
+    assert_eq!(paired(&output), named(&[&unpaired[..], &[(1204, "/4")]].concat()));
+    let parts = [get("/1"), hole_block(false, 30), get("/3"), backward_block(&all)];
+    let (output, _) = run_connection(&[], true, &parts);
+    assert_eq!(paired(&output), named(&[(1000, "/3"), (1201, "/1"), (1202, ""), (1203, "")]));
+    // Without pipelining, only the lost request is not paired.
+    let parts = [
+        hole_block(false, 30),
+        responded(201),
+        get("/2"),
+        responded(202),
+        get("/3"),
+        responded(203),
+    ];
+    let (output, _) = run_connection(&[], true, &parts);
+    assert_eq!(paired(&output), named(&[(1201, ""), (1202, "/2"), (1203, "/3")]));
+}
+
+#[test]
+fn body_fields_of_an_exchange_are_those_of_the_response() {
+    let fields = "Content-Type: a/b\r\nContent-Encoding: br\r\nContent-Length: 3\r\n";
+    let post = forward_block(request_text("POST", fields, "abc"));
+    let chunked = response_text(200, "Transfer-Encoding: chunked\r\n", "0\r\n\r\n");
+    let (output, _) = run_connection(&[], true, &[post.clone(), backward_block(chunked)]);
+    let body_fields = [Field::ContentType, Field::ContentEncoding, Field::ContentLength];
+    let has = |message: &OutputMessage, field| message.fields.iter().any(|(f, _)| *f == field);
+    for field in body_fields {
+        let found: Vec<bool> = output.messages.iter().map(|m| has(m, field)).collect();
+        assert_eq!(found, [true, false, false], "{field:?}");
+    }
+    let (output, _) = run_connection(&[], true, &[post, backward_block(OK_RESPONSE)]);
+    let exchange = &output.messages[2];
+    assert_eq!(exchange.text(Field::ContentType), "text/plain");
+    assert_eq!(exchange.number(Field::ContentLength), Some(5));
+    let (output, _) =
+        run_connection(&[], true, &[forward_block(request_text("PUT", fields, "abc"))]);
+    assert!(body_fields.iter().all(|field| !has(&output.messages[1], *field)));
+}
