@@ -68,7 +68,7 @@ pub(crate) fn bare_block(bytes: &[u8]) -> Block<'_> {
 
 /// Returns the bytes of a description record.
 pub(crate) fn description_record(kind: RecordKind, fill: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
-    let mut room = vec![0; 4096];
+    let mut room = vec![0; 16384];
     let mut writer = Writer::new(&mut room, kind);
     fill(&mut writer);
     let used = writer.finish();

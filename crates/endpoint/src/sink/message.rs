@@ -128,7 +128,12 @@ impl<'a> MessageRecord<'a> {
                 FieldType::Address => add_member(map, name, decode_address(value))?,
             }
         }
-        add_member(map, "cut", record.is_truncated().then_some(true))
+        add_member(map, "cut", self.is_truncated().then_some(true))
+    }
+
+    /// Returns true if the record lacks fields or the end of a text.
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.0.is_truncated()
     }
 
     /// Returns the requested URL, made absolute if it is a path and the host is known. Returns
@@ -284,6 +289,9 @@ impl fmt::Display for Phrase<'_> {
         }
         if record.has_flag(Field::Incomplete) {
             f.write_str(", incomplete")?;
+        }
+        if record.is_truncated() {
+            f.write_str(", text cut")?;
         }
         Ok(())
     }

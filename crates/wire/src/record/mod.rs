@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Text is stored as on the wire, truncated to [`TEXT_MAX`] bytes; numbers are little endian
-//! without trailing zero bytes. If fields do not fit, they are omitted and the record is marked
-//! ([`Record::is_truncated`]).
+//! without trailing zero bytes. If fields do not fit, they are omitted. A record with omitted fields
+//! or truncated text is marked ([`Record::is_truncated`]).
 
 mod field;
 #[cfg(test)]
@@ -25,7 +25,7 @@ pub use field::{Field, FieldType};
 
 /// Maximum length in bytes of a text in a field.
 pub const TEXT_MAX: usize = 8192;
-/// Byte that marks the end of a record from which fields were omitted.
+/// Byte that marks the end of a record with omitted fields or truncated text.
 const OMITTED_MARKER: u8 = 0xff;
 /// Number of bytes before the value of a field: the number of the field, and the length of the
 /// value.
@@ -93,11 +93,17 @@ impl<'r> Writer<'r> {
         Self { room, used, cut: used == 0 }
     }
 
-    /// Adds a field with text as on the wire, truncated to [`TEXT_MAX`] bytes. A field may be added
-    /// more than once.
+    /// Adds a field with text as on the wire. Text of more than [`TEXT_MAX`] bytes is truncated, and
+    /// the record is marked. A field may be added more than once.
     pub fn add_text(&mut self, field: Field, text: &[u8]) {
+        self.cut |= text.len() > TEXT_MAX;
         let text = text.get(..TEXT_MAX).unwrap_or(text);
         self.add(field as u8, text);
+    }
+
+    /// Marks this record as truncated if `other`, of which it repeats fields, is truncated.
+    pub fn mark_like(&mut self, other: &Record<'_>) {
+        self.cut |= other.is_truncated();
     }
 
     /// Adds a field with the value of a header field. Line ends in folded lines become spaces (RFC
@@ -121,10 +127,10 @@ impl<'r> Writer<'r> {
         self.add(field as u8, bytes.get(..used).unwrap_or_default());
     }
 
-    /// Adds all fields of another record to this record. If fields were omitted from the other
-    /// record, marks this record, too.
+    /// Adds all fields of another record to this record. Marks this record, too, if the other is
+    /// truncated.
     pub fn add_all(&mut self, other: &Record<'_>) {
-        self.cut |= other.is_truncated();
+        self.mark_like(other);
         for (field, value) in other.fields() {
             self.add(field as u8, value);
         }
@@ -213,7 +219,7 @@ impl<'b> Record<'b> {
         self.text(field).and_then(number)
     }
 
-    /// Returns true if fields were omitted from the record.
+    /// Returns true if fields were omitted from the record, or a text was truncated.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         self.fields.last() == Some(&OMITTED_MARKER) && self.ends_with_marker()

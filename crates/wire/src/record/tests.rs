@@ -53,12 +53,20 @@ fn fields_that_do_not_fit_are_omitted_and_marked() {
     let used = write_exchange(&mut room);
     assert!(!Record::parse(&room[..used]).unwrap().is_truncated());
     let long = vec![b'x'; TEXT_MAX + 1];
-    let mut room = vec![0; 2 * TEXT_MAX];
-    let mut writer = Writer::new(&mut room, RecordKind::Dns);
-    writer.add_text(Field::Name, &long);
-    let used = writer.finish();
-    let record = Record::parse(&room[..used]).unwrap();
-    assert_eq!(record.text(Field::Name).map(<[u8]>::len), Some(TEXT_MAX));
+    for length in [TEXT_MAX, TEXT_MAX + 1] {
+        let mut room = vec![0; 2 * TEXT_MAX];
+        let mut writer = Writer::new(&mut room, RecordKind::Dns);
+        writer.add_text(Field::Name, &long[..length]);
+        let used = writer.finish();
+        let record = Record::parse(&room[..used]).unwrap();
+        assert_eq!(record.text(Field::Name).map(<[u8]>::len), Some(TEXT_MAX));
+        assert_eq!(record.is_truncated(), length > TEXT_MAX);
+        let mut copy = [0; 8];
+        let mut writer = Writer::new(&mut copy, RecordKind::Dns);
+        writer.mark_like(&record);
+        let used = writer.finish();
+        assert_eq!(Record::parse(&copy[..used]).unwrap().is_truncated(), length > TEXT_MAX);
+    }
 }
 
 #[test]

@@ -36,7 +36,8 @@ Writes one line per exchange (a request with its response) in the combined log f
 Apache: address, -, user, [time], \"request\", status, bytes of the response's body, \"referer\",
 \"user agent\". An unknown value is -; quotes, backslashes and bytes other than printable ASCII are
 written as \\x0A. The time is that of the last byte of the exchange, in the time zone of this
-machine, or in UTC with `zone=utc`. A request without a response has status 000.
+machine, or in UTC with `zone=utc`. A request without a response has status 000. Texts are cut after
+8,192 bytes; the report counts the exchanges for which this happened.
 
 Appends to an existing file. `ecs=yes` writes one JSON object per line instead, with the names of
 the Elastic Common Schema.
@@ -72,6 +73,7 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&WEBLOG, open)
 struct Weblog {
     ecs: bool,
     time_text: CachedTime,
+    truncated_exchanges: u64,
     other_blocks: u64,
 }
 
@@ -84,7 +86,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let out = Out::append(file, lines, (opening.steps, opening.readers))?
         .with_stop_limit(&opening.stopped);
     let time_text = CachedTime { zone, second: None, text: Vec::new() };
-    Ok(Box::new(TextSink { formatter: Weblog { ecs, time_text, other_blocks: 0 }, out }))
+    let formatter = Weblog { ecs, time_text, truncated_exchanges: 0, other_blocks: 0 };
+    Ok(Box::new(TextSink { formatter, out }))
 }
 
 impl BlockFormatter for Weblog {
@@ -105,8 +108,10 @@ impl BlockFormatter for Weblog {
             0 => "blocks that are no exchange; write `http |exchange weblog`",
             _ => "blocks that are no exchange",
         };
-        let rows = Report::from_rows([("exchanges", out.items_written())])
-            .with_nonzero_rows([(row_name, self.other_blocks)]);
+        let rows = Report::from_rows([("exchanges", out.items_written())]).with_nonzero_rows([
+            ("exchanges with a text that was cut", self.truncated_exchanges),
+            (row_name, self.other_blocks),
+        ]);
         out.report(rows, "line")
     }
 }
@@ -118,6 +123,7 @@ impl Weblog {
         record: &MessageRecord<'_>,
         out: &mut Out,
     ) -> Result<(), Failure> {
+        self.truncated_exchanges += u64::from(record.is_truncated());
         if self.ecs {
             return object::write_line(out, &ecs::exchange_object(record, block.context.time));
         }

@@ -164,6 +164,19 @@ fn non_exchange_blocks_are_counted_with_remedy() {
     assert_eq!(rows, [report_row("exchanges", 1), report_row("blocks that are no exchange", 1)]);
 }
 
+#[test]
+fn exchange_with_a_text_that_was_cut_is_counted() {
+    let long = exchange_record(|writer| writer.add_text(Field::Url, &[b'u'; 9000]));
+    let whole = exchange_record(|writer| writer.add_text(Field::Url, b"/"));
+    for ecs in ["no", "yes"] {
+        let blocks = [description_block(&long), description_block(&whole)];
+        let (text, rows) = log_output(&[("ecs", ecs)], &blocks);
+        assert!(text.contains(&"u".repeat(8192)) && !text.contains(&"u".repeat(8193)));
+        let cut = report_row("exchanges with a text that was cut", 1);
+        assert_eq!(rows, [report_row("exchanges", 2), cut], "ecs={ecs}");
+    }
+}
+
 fn report_row(name: &str, value: u64) -> (String, u64) {
     (name.to_owned(), value)
 }

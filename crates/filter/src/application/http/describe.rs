@@ -106,6 +106,9 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         let described = self.cx.describe(room, class, context, |room| {
             let mut writer = Writer::new(room, RecordKind::HttpExchange);
             let (mut missing, mut broken) = (0_u64, false);
+            if let Some(request) = &request {
+                writer.mark_like(request);
+            }
             // The body that an exchange describes is that of the response.
             let of_body = |field| {
                 matches!(field, Field::ContentType | Field::ContentEncoding | Field::ContentLength)
@@ -212,6 +215,9 @@ fn write_response_fields(
     reason: &[u8],
     asked: Option<Record<'_>>,
 ) {
+    if let Some(asked) = &asked {
+        writer.mark_like(asked);
+    }
     for field in [Field::Method, Field::Url, Field::Host] {
         if let Some(value) = asked.and_then(|record| record.text(field)) {
             writer.add_text(field, value);
@@ -239,6 +245,7 @@ fn write_body_fields(writer: &mut Writer<'_>, head: &Head<'_>) {
 /// Writes the response fields of an exchange. If no request was observed (`alone`), also writes the
 /// time and endpoints of the response in place of the request's.
 fn write_exchange_response(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
+    writer.mark_like(record);
     for (field, value) in record.fields() {
         match field {
             Field::Time if alone => writer.add_text(field, value),

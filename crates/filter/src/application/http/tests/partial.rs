@@ -169,3 +169,17 @@ fn body_fields_of_an_exchange_are_those_of_the_response() {
         run_connection(&[], true, &[forward_block(request_text("PUT", fields, "abc"))]);
     assert!(body_fields.iter().all(|field| !has(&output.messages[1], *field)));
 }
+
+#[test]
+fn descriptions_with_a_long_text_are_marked() {
+    for (length, is_cut) in [(8192, false), (8193, true), (60_000, true)] {
+        let get = format!("GET /{} HTTP/1.1\r\n\r\n", "u".repeat(length - 1));
+        let mut parts: Vec<_> = get.as_bytes().chunks(1400).map(forward_block).collect();
+        parts.extend([backward_block(OK_RESPONSE), end_block(false), end_block(true)]);
+        let (output, _) = run_connection(&[], true, &parts);
+        assert_eq!(output.classes(), [1, 200, 1200]);
+        for message in &output.messages {
+            assert_eq!((message.text(Field::Url).len(), message.is_cut), (8192, is_cut));
+        }
+    }
+}
