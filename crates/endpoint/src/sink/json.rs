@@ -41,9 +41,9 @@ wire_length and captured (bytes of the frame on the wire, and captured).
 A message that a filter such as `http`, `dns` or `tls` describes is one object with its description:
 kind (http_request, http_response, http_exchange, dns, tls), client, client_port, server,
 server_port, and method, url, host, http_version, status, user_agent, referer, content_type,
-content_length, request_body_bytes, response_body_bytes, end and more; cut is true if a text had
-more than 8,192 bytes, of which the rest is left out. Its bytes get no objects of their own unless
-`payload` selects them; the report counts them as fragments.
+content_length, request_body_bytes, response_body_bytes, end and more; cut is true if the
+description is not whole, because a text has more than 8,192 bytes, for example. Its bytes get no
+objects of their own unless `payload` selects them; the report counts them as fragments.
 
 If known: origin (the source, if there are several), class and class_name (from the last filter;
 absent without a class), session and direction (forward, backward), first and last (fragments of a

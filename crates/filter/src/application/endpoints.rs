@@ -51,11 +51,12 @@ fn write_address(writer: &mut Writer<'_>, field: Field, address: IpAddr) {
     }
 }
 
-/// Writes the value as text, in its `Display` format.
+/// Writes the value as text, in its `Display` format. If the text is truncated, marks the record.
 pub(super) fn write_display(writer: &mut Writer<'_>, field: Field, value: impl fmt::Display) {
     let mut text = BoundedText { bytes: [0; TEXT_MAX], used: 0 };
-    // Overlong text is truncated.
-    let _ = write!(text, "{value}");
+    if write!(text, "{value}").is_err() {
+        writer.mark_truncated();
+    }
     writer.add_text(field, text.bytes.get(..text.used).unwrap_or_default());
 }
 

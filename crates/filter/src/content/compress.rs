@@ -17,9 +17,10 @@ pub const COMPRESS: Description = Description {
     details: "\
 Replaces the view of each block by its compressed form: `gzip` (the default), `zlib`, `deflate` or
 `lz4` frames. Class, addresses, session and direction stay, so `files` names and indexes its files
-as without compression. Each block can be decompressed alone, and gzip or lz4 can read a file of
-several blocks. A block of nearly 1 MB that does not compress leaves as two, each with one half of
-its bytes. Gaps pass as they are.
+as without compression, but its default is a file per session; for messages write `http |response
+compress | files per=message`. Each block can be decompressed alone, and gzip or lz4 can read a file
+of several blocks. A block of nearly 1 MB that does not compress leaves as two, each with one half
+of its bytes. Gaps pass as they are.
 
 Reasons for a loss: `overwritten` (a ring reused the memory of a block before it was read), `too
 large` (a compressed block would exceed 1 MB).",

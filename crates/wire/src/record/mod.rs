@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Text is stored as on the wire, truncated to [`TEXT_MAX`] bytes; numbers are little endian
-//! without trailing zero bytes. If fields do not fit, they are omitted. A record with omitted fields
-//! or truncated text is marked ([`Record::is_truncated`]).
+//! without trailing zero bytes. Fields that do not fit are omitted. A record with omitted fields or
+//! truncated text is marked ([`Record::is_truncated`]).
 
 mod field;
 #[cfg(test)]
@@ -93,12 +93,17 @@ impl<'r> Writer<'r> {
         Self { room, used, cut: used == 0 }
     }
 
-    /// Adds a field with text as on the wire. Text of more than [`TEXT_MAX`] bytes is truncated, and
-    /// the record is marked. A field may be added more than once.
+    /// Adds a field with text as on the wire. Truncates text of more than [`TEXT_MAX`] bytes, and
+    /// then marks the record. A field may be added more than once.
     pub fn add_text(&mut self, field: Field, text: &[u8]) {
         self.cut |= text.len() > TEXT_MAX;
         let text = text.get(..TEXT_MAX).unwrap_or(text);
         self.add(field as u8, text);
+    }
+
+    /// Marks this record as truncated, because the caller leaves out facts or the end of a text.
+    pub const fn mark_truncated(&mut self) {
+        self.cut = true;
     }
 
     /// Marks this record as truncated if `other`, of which it repeats fields, is truncated.

@@ -183,9 +183,12 @@ impl<'m> MessageProperties<'m> {
             Ok(Entry::Record(record)) => Some(record),
             _ => None,
         });
-        let answers = records.take_while(|record| record.section == Section::Answer);
-        for record in answers.take(ANSWERS_MAX) {
+        let mut answers = records.take_while(|record| record.section == Section::Answer);
+        for record in answers.by_ref().take(ANSWERS_MAX) {
             write_display(writer, Field::Data, record.data);
+        }
+        if answers.next().is_some() {
+            writer.mark_truncated();
         }
     }
 }

@@ -44,8 +44,9 @@ ports. The class of a query is the type that it asks for, by number or name: `|a
 without a question is `zero`. The class of a response is 65536 plus its code: `|nxdomain`, `|65538`.
 `|query` is every query with a question, `|response` every response. A description has number,
 flags, name and type, answers, least time to live, addresses; names are written as in master files,
-with `\\DDD` for bytes that are not printable. The bytes of the message follow it. In connections,
-messages of more than one block are held until they are complete.
+with `\\DDD` for bytes that are not printable. It has at most 16 answers of 1,024 bytes each and is
+marked (`cut`) if there are more. The bytes of the message follow it. In connections, messages of
+more than one block are held until they are complete.
 
 Reasons for no class: `not dns` (the header is not that of DNS; in a connection, also everything
 after it), `malformed` (the question or an answer contradicts itself), `cut` (the capture or the

@@ -126,6 +126,27 @@ fn datagram_is_described_and_passed() {
 }
 
 #[test]
+fn description_without_all_answers_is_marked() {
+    let text = |length: usize| {
+        let strings = vec![b'a'; length];
+        let data: Vec<u8> =
+            strings.chunks(255).flat_map(|it| [&[it.len() as u8][..], it].concat()).collect();
+        let length = (data.len() as u16).to_be_bytes();
+        [&[0xc0, 12, 0, 16, 0, 1, 0, 0, 1, 0][..], &length, &data].concat()
+    };
+    for (answers, length, is_cut) in
+        [(16, 5, false), (17, 5, true), (1, 1000, false), (1, 1100, true)]
+    {
+        let rest = text(length).repeat(answers.into());
+        let message = build_message(1, 0x8180, [answers, 0, 0], b"\x01a\0", 16, &rest);
+        let out = run_datagrams(&[Frame::udp(53, 4000, &message)]);
+        let record = Record::parse(out[0].3.as_deref().unwrap()).unwrap();
+        assert_eq!(record.is_truncated(), is_cut, "{answers} answers of {length} bytes");
+        assert_eq!(record.number(Field::Answers), Some(answers.into()));
+    }
+}
+
+#[test]
 fn invalid_messages_have_no_class() {
     let whole = query_message(1);
     let mut looping = whole.clone();
