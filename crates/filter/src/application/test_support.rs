@@ -54,6 +54,8 @@ pub(super) struct OutputBlock {
     pub(super) length: u32,
     /// Fields of the block if it is a description; otherwise `None`.
     pub(super) description_fields: Option<Vec<(Field, Vec<u8>)>>,
+    /// True if the block is a description that is not whole.
+    pub(super) is_cut: bool,
 }
 
 impl OutputBlock {
@@ -71,6 +73,8 @@ impl OutputBlock {
             bytes: block.bytes().to_vec(),
             length: block.length(),
             description_fields: described,
+            is_cut: block.marks.is_description()
+                && Record::parse(block.frame).is_some_and(|record| record.is_truncated()),
         }
     }
 

@@ -311,12 +311,19 @@ impl TlsConnection {
         }
         let ja4 = fingerprint(hello, numbers);
         let described = describe(self.version, first, false, cx, |writer| {
+            let mut is_whole = true;
             write_display(writer, Field::TlsVersion, offered);
             if let Some(name) = hello.server_name() {
-                writer.add_text(Field::ServerName, name.get(..SERVER_NAME_MAX).unwrap_or(name));
+                let beginning = name.get(..SERVER_NAME_MAX);
+                writer.add_text(Field::ServerName, beginning.unwrap_or(name));
+                is_whole &= name.len() <= SERVER_NAME_MAX;
             }
-            for protocol in hello.protocols().take(PROTOCOLS_MAX) {
+            let mut protocols = hello.protocols();
+            for protocol in protocols.by_ref().take(PROTOCOLS_MAX) {
                 writer.add_text(Field::Alpn, protocol);
+            }
+            if !is_whole || protocols.next().is_some() {
+                writer.mark_truncated();
             }
             writer.add_number(Field::Ciphers, hello.ciphers().without_grease().count() as u64);
             writer.add_text(Field::Ja4, &ja4);
