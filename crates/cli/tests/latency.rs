@@ -112,3 +112,16 @@ fn v14_ps_and_top_report_an_exceeded_bound() {
         }
     }
 }
+
+#[test]
+fn v14_replayed_record_measures_no_latency() {
+    let folder = Folder::new();
+    let line = "--latency=1ms generate count=50 rate=1000 | print";
+    let made = folder.run(&["run", "--embedded", "--record=r.pcapng", line]);
+    assert_eq!(made.status, Some(0), "{}", made.err);
+    // The blocks of a record are older than any bound.
+    let again = folder.run(&["run", "--embedded", "--json", "--replay", "r.pcapng"]);
+    assert_eq!((again.status, &again.out.is_empty()), (Some(0), &false), "{}", again.err);
+    assert!(!again.err.contains("old when"), "{}", again.err);
+    assert!(!again.err.contains("\"latency\""), "{}", again.err);
+}

@@ -69,6 +69,16 @@ impl DropReason {
         known.map(|(reason, _)| *reason)
     }
 
+    /// Returns the reason with this text from a file that may have been forged. If the text is too
+    /// long or not printable, or if files have named [`FILE_TEXTS_MAX`] other reasons before,
+    /// returns the reason `elsewhere`.
+    #[must_use]
+    pub fn from_file(text: &str) -> Self {
+        let is_plain = text.len() <= FILE_TEXT_BYTES_MAX && !text.contains(char::is_control);
+        let known = || is_plain.then(|| intern_within(text, FILE_TEXTS_MAX)).flatten();
+        Self::from_text(text).unwrap_or_else(|| known().unwrap_or("elsewhere").into())
+    }
+
     /// Returns true if the request needed the dropped blocks. Returns false for intended drops, for
     /// blocks beyond the limit or after the end of the program or path, and for holes, whose data
     /// was lost earlier.
@@ -90,6 +100,11 @@ impl DropReason {
         }
     }
 }
+
+/// Number of known texts above which [`DropReason::from_file`] accepts no further ones.
+const FILE_TEXTS_MAX: usize = 256;
+/// Maximum length of a text that [`DropReason::from_file`] accepts, in bytes.
+const FILE_TEXT_BYTES_MAX: usize = 64;
 
 impl From<&'static str> for DropReason {
     fn from(text: &'static str) -> Self {
@@ -129,12 +144,37 @@ pub fn interned_keys<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 /// Returns a static copy of a text. Each distinct text is leaked once. The texts must therefore
 /// come from a bounded set, such as the set of texts that this program defines.
 fn intern_text(text: &str) -> &'static str {
+    intern_within(text, usize::MAX).unwrap_or_default()
+}
+
+/// Returns a static copy of a text, or `None` if the text is new and `texts_max` others are known.
+fn intern_within(text: &str, texts_max: usize) -> Option<&'static str> {
     static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = texts.get(text) {
-        return known;
+        return Some(known);
+    }
+    if texts.len() >= texts_max {
+        return None;
     }
     let copy: &'static str = Box::leak(text.to_owned().into_boxed_str());
     texts.insert(copy);
-    copy
+    Some(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_in_files_keep_their_text_within_bounds() {
+        assert_eq!(DropReason::from_file("ring"), DropReason::Ring);
+        assert_eq!(DropReason::from_file("overwritten").text(), "overwritten");
+        for forged in ["a\u{1b}[2J", &"x".repeat(FILE_TEXT_BYTES_MAX + 1)] {
+            assert_eq!(DropReason::from_file(forged).text(), "elsewhere");
+        }
+        let texts: Vec<String> = (0..2 * FILE_TEXTS_MAX).map(|n| format!("forged {n}")).collect();
+        let kept = texts.iter().filter(|text| DropReason::from_file(text).text() == **text);
+        assert!(kept.count() < FILE_TEXTS_MAX);
+    }
 }

@@ -1,6 +1,7 @@
 //! Placement of the gauges that measure the latency of blocks in a path ([`runtime::latency`]).
 
 use super::builder::{Builder, Draft};
+use crate::record::RecordMode;
 use pipeline::explain;
 use runtime::latency::{AgeGauge, Gauge};
 use runtime::space::Input;
@@ -11,8 +12,11 @@ use std::sync::Arc;
 impl Builder<'_> {
     /// Attaches gauges to new rings, sinks and sources that read a kernel ring. Does nothing unless
     /// the request bounds the latency. If block timestamps drive the path's clock, only rings get
-    /// gauges.
+    /// gauges. A replayed recording gets none, because its blocks are as old as the recording.
     pub(super) fn attach_gauges(&self, drafts: &mut [Draft]) {
+        if matches!(self.extras.record_mode, RecordMode::Play(_)) {
+            return;
+        }
         let Some(latency) = &self.plan.latency else { return };
         self.extras.budget.set_bound(latency.bound_ns);
         let mut rings: HashMap<usize, Arc<Gauge>> = HashMap::new();

@@ -3,6 +3,7 @@
 use super::form::{
     FileBlock, LocalBlockKind, ValueReader, WriteValues, append_local_block, saturating_u32,
 };
+use endpoint::{Gap, LossRanges};
 use runtime::space::events::SpaceEvent;
 
 /// Appends the encoding of an event. The caller must then append the blocks of the event.
@@ -31,7 +32,7 @@ pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
             put_text(out, failure.as_deref());
         }
         SpaceEvent::Changed => out.put_u32s(&[10]),
-        SpaceEvent::SourceCounts { planned, observed, dropped } => {
+        SpaceEvent::SourceCounts { planned, observed, dropped, missing, remark } => {
             out.put_u32s(&[6, saturating_u32(*planned)]);
             let (blocks, bytes) = observed.unwrap_or((u64::MAX, u64::MAX));
             out.put_u64s(&[blocks, bytes]);
@@ -40,6 +41,13 @@ pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
                 out.put_text(place);
                 out.put_u64s(&[count.unwrap_or(u64::MAX)]);
             }
+            out.put_u32s(&[saturating_u32(missing.len())]);
+            for (place, ranges) in missing {
+                out.put_text(place);
+                put_ranges(out, ranges);
+            }
+            put_text(out, remark.as_ref().map(|(text, _)| text.as_str()));
+            out.put_u32s(&[remark.as_ref().is_some_and(|(_, warns)| *warns).into()]);
         }
         SpaceEvent::ProgramCounts { planned, written, dropped } => {
             out.put_u32s(&[7, saturating_u32(*planned)]);
@@ -62,6 +70,44 @@ fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
     out.put_u32s(&[u32::from(text.is_some())]);
     out.put_text(text.unwrap_or_default());
 }
+
+fn put_ranges(out: &mut Vec<u8>, ranges: &LossRanges) {
+    out.put_u64s(&[ranges.discarded()]);
+    out.put_u32s(&[saturating_u32(ranges.gaps().count())]);
+    for Gap { from, to, processor } in ranges.gaps() {
+        out.put_u64s(&[from, to]);
+        out.put_u32s(&[processor.unwrap_or(u32::MAX)]);
+    }
+}
+
+fn read_ranges(take: &mut ValueReader<'_>) -> Option<LossRanges> {
+    let mut ranges = LossRanges::default();
+    let (discarded, gaps) = (take.read_u64()?, take.read_size()?);
+    if gaps > 2 * LossRanges::STORED_PER_END {
+        return None;
+    }
+    for _ in 0..gaps {
+        let (from, to, processor) = (take.read_u64()?, take.read_u64()?, take.read_u32()?);
+        ranges.push_gap(Gap { from, to, processor: (processor != u32::MAX).then_some(processor) });
+    }
+    ranges.add_discarded(discarded);
+    Some(ranges)
+}
+
+/// Reads what follows the counts of a source: the positions of lost blocks, and the note. Both are
+/// absent from recordings of earlier versions, where at most the padding of the block remains.
+fn read_source_details(take: &mut ValueReader<'_>) -> Option<SourceDetails> {
+    let Some(places) = take.read_u32() else { return Some(SourceDetails::default()) };
+    let mut missing = Vec::new();
+    for _ in 0..places {
+        missing.push((take.read_text()?.to_owned(), read_ranges(take)?));
+    }
+    let (is_remark, text, warns) = (take.read_u32()? != 0, take.read_text()?, take.read_u32()?);
+    Some((missing, is_remark.then(|| (text.to_owned(), warns != 0))))
+}
+
+/// Positions of lost blocks by location, and a note that is true if it is a warning.
+type SourceDetails = (Vec<(String, LossRanges)>, Option<(String, bool)>);
 
 impl FileBlock<'_> {
     /// Decodes an event. Returns `None` if the bytes are not a valid event.
@@ -97,7 +143,8 @@ impl FileBlock<'_> {
                     dropped.push((place, (count != u64::MAX).then_some(count)));
                 }
                 let observed = (blocks != u64::MAX).then_some((blocks, bytes));
-                SpaceEvent::SourceCounts { planned, observed, dropped }
+                let (missing, remark) = read_source_details(&mut take)?;
+                SpaceEvent::SourceCounts { planned, observed, dropped, missing, remark }
             }
             7 => {
                 let (planned, written) = (take.read_size()?, (take.read_u64()?, take.read_u64()?));

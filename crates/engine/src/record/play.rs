@@ -8,7 +8,8 @@ use super::read::{Completeness, Record};
 use abi::Entry;
 use endpoint::process::Process;
 use endpoint::{
-    DropReason, Failure, Intake, Sink, Source, SourceCounters, SourceProperties, SourceStatus,
+    DropReason, Failure, Intake, LossRanges, Sink, Source, SourceCounters, SourceProperties,
+    SourceStatus,
 };
 use filter::{Amount, Batch, Report, Time};
 use runtime::space::events::{EventReader, SpaceEvent, SwapDecision};
@@ -110,13 +111,14 @@ impl Replay {
         all.entry(planned).or_default().given += amount;
     }
 
-    /// Stores the final input and losses of a source. Returns false, and stores neither, if both
-    /// are known and the input is not the sum of the output and the losses.
+    /// Stores the final input, losses and note of a source. Returns false, and stores nothing, if
+    /// input and losses are known and the input is not the sum of the output and the losses.
     fn set_source_input(
         &self,
         planned: usize,
         observed: Option<(u64, u64)>,
         dropped: &[(String, Option<u64>)],
+        (missing, remark): (Vec<(String, LossRanges)>, Option<(String, bool)>),
     ) -> bool {
         let mut all = self.source_totals();
         let known = all.entry(planned).or_default();
@@ -129,8 +131,22 @@ impl Replay {
             return false;
         }
         known.observed = observed.map(|(blocks, bytes)| Amount { blocks, bytes });
-        known.dropped =
-            dropped.iter().map(|(place, count)| (loss_location(place), *count)).collect();
+        known.dropped.clear();
+        for (place, count) in dropped {
+            let place = DropReason::from_file(place);
+            match known.dropped.iter_mut().find(|(reason, _)| *reason == place) {
+                // Only in a forged recording, whose locations are unknown or repeated.
+                Some((_, sum)) => {
+                    *sum = sum.zip(*count).map(|(sum, more)| sum.saturating_add(more));
+                }
+                None => known.dropped.push((place, *count)),
+            }
+        }
+        let missing = missing.into_iter();
+        known.missing =
+            missing.map(|(place, ranges)| (DropReason::from_file(&place).text(), ranges)).collect();
+        known.warns = remark.as_ref().is_some_and(|(_, warns)| *warns);
+        known.remark = remark.map(|(text, _)| text.replace(char::is_control, " "));
         true
     }
 
@@ -144,7 +160,7 @@ impl Replay {
     ) {
         let written = Amount { blocks, bytes };
         let dropped = dropped.iter().map(|(reason, blocks, bytes)| {
-            (loss_location(reason), Amount { blocks: *blocks, bytes: *bytes })
+            (DropReason::from_file(reason), Amount { blocks: *blocks, bytes: *bytes })
         });
         let inputs = RecordedCounts { written, dropped: dropped.collect() };
         self.inputs.lock().unwrap_or_else(PoisonError::into_inner).insert(planned, inputs);
@@ -154,14 +170,6 @@ impl Replay {
     fn note_truncated(&self) {
         self.short.store(true, Ordering::Relaxed);
     }
-}
-
-/// Names of the loss locations that are not variants of [`DropReason`].
-const OTHER_LOSS_LOCATIONS: &[&str] = &["socket", "queue", "lapped", "not copied"];
-
-fn loss_location(place: &str) -> DropReason {
-    let known = || OTHER_LOSS_LOCATIONS.iter().find(|known| **known == place).copied();
-    DropReason::from_text(place).unwrap_or_else(|| known().unwrap_or("elsewhere").into())
 }
 
 /// The substitute for a source in a replay. Its blocks come from the recording, so it is never
@@ -357,8 +365,9 @@ impl EventReader for EventPlayer {
         let (mut claimed, mut contradiction) = (0_u32, None);
         loop {
             match self.peek() {
-                Some(SpaceEvent::SourceCounts { planned, observed, dropped }) => {
-                    if !self.replay.set_source_input(planned, observed, &dropped) {
+                Some(SpaceEvent::SourceCounts { planned, observed, dropped, missing, remark }) => {
+                    let details = (missing, remark);
+                    if !self.replay.set_source_input(planned, observed, &dropped, details) {
                         contradiction = Some("the counts of a source do not match its blocks");
                     }
                 }

@@ -5,6 +5,7 @@ use super::read::is_record;
 use super::write::MissingInput;
 use super::*;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
+use endpoint::{LossRanges, Source as _};
 use pipeline::plan::{Machine, Processors};
 use runtime::space::events::{EventReader as _, Journal as _, SpaceEvent};
 use std::path::PathBuf;
@@ -211,6 +212,75 @@ fn damaged_recording_is_reported_without_panic() {
     }
     assert_eq!(incomplete, 30, "{summary:?}");
     std::fs::remove_file(path).unwrap();
+}
+
+/// Returns the counters of source 0 as a replay reports them, if this is the record of its final
+/// counts.
+fn replayed_counters(name: &str, event: &SpaceEvent) -> endpoint::SourceCounters {
+    let path = scratch_path(name);
+    let recording = Recording::create(&path, &test_head(), 1 << 20, &UNLOGGED).unwrap();
+    write::Recorder::new(Arc::clone(&recording), 0).event(event);
+    recording.finish("the ledger\n");
+    let replay = Replay::new(Record::open(&path).unwrap());
+    let notes = play::EventPlayer::new(Arc::clone(&replay), 0).closing_notes();
+    assert_eq!(notes, (0, None));
+    std::fs::remove_file(path).unwrap();
+    play::RecordedSource { replay, planned: 0, process: None }.counters()
+}
+
+#[test]
+fn replayed_source_has_reasons_positions_and_note_of_the_run() {
+    let mut ranges = LossRanges::default();
+    (0..300).for_each(|at| ranges.add(at * 10, 3, (at % 2 == 0).then_some(1)));
+    let text = |text: &str| text.to_owned();
+    let dropped = vec![(text("overwritten"), Some(5)), (text("prefix"), Some(2))];
+    let counters = replayed_counters(
+        "losses",
+        &SpaceEvent::SourceCounts {
+            planned: 0,
+            observed: Some((7, 0)),
+            dropped,
+            missing: vec![(text("ring"), ranges.clone())],
+            remark: Some((text("eth0 is called eth1 now"), true)),
+        },
+    );
+    let lost: Vec<_> = counters.dropped.iter().map(|(place, lost)| (place.text(), *lost)).collect();
+    assert_eq!(lost, [("overwritten", Some(5)), ("prefix", Some(2))]);
+    assert_eq!(counters.missing, [("ring", ranges)]);
+    assert_eq!(counters.remark.as_deref(), Some("eth0 is called eth1 now"));
+    assert!(counters.warns);
+
+    let forged = ["\n1", "\n2"].map(|place| (text(place), Some(2)));
+    let counters = replayed_counters(
+        "forged",
+        &SpaceEvent::SourceCounts {
+            planned: 0,
+            observed: Some((4, 0)),
+            dropped: forged.to_vec(),
+            missing: vec![],
+            remark: None,
+        },
+    );
+    assert_eq!(counters.dropped, [("elsewhere".into(), Some(4))]);
+}
+
+#[test]
+fn source_counts_of_earlier_recordings_have_no_positions() {
+    use form::WriteValues as _;
+    // The name of the place needs padding, which must not be read as positions.
+    let mut block = Vec::new();
+    form::append_local_block(&mut block, form::LocalBlockKind::Event, |out| {
+        out.put_u32s(&[6, 0]);
+        out.put_u64s(&[u64::MAX, u64::MAX]);
+        out.put_u32s(&[1]);
+        out.put_text("socket.");
+        out.put_u64s(&[9]);
+    });
+    let event = form::block_at(&block).unwrap().event();
+    let dropped = vec![("socket.".to_owned(), Some(9))];
+    let (observed, missing, remark) = (None, vec![], None);
+    let expected = SpaceEvent::SourceCounts { planned: 0, observed, dropped, missing, remark };
+    assert_eq!(event, Some(expected));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::count_limit::ClaimPolicy;
 use super::stall::ReplayState;
 use crate::failure::PathFailure;
 use abi::Entry;
-use endpoint::{Sink, Source};
+use endpoint::{LossRanges, Sink, Source};
 use filter::{Amount, Time};
 use std::fmt;
 
@@ -83,6 +83,10 @@ pub enum SpaceEvent {
         /// Blocks lost before they reached the path: each location of a loss, and the number of
         /// blocks lost there, which is `None` if unknown.
         dropped: Vec<(String, Option<u64>)>,
+        /// Positions of the lost blocks, by location, where they are known.
+        missing: Vec<(String, LossRanges)>,
+        /// The source's note for the user; true if it is a warning.
+        remark: Option<(String, bool)>,
     },
     /// Final counts of a program's input.
     ProgramCounts {
@@ -232,7 +236,10 @@ impl EventPort {
             let dropped = counters.dropped.iter().map(|(place, count)| (place.to_string(), *count));
             let (dropped, observed) =
                 (dropped.collect(), counters.observed.map(|all| (all.blocks, all.bytes)));
-            SpaceEvent::SourceCounts { planned, observed, dropped }
+            let missing = counters.missing.into_iter();
+            let missing = missing.map(|(place, ranges)| (place.to_owned(), ranges)).collect();
+            let remark = counters.remark.map(|remark| (remark, counters.warns));
+            SpaceEvent::SourceCounts { planned, observed, dropped, missing, remark }
         });
     }
 
