@@ -64,19 +64,44 @@ fn o6_stopped_process_of_a_prefix_is_replaced() {
     assert!(errors.contains("its process ended 1 times"), "{errors}");
 }
 
+/// The name of an interface passes to another one while a prefix observes the first.
+#[test]
+fn o6_prefix_of_a_renamed_interface_keeps_to_itself() {
+    let Some(site) = PrefixFixture::new() else { return };
+    let line = "--prefix=shared rx named0 both=yes | tcp | http |request json";
+    configure_link(&site, &["add", "named0", "type", "veth", "peer", "name", "named1"]);
+    configure_link(&site, &["set", "named0", "up"]);
+    let mut one = site.start("one", line);
+    let servers = site.prefix_server_ids();
+    configure_link(&site, &["set", "named0", "down"]);
+    configure_link(&site, &["set", "named0", "name", "named2", "up"]);
+    configure_link(&site, &["add", "named0", "type", "veth", "peer", "name", "named3"]);
+    configure_link(&site, &["set", "named0", "up"]);
+    let mut other = site.start("other", line);
+    let now = site.prefix_server_ids();
+    assert_eq!((servers.len(), now.len()), (1, 2), "{}", site.listed_paths());
+    // The first reader cannot continue with the other interface.
+    signal_process(servers[0], "-KILL");
+    wait_until("it has ended", || one.child.try_wait().unwrap().is_some());
+    let errors = site.folder.read("one.err");
+    assert!(errors.contains("another interface has the name now"), "{errors}");
+    assert_eq!(other.child.try_wait().unwrap(), None, "{}", site.folder.read("other.err"));
+}
+
+fn configure_link(site: &PrefixFixture, words: &[&str]) {
+    let done = site.pair.server.command("ip").arg("link").args(words).status();
+    assert!(done.unwrap().success(), "{words:?}");
+}
+
 /// If the process of a prefix cannot be replaced, its readers fail with the reason.
 #[test]
 fn o6_reader_fails_when_the_interface_of_its_prefix_is_gone() {
     let Some(site) = PrefixFixture::new() else { return };
-    let configure_link = |words: &[&str]| {
-        let done = site.pair.server.command("ip").arg("link").args(words).status();
-        assert!(done.unwrap().success(), "{words:?}");
-    };
-    configure_link(&["add", "gone0", "type", "veth", "peer", "name", "gone1"]);
-    configure_link(&["set", "gone0", "up"]);
+    configure_link(&site, &["add", "gone0", "type", "veth", "peer", "name", "gone1"]);
+    configure_link(&site, &["set", "gone0", "up"]);
     let mut reader =
         site.start("one", "--prefix=shared rx gone0 both=yes | tcp | http |request json");
-    configure_link(&["delete", "gone0"]);
+    configure_link(&site, &["delete", "gone0"]);
     wait_until("it has ended", || reader.child.try_wait().unwrap().is_some());
     let errors = site.folder.read("one.err");
     assert_eq!(reader.child.wait().unwrap().code(), Some(1), "{errors}");

@@ -8,13 +8,14 @@
 //!                   └──► shared "rx eth0 | tcp" | http |post json
 //! ```
 //!
-//! The name of the ring is derived from the text of the prefix, and belongs to the user
-//! ([`buffer::name`]). The first `shared` starts the process ([`Starter`]), which exits after its
+//! The name of the ring is derived from the text of the prefix and its interface ([`interface`]),
+//! and belongs to the user ([`buffer::name`]). The first `shared` starts the process ([`Starter`]), which exits after its
 //! last reader has left. A reader receives the sessions that begin after the reader has joined
 //! ([`sessions`]). docs/book/decisions/0096-shared-prefixes.md
 
 mod bundle;
 mod description;
+mod interface;
 mod messages;
 pub mod reader;
 mod sessions;
@@ -24,6 +25,7 @@ use crate::Failure;
 use crate::source::rx;
 use buffer::name::{self, Address, Error, OpenRequest};
 use buffer::stream::Input;
+use interface::PrefixInterface;
 use std::hash::{Hash as _, Hasher as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::OnceLock;
@@ -110,14 +112,18 @@ fn event_descriptor(event: &'static OnceLock<EventFd>) -> sys::Result<BorrowedFd
 }
 
 /// Opens the ring of a shared prefix. If no process runs the prefix, starts one and blocks until
-/// the prefix is running. Fails if this program cannot start a process, if the ring cannot be
-/// opened, or if it is still missing after [`JOIN_ATTEMPTS_MAX`] attempts.
-fn join_ring(prefix: &str) -> Result<Input, Failure> {
-    let name = ring_name(prefix);
+/// the prefix is running. `interface` is the interface of the ring to be replaced, if any. Fails if
+/// this program cannot start a process, if the ring cannot be opened, if it is still missing after
+/// [`JOIN_ATTEMPTS_MAX`] attempts, or if the prefix now names another interface.
+fn join_ring(prefix: &str, interface: Option<PrefixInterface>) -> Result<Input, Failure> {
     let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);
     let mut message = String::new();
     for _ in 0..JOIN_ATTEMPTS_MAX {
-        match name::open_stream(&name) {
+        let now = PrefixInterface::find(prefix);
+        if interface.zip(now).is_some_and(|(before, now)| before != now) {
+            return Err(wrong(&"its process ended, and another interface has the name now"));
+        }
+        match name::open_stream(&ring_name(prefix, now)) {
             Ok(input) => return Ok(input),
             Err(Error::Unknown(_) | Error::Ended(_)) => {}
             Err(error) => return Err(wrong(&error)),
@@ -136,7 +142,8 @@ fn join_ring(prefix: &str) -> Result<Input, Failure> {
 /// Returns true if a process of this user runs this shared prefix.
 #[must_use]
 pub fn is_offered(prefix: &str) -> bool {
-    let address = Address::of_current_user(&ring_name(prefix));
+    let name = ring_name(prefix, PrefixInterface::find(prefix));
+    let address = Address::of_current_user(&name);
     address.and_then(|address| OpenRequest::begin(&address)).is_ok()
 }
 
@@ -148,10 +155,10 @@ fn report_vacancy() {
 }
 
 /// Returns the name of a shared prefix's ring. The name depends on the version of this program, so
-/// that different versions never share a ring.
-fn ring_name(prefix: &str) -> String {
+/// that different versions never share a ring, and on the prefix's interface.
+fn ring_name(prefix: &str, interface: Option<PrefixInterface>) -> String {
     let mut hasher = std::hash::DefaultHasher::new();
-    (env!("CARGO_PKG_VERSION"), prefix).hash(&mut hasher);
+    (env!("CARGO_PKG_VERSION"), prefix, interface).hash(&mut hasher);
     format!("prefix-{:016x}", hasher.finish())
 }
 

@@ -9,6 +9,7 @@
 
 use super::bundle::ReadBundle;
 use super::description::SHARED;
+use super::interface::PrefixInterface;
 use super::sessions::ReadSessions;
 use super::{is_endless, join_ring};
 use crate::{
@@ -40,6 +41,8 @@ const SILENT_EXITS_MAX: u64 = 8;
 /// A source that reads the ring of a shared prefix.
 struct Shared {
     prefix: String,
+    /// The interface of the prefix, or `None` if the prefix names none.
+    interface: Option<PrefixInterface>,
     /// The reading end of the ring, or `None` once the ring has ended.
     input: Option<Input>,
     /// A thread that finds or starts a process to replace one that has exited.
@@ -109,9 +112,11 @@ enum ReadBlocksOutcome {
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let prefix = opening.arguments.text("prefix").unwrap_or_default().to_owned();
-    let input = join_ring(&prefix)?;
+    let interface = PrefixInterface::find(&prefix);
+    let input = join_ring(&prefix, interface)?;
     Ok(Box::new(Shared {
         prefix,
+        interface,
         // Approximate; the first bundle that is read contains the exact number.
         next: input.writer_counts().blocks,
         lost_at_join: input.lost_before(),
@@ -273,9 +278,10 @@ impl Shared {
         if self.silent_exits > SILENT_EXITS_MAX {
             return Err(failed(&"its process ends at once, each time that it is started"));
         }
-        let prefix = self.prefix.clone();
+        let (prefix, interface) = (self.prefix.clone(), self.interface);
         let thread = std::thread::Builder::new().name("rejoin".to_owned());
-        let thread = thread.spawn(move || join_ring(&prefix)).map_err(|error| failed(&error))?;
+        let thread =
+            thread.spawn(move || join_ring(&prefix, interface)).map_err(|error| failed(&error))?;
         self.rejoin = Some(thread);
         Ok(())
     }

@@ -6,6 +6,7 @@
 //! copies nothing.
 
 use super::bundle::{self, Item};
+use super::interface::PrefixInterface;
 use super::sessions::WrittenSessions;
 use super::{ring_name, vacancy_descriptor};
 use crate::named::output::ring_report;
@@ -104,7 +105,7 @@ struct Share {
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let prefix = opening.arguments.text("prefix").unwrap_or_default();
-    let name = ring_name(prefix);
+    let name = ring_name(prefix, PrefixInterface::find(prefix));
     let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);
     let id = DbufId::new(1).ok_or_else(|| wrong(&"no id"))?;
     let config = Config::new(id).policy(Policy::Overwrite);

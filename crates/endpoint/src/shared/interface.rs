@@ -1,0 +1,68 @@
+//! The interface that the source of a prefix observes.
+//!
+//! The text of a prefix names its interface, and a name can pass to another interface while the
+//! process of the prefix observes the first. So the name of a ring also depends on the index of the
+//! interface, and on its network namespace.
+
+use crate::interface::run_in_namespace;
+use sys::net::{Namespace, RouteSocket};
+
+/// An interface as the kernel identifies it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct PrefixInterface {
+    /// Inode number of the network namespace, or 0 for the namespace of this thread.
+    namespace: u64,
+    index: u32,
+}
+
+impl PrefixInterface {
+    /// Finds the interface that the source of this prefix names. Returns `None` if the source names
+    /// none, or if it cannot be found.
+    pub(super) fn find(prefix: &str) -> Option<Self> {
+        let (name, netns) = named_interface(prefix);
+        let (name, namespace) = (name?, netns.map(Namespace::open).transpose().ok()?);
+        let namespace = namespace.map_or(Ok(0), |namespace| namespace.inode()).ok()?;
+        let find = || Ok(RouteSocket::open().and_then(|links| links.by_name(name)));
+        let found = run_in_namespace(netns, find).ok()?.ok()?;
+        Some(Self { namespace, index: found.index })
+    }
+}
+
+/// Returns the interface and the network namespace in the arguments of the first filter.
+fn named_interface(prefix: &str) -> (Option<&str>, Option<&str>) {
+    let source = prefix.split('|').next().unwrap_or_default();
+    let (mut name, mut netns) = (None, None);
+    for word in source.split_whitespace().skip(1) {
+        let (key, value) = word.split_once('=').unwrap_or(("interface", word));
+        let value = value.trim_matches(['"', '\'']);
+        match key {
+            // The first word without a key is the interface.
+            "interface" => name = name.or(Some(value)),
+            "netns" => netns = Some(value),
+            _ => {}
+        }
+    }
+    (name, netns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_the_source_name_the_interface() {
+        assert_eq!(named_interface("rx eth0 watch both=yes | tcp"), (Some("eth0"), None));
+        assert_eq!(named_interface("rx both=yes | bpf \"net=eth1\" | tcp"), (None, None));
+        assert_eq!(named_interface("tx \"eth+0\" netns='a b'"), (Some("eth+0"), Some("a")));
+        assert_eq!(named_interface("rx netns=blue interface=e1|tcp"), (Some("e1"), Some("blue")));
+        assert_eq!(named_interface(""), (None, None));
+    }
+
+    #[test]
+    fn only_an_existing_interface_is_found() {
+        let found = PrefixInterface::find("rx lo | tcp");
+        assert!(found.is_some_and(|found| found.index > 0 && found.namespace == 0));
+        assert_eq!(PrefixInterface::find("rx none0 | tcp"), None);
+        assert_eq!(PrefixInterface::find("rx | tcp"), None);
+    }
+}
