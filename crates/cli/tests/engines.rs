@@ -26,7 +26,7 @@ fn child_process_ids(process: u32) -> Vec<u32> {
 fn is_worker_running(process: &u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
-    tasks.filter_map(Result::ok).filter_map(name).any(|name| name.starts_with("orders"))
+    tasks.filter_map(Result::ok).filter_map(name).any(|name| name.starts_with("commands"))
 }
 
 /// Waits until `of` worker processes are running. Returns their process ids.

@@ -59,7 +59,7 @@ impl HelperProcess {
                 Err(error) => drop(sender.send(Err(error))),
             }
         };
-        let named = std::thread::Builder::new().name("keeper".to_owned());
+        let named = std::thread::Builder::new().name("child monitor".to_owned());
         named.spawn(body).context("clone", "a thread")?;
         let gone = || Error::new("clone", "a thread that ended", libc::ECHILD);
         let (handle, id) = receiver.recv().map_err(|_| gone())??;

@@ -112,7 +112,7 @@ impl ProgramHost {
         let stop = Arc::new(EventFd::new().map_err(|error| error.to_string())?);
         let first = program.spawn()?;
         let (log, stopped) = (log.clone(), Arc::clone(&stop));
-        let thread = std::thread::Builder::new().name("hosted program".to_owned());
+        let thread = std::thread::Builder::new().name("program monitor".to_owned());
         let thread = thread.spawn(move || keep_program_running(first, &program, &stopped, &log));
         let thread = Some(thread.map_err(|error| error.to_string())?);
         Ok(Self { stop, thread })

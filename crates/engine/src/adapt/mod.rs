@@ -72,7 +72,7 @@ impl AdaptThread {
         let lives = lives.to_vec();
         let listening = lives.clone();
         let body = move || PathObserver::new(lives, adapt).run(&received);
-        let thread = std::thread::Builder::new().name("looks".to_owned()).spawn(body).ok()?;
+        let thread = std::thread::Builder::new().name("adapt".to_owned()).spawn(body).ok()?;
         for live in listening {
             let wakes = wakes.clone();
             live.listen(move |event| {

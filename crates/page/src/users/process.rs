@@ -216,7 +216,7 @@ fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<Running, 
     state.latest += 1;
     let (number, control) = (state.latest, Arc::new(control));
     let (owner, shared) = (Arc::clone(owner), Arc::clone(&control));
-    let thread = std::thread::Builder::new().name("process of a user".to_owned());
+    let thread = std::thread::Builder::new().name("user process".to_owned());
     let begun = Instant::now();
     let waits = thread.spawn(move || wait(&owner, (number, begun), shared, (child, &process)));
     waits.map_err(|error| failed(&error))?;

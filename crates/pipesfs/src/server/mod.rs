@@ -47,7 +47,7 @@ const RECEIVING_THREADS: usize = 2;
 /// Maximum number of threads for requests that query paths.
 const QUERY_THREADS_MAX: usize = 4;
 /// Name of the threads that query paths.
-const QUERY_THREAD_NAME: &str = "pipesfs asks";
+const QUERY_THREAD_NAME: &str = "pipesfs queries";
 
 /// The server of one mount.
 #[derive(Debug)]

@@ -99,7 +99,7 @@ fn build_and_run(
     // All workers are built, so each receives its complete share of the input from now on.
     parent.send(&Message::Began { quiet: paths.iter().all(BuiltPath::is_quiet) });
     let command_loop = CommandLoop { parent: Arc::clone(parent), lives: lives.clone(), stop };
-    let thread = std::thread::Builder::new().name("orders".to_owned());
+    let thread = std::thread::Builder::new().name("commands".to_owned());
     let spawned = thread.spawn(move || command_loop.execute_all_commands(commands));
     spawned.map_err(|error| OpenError::worker_io_error("clone", &error))?;
     let number = assignment.number;
