@@ -1,6 +1,7 @@
 //! Tests of captures on the device `any`, in which a cooked header replaces the link-layer header
 //! of each packet.
 
+use super::overload::{counts, signal, wait_for_state};
 use super::*;
 
 /// Number of datagrams of each kind.
@@ -170,6 +171,46 @@ fn any_follows_interfaces_that_come_and_go() {
     received(25);
     let errors = ours.interrupt();
     assert!(errors.contains("25 of 25 packets came from the ring; 0 lost"), "{errors}");
+}
+
+/// Receives packets from an interface without Ethernet frames. Arguments: the number of packets,
+/// and the device.
+const BURST: &str = r#"
+import fcntl, os, struct, sys
+packet = bytes.fromhex("4500001c0001000040110000" "0a4d0001" "0a4d0002" "14b414b400080000")
+tunnel = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(tunnel, 0x400454ca, struct.pack("16sH", sys.argv[2].encode(), 0x1001))
+while open(f"/sys/class/net/{sys.argv[2]}/operstate").read().strip() == "down":
+    pass
+for number in range(int(sys.argv[1])):
+    os.write(tunnel, packet)
+"#;
+
+/// The default receive buffer of a socket has room for 256 small packets, the ring of libpcap for
+/// thousands.
+#[test]
+fn any_keeps_a_burst_of_an_interface_without_ring() {
+    const PACKETS: u64 = 1500;
+    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    add_tun(&pair);
+    let words = "tcpdump -n -Z root -w /dev/null -i any udp port 5300";
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let observer = Observer::start((&pair, &folder), true, (&words, LISTENING));
+    signal(&observer, "-STOP");
+    wait_for_state(&observer, "T");
+    run_python(&pair.server, BURST, &[&PACKETS.to_string(), TUN_DEVICE]);
+    signal(&observer, "-CONT");
+    wait_for_state(&observer, "SR");
+    wait_until("all packets are captured or dropped", || {
+        signal(&observer, "-USR1");
+        counts(&observer.errors())
+            .is_some_and(|[captured, _, dropped]| captured + dropped >= PACKETS)
+    });
+    let errors = observer.interrupt();
+    assert_eq!(counts(&errors), Some([PACKETS, PACKETS, 0]), "{errors}");
 }
 
 /// Python program that prints the properties in which a handle of `any` differs from a handle of an

@@ -9,13 +9,13 @@ const SENT: u64 = 2000;
 const SENT_MANY: u64 = 8000;
 
 /// Sends a signal, such as `-STOP`, to the program of an observer.
-fn signal(observer: &Observer, name: &str) {
+pub(super) fn signal(observer: &Observer, name: &str) {
     let number = observer.process.0.id().to_string();
     assert!(Command::new("kill").args([name, &number]).status().unwrap().success());
 }
 
 /// Waits until the program is in one of the states `states`, given as letters of proc_pid_stat(5).
-fn wait_for_state(observer: &Observer, states: &str) {
+pub(super) fn wait_for_state(observer: &Observer, states: &str) {
     let path = format!("/proc/{}/stat", observer.process.0.id());
     wait_until(&format!("the program is in a state of {states}"), || {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -25,7 +25,7 @@ fn wait_for_state(observer: &Observer, states: &str) {
 }
 
 /// Returns the latest counts in the output of tcpdump: captured, received and dropped packets.
-fn counts(text: &str) -> Option<[u64; 3]> {
+pub(super) fn counts(text: &str) -> Option<[u64; 3]> {
     let number = |words: &str| {
         let before = text.rsplit_once(words)?.0;
         before.rsplit(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()

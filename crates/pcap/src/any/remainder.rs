@@ -11,6 +11,10 @@ const LOOPBACK_DEVICE_TYPE: u16 = 772;
 /// Size of the buffer for a packet in bytes. The kernel creates no longer packets.
 const PACKET_BUFFER_SIZE: usize = 64 << 10;
 
+/// Default size of the receive buffer in bytes. The kernel doubles it, and charges a small packet
+/// 768 bytes, so the buffer has room for about as many packets as the ring of libpcap (2 MB).
+const RECEIVE_BUFFER_SIZE: i32 = 4 << 20;
+
 /// The packet socket, and the last packet received from it.
 #[derive(Debug)]
 pub(super) struct RemainderSocket {
@@ -30,9 +34,7 @@ impl RemainderSocket {
     /// receive buffer in bytes; 0 for the default.
     pub(super) fn open(buffer: i32) -> sys::Result<Self> {
         let socket = CookedSocket::open()?;
-        if buffer > 0 {
-            socket.set_buffer_size(buffer)?;
-        }
+        socket.set_buffer_size(if buffer > 0 { buffer } else { RECEIVE_BUFFER_SIZE })?;
         let bytes = vec![0; PACKET_BUFFER_SIZE].into_boxed_slice();
         Ok(Self { socket, excluded: None, pending: None, is_empty: false, bytes, drops: 0 })
     }

@@ -82,10 +82,11 @@ impl CookedSocket {
         option::bind(self.0.as_fd(), 0, NO_PROTOCOL)
     }
 
-    /// Sets the size of the receive buffer in bytes. The kernel limits it to
+    /// Sets the size of the receive buffer in bytes. Without CAP_NET_ADMIN the kernel limits it to
     /// `net.core.rmem_max`.
     pub fn set_buffer_size(&self, bytes: i32) -> Result<()> {
-        option::set(self.0.as_fd(), libc::SOL_SOCKET, option::RECEIVE_BUFFER, &bytes)
+        let set = |name| option::set(self.0.as_fd(), libc::SOL_SOCKET, name, &bytes);
+        set(option::RECEIVE_BUFFER_FORCE).or_else(|_| set(option::RECEIVE_BUFFER))
     }
 
     /// Returns the number of packets that have been dropped since the last call because the receive

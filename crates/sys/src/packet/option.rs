@@ -21,6 +21,7 @@ pub(super) const STATISTICS: SocketOption = (libc::PACKET_STATISTICS, "PACKET_ST
 pub(super) const AUXILIARY_DATA: SocketOption = (libc::PACKET_AUXDATA, "PACKET_AUXDATA");
 pub(super) const TIMESTAMPS: SocketOption = (libc::SO_TIMESTAMPNS, "SO_TIMESTAMPNS");
 pub(super) const RECEIVE_BUFFER: SocketOption = (libc::SO_RCVBUF, "SO_RCVBUF");
+pub(super) const RECEIVE_BUFFER_FORCE: SocketOption = (libc::SO_RCVBUFFORCE, "SO_RCVBUFFORCE");
 pub(super) const VERSION: SocketOption = (libc::PACKET_VERSION, "PACKET_VERSION");
 pub(super) const RESERVE: SocketOption = (libc::PACKET_RESERVE, "PACKET_RESERVE");
 pub(super) const QDISC_BYPASS: SocketOption = (libc::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS");
