@@ -1,10 +1,12 @@
 //! Tracker of message bodies (RFC 9112 §6, §7). A [`Body`] is plain data that advances over the
 //! bytes after a head.
 
+mod chunk;
+
 use super::fault::HttpFault;
-use super::fields::is_token_byte;
 use super::guess::{Guess, guess_protocol};
 use super::head::Head;
+use super::method::RequestMethod;
 use super::mode::ParseMode;
 use super::start::Start;
 use memchr::memchr;
@@ -37,16 +39,6 @@ pub enum BodyPart {
     End,
 }
 
-/// The request method, reduced to its effect on the framing of the response.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RequestMethod {
-    /// `HEAD`: no body follows, regardless of the response's header fields.
-    Head,
-    /// `CONNECT`: after a successful response, another protocol follows.
-    Connect,
-    /// Any other method. Also used if the method is unknown.
-    Other,
-}
 
 /// State after the end of the body.
 const ENDED: u8 = 0;
@@ -102,6 +94,10 @@ const SIZE_JUNK: u8 = 24;
 const BEFORE_FIRST_SIZE: u8 = 25;
 /// State in white space after the value of an extension.
 const VALUE_BLANK: u8 = 26;
+/// State before a body whose length was stated, unless another response begins there.
+const LENGTH_OR_RESPONSE: u8 = 27;
+/// State before a body that ends with its connection, unless another response begins there.
+const CLOSE_OR_RESPONSE: u8 = 28;
 
 impl Body {
     /// Returns the body that follows the head of a request (RFC 9112 §6.3). In strict mode, a
@@ -121,7 +117,8 @@ impl Body {
     }
 
     /// Returns the body that follows the head of a response to a request with this method (RFC 9112
-    /// §6.3).
+    /// §6.3). If the method is unknown and the connection persists, the body is empty if another
+    /// response begins where it should: the method was `HEAD`.
     #[must_use]
     pub fn after_response_head(head: &Head<'_>, method: RequestMethod, mode: ParseMode) -> Self {
         let Start::Response { status, .. } = head.start else { return Self::default() };
@@ -144,6 +141,26 @@ impl Body {
             (_, _, Some(length)) => Self::length(length),
             (_, _, None) => Self::until_close(),
         }
+        .or_response(method == RequestMethod::Unknown && head.persists())
+    }
+
+    /// If `maybe` is true, lets the body be empty if another response begins at its first byte.
+    const fn or_response(mut self, maybe: bool) -> Self {
+        self.state = match self.state {
+            LENGTH if maybe => LENGTH_OR_RESPONSE,
+            UNTIL_CLOSE if maybe => CLOSE_OR_RESPONSE,
+            state => state,
+        };
+        self
+    }
+
+    /// Decides that a body is present where another response could have begun.
+    const fn decide(&mut self) {
+        self.state = match self.state {
+            LENGTH_OR_RESPONSE => LENGTH,
+            CLOSE_OR_RESPONSE => UNTIL_CLOSE,
+            state => state,
+        };
     }
 
     /// Returns a body of `length` bytes.
@@ -191,7 +208,7 @@ impl Body {
     /// Returns true if the body ends only with its connection.
     #[must_use]
     pub const fn ends_with_connection(&self) -> bool {
-        self.state == UNTIL_CLOSE
+        matches!(self.state, UNTIL_CLOSE | CLOSE_OR_RESPONSE)
     }
 
     /// Returns true if another protocol follows instead of a body.
@@ -216,6 +233,12 @@ impl Body {
 
     /// Consumes the longest prefix of `bytes` that is of one kind, and returns its kind and length.
     pub fn take(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
+        if matches!(self.state, LENGTH_OR_RESPONSE | CLOSE_OR_RESPONSE) {
+            if bytes.starts_with(b"HTTP/1.") {
+                *self = Self::default();
+            }
+            self.decide();
+        }
         match self.state {
             ENDED | SWITCHED => Ok(BodyPart::End),
             UNTIL_CLOSE => Ok(BodyPart::Data(bytes.len())),
@@ -228,6 +251,7 @@ impl Body {
     /// returns the number of bytes skipped. A number smaller than `length` means that framing
     /// bytes, or bytes after the body, are missing.
     pub fn skip_missing(&mut self, length: u64) -> u64 {
+        self.decide();
         match self.state {
             UNTIL_CLOSE => length,
             LENGTH | IN_CHUNK_DATA => {
@@ -296,97 +320,5 @@ impl Body {
             _ => Self::until_close(),
         };
         self.take(bytes)
-    }
-
-    /// Advances the state by one byte of framing.
-    fn step(&mut self, byte: u8) -> Result<(), HttpFault> {
-        let lenient = self.lenient != 0;
-        self.state = match self.state {
-            BEFORE_FIRST_SIZE | BEFORE_CHUNK_SIZE | SIZE_DIGITS => {
-                return self.advance_in_chunk_size(byte, lenient);
-            }
-            SIZE_JUNK | SIZE_CR if byte == b'\n' => self.state_after_size(),
-            SIZE_JUNK => SIZE_JUNK,
-            SIZE_BLANK | EXTENSION..=QUOTED_END | VALUE_BLANK => self.next_extension_state(byte)?,
-            CHUNK_END if byte == b'\r' => CHUNK_CR,
-            CHUNK_END if lenient && byte == b'\n' => BEFORE_CHUNK_SIZE,
-            CHUNK_CR if byte == b'\n' => BEFORE_CHUNK_SIZE,
-            CHUNK_END | CHUNK_CR => return Err(HttpFault::ChunkEnd),
-            TRAILER..=LAST_CR => self.advance_in_trailer(byte, lenient)?,
-            _ => return Err(HttpFault::ChunkSize),
-        };
-        Ok(())
-    }
-
-    /// Advances the state within a chunk size. Lenient mode allows white space and line ends before
-    /// the size, and anything after it.
-    fn advance_in_chunk_size(&mut self, byte: u8, lenient: bool) -> Result<(), HttpFault> {
-        let before = self.state != SIZE_DIGITS;
-        self.state = match byte {
-            b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F' => {
-                let digit = char::from(byte).to_digit(16).map_or(0, u64::from);
-                if self.left >> 60 != 0 {
-                    return Err(HttpFault::ChunkSize);
-                }
-                self.left = self.left << 4 | digit;
-                SIZE_DIGITS
-            }
-            b'\t' | b'\n' | 0x0b | 0x0c | b'\r' | b' ' if before && lenient => self.state,
-            _ if before => return Err(HttpFault::ChunkSize),
-            b'\r' => SIZE_CR,
-            b'\n' if lenient => self.state_after_size(),
-            _ if lenient => SIZE_JUNK,
-            b';' => EXTENSION,
-            b' ' | b'\t' => SIZE_BLANK,
-            _ => return Err(HttpFault::ChunkSize),
-        };
-        Ok(())
-    }
-
-    /// Returns the state that follows a size line.
-    const fn state_after_size(&self) -> u8 {
-        if self.left == 0 { TRAILER } else { IN_CHUNK_DATA }
-    }
-
-    /// Returns the state after another byte of an extension, according to the strict grammar.
-    /// Accepts the white space that recipients must ignore (RFC 9112 §7.1.1).
-    fn next_extension_state(&self, byte: u8) -> Result<u8, HttpFault> {
-        let token = is_token_byte(byte);
-        let blank = matches!(byte, b' ' | b'\t');
-        Ok(match (self.state, byte) {
-            (EXTENSION_NAME, _) if blank => EXTENSION_BLANK,
-            (EXTENSION_VALUE | QUOTED_END, _) if blank => VALUE_BLANK,
-            (QUOTED | QUOTED_PAIR, b'\t' | b' ') => QUOTED,
-            _ if blank => self.state,
-            (EXTENSION | EXTENSION_NAME, _) if token => EXTENSION_NAME,
-            (EXTENSION_EQUALS, b'"') => QUOTED,
-            (EXTENSION_EQUALS | EXTENSION_VALUE, _) if token => EXTENSION_VALUE,
-            (EXTENSION_NAME | EXTENSION_BLANK, b'=') => EXTENSION_EQUALS,
-            (SIZE_BLANK | EXTENSION_NAME | EXTENSION_BLANK, b';') => EXTENSION,
-            (EXTENSION_VALUE | QUOTED_END | VALUE_BLANK, b';') => EXTENSION,
-            (EXTENSION_NAME | EXTENSION_VALUE | QUOTED_END, b'\r') => SIZE_CR,
-            (QUOTED, b'"') => QUOTED_END,
-            (QUOTED, b'\\') => QUOTED_PAIR,
-            (QUOTED | QUOTED_PAIR, b'!'..=0x7e | 0x80..) => QUOTED,
-            (SIZE_BLANK, _) => return Err(HttpFault::ChunkSize),
-            _ => return Err(HttpFault::ChunkExtension),
-        })
-    }
-
-    fn advance_in_trailer(&self, byte: u8, lenient: bool) -> Result<u8, HttpFault> {
-        let text = byte == b'\t' || (byte >= b' ' && byte != 0x7f);
-        Ok(match (self.state, byte) {
-            (TRAILER, b'\r') => LAST_CR,
-            (TRAILER | LAST_CR, b'\n') if lenient => ENDED,
-            (LAST_CR, b'\n') => ENDED,
-            (TRAILER_VALUE, b'\n') if lenient => TRAILER,
-            (TRAILER | TRAILER_NAME | TRAILER_VALUE | LAST_CR, _) if lenient => TRAILER_VALUE,
-            (TRAILER | TRAILER_NAME, _) if is_token_byte(byte) => TRAILER_NAME,
-            (TRAILER_NAME, b':') => TRAILER_VALUE,
-            (TRAILER_VALUE, b'\r') => TRAILER_CR,
-            (TRAILER_VALUE, _) if text => TRAILER_VALUE,
-            (TRAILER_CR, b'\n') => TRAILER,
-            _ => return Err(HttpFault::Trailer),
-        })
     }
 }

@@ -1,4 +1,5 @@
-//! Numbers of request methods, from which the filter `http` derives its classes and class names.
+//! Request methods: their numbers, from which the filter `http` derives its classes and class
+//! names, and their effect on the framing of responses.
 
 /// Methods with the names of their classes, numbered from 1 in this order: RFC 9110 §9 and RFC 5789
 /// (1 to 9), WebDAV (RFC 4918, 3253, 3744, 5323, 5842), calendars (RFC 4791), links (RFC 2068), and
@@ -59,4 +60,17 @@ pub fn method_number(name: &[u8]) -> u8 {
             known.next().map_or(OTHER, |(number, _)| number)
         }
     }
+}
+
+/// The request method, as far as it affects the framing of the response.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestMethod {
+    /// `HEAD`: no body follows, regardless of the response's header fields.
+    Head,
+    /// `CONNECT`: after a successful response, another protocol follows.
+    Connect,
+    /// Any other method.
+    Other,
+    /// The request was not observed. It may have been `HEAD`.
+    Unknown,
 }

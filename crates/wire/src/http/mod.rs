@@ -23,12 +23,12 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-pub use body::{Body, BodyPart, RequestMethod};
+pub use body::{Body, BodyPart};
 pub use fault::{HeadError, HttpFault};
 pub use fields::{Coding, Codings, Fields};
 pub use guess::{Guess, guess_protocol};
 pub use head::Head;
 pub use lines::HeadSearch;
-pub use method::{METHODS, OTHER, method_number};
+pub use method::{METHODS, OTHER, RequestMethod, method_number};
 pub use mode::ParseMode;
 pub use start::Start;

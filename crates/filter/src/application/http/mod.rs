@@ -60,8 +60,9 @@ truncated or corrupt one is decoded as far as possible, and the message is then 
 
 Holes in a body pass, and are counted as missing. After a hole in a head, or a violation of the
 rules, messages are found again at the next line that is the start line of one, so header lines
-whose request was removed cost no other request. A body that ends with its connection is complete
-only after a FIN. A head that its connection ends early is described up to
+whose request was removed cost no other request. A response whose request was not observed has no
+body if another response follows its head at once, as after HEAD. A body that ends with its
+connection is complete only after a FIN. A head that its connection ends early is described up to
 its last complete line, and marked incomplete.
 
 Reasons for no class: `not http` (another protocol), `malformed` (a head or chunk that breaks the

@@ -34,7 +34,8 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         match method {
             Some(b"HEAD") => RequestMethod::Head,
             Some(b"CONNECT") => RequestMethod::Connect,
-            _ => RequestMethod::Other,
+            Some(_) => RequestMethod::Other,
+            None => RequestMethod::Unknown,
         }
     }
 

@@ -183,3 +183,21 @@ fn descriptions_with_a_long_text_are_marked() {
         }
     }
 }
+
+/// Checks that the lengths which responses to HEAD state hide no later response, if the requests
+/// were not observed.
+#[test]
+fn unseen_head_request_hides_no_response() {
+    for fields in ["Content-Length: 100\r\n", "", "Transfer-Encoding: chunked\r\n"] {
+        let first = response_text(200, fields, "");
+        for parts in [
+            vec![backward_block(&first), backward_block(OK_RESPONSE), end_block(true)],
+            vec![backward_block([&first, OK_RESPONSE].concat()), end_block(true)],
+        ] {
+            let (output, _) = run_connection(&["emit=body"], true, &parts);
+            assert_eq!(output.classes(), [200, 1200, 200, 1200], "{fields:?}");
+            assert_eq!(output.body_texts(), ["", "", "hello", ""], "{fields:?}");
+            assert!(output.messages.iter().all(|message| message.whole), "{fields:?}");
+        }
+    }
+}
