@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use wire::http::{Head, Start};
-use wire::record::{Field, Record, RecordKind, Writer};
+use wire::record::{Field, Record, RecordKind, TEXT_MAX, Writer};
 
 /// Upper bound on the size of a description in bytes, excluding the texts copied from the head.
 const TEXTLESS_DESCRIPTION_SIZE: usize = 256;
@@ -215,13 +215,15 @@ fn write_response_fields(
     reason: &[u8],
     asked: Option<Record<'_>>,
 ) {
-    if let Some(asked) = &asked {
-        writer.mark_like(asked);
-    }
+    let mut is_longest = false;
     for field in [Field::Method, Field::Url, Field::Host] {
         if let Some(value) = asked.and_then(|record| record.text(field)) {
             writer.add_text(field, value);
+            is_longest |= value.len() == TEXT_MAX;
         }
+    }
+    if let Some(asked) = asked.filter(|_| is_longest) {
+        writer.mark_like(&asked);
     }
     write_text(writer, Field::Version, head.version);
     if status > 0 {
@@ -308,7 +310,10 @@ fn write_user_name(writer: &mut Writer<'_>, authorization: &[u8]) {
         Some(end) => write_text(writer, Field::User, decoded.get(..end).unwrap_or_default()),
         // The colon may lie beyond the maximum. Complete text without a colon is not valid
         // credentials.
-        None if !is_whole => write_text(writer, Field::User, decoded),
+        None if !is_whole => {
+            write_text(writer, Field::User, decoded);
+            writer.mark_truncated();
+        }
         None => {}
     }
 }
