@@ -181,15 +181,16 @@ mod tests {
     #[test]
     fn child_started_around_a_signal_of_the_terminal_gets_it() {
         let _alone = STATICS.lock().unwrap_or_else(PoisonError::into_inner);
+        // SIGTERM, because a test in the background of a script inherits that SIGINT is ignored.
         // SAFETY: all-zero bytes are a value of this structure of numbers.
         let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
         about.si_code = libc::SI_KERNEL;
-        on_signal(libc::SIGINT, &raw const about, std::ptr::null());
+        on_signal(libc::SIGTERM, &raw const about, std::ptr::null());
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         add(&child);
         LAST_RECEIVED.store(0, Ordering::SeqCst);
-        // Ends the child if it did not get SIGINT; an earlier signal decides the status.
+        // Ends the child if it did not get SIGTERM; an earlier signal decides the status.
         send_signal(Pid::from_child(&child).as_raw_nonzero().get(), libc::SIGUSR1);
-        assert_eq!(i32::from(wait(&mut child)), 128 + libc::SIGINT);
+        assert_eq!(i32::from(wait(&mut child)), 128 + libc::SIGTERM);
     }
 }
