@@ -8,6 +8,7 @@ use super::connection::{
     ACKED, ANY_RESET, BEGUN, CLOSED, EMITTED, END_EMITTED, FIN, OPEN, PROBED, SYN_OBSERVED,
     StreamSide, TcpConnection, UNSCALED,
 };
+use super::lag::StampLag;
 use super::outcomes::CONNECTION_CLOSED;
 use super::reassembly::{Rules, SegmentData, SideOutput};
 use super::segment_info::SegmentInfo;
@@ -238,11 +239,11 @@ impl TcpConnection {
     /// RST has taken effect. Holes are stamped with the time of the last segment.
     pub(super) fn abandon_expired_gaps(
         &mut self,
-        now: Time,
+        (now, lag): (Time, StampLag),
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        if self.reset_effect_time(rules).is_some_and(|until| until < now) {
+        if self.reset_effect_time(rules).is_some_and(|until| lag.path_clock(until) < now) {
             return self.close(rules, cx);
         }
         let time = self.identity.word;
@@ -257,11 +258,12 @@ impl TcpConnection {
         self.emit_due_ends(time, rules, cx);
     }
 
-    /// Returns the earliest timeout of a gap or a pending RST, or `None` if there is neither.
-    pub(super) fn next_timeout(&self, rules: Rules) -> Option<Time> {
+    /// Returns the earliest timeout of a gap or a pending RST on the path's clock, or `None` if
+    /// there is neither.
+    pub(super) fn next_timeout(&self, rules: Rules, lag: StampLag) -> Option<Time> {
         let waiting = self.sides.iter().filter(|side| side.has_gap());
         let gaps = waiting.map(|side| side.gap_start.saturating_add(rules.gap_timeout));
-        gaps.chain(self.reset_effect_time(rules)).min()
+        gaps.chain(self.reset_effect_time(rules).map(|until| lag.path_clock(until))).min()
     }
 
     /// Returns side `number` of the connection, and the output for the blocks of this side.

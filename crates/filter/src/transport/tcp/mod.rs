@@ -24,6 +24,7 @@
 
 mod connection;
 mod fin;
+mod lag;
 mod late;
 mod lifecycle;
 mod outcomes;

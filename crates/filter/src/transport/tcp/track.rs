@@ -2,6 +2,7 @@
 //! timeouts.
 
 use super::connection::{ANY_RESET, CLOSED, GAP_TIMER_SET, StreamSide, TcpConnection};
+use super::lag::StampLag;
 use super::limits;
 use super::outcomes::{CHECKSUM, EVICTED, NEW_SESSIONS, NOT_TCP, RESETS_WITHDRAWN, TIMED_OUT};
 use super::reassembly::Rules;
@@ -21,6 +22,8 @@ pub(super) struct Tcp {
     checksum: bool,
     /// Timers for idle connections.
     idle_timeouts: Wheel,
+    /// Lag of the timestamps, by which `idle_timeouts` are behind the path's clock.
+    lag: StampLag,
     /// Timers for connections with a gap or a pending RST.
     gap_timeouts: Wheel,
     /// Lookups for the blocks of a batch, made before the first block is processed. Reused for
@@ -77,18 +80,19 @@ impl HoldingLanes for Tcp {
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         let mut over = Vec::new();
-        for timer in self.idle_timeouts.take_due_timers(cx.now) {
+        let now = self.lag.idle_clock(cx.now);
+        for timer in self.idle_timeouts.take_due_timers(now) {
             let Some(connection) = self.connection_of_timer(timer) else { continue };
             let due = connection.expiry_time(self.timeout);
-            match self.idle_timeouts.is_due(due, cx.now) {
+            match self.idle_timeouts.is_due(due, now) {
                 true => over.push((timer.session, timer.key)),
-                false => self.idle_timeouts.add(timer, due, cx.now),
+                false => self.idle_timeouts.add(timer, due, now),
             }
         }
         over.sort_unstable();
         over.dedup();
         for (_, key) in over {
-            self.end_connection(key, cx.now, cx);
+            self.end_connection(key, now, cx);
         }
         let mut old = self.gap_timeouts.take_due_timers(cx.now);
         old.sort_unstable_by_key(|timer| timer.session);
@@ -159,7 +163,8 @@ impl Tcp {
     ) -> Self {
         let (idle_timeouts, gap_timeouts) = (Wheel::new(timeout), Wheel::new(rules.gap_timeout));
         let found = vec![SegmentLookup::default(); LANES];
-        Self { flows, rules, timeout, checksum, idle_timeouts, gap_timeouts, lookups: found }
+        let lag = StampLag::default();
+        Self { flows, rules, timeout, checksum, idle_timeouts, lag, gap_timeouts, lookups: found }
     }
 
     /// Starts the timers of a connection that has no timers yet.
@@ -170,16 +175,14 @@ impl Tcp {
             let info = connection.identity.word;
             self.idle_timeouts.add(timer, connection.expiry_time(timeout), info);
             connection.identity.flags &= !GAP_TIMER_SET;
-            start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, info);
+            start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, (info, self.lag));
         }
     }
 
     /// Requests a tick at the earliest timeout.
     fn request_tick(&self, cx: &mut StreamContext<'_, '_>) {
-        for time in [self.idle_timeouts.next_due_time(), self.gap_timeouts.next_due_time()]
-            .into_iter()
-            .flatten()
-        {
+        let idle = self.idle_timeouts.next_due_time().map(|time| self.lag.path_clock(time));
+        for time in [idle, self.gap_timeouts.next_due_time()].into_iter().flatten() {
             cx.wake_at(time);
         }
     }
@@ -189,6 +192,8 @@ impl Tcp {
     #[inline]
     fn prefetch(&mut self, batch: &mut Batch<'_>, now: Time, found: &mut [SegmentLookup]) {
         let seed = self.flows.seed();
+        let timestamps = lanes(batch.live()).map(|l| batch.frame_and_marks(l).2.time.min(now));
+        self.lag.measure(timestamps, now, self.timeout);
         for (l, found) in lanes(batch.live()).zip(found.iter_mut()) {
             let (frame, marks, BlockMetadata { time, .. }) = batch.frame_and_marks(l);
             let time = time.min(now);
@@ -250,7 +255,7 @@ impl Tcp {
             }
             self.begin_connection(key, info, data.context.origin, cx);
         }
-        let rules = self.rules;
+        let (rules, lag) = (self.rules, self.lag);
         let Some(connection) = self.flows.find(key) else { return cx.consume(&data) };
         let was_closed = connection.has_flags(CLOSED);
         if !was_closed && !connection.has_pending_reset() {
@@ -259,9 +264,13 @@ impl Tcp {
         connection.process_segment(info, data, rules, cx);
         let timer = TimerEntry { key, session: connection.identity.session };
         if connection.has_flags(CLOSED) && !was_closed {
-            self.idle_timeouts.add(timer, connection.expiry_time(self.timeout), cx.now);
+            self.idle_timeouts.add(
+                timer,
+                connection.expiry_time(self.timeout),
+                lag.idle_clock(cx.now),
+            );
         }
-        start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, cx.now);
+        start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, (cx.now, lag));
     }
 
     /// Returns true if the segment belongs to a connection in the table. Before that, closes the
@@ -270,11 +279,12 @@ impl Tcp {
     /// and ports if it has expired or was superseded.
     fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
+        let idle_now = self.lag.idle_clock(cx.now);
         let Some(connection) = self.flows.find(key) else { return false };
         if connection.reset_effect_time(rules).is_some_and(|until| until < info.time) {
             connection.close(rules, cx);
             let timer = TimerEntry { key, session: connection.identity.session };
-            self.idle_timeouts.add(timer, connection.expiry_time(timeout), cx.now);
+            self.idle_timeouts.add(timer, connection.expiry_time(timeout), idle_now);
         }
         let taken_for_closed = connection.has_flags(CLOSED) && connection.has_flags(ANY_RESET);
         if taken_for_closed && connection.disproves_reset(info, rules) {
@@ -327,12 +337,13 @@ impl Tcp {
         cx: &mut StreamContext<'_, '_>,
     ) -> &mut TcpConnection {
         cx.count(NEW_SESSIONS, 1);
+        let idle_now = self.lag.idle_clock(cx.now);
         let connection = self.flows.begin_flow(key, down);
         (connection.identity.port, connection.identity.word) = (port, time);
         connection.origin = origin;
         let timer = TimerEntry { key, session: connection.identity.session };
         cx.log_session_start(timer.session);
-        self.idle_timeouts.add(timer, time.saturating_add(self.timeout), cx.now);
+        self.idle_timeouts.add(timer, time.saturating_add(self.timeout), idle_now);
         connection
     }
 
@@ -354,18 +365,23 @@ impl Tcp {
         if self.connection_of_timer(timer).is_none() {
             return;
         }
+        let lag = self.lag;
         let Some(connection) = self.flows.find(timer.key) else { return };
         connection.identity.flags &= !GAP_TIMER_SET;
         if connection
-            .next_timeout(self.rules)
+            .next_timeout(self.rules, lag)
             .is_some_and(|due| self.gap_timeouts.is_due(due, cx.now))
         {
-            connection.abandon_expired_gaps(cx.now, self.rules, cx);
+            connection.abandon_expired_gaps((cx.now, lag), self.rules, cx);
             if connection.has_flags(CLOSED) {
-                self.idle_timeouts.add(timer, connection.expiry_time(self.timeout), cx.now);
+                self.idle_timeouts.add(
+                    timer,
+                    connection.expiry_time(self.timeout),
+                    lag.idle_clock(cx.now),
+                );
             }
         }
-        start_gap_timer(&mut self.gap_timeouts, timer, connection, self.rules, cx.now);
+        start_gap_timer(&mut self.gap_timeouts, timer, connection, self.rules, (cx.now, lag));
     }
 
     /// Returns the connection for which a timer was set. Returns `None` if the connection has
@@ -384,12 +400,12 @@ fn start_gap_timer(
     timer: TimerEntry,
     connection: &mut TcpConnection,
     rules: Rules,
-    now: Time,
+    (now, lag): (Time, StampLag),
 ) {
     if connection.has_flags(GAP_TIMER_SET) {
         return;
     }
-    if let Some(until) = connection.next_timeout(rules) {
+    if let Some(until) = connection.next_timeout(rules, lag) {
         connection.identity.flags |= GAP_TIMER_SET;
         gaps.add(timer, until, now);
     }

@@ -1,6 +1,6 @@
 //! Tests of the start and the end of connections.
 
-use super::run::{Outcome, run};
+use super::run::{Outcome, run, run_moving};
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
@@ -210,6 +210,30 @@ fn clock_expires_idle_connection() {
     assert_eq!(found.counter_value("timed out sessions"), 1);
     assert_eq!(end_times(&found), [0; 2]);
     assert_eq!(found.blocks.len(), 4);
+}
+
+/// The path's clock stands still at 9,000 s while timestamps are an hour behind it.
+#[test]
+fn connection_after_clock_was_set_back_is_not_idle() {
+    let at = |second: u64, offset: u32| {
+        client_segment(0, 101 + offset, b"abc").at_time((5400 + second) * SECOND)
+    };
+    let mut frames = vec![Frame::udp(1, 2, b"").at_time(9000 * SECOND)];
+    frames.extend((0..20).map(|number| at(40 * u64::from(number), 3 * number)));
+    for (batch, moves) in [(1, false), (4, false), (64, false), (1, true)] {
+        let found = run_moving(&[], &frames, batch, moves);
+        let sessions = ["new sessions", "timed out sessions"].map(|name| found.counter_value(name));
+        assert_eq!(sessions, [1, 0], "{batch} {moves}");
+        let bytes = &found.streams()[&(1, false)].bytes;
+        assert_eq!(*bytes, b"abc".repeat(20), "{batch} {moves}");
+    }
+    // After that, it is silent for longer than the timeout.
+    frames.extend([Frame::udp(1, 2, b"").at_time(6900 * SECOND), at(1501, 60)]);
+    for batch in [1, 4] {
+        let found = run(&[], &frames, batch);
+        assert_eq!(found.counter_value("timed out sessions"), 1, "{batch}");
+        assert_eq!(found.counter_value("new sessions"), 2, "{batch}");
+    }
 }
 
 fn end_times(found: &Outcome) -> Vec<u64> {

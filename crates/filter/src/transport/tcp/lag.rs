@@ -1,0 +1,77 @@
+//! The lag of timestamps behind the path's clock.
+//!
+//! The path's clock never goes back. If the clock that stamps the packets does (it has been set, or
+//! one capture was appended to a later one), all timestamps are far behind the path's clock from
+//! then on, and a connection would seem idle as soon as it begins. So the time since its last
+//! segment is measured by a clock that is behind by as much as the timestamps are.
+
+use crate::contract::Time;
+
+/// The lag of timestamps behind the path's clock, as of the latest batch.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct StampLag {
+    /// Lag in ns.
+    lag: Time,
+}
+
+impl StampLag {
+    /// Measures the lag at the timestamps of a batch, where `now` is the time on the path's clock.
+    /// Blocks of two clocks may alternate; the one that is more behind counts. Keeps nothing of
+    /// earlier batches, because a filter may have been replaced in between. A lag of up to half the
+    /// `timeout` of connections is attributed to waiting and reordering, and ignored.
+    #[inline]
+    pub(super) fn measure(
+        &mut self,
+        timestamps: impl Iterator<Item = Time>,
+        now: Time,
+        timeout: Time,
+    ) {
+        let ignored = timeout / 2;
+        // In a sparse capture, the first timestamps of a batch are behind the clock in any case.
+        let (mut newest, mut oldest, mut last) = (0, Time::MAX, now);
+        for time in timestamps {
+            match time.saturating_add(ignored) < newest {
+                true => oldest = oldest.min(time),
+                false => newest = newest.max(time),
+            }
+            last = time;
+        }
+        let lag = now.saturating_sub(oldest.min(last));
+        self.lag = if lag > ignored { lag } else { 0 };
+    }
+
+    /// Converts a time on the path's clock to the time by which connections are idle.
+    pub(super) const fn idle_clock(self, now: Time) -> Time {
+        now.saturating_sub(self.lag)
+    }
+
+    /// Converts a time by which connections are idle to one on the path's clock.
+    pub(super) const fn path_clock(self, time: Time) -> Time {
+        time.saturating_add(self.lag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Time = 1_000_000_000;
+
+    fn lag_after(batches: &[(&[Time], Time)]) -> Time {
+        let mut lag = StampLag::default();
+        for (seconds, now) in batches {
+            lag.measure(seconds.iter().map(|second| second * SECOND), now * SECOND, 600 * SECOND);
+        }
+        lag.lag / SECOND
+    }
+
+    #[test]
+    fn only_a_clock_that_was_set_back_lags() {
+        assert_eq!(lag_after(&[(&[1, 500, 9000], 9000)]), 0, "a sparse capture");
+        assert_eq!(lag_after(&[(&[9000, 9001, 9000], 9001)]), 0, "reordered");
+        assert_eq!(lag_after(&[(&[9000], 9000), (&[5399, 5400], 9000)]), 3600);
+        assert_eq!(lag_after(&[(&[9000], 9000), (&[9000, 8000, 9001], 9001)]), 1001, "two clocks");
+        assert_eq!(lag_after(&[(&[5400], 9000)]), 3600, "set back before the first block");
+        assert_eq!(lag_after(&[(&[5400], 9000), (&[9100], 9100)]), 0, "set forward again");
+    }
+}
