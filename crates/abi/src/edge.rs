@@ -108,7 +108,7 @@ pub struct ParseEdgeError;
 
 impl fmt::Display for ParseEdgeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not an edge: r or w, and four numbers between colons")
+        f.write_str("not an edge: write r or w and four numbers, separated by colons")
     }
 }
 

@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Fault {
     /// The pointer refers to a dbuf that this process has not mapped.
-    #[error("dbuf {} is not known here", .0.number())]
+    #[error("dbuf {} is unknown here", .0.number())]
     UnknownDbuf(DbufId),
     /// The block is not in the window of the dbuf: recycled, overwritten, or never written.
     #[error(
@@ -17,7 +17,7 @@ pub enum Fault {
     OutOfWindow(Extent),
     /// The block exceeds its segment or its record.
     #[error(
-        "{} bytes at position {} run over the end of their segment", .0.length(), .0.position()
+        "{} bytes at position {} extend beyond the end of their segment", .0.length(), .0.position()
     )]
     CrossesSegment(Extent),
     /// The block is longer than any block that this ring, pool or buffer can hold.
@@ -62,8 +62,8 @@ pub enum Fault {
     /// The operation requires a trusted writer, but the stream was not opened with
     /// [`crate::stream::Offer::open_trusting`] or its writer does not qualify.
     #[error(
-        "the writer of this ring is not trusted: its bytes can be copied, not looked at in place \
-         (open the stream trusting, of a process of this user or of root)"
+        "the writer of this ring is not trusted: copy its bytes instead of reading them in place \
+         (only a stream of this user or of root can be opened as trusted)"
     )]
     Foreign,
     /// The owner of a dbuf denies this user read access. Reported at the first pointer into the
@@ -78,7 +78,7 @@ pub enum Fault {
         uid: u32,
     },
     /// A pointer refers to a dbuf that is not mapped, and its owner has exited.
-    #[error("dbuf {} is not mapped here, and its owner answers no more", .0.number())]
+    #[error("dbuf {} is not mapped here, and its owner no longer replies", .0.number())]
     OwnerGone(DbufId),
     /// A dbuf was granted but could not be mapped, or lacks the required seals or size.
     #[error("dbuf {} {}", dbuf.number(), unmapped(*errno))]
@@ -102,7 +102,7 @@ pub enum Fault {
     },
     /// The ring continues in a segment that fails validation. The ring is poisoned, as with
     /// [`Fault::Poisoned`].
-    #[error("what should be the ring from position {position} on is not: close the ring")]
+    #[error("the ring continues in an invalid segment at position {position}: close the ring")]
     Segment {
         /// Position at which the segment should begin.
         position: u64,
@@ -113,7 +113,7 @@ pub enum Fault {
 /// [`Fault::Unmapped`].
 fn unmapped(errno: i32) -> String {
     match errno {
-        0 => "is not sealed or not as long as it must be: it was not mapped".to_owned(),
+        0 => "lacks the required seals or size, and was not mapped".to_owned(),
         errno => format!("could not be mapped (error {errno})"),
     }
 }

@@ -285,7 +285,7 @@ impl SizingState {
             SizeReason::Cache => "the ring was larger than the cache".to_owned(),
             SizeReason::Small => "two processors share a larger cache".to_owned(),
             SizeReason::Remote => "two processors share no cache, and memory is faster".to_owned(),
-            SizeReason::Bound => format!("pressure {pressure} %, and as far as it may go"),
+            SizeReason::Bound => format!("pressure {pressure} %, but the size is at its limit"),
             SizeReason::WasFull => format!("pressure {pressure} %, but it was full not long ago"),
         }
     }

@@ -218,10 +218,10 @@ const CAPACITY_MAX: u64 = 1 << 40;
 pub enum Refusal {
     /// The message has the wrong number of descriptors, or is malformed. Contains the number of
     /// descriptors received.
-    #[error("a ring does not come as {0} descriptors")]
+    #[error("malformed message for a ring, with {0} descriptors")]
     Descriptors(usize),
     /// A descriptor lacks required seals: its owner could truncate or change the file.
-    #[error("the {part} of the ring is not sealed as it must be ({seals:?})")]
+    #[error("the {part} of the ring lacks required seals ({seals:?})")]
     Unsealed {
         /// Name of the file that the descriptor refers to: geometry, ring, or reader's page.
         part: &'static str,
@@ -239,13 +239,13 @@ pub enum Refusal {
         should: usize,
     },
     /// The geometry is invalid, or belongs to another kind of ring.
-    #[error("not a ring that can be read: {0:?}")]
+    #[error("invalid geometry of a ring: {0:?}")]
     Geometry(Geometry),
     /// The start position is invalid.
-    #[error("no reader of a ring can start at position {0}")]
+    #[error("invalid start position of a reader: {0}")]
     Start(u64),
     /// The next segment does not continue the ring at the end of the last segment.
-    #[error("a segment that does not go on where the last one ended: {0:?}")]
+    #[error("the segment does not continue where the last one ended: {0:?}")]
     Segment(Geometry),
     /// The kernel refused a call, for example because it does not support seals.
     #[error("{0}")]

@@ -48,7 +48,7 @@ impl End {
         match &mut self.kind {
             EndKind::Writer(writer) => Ok(writer),
             EndKind::PointerWriter(_) => {
-                Err(wrong_end_error("one with room to reserve: write to it"))
+                Err(wrong_end_error("one on which room can be reserved: use streamline_write()"))
             }
             _ => Err(wrong_end_error("one to write to")),
         }
@@ -232,10 +232,13 @@ impl Writer {
         };
         if used > room.length() {
             let length = room.length();
-            return Err(Failure::invalid(format!("{used} bytes of {length} that were reserved")));
+            return Err(Failure::invalid(format!(
+                "{used} bytes exceed the {length} that were \
+                                                 reserved"
+            )));
         }
         if !self.output.commit(room, used)? {
-            return Err(Failure::invalid("something was written between reserve and commit"));
+            return Err(Failure::invalid("another write came between reserve and commit"));
         }
         if self.publishes_at_once {
             self.output.flush();
@@ -277,13 +280,13 @@ const ESTALE: i32 = 116;
 
 #[cold]
 pub(crate) fn no_input_error() -> Failure {
-    Failure::new(EAGAIN, "nothing is there: poll the descriptor")
+    Failure::new(EAGAIN, "there is nothing to read: poll the descriptor")
 }
 
 #[cold]
 fn overwritten_error() -> Failure {
-    let text =
-        "the writer has overwritten the block since it was looked at: discard what was made of it";
+    let text = "the writer has overwritten the block since it was read in place: discard all \
+                results from it";
     Failure::new(ESTALE, text)
 }
 
@@ -294,5 +297,5 @@ pub(crate) fn no_room_error() -> Failure {
 
 #[cold]
 fn dropped_block_error() -> Failure {
-    Failure::new(ENOBUFS, "the ring is full, and the block was dropped and counted")
+    Failure::new(ENOBUFS, "the ring is full: the block was dropped and counted")
 }

@@ -91,7 +91,7 @@ pub extern "C" fn streamline_accept(inbox: c_int, timeout_ms: c_int) -> c_int {
 pub unsafe extern "C" fn streamline_open(name: *const c_char, flags: c_int) -> c_int {
     int_result(|| {
         if flags & !(STREAMLINE_WRITE | STREAMLINE_NONBLOCK) != 0 {
-            return Err(Failure::invalid(format!("there are no flags {flags:#x}")));
+            return Err(Failure::invalid(format!("unknown flags {flags:#x}")));
         }
         // SAFETY: X1.
         let fd =
@@ -456,7 +456,7 @@ pub unsafe extern "C" fn streamline_end(direction: c_int, path: *mut c_char, siz
         let reads = match direction {
             STREAMLINE_READ => true,
             STREAMLINE_WRITE => false,
-            other => return Err(Failure::invalid(format!("there is no direction {other}"))),
+            other => return Err(Failure::invalid(format!("unknown direction {other}"))),
         };
         if size < 32 {
             return Err(Failure::invalid("a path needs 32 bytes"));
@@ -525,7 +525,7 @@ unsafe fn str_from_c<'a>(name: *const c_char) -> Result<&'a str, Failure> {
     }
     // SAFETY: the promise of this function.
     let name = unsafe { CStr::from_ptr(name) };
-    name.to_str().map_err(|_| Failure::invalid("the string is no UTF-8"))
+    name.to_str().map_err(|_| Failure::invalid("the string is not valid UTF-8"))
 }
 
 /// Converts a configuration from C; `None` for null.
@@ -574,14 +574,14 @@ fn check_pointer(at: *const c_void, count: usize) -> Result<(), Failure> {
         return Err(null_pointer_error());
     }
     if isize::try_from(count).is_err() {
-        return Err(Failure::new(EINVAL, format!("{count} bytes are more than there can be")));
+        return Err(Failure::new(EINVAL, format!("{count} bytes exceed the address space")));
     }
     Ok(())
 }
 
 #[cold]
 fn null_pointer_error() -> Failure {
-    Failure::new(EFAULT, "a null pointer where there must be memory")
+    Failure::new(EFAULT, "unexpected null pointer")
 }
 
 fn timeout_from_ms(timeout_ms: c_int) -> Option<Duration> {
@@ -595,7 +595,7 @@ fn report_failure<T>(work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => return Some(value),
         Ok(Err(failure)) => failure,
-        Err(_) => Failure::new(EINVAL, "a fault in libstreamline: please report it"),
+        Err(_) => Failure::new(EINVAL, "a bug in libstreamline: please report it"),
     };
     failure.set_last();
     None

@@ -28,7 +28,7 @@ impl Run {
         if !matches!(self, Self::Running(_)) {
             return;
         }
-        let taken = std::mem::replace(self, Self::Failed("a fault in libstreamline".to_owned()));
+        let taken = std::mem::replace(self, Self::Failed("a bug in libstreamline".to_owned()));
         if let Self::Running(running) = taken {
             *self = match running.wait() {
                 Ok(results) => Self::Ended(Box::new(results)),

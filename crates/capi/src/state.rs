@@ -17,7 +17,7 @@ pub(crate) fn open(name: &str) -> Outcome<i32> {
 fn with_object<T>(fd: i32, work: impl FnOnce(&mut StateReader) -> Outcome<T>) -> Outcome<T> {
     match &mut table::lock_entry(fd)?.require_end(fd)?.kind {
         EndKind::State(state) => work(state),
-        _ => Err(wrong_end_error("what a filter shows")),
+        _ => Err(wrong_end_error("the published state of a filter")),
     }
 }
 
@@ -75,5 +75,5 @@ pub(crate) fn number(fd: i32, row: usize, column: usize) -> Outcome<u64> {
 }
 
 fn out_of_range_error(what: &str, number: usize, of: usize) -> Failure {
-    Failure::new(ENOENT, format!("there is no {what} {number}: there are {of}, from 0 on"))
+    Failure::new(ENOENT, format!("there is no {what} {number}: there are {of}, numbered from 0"))
 }

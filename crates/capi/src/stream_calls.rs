@@ -29,7 +29,7 @@ pub(crate) fn config_from_c(requested: Option<&streamline_config>) -> Outcome<(C
         0 => Policy::Block,
         1 => Policy::DropNew,
         2 => Policy::Overwrite,
-        other => return Err(Failure::invalid(format!("there is no policy {other}"))),
+        other => return Err(Failure::invalid(format!("unknown policy {other}"))),
     };
     let config = default_config()?.policy(policy);
     let sized = match usize::try_from(requested.capacity) {
@@ -102,7 +102,7 @@ pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<
 
 pub(crate) fn create_region(name: &str, bytes: usize, mode: u32) -> Outcome<i32> {
     if bytes == 0 || bytes > CAPACITY_MAX {
-        return Err(Failure::invalid(format!("a region of {bytes} bytes")));
+        return Err(Failure::invalid(format!("invalid region size: {bytes} bytes")));
     }
     let memory = run_on_host(|host| host.create_region(name, access_list(mode), bytes))?;
     register_end(EndKind::Region(Region { memory, at: 0, writable: true }), None)
@@ -140,9 +140,9 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
             let output = name::open_write(name, &with_id(shape)?)?;
             register_end(EndKind::Writer(Writer::new(output, publishes_at_once)), None)
         }
-        (OpenedObject::Inbox(_), false) => Err(wrong_end_error("to be read: it is an inbox")),
+        (OpenedObject::Inbox(_), false) => Err(wrong_end_error("readable: it is an inbox")),
         (OpenedObject::Stream(_), true) => {
-            Err(wrong_end_error("to be written: its creator does that"))
+            Err(wrong_end_error("writable: only its creator writes to it"))
         }
     }
 }
@@ -376,7 +376,9 @@ pub(crate) fn nonblocking(fd: i32, nonblocking: bool) -> Outcome<()> {
     let mut used = table::lock_entry(fd)?;
     let end = used.require_end(fd)?;
     if nonblocking && matches!(end.kind, EndKind::PointerWriter(_)) {
-        return Err(Failure::invalid("the writing end of a pipe of pointers waits for room"));
+        return Err(Failure::invalid(
+            "the writing end of a pipe of pointers always waits for room",
+        ));
     }
     end.nonblocking = nonblocking;
     Ok(())

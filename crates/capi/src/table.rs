@@ -92,7 +92,10 @@ pub(crate) fn register_end(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcom
 /// table has no entry for this number.
 fn store_end(number: i32, end: End) -> Result<(), Failure> {
     if usize::try_from(number).map_or(true, |at| at >= TABLE_ENTRY_COUNT) {
-        let text = format!("descriptor {number}: only those below {TABLE_ENTRY_COUNT} can be ends");
+        let text = format!(
+            "descriptor {number}: only descriptors below {TABLE_ENTRY_COUNT} can \
+                            be ends"
+        );
         return Err(Failure::new(EMFILE, text));
     }
     lock_entry(number)?.put_unowned(end);
@@ -101,11 +104,14 @@ fn store_end(number: i32, end: End) -> Result<(), Failure> {
 
 #[cold]
 fn busy(number: i32) -> Failure {
-    let text = format!("another thread is in a call on descriptor {number}: one at a time");
+    let text = format!(
+        "another thread is in a call on descriptor {number}: use it from one \
+                        thread at a time"
+    );
     Failure::new(EBUSY, text)
 }
 
 #[cold]
 pub(crate) fn not_an_end_error(number: i32) -> Failure {
-    Failure::new(EBADF, format!("descriptor {number} is no open end of a stream"))
+    Failure::new(EBADF, format!("descriptor {number} is not an open end of a stream"))
 }

@@ -13,7 +13,7 @@ use iolite::splice;
 /// the end of the source. Fails with `EINVAL` if both ends are the same.
 pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
     if from == to {
-        return Err(Failure::invalid("from an end to itself nothing can be moved"));
+        return Err(Failure::invalid("source and target are the same end"));
     }
     let (mut source, mut sink) = (lock_end(from, false)?, lock_end(to, true)?);
     let (source, sink) = (source.require_end(from)?, sink.require_end(to)?);

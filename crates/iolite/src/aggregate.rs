@@ -365,16 +365,13 @@ pub enum Error {
     Fault(#[from] Fault),
     /// The pool has no free segment.
     #[error(
-        "the pool is full: of its {} segments {} are kept by leases and {} by pins; drop \
+        "the pool is full: of its {} segments, {} are held by leases and {} by pins; drop \
          aggregates, or make the pool larger",
         .0.segments, .0.leased, .0.pinned
     )]
     Full(PoolUsage),
     /// The result would exceed [`SLICES_MAX`] slices.
-    #[error(
-        "an aggregate of {slices} slices is longer than the {SLICES_MAX} that it may \
-         have: gather it"
-    )]
+    #[error("an aggregate of {slices} slices exceeds the maximum of {SLICES_MAX}: gather it")]
     TooMany {
         /// Number of slices in the result.
         slices: usize,

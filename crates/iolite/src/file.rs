@@ -242,7 +242,10 @@ pub enum Refusal {
         uid: u32,
     },
     /// The file was truncated during a transfer.
-    #[error("the file was cut while it was sent: of {sent} bytes the first {good} are its own")]
+    #[error(
+        "the file was truncated while it was sent: of {sent} bytes only the first {good} are its \
+         contents"
+    )]
     Truncated {
         /// Number of bytes transferred.
         sent: usize,

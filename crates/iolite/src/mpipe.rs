@@ -163,10 +163,10 @@ pub enum PipeError {
     Ends(usize),
     /// The descriptor is not the end that the call expects: the writing end, or a reading end, of a
     /// multiway pipe.
-    #[error("this descriptor is no end of a multiway pipe of this kind")]
+    #[error("this descriptor is not the expected end of a multiway pipe")]
     NoEnd,
     /// This end has already been opened, by this or another process.
-    #[error("this end was opened before, here or in another process: each end is for one")]
+    #[error("this end was already opened, here or in another process: an end can be opened once")]
     AlreadyOpened,
     /// A descriptor in the message is invalid.
     #[error("{0}")]

@@ -44,7 +44,7 @@ impl Address {
             0 => wrong("it is empty"),
             length if length > Self::NAME_MAX => wrong("it is longer than 64 bytes"),
             _ if !name.chars().all(plain) => {
-                wrong("it may have letters, digits, dots, hyphens and underscores")
+                wrong("it may contain only letters, digits, dots, hyphens and underscores")
             }
             _ => Ok(Self { uid, name: name.to_owned(), namespace: Namespace::Streams }),
         }
@@ -137,7 +137,7 @@ impl FromStr for Address {
                 }
                 _ => Err(Error::Name {
                     name: text.chars().take(80).collect(),
-                    why: "the part before the slash is a user id (`id -u`)",
+                    why: "the part before the slash must be a user id (`id -u`)",
                 }),
             },
         }

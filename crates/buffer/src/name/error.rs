@@ -7,7 +7,7 @@ use crate::share::Refusal;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     /// The text is not a valid name.
-    #[error("`{name}` is no name: {why}")]
+    #[error("`{name}` is not a valid name: {why}")]
     Name {
         /// Invalid text, truncated if long.
         name: String,
@@ -30,8 +30,8 @@ pub enum Error {
     Taken(Address),
     /// The name is occupied by a process of a user other than its owner.
     #[error(
-        "the name {address} is kept by a process of user {holder}, to whom it does not belong: \
-         nothing was opened (`ss -xlp | grep {}` shows the process to root)",
+        "the name {address} is held by a process of user {holder}, who does not own it: nothing \
+         was opened (`ss -xlp | grep {}` shows the process to root)",
         address.name()
     )]
     Squatted {
@@ -70,10 +70,10 @@ pub enum Error {
         of_user: bool,
     },
     /// The writer has ended the stream.
-    #[error("the {} {} has just been ended", .0.noun(), .0)]
+    #[error("the {} {} has just ended", .0.noun(), .0)]
     Ended(Address),
     /// The name refers to another kind of object.
-    #[error("{address} is {is}, and not {wanted}")]
+    #[error("{address} is {is}, not {wanted}")]
     Kind {
         /// Requested name.
         address: Address,
@@ -84,16 +84,14 @@ pub enum Error {
     },
     /// The process that holds the name has not replied in time, because it is stopped or
     /// overloaded.
-    #[error(
-        "the process that has the name {0} does not answer: it is stopped, or has too many visitors"
-    )]
+    #[error("the process that holds the name {0} does not reply: it is stopped, or overloaded")]
     Silent(Address),
     /// The reply does not come from a host, has another protocol version, or grants an object other
     /// than the requested filter state.
-    #[error("what answers at {0} speaks another language, or another version")]
+    #[error("the server at {0} does not speak this protocol, or speaks another version of it")]
     InvalidReply(Address),
     /// A descriptor in the reply failed validation.
-    #[error("what was handed out was refused: {0}")]
+    #[error("invalid descriptors received: {0}")]
     Refused(#[from] Refusal),
     /// The range exceeds the region.
     #[error("{length} bytes at {at} exceed a region of {bytes} bytes")]
@@ -106,7 +104,7 @@ pub enum Error {
         bytes: usize,
     },
     /// This process has read-only access to the region.
-    #[error("this region was opened to be read only")]
+    #[error("this region was opened read-only")]
     ReadOnly,
     /// The kernel refused a call.
     #[error("{0}")]
@@ -114,9 +112,9 @@ pub enum Error {
 }
 
 /// Suffix of the message for [`Error::Full`] if the total limit is reached.
-const CREATOR_LIMIT_SUFFIX: &str = ", the maximum of its creator: wait until one leaves";
+const CREATOR_LIMIT_SUFFIX: &str = ", the maximum set by its creator: wait until one leaves";
 /// Suffix of the message for [`Error::Full`] if the limit per untrusted user is reached.
-const USER_LIMIT_SUFFIX: &str = " of this user, the maximum of its creator for another user";
+const USER_LIMIT_SUFFIX: &str = " of this user, the maximum set by its creator for another user";
 
 /// Returns the user and group of this process for an error message.
 fn current_identity() -> String {

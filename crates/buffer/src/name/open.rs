@@ -31,7 +31,7 @@ pub fn open_stream(name: &str) -> Result<Input, Error> {
     let address = name.parse()?;
     match open_address(&address)? {
         OpenedObject::Stream(input) => Ok(*input),
-        other => Err(other.kind_error("a stream to be read", address)),
+        other => Err(other.kind_error("a stream to read", address)),
     }
 }
 

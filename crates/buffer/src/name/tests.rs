@@ -69,7 +69,7 @@ fn errors_of_creating_and_opening_state_their_cause() {
     assert_eq!(refused, Error::Taken(Address::of_current_user(&taken).unwrap()));
     assert!(refused.to_string().contains(&format!("{uid}/{taken}")), "{refused}");
     let inbox = open_write(&taken, &stream_config()).unwrap_err().to_string();
-    assert!(inbox.contains("a stream that its creator writes, and not an inbox"), "{inbox}");
+    assert!(inbox.contains("a stream that its creator writes, not an inbox"), "{inbox}");
     assert!(matches!(open_region(&taken), Err(Error::Kind { is, .. }) if is.contains("stream")));
     drop(output);
     let unknown = open_stream(&unique_name("unknown")).unwrap_err().to_string();

@@ -38,7 +38,7 @@ impl TableWriter {
     pub fn create(name: &str, access: AccessList, shape: TableShape) -> Result<Self, Error> {
         let address = Address::of_current_user(name)?.in_state_namespace();
         if !shape.is_within_limits() {
-            let why = "what is to be shown by it has too many columns or rows";
+            let why = "its table has too many columns or rows";
             return Err(Error::Name { name: name.to_owned(), why });
         }
         let text = shape.column_text();

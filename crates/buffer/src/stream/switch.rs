@@ -62,20 +62,20 @@ impl Segments {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChangeError {
     /// A reader has not entered the last segment yet. The change may be retried later.
-    #[error("a reader has not come to the last segment yet")]
+    #[error("a reader has not reached the last segment yet")]
     InProgress,
     /// This reader cannot be notified: its doorbell is full of unread messages.
     #[error("reader {0} does not drain its doorbell")]
     Unreachable(usize),
     /// The requested size in bytes exceeds the maximum, or the memory of a ring that changes in
     /// place.
-    #[error("no ring has {0} bytes")]
+    #[error("invalid ring size: {0} bytes")]
     Size(usize),
     /// There is no reader with this index, or there are more readers than a hand-over supports.
     #[error("there is no reader {0}")]
     Reader(usize),
     /// Readers can still join the stream in this process, so it cannot be handed over.
-    #[error("readers may come by an admission of this process: drop it, or the writer stays")]
+    #[error("an admission in this process still accepts readers: drop it to hand the stream over")]
     Admission,
     /// The kernel refused a call.
     #[error("{0}")]

@@ -274,7 +274,7 @@ impl Receiver {
 /// A received aggregate of another process: the pointers to its slices, which the sender holds for
 /// this reader.
 #[derive(Debug)]
-#[must_use = "its memory is kept until it is given back"]
+#[must_use = "its memory is held until it is released"]
 pub struct ReceivedAggregate {
     pointers: Vec<RichPointer>,
     length: usize,

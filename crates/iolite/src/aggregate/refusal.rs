@@ -12,7 +12,7 @@ pub enum GrantRefusal {
     #[error("dbuf {} is not shared here", .0.number())]
     UnknownDbuf(DbufId),
     /// The peer has not joined, or has departed.
-    #[error("this peer has not joined, or is gone")]
+    #[error("this peer has not joined, or has left")]
     UnknownPeer(PeerId),
     /// The access list of the dbuf denies this user read access.
     #[error(
@@ -26,7 +26,7 @@ pub enum GrantRefusal {
         uid: u32,
     },
     /// The peer holds the maximum number of segments.
-    #[error("this peer keeps {limit} segments, as many as it may: it must give some back first")]
+    #[error("this peer holds {limit} segments, the maximum: it must release some first")]
     Limit {
         /// Peer that holds the segments.
         peer: PeerId,
@@ -39,12 +39,12 @@ pub enum GrantRefusal {
     /// The memory of this dbuf cannot be granted to another process, because it is not a file, or
     /// is a file that cannot be a dbuf ([`crate::file::Refusal`]).
     #[error(
-        "the memory of dbuf {} is not a file of its own: copy what is to be handed on",
+        "the memory of dbuf {} is not a file of its own: copy the data before passing it on",
         .0.number()
     )]
     NoFile(DbufId),
     /// The file lacks required seals: its owner could truncate or change it.
-    #[error("dbuf {} is not sealed as it must be ({seals:?})", dbuf.number())]
+    #[error("dbuf {} lacks required seals ({seals:?})", dbuf.number())]
     Unsealed {
         /// Dbuf whose memory is the file.
         dbuf: DbufId,
@@ -52,7 +52,7 @@ pub enum GrantRefusal {
         seals: Seals,
     },
     /// The size of the file is not valid for a pool.
-    #[error("dbuf {} has {is} bytes, which no pool has", dbuf.number())]
+    #[error("dbuf {} has {is} bytes, which is not a valid size for a pool", dbuf.number())]
     Size {
         /// Dbuf whose memory is the file.
         dbuf: DbufId,
@@ -61,7 +61,7 @@ pub enum GrantRefusal {
     },
     /// The owner has departed, has evicted this process, has sent an invalid reply, or has not
     /// replied in time.
-    #[error("the owner of this memory answers no more")]
+    #[error("the process that owns this memory no longer replies")]
     Abandoned,
     /// A system call failed.
     #[error("{0}")]

@@ -475,7 +475,7 @@ fn q14_aggregate_crosses_by_reference() {
 #[test]
 fn errors_name_a_remedy() {
     let usage = PoolUsage { leased: 3, pinned: 1, segments: 4, free: 0 };
-    let full = "the pool is full: of its 4 segments 3 are kept by leases and 1 by pins; drop \
+    let full = "the pool is full: of its 4 segments, 3 are held by leases and 1 by pins; drop \
                 aggregates, or make the pool larger";
     assert_eq!(Error::Full(usage).to_string(), full);
     let range = Error::OutOfRange { from: 5, to: 9, length: 7 };
@@ -483,7 +483,7 @@ fn errors_name_a_remedy() {
     let many = Error::TooMany { slices: 70_000 };
     assert_eq!(
         many.to_string(),
-        "an aggregate of 70000 slices is longer than the 65536 that it may have: gather it"
+        "an aggregate of 70000 slices exceeds the maximum of 65536: gather it"
     );
 }
 
