@@ -45,7 +45,7 @@ impl fmt::Display for AsmError {
             Self::UnboundLabel { at } => write!(f, "the jump at {at} names an unbound label"),
             Self::ReboundLabel { at } => write!(f, "a label is bound a second time at {at}"),
             Self::JumpTooLong { at } => {
-                write!(f, "the jump at {at} goes further than 32,767 instructions")
+                write!(f, "the jump at {at} spans more than 32,767 instructions")
             }
             Self::OpenEnd => write!(f, "the program has no exit at its end"),
         }

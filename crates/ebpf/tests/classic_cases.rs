@@ -361,7 +361,7 @@ fn quoted_facts(message: &str) -> Vec<String> {
 const EQUIVALENT_WORDS: &[(&str, &[&str])] = &[
     ("invalid Ethernet address", &["invalid Ethernet address"]),
     ("greater than maximum", &["greater than maximum"]),
-    ("syntax error", &["syntax error", "no meaning here", "without"]),
+    ("syntax error", &["syntax error", "no meaning here", "must be followed"]),
     ("invalid 802.11 subtype value", &["invalid 802.11 subtype value"]),
     ("invalid IPv4 address", &["invalid IPv4 address"]),
     ("invalid IPv6 address", &["invalid IPv6 address"]),
@@ -369,7 +369,7 @@ const EQUIVALENT_WORDS: &[(&str, &[&str])] = &[
     ("unknown network", &["unknown network"]),
     ("unknown host", &["unknown host"]),
     ("illegal link-layer address", &["illegal link-layer address"]),
-    ("netmask not known", &["netmask is not known"]),
+    ("netmask not known", &["netmask is unknown"]),
     ("protochain not supported", &["protochain"]),
     ("unknown 'protochain' value", &["unknown `protochain` value"]),
     ("variable length headers", &["variable length headers"]),

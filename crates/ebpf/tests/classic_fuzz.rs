@@ -82,7 +82,7 @@ fn check_program(program: &ClassicProgram, frames: &[Frame]) {
 fn check_error(text: &str, error: &ExpressionError) {
     assert!(text.get(error.span.clone()).is_some(), "{text:?}: {error:?}");
     assert!(!error.what.is_empty() && !error.what.ends_with('.'), "{text:?}: {error:?}");
-    assert!(error.kind != ErrorKind::Unsupported || !error.what.contains("the compiler made"));
+    assert!(error.kind != ErrorKind::Unsupported || !error.what.contains("the compiler produced"));
 }
 
 /// Assembles a text from fragments of the seeds, and changes some of its bytes.

@@ -93,7 +93,7 @@ impl Automaton {
             if matches_every_text(pattern, options)? {
                 let wrong =
                     PatternError::new("the pattern may be empty: it would match every block")
-                        .hint("let it take at least one byte, or anchor both ends: `^$`");
+                        .hint("let it match at least one byte, or anchor both ends: `^$`");
                 return Err(PatternError { pattern_index: Some(which), ..wrong });
             }
         }
@@ -327,7 +327,7 @@ fn parse_pattern(pattern: &[u8]) -> Result<Hir, PatternError> {
     })?;
     let properties = parsed.properties();
     match properties.minimum_len() {
-        None => Err(PatternError::new("the pattern can match nothing")),
+        None => Err(PatternError::new("the pattern never matches")),
         Some(_) if properties.look_set().contains_word_unicode() => {
             Err(PatternError::new("word boundaries are those of ASCII").hint("write `(?-u:\\b)`"))
         }

@@ -189,7 +189,7 @@ pub(crate) fn reparse_packet<'s>(
 ) -> Result<(FramePos<'s>, Transport<'s>), Unfit> {
     let next = if on.linked { None } else { on.next };
     if next.is_none() && !on.linked && s.hook().has_link_header() {
-        return Err(Unfit::new("what is left of the frame is no packet"));
+        return Err(Unfit::new("the rest of the frame is not a packet"));
     }
     Ok(parse_packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
 }

@@ -39,7 +39,7 @@ impl fmt::Display for CookedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::LinkType => "its packets are not Linux cooked packets",
-            Self::Header => "it reads a field that frames do not have in the kernel",
+            Self::Header => "it reads a field that frames in the kernel do not have",
             Self::Instruction => "it has an instruction for cooked packets only",
             Self::Jump => "it is too long",
         })

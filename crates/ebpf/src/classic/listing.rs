@@ -45,7 +45,7 @@ impl FromStr for ClassicProgram {
 impl fmt::Display for ListingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Line { line, text } => write!(f, "line {line}: `{text}` is no instruction"),
+            Self::Line { line, text } => write!(f, "line {line}: `{text}` is not an instruction"),
             Self::ClassicProgram(invalid) => write!(f, "{invalid}"),
         }
     }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn unknown_line_in_listing_is_an_error() {
         let error = "(000) ld #0\n(001) hop #1\n".parse::<ClassicProgram>().unwrap_err();
-        assert_eq!(error.to_string(), "line 2: `(001) hop #1` is no instruction");
+        assert_eq!(error.to_string(), "line 2: `(001) hop #1` is not an instruction");
     }
 
     #[test]

@@ -25,12 +25,12 @@ pub fn parse_numbers(text: &str) -> Result<ClassicProgram, String> {
     let mut instructions = Vec::new();
     for part in parts {
         let instruction = parse_instruction(part);
-        instructions.push(instruction.ok_or_else(|| format!("`{part}` is no instruction"))?);
+        instructions.push(instruction.ok_or_else(|| format!("`{part}` is not an instruction"))?);
     }
     if count != Some(instructions.len()) {
         let first = text.split(',').next().unwrap_or_default().trim();
         let count = instructions.len();
-        return Err(format!("it has {count} instructions, but begins with {first}"));
+        return Err(format!("it has {count} instructions, but begins with the count {first}"));
     }
     ClassicProgram::new(instructions).map_err(|invalid| invalid.to_string())
 }
@@ -72,9 +72,9 @@ mod tests {
             assert!(!has_numeric_form(expression), "{expression}");
         }
         let refused = |text: &str| parse_numbers(text).unwrap_err();
-        assert_eq!(refused("2,6 0 0 1"), "it has 1 instructions, but begins with 2");
-        assert_eq!(refused("1,6 0 0"), "`6 0 0` is no instruction");
-        assert_eq!(refused("1,6 0 0 1 9"), "`6 0 0 1 9` is no instruction");
+        assert_eq!(refused("2,6 0 0 1"), "it has 1 instructions, but begins with the count 2");
+        assert_eq!(refused("1,6 0 0"), "`6 0 0` is not an instruction");
+        assert_eq!(refused("1,6 0 0 1 9"), "`6 0 0 1 9` is not an instruction");
         assert!(refused("1,48 0 0 9").contains("return"), "{}", refused("1,48 0 0 9"));
     }
 }

@@ -223,7 +223,7 @@ impl<'b> Translation<'b> {
             48 => (skb::TAG_PRESENT, 1),
             60 => (skb::TAG_PROTOCOL, 0xffff),
             _ => {
-                self.b.refuse(Unfit::new("its program asks what only a socket knows"));
+                self.b.refuse(Unfit::new("its program reads data that only a socket has"));
                 return u32::MAX;
             }
         };

@@ -237,7 +237,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return;
         }
         if self.hook() != Hook::Xdp {
-            let why = "traffic control keeps the link header of a frame";
+            let why = "the link header of a frame cannot be removed at traffic control";
             return self.builder().refuse(Unfit::new(why));
         }
         self.fetch_offset(first, R2);
@@ -255,7 +255,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         let b = self.builder();
         if b.target.hook != Hook::Tc {
-            return b.refuse(Unfit::new("only traffic control redirects tags off"));
+            return b.refuse(Unfit::new("VLAN tags can be removed only at traffic control"));
         }
         b.asm.push(Insn::mov(R1, R6));
         b.call_or_unsure(Helper::SkbVlanPop);
@@ -267,10 +267,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     fn may_edit(&mut self) -> bool {
         let target = self.builder().target;
         let why = match target.hook {
-            Hook::Socket => "a socket filter sees copies of frames",
-            Hook::Cgroup => "what sockets exchange stays as it is",
+            Hook::Socket => "a socket filter cannot change frames",
+            Hook::Cgroup => "packets of sockets cannot be changed",
             Hook::Tc | Hook::Xdp if !target.redirects => {
-                "frames that are only observed stay as they are (`take` redirects them)"
+                "frames that are only observed cannot be changed (`take` withholds them from the \
+                 host)"
             }
             Hook::Tc | Hook::Xdp => return true,
         };

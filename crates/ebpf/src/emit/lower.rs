@@ -18,7 +18,7 @@ const STACK_BYTES: SlotDepth = 512;
 pub(super) const REACH_BYTES_MAX: u32 = 0xffff;
 
 pub(super) fn offset_too_far() -> Unfit {
-    Unfit::new("it may look further than 65,535 bytes into a frame")
+    Unfit::new("it may read beyond the first 65,535 bytes of a frame")
 }
 
 impl Builder {
@@ -132,7 +132,7 @@ impl Builder {
 
     fn check_epoch_number(&mut self, epoch: u16) {
         if epoch != self.epoch {
-            self.refuse(Unfit::new("it uses a place from before the frame was changed"));
+            self.refuse(Unfit::new("it uses an offset from before the frame was changed"));
         }
     }
 

@@ -74,10 +74,10 @@ pub fn redirect(
 ) -> Result<Program, Unfit> {
     let target = target.into();
     if target.hook != program::Hook::Xdp || !target.redirects {
-        return Err(Unfit::new("frames are taken at XDP"));
+        return Err(Unfit::new("frames can be taken only at XDP"));
     }
     if redirect.deliveries > REDIRECT_DELIVERIES_MAX {
-        return Err(Unfit::new("what is taken leaves the kernel on too many ways"));
+        return Err(Unfit::new("taken frames have too many exits from the kernel"));
     }
     emit_counting_program(target, FrameEnd::Redirect(*redirect), body, unsure)
 }
@@ -95,7 +95,7 @@ impl Scope<'_, '_> {
     pub fn redirect_to(&mut self, interface: u32) {
         let target = self.builder().target;
         if target.hook != program::Hook::Xdp || !target.redirects {
-            let why = "only a frame that was taken leaves by another interface (`take`)";
+            let why = "only a frame that was taken (`take`) can be sent through another interface";
             return self.builder().refuse(Unfit::new(why));
         }
         let b = self.builder();

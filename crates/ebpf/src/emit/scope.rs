@@ -147,7 +147,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         miss: Exit<'s>,
     ) -> Result<DynWindow<'s>, Unfit> {
         if !(1..=512).contains(&n) {
-            return Err(self.unfit("it asks for no byte, or for more than 512 at once"));
+            return Err(self.unfit("it reads no byte, or more than 512 at once"));
         }
         Ok(DynWindow { bytes: self.builder.check(at, n, miss.label), length: n })
     }

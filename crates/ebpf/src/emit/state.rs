@@ -349,7 +349,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     fn point_at_state(&mut self, state: TwinState<'s>, at: u16, length: u16) {
         let b = self.builder();
         if at.saturating_add(length) > state.size || !at.is_multiple_of(8) {
-            b.refuse(Unfit::new("it uses bytes that its state does not have"));
+            b.refuse(Unfit::new("it accesses bytes outside its state"));
         }
         b.asm.push_wide(Insn::load_map_value(R1, state.map, at.into()));
         b.invalidate_registers();

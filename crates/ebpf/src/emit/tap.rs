@@ -102,7 +102,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let beyond = u32::from(delivery.reader) >= READERS_MAX
             || delivery.shared && delivery.exit >= EXITS_MAX;
         if outlet >= scratch.outlets || beyond {
-            return b.refuse(Unfit::new("it is handed over on too many ways"));
+            return b.refuse(Unfit::new("it has too many exits from the kernel"));
         }
         b.record_delivery(delivery);
         let place = scratch.view_slot_offset(delivery.number);

@@ -297,7 +297,7 @@ fn i6_observed_frames_stay_unchanged() {
     let why = |target: Target| program(target, Finish::Answer, edit_frame).unwrap_err().why;
     assert!(why(Hook::Xdp.into()).contains("only observed"));
     assert!(why(Hook::Tc.into()).contains("only observed"));
-    assert!(why(Target::from(Hook::Socket).redirecting()).contains("copies"));
+    assert!(why(Target::from(Hook::Socket).redirecting()).contains("socket filter"));
     assert!(why(Target::from(Hook::Tc).redirecting()).contains("link header"));
 }
 

@@ -189,8 +189,8 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "instruction {}: ", self.at)?;
         match self.kind {
-            FaultKind::OffTheEnd => write!(f, "runs off the program"),
-            FaultKind::Budget => write!(f, "the budget of instructions is spent"),
+            FaultKind::OffTheEnd => write!(f, "runs off the end of the program"),
+            FaultKind::Budget => write!(f, "the instruction budget is exhausted"),
             FaultKind::Opcode(code) => write!(f, "no such instruction: {code:#04x}"),
             FaultKind::Register(reg) => write!(f, "r{reg} cannot be used here"),
             FaultKind::UninitializedRegister(reg) => {
@@ -208,7 +208,7 @@ impl fmt::Display for Fault {
             }
             FaultKind::Helper(number) => write!(f, "helper {number} cannot be called here"),
             FaultKind::Argument(number) => {
-                write!(f, "argument {number} of the helper makes no sense")
+                write!(f, "argument {number} of the helper is invalid")
             }
             FaultKind::Map(number) => write!(f, "there is no map {number}"),
         }

@@ -226,7 +226,7 @@ fn emit_twin<'s>(
     let Some(at) = a.number("at") else {
         return Err(Unfit::new("it searches the whole view: say where with `at=`"));
     };
-    let at = u16::try_from(at).map_err(|_| Unfit::new("it looks too far into the view"))?;
+    let at = u16::try_from(at).map_err(|_| Unfit::new("it searches too far into the view"))?;
     if patterns.iter().map(Vec::len).sum::<usize>() > TWIN_BYTES_MAX {
         return Err(too_long());
     }

@@ -168,7 +168,7 @@ impl Parameter {
         match (self.kind, std::str::from_utf8(bytes)) {
             (Type::Bytes, _) => Ok(Value::Bytes(bytes.to_vec())),
             (_, Ok(text)) => self.parse(text),
-            (_, Err(_)) => Err(Mistake::new(self.name, "the bytes are no text in UTF-8")),
+            (_, Err(_)) => Err(Mistake::new(self.name, "the bytes are not valid UTF-8")),
         }
     }
 
@@ -208,12 +208,13 @@ impl Parameter {
             },
             Type::Name if is_name(text) => Ok(Value::Text(text.to_owned())),
             Type::Name => wrong(format!(
-                "`{text}` is no name: 1 to 64 letters, digits, dots, hyphens and underscores"
+                "`{text}` is not a valid name: 1 to 64 letters, digits, dots, hyphens and \
+                 underscores"
             )),
             Type::Text | Type::Path => Ok(Value::Text(text.to_owned())),
             Type::Bytes => Ok(Value::Bytes(text.as_bytes().to_vec())),
             Type::OneOf(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
-            Type::OneOf(words) => wrong(format!("`{text}` is none of {}", words.join(", "))),
+            Type::OneOf(words) => wrong(format!("`{text}` is not one of {}", words.join(", "))),
         }
     }
 }
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(of(Type::Bytes).parse("é"), Ok(Value::Bytes("é".as_bytes().to_vec())));
         assert_eq!(of(Type::Text).parse_bytes("é".as_bytes()), Ok(Value::Text("é".to_owned())));
         let why = of(Type::Text).parse_bytes(b"a\xff").unwrap_err();
-        assert_eq!(why.message, "the bytes are no text in UTF-8");
+        assert_eq!(why.message, "the bytes are not valid UTF-8");
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub enum WorkerRule {
 impl WorkerRule {
     /// Default suggestion for [`WorkerRule::Differs`].
     pub const DEFAULT_HINT: &'static str =
-        "leave `--engines` out; `--parallel=N` gives copies to what costs most";
+        "leave `--engines` out; `--parallel=N` replicates the filters that cost most";
 }
 
 /// Facts about the state of a filter between blocks: scope, size, published columns.

@@ -194,7 +194,7 @@ fn emit_twin<'s>(
             let no_match = s.absent("no match", out);
             s.only_classic(&program, no_match)?;
         }
-        None => return Err(Unfit::new("its expression holds for no frame of that kind")),
+        None => return Err(Unfit::new("its expression matches no frame of that kind")),
     }
     Ok(Answer::new(Class::YES.0, on))
 }
@@ -331,7 +331,7 @@ mod tests {
             "{no_resolver}"
         );
         let alone = compile(&alone, BACNET_LINK).err().map(|mistake| mistake.message).unwrap();
-        assert!(alone.contains("is not known"), "{alone}");
+        assert!(alone.contains("is unknown"), "{alone}");
     }
 
     #[test]
@@ -356,8 +356,8 @@ mod tests {
         let nothing = "no frame of RAW (IP without a link header) can match";
         assert_eq!(warned("arp", &[101]).as_deref(), Some(nothing));
         assert_eq!(warned("arp", &[1, 101]).as_deref(), Some(nothing));
-        let half = "no frame of EN10MB (Ethernet) is let through: `type` is not supported on \
-                    EN10MB (Ethernet)";
+        let half = "no frame of EN10MB (Ethernet) passes: `type` is not supported on EN10MB \
+                    (Ethernet)";
         assert_eq!(warned("type mgt", &[1, WLAN_LINK]).as_deref(), Some(half));
         let unknown = |text: &str| match_warning(&parse_arguments(&BPF, &[text]).unwrap());
         assert_eq!(unknown("arp"), None);

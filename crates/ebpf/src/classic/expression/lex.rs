@@ -36,7 +36,7 @@ fn next_token(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> 
         b'$' => match hexadecimal_run_length(&rest[1..], 2) {
             0 => Err(invalid_text_error(
                 at..at + 1,
-                "`$` without the one or two digits of an address",
+                "`$` must be followed by one or two hexadecimal digits",
                 None,
             )),
             digits => {

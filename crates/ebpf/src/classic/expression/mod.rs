@@ -57,7 +57,7 @@ pub fn compile(
         kind,
     };
     if options.snaplen == 0 {
-        let hint = Some("give a snap length above 0");
+        let hint = Some("set a snap length above 0");
         return Err(error(
             ErrorKind::RejectsAll,
             "a snap length of 0 rejects every frame".into(),
@@ -78,11 +78,11 @@ pub fn compile(
         let what = format!(
             "the expression needs {length} instructions, a program has at most {INSTRUCTIONS_MAX}"
         );
-        error(ErrorKind::Invalid, what, Some("ask for less, or split it into several filters"))
+        error(ErrorKind::Invalid, what, Some("simplify it, or split it into several filters"))
     };
     let instructions = emit::emit_program(&graph, options.snaplen).map_err(too_long)?;
     ClassicProgram::new(instructions).map_err(|invalid| {
-        let what = format!("the compiler made {invalid}");
+        let what = format!("the compiler produced an invalid program: {invalid}");
         error(ErrorKind::Unsupported, what, None)
     })
 }

@@ -12,7 +12,7 @@ pub trait Resolver: fmt::Debug {
     /// Returns the addresses of a host, or the reason why there are none.
     fn resolve_host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         let _ = name;
-        Err("names of hosts are not looked up here, write the address".to_owned())
+        Err("host names are not resolved here: write the address".to_owned())
     }
 
     /// Returns the number of an IPv4 network as `getnetbyname` returns it, or `None` if the name is

@@ -29,18 +29,18 @@ impl fmt::Display for SocketFilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BackwardJump => {
-                write!(f, "its program has a loop, which the kernel does not take")
+                write!(f, "its program has a loop, which the kernel does not accept")
             }
             Self::Ancillary { at } => {
-                write!(f, "instruction {at} of its program asks what only the kernel knows")
+                write!(f, "instruction {at} of its program reads data that only the kernel has")
             }
             Self::NoScratchWord => {
                 write!(f, "its program leaves none of the {MEMORY_WORDS} scratch words free")
             }
             Self::TooLong { length } => write!(
                 f,
-                "its program for frames with and without a VLAN tag has {length} instructions, the \
-                 kernel takes {INSTRUCTIONS_MAX}"
+                "its program for frames with and without a VLAN tag has {length} instructions, but \
+                 the kernel accepts at most {INSTRUCTIONS_MAX}"
             ),
         }
     }

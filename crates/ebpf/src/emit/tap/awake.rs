@@ -37,7 +37,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return;
         }
         if !delivers_all {
-            return b.refuse(Unfit::new("its reader sleeps, and filters follow"));
+            return b.refuse(Unfit::new("its reader may sleep, and other filters follow"));
         }
         let awake = b.asm.label();
         b.restore_region();

@@ -92,7 +92,7 @@ impl Builder {
     /// Drops the frame if the body has marked it as taken from the host.
     fn drop_taken_frame(&mut self, scratch: Scratch, mark: u16) {
         if self.target.hook != Hook::Tc || mark >= scratch.marks_max {
-            return self.refuse(Unfit::new("flows are taken at traffic control alone"));
+            return self.refuse(Unfit::new("flows can be taken only at traffic control"));
         }
         let pass = self.asm.label();
         self.asm.push(Insn::load(Size::DW, R1, R9, scratch.mark_offset(mark)));

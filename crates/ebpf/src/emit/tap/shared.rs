@@ -101,9 +101,7 @@ impl Builder {
         }
         let apart = last.failed.zip(first.failed).and_then(|(to, from)| to.checked_sub(from));
         if apart.map(u32::from) != Some(difference) {
-            self.refuse(Unfit::new(
-                "the tallies of ways that share a place are not in their order",
-            ));
+            self.refuse(Unfit::new("the tallies of exits that share a slot are out of order"));
         }
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R3, R9, scratch.view_slot_offset(first.number) + EXIT_OFFSET));

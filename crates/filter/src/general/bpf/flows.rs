@@ -58,7 +58,7 @@ pub fn remark(arguments: &Arguments) -> Option<String> {
     let compiled = selects_flows(arguments).then(|| validate::remark(arguments)).flatten()?;
     let program = compile(arguments, LinkType::ETHERNET.0).ok().and_then(|made| made.program);
     let rest = match program.is_some_and(|program| tests_ports(&program)) {
-        true => "; it looks at ports: fragments of datagrams stay with the host",
+        true => "; it tests ports: fragments of datagrams stay with the host",
         false => "",
     };
     Some(format!("takes what its expression matches, {compiled}{rest}"))
@@ -84,7 +84,7 @@ pub fn emit_gate<'s>(
 ) -> Result<(), Unfit> {
     let compiled = compile(arguments, LinkType::ETHERNET.0);
     let compiled = compiled.map_err(|mistake| Unfit::new(mistake.to_string()))?;
-    let none = || Unfit::new("its expression holds for no frame of that kind");
+    let none = || Unfit::new("its expression matches no frame of that kind");
     let program = compiled.program.ok_or_else(none)?;
     if tests_ports(&program) {
         let fragments = classic::compile(

@@ -48,7 +48,7 @@ impl RecordedNames {
         let written: Result<Vec<RecordedName>, Mistake> = words
             .map(|word| {
                 RecordedName::parse(word).ok_or_else(|| {
-                    Mistake::new(NAMES_PARAMETER, format!("`{word}` is no name with its meaning"))
+                    Mistake::new(NAMES_PARAMETER, format!("`{word}` is not a name with its value"))
                         .hint("write `host:NAME=ADDRESS,…` or `port:NAME=NUMBER/tcp`")
                 })
             })
@@ -63,7 +63,7 @@ impl RecordedNames {
         }
         match &self.machine {
             Some(machine) => machine.resolve(question, name),
-            None => Err("names of hosts are not looked up here, write the address".to_owned()),
+            None => Err("host names are not resolved here: write the address".to_owned()),
         }
     }
 }
@@ -72,7 +72,7 @@ impl Resolver for RecordedNames {
     fn resolve_host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         match self.resolve(NameQuery::Host, name)? {
             NameAnswer::Addresses(addresses) => Ok(addresses),
-            _ => Err("its meaning is no address".to_owned()),
+            _ => Err("its value is not an address".to_owned()),
         }
     }
 

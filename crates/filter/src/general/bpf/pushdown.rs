@@ -38,7 +38,7 @@ pub fn socket_filter(
 }
 
 /// Note on frames that bypass the socket filter although the kernel can run the expression.
-const BYPASS_NOTE: &str = "of devices without an Ethernet header everything enters, because there \
+const BYPASS_NOTE: &str = "all frames of devices without an Ethernet header enter, because there \
                            is no room for their program";
 
 /// Returns a note on frames that bypass the socket filter, or `None` if no frame does. Fails with
@@ -164,7 +164,10 @@ mod tests {
         // Including its copy for tagged frames, the program is about twice as long as permitted.
         let values: Vec<String> = (0..2100).map(|n| format!("ether[20:4] = {n}")).collect();
         let refused = check_pushdown(&arguments_for(&values.join(" or "))).unwrap_err();
-        assert!(refused.ends_with("instructions, the kernel takes 4096"), "{refused}");
+        assert!(
+            refused.ends_with("instructions, but the kernel accepts at most 4096"),
+            "{refused}"
+        );
     }
 
     #[test]

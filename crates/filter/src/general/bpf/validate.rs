@@ -74,8 +74,8 @@ pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
         let links: Vec<String> =
             judged.for_links.iter().map(|(link, _)| file_link(*link).to_string()).collect();
         let hint = match judged.has_known_links {
-            true => "it contradicts itself, or asks for what cannot be in such frames",
-            false => "it contradicts itself, unless frames of another link type come",
+            true => "it contradicts itself, or tests for what such frames cannot contain",
+            false => "it contradicts itself, unless frames of another link type arrive",
         };
         return Some(warning(format!("no frame of {} can match", links.join(" or "))).hint(hint));
     }
@@ -87,7 +87,7 @@ pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
         Ok(_) => Some(format!("no frame of {} can match", file_link(link))),
         Err(refusal) => {
             let Mistake { message: what, .. } = refusal.into();
-            Some(format!("no frame of {} is let through: {what}", file_link(link)))
+            Some(format!("no frame of {} passes: {what}", file_link(link)))
         }
     });
     let first = without.next()?;

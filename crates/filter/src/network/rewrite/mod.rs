@@ -106,7 +106,7 @@ impl RewriteFields {
                 Ok(address) => Ok(Some(address.to_bits())),
                 Err(_) => Err(Mistake::new(
                     name,
-                    format!("`{text}` is no IPv4 address; write it as 10.0.0.1"),
+                    format!("`{text}` is not an IPv4 address; write it as 10.0.0.1"),
                 )),
             },
         };
@@ -148,7 +148,10 @@ fn mac_argument(arguments: &Arguments, name: &'static str) -> Result<Option<[u8;
     for byte in &mut mac {
         let part = parts.next().filter(two_digits);
         *byte = part.and_then(|part| u8::from_str_radix(part, 16).ok()).ok_or_else(|| {
-            Mistake::new(name, format!("`{text}` is no address; write it as 02:00:00:00:00:01"))
+            Mistake::new(
+                name,
+                format!("`{text}` is not an Ethernet address; write it as 02:00:00:00:00:01"),
+            )
         })?;
     }
     match parts.next() {

@@ -100,7 +100,9 @@ impl Generator<'_> {
             });
         }
         if free >= self.lowest_offset_word {
-            return Err(self.invalid_error("the value is too deep: no scratch word is left"));
+            return Err(
+                self.invalid_error("the expression is nested too deeply: no scratch word is left")
+            );
         }
         match value {
             Arithmetic::Number(number) => {
@@ -192,7 +194,7 @@ impl Generator<'_> {
                 L::IEEE802_11_RADIO_AVS | L::IEEE802_11_RADIO | L::PRISM_HEADER => {
                     Ok((HeaderBase::Packet, Condition::Always))
                 }
-                _ => Err(self.invalid_error("radio information is not in these frames")),
+                _ => Err(self.invalid_error("these frames have no radio information")),
             },
             Protocol::Link => Ok((HeaderBase::Header, Condition::Always)),
             Protocol::Ip

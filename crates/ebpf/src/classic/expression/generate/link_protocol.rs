@@ -107,7 +107,7 @@ impl Generator<'_> {
     }
 
     fn protocol_number_error(&self) -> ExpressionError {
-        let what = format!("which protocol a frame of {} carries is not known", self.link);
+        let what = format!("the protocol that a frame of {} carries is unknown", self.link);
         self.error(ErrorKind::Unsupported, what)
     }
 

@@ -103,7 +103,7 @@ impl Generator<'_> {
             },
             Some(Protocol::Ip) => {
                 let Some(netmask) = self.options.netmask else {
-                    let what = "the netmask is not known, so `ip broadcast` cannot be asked";
+                    let what = "the netmask is unknown, so `ip broadcast` is not supported";
                     return Err(self.invalid_error(what));
                 };
                 let ip = self.test_link_protocol(IP)?;

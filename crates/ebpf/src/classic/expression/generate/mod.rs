@@ -225,7 +225,7 @@ impl Generator<'_> {
     /// Allocates a scratch word for an offset. Fails if all words are in use.
     fn allocate_word(&mut self) -> Generated<u32> {
         if self.lowest_offset_word <= 1 {
-            let what = "too many headers inside each other: no scratch word is left";
+            let what = "too many nested headers: no scratch word is left";
             return Err(self.invalid_error(what));
         }
         self.lowest_offset_word -= 1;

@@ -354,7 +354,7 @@ impl<'a> Parser<'a> {
             .suggest_keyword(&self.text[span.clone()])
             .unwrap_or_else(|| "say what it is: `host`, `net`, `port` or `proto`".to_owned());
         let what =
-            format!("syntax error: `{}` has no qualifier to take over", &self.text[span.clone()]);
+            format!("syntax error: `{}` has no qualifier to inherit", &self.text[span.clone()]);
         invalid_text_error(span, what, Some(hint))
     }
 

@@ -194,7 +194,7 @@ impl Parser<'_> {
     }
 
     fn parse_byte_test(&mut self) -> Parsed<Primitive> {
-        let offset = self.parse_number("the place of a byte")?;
+        let offset = self.parse_number("the offset of a byte")?;
         let op = match self.peek() {
             Token::Symbol(Symbol::Equal) => ByteOp::Equal,
             Token::Symbol(Symbol::Less) => ByteOp::Less,
@@ -261,7 +261,7 @@ impl Parser<'_> {
     /// compiler does not.
     fn unsupported_keyword_error(&self, at: usize) -> ExpressionError {
         let span = self.lexemes[at].span.clone();
-        let what = format!("`{}` is compiled by libpcap alone", &self.text[span.clone()]);
+        let what = format!("`{}` is supported by libpcap only", &self.text[span.clone()]);
         ExpressionError { span, what, hint: None, kind: ErrorKind::Unsupported }
     }
 }
