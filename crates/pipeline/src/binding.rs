@@ -32,7 +32,7 @@ impl SpaceBinding {
             "any" => None,
             number => {
                 let known =
-                    number.parse().map_err(|_| usage(&format!("`{number}` is no processor")));
+                    number.parse().map_err(|_| usage(&format!("`{number}` is not a processor")));
                 Some(known?)
             }
         };

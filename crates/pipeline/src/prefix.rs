@@ -55,7 +55,7 @@ pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefixe
     }
     let known = |key: &str| [PREFIX_OPTION, "no-loss"].contains(&key);
     if let Some(option) = request.options.iter().find(|option| !known(&option.key.text)) {
-        return refused(format!("`--{}` is about the whole request", option.key.text));
+        return refused(format!("`--{}` applies to the whole request", option.key.text));
     }
     let [Term::Pipeline(whole)] = request.pipelines.as_slice() else {
         return refused("it is not one pipeline".to_owned());
@@ -75,7 +75,7 @@ pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefixe
             continue;
         }
         if end.is_on_request {
-            why = "the next pipe asks for what is made for it alone";
+            why = "the next pipe asks for blocks that are made only for it";
             continue;
         }
         let before = whole.rest.get(..=end.stage).unwrap_or_default();
@@ -114,7 +114,7 @@ fn check_head(first: &Term) -> Result<(), UnsharedReason> {
         Term::Filter(source) if ["rx", "tx"].contains(&source.name.text.as_str()) => {
             check_source(source)
         }
-        first => Err(UnsharedReason(format!("`{first}` is no single interface"))),
+        first => Err(UnsharedReason(format!("`{first}` is not a single interface"))),
     }
 }
 

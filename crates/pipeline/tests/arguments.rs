@@ -109,7 +109,7 @@ fn filter_may_emit_forms_by_its_arguments() {
     assert_eq!(graph.nodes[1].input_forms, [Form::Record]);
     assert_eq!(
         mistake_texts("lines whole=yes | records"),
-        "`records` needs a record / `lines` gives bytes"
+        "`records` needs a record / `lines` emits bytes"
     );
     for (text, form) in [("lines", Form::Record), ("lines whole=yes", Form::Bytes)] {
         let plan = plan(build_graph(text), &ArgumentRegistry, &Machine::example()).unwrap();

@@ -100,21 +100,22 @@ fn v3_impossible_edits_of_arcs_name_the_reason() {
             "`tcp` is the only parent of `http`: remove it, or move it below another node",
         ),
         (WEB, "sever http from rx", "`http` is not below `rx`"),
-        (WEB, "add count below http/|x", "`|x` is no class: write `NODE/80` or `NODE/!80`"),
+        (WEB, "add count below http/|x", "`|x` is not a class: write `NODE/80` or `NODE/!80`"),
         (
             "rx | !dport | count",
             "move dport below rx",
-            "`dport` is an operand of `++`, `+*` or `!`: give the whole new request",
+            "`dport` is an operand of `++`, `+*` or `!`: write the whole new request",
         ),
         (
             "rx | split_rr | count + count | print",
             "move count:1 below rx",
-            "`split_rr` deals blocks to its branches, which meet again: give the whole new request",
+            "`split_rr` distributes blocks to its branches, which meet again: write the whole new \
+             request",
         ),
         (
             "rx | split_rr | count + count | print",
             "add count below split_rr",
-            "`split_rr` deals blocks to its branches: give the whole new request",
+            "`split_rr` distributes blocks to its branches: write the whole new request",
         ),
     ] {
         assert_eq!(edited_text(text, words), Err(why.to_owned()), "{text}: {words}");

@@ -311,7 +311,7 @@ fn explain_and_dot_name_filters_evaluated_ahead() {
     let request = format!("rx | bpf \"{}\" | discard", hosts.join(" or "));
     let long = PlanCase { request, ..case_named("19-asked-ahead.plan") };
     let text = explain::format_plan(&plan_case(&long).unwrap(), &long.machine);
-    let except = "of devices without an Ethernet header everything enters, ";
+    let except = "frames of devices without an Ethernet header enter";
     assert!(text.contains(except), "{text}");
     let plan = plan_case(&case_named("20-not-asked-ahead.plan")).unwrap();
     assert!(!explain::format_dot(&plan, None).contains("in the kernel too"));

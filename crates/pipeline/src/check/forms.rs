@@ -347,10 +347,10 @@ fn frames_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
 }
 
 /// Returns the subject and verb with which an explanation of a node's output begins, such as "`tcp`
-/// gives".
+/// emits".
 fn output_description(draft: &Draft<'_>, id: NodeId) -> String {
     match draft.nodes[id.0].entry {
-        Some(entry) => format!("`{}` gives", entry.name),
+        Some(entry) => format!("`{}` emits", entry.name),
         None => "it gets".to_owned(),
     }
 }

@@ -126,13 +126,13 @@ pub(super) fn parse_options(request: &Request, mistakes: &mut Vec<Diagnostic>) -
 fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
     if option.name == "parallel" && !is_parallelism(text) {
         return Err(format!(
-            "`{}` is none of auto, no, power, latency, or a number from 1 to {REPLICAS_MAX}",
+            "`{}` is not one of auto, no, power, latency, or a number from 1 to {REPLICAS_MAX}",
             truncate_word(text)
         ));
     }
     if option.name == "share" && Share::parse(text).is_none() {
         return Err(format!(
-            "`{}` is none of user, world, or group:NAME with the name or the number of a group",
+            "`{}` is not user, world, or group:NAME with the name or the number of a group",
             truncate_word(text)
         ));
     }

@@ -185,7 +185,7 @@ fn check_operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
         FilterKind::Sink => "is a sink",
         FilterKind::Editing => "changes bytes",
         kind if kind.is_read_only() => return,
-        _ => "is no filter",
+        _ => "is not a filter",
     };
     let operator = match &draft.nodes[owner.0].step {
         DraftStep::Boolean(_, operator) => *operator,

@@ -69,7 +69,7 @@ pub(super) fn apply(
             attach(&mut request, parent, branch)?;
         }
         Edit::Sever { node, from } => sever(&mut request, node, from)?,
-        _ => return Err(InvalidEdit("it is no edit of arcs".to_owned())),
+        _ => return Err(InvalidEdit("it is not an edit of arcs".to_owned())),
     }
     if request.pipelines.is_empty() {
         return Err(InvalidEdit("nothing of the request would be left".to_owned()));
@@ -214,7 +214,7 @@ fn isolate_first_parent(
             Ok(use_after_parent(request, at, (parent, None)).unwrap_or(first))
         }
         [None, ..] => {
-            let why = "is below an expression and below others: give the whole new request";
+            let why = "is below an expression and below others: write the whole new request";
             Err(InvalidEdit(format!("`{node}` {why}")))
         }
     }

@@ -16,7 +16,8 @@ pub(super) const PLACEHOLDER_SINK: &str = "discard";
 
 /// Parses the classes of an output, such as `80` or `ssh:telnet`.
 pub(super) fn parse_label(classes: &str) -> Result<Label, InvalidEdit> {
-    let invalid = || InvalidEdit(format!("`{classes}` is no class: write `NODE/80` or `NODE/!80`"));
+    let invalid =
+        || InvalidEdit(format!("`{classes}` is not a class: write `NODE/80` or `NODE/!80`"));
     let request = parse_tree(&format!("a |{classes} b"), "").map_err(|_| invalid())?;
     match request.pipelines.into_iter().next() {
         Some(Term::Pipeline(Pipeline { mut rest, .. })) if rest.len() == 1 => {
@@ -56,7 +57,7 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
     let mut marks = FreshMarks::new(request);
     let Some(Term::Filter(node)) = term_at_mut(request, &path) else { return Err(missing()) };
     let splits = node.name.text == SPLITTER;
-    let why = "deals blocks to its branches: give the whole new request";
+    let why = "distributes blocks to its branches: write the whole new request";
     let refused = || InvalidEdit(format!("`{SPLITTER}` {why}"));
     if apart {
         if splits {

@@ -136,7 +136,7 @@ pub(super) fn isolate(request: &mut Request, at: Span) -> Result<TermPath, Inval
         let missing = || InvalidEdit("the filter has left the request".to_owned());
         let path = filter_path(request, at).ok_or_else(missing)?;
         if is_operand(request, &path) {
-            let why = "is an operand of `++`, `+*` or `!`: give the whole new request";
+            let why = "is an operand of `++`, `+*` or `!`: write the whole new request";
             return Err(InvalidEdit(format!("`{}` {why}", name_at(request, &path))));
         }
         let Some(level) = innermost_followed_depth(request, &path) else { return Ok(path) };
@@ -166,7 +166,8 @@ fn divide_group(
     if let Some((_, Term::Filter(before))) = stages.last()
         && before.name.text == SPLITTER
     {
-        let why = "deals blocks to its branches, which meet again: give the whole new request";
+        let why = "distributes blocks to its branches, which meet again: write the whole new \
+                   request";
         return Err(InvalidEdit(format!("`{SPLITTER}` {why}")));
     }
     let Branch { label, term, span } = divided.branches.remove(branch);

@@ -32,7 +32,7 @@ pub(super) fn refuse_repeated(
     match uses(request, at).len() {
         1 => Ok(()),
         _ => Err(InvalidEdit(format!(
-            "`{wanted}` has the same mark in several places: give the whole new request"
+            "`{wanted}` has the same mark in several places: write the whole new request"
         ))),
     }
 }
@@ -135,7 +135,7 @@ impl FreshMarks {
                 Ok(Term::Group(Group { operator: Operator::Parallel, branches: all, span: *span }))
             }
             other => Err(InvalidEdit(format!(
-                "no second arc can lead to `{other}`: give the whole new request"
+                "no second arc can lead to `{other}`: write the whole new request"
             ))),
         }
     }

@@ -349,8 +349,8 @@ fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names
     });
     let copies = copies.map(str::to_owned);
     let stages = (stages && machine.processors > 1).then(|| {
-        "a stage gets a thread of its own if one thread is busy, and keeps it if more blocks come \
-         through (`--parallel=no`: never)"
+        "a stage gets a thread of its own if one thread is busy, and keeps it if throughput \
+         increases (`--parallel=no`: never)"
             .to_owned()
     });
     let sessions = sessions.then(|| {

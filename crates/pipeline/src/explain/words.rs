@@ -145,8 +145,8 @@ pub(super) fn describe_kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) ->
     let because = ring.reasons_text();
     let program = plan.programs.iter().find(|program| program.has_exit(edge));
     if program.is_some_and(|program| program.attach.redirects) {
-        return "the rings of sockets of AF_XDP, one for each queue: frames stay where the driver \
-                put them"
+        return "the rings of AF_XDP sockets, one for each queue: frames stay where the driver put \
+                them"
             .to_owned();
     }
     let apart = program.map_or(0, |program| program.ring.apart_ns);
@@ -170,9 +170,9 @@ pub(super) fn describe_kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) ->
 pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
     let attach = &program.attach;
     let way = match (attach.own_sockets, attach.side) {
-        (true, _) => "exchanged by the user's own sockets",
-        (false, Side::Received) => "received by",
-        (false, Side::Sent) => "sent by",
+        (true, _) => "packets exchanged by the user's own sockets",
+        (false, Side::Received) => "frames received on",
+        (false, Side::Sent) => "frames sent on",
     };
     let what = match (attach.redirects, attach.only_matching_flows) {
         (true, _) => "takes",
@@ -203,8 +203,8 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
     let how = if attach.redirects { "redirected to a socket" } else { "copied once" };
     let replicas = match program.exits.len() {
         0 => "nothing leaves it".to_owned(),
-        1 => format!("what leaves it is {how}, over one edge"),
-        n => format!("what leaves it is {how}, over {n} edges"),
+        1 => format!("its output is {how}, over one edge"),
+        n => format!("its output is {how}, over {n} edges"),
     };
     let why = match attach.only_matching_flows {
         true => {
@@ -221,10 +221,10 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
     let readable = if attach.redirects {
         ""
     } else {
-        "; a word in memory opens what leaves a filter to readers"
+        "; a switch in memory enables readers of a filter's output"
     };
     format!(
-        "program in the kernel: {what} what is {way}{interface}{netns}, {steps}{sent}; \
+        "program in the kernel: {what} the {way}{interface}{netns}, {steps}{sent}; \
          {replicas}{written}; blocks that a twin is unsure of are decided in {}{readable}{why}",
         readers.join(", ")
     )

@@ -75,7 +75,7 @@ fn read_value(word: &str, span: Span) -> Result<Value, Box<Diagnostic>> {
         return Err(Box::new(mistake));
     }
     if word == "all" {
-        let mistake = Diagnostic::error(span, "`all` stands alone")
+        let mistake = Diagnostic::error(span, "`all` cannot be combined")
             .why("it passes everything, class 0 included")
             .hint("write `|all`");
         return Err(Box::new(mistake));
@@ -98,7 +98,7 @@ fn read_value(word: &str, span: Span) -> Result<Value, Box<Diagnostic>> {
 }
 
 fn invalid_class(word: &str, span: Span) -> Diagnostic {
-    let mistake = Diagnostic::error(span, format!("`{}` is no class", truncate_word(word)))
+    let mistake = Diagnostic::error(span, format!("`{}` is not a class", truncate_word(word)))
         .why("a class is a number, a small-letter name, or a range of them");
     if let Some((low, high)) = word.split_once('-') {
         let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

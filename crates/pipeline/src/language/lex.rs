@@ -300,12 +300,12 @@ fn is_typographic(c: char) -> bool {
 fn strange_character(at: usize, c: char) -> Diagnostic {
     let span = Span::new(at, at + c.len_utf8());
     if is_typographic(c) {
-        return Diagnostic::error(span, format!("`{c}` is no quote"))
+        return Diagnostic::error(span, format!("`{c}` is not a quote"))
             .why("texts are quoted by \"…\" or '…'")
             .hint("write \" or '");
     }
     let code = u32::from(c);
-    Diagnostic::error(span, format!("the character U+{code:04X} is no white space"))
+    Diagnostic::error(span, format!("the character U+{code:04X} is not white space"))
         .why("words are separated by spaces, tabs and line breaks")
         .hint("write a space, or quote the word")
 }

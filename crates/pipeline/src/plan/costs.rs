@@ -287,7 +287,7 @@ impl Costs {
         }
         let mut costs = Self { version: COSTS_VERSION, ..Self::default() };
         for (number, line) in lines.enumerate() {
-            costs.parse_line(line).ok_or_else(|| format!("line {} says nothing", number + 2))?;
+            costs.parse_line(line).ok_or_else(|| format!("line {} is malformed", number + 2))?;
         }
         Ok(costs)
     }

@@ -76,7 +76,7 @@ pub(super) fn check_request_independence(term: &FilterTerm) -> Result<(), Unshar
     }
     if term.mark.is_some() {
         return Err(UnsharedReason(format!(
-            "`{name}` has a name by which the request uses it again"
+            "`{name}` has a mark by which the request uses it again"
         )));
     }
     let own = |argument: &&Argument| {

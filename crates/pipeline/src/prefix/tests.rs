@@ -120,9 +120,9 @@ fn o6_prefix_with_quotes_is_quoted_in_derived_requests() {
 #[test]
 fn o6_prefix_that_differs_between_requests_stays_private() {
     let cases = [
-        ("replay a.pcap | tcp | count", "`replay a.pcap` is no single interface"),
-        ("rx a + rx b | tcp | count", "`rx a + rx b` is no single interface"),
-        ("(rx a ++ rx b) | tcp | count", "is no single interface"),
+        ("replay a.pcap | tcp | count", "`replay a.pcap` is not a single interface"),
+        ("rx a + rx b | tcp | count", "`rx a + rx b` is not a single interface"),
+        ("(rx a ++ rx b) | tcp | count", "is not a single interface"),
         ("rx lo take | tcp | count", "it takes frames from the host"),
         ("rx lo | tcp", "nothing follows it"),
         ("rx lo | udp | count", "no `tcp` follows the interface in it"),
@@ -130,10 +130,10 @@ fn o6_prefix_that_differs_between_requests_stays_private() {
         ("rx lo | ratelimit 5 | tcp | count", "`ratelimit` before `tcp` has private state"),
         ("rx lo | tcp@thread1 | count", "`tcp` is pinned"),
         ("rx lo | tcp state=web | count", "`tcp` has `state=`"),
-        ("rx lo | tcp --name=T | count", "`tcp` has a name"),
+        ("rx lo | tcp --name=T | count", "`tcp` has a mark"),
         ("rx lo | tcp |all count", "the next pipe also passes blocks outside of connections"),
         ("rx lo | tcp |!80 count", "the next pipe also passes blocks outside of connections"),
-        ("--latency=1ms rx lo | tcp | count", "`--latency` is about the whole request"),
+        ("--latency=1ms rx lo | tcp | count", "`--latency` applies to the whole request"),
         ("rx lo | tcp | count; rx lo | count", "it is not one pipeline"),
     ];
     for (text, why) in cases {

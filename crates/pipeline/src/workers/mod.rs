@@ -115,7 +115,7 @@ fn check_source(
         return Err(WorkerObstacle(why.to_owned(), WorkerRule::DEFAULT_HINT.to_owned()));
     }
     if takes.is_some_and(|attach| attach.redirects || attach.only_matching_flows) {
-        let why = "the first process that takes a packet deprives the others";
+        let why = "a packet that one process takes is missing in the others";
         let hint = "observe them (leave `take` out), or leave `--engines` out";
         return Err(WorkerObstacle(why.to_owned(), hint.to_owned()));
     }

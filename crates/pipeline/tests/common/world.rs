@@ -161,7 +161,7 @@ const LOG: Description = description("log", FilterKind::Sink, Forms::ANY, Output
 fn reject_expression(arguments: &Arguments) -> Result<Filter, Mistake> {
     let text = arguments.text("expression").unwrap_or_default();
     let mut mistake =
-        Mistake::new("expression", "`nonsense` is no expression").hint("for instance `tcp`");
+        Mistake::new("expression", "`nonsense` is not an expression").hint("for instance `tcp`");
     mistake.range = text.find("nonsense").map(|at| at..at + 8);
     Err(mistake)
 }

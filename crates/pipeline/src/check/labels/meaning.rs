@@ -156,7 +156,7 @@ impl<'c> ArcClassifiers<'c> {
                     return Some((*number, *number));
                 }
                 if !self.unknown {
-                    let what = format!("`{value}` is no class of {}", self.classifier_names());
+                    let what = format!("`{value}` is not a class of {}", self.classifier_names());
                     mistakes.push(Diagnostic::error(*span, what).why(self.bounds_text()));
                 }
                 None
@@ -194,7 +194,7 @@ impl<'c> ArcClassifiers<'c> {
             }
             (Some((one, _)), Some(other)) => {
                 let what = format!(
-                    "`{}` is a class of `{one}`, and not of `{other}`",
+                    "`{}` is a class of `{one}`, but not of `{other}`",
                     truncate_word(text)
                 );
                 Diagnostic::error(name.span, what)
@@ -209,7 +209,8 @@ impl<'c> ArcClassifiers<'c> {
 
     fn unknown_name(&self, name: &str, span: Span) -> Diagnostic {
         let names = || self.classifiers.iter().flat_map(Classifier::label_names);
-        let what = format!("`{}` is no class of {}", truncate_word(name), self.classifier_names());
+        let what =
+            format!("`{}` is not a class of {}", truncate_word(name), self.classifier_names());
         let mut mistake = Diagnostic::error(span, what);
         if names().next().is_none() {
             mistake = mistake.why(self.bounds_text());

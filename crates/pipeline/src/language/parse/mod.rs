@@ -269,7 +269,7 @@ impl Parser<'_> {
 
     fn report_depth(&mut self) {
         let what = format!("parentheses and negations are deeper than {DEPTH_MAX} here");
-        self.report(self.span(), what, "what is inside is not read");
+        self.report(self.span(), what, "its contents are ignored");
     }
 
     /// Skips an unmatched `)`, and reports it unless it matches a parenthesis that was open at a

@@ -31,7 +31,7 @@ impl Parser<'_> {
                 span: Span::new(span.start, span.start + 2 + key.len()),
             };
             if !is_key(&key.text) {
-                let what = format!("`{}` is no option", truncate_word(&word));
+                let what = format!("`{}` is not an option", truncate_word(&word));
                 self.report(span, what, "options are `--key=value` or `--key`");
                 continue;
             }
@@ -155,7 +155,7 @@ impl Parser<'_> {
             }
             let what = match mark {
                 "" => "`--name=` needs a name".to_owned(),
-                mark => format!("`{}` is no mark", truncate_word(mark)),
+                mark => format!("`{}` is not a mark", truncate_word(mark)),
             };
             self.report(
                 span,
@@ -278,9 +278,12 @@ impl Parser<'_> {
                 let whole = self.text.get(left.span.start..span.end).unwrap_or_default();
                 let left = self.text.get(left.span.start..left.span.end).unwrap_or_default();
                 let (symbol, left) = (symbol.symbol(), truncate_word(left));
-                return Diagnostic::error(span, format!("`{}` is no filter", truncate_word(word)))
-                    .why(format!("`{symbol}` ends the word `{left}`"))
-                    .hint(format!("quote the file name: `\"{}\"`", truncate_word(whole)));
+                return Diagnostic::error(
+                    span,
+                    format!("`{}` is not a filter", truncate_word(word)),
+                )
+                .why(format!("`{symbol}` ends the word `{left}`"))
+                .hint(format!("quote the file name: `\"{}\"`", truncate_word(whole)));
             }
         }
         let class = word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ','))
@@ -339,7 +342,7 @@ fn misplaced_option_error(word: &str, span: Span) -> Diagnostic {
 }
 
 fn invalid_parameter_error(word: &str, key: &str, span: Span) -> Diagnostic {
-    let mistake = Diagnostic::error(span, format!("`{}` is no parameter", truncate_word(word)));
+    let mistake = Diagnostic::error(span, format!("`{}` is not a parameter", truncate_word(word)));
     match key {
         "" => mistake
             .why("parameters are `key=value` without white space around `=`")

@@ -26,7 +26,7 @@ impl Parser<'_> {
         let mistake = match (before.kind, here) {
             (TokenKind::Pipe, TokenKind::Pipe) => {
                 let hint = match self.tokens[self.at].glued {
-                    true => "`||` is no operator; for one or the other write `++`",
+                    true => "`||` is not an operator; for one or the other write `++`",
                     false => "",
                 };
                 error_between_pipes(span).hint(hint)
