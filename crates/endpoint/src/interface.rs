@@ -96,7 +96,7 @@ pub(crate) fn find_only_interface(call: &'static str) -> Result<(Interface, Link
         several => {
             let names: Vec<&str> = several.iter().map(|one| one.name.as_str()).collect();
             let why = format!("several are up: {}", names.join(", "));
-            Err(Failure::new(call, TARGET, why).hint("name the one that is meant"))
+            Err(Failure::new(call, TARGET, why).hint("name one of them"))
         }
     }
 }
@@ -106,7 +106,7 @@ fn with_link_type(call: &'static str, found: &Interface) -> Result<(Interface, L
     match filter::general::bpf::link_type(found.hatype) {
         Some(link) => Ok((found.clone(), link)),
         None => {
-            let why = format!("frames of its kind (ARPHRD {}) are not known here", found.hatype);
+            let why = format!("frames of its type (ARPHRD {}) are not supported", found.hatype);
             Err(Failure::new(call, &found.name, why))
         }
     }
@@ -117,7 +117,7 @@ fn with_link_type(call: &'static str, found: &Interface) -> Result<(Interface, L
 pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Option<String> {
     let now = links.by_index(index).ok()?;
     let same = now.name == name || now.alternative.iter().any(|other| other == name);
-    (!same).then(|| format!("{name} is called {} now", now.name))
+    (!same).then(|| format!("{name} is now called {}", now.name))
 }
 
 /// Explains why `rx` or `tx` with these arguments captures only one direction of connections: the
@@ -148,7 +148,10 @@ pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<Str
     let own = |(index, _): &&(u32, _)| one.as_ref().is_none_or(|one| one.index == *index);
     let (_, address) = addresses.iter().find(own)?;
     let place = interface.map_or_else(|| "this host".to_owned(), str::to_owned);
-    Some(format!("{place} has the address {address}, and `{}` gives only what {side}", source.name))
+    Some(format!(
+        "{place} has the address {address}, and `{}` observes only what {side}",
+        source.name
+    ))
 }
 
 /// Converts an error from a packet socket into a failure. The caller must add the remedy for a

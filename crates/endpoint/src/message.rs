@@ -45,7 +45,7 @@ pub fn sent_entry(block: &Block<'_>) -> Entry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageDefect {
     /// The message is shorter than an entry.
-    #[error("it is shorter than its head")]
+    #[error("it is shorter than its header")]
     Short,
     /// The view exceeds the frame.
     #[error("its view is outside its frame")]
@@ -54,25 +54,25 @@ pub enum MessageDefect {
     #[error("one of its layers begins outside of its frame")]
     Layer,
     /// No block may have this class.
-    #[error("it has a class that no block may have")]
+    #[error("it has an invalid class")]
     Class,
     /// Undefined flags are set.
-    #[error("it has flags that do not exist")]
+    #[error("it has undefined flags")]
     Flags,
     /// No source of the path has this origin.
-    #[error("it names a source that the path does not have")]
+    #[error("it names an unknown source")]
     Origin,
     /// The captured length differs from the length of the frame, or exceeds the length on the wire.
     #[error("it is longer than its frame was on the wire")]
     Length,
     /// The message is neither a block nor an expected record.
-    #[error("it is nothing that is said")]
+    #[error("it is neither a block nor an expected record")]
     StateRecord,
     /// The filter state in the message is invalid.
-    #[error("nothing that a filter can know")]
+    #[error("it is not a valid state of a filter")]
     State,
     /// The message adds more state or held blocks than a filter may have.
-    #[error("more than a filter may keep")]
+    #[error("it exceeds what a filter may hold")]
     TooMuch,
 }
 

@@ -205,7 +205,7 @@ impl Sink for NamedSink {
         let done = format!("written for the readers of {}", self.address);
         let mut report = rows.with_delivered(self.written.blocks, "block", done);
         if self.overwrites && self.written.blocks > 0 {
-            report.remarks.push("slow readers are told what they lost to overwriting".to_owned());
+            report.remarks.push("slow readers are notified of overwritten blocks".to_owned());
         }
         Ok(report)
     }

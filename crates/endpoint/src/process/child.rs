@@ -79,8 +79,8 @@ impl fmt::Display for ProcessFailure {
         }
         write!(f, "the program {:?} {}", self.command, self.ended)?;
         match self.ended {
-            ProcessEnd::Status(126) => f.write_str(": the shell may not run it"),
-            ProcessEnd::Status(127) => f.write_str(": the shell did not find it"),
+            ProcessEnd::Status(126) => f.write_str(": the shell cannot execute it"),
+            ProcessEnd::Status(127) => f.write_str(": the shell did not find the command"),
             _ => Ok(()),
         }
     }

@@ -68,7 +68,7 @@ input for 5 s, or is suspended for 5 s, is killed, and the path fails.",
         "the command for the shell, in quotes",
     )],
     classes: Classes::YesNo,
-    state: StateFacts::pinned("the state of the program is its own"),
+    state: StateFacts::pinned("its state is inside the program"),
     ..Description::EMPTY
 };
 
@@ -94,7 +94,7 @@ fn check_command(command: &str) -> Option<Mistake> {
     }
     command
         .contains('\0')
-        .then(|| Mistake::new("command", "the command contains a byte 0".to_owned()))
+        .then(|| Mistake::new("command", "the command contains a NUL byte".to_owned()))
 }
 
 /// Minimum descriptor number for the counter of dbuf ids, higher than the numbers that programs

@@ -117,8 +117,8 @@ fn failed_program_is_reported_with_command_and_status() {
         (
             "exec /no/such/program 2>&-",
             ProcessEnd::Status(127),
-            "the program \"exec /no/such/program 2>&-\" ended with status 127: \
-             the shell did not find it",
+            "the program \"exec /no/such/program 2>&-\" ended with status 127: the shell did not \
+             find the command",
         ),
         (
             "kill -9 $$",

@@ -129,14 +129,14 @@ fn join_ring(prefix: &str, interface: Option<PrefixInterface>) -> Result<Input, 
             Err(error) => return Err(wrong(&error)),
         }
         let Some(starter) = STARTER.get() else {
-            let failure = wrong(&"no process runs it, and this program starts none");
-            return Err(failure.hint("start one by `streamline run`"));
+            let failure = wrong(&"no process runs it, and this program cannot start one");
+            return Err(failure.hint("start one with `streamline run`"));
         };
         if let Started::Ended(why) = starter(prefix)? {
             message = why;
         }
     }
-    Err(wrong(&if message.is_empty() { "its process ends at once" } else { message.trim() }))
+    Err(wrong(&if message.is_empty() { "its process exits immediately" } else { message.trim() }))
 }
 
 /// Returns true if a process of this user runs this shared prefix.

@@ -276,7 +276,7 @@ impl Shared {
         self.writer_exits += 1;
         self.silent_exits += 1;
         if self.silent_exits > SILENT_EXITS_MAX {
-            return Err(failed(&"its process ends at once, each time that it is started"));
+            return Err(failed(&"its process exits immediately each time it is started"));
         }
         let (prefix, interface) = (self.prefix.clone(), self.interface);
         let thread = std::thread::Builder::new().name("rejoin".to_owned());
@@ -299,7 +299,8 @@ impl Shared {
         let Some(thread) = self.rejoin.take_if(|thread| thread.is_finished()) else {
             return Ok(false);
         };
-        let ended = || Failure::new("share", &*self.prefix, "the search for it ended");
+        let ended =
+            || Failure::new("share", &*self.prefix, "the thread that searches for it has ended");
         let input = thread.join().map_err(|_| ended())??;
         self.next = input.writer_counts().blocks;
         self.lost_at_join = input.lost_before();
@@ -322,20 +323,20 @@ impl Shared {
         if self.unbegun > 0 {
             remark += &format!(
                 "; {} blocks were of {what}s that had begun before this request joined, and were \
-                 not given",
+                 left out",
                 self.unbegun
             );
         }
         if self.untaken > 0 {
-            remark += &format!("; {} blocks were of classes that no arc takes", self.untaken);
+            remark += &format!("; {} blocks were of classes that no arc selects", self.untaken);
         }
         if self.sessions.torn > 0 {
             remark += &format!("; {} times it was too slow for a {what}", self.sessions.torn);
         }
         if self.writer_exits > 0 {
             remark += &format!(
-                "; its process ended {} times and was replaced, and what arrived in between is \
-                 missing",
+                "; its process ended {} times and was replaced, and the data that arrived in \
+                 between is missing",
                 self.writer_exits
             );
         }

@@ -172,7 +172,7 @@ fn compile_trigger(expression: &str, given: &Arguments) -> Result<bpf::Matcher, 
         Failure::new(
             "freeze when",
             format!("`{expression}`"),
-            format!("it is no filter: {mistake}"),
+            format!("it is not a valid expression: {mistake}"),
         )
     })
 }
@@ -530,7 +530,7 @@ mod tests {
         assert_eq!(captured_seconds(&path), [6, 7]);
         let given = checked_arguments(&FREEZE, &[("into", &path), ("when", "tcp prt 5")]);
         let failure = expect_failure(open(&sink_opening(&given, &[]))).to_string();
-        assert!(failure.contains("`tcp prt 5`: it is no filter"), "{failure}");
+        assert!(failure.contains("`tcp prt 5`: it is not a valid expression"), "{failure}");
         let given = checked_arguments(&FREEZE, &[("into", &dir.path("no/such.pcap"))]);
         assert!(
             expect_failure(open(&sink_opening(&given, &[]))).to_string().contains("its directory")

@@ -185,7 +185,7 @@ impl Out {
                 return Ok(out);
             }
         }
-        Err(Failure::new("open", path, "other requests replace it again and again"))
+        Err(Failure::new("open", path, "other requests keep replacing it"))
     }
 
     fn from_file(file: File, target: String) -> Self {
@@ -244,7 +244,7 @@ impl Out {
         if self.will_replace_old() {
             report
                 .remarks
-                .push(format!("{} stays as it was: nothing came to replace it", self.target));
+                .push(format!("{} was left unchanged: no data arrived to replace it", self.target));
         }
         report
     }

@@ -167,7 +167,7 @@ impl Feed {
             return Ok(FillOutcome::Full);
         }
         let why = format!(
-            "a record of {min} bytes came, and the buffers of this path hold {} bytes at most",
+            "a record of {min} bytes arrived, and the buffers of this path hold {} bytes at most",
             pool.block_max()
         );
         Err(Failure::new("read", self.input.target(), why).hint("give the path larger buffers"))

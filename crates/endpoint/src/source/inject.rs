@@ -161,7 +161,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     };
     let mut queue = lock(&shared.queue);
     if queue.bytes_max > 0 {
-        let why = "another path has it as its source";
+        let why = "another path already uses it as its source";
         return Err(Failure::new("open", format!("injector {name}"), why));
     }
     queue.bytes_max = opening.arguments.number("queue").unwrap_or_default();

@@ -320,7 +320,7 @@ fn guess_format(first: &[u8]) -> Option<&'static str> {
         return Some(kind);
     }
     let is_text = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~' | 0x80..);
-    first.iter().all(is_text).then_some("a text: `read` reads the bytes or lines of any file")
+    first.iter().all(is_text).then_some("text: `read` reads the bytes or lines of any file")
 }
 
 #[cfg(test)]

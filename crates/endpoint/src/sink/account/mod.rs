@@ -255,8 +255,8 @@ impl BlockFormatter for Account {
         let mut report = out.report(rows, "line");
         if self.cut_short > 0 {
             report.remarks.push(format!(
-                "flows cut short, because more than `flows=` were known: {}; their lines say \
-                 `full`",
+                "flows cut short, because the table of `flows=` entries was full: {}; their lines \
+                 contain `full`",
                 self.cut_short
             ));
         }

@@ -64,7 +64,7 @@ impl Directory {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let hint = "make the directory around it first, with mkdir -p";
+                let hint = "create its parent directory first, with mkdir -p";
                 return Err(io_failure("make", path, &error).hint(hint));
             }
             Err(error) => return Err(io_failure("make", path, &error)),
@@ -94,7 +94,7 @@ impl Directory {
             let failure = io_failure("open", path, &errno.into());
             // A missing directory has been created, so this is a dangling link.
             match errno {
-                Errno::NOENT => failure.hint("it is a link to a directory that is not there"),
+                Errno::NOENT => failure.hint("it is a link to a directory that does not exist"),
                 _ => failure,
             }
         })?;

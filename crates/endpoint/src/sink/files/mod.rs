@@ -131,7 +131,7 @@ impl Files {
     fn new(opening: &Opening<'_>) -> Result<Self, Failure> {
         let text = |name| opening.arguments.text(name);
         if text("dir").is_some_and(is_standard_output) {
-            let why = "it is no directory for several files";
+            let why = "several files need a directory";
             let hint = "name a directory, or use `print`, `json` or `pcap`";
             return Err(Failure::new("write", "standard output", why).hint(hint));
         }

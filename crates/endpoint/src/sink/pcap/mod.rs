@@ -185,7 +185,7 @@ impl Pcap {
 
 /// Creates the failure for a frame of another link type.
 fn link_type_failure(target: &str, first: LinkType, second: LinkType) -> Failure {
-    let problem = format!("it holds frames of link type {first}, and one of {second} came");
+    let problem = format!("it contains frames of link type {first}, and one of {second} arrived");
     Failure::new("write", target, problem).hint("write each source into a file of its own")
 }
 
@@ -257,7 +257,7 @@ pub(crate) mod tests {
         sink.on_idle().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"yesterday");
         let report = sink.finish().unwrap();
-        assert!(report.remarks[0].contains("stays as it was"), "{report:?}");
+        assert!(report.remarks[0].contains("was left unchanged"), "{report:?}");
         assert_eq!(std::fs::read(&path).unwrap(), b"yesterday");
         drop(sink);
         let mut sink = pcap_sink(&path).unwrap();
@@ -287,7 +287,7 @@ pub(crate) mod tests {
         let cooked = block_over(Marks::frame(276, 2, 2), b"ab");
         let failure =
             sink.consume(&batch_of(&[frame_block(b"first"), cooked]), 0).unwrap_err().to_string();
-        let expected = "it holds frames of link type EN10MB, and one of LINUX_SLL2 came; \
+        let expected = "it contains frames of link type EN10MB, and one of LINUX_SLL2 arrived; \
                         write each source into a file of its own";
         assert_eq!(failure, format!("cannot write {path}: {expected}"));
         assert_eq!(sink.amount_written(), Some(Amount { blocks: 1, bytes: 5 }));

@@ -41,8 +41,8 @@ impl TxDevice {
         let name = arguments.text("interface").unwrap_or_default();
         let qdisc = if queued { Qdisc::Through } else { Qdisc::Bypass };
         if by == "xdp" && qdisc == Qdisc::Through {
-            let why = "AF_XDP knows no queue of what the host sends";
-            return Err(Failure::new(CALL_SEND, name, why).hint("with `by=xdp` goes `qdisc=no`"));
+            let why = "AF_XDP bypasses the queueing discipline";
+            return Err(Failure::new(CALL_SEND, name, why).hint("write `qdisc=no` with `by=xdp`"));
         }
         interface::run_in_namespace(arguments.text("netns"), || {
             let failed = |error| interface::socket_failure(CALL_SEND, name, &error);

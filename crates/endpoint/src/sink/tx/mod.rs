@@ -159,7 +159,7 @@ pub(super) fn open_on_device(
     let device = TxDevice::open(opening, transmission)?;
     if !frames && device.link != LinkType::RAW {
         let why = "it sends frames, but its input is packets without a link layer";
-        let hint = "take out the filter that looks into the frames, or send into a tunnel";
+        let hint = "remove the filter that leaves packets, or send into a tunnel";
         return Err(Failure::new("send through", name, why).hint(hint));
     }
     Ok(Box::new(Tx::new(device, frames)))

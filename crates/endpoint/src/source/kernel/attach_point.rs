@@ -31,7 +31,7 @@ pub const PROGRAM_NAME: &str = "streamline";
 const CALL_WATCH: &str = "watch";
 const EINVAL: i32 = 22;
 /// Failure text for a device that has no XDP transmit function, or whose peer is not ready.
-const NO_XDP_TRANSMIT: &str = "takes no frames from programs of XDP now";
+const NO_XDP_TRANSMIT: &str = "does not currently accept frames from XDP programs";
 /// Failure text for a kernel that does not report the XDP features of devices.
 const NEEDS_FEATURES: &str = "the kernel reports XDP transmission of an interface only from Linux \
                               6.3 on";
@@ -245,7 +245,6 @@ fn anchor_after_own_programs(index: u32) -> Anchor {
 
 /// Fails unless an interface has Ethernet frames.
 fn check_ethernet(name: &str, link: LinkType) -> Result<(), AttachError> {
-    let unsupported =
-        || AttachError::Unsupported(format!("frames of {name} are not those of Ethernet"));
+    let unsupported = || AttachError::Unsupported(format!("{name} does not carry Ethernet frames"));
     (link == LinkType::ETHERNET).then_some(()).ok_or_else(unsupported)
 }

@@ -115,7 +115,7 @@ fn record_longer_than_segment_fails_with_its_length() {
         produce_all(&mut *replay_source(&path, "max").unwrap(), &mut small_segment_pool(1 << 12));
     assert_eq!(block_lengths(&emitted), [5]);
     let why = expect_failure(end).to_string();
-    assert!(why.contains("a record of 5016 bytes came"), "{why}");
+    assert!(why.contains("a record of 5016 bytes arrived"), "{why}");
     assert!(why.contains("hold 4096 bytes at most"), "{why}");
 }
 
@@ -204,7 +204,7 @@ fn non_captures_fail_at_open_with_reason() {
     assert_eq!(
         failure_of(b"GET / HTTP/1.1\r\n"),
         "cannot read x: not a capture: it begins with 47 45 54 20, which is neither pcap nor \
-         pcapng; it looks like a text: `read` reads the bytes or lines of any file"
+         pcapng; it looks like text: `read` reads the bytes or lines of any file"
     );
     assert!(failure_of(b"\x1f\x8b\x08\0\0").ends_with("`zcat FILE | streamline 'replay - | …'`"));
     assert!(failure_of(b"\x7fELF\x02\x01\x01\0").ends_with("it looks like a program"));

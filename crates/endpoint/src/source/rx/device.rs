@@ -107,8 +107,8 @@ impl RxDevice {
 }
 
 /// Remark for a kernel that lacks the memory for the entire filter.
-const UNFILTERED_REMARK: &str = "the filter behind is too long for the kernel here \
-                          (net.core.optmem_max): every frame came into the ring";
+const UNFILTERED_REMARK: &str = "the next filter is too long for the kernel here \
+                                 (net.core.optmem_max): every frame entered the ring";
 
 /// Current state of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -201,19 +201,19 @@ fn sent_direction(arguments: &Arguments) -> Direction {
 
 /// Failure text for `own=yes` in combination with an interface.
 const OWN_WITH_INTERFACE: &str =
-    "`own=yes` is about sockets, whichever interface their packets take: leave the interface out";
+    "`own=yes` observes sockets, whichever interface their packets use: leave the interface out";
 /// Failure text for `own=yes` in combination with `take`.
-const OWN_NOT_TAKEN: &str = "what your own sockets exchange is watched, not taken";
+const OWN_NOT_TAKEN: &str = "packets of your own sockets can be observed, not taken";
 /// Failure text for `own=yes` in combination with `promisc`.
 const OWN_WITH_PROMISC: &str =
-    "`promisc` is about frames for other hosts, and `own=yes` about yours";
+    "`promisc` selects frames for other hosts, and `own=yes` those of your own sockets";
 
 /// Creates the failure for `own=yes` if no kernel program is used: no packet socket can observe the
 /// sockets of one user.
 fn own_unsupported_failure(arguments: &Arguments) -> Failure {
     let why = attach_target(arguments, Side::Received).err();
-    let why = why.unwrap_or_else(|| "only a program in the kernel sees what they exchange".into());
-    Failure::new("give", "what your own sockets exchange", why)
+    let why = why.unwrap_or_else(|| "only a program in the kernel sees them".into());
+    Failure::new("observe", "packets of your own sockets", why)
 }
 
 /// Returns the attach point at which a kernel program receives the same frames as the source: tc
@@ -229,16 +229,17 @@ fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
             _ => Ok(Attach { netns, own_sockets: true, ..Attach::observing("") }),
         };
     }
-    let interface = arguments.text("interface").ok_or("a program is attached to one interface")?;
+    let interface =
+        arguments.text("interface").ok_or("a program is attached to a single interface")?;
     if side == Side::Sent && !arguments.flag("loopback") {
-        return Err("a packet socket leaves the loopback interface out".to_owned());
+        return Err("only a packet socket can leave the loopback interface out".to_owned());
     }
     if arguments.flag("both") {
-        return Err("what goes both ways is in order at a packet socket alone".to_owned());
+        return Err("only a packet socket receives both directions in order".to_owned());
     }
     let takes = arguments.text("how") == Some("take");
     if arguments.flag("promisc") && !takes {
-        return Err("a packet socket asks for frames for other hosts".to_owned());
+        return Err("only a packet socket can request frames for other hosts".to_owned());
     }
     let flows = flows::selects_flows(arguments);
     let takes = takes && !flows;
@@ -274,8 +275,7 @@ fn check_expression(arguments: &Arguments) -> Option<Mistake> {
 /// withhold frames.
 fn expression_unsupported_failure(arguments: &Arguments) -> Failure {
     let why = attach_target(arguments, Side::Received).err();
-    let why =
-        why.unwrap_or_else(|| "only a program in the kernel takes some frames of many".into());
+    let why = why.unwrap_or_else(|| "only a program in the kernel can take selected frames".into());
     let interface = arguments.text("interface").unwrap_or("all interfaces");
     Failure::new("take from", interface, why)
 }

@@ -209,10 +209,10 @@ impl TakeDevice {
             all.push("its driver has no XDP: the kernel copies each frame twice".to_owned());
         }
         if passed > 0 {
-            all.push(format!("{passed} frames of queues that came later went to the host"));
+            all.push(format!("{passed} frames of queues that were added later went to the host"));
         }
         if self.link.info().is_ok_and(|info| info.target == LinkTarget::Xdp(0)) {
-            all.push("the program was taken away from the interface".to_owned());
+            all.push("the program was removed from the interface".to_owned());
         }
         (!all.is_empty()).then(|| all.join("; "))
     }
@@ -314,7 +314,7 @@ fn open_promiscuous(index: u32) -> sys::Result<PacketSocket> {
 /// Fails if the interface has no Ethernet frames or already has an XDP program.
 fn check_redirectable(found: &Interface, link: LinkType, name: &str) -> Result<(), Failure> {
     if link != LinkType::ETHERNET {
-        let why = "its frames have no Ethernet header, and XDP sees no others";
+        let why = "its frames have no Ethernet header, which XDP requires";
         let hint = "`rx` without `take` watches it";
         return Err(Failure::new(CALL_TAKE, name, why).hint(hint));
     }
@@ -353,7 +353,7 @@ fn already_attached_failure(name: &str, found: &Interface) -> Failure {
     let programs = sys::bpf::programs().unwrap_or_default();
     let named = programs.iter().find(|(id, name)| *id == number && !name.is_empty());
     let who = named.map_or_else(String::new, |(_, name)| format!(" `{name}`"));
-    let why = format!("the XDP program{who} (number {number}) is there, and is kept");
+    let why = format!("the XDP program{who} (number {number}) is already attached there");
     Failure::new(CALL_TAKE, name, why).hint(
         "end the program that put it there, or `ip link set dev … xdp off`; `rx` without `take` \
          watches beside it",
@@ -378,7 +378,7 @@ fn system_failure(name: &str, error: &sys::Error) -> Failure {
         ("socket", EAFNOSUPPORT) => refusal("this kernel has no AF_XDP")
             .hint("taking needs a kernel with CONFIG_XDP_SOCKETS; `rx` without `take` watches"),
         ("socket", EPERM | EACCES) => {
-            let failure = refusal("the kernel refuses a socket of AF_XDP");
+            let failure = refusal("the kernel refuses an AF_XDP socket");
             Failure { missing_capability: Some(Capabilities::NET_RAW), ..failure }
         }
         ("bpf", EPERM | EACCES) => Failure {
@@ -386,9 +386,9 @@ fn system_failure(name: &str, error: &sys::Error) -> Failure {
             ..refusal("the kernel refuses the program")
         },
         (_, ENOBUFS) => refusal("the memory cannot be locked")
-            .hint("raise the limit of locked memory (`ulimit -l`), or give CAP_IPC_LOCK"),
-        ("bind", EBUSY) => refusal("another socket of AF_XDP has its queue")
-            .hint("end the program that takes from it already"),
+            .hint("raise the limit of locked memory (`ulimit -l`), or grant CAP_IPC_LOCK"),
+        ("bind", EBUSY) => refusal("another AF_XDP socket uses its queue")
+            .hint("end the program that already takes frames from it"),
         _ => refusal(&format!("{} on {}", error.call, error.target)),
     }
 }

@@ -90,10 +90,15 @@ impl TakeSource {
         let arguments = opening.arguments;
         let Some(interface) = arguments.text("interface") else {
             let hint = "name the interface: `rx eth0 take`";
-            return Err(Failure::new("take from", "all interfaces", "one is taken from").hint(hint));
+            return Err(Failure::new(
+                "take from",
+                "all interfaces",
+                "frames are taken from one interface at a time",
+            )
+            .hint(hint));
         };
         if arguments.flag("both") {
-            let why = "what the host sends cannot be taken from it";
+            let why = "frames that the host sends cannot be taken";
             let hint = "leave `both=yes` or `take` out";
             return Err(Failure::new("take from", interface, why).hint(hint));
         }
@@ -267,7 +272,7 @@ impl TakeSource {
         let arrived =
             located.and_then(|(slot, at)| Some((intake.pool.draft_arrived_at(slot)?, at)));
         let Some((mut draft, at)) = arrived else {
-            return Err(self.broken_failure("a frame came that is here already"));
+            return Err(self.broken_failure("a frame arrived a second time"));
         };
         let end = at + piece.length as usize;
         let first = self.reassembly.bytes.is_empty();
