@@ -36,6 +36,6 @@ fn v10_recorded_live_path_replays_identically() {
     let refused = refused.current_dir(ran.path("")).output().expect("it runs");
     let stderr = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("kernel: a record is to hold what"), "{stderr}");
+    assert!(stderr.contains("kernel: a record must contain the"), "{stderr}");
     assert!(!ran.path("k.pcapng").exists());
 }

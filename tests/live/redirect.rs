@@ -134,7 +134,7 @@ fn redirect_with_take_leaves_no_frame_for_the_host() {
     // thread.
     let (_, ran) = run_redirecting(&line, &text, true, &frames);
     assert_eq!(filter_entry(&ran, "redirect")["space"], "thread0", "{}", ran.err);
-    assert!(ran.err.contains("takes no frames from programs of XDP now"), "{}", ran.err);
+    assert!(ran.err.contains("does not currently accept frames from XDP programs"), "{}", ran.err);
     assert_eq!(filter_entry(&ran, "udp")["space"], "kernel", "{}", ran.err);
     // With receive offload the far end takes them up.
     line.far.run_program("ethtool", &format!("-K {FAR_DEVICE} gro on"));

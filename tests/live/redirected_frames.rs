@@ -332,7 +332,7 @@ fn refused_interfaces_are_reported() {
     let all = refused("rx how=take | count");
     assert!(all.contains("rx eth0 take"), "{all}");
     let both = refused(&format!("rx {SERVER_DEVICE} take both=yes | count"));
-    assert!(both.contains("what the host sends cannot be taken"), "{both}");
+    assert!(both.contains("frames that the host sends cannot be taken"), "{both}");
     let none = refused("rx eth7 take | count");
     assert!(none.contains("there are lo, server0"), "{none}");
 }

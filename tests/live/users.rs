@@ -337,7 +337,7 @@ fn stopped_daemon_reports_its_counts() {
     fixture.stop();
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
-    assert!(ran.err.contains("was told to end"), "{}", ran.err);
+    assert!(ran.err.contains("has been stopped"), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
 }
 

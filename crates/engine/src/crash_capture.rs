@@ -37,7 +37,7 @@ pub fn write(
     let framed = captured.link != Marks::NO_LINK;
     let (path, mut file) = create(directory, node, if framed { "pcap" } else { "bytes" })?;
     let name = path.to_str().ok_or_else(|| {
-        Failure::new("name", path.to_string_lossy(), "the name of the folder is no UTF-8")
+        Failure::new("name", path.to_string_lossy(), "the name of the directory is not valid UTF-8")
     })?;
     if framed {
         write_capture(captured, name)?;
@@ -66,7 +66,11 @@ fn create(directory: &Path, node: &str, extension: &str) -> Result<(PathBuf, Fil
             Err(error) => return Err(file_failure("make", &path, &error)),
         }
     }
-    Err(Failure::new("make a file in", directory.to_string_lossy(), "too many of them are there"))
+    Err(Failure::new(
+        "make a file in",
+        directory.to_string_lossy(),
+        "too many crash captures exist there",
+    ))
 }
 
 fn file_failure(call: &'static str, path: &Path, error: &std::io::Error) -> Failure {

@@ -204,7 +204,7 @@ fn probe_features() -> Vec<Feature> {
         || Refusal { kind: RefusalKind::Absent, call: "open", why: "not there".to_owned() };
     let types = Feature {
         facility: Facility::Btf,
-        serves: "kernel programs that know the kernel's types",
+        serves: "kernel programs that use the kernel's types",
         outcome: has_kernel_types().then_some(()).ok_or_else(absent),
     };
     tried.chain([types]).collect()

@@ -81,7 +81,7 @@ mod tests {
         fs::remove_file(&path).expect("it is there");
         assert!(KeyFiles.read_key(name).expect_err("none").contains("cannot read the key file"));
         let why = KeyFiles.read_key(folder.to_str().expect("UTF-8")).expect_err("a folder");
-        assert!(why.ends_with("no regular file"), "{why}");
+        assert!(why.ends_with("not a regular file"), "{why}");
         fs::remove_dir(&folder).expect("it is empty");
     }
 }

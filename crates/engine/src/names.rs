@@ -74,7 +74,7 @@ mod tests {
         for registry in [&MachineRegistry::Recorded as &dyn Registry, &MachineRegistry::Untrusted] {
             let (_, mistakes) = pipeline::read_request(text, registry);
             let [mistake] = mistakes.as_slice() else { panic!("{mistakes:?}") };
-            assert!(mistake.what.contains("are not looked up here"), "{}", mistake.what);
+            assert!(mistake.what.contains("are not resolved here"), "{}", mistake.what);
         }
     }
 }

@@ -29,7 +29,7 @@ pub fn parse_since(text: &str) -> Result<TapOrigin, String> {
         return Ok(TapOrigin::Block(block));
     }
     let ago = text.strip_prefix('-').map(explain::parse_time);
-    let usage = || format!("`{text}` is not a place to begin: write -5s, block:100 or oldest");
+    let usage = || format!("`{text}` is not a start position: write -5s, block:100 or oldest");
     ago.and_then(Result::ok).map(TapOrigin::Ago).ok_or_else(usage)
 }
 

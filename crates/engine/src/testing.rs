@@ -154,7 +154,7 @@ impl FilterState for Liar {
             self.deed.perform();
         }
         let blocks = <[u8; 8]>::try_from(moved.bytes.as_slice());
-        let blocks = blocks.map_err(|_| Mistake::new("lie", "that is no number of blocks"))?;
+        let blocks = blocks.map_err(|_| Mistake::new("lie", "that is not a number of blocks"))?;
         self.blocks = u64::from_le_bytes(blocks);
         Ok(())
     }

@@ -183,8 +183,8 @@ fn failed_program_fails_the_path() {
         ),
         (
             "exec \"/no/such/program 2>&-\" | count",
-            "the program \"/no/such/program 2>&-\" ended with status 127: \
-             the shell did not find it",
+            "the program \"/no/such/program 2>&-\" ended with status 127: the shell did not find \
+             the command",
         ),
     ] {
         let outcome = run_request(text, None, StopConditions::default());

@@ -189,12 +189,12 @@ fn b3_filters_of_frames_are_refused_behind_streams_without_frames() {
     }
     assert!(refused >= 9, "{refused}");
     for (text, what, hint) in [
-        ("stream | dport |80 count", "`stream` gives a stream that no frame", "form=frame"),
-        ("stream | sample 3 | tls | tcp", "`tls` gives a stream that no frame", "form=frame"),
-        ("stream | http |get pcap x", "`http` gives a message that no frame", "form=frame"),
+        ("stream | dport |80 count", "`stream` emits a stream that no frame", "form=frame"),
+        ("stream | sample 3 | tls | tcp", "`tls` emits a stream that no frame", "form=frame"),
+        ("stream | http |get pcap x", "`http` emits a message that no frame", "form=frame"),
         ("stream | (dport +* http) | count", "it gets a stream that no", "form=frame"),
         ("stream + rx lo | udp | count", "a stream that no frame carried", "form=frame"),
-        ("stream form=bytes | dport | count", "`stream` gives bytes", "form=frame"),
+        ("stream form=bytes | dport | count", "`stream` emits bytes", "form=frame"),
         ("buffer x link=stream | udp | count", "a stream that no frame", "link=ethernet"),
     ] {
         let messages = mistakes(text);

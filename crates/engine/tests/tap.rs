@@ -195,7 +195,9 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
     let (last, _) = run_while(text, None, |live| {
         let (gone, _, capture) = start_tap(live, None, None);
         drop(capture);
-        wait_until("its reader has gone", || gone.stats().end_reason == Some(TapEnd::ReaderLeft));
+        wait_until("its reader has disconnected", || {
+            gone.stats().end_reason == Some(TapEnd::ReaderLeft)
+        });
         let (owned, _, mut capture) = start_tap(live, None, None);
         assert!(capture.next().is_some());
         drop(owned);

@@ -87,7 +87,7 @@ impl PathObserver {
             )),
             // Either the path is ending or a space was busy. A later reading tries again.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
-            Err(refused) => live.add_adaptation(format!("no sessions move: {refused}")),
+            Err(refused) => live.add_adaptation(format!("no sessions were moved: {refused}")),
         }
     }
 }

@@ -44,7 +44,7 @@ pub fn calibrate(report_progress: &dyn Fn(&str)) -> Calibration {
     twins::measure(&mut calibration);
     report_progress("packet sockets and programs");
     taps::measure(&mut calibration);
-    report_progress("frames that are taken or sent on");
+    report_progress("taking and redirecting frames");
     redirect::measure(&mut calibration);
     calibration
 }

@@ -146,7 +146,7 @@ pub(super) fn measure_node(line: &str, node: &str, rounds: usize) -> Result<Bloc
         };
         let mut found = outcome.ledger.filters.iter().rev().filter(is_it).peekable();
         let last = found.peek().filter(|found| found.taken.blocks > 0);
-        let taken = last.ok_or("no block came to it")?.taken;
+        let taken = last.ok_or("no block reached it")?.taken;
         let nodes = if node == ALL_FILTERS { usize::MAX } else { 1 };
         let busy: u64 = found.take(nodes).map(|found| found.busy_ns).sum();
         let ns = busy as f64 / taken.blocks as f64;

@@ -118,7 +118,7 @@ impl FilterMigration {
             };
             if let Some(node) = target.new_nodes().iter_mut().find(is) {
                 let taught = stopped.space().load_state(node, saved);
-                return taught.map_err(|why| refused(&format!("is not given it: {why}")));
+                return taught.map_err(|why| refused(&format!("cannot restore its state: {why}")));
             }
         }
         let number = self.number;

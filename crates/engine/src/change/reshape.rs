@@ -53,7 +53,7 @@ pub fn reshape(
     let plan = match (shared, plan.with_replicas(machine)) {
         (false, _) => plan,
         (true, Some((shared, _))) => shared,
-        (true, None) => return refused("no filter of it is worth a replica"),
+        (true, None) => return refused("no filter of it benefits from replicas"),
     };
     let matched = MatchedPlan::match_reshaped_plan(plan, &state);
     matched.check_change_is_possible(&state)?;

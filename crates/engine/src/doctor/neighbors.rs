@@ -111,7 +111,7 @@ impl Neighbors {
         match listed {
             Ok(listing) => listing.resolve_holders(),
             Err(error) => {
-                let unlisted = vec![("what is in the namespace", Refusal::from_error(error))];
+                let unlisted = vec![("the contents of the namespace", Refusal::from_error(error))];
                 Self { unlisted, ..Self::default() }
             }
         }

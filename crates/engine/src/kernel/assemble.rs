@@ -192,7 +192,7 @@ impl Emitter<'_> {
         let (line, id) = self.fused.node(self.members, step);
         self.at.set(Some((line, id)));
         let used = self.members[line].graph.node(id).filter();
-        used.map(|used| &used.arguments).ok_or_else(|| Unfit::new("it is no source"))
+        used.map(|used| &used.arguments).ok_or_else(|| Unfit::new("it is not a source"))
     }
 
     /// Emits the steps up to the first fork. Their code is sequential instead of nested, so their
@@ -361,7 +361,7 @@ impl Emitter<'_> {
         let (line, id) = self.fused.node(self.members, step);
         self.at.set(Some((line, id)));
         let used = self.members[line].graph.node(id).filter();
-        let used = used.ok_or_else(|| Unfit::new("it is no filter"))?;
+        let used = used.ok_or_else(|| Unfit::new("it is not a filter"))?;
         let twin = used.description.kernel.ok_or_else(|| Unfit::new("no twin"))?;
         Ok((self.fused.label(self.members, step), twin, &used.arguments))
     }

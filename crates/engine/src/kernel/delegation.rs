@@ -218,7 +218,7 @@ impl Points {
         let first = part.nodes.first().copied().unwrap_or(NodeId(0));
         let refused = |node, why: String| BuildError::Refused(KernelRefusal { node, why });
         let [planned] = programs.as_slice() else {
-            let why = format!("{} programs are asked for at once, not one", programs.len());
+            let why = format!("{} programs are needed, and only one is supported", programs.len());
             return Err(refused(first, why));
         };
         let source = planned.sources.first().copied().unwrap_or(first);

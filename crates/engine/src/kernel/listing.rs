@@ -15,7 +15,7 @@ pub fn list_filter(graph: &Graph, at: NodeId) -> Result<String, String> {
     let (mut chain, mut first) = (Vec::new(), at);
     let attach = loop {
         let node = graph.node(first);
-        let used = node.filter().ok_or_else(|| format!("`{}` is no filter", node.name()))?;
+        let used = node.filter().ok_or_else(|| format!("`{}` is not a filter", node.name()))?;
         if used.description.kind == FilterKind::Source {
             let live = used.attach().ok_or_else(|| format!("`{}` is not live", node.name()));
             break live??;

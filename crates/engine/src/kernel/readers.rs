@@ -77,8 +77,8 @@ impl Kernel {
     ) -> Result<(), BuildError> {
         let Some(node) = self.taps.unexported(tree, ids, open).next() else { return Ok(()) };
         let why = format!(
-            "its output is being read, and at most {OPEN_MAX} filters of a request that are read \
-             can run there"
+            "its output is being read, and at most {OPEN_MAX} filters of a request can run there \
+             while they are read"
         );
         Err(BuildError::Refused(KernelRefusal { node, why }))
     }

@@ -54,7 +54,7 @@ impl RecordingHead {
         let release = match &machine.kernel {
             Kernel::Open { release, .. } | Kernel::Closed { release, .. } => release.clone(),
         };
-        let why = "a record is to hold what a program there would refuse".to_owned();
+        let why = "a record must contain the frames that a program there would reject".to_owned();
         // There is only one processor, because replicas are not recorded.
         Machine { kernel: Kernel::Closed { release, why }, processors: 1, ..machine }
     }

@@ -81,7 +81,7 @@ fn serve() -> Result<(), String> {
     let wanted: FilterSpec = wanted.map_err(|_| "the description of the filter cannot be read")?;
     let [from, to] = <[OwnedFd; 2]>::try_from(sockets).map_err(|_| "two sockets are missing")?;
     let offer = Offer::receive(from).map_err(|error| error.to_string())?;
-    let input = offer.ok_or("the path is gone")?.open().map_err(|error| error.to_string())?;
+    let input = offer.ok_or("the path has ended")?.open().map_err(|error| error.to_string())?;
     let (output, sent) = stream::send_to(&stream_config(2), vec![to]).map_err(describe)?;
     sent.into_iter().collect::<sys::Result<Vec<()>>>().map_err(describe)?;
     let reader = Reader { input, message: vec![0; MESSAGE_MAX], pending: None, unreleased: false };
@@ -280,7 +280,7 @@ fn failure_message(failure: PathFailure) -> String {
 /// Handles a request from the path: sends the filter's state, or restores a state. Blocks until the
 /// request is complete. After sending the state, also blocks until the next message from the path.
 fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), String> {
-    let gone = || "the path is gone".to_owned();
+    let gone = || "the path has ended".to_owned();
     let asked = match streams.lock_reader().decode_record() {
         Some(Ok(StateRecord::Save)) => true,
         Some(Ok(StateRecord::Session(..) | StateRecord::Known(_))) => false,
@@ -345,7 +345,7 @@ impl Source for Inlet {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let mut gave = false;
         let mut reader = self.streams.lock_reader();
-        let cannot = |fault| Failure::new("read", "what the path hands over", fault);
+        let cannot = |fault| Failure::new("read", "the message of the path", fault);
         while intake.room() > 0 {
             let length = match reader.next().map_err(cannot)? {
                 // The loop that drives this space handles messages that are not blocks.

@@ -184,7 +184,7 @@ impl Entrance {
             Fault::Abandoned => self.supervisor.wait_briefly(),
             fault => self
                 .supervisor
-                .kill(format!("was ended because it lied about what it read: {fault}")),
+                .kill(format!("was ended because it reported an invalid read position: {fault}")),
         }
         self.end_output();
     }
@@ -197,8 +197,10 @@ impl Entrance {
         let taken = output.reader_counts(0).map_or(0, |taken| taken.blocks);
         if taken > put {
             // Progress to an impossible position is ignored.
-            self.supervisor
-                .kill("was ended because it lied about what it read: more than it had received");
+            self.supervisor.kill(
+                "was ended because it reported an invalid read position: beyond the blocks that it \
+                 had received",
+            );
             return;
         }
         while self.in_flight.front().is_some_and(|(number, _)| *number <= taken) {

@@ -195,7 +195,7 @@ impl Exit {
         self.asleep = false;
         self.empty_wakeups += u32::from(input.wake(true));
         if self.empty_wakeups > EMPTY_WAKEUPS_MAX {
-            self.supervisor.kill("was ended because it sent notifications without end");
+            self.supervisor.kill("was ended because it kept sending notifications without blocks");
         }
     }
 
@@ -214,8 +214,7 @@ impl Exit {
             // reason.
             Fault::Abandoned => self.supervisor.wait_briefly(),
             fault => {
-                self.supervisor
-                    .kill(format!("was ended because it lied about what it wrote: {fault}"));
+                self.supervisor.kill(format!("was ended because it wrote invalid output: {fault}"));
             }
         }
         self.release_stream()
@@ -256,8 +255,7 @@ impl Source for Exit {
                 Ok(true) => continue,
                 Ok(false) => {}
                 Err(lie) => {
-                    self.supervisor
-                        .kill(format!("was ended because it lied about its state: {lie}"));
+                    self.supervisor.kill(format!("was ended because it sent invalid state: {lie}"));
                     return Ok(self.release_stream());
                 }
             }
@@ -274,7 +272,8 @@ impl Source for Exit {
                     return Ok(if gave { SourceStatus::Blocks } else { wait });
                 }
                 Err(lie) => {
-                    self.supervisor.kill(format!("was ended because it lied about a block: {lie}"));
+                    self.supervisor
+                        .kill(format!("was ended because it sent an invalid block: {lie}"));
                     return Ok(self.release_stream());
                 }
             }

@@ -108,7 +108,7 @@ pub(crate) fn start(
     }
     steps.announce(Resource::Memory, "a ring from it").map_err(|error| refused(&error))?;
     let offer = Offer::receive(exit).map_err(|error| refused(&error))?;
-    let offer = offer.ok_or_else(|| refused(&"its process is gone"))?;
+    let offer = offer.ok_or_else(|| refused(&"its process has ended"))?;
     let input = offer.open().map_err(|error| refused(&error))?;
     let supervisor = Arc::new(Supervisor::new(name, kept, here));
     let process = Arc::new(Process::new_controlled(name, Arc::<Supervisor>::clone(&supervisor)));

@@ -225,14 +225,14 @@ impl Supervisor {
                 let number = number.try_into().map_or(u32::MAX, u32::from_le_bytes);
                 let name =
                     syscall_name(number).map_or_else(String::new, |name| format!("`{name}`, "));
-                format!("was ended because it asked the kernel for {name}system call {number}")
+                format!("was ended because it made a forbidden system call: {name}number {number}")
             }
             (ended, words) => match (printable_text(words), ended) {
                 (Some(message), _) => format!("{ended}: {message}"),
                 // The allocator aborts the process when memory runs out.
                 (None, ProcessEnd::Signal(6)) => {
                     let most = ADDRESS_SPACE_MAX >> 20;
-                    format!("{ended}, because it needed more than the {most} MB that it may have")
+                    format!("{ended}, because it exceeded its memory limit of {most} MB")
                 }
                 (None, ended) => ended.to_string(),
             },

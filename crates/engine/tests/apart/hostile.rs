@@ -82,9 +82,9 @@ fn v18_filter_that_lies_about_its_state_is_ended() {
         ("abort", "was ended by signal 6 (SIGABRT)"),
         ("exit", "ended by itself"),
         ("panic", "a panic, this filter panics on purpose"),
-        ("open", "asked the kernel for `openat`"),
+        ("open", "made a forbidden system call: `openat`"),
         ("long", "its state is longer than a ring accepts"),
-        ("many", "lied about its state: more than a filter may keep"),
+        ("many", "it exceeds what a filter may hold"),
         ("hang", "made no progress in 2 s of processor time"),
         ("spoof", ""),
         ("cursor", ""),
@@ -108,7 +108,7 @@ fn v18_filter_that_lies_about_its_state_is_ended() {
 /// A new filter that rejects the saved state is not installed, and the old filter continues.
 fn v18_rejected_state_leaves_the_old_filter_running() {
     let lies = [
-        ("shape", "that is no number of blocks"),
+        ("shape", "that is not a number of blocks"),
         ("taught-exit", "ended by itself"),
         ("taught-panic", "a panic, this filter panics on purpose"),
         ("taught-hang", "made no progress in 2 s of processor time"),
@@ -126,7 +126,7 @@ fn v18_rejected_state_leaves_the_old_filter_running() {
     let (why, outcome) = run_with_branch("liar shape untrusted=yes", "home", |live| {
         change_refusal(live, "move liar process")
     });
-    assert!(why.contains("that is no number of blocks"), "{why}");
+    assert!(why.contains("that is not a number of blocks"), "{why}");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_prefix(&outcome, "home", false);
     // A move into a process that ends while it restores the state.

@@ -110,7 +110,7 @@ fn n1_v13_request_with_replicas_is_edited() {
         assert_eq!(replica_count(live), 0);
         let why = reshape(live, (&[], true), &costly_machine(2), TIME_LIMIT)
             .expect_err("nothing costs much");
-        assert!(why.to_string().contains("worth a replica"), "{why}");
+        assert!(why.to_string().contains("benefits from replicas"), "{why}");
         assert!(edit(live, "remove match").is_err());
     });
     assert!(

@@ -233,7 +233,10 @@ fn v3_v10_recorded_path_refuses_moves_into_the_kernel() {
     record_run(text, Settings::default(), first, |live| {
         let injector = injector;
         let why = edit(live, "move ip kernel").expect_err("it is recorded").to_string();
-        assert!(why.contains("a record is to hold what a program there would refuse"), "{why}");
+        assert!(
+            why.contains("a record must contain the frames that a program there would reject"),
+            "{why}"
+        );
         assert_eq!(live.request_text().as_deref(), Some(text));
         drop(injector);
     });

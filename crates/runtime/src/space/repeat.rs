@@ -329,7 +329,7 @@ impl Space {
     fn replay_import(&mut self, node: NodeId, now: Time, count: usize) {
         let at = |input: &Input| matches!(input, Input::Ring { node: n, .. } if *n == node);
         let Some(i) = self.inputs.list.iter().position(at) else {
-            return self.fail_as_invalid_record("it names a ring that is not there");
+            return self.fail_as_invalid_record("it names a ring that does not exist");
         };
         let mut left = count;
         while left > 0 && self.graph.pass.failure.is_none() {

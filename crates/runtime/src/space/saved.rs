@@ -128,10 +128,10 @@ impl Space {
         let mut memory =
             Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let Operator::Filter(filter) = &mut node.operator else {
-            return Err("it is no filter".to_owned());
+            return Err("it is not a filter".to_owned());
         };
         for session in &saved.sessions {
-            let state = filter.state().ok_or("it keeps nothing")?;
+            let state = filter.state().ok_or("it has no state")?;
             let mut pins = Vec::new();
             let mut adopt = |block: &SavedBlock| {
                 let (entry, pin) = memory.adopt_block(&block.entry, &block.frame)?;

@@ -53,20 +53,23 @@ pub enum TapEnd {
 impl std::fmt::Display for TapEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::ReaderLeft => f.write_str("its reader has gone"),
+            Self::ReaderLeft => f.write_str("its reader has disconnected"),
             Self::ReaderStuck(patience) => {
-                write!(f, "its reader took nothing for {} ms", patience.as_millis())
+                write!(f, "its reader read nothing for {} ms", patience.as_millis())
             }
             Self::BacklogFull => write!(f, "its reader was {} MB behind", BACKLOG_MAX >> 20),
-            Self::NoMemory => f.write_str("there is no memory for what its reader has not read"),
-            Self::NodeMoved => f.write_str("its node was changed: begin it again"),
+            Self::NoMemory => {
+                f.write_str("there is no memory for the blocks that its reader has not read")
+            }
+            Self::NodeMoved => f.write_str("its node was changed: start it again"),
             Self::NotExported => f.write_str(
                 "its node moved into the kernel, where too many filters are being read: close a \
-                 reader, and begin it again",
+                 reader, and start it again",
             ),
             Self::PathEnded => f.write_str("the path has ended"),
             Self::RestLost => f.write_str(
-                "the path has ended, and found no memory for what its reader had not read",
+                "the path has ended, and there was no memory for the blocks that its reader had \
+                 not read",
             ),
         }
     }

@@ -188,7 +188,7 @@ impl Points {
             kept.map(Link::from_received).collect::<Result<_, _>>().map_err(describe)?;
         let info = links.first().ok_or("there is no link")?.info().map_err(describe)?;
         let runs = note.versions.iter().position(|(id, ..)| *id == info.program);
-        let runs = runs.ok_or("another program runs there than was noted")?;
+        let runs = runs.ok_or("the program that runs there is not the recorded one")?;
         let mut machine = machine.clone();
         if let Kernel::Open { hardened, .. } = &mut machine.kernel {
             *hardened = true;
@@ -203,7 +203,7 @@ impl Points {
             let programs = programs_for(&graph, &part.nodes, &machine, &clamp_rings(&part.ring));
             let programs = programs.map_err(|refused| refused.why)?;
             let [planned] = programs.as_slice() else {
-                return Err("a request is not one program".to_owned());
+                return Err("a request does not run as one program".to_owned());
             };
             let source = planned.sources.first().copied().ok_or("a request without a source")?;
             let (nodes, steps, hardened) = (&part.nodes, &self.steps, true);
@@ -220,14 +220,15 @@ impl Points {
                 // Several points may exist at the same place, so this one is always created.
                 None => self
                     .restore_point((&planned.attach, hardened), owner, given.remove("seats"))
-                    .map_err(|closed| format!("its place is not there any more: {closed:?}"))?,
+                    .map_err(|closed| {
+                        format!("its attachment point no longer exists: {closed:?}")
+                    })?,
             };
             let bytes = |shape: sys::bpf::RingsLayout| shape.size().map_or(0, u64::from);
             let bytes = (bytes(new.shape.pointers_only()), bytes(new.shape.records_only()));
             let (share, attach) = (new.share.clone(), planned.attach.clone());
             let new = NewRequest { about: about.clone(), ..new };
-            let counted =
-                FinalCounters::from_text(ended).ok_or("what was counted cannot be read")?;
+            let counted = FinalCounters::from_text(ended).ok_or("the counters cannot be read")?;
             lines.push(restore_request(*number, &lines, new, counted, &mut given)?);
             let held = RequestHandle::new(Arc::clone(&here), *number);
             let held = Arc::new(held);
@@ -265,7 +266,7 @@ impl Points {
             }
             made.push(version);
         }
-        let version = made.pop().ok_or("no program is there")?;
+        let version = made.pop().ok_or("its program is missing")?;
         for link in &links {
             if link.info().map_err(describe)?.program != info.program {
                 link.update(&version.program, None).map_err(describe)?;
@@ -293,8 +294,7 @@ impl Points {
         let mut handed: Vec<AdoptedRequest> =
             handed.into_iter().map(|(_, adopted)| adopted).collect();
         for (about, ended) in note.left {
-            let ended =
-                FinalCounters::from_text(&ended).ok_or("what was counted cannot be read")?;
+            let ended = FinalCounters::from_text(&ended).ok_or("the counters cannot be read")?;
             state.remember_final_counters(about.clone(), &ended);
             handed.push(AdoptedRequest { about, status: AdoptedStatus::Ended(Box::new(ended)) });
         }

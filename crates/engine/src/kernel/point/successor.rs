@@ -107,7 +107,7 @@ impl PreparedSwitch {
     fn switch_now(&mut self) -> Result<(), String> {
         let point = Arc::clone(&self.old.point);
         let Some(ready) = self.ready.take() else {
-            return Err("it was put there already".to_owned());
+            return Err("it has already been installed".to_owned());
         };
         let LoadedReplacement { mut line, mut version, mut states, steps, replaced } = ready;
         let mut state = point.state();

@@ -347,7 +347,7 @@ fn layout(
     let tallies = Scratch::new(lines.len(), fused.mark_count(), fused.counter_count());
     let many = || VersionError {
         full: true,
-        ..VersionError::from_reason("it notes more about a frame than one program can reach")
+        ..VersionError::from_reason("it stores more data per frame than one program can address")
     };
     let tallies = tallies.ok_or_else(many)?;
     let sent = site.attach.side == Side::Sent;
@@ -360,7 +360,7 @@ fn layout(
         Some(Egress { interface, mark, failed: fused.counter_index(CounterId::Refused(number)) })
     });
     let leads = leads.collect::<Option<Vec<Egress>>>();
-    let leads = leads.ok_or_else(|| VersionError::from_reason("an interface has no number"))?;
+    let leads = leads.ok_or_else(|| VersionError::from_reason("an interface has no index"))?;
     let own = site.sockets.as_ref().map(|sockets| sockets.program_sockets(&mut give));
     let base = cpus.saturating_mul(tallies.stride);
     let switches = Some(switch_layout(fused, base));
