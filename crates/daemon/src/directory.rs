@@ -60,10 +60,10 @@ pub enum DirectoryError {
 /// Formats the remedy for a directory that is locked by another daemon.
 fn remedy(process: Option<u32>) -> String {
     let Some(process) = process else {
-        return "; take another directory by --socket".to_owned();
+        return "; choose another directory with --socket".to_owned();
     };
     format!(
-        ": process {process}{}; end it with `kill {process}`, or take another directory by \
+        ": process {process}{}; end it with `kill {process}`, or choose another directory with \
          --socket",
         command_suffix(process)
     )

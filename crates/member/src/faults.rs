@@ -138,7 +138,7 @@ pub fn format_fault(fault: &Fault) -> String {
             let numbers = fault.parameters.get("numbers").map(ToString::to_string);
             let numbers = numbers.unwrap_or_default();
             let path = text("path");
-            format!("several users have a path called `{path}`: say which by its number {numbers}")
+            format!("several users have a path called `{path}`: select one by its number {numbers}")
         }
         "io.streamline.NotYours" => format!(
             "path `{}` belongs to user {}: only that user and root control it",
@@ -164,7 +164,7 @@ pub fn format_fault(fault: &Fault) -> String {
         ),
         NOT_IN_KERNEL => text("why").to_owned(),
         "io.streamline.NeedsDescriptors" => {
-            format!("descriptors travel on `{}` alone", text("socket"))
+            format!("descriptors can be sent only on `{}`", text("socket"))
         }
         "io.streamline.path.Unchanged" => {
             let why = text("why");
@@ -177,17 +177,17 @@ pub fn format_fault(fault: &Fault) -> String {
             number("bytes"),
             number("limit")
         ),
-        "io.streamline.path.Untapped" => format!("it cannot be looked at: {}", text("why")),
+        "io.streamline.path.Untapped" => format!("it cannot be tapped: {}", text("why")),
         NOT_YOUR_PAGE => format!("the page is that of user {} alone", number("uid")),
         "org.varlink.service.InvalidParameter" => {
             format!(
-                "the daemon does not understand `{}`: it is of another version",
+                "the daemon does not understand `{}`: it has another version",
                 text("parameter")
             )
         }
         "org.varlink.service.MethodNotFound" | "org.varlink.service.InterfaceNotFound" => {
             format!(
-                "the other side does not know `{}{}`: it is of another version",
+                "the other process does not support `{}{}`: it has another version",
                 text("method"),
                 text("interface")
             )

@@ -82,7 +82,7 @@ impl Captures {
         let CaptureChoice { path, node, file } = given;
         let mut known = lock(&self.0);
         if known.all.values().filter(|capture| capture.is_running()).count() >= CAPTURES_MAX {
-            return Err(refuse(format!("{CAPTURES_MAX} captures run already: end one")));
+            return Err(refuse(format!("{CAPTURES_MAX} captures are already running: stop one")));
         }
         let to = paths::connect(&live.connect()?, &path.to_string())?;
         let (_, pipe) = to.tap(&Tap { node: node.clone(), ..Tap::default() })?;

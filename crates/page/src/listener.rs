@@ -51,7 +51,7 @@ impl Address {
     #[must_use]
     pub fn describe_failure(&self, error: &io::Error) -> String {
         let (place, used) = match self {
-            Self::Tcp(address) => (address.to_string(), "`--listen 0` takes a free port"),
+            Self::Tcp(address) => (address.to_string(), "`--listen 0` selects a free port"),
             Self::Unix(path) => (path.display().to_string(), "another page listens there"),
         };
         match error.kind() {

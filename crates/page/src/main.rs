@@ -99,7 +99,7 @@ fn print_shared_page(given: &Arguments) -> Result<bool, String> {
             let _ = writeln!(io::stdout(), "{url}");
             Ok(true)
         }
-        Ok(None) if given.renew => Err("no page of a daemon serves you".to_owned()),
+        Ok(None) if given.renew => Err("no daemon serves a page for you".to_owned()),
         Ok(None) => Ok(false),
         Err(error) if given.renew => Err(error.to_string()),
         Err(error) => {

@@ -203,7 +203,7 @@ fn check_line(line: &str) -> Result<(), Fault> {
             Err(faults::refused("line", &format!("it is longer than {LINE_MAX} bytes")))
         }
         () if line.chars().any(|c| c.is_control() && !"\n\t".contains(c)) => {
-            Err(faults::refused("line", "it has control characters"))
+            Err(faults::refused("line", "it contains control characters"))
         }
         () => Ok(()),
     }

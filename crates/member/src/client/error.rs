@@ -17,7 +17,8 @@ pub enum ClientError {
     /// The listening process belongs neither to root, nor to this user, nor to the owner of the
     /// machine-wide directory.
     #[error(
-        "a process of user {uid} listens in {}, and not root or you: nothing was asked",
+        "a process of user {uid} listens in {}, and belongs neither to root nor to you: no request \
+         was sent",
         .directory.display()
     )]
     UntrustedDaemon {
@@ -30,7 +31,7 @@ pub enum ClientError {
     #[error("no reply in time: the other process is stopped, or overloaded")]
     Timeout,
     /// The peer has closed the connection.
-    #[error("the other side has ended")]
+    #[error("the other process has closed the connection")]
     Disconnected,
     /// The path with this name ended during the call.
     #[error("path `{}` has just ended: `streamline ps` lists those that run", replace_hidden(.0))]

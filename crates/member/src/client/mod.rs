@@ -162,9 +162,9 @@ impl Client {
                 let (caller, followed) = (Caller::new(socket), Cell::new(None));
                 Ok(PathClient { caller, path, process, number, uid, subscription_ms: followed })
             }
-            _ => {
-                Err(ClientError::Malformed(MessageError::Invalid("no descriptors came".to_owned())))
-            }
+            _ => Err(ClientError::Malformed(MessageError::Invalid(
+                "the reply contains no descriptors".to_owned(),
+            ))),
         }
     }
 

@@ -191,7 +191,9 @@ impl PathClient {
         let (reply, descriptors) = answer?;
         let began = reply.deserialize_result()?;
         let mut descriptors = descriptors.into_iter();
-        let none = || ClientError::Malformed(MessageError::Invalid("no pipe came".to_owned()));
+        let none = || {
+            ClientError::Malformed(MessageError::Invalid("the reply contains no pipe".to_owned()))
+        };
         let pipe = descriptors.next().ok_or_else(none)?;
         Ok((began, pipe, descriptors.next().map(Memfd::from_fd).transpose()?))
     }
@@ -206,7 +208,9 @@ impl PathClient {
         let (reply, descriptors) = answer?;
         let _: serde_json::Value = reply.deserialize_result()?;
         let socket = descriptors.into_iter().next();
-        let none = || ClientError::Malformed(MessageError::Invalid("no socket came".to_owned()));
+        let none = || {
+            ClientError::Malformed(MessageError::Invalid("the reply contains no socket".to_owned()))
+        };
         socket.ok_or_else(none)
     }
 
@@ -337,7 +341,7 @@ fn adopt_sealed_file(descriptor: OwnedFd) -> Result<Memfd, ClientError> {
     match file.seals()?.has(Seals::FROZEN) {
         true => Ok(file),
         false => {
-            let why = "a file came that its sender can change".to_owned();
+            let why = "the received file can be changed by its sender".to_owned();
             Err(ClientError::Malformed(MessageError::Invalid(why)))
         }
     }

@@ -158,11 +158,11 @@ impl DaemonHost {
         let layout = layout.as_deref().and_then(DelegatedLayout::from_text);
         let strange = |what: &str| ClientError::Malformed(MessageError::Invalid(what.to_owned()));
         let (Some(layout), Some(line)) = (layout, line) else {
-            return Err(strange("no layout came"));
+            return Err(strange("the reply contains no layout"));
         };
         let descriptors = <[_; ATTACH_DESCRIPTORS]>::try_from(descriptors);
-        let [records, pointers, doorbell] =
-            descriptors.map_err(|_| strange("other descriptors came than were to"))?;
+        let [records, pointers, doorbell] = descriptors
+            .map_err(|_| strange("the reply contains other descriptors than expected"))?;
         Ok((DelegatedProgram { layout, records, pointers, doorbell }, line, caller))
     }
 }

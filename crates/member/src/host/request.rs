@@ -157,7 +157,7 @@ impl RemoteRequest {
             Err(other) => return self.record_lost_counters(&other.to_string()),
         };
         // This process did not detach the request, so the path must report a reason for the end.
-        let unasked = (why == EndCause::Ended).then(|| "the daemon has taken it away".to_owned());
+        let unasked = (why == EndCause::Ended).then(|| "the daemon has removed it".to_owned());
         if let Some(why) = reason.or(unasked) {
             let failure = Failure::new("watch", &self.interface, replace_hidden(&why));
             let hint = "all frames before that were processed; `--embedded` runs it without the \
@@ -245,8 +245,8 @@ impl AttachmentHandle for RemoteRequest {
         let counters = self.query_current_counters(limit).ok_or("the daemon does not respond")?;
         match counters.open_taps() == open {
             true => Ok(()),
-            false => Err("the daemon does not open it: as many filters as possible are being \
-                          read in the program at this interface"
+            false => Err("the daemon does not open it: the maximum number of filters is already \
+                          being read in the program at this interface"
                 .to_owned()),
         }
     }

@@ -85,7 +85,7 @@ pub enum MessageError {
     #[error("a call has at most {MESSAGE_MAX} bytes, and a reply {REPLY_MAX}")]
     TooLong,
     /// The bytes are not JSON of the required form. Contains the position of the error.
-    #[error("this is no message of Varlink: {0}")]
+    #[error("invalid Varlink message: {0}")]
     Invalid(String),
 }
 

@@ -50,7 +50,9 @@ impl PartialEq for ResultText {
 impl<'d> Deserialize<'d> for ResultText {
     fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
         match Option::<Box<RawValue>>::deserialize(from)? {
-            Some(text) if !is_object(&text) => Err(D::Error::custom("parameters are no object")),
+            Some(text) if !is_object(&text) => {
+                Err(D::Error::custom("parameters must be an object"))
+            }
             text => Ok(Self(text)),
         }
     }

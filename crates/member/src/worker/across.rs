@@ -97,7 +97,7 @@ impl Service {
         let machine = self.machine();
         let below = NodeOutput::parse(&take.below);
         let Some(client) = self.clients.get_mut(&id) else {
-            return Err(refused(&"the caller is gone"));
+            return Err(refused(&"the caller has disconnected"));
         };
         let mut agree = || await_decision(client);
         let subtree = (take.filter.as_str(), &below);
@@ -156,7 +156,7 @@ fn await_decision(client: &mut AdmittedClient) -> Result<Vec<HandedState>, Strin
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err("the other path does not decide".to_owned());
+            return Err("the other path did not decide in time".to_owned());
         }
         watcher.wait(Some(left));
     }

@@ -124,7 +124,7 @@ pub(super) fn pin_worker(
 
 fn unknown_space_message(binding: &SpaceBinding, names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-    format!("no space of it is called `{}`: it has {}", binding.space, names.join(", "))
+    format!("it has no space called `{}`: it has {}", binding.space, names.join(", "))
 }
 
 /// Returns the processors to which a space is pinned: only the requested one or, if none is
@@ -146,9 +146,9 @@ fn confirmation_text(
     binding: &SpaceBinding,
     (processors, kept): (&[usize], Result<(), PinError>),
 ) -> Result<String, String> {
-    kept.map_err(|why| format!("`{space}` runs where it did: {why}"))?;
+    kept.map_err(|why| format!("`{space}` was not pinned: {why}"))?;
     Ok(match binding.processor {
-        Some(processor) => format!("{space} keeps to processor {processor}"),
+        Some(processor) => format!("{space} is pinned to processor {processor}"),
         None => format!(
             "{space} runs on any processor of its process: {}",
             format_processors(processors)

@@ -146,7 +146,7 @@ impl UserProcess {
                 }
             }
         }
-        Err(format!("the process of the page for {user} ends at once"))
+        Err(format!("the process of the page for {user} exits immediately"))
     }
 
     fn start_again(self: &Arc<Self>, state: &mut ProcessState) -> Result<Running, String> {
@@ -289,7 +289,7 @@ fn wait(
     let (user, id) = (owner.user(), child.id());
     match child.wait() {
         Ok(status) if status.success() && is_idle => {
-            report(&format!("the page for {user}: process {id} has ended: nobody looks"));
+            report(&format!("the page for {user}: process {id} has ended: the page is not in use"));
         }
         Ok(status) if status.success() => {
             report(&format!("the page for {user}: process {id} has ended"));

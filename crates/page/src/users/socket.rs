@@ -58,7 +58,8 @@ impl PageSocket {
         let about = fs::symlink_metadata(&directory).map_err(failed)?;
         if about.uid() != sys::process::identity().0 || about.mode() & 0o022 != 0 {
             return Err(format!(
-                "{} can be written by another user: remove it, or take another place by --socket",
+                "{} can be written by another user: remove it, or choose another place with \
+                 --socket",
                 directory.display()
             ));
         }

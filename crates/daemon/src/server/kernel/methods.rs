@@ -37,10 +37,13 @@ impl Server {
             return Err(Fault::expected_more());
         }
         if client.line != RequestState::None {
-            return Err(faults::refused("line", "this connection has one in the kernel already"));
+            return Err(faults::refused(
+                "line",
+                "this connection already runs a request in the kernel",
+            ));
         }
         if let Err(why) = &self.kernel.open {
-            return Err(closed(&format!("the daemon runs no programs: {why}")));
+            return Err(closed(&format!("the daemon runs no kernel programs: {why}")));
         }
         let (who, process) = (client.who.clone(), client.process);
         let uid = who.uid;
@@ -50,7 +53,9 @@ impl Server {
             RequestState::Requested
         };
         let order = Command::Attach { client: id, who, process, asked };
-        self.kernel.enqueue(uid, order).ok_or_else(|| closed("too many of your requests wait"))?;
+        self.kernel
+            .enqueue(uid, order)
+            .ok_or_else(|| closed("too many of your requests are waiting"))?;
         client.line = line;
         Ok(CallReplies::deferred())
     }
@@ -59,7 +64,7 @@ impl Server {
     pub(in crate::server) fn switch(&mut self, id: u64) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.line != RequestState::Prepared {
-            return Err(faults::refused("line", "none of this connection waits for that"));
+            return Err(faults::refused("line", "this connection has no prepared request"));
         }
         client.line = RequestState::Switching;
         // The path is paused until the switch completes.
@@ -94,7 +99,7 @@ impl Server {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.line == RequestState::Running {
             let order = Command::SetTaps { client: id, open: SetTaps::read(open) };
-            let busy = || faults::refused("call", "too many of yours wait");
+            let busy = || faults::refused("call", "too many of your calls are waiting");
             self.kernel.enqueue(client.who.uid, order).ok_or_else(busy)?;
         }
         Ok(CallReplies::single(&json!({})))
@@ -137,7 +142,7 @@ impl Server {
             return Ok(CallReplies::single(&member::protocol::KernelPrograms::default()));
         }
         let order = Command::ReportPrograms { client: id };
-        let busy = || faults::refused("call", "too many of yours wait");
+        let busy = || faults::refused("call", "too many of your calls are waiting");
         self.kernel.enqueue(uid, order).ok_or_else(busy)?;
         client.waits_for_kernel = true;
         Ok(CallReplies::deferred())
@@ -298,7 +303,8 @@ impl Server {
         }
         self.kernel.queued.clear();
         self.kernel.urgent.clear();
-        let why = "the daemon was told to end, together with its programs in the kernel".to_owned();
+        let why =
+            "the daemon has been stopped, together with its programs in the kernel".to_owned();
         self.kernel.push_urgent(if sys::service::stores_descriptors() {
             Command::LeaveRunning
         } else {

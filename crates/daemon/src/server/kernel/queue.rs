@@ -143,7 +143,9 @@ impl KernelQueue {
         let Some(command) = command else { return };
         self.busy = commands.send(command).is_ok();
         if !self.busy {
-            self.open = Err("a bug has ended what ran them: start the daemon again".to_owned());
+            self.open = Err("the thread that runs them has ended because of a bug: restart the \
+                             daemon"
+                .to_owned());
         }
     }
 }

@@ -235,7 +235,8 @@ impl KernelThread {
         let own = env!("CARGO_PKG_VERSION");
         if asked.version != own {
             let version: String = asked.version.chars().take(40).collect();
-            let why = format!("the daemon is of version {own}, and this program of {version}");
+            let why =
+                format!("the daemon has version {own}, but this program has version {version}");
             return Err(faults::not_in_kernel(0, "version", &why));
         }
         let part =
@@ -328,7 +329,8 @@ impl KernelThread {
         let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
         let waits = self.successors.iter().find(|(_, one)| ours && one.instead == line);
         if let Some(client) = waits.map(|(client, _)| *client) {
-            let why = "another request now has the position for which it was made".to_owned();
+            let why =
+                "another request has replaced the one that it was prepared to replace".to_owned();
             self.detach(client, Some(why), complete);
         }
     }
@@ -376,8 +378,7 @@ impl KernelThread {
         // which root has assigned, because a path is not trusted.
         let is_named = attach.netns.as_ref().is_none_or(|name| !name.contains('/'));
         if attach.own_sockets && !is_named {
-            let why =
-                "through the daemon a namespace is named as `ip netns list` does, not by a path";
+            let why = "the daemon accepts a namespace by name only, as in `ip netns list`";
             return Err((needs.source, why.to_owned()));
         }
         if !attach.own_sockets
