@@ -194,7 +194,7 @@ request; data flows from a directory to those below it.
   cat SOURCE/ip/program           its eBPF instructions, if it runs in the kernel
   cat .filters/tcp                the manual of a filter
 
-A path without a name stands under its source, such as rx:eth0; one with a name under its name.
+A path without a name appears under its source, such as rx:eth0; one with a name under its name.
 A class, such as 80 of dport or get of http, is a directory, too; any class can be opened, even if
 none of the filters below asks for it.
 

@@ -93,7 +93,7 @@ impl Tree {
     /// Returns the node output that a directory represents. Fails if the directory represents none.
     pub(super) fn output(&self, key: &Key) -> Result<Output, Refusal> {
         if key.part != Part::Whole {
-            let why = "it is a view of a filter, and holds no filters";
+            let why = "it is a view of a filter, and contains no filters";
             return Err(Refusal::new(errno::EPERM, why));
         }
         let (node, class) = match &key.place {
@@ -104,13 +104,13 @@ impl Tree {
             DirectoryId::Path(_) => {
                 let directory = self.directory(&key.place).ok_or_else(Refusal::gone)?;
                 if directory.members.is_empty() {
-                    let why = "it is a path, in which sources stand, and no filter: name a \
+                    let why = "it is a path, which contains sources, and not a filter: name a \
                                directory below it";
                     return Err(Refusal::new(errno::EINVAL, why));
                 }
                 (key.place.clone(), None)
             }
-            _ => return Err(Refusal::new(errno::EPERM, "no filter stands here")),
+            _ => return Err(Refusal::new(errno::EPERM, "there is no filter here")),
         };
         let directory = self.directory(&node).ok_or_else(Refusal::gone)?;
         let node = self.only_member(directory)?;

@@ -83,8 +83,8 @@ pub(super) fn parse_filter_name(
         Some(filter) => match below_own_mount(&filter, may) {
             Some(file) => {
                 let why = format!(
-                    "`{file}` is below this mount, and the path would wait for itself: name a \
-                     file elsewhere, or lead the stream on with `mv` or `ln -s`"
+                    "`{file}` is below this mount, and the path would wait for itself: name a file \
+                     elsewhere, or connect filters with `mv` or `ln -s`"
                 );
                 Err(Refusal::new(errno::EDEADLK, why))
             }
@@ -158,7 +158,7 @@ fn plan_path_start(name: &str, may: &MountPermissions) -> Result<PlannedChange, 
         }
         Some(filter) => {
             let why = format!(
-                "`{}` is no source, and only a source begins a path: make it below a filter",
+                "`{}` is not a source, and only a source begins a path: make it below a filter",
                 filter.name
             );
             Err(Refusal::new(errno::EINVAL, why))
@@ -186,7 +186,7 @@ pub(crate) fn unlink(tree: &Tree, (parent, name): (&Key, &str)) -> Result<Planne
     if key.kind() == ObjectKind::Directory {
         // The entry was a link in the directory of an additional parent. That parent has since
         // become the first or only one, so the entry is a directory now.
-        let why = "it is a directory now, and no link: `rmdir` removes it";
+        let why = "it is a directory now, not a link: `rmdir` removes it";
         return Err(Refusal::new(errno::EISDIR, why));
     }
     match linked_node(tree, parent, name)? {
@@ -214,7 +214,7 @@ pub(crate) fn plan_rmdir(
         DirectoryId::Class(..) => Ok(PlannedChange::Nothing),
         DirectoryId::Path(path) => Ok(PlannedChange::Stop(*path)),
         DirectoryId::Node(..) => plan_node_removal(tree, parent, &key),
-        _ => Err(Refusal::new(errno::EPERM, "it stays for as long as the mount")),
+        _ => Err(Refusal::new(errno::EPERM, "it exists for as long as the mount")),
     }
 }
 
@@ -225,7 +225,7 @@ fn refuse_fixed_entry(key: &Key, parent: &Key) -> Result<(), Refusal> {
     };
     let of_root = key.place == DirectoryId::Root;
     match fixed(key) || fixed(parent) || of_root {
-        true => Err(Refusal::new(errno::EPERM, "it stays for as long as the mount")),
+        true => Err(Refusal::new(errno::EPERM, "it exists for as long as the mount")),
         false => Ok(()),
     }
 }
@@ -286,7 +286,7 @@ pub(super) fn linked_node(
 }
 
 fn no_filter_refusal(target: &str) -> Refusal {
-    let why = format!("`{target}` is no filter of this tree: a link leads to one");
+    let why = format!("`{target}` is not a filter of this tree: a link must lead to one");
     Refusal::new(errno::EINVAL, why)
 }
 

@@ -47,10 +47,10 @@ pub(crate) fn rename(
         }
         (Part::Whole, DirectoryId::Path(_)) => {
             let why =
-                "a path keeps its name: stop it, and start it by another (`streamline start`)";
+                "a path keeps its name: stop it, and start it under another (`streamline start`)";
             Err(Refusal::new(errno::EOPNOTSUPP, why))
         }
-        _ => Err(Refusal::new(errno::EPERM, "it is a view, and stays with what it shows")),
+        _ => Err(Refusal::new(errno::EPERM, "it is a view, and cannot be moved")),
     }
 }
 
@@ -163,7 +163,8 @@ fn move_class(
             &name,
             &MountPermissions { exec: true, ..MountPermissions::default() },
         )?;
-        let filter = filter.ok_or_else(|| invalid(format!("`{name}` is no filter of its own")))?;
+        let filter =
+            filter.ok_or_else(|| invalid(format!("`{name}` is not a filter of its own")))?;
         let text = format!("{} |{class} discard", with_arguments(details, &filter));
         return PathEdit::plan(tree, below.node, &["add", &text, "below", &below.words]);
     }
@@ -185,8 +186,8 @@ fn replacement(
     let filter = parse_filter_name(to, may)?.filter(|filter| filter.name == node.filter);
     let Some(filter) = filter else {
         return Err(invalid(format!(
-            "`{}` stays this filter: a new name differs in arguments alone (`streamline set PATH \
-             replace {} with …`)",
+            "`{}` stays the same filter: a new name can change only its arguments (`streamline set \
+             PATH replace {} with …`)",
             node.filter, node.name
         )));
     };

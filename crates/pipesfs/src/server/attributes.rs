@@ -37,7 +37,7 @@ impl Server {
             return refuse(errno::EROFS, "times and lengths are those of the paths");
         }
         if size.is_some_and(|size| size > 0) {
-            let why = "a length cannot be set: what is written to this file is taken at once";
+            let why = "a length cannot be set: what is written to this file is processed at once";
             return refuse(errno::EINVAL, why);
         }
         if let Some(mode) = mode.map(|mode| mode & MODE_BITS) {

@@ -256,7 +256,9 @@ impl Server {
                 "unknown: the time of this filter is not measured\n".to_owned()
             }
             Some(ns) => format!("{ns}\n"),
-            None => format!("unknown: no block came within {} ms\n", SAMPLE_INTERVAL.as_millis()),
+            None => {
+                format!("unknown: no block arrived within {} ms\n", SAMPLE_INTERVAL.as_millis())
+            }
         })
     }
 
@@ -279,7 +281,7 @@ fn stream_input(pipe: OwnedFd, file: Option<Memfd>) -> Result<StreamInput, Strin
     let text = |error: sys::Error| error.to_string();
     let ring = file.as_ref().map(TapRingReader::open).transpose().map_err(text)?;
     if matches!(ring, Some(None)) {
-        return Err("the path shares memory that is no ring".to_owned());
+        return Err("the path shares memory that is not a ring".to_owned());
     }
     StreamInput::new(pipe, ring.flatten()).map_err(text)
 }

@@ -29,7 +29,8 @@ impl Server {
         match &key.part {
             Part::Stream(_) if access != O_WRONLY => refused(
                 errno::EINVAL,
-                "a stream is opened to read or to write: what is written is not what is read",
+                "a stream is opened for reading or for writing, not both: what is written is not \
+                 what is read",
             ),
             Part::Stream(stream) => self.open_writer(key, stream, header.uid),
             Part::Text(Text::Argument(name)) => {
@@ -46,8 +47,7 @@ impl Server {
             }
             Part::Text(_) | Part::Events => refused(
                 errno::EACCES,
-                "this file tells something about a path; written are all, all.pcap, freeze and \
-                 config",
+                "this file is read-only; all, all.pcap, freeze and config can be written",
             ),
             _ => Err(errno::EISDIR),
         }
@@ -126,7 +126,7 @@ impl Server {
     fn argument(&self, key: &Key, name: &str) -> Result<(u32, String), (i32, String)> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
-        let gone = || (errno::ENOENT, "the filter has gone".to_owned());
+        let gone = || (errno::ENOENT, "the filter no longer exists".to_owned());
         let directory = tree.directory(&key.place).ok_or_else(gone)?;
         let [member] = directory.members.as_slice() else {
             let why = "several paths begin alike here: change each with `streamline set`";
