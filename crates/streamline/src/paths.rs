@@ -280,7 +280,7 @@ pub fn connect(client: &Client, path: &str) -> Result<PathClient, ClientError> {
 /// Reason reported when a tap ends because its path has ended.
 pub const PATH_ENDED: &str = "the path has ended";
 /// Reason reported when a tap ends because its node was removed or moved to another space.
-pub const NODE_CHANGED: &str = "its node was changed: begin it again";
+pub const NODE_CHANGED: &str = "its node was changed: start it again";
 
 /// Describes the programs and packet sockets of other applications at an interface, with their
 /// owners and their effect on a request, as `doctor` prints them. Reads the descriptors of all

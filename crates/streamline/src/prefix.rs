@@ -46,7 +46,7 @@ pub(crate) fn share_prefix(
         () if options.embedded => Err("it runs without the daemon".to_owned()),
         () if options.record.is_some() => Err("it is recorded".to_owned()),
         () if graph.options.get("engines").is_some() => Err("several processes run it".to_owned()),
-        () if Client::find(None).is_err() => Err("no daemon answers".to_owned()),
+        () if Client::find(None).is_err() => Err("no daemon replies".to_owned()),
         () => prefix::split_prefix(&text, &options.own).map_err(|why| why.to_string()),
     };
     match split.map(choose_cut) {

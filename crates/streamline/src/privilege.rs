@@ -212,7 +212,10 @@ impl DenialCause {
                 }
             },
             Self::Filter => {
-                format!("{there}: a seccomp filter refuses to {does}, before the kernel is asked")
+                format!(
+                    "{there}: a seccomp filter refuses to {does}, before the call reaches the \
+                     kernel"
+                )
             }
             Self::NamespaceOrFilter => format!(
                 "{there}: a seccomp filter refuses to {does}, or this user namespace is not the \

@@ -43,31 +43,31 @@ impl Error {
             ("bpf", libc::EPERM) => {
                 Some("run as root, or give the program CAP_BPF and CAP_NET_ADMIN")
             }
-            ("bpf", libc::EBUSY | libc::EEXIST) if self.target.starts_with("LINK_CREATE") => {
-                Some("another program is there and is kept; `ip link` and `bpftool net` show it")
-            }
+            ("bpf", libc::EBUSY | libc::EEXIST) if self.target.starts_with("LINK_CREATE") => Some(
+                "another program is already attached there; `ip link` and `bpftool net` show it",
+            ),
             ("bpf", libc::EOPNOTSUPP) if self.target.starts_with("LINK_CREATE") => {
-                Some("the driver of this interface cannot; generic XDP or TCX can")
+                Some("the driver of this interface does not support it; generic XDP or TCX does")
             }
             ("bpf", libc::E2BIG) => {
-                Some("this is more than one program may be: run some of it `@thread0`")
+                Some("this exceeds the size of one program: run some of it `@thread0`")
             }
             ("socket", libc::EPERM) => Some("run as root, or give the program CAP_NET_RAW"),
             ("seccomp", libc::EPERM | libc::ENOSYS) => {
-                Some("`streamline doctor` says what there is of it, and what to do")
+                Some("`streamline doctor` shows what is missing, and what to do")
             }
             ("setns" | "unshare", libc::EPERM) => Some("run as root (CAP_SYS_ADMIN)"),
             ("netlink", libc::ENODEV) => Some("`ip link` lists the interfaces"),
             ("open", libc::ENOENT) if self.target.starts_with("namespace") => {
-                Some("`ip netns` lists the names; a path or the number of a process will do too")
+                Some("`ip netns` lists the names; a path or a process id also works")
             }
             ("dlopen", libc::ENOENT) => Some("install libpcap (on Debian the package libpcap0.8)"),
             ("mount" | "open", libc::EACCES) if self.target.contains("/dev/fuse") => {
-                Some("run as root, or let root permit it by `chmod 666 /dev/fuse`")
+                Some("run as root, or let root permit it with `chmod 666 /dev/fuse`")
             }
             (_, libc::EPERM) => Some("run as root, or as the owner"),
             (_, libc::EACCES) => Some("check the permissions and run as a user who has them"),
-            (_, libc::ENOMEM) => Some("free memory, or ask for smaller buffers"),
+            (_, libc::ENOMEM) => Some("free memory, or request smaller buffers"),
             ("clone" | "execve", libc::EAGAIN) => {
                 Some("end other programs, or raise the limit of processes (ulimit -u)")
             }
@@ -122,7 +122,7 @@ mod tests {
     fn system_error_names_call_target_cause_and_advice() {
         let text = Error::new("mmap", "a segment of 4096 bytes", libc::ENOMEM).to_string();
         assert!(text.starts_with("mmap on a segment of 4096 bytes: "), "{text}");
-        assert!(text.ends_with("ask for smaller buffers"), "{text}");
+        assert!(text.ends_with("request smaller buffers"), "{text}");
         assert_eq!(Error::new("close", "", libc::EBADF).advice(), None);
     }
 }

@@ -105,7 +105,7 @@ impl OpenRegular {
             FileType::Unknown => "something unknown",
         };
         let advice = if self.own { format!("; {REMOVE_ADVICE}") } else { String::new() };
-        let why = format!("it is {what}, and no regular file{advice}");
+        let why = format!("it is {what}, not a regular file{advice}");
         Some(io::Error::new(ErrorKind::InvalidInput, why))
     }
 }
@@ -309,10 +309,7 @@ mod tests {
                 [OpenRegular::read(), OpenRegular::write(), OpenRegular::append().create(0o600)]
             {
                 let error = how.open(&path).unwrap_err().to_string();
-                assert!(
-                    error.starts_with(&format!("it is {what}, and no regular file")),
-                    "{error}"
-                );
+                assert!(error.starts_with(&format!("it is {what}, not a regular file")), "{error}");
             }
         }
         assert!(

@@ -123,7 +123,10 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
         assert_eq!(ours.link.info().unwrap().target, LinkTarget::Xdp(index));
         for mode in [XdpMode::Native, XdpMode::Generic] {
             let busy = Link::xdp(&drop_all, index, mode).unwrap_err();
-            assert!(busy.to_string().contains("another program is there and is kept"), "{busy}");
+            assert!(
+                busy.to_string().contains("another program is already attached there"),
+                "{busy}"
+            );
         }
         assert!(Link::xdp_in_any_mode(&drop_all, index).is_err());
         send_frames(&pair, 30);

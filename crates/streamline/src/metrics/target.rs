@@ -40,8 +40,8 @@ impl FromStr for Target {
             return Err("it is empty: name an address such as :9464, or a file".to_owned());
         }
         if text == "-" {
-            let why = "metrics are written again every few seconds, which standard output cannot \
-                       be: name a file, or an address such as :9464";
+            let why = "metrics are rewritten every few seconds, which is not possible on standard \
+                       output: name a file, or an address such as :9464";
             return Err(why.to_owned());
         }
         let Some((host, port)) = text.rsplit_once(':').filter(|_| !text.contains('/')) else {
@@ -50,7 +50,7 @@ impl FromStr for Target {
         let is_number = !port.is_empty() && port.bytes().all(|digit| digit.is_ascii_digit());
         if !is_number {
             return Err(format!(
-                "`{port}` is no port: write [ADDRESS]:PORT, or ./{text} for a file of this name"
+                "`{port}` is not a port: write [ADDRESS]:PORT, or ./{text} for a file of this name"
             ));
         }
         let port = port.parse::<u16>().map_err(|_| format!("the port {port} is above 65535"))?;
@@ -58,7 +58,7 @@ impl FromStr for Target {
         let ip = match host {
             "" | "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
             host => host.parse().map_err(|_| {
-                format!("`{host}` is no IP address: write 0.0.0.0:{port} for all interfaces")
+                format!("`{host}` is not an IP address: write 0.0.0.0:{port} for all interfaces")
             })?,
         };
         Ok(Self::Address(SocketAddr::new(ip, port)))

@@ -41,7 +41,7 @@ impl Report<'_> {
         }
         let name = &self.names[sink.0];
         match ends.is_empty() {
-            true => format!("`{name}` received nothing: its sources gave nothing"),
+            true => format!("`{name}` received nothing: its sources emitted nothing"),
             false => format!("`{name}` received nothing: {}", ends.join("; ")),
         }
     }

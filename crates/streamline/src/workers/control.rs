@@ -110,7 +110,7 @@ impl RunningRequests {
         loop {
             let answer = self.answers.recv_timeout(CHANGE_REPLY_TIMEOUT);
             let (number, answer) = answer
-                .map_err(|_| ChangeError::Silent(format!("engine {} does not answer", at + 1)))?;
+                .map_err(|_| ChangeError::Silent(format!("engine {} does not reply", at + 1)))?;
             // A different number marks the late reply to an earlier change that has timed out.
             if number == self.changes {
                 return answer.map(|(message, _)| message).map_err(ChangeError::Refused);

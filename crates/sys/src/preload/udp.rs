@@ -111,9 +111,9 @@ pub fn requests_control_message(level: c_int, name: c_int) -> bool {
 /// Options with an effect that only the kernel can implement, each with its level, its number and
 /// the reason.
 const KERNEL_ONLY_OPTIONS: &[(c_int, c_int, &str)] = &[
-    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, "it asks for times (SO_TIMESTAMP_NEW)"),
-    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, "it asks for times (SO_TIMESTAMPNS_NEW)"),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, "it asks for times (SO_TIMESTAMPING)"),
+    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, "it asks for timestamps (SO_TIMESTAMP_NEW)"),
+    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, "it asks for timestamps (SO_TIMESTAMPNS_NEW)"),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, "it asks for timestamps (SO_TIMESTAMPING)"),
     (libc::IPPROTO_IP, libc::IP_RECVOPTS, "it asks for options (IP_RECVOPTS)"),
     (libc::IPPROTO_IP, libc::IP_RETOPTS, "it asks for options (IP_RETOPTS)"),
     (libc::IPPROTO_IP, IP_PASSSEC, "it asks for security contexts (IP_PASSSEC)"),

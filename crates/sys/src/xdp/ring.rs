@@ -233,7 +233,7 @@ impl EntryRing {
     fn corrupt_error(&self) -> Error {
         Error::new(
             "AF_XDP",
-            format!("the {}: its indices or entries make no sense", self.name),
+            format!("the {}: its indices or entries are invalid", self.name),
             libc::EBADMSG,
         )
     }

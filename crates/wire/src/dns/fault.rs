@@ -15,7 +15,9 @@ pub enum DnsFault {
 impl fmt::Display for DnsFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Truncated(at) => write!(f, "the message ends inside what begins at byte {at}"),
+            Self::Truncated(at) => {
+                write!(f, "the message ends inside the item that begins at byte {at}")
+            }
             Self::Invalid(at) => write!(f, "byte {at} of the message contradicts RFC 1035"),
         }
     }

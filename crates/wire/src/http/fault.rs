@@ -65,9 +65,9 @@ impl fmt::Display for HttpFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::LineEnd => "a line does not end with CR LF",
-            Self::Method => "the method is no token",
+            Self::Method => "the method is not a token",
             Self::Target => "the target is empty or has characters that cannot be in it",
-            Self::Version => "the version is none of HTTP/1",
+            Self::Version => "the version is not HTTP/1",
             Self::Status => "the status code is not a number of three digits",
             Self::Reason => "the reason phrase has control characters",
             Self::FieldName => "the name of a field is malformed",
@@ -77,8 +77,7 @@ impl fmt::Display for HttpFault {
             Self::LengthTwice => "Content-Length is given twice",
             Self::LengthAndTransfer => "Content-Length is combined with Transfer-Encoding",
             Self::Transfer => "Transfer-Encoding of a request does not end with chunked",
-            Self::ChunkedTwice => "Transfer-Encoding contains chunked twice",
-            Self::ChunkSize => "a chunk does not begin with a size that can be",
+            Self::ChunkSize => "a chunk does not begin with a valid size",
             Self::ChunkExtension => "a chunk extension is malformed",
             Self::ChunkEnd => "a chunk does not end where its size says",
             Self::Trailer => "the trailer section is malformed",
