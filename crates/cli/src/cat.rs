@@ -54,7 +54,7 @@ fn write_name(arguments: &CatArguments) -> Result<Status, Status> {
     };
     let mut input = io::stdin().lock();
     let unreadable = |error: io::Error| {
-        terminal::print_error(&format!("standard input cannot be read: {error}"));
+        terminal::print_error(&format!("cannot read standard input: {error}"));
         Status::Failed
     };
     if arguments.pcap {
@@ -95,7 +95,7 @@ fn report_stream_error(name: &str, error: &io::Error) -> Status {
         io::ErrorKind::BrokenPipe => "its path has ended".to_owned(),
         _ => error.to_string(),
     };
-    terminal::print_error(&format!("`{name}` cannot be used any longer: {why}"));
+    terminal::print_error(&format!("`{name}` can no longer be used: {why}"));
     Status::Failed
 }
 
@@ -103,7 +103,7 @@ fn report_output_error(error: &io::Error) -> Status {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Status::OutputClosed,
         _ => {
-            terminal::print_error(&format!("standard output cannot be written: {error}"));
+            terminal::print_error(&format!("cannot write standard output: {error}"));
             Status::Failed
         }
     }

@@ -24,7 +24,7 @@ pub(crate) fn notice_handler(quiet: bool) -> Notices {
 /// Prints the location of a crash capture and the command that replays it.
 pub(crate) fn print_crash(capture: &CrashCapture) {
     let path = capture.path.display();
-    terminal::print_note(&format!("the block is kept in {path}; replay it with"));
+    terminal::print_note(&format!("the block was saved to {path}; replay it with"));
     terminal::print_error_text(&format!("  {}\n", capture.command));
 }
 

@@ -165,7 +165,7 @@ fn describe(directory: &Path) -> String {
         0 => "umount",
         _ => "fusermount3 -u",
     };
-    format!("the running paths are in {directory}; `{unmount} {directory}` ends it")
+    format!("the running paths are in {directory}; `{unmount} {directory}` unmounts it")
 }
 
 /// Serves the mount while a command runs. Returns the exit status of the command in the convention

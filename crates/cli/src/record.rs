@@ -60,7 +60,7 @@ pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Sta
     let results = finished.end_registration(status.exit_code(), sentence);
     if whole.is_damaged() && status == Status::Done {
         terminal::print_error(&format!(
-            "the replay is not the recorded run, because {} is damaged",
+            "the replay differs from the recorded run, because {} is damaged",
             path.display()
         ));
         return Ok(Status::Failed);

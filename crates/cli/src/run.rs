@@ -303,7 +303,7 @@ fn warn_about_ended_outputs(results: &Results) {
     if nodes.filter(|used| used.is_sink()).count() > 1 {
         let what = results.report().summary_sentence();
         terminal::print_warning(&format!(
-            "the end of the reader of standard output has ended all outputs: {what}"
+            "the reader of standard output has exited, which ended all outputs: {what}"
         ));
     }
 }
@@ -335,7 +335,7 @@ fn print_analysis(results: &Results) {
         }
         Ok(0) => {}
         Ok(filters) => terminal::print_note(&format!(
-            "{} received fewer than {} blocks: the measured costs of these are not saved",
+            "{} received fewer than {} blocks: their measured costs are not saved",
             format_count(*filters as u64, "filter"),
             pipeline::explain::LEARNED_BLOCKS_MIN
         )),

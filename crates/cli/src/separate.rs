@@ -41,14 +41,14 @@ impl SeparateProgram {
 /// The program of `streamline bench`.
 pub(crate) const BENCH: SeparateProgram = SeparateProgram {
     name: "streamline-bench",
-    install: "no package has it; in the source tree `cargo xtask install --bench` puts it in place",
+    install: "no package contains it; in the source tree `cargo xtask install --bench` installs it",
 };
 
 /// The program of `streamline page`.
 pub(crate) const PAGE: SeparateProgram = SeparateProgram {
     name: "streamline-page",
-    install: "the package `streamline-page` has it; in the source tree `cargo xtask install` puts \
-              it in place",
+    install: "the package `streamline-page` contains it; in the source tree `cargo xtask install` \
+              installs it",
 };
 
 /// Replaces this process with the program (execve). Returns only on failure.

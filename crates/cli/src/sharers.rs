@@ -140,8 +140,7 @@ pub(crate) fn format_prefixes(plan: &Plan) -> String {
             }
             None => {
                 format!(
-                    " shared       `{prefix}` with no other request: a process is started for \
-                         it\n"
+                    " shared       `{prefix}` with no other request: a process is started for it\n"
                 )
             }
         }

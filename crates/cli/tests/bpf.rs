@@ -115,7 +115,7 @@ fn primitives_for_atm_mtp_and_pflog_use_libpcap() {
         if checked.status == Some(0) {
             assert_eq!(count_selected(&folder, expression), "1", "{expression} on {link}");
         } else {
-            assert!(checked.err.contains("is compiled by libpcap alone"), "{}", checked.err);
+            assert!(checked.err.contains("is supported by libpcap only"), "{}", checked.err);
             assert!(checked.err.contains("install"), "{}", checked.err);
         }
     }
@@ -130,7 +130,8 @@ fn expression_that_no_frame_can_match_warns_and_runs() {
     let warning = [
         "warning: `bpf`: no frame of RAW (IP without a link header) can match\n",
         "  replay x | bpf arp | count\n",
-        "                 ^^^ it contradicts itself, or asks for what cannot be in such frames\n",
+        "                 ^^^ it contradicts itself, or tests for what such frames cannot \
+         contain\n",
     ];
     let warning = warning.concat();
     for command in ["check", "explain", "run"] {
@@ -173,8 +174,8 @@ fn each_link_type_has_its_own_filter_program() {
     assert_eq!(count_selected(&folder, "udp port 53"), "1");
     let warned = folder.run(&["run", "replay x | bpf 'type data' | count"]);
     assert_eq!(warned.out, "1 blocks, 44 bytes\n");
-    let warning = "warning: `bpf`: no frame of EN10MB (Ethernet) is let through: `type` is not \
-                supported on EN10MB (Ethernet)\n";
+    let warning = "warning: `bpf`: no frame of EN10MB (Ethernet) passes: `type` is not supported \
+                   on EN10MB (Ethernet)\n";
     assert!(warned.err.starts_with(warning), "{}", warned.err);
 }
 

@@ -194,7 +194,7 @@ fn kernel_prefilter_is_explained_without_an_interface() {
     );
     let refused = prefilters_of(unsupported)[0]["refused"].as_str().unwrap().to_owned();
     assert!(
-        refused.ends_with("its program has a loop, which the kernel does not take"),
+        refused.ends_with("its program has a loop, which the kernel does not accept"),
         "{refused}"
     );
     assert_eq!(prefilters_of("replay examples/web.pcap | bpf tcp | count"), serde_json::json!([]));

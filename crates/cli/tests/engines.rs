@@ -199,14 +199,14 @@ fn n7_unshareable_request_is_refused_with_a_reason() {
             "replay examples/web.pcap | tcp | http | weblog log",
             "no common order in which to write one file",
         ),
-        ("replay examples/web.pcap | exec cat | discard", "state of the program is its own"),
+        ("replay examples/web.pcap | exec cat | discard", "its state is inside the program"),
         (
             "replay examples/web.pcap | rewrite src=10.0.0.1 | tcp | count",
             "`rewrite` changes blocks",
         ),
         ("replay examples/web.pcap | count state=all | discard", "one name in several processes"),
         ("read examples/web.pcap | count", "no addresses"),
-        ("rx lo take | discard", "deprives the others"),
+        ("rx lo take | discard", "is missing in the others"),
     ];
     for (line, why) in cases {
         let ran = folder.run(&[&format!("--engines=2 {line}")]);

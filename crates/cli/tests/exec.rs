@@ -63,11 +63,12 @@ fn failed_program_is_reported_with_command_and_status() {
         ("exit 3", "the program \"exit 3\" ended with status 3\n"),
         (
             "no_such 2>&-",
-            "the program \"no_such 2>&-\" ended with status 127: the shell did not find it\n",
+            "the program \"no_such 2>&-\" ended with status 127: the shell did not find the \
+             command\n",
         ),
         (
             "./examples",
-            "the program \"./examples\" ended with status 126: the shell may not run it\n",
+            "the program \"./examples\" ended with status 126: the shell cannot execute it\n",
         ),
         ("kill -TERM $$", "the program \"kill -TERM $$\" was ended by signal 15 (SIGTERM)\n"),
     ] {

@@ -162,7 +162,7 @@ fn t8_unresponsive_paths_of_a_user_hide_no_other_paths() {
         let state = |state: &str| paths.iter().filter(|path| path["state"] == state).count();
         (state("silent"), state("running")) == (32, 1)
     });
-    let named = "no answer within 2 s from paths 1, 2, 3, 4, 5, 6, 7, 8 and 24 more of 41001";
+    let named = "no reply within 2 s from paths 1, 2, 3, 4, 5, 6, 7, 8 and 24 more of 41001";
     assert!(ran.err.contains(named), "{ran:?}");
     wait_until("its spaces are listed", || {
         let ran = run_as_root(&folder, &["spaces"]);
@@ -194,7 +194,7 @@ fn t13_squatted_state_name_is_reported_with_its_holder() {
     let _squatter = spawn_hostile(&folder, "squat", &name);
     let alone = run_as_root(&folder, &["state", &name]);
     assert_eq!(alone.status, Some(1), "{alone:?}");
-    assert!(alone.err.contains("is kept by a process of user 41001"), "{alone:?}");
+    assert!(alone.err.contains("is held by a process of user 41001"), "{alone:?}");
     let line = format!("generate rate=1000 | count state={name}");
     let _path = folder.begin(&["run", "-q", &line]);
     wait_until("the owner is found", || run_as_root(&folder, &["state", &name]).status == Some(0));

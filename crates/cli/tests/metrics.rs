@@ -136,7 +136,7 @@ fn unusable_metrics_target_stops_the_run_before_it_begins() {
     for (target, why, status) in [
         (taken.as_str(), "already in use; choose another port", 1),
         ("no/such/dir/x.prom", "no such file or directory", 1),
-        ("host:9", "`host` is no IP address", 2),
+        ("host:9", "`host` is not an IP address", 2),
     ] {
         let ran = folder.run(&["run", WEB_REQUEST, "--metrics", target]);
         assert_eq!(ran.status, Some(status), "{}", ran.err);

@@ -377,7 +377,7 @@ fn b2_lost_blocks_and_changed_nodes_are_reported_to_their_reader() {
     assert_eq!(folder.run(&["set", "web", "remove", "udp"]).status, Some(0));
     let mut rest = Vec::new();
     assert!(open.read_to_end(&mut rest).is_err(), "its end is not the end of the path");
-    assert!(mounted.text(".error").contains("begin it again"), "{}", mounted.text(".error"));
+    assert!(mounted.text(".error").contains("start it again"), "{}", mounted.text(".error"));
 }
 
 #[test]

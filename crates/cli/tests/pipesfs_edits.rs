@@ -106,8 +106,8 @@ fn b3_directory_is_made_as_a_filter_below_another_or_below_a_class() {
         ("web/generate/udp/stats/count", EPERM, "it is a view"),
         ("web/generate/udp/exec:sh", EPERM, "`exec` opens files or runs a program"),
         ("web/generate/udp/pcap:x", EPERM, "mount with `streamline mount -o exec DIR`"),
-        (".filters/nonsense", EPERM, "no filter stands here"),
-        ("count", EINVAL, "`count` is no source"),
+        (".filters/nonsense", EPERM, "there is no filter here"),
+        ("count", EINVAL, "`count` is not a source"),
         ("no:filter", EINVAL, "neither a filter nor a name"),
     ] {
         let before = web.request();
@@ -150,7 +150,7 @@ fn b6_filter_moves_with_its_state_and_what_is_below_it() {
     web.rename("web/generate/sample:2", "web/generate/sample:5").unwrap();
     assert_eq!(web.mounted.text("web/generate/sample:5/config/every"), "5\n");
     for (from, to, errno, why) in [
-        ("web/generate/sample:5", "web/generate/count", EOPNOTSUPP, "stays this filter"),
+        ("web/generate/sample:5", "web/generate/count", EOPNOTSUPP, "stays the same filter"),
         ("web/generate/sample:5", "web/generate/sample:5/udp/sample:5", EINVAL, ""),
         ("web/generate/sample:5/udp", "udp", EOPNOTSUPP, "only a source begins a path"),
         ("web/generate", "web/generate/sample:5/generate", EINVAL, ""),

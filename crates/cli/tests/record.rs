@@ -115,7 +115,7 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
     let set = |words: &[&str]| folder.run(&[&["set", "kept"], words].concat());
     let kernel = set(&["move", "count", "kernel"]);
     assert_eq!(kernel.status, Some(1), "{kernel:?}");
-    let why = "a record is to hold what a program there would refuse";
+    let why = "a record must contain the frames that a program there would reject";
     assert!(kernel.err.contains("runs as before") && kernel.err.contains(why), "{kernel:?}");
     for words in [
         &["insert", "ip", "after", "generate"][..],

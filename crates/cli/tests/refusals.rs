@@ -161,7 +161,7 @@ fn directory_link_is_followed_and_dangling_link_reported() {
             "dangling",
             3,
             "cannot open dangling: no such file or directory",
-            "it is a link to a directory that is not there",
+            "it is a link to a directory that does not exist",
         ),
         ("loop", 1, "cannot open loop: too many levels of symbolic links", ""),
     ] {

@@ -212,7 +212,7 @@ fn panic_ends_only_its_path_and_saves_a_capture() {
     assert!(ran.out.contains("  105 blocks, 27828 bytes"), "the other path ran on: {}", ran.out);
     assert!(ran.err.contains("`panics` has a bug and ended its path"), "{}", ran.err);
     assert!(!ran.err.contains("panicked at"), "{}", ran.err);
-    let (_, rest) = ran.err.split_once("note: the block is kept in ").unwrap();
+    let (_, rest) = ran.err.split_once("note: the block was saved to ").unwrap();
     let (path, rest) = rest.split_once("; replay it with\n").unwrap();
     let mode = fs::metadata(path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);

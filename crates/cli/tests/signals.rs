@@ -232,7 +232,7 @@ fn end_of_the_reader_reports_what_other_sinks_wrote() {
     drop(child.stdout.take());
     let ran = CommandResult::from(child.wait_with_output().unwrap());
     assert_eq!(ran.status, Some(141), "{}", ran.err);
-    let why = "the end of the reader of standard output has ended all outputs: ";
+    let why = "the reader of standard output has exited, which ended all outputs: ";
     assert!(ran.err.contains(why) && ran.err.contains("written to out.pcap"), "{}", ran.err);
     let mut alone = start_request(&folder, "generate | print");
     drop(alone.stdout.take());

@@ -200,7 +200,7 @@ fn j4_pinned_space_stays_on_its_processor() {
         let pinned = run_set_spaces(&folder, &["all", "pin", named, &last]);
         assert_eq!(pinned.status, Some(0), "{pinned:?}");
         let name = space_of_filter(&before, filter)["name"].as_str().unwrap().to_owned();
-        assert_eq!(pinned.out, format!("{name} keeps to processor {last}\n"), "{pinned:?}");
+        assert_eq!(pinned.out, format!("{name} is pinned to processor {last}\n"), "{pinned:?}");
         assert_eq!(keeps(filter).len(), 1, "{filter}");
     }
     assert_eq!(keeps("pcap"), any, "of which nobody said anything");
@@ -208,8 +208,8 @@ fn j4_pinned_space_stays_on_its_processor() {
     assert_eq!((freed.status, keeps("generate")), (Some(0), any), "{freed:?}");
     for (words, why) in [
         (["all", "pin", &first, "4000"], "its process may run on"),
-        (["all", "pin", "thread77", "0"], "no space of it is called `thread77`"),
-        (["all", "pin", &first, "first"], "`first` is no processor"),
+        (["all", "pin", "thread77", "0"], "it has no space called `thread77`"),
+        (["all", "pin", &first, "first"], "`first` is not a processor"),
     ] {
         let refused = run_set_spaces(&folder, &words);
         assert!(refused.status != Some(0) && refused.err.contains(why), "{refused:?}");

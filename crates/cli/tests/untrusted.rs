@@ -87,15 +87,15 @@ fn j5_filter_with_forbidden_syscall_ends_alone() {
     ] {
         assert_error(
             attack,
-            &[&format!("was ended because it asked the kernel for `{call}`, system call")],
+            &[&format!("was ended because it made a forbidden system call: `{call}`, number")],
         );
     }
     // The first forbidden system call depends on the C library.
     assert_error(
         "thread",
-        &["asked the kernel for `rt_sigaction`", "asked the kernel for `clone3`"],
+        &["forbidden system call: `rt_sigaction`", "forbidden system call: `clone3`"],
     );
-    assert_error("setuid", &["was ended because it asked the kernel for system call"]);
+    assert_error("setuid", &["was ended because it made a forbidden system call: number"]);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn j5_filter_that_dies_ends_alone() {
     assert_error("abort", &["was ended by signal 6 (SIGABRT)"]);
     assert_error("exit", &["ended by itself before it had processed all blocks"]);
     assert_error("panic", &["ended with status 101: a panic, this filter panics on purpose"]);
-    assert_error("allocate", &["because it needed more than the 512 MB that it may have"]);
+    assert_error("allocate", &["because it exceeded its memory limit of 512 MB"]);
 }
 
 #[test]
@@ -115,14 +115,14 @@ fn j5_filter_with_forged_ring_positions_ends_alone() {
     // The filter then hangs. It may be killed for that reason, if its writes have not been checked
     // yet.
     let hangs = "made no progress in 2 s";
-    assert_error("spoof", &["was ended because it lied about what it wrote", hangs]);
-    assert_error("cursor", &["was ended because it lied about what it read", hangs]);
+    assert_error("spoof", &["was ended because it wrote invalid output", hangs]);
+    assert_error("cursor", &["was ended because it reported an invalid read position", hangs]);
 }
 
 #[test]
 fn j5_filter_without_progress_ends_alone() {
     assert_error("hang", &["made no progress in 2 s of processor time, and was ended"]);
-    assert_error("flood", &["made no progress in 2 s", "sent notifications without end"]);
+    assert_error("flood", &["made no progress in 2 s", "kept sending notifications"]);
 }
 
 #[test]

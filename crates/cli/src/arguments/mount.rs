@@ -45,7 +45,7 @@ fn check_option(text: &str) -> Result<String, String> {
     if text == "exec" || parse_edit_limit(text).is_some() {
         return Ok(text.to_owned());
     }
-    Err("there are `exec` and `edit_limit=SECONDS`, from 1 to 3600".to_owned())
+    Err("valid options are `exec` and `edit_limit=SECONDS`, from 1 to 3600".to_owned())
 }
 
 /// Parses the option `edit_limit=SECONDS`, with 1 to 3600 seconds. Returns `None` for any other

@@ -173,7 +173,7 @@ fn user_checks(facts: &MachineFacts) -> Section {
     let seccomp = match who.seccomp {
         Some(Seccomp::Off) => "off",
         Some(Seccomp::Strict) => "strict",
-        Some(Seccomp::Filter) => "a filter of system calls is on, which may refuse even root",
+        Some(Seccomp::Filter) => "a system call filter is active, which may refuse even root",
         None => "unknown",
     };
     rows.push(CheckFinding::plain("seccomp", seccomp));
@@ -282,8 +282,9 @@ fn kernel_checks(facts: &MachineFacts) -> Section {
             CheckFinding::good("user namespaces", "for all users, according to the settings")
         }
         Some(false) => {
-            let advice = "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and \
-                          kernel.apparmor_restrict_unprivileged_userns say why";
+            let advice = "see the sysctls user.max_user_namespaces, \
+                          kernel.unprivileged_userns_clone and \
+                          kernel.apparmor_restrict_unprivileged_userns";
             CheckFinding::bad("user namespaces", "only for root, according to the settings", advice)
         }
         None => CheckFinding::plain("user namespaces", "unknown"),

@@ -37,7 +37,7 @@ pub(super) fn format_ring_sizes(plan: &Plan) -> String {
         let (least, most) = (least >> 10, most >> 10);
         let sizes = match (is_given, least < most) {
             (true, _) => format!("{least} KB, as requested"),
-            (false, true) => format!("{least} to {most} KB, by the pressure"),
+            (false, true) => format!("{least} to {most} KB, depending on the pressure"),
             (false, false) => format!("{least} KB: the size decides which blocks are lost"),
         };
         format!(" ring         {name} → its readers: {sizes}\n")
@@ -45,7 +45,10 @@ pub(super) fn format_ring_sizes(plan: &Plan) -> String {
     let (least, most) = writer_ring_sizes();
     let written = |name| {
         let (least, most) = (least >> 10, most >> 10);
-        format!(" ring         its writers → {name}: {least} to {most} KB each, by the pressure\n")
+        format!(
+            " ring         its writers → {name}: {least} to {most} KB each, depending on the \
+             pressure\n"
+        )
     };
     let readers: String = reader_rings(plan).into_iter().map(line).collect();
     readers + &written_sources(plan).into_iter().map(written).collect::<String>()

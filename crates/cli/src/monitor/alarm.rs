@@ -117,7 +117,7 @@ impl Alarms {
             let left = deadline.saturating_duration_since(Instant::now());
             let ended = process.map(|process| sys::poll::readable(&[process.as_fd()], Some(left)));
             if is_running(child) && ended != Some(vec![true]) {
-                terminal::print_warning("the command of --alarm-exec still runs");
+                terminal::print_warning("the command of --alarm-exec is still running");
             }
         }
         self.raised
@@ -130,7 +130,8 @@ impl Alarms {
         self.children.retain_mut(is_running);
         if self.children.len() >= COMMANDS_MAX {
             terminal::print_warning(&format!(
-                "the command of --alarm-exec is not started: {COMMANDS_MAX} of them still run"
+                "the command of --alarm-exec was not started: {COMMANDS_MAX} of them are still \
+                 running"
             ));
             return;
         }
@@ -144,7 +145,7 @@ impl Alarms {
         match started {
             Ok(child) => self.children.push(child),
             Err(error) => terminal::print_warning(&format!(
-                "the command of --alarm-exec is not started: {}",
+                "the command of --alarm-exec was not started: {}",
                 terminal::reason(&error)
             )),
         }

@@ -160,7 +160,7 @@ impl FromStr for Condition {
             let all = METRICS.map(|number| number.name);
             let meant = nearest(name, all)
                 .map_or_else(String::new, |meant| format!(", did you mean `{meant}`?"));
-            format!("there is no number `{name}`{meant}: use {}", all.join(", "))
+            format!("unknown metric `{name}`{meant}: use {}", all.join(", "))
         })?;
         let found = OPERATORS.into_iter().find(|(text, _)| rest.starts_with(text));
         let (operator_text, operator) =

@@ -131,7 +131,7 @@ fn open_foreign_file(path: &Path, uid: u32) -> Result<File, String> {
             Err(format!("it belongs to {}, and not to {}", user_name(status.uid), user_name(uid)))
         }
         () if sys::file::is_on_fuse(&place).map_err(failed)? => {
-            Err("its file system is a process that may never answer (FUSE)".to_owned())
+            Err("its file system is a process that may never reply (FUSE)".to_owned())
         }
         () => Ok(File::from(sys::file::reopen_read_only(place.as_fd()).map_err(failed)?)),
     }

@@ -35,7 +35,7 @@ pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p RegisteredP
     paths.for_each(|path| silent.entry(path.uid).or_default().push(path.number));
     for (uid, numbers) in silent {
         terminal::print_note(&format!(
-            "no answer within {} s from {} of {}: stopped, or overrun; `streamline stop --kill \
+            "no reply within {} s from {} of {}: stopped, or overloaded; `streamline stop --kill \
              PATH` ends one",
             QUERY_TIMEOUT.as_secs(),
             list_numbers(&numbers),

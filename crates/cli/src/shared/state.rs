@@ -200,13 +200,10 @@ fn format_state(reader: &TableReader, snapshot: &Snapshot) -> String {
             &format!(", {} without a free row", format_count(snapshot.left_out, "more session"));
     }
     if snapshot.torn > 0 {
-        text += &format!(
-            ", {} that their writer has not finished",
-            format_count(snapshot.torn as u64, "row")
-        );
+        text += &format!(", {} incompletely written", format_count(snapshot.torn as u64, "row"));
     }
     if !snapshot.whole {
-        text += ", not from a single moment";
+        text += ", not from a single point in time";
     }
     if snapshot.ended {
         text += ", ended";

@@ -95,7 +95,7 @@ fn split_at_pipes(text: &str) -> Result<Vec<&str>, String> {
             (Some(_), _) => {}
             (None, '\'' | '"') => quote = Some(letter),
             (None, '(' | ')') => return Err("it holds parentheses".into()),
-            (None, ';' | '\n') => return Err("it is several commands".into()),
+            (None, ';' | '\n') => return Err("it contains several commands".into()),
             // An `&` after `>` or `<` is part of a redirection, such as `2>&1`.
             (None, '&') if last != '>' && last != '<' => return Err("it holds `&`".into()),
             (None, '<') if letters.peek().is_some_and(|(_, next)| *next == '<') => {
@@ -117,7 +117,7 @@ fn split_at_pipes(text: &str) -> Result<Vec<&str>, String> {
         last = letter;
     }
     if quote.is_some() {
-        return Err("a quote has no end".into());
+        return Err("a quote is never closed".into());
     }
     parts.push(text.get(from..).unwrap_or_default());
     Ok(parts)
@@ -148,7 +148,7 @@ fn parse_stage(text: &str) -> Result<Stage, String> {
     }
     let first: String = text.chars().take_while(|c| !is_blank(*c)).collect();
     if RESERVED_WORDS.contains(&first.as_str()) {
-        return Err(format!("`{first}` begins more than a command"));
+        return Err(format!("`{first}` begins a compound command"));
     }
     let plain = literal_words(text).filter(|words| {
         words.first().is_some_and(|word| !BUILTINS.contains(&word.as_str()) && !word.contains('='))

@@ -30,7 +30,7 @@ fn describe(words: &[String], path: &Path) -> String {
     let refusal = words.first().and_then(|name| probe::preload_refusal(name));
     match &refusal {
         Some(why) => line("refused", &format!("no library can be preloaded: {why}")),
-        None => line("preload", "the dynamic loader accepts libraries for it"),
+        None => line("preload", "the dynamic loader can preload libraries into it"),
     }
     if let Some(profile) = find_profile(path) {
         let profile = profile.display();

@@ -75,8 +75,8 @@ pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
             };
             format!(
                 "{name}, which {purpose}, is neither beside this program nor in a library \
-                 directory: the package `{debian}` has it; in the source tree `cargo xtask \
-                 install` puts it in place, or `cargo build --release -p {package}` builds it and \
+                 directory: the package `{debian}` contains it; in the source tree `cargo xtask \
+                 install` installs it, or `cargo build --release -p {package}` builds it and \
                  {LIBRARY_VARIABLE}=target/release names its directory; {without}"
             )
         },
@@ -119,7 +119,7 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
         // The loader ignores LD_PRELOAD if the file has capabilities, except for root, who already
         // has all of them.
         if sys::process::identity().0 != 0 && sys::file::has_capabilities(&file) {
-            return Some(format!("{} has capabilities of its own", path.display()));
+            return Some(format!("{} has file capabilities", path.display()));
         }
         let mut head = [0; 256];
         let count = (&file).read(&mut head).unwrap_or(0);
@@ -134,7 +134,7 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
             }
         }
     }
-    Some(format!("{} leads nowhere", path.display()))
+    Some(format!("{} has too many nested interpreters", path.display()))
 }
 
 /// Returns true if a program appears to use libpcap: its file contains the file name of the library

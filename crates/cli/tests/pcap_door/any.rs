@@ -124,7 +124,7 @@ fn any_filters_by_direction_in_the_program() {
     let Some((packets, errors)) = capture_any(&["udp and outbound"], 2 * COUNT + 1) else { return };
     assert_same(&packets);
     assert_eq!(packets[1].len(), 2 * COUNT + 1, "{errors}");
-    let reason = "filtered in the program: it reads a field that frames do not have in the kernel";
+    let reason = "filtered in the program: it reads a field that frames in the kernel do not have";
     assert!(errors.contains(reason), "{errors}");
 }
 

@@ -81,7 +81,7 @@ fn chronyd_answers_from_its_socket_with_a_note() {
     }
     let output = service.finish();
     println!("chronyd: no datagram came from a ring: {output}");
-    assert!(output.contains("it asks for times (SO_TIMESTAMPING)"), "{output}");
+    assert!(output.contains("it asks for timestamps (SO_TIMESTAMPING)"), "{output}");
     assert!(reported_lines(&output).is_empty(), "{output}");
 }
 

@@ -101,7 +101,7 @@ impl PathsView {
                 Some(row) => {
                     let owner = row.cells()[2].clone();
                     self.refusal = Some(format!(
-                        "path {} belongs to {owner}: only its owner can look into it",
+                        "path {} belongs to {owner}: only its owner can inspect it",
                         row.path.number
                     ));
                 }
@@ -290,7 +290,7 @@ fn path_table(rows: &[&PathRow], view: &PathsView, height: usize) -> Table<'stat
 fn help_lines() -> Vec<Line<'static>> {
     key_lines(&[
         ("arrows, j k", "select a path; Home and End, the first and the last"),
-        ("Enter", "open the selected path: its nodes, rings and losses; q comes back"),
+        ("Enter", "open the selected path: its nodes, rings and losses; q returns"),
         ("s", "sort by the next column: NO, BLOCKS/S, BYTES/S, LOST"),
         ("/", "show only paths whose number, name, user or request contains a text"),
         ("Esc", "close the help, then clear the filter, then quit"),
