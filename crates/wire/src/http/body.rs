@@ -39,7 +39,6 @@ pub enum BodyPart {
     End,
 }
 
-
 /// State after the end of the body.
 const ENDED: u8 = 0;
 /// State in a body whose length was stated.

@@ -77,6 +77,7 @@ impl fmt::Display for HttpFault {
             Self::LengthTwice => "Content-Length is given twice",
             Self::LengthAndTransfer => "Content-Length is combined with Transfer-Encoding",
             Self::Transfer => "Transfer-Encoding of a request does not end with chunked",
+            Self::ChunkedTwice => "Transfer-Encoding contains chunked twice",
             Self::ChunkSize => "a chunk does not begin with a valid size",
             Self::ChunkExtension => "a chunk extension is malformed",
             Self::ChunkEnd => "a chunk does not end where its size says",
