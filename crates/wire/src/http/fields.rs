@@ -52,12 +52,19 @@ pub enum Coding {
     Deflate,
     /// `br` (RFC 7932).
     Brotli,
-    /// Any other coding.
-    Other,
+    /// Another registered coding, such as `zstd`.
+    OtherRegistered,
+    /// A coding that is not registered, such as a character set that a sender states by mistake.
+    Unknown,
 }
 
+/// Registered names of content codings that [`Coding`] does not distinguish (IANA, HTTP Content
+/// Coding Registry).
+const OTHER_REGISTERED: [&[u8]; 8] =
+    [b"zstd", b"compress", b"x-compress", b"exi", b"pack200-gzip", b"aes128gcm", b"dcb", b"dcz"];
+
 /// Content codings in the order of application, without `identity`, in 2 bytes of plain data. A
-/// list of more than four ends with [`Coding::Other`].
+/// list of more than four ends with [`Coding::OtherRegistered`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Codings(u16);
@@ -92,7 +99,8 @@ impl Codings {
             1 => Some(Coding::Gzip),
             2 => Some(Coding::Deflate),
             3 => Some(Coding::Brotli),
-            _ => Some(Coding::Other),
+            14 => Some(Coding::OtherRegistered),
+            _ => Some(Coding::Unknown),
         })
     }
 
@@ -102,12 +110,16 @@ impl Codings {
             _ if eq_ignore_case(word, b"deflate") => 2,
             _ if eq_ignore_case(word, b"br") => 3,
             _ if word.is_empty() || eq_ignore_case(word, b"identity") => return,
+            _ if OTHER_REGISTERED.iter().any(|name| eq_ignore_case(word, name)) => 14,
             _ => 15,
         };
         let used = (0..Self::CODINGS_MAX).find(|place| self.0 >> (4 * place) & 0xf == 0);
         match used {
             Some(place) => self.0 |= number << (4 * place),
-            None => self.0 |= 15 << (4 * (Self::CODINGS_MAX - 1)),
+            None => {
+                let last = 4 * (Self::CODINGS_MAX - 1);
+                self.0 = self.0 & !(0xf << last) | 14 << last;
+            }
         }
     }
 }

@@ -137,9 +137,13 @@ impl BodyDecoder {
     }
 
     /// Decodes the body by undoing its codings in reverse order. Skips each coding that cannot be
-    /// undone, because a sender may announce a coding without applying it. Returns the counter to
-    /// increment: as `Ok` after success, as `Err` after a failure.
+    /// undone, because a sender may announce a coding without applying it. Decodes nothing if the
+    /// list contains a registered coding without a decoder, under which the content would remain
+    /// coded. Returns the counter to increment: as `Ok` after success, as `Err` after a failure.
     fn decode(&mut self, codings: Codings) -> Result<Counter, Counter> {
+        if codings.outermost_first().any(|coding| coding == Coding::OtherRegistered) {
+            return Err(reasons::NOT_DECODABLE);
+        }
         let limit =
             self.input.len().saturating_mul(self.ratio).max(RATIO_FREE_SIZE).min(self.output_max);
         let (mut whole, mut undone) = (true, false);
@@ -195,7 +199,7 @@ fn decode_coding(
             }
         }
         Coding::Brotli => decode_brotli(bytes, out, limit),
-        Coding::Other => Err(reasons::NOT_DECODABLE),
+        Coding::OtherRegistered | Coding::Unknown => Err(reasons::NOT_DECODABLE),
     }
 }
 

@@ -85,6 +85,17 @@ fn empty_body_is_decoded_in_every_coding() {
 }
 
 #[test]
+fn body_with_one_undecodable_coding_passes_unchanged() {
+    let gzip = gzip_bytes(b"bytes that zstd has compressed");
+    for codings in ["zstd, gzip", "Compress, gzip", "gzip, gzip, gzip, gzip, gzip"] {
+        let passed = run_coded_response(&[], codings, &gzip);
+        assert_eq!(passed, (gzip.clone(), vec!["not decodable"]), "{codings}");
+    }
+    let misnamed = run_coded_response(&[], "utf-8, gzip", &gzip);
+    assert_eq!(misnamed.1, ["decoded bodies"], "a character set is not a coding");
+}
+
+#[test]
 fn undecodable_body_passes_unchanged() {
     let text = b"to be or not to be, that is the question".to_vec();
     for coding in ["gzip", "deflate", "br", "zstd"] {
