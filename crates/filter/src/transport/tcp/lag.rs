@@ -40,9 +40,9 @@ impl StampLag {
         self.lag = if lag > ignored { lag } else { 0 };
     }
 
-    /// Converts a time on the path's clock to the time by which connections are idle.
-    pub(super) const fn idle_clock(self, now: Time) -> Time {
-        now.saturating_sub(self.lag)
+    /// Returns true if the timestamps are not behind.
+    pub(super) const fn is_none(self) -> bool {
+        self.lag == 0
     }
 
     /// Converts a time by which connections are idle to one on the path's clock.

@@ -80,8 +80,12 @@ impl HoldingLanes for Tcp {
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         let mut over = Vec::new();
-        let now = self.lag.idle_clock(cx.now);
-        for timer in self.idle_timeouts.take_due_timers(now) {
+        let now = cx.now;
+        let timers = match self.lag.is_none() {
+            true => self.idle_timeouts.take_due_timers(now),
+            false => Vec::new(),
+        };
+        for timer in timers {
             let Some(connection) = self.connection_of_timer(timer) else { continue };
             let due = connection.expiry_time(self.timeout);
             match self.idle_timeouts.is_due(due, now) {
@@ -181,7 +185,7 @@ impl Tcp {
 
     /// Requests a tick at the earliest timeout.
     fn request_tick(&self, cx: &mut StreamContext<'_, '_>) {
-        let idle = self.idle_timeouts.next_due_time().map(|time| self.lag.path_clock(time));
+        let idle = self.idle_timeouts.next_due_time().filter(|_| self.lag.is_none());
         for time in [idle, self.gap_timeouts.next_due_time()].into_iter().flatten() {
             cx.wake_at(time);
         }
