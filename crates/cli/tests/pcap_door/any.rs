@@ -175,7 +175,7 @@ fn any_follows_interfaces_that_come_and_go() {
 
 /// Receives packets from an interface without Ethernet frames. Arguments: the number of packets,
 /// and the device.
-const BURST: &str = r#"
+const TUNNEL_PACKETS: &str = r#"
 import fcntl, os, struct, sys
 packet = bytes.fromhex("4500001c0001000040110000" "0a4d0001" "0a4d0002" "14b414b400080000")
 tunnel = os.open("/dev/net/tun", os.O_RDWR)
@@ -189,7 +189,7 @@ for number in range(int(sys.argv[1])):
 /// The default receive buffer of a socket has room for 256 small packets, the ring of libpcap for
 /// thousands.
 #[test]
-fn any_keeps_a_burst_of_an_interface_without_ring() {
+fn any_keeps_many_packets_of_an_interface_without_ring() {
     const PACKETS: u64 = 1500;
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     if need::require_command("python3").is_none() {
@@ -201,7 +201,7 @@ fn any_keeps_a_burst_of_an_interface_without_ring() {
     let observer = Observer::start((&pair, &folder), true, (&words, LISTENING));
     signal(&observer, "-STOP");
     wait_for_state(&observer, "T");
-    run_python(&pair.server, BURST, &[&PACKETS.to_string(), TUN_DEVICE]);
+    run_python(&pair.server, TUNNEL_PACKETS, &[&PACKETS.to_string(), TUN_DEVICE]);
     signal(&observer, "-CONT");
     wait_for_state(&observer, "SR");
     wait_until("all packets are captured or dropped", || {

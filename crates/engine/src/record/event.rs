@@ -107,7 +107,7 @@ fn read_source_details(take: &mut ValueReader<'_>) -> Option<SourceDetails> {
 }
 
 /// Positions of lost blocks by location, and a note that is true if it is a warning.
-type SourceDetails = (Vec<(String, LossRanges)>, Option<(String, bool)>);
+pub(super) type SourceDetails = (Vec<(String, LossRanges)>, Option<(String, bool)>);
 
 impl FileBlock<'_> {
     /// Decodes an event. Returns `None` if the bytes are not a valid event.

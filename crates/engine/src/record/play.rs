@@ -3,13 +3,13 @@
 //! Input: an untrusted recording, which may be truncated at any position. Output: the events of a
 //! space in order, each with its blocks. Each space reads its own chunks.
 
+use super::event::SourceDetails;
 use super::form;
 use super::read::{Completeness, Record};
 use abi::Entry;
 use endpoint::process::Process;
 use endpoint::{
-    DropReason, Failure, Intake, LossRanges, Sink, Source, SourceCounters, SourceProperties,
-    SourceStatus,
+    DropReason, Failure, Intake, Sink, Source, SourceCounters, SourceProperties, SourceStatus,
 };
 use filter::{Amount, Batch, Report, Time};
 use runtime::space::events::{EventReader, SpaceEvent, SwapDecision};
@@ -118,7 +118,7 @@ impl Replay {
         planned: usize,
         observed: Option<(u64, u64)>,
         dropped: &[(String, Option<u64>)],
-        (missing, remark): (Vec<(String, LossRanges)>, Option<(String, bool)>),
+        (missing, remark): SourceDetails,
     ) -> bool {
         let mut all = self.source_totals();
         let known = all.entry(planned).or_default();
