@@ -282,9 +282,9 @@ fn b5_symbolic_link_is_a_further_parent() {
     assert_eq!(web.request(), line);
     for (target, name, errno, why) in [
         ("../udp", "web/generate/sample:2/count", EINVAL, "has the filter's name: `udp`"),
-        ("/etc/passwd", "web/generate/udp/passwd", EINVAL, "is no filter of this tree"),
+        ("/etc/passwd", "web/generate/udp/passwd", EINVAL, "is not a filter of this tree"),
         ("..", "web/generate/udp/generate", EINVAL, ""),
-        ("../../../../../..", "web/generate/udp/x", EINVAL, "is no filter of this tree"),
+        ("../../../../../..", "web/generate/udp/x", EINVAL, "is not a filter of this tree"),
     ] {
         let linked = web.link(target, name);
         if target == ".." {

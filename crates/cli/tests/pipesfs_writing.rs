@@ -251,7 +251,7 @@ fn b7_capture_that_is_written_gives_frames_and_damage_a_reason() {
     assert_refused(&mounted, "web/buffer:web/all", "write a capture to all.pcap");
     assert_refused(&mounted, "web/buffer:web/tcp/http/all", "no description");
     assert_refused(&mounted, "web/buffer:web/all.jsonl", "");
-    assert_refused(&mounted, "web/request", "written are");
+    assert_refused(&mounted, "web/request", "this file is read-only");
 }
 
 #[test]

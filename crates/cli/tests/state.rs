@@ -211,7 +211,7 @@ fn m3_inaccessible_state_is_refused_with_a_reason() {
     refused("generate | count state_mode=644 | discard", "`state_mode=` sets who may read");
     refused("generate | sample 2 state=a untrusted=yes | discard", "an untrusted process");
     refused("generate | count state=a/b | discard", "`a/b` is not a valid name");
-    refused("generate | count state=a state_mode=666 | discard", "none of 600, 640, 644");
+    refused("generate | count state=a state_mode=666 | discard", "not one of 600, 640, 644");
     let name = unique_name("taken");
     let line = format!("generate rate=100 | count state={name} | discard");
     let mut first = PathWithInput::start(&folder, &line);

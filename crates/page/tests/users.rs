@@ -377,7 +377,7 @@ fn idle_process_ends_and_starts_with_the_next_request() {
     let host = Host::start(&machine, "127.0.0.1:0", "300");
     let alice = Browser::of(&machine, ALICE);
     assert_eq!(alice.get("/api/captures").0, 200);
-    host.wait_for("nobody looks");
+    host.wait_for("the page is not in use");
     assert!(host.processes().is_empty());
     assert_eq!(alice.get("/api/captures").0, 200, "the token stays");
     // The process runs as long as a browser is connected.
@@ -395,7 +395,7 @@ fn idle_process_ends_and_starts_with_the_next_request() {
     }
     assert_eq!(host.processes(), [process]);
     drop(socket);
-    host.wait_for("nobody looks");
+    host.wait_for("the page is not in use");
 }
 
 #[test]

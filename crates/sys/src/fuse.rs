@@ -160,6 +160,6 @@ mod tests {
         assert_eq!(parse_helper_failure(""), ("", libc::EPERM));
         let error =
             Error::new("mount", "/m by fusermount3 (failed to open /dev/fuse)", libc::EACCES);
-        assert!(error.to_string().ends_with("permit it by `chmod 666 /dev/fuse`"), "{error}");
+        assert!(error.to_string().ends_with("permit it with `chmod 666 /dev/fuse`"), "{error}");
     }
 }
