@@ -2,8 +2,8 @@
 //!
 //! The path's clock never goes back. If the clock that stamps the packets does (it has been set, or
 //! one capture was appended to a later one), all timestamps are far behind the path's clock from
-//! then on, and a connection would seem idle as soon as it begins. So the time since its last
-//! segment is measured by a clock that is behind by as much as the timestamps are.
+//! then on, and a connection would seem idle as soon as it begins. So no timer ends idle
+//! connections while the timestamps are behind; a segment after a long silence still does.
 
 use crate::contract::Time;
 
@@ -45,7 +45,7 @@ impl StampLag {
         self.lag == 0
     }
 
-    /// Converts a time by which connections are idle to one on the path's clock.
+    /// Converts a time in the domain of the timestamps to one on the path's clock.
     pub(super) const fn path_clock(self, time: Time) -> Time {
         time.saturating_add(self.lag)
     }
