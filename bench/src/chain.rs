@@ -19,11 +19,11 @@ use crate::row::Row;
 use streamline_bench_loops::{Matcher, count_by_indirect_calls, first_byte_is_two, no_byte_is_ff};
 
 /// Number of blocks in a measurement of blocks that stay in the dbuf.
-const FAST_BLOCKS: u64 = 4_000_000;
+const BLOCKS_IN_DBUF: u64 = 4_000_000;
 /// Number of blocks in a measurement with a ring.
 const RING_BLOCKS: u64 = 8_000_000;
 /// Number of blocks in a measurement that reads every byte.
-const WHOLE_BLOCKS: u64 = 2_000_000;
+const FULLY_READ_BLOCKS: u64 = 2_000_000;
 /// Number of blocks in a measurement of a cycle.
 const CYCLE_BLOCKS: u64 = 300_000;
 /// Number of filters that a block in the cycle passes: two at first, and two in each of 16 rounds.
@@ -45,7 +45,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     for filters in [0, 1, 2, 4, 8] {
         rows.extend(measure_first_byte(filters, rounds, pipes.as_ref().ok())?);
     }
-    rows.extend(measure_whole_block(8, rounds, pipes.as_ref().ok())?);
+    rows.extend(measure_every_byte(8, rounds, pipes.as_ref().ok())?);
     rows.extend(measure_cycle(rounds)?);
     Ok(rows)
 }
@@ -83,14 +83,14 @@ fn measure_first_byte(
     pipes: Option<&PipedMatcher>,
 ) -> Result<Vec<Row>, String> {
     let matches = "| match hex=02 at=0 ".repeat(filters);
-    let fast = format!("generate count={FAST_BLOCKS} size=1024 {matches}| discard");
+    let fast = format!("generate count={BLOCKS_IN_DBUF} size=1024 {matches}| discard");
     let ring = format!("bench_write@thread0 {RING_BLOCKS} {matches}| bench_read@thread1");
     let mut candidates = vec![
         Candidate {
             name: "loop",
-            measure: Box::new(move || Ok(measure_loop(filters, FAST_BLOCKS, first_byte_is_two))),
+            measure: Box::new(move || Ok(measure_loop(filters, BLOCKS_IN_DBUF, first_byte_is_two))),
         },
-        Candidate { name: "fast", measure: Box::new(move || measure_rate(&fast, FAST_BLOCKS)) },
+        Candidate { name: "fast", measure: Box::new(move || measure_rate(&fast, BLOCKS_IN_DBUF)) },
         Candidate { name: "ring", measure: Box::new(move || measure_rate(&ring, RING_BLOCKS)) },
     ];
     if let Some(pipes) = pipes {
@@ -113,23 +113,26 @@ fn measure_first_byte(
     interleave(("chain", &row, filters as f64), "Mblocks/s", rounds, candidates, &goals)
 }
 
-fn measure_whole_block(
+fn measure_every_byte(
     filters: usize,
     rounds: usize,
     pipes: Option<&PipedMatcher>,
 ) -> Result<Vec<Row>, String> {
     let matches = "match hex=ff |all ".repeat(filters);
-    let fast = format!("generate count={WHOLE_BLOCKS} size=1024 | {matches} discard");
-    let ring = format!("bench_write@thread0 {WHOLE_BLOCKS} | {matches} bench_read@thread1");
+    let fast = format!("generate count={FULLY_READ_BLOCKS} size=1024 | {matches} discard");
+    let ring = format!("bench_write@thread0 {FULLY_READ_BLOCKS} | {matches} bench_read@thread1");
     let mut candidates = vec![
         Candidate {
             name: "loop",
-            measure: Box::new(move || Ok(measure_loop(filters, WHOLE_BLOCKS, no_byte_is_ff))),
+            measure: Box::new(move || Ok(measure_loop(filters, FULLY_READ_BLOCKS, no_byte_is_ff))),
         },
-        Candidate { name: "whole", measure: Box::new(move || measure_rate(&fast, WHOLE_BLOCKS)) },
+        Candidate {
+            name: "whole",
+            measure: Box::new(move || measure_rate(&fast, FULLY_READ_BLOCKS)),
+        },
         Candidate {
             name: "whole ring",
-            measure: Box::new(move || measure_rate(&ring, WHOLE_BLOCKS)),
+            measure: Box::new(move || measure_rate(&ring, FULLY_READ_BLOCKS)),
         },
     ];
     let mut goals = Vec::new();

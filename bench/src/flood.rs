@@ -243,5 +243,5 @@ fn mac_address(pair: &Pair) -> Result<[u8; 6], String> {
 
 fn device_index(device: &str) -> Result<u32, String> {
     let links = RouteSocket::open().map_err(|why| why.to_string())?;
-    Ok(links.by_name(device).map_err(|why| why.to_string())?.index)
+    Ok(links.interface_by_name(device).map_err(|why| why.to_string())?.index)
 }

@@ -237,7 +237,7 @@ impl Axis {
     /// Returns the values of the labels. On a logarithmic axis, these are 1, 2 and 5 times each
     /// power of ten, or only the powers if the axis is long; otherwise, they are multiples of a
     /// step that yields a few labels.
-    fn round_values(&self) -> Vec<f64> {
+    fn axis_label_values(&self) -> Vec<f64> {
         let mut values = Vec::new();
         if self.logarithmic {
             let steps: &[f64] =
@@ -311,7 +311,7 @@ fn draw_lines(area: &DrawingSurface<'_>, bench: &str, unit: &str, lines: &[Curve
             free = at + 44;
         }
     }
-    for value in y.round_values() {
+    for value in y.axis_label_values() {
         let at = line(value);
         area.draw(&PathElement::new([(left as i32, at), (right as i32, at)], grid))?;
         let style = text.pos(Pos::new(HPos::Right, VPos::Center));
@@ -391,9 +391,9 @@ mod tests {
     fn wide_range_is_logarithmic_with_round_values() {
         let axis = Axis::new([3.0, 40_000.0].into_iter());
         assert!(axis.logarithmic);
-        assert_eq!(axis.round_values(), [10.0, 100.0, 1000.0, 10_000.0]);
+        assert_eq!(axis.axis_label_values(), [10.0, 100.0, 1000.0, 10_000.0]);
         let axis = Axis::new([3.0, 9.0].into_iter()).extended_to_zero();
-        assert_eq!(axis.round_values(), [0.0, 5.0]);
+        assert_eq!(axis.axis_label_values(), [0.0, 5.0]);
     }
 
     #[test]

@@ -112,8 +112,9 @@ pub(crate) fn wait_until_idle(processes: &[u32]) -> u64 {
 /// Returns true if a program is attached to the ingress of the server's device.
 pub(crate) fn has_ingress_program(space: &Namespace) -> bool {
     space.run_inside(|| {
-        let index =
-            RouteSocket::open().and_then(|links| links.by_name(SERVER_DEVICE)).map(|it| it.index);
+        let index = RouteSocket::open()
+            .and_then(|links| links.interface_by_name(SERVER_DEVICE))
+            .map(|it| it.index);
         let chain = index.and_then(|index| tcx_chain(index, Side::Ingress));
         chain.is_ok_and(|chain| !chain.members.is_empty())
     })

@@ -18,7 +18,7 @@ use buffer::crossing::{CrossingReader, CrossingWriter, RingConfig, crossing};
 use buffer::scale::Scaling;
 use buffer::signal::Doorbell;
 use engine::build::{PathOptions, Settings, build_with};
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::run::{StopConditions, run as go};
 use pipeline::plan::{Machine, PlannedEdge, RingPlan};
 use std::sync::Arc;
@@ -27,8 +27,8 @@ use std::sync::Arc;
 type RingChange = (&'static str, fn(&mut RingPlan));
 
 const CANDIDATES: [RingChange; 5] = [
-    ("fixed 4096, T_b 32", |ring| fix_ring(ring, ring.entries, 32)),
-    ("fixed 256, T_b 32", |ring| fix_ring(ring, ring.entries_min, 32)),
+    ("fixed 4096, T_b 32", |ring| fix_ring_parameters(ring, ring.entries, 32)),
+    ("fixed 256, T_b 32", |ring| fix_ring_parameters(ring, ring.entries_min, 32)),
     ("fixed 4096, T_b adapts", |ring| ring.entries_min = ring.entries),
     ("fixed 16384, T_b adapts", |ring| (ring.entries, ring.entries_min) = (16_384, 16_384)),
     ("self-sizing, T_b adapts", |_| ()),
@@ -40,7 +40,7 @@ const BATCHES_PER_RUN: u64 = 400_000;
 /// Number of blocks per batch of the mechanism, the same as in a request.
 const BLOCKS_PER_BATCH: usize = 64;
 
-fn fix_ring(ring: &mut RingPlan, entries: usize, signal_blocks: usize) {
+fn fix_ring_parameters(ring: &mut RingPlan, entries: usize, signal_blocks: usize) {
     (ring.entries, ring.entries_min) = (entries, entries);
     (ring.signal_blocks, ring.signal_blocks_max) = (signal_blocks, signal_blocks);
 }
@@ -51,7 +51,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let mut all = Vec::new();
     for (place, processors) in [("two processors", allowed.as_slice()), ("one processor", one)] {
         // The threads of the run inherit this affinity.
-        sys::process::pin_among(processors).map_err(|why| why.to_string())?;
+        sys::process::pin_to_processors(processors).map_err(|why| why.to_string())?;
         for size in [64, 1400] {
             let blocks = BLOCKS_PER_RUN * 64 / (64 + size / 4);
             let text = format!(
@@ -66,7 +66,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         }
         all.extend(measure_mechanism(&format!("mechanism, {place}"), options.rounds));
     }
-    sys::process::pin_among(&allowed).map_err(|why| why.to_string())?;
+    sys::process::pin_to_processors(&allowed).map_err(|why| why.to_string())?;
     Ok(all)
 }
 
@@ -77,7 +77,7 @@ fn measure_request(name: &str, text: &str, rounds: usize) -> Result<Vec<Row>, St
     for round in 0..=rounds {
         sentinels.push(Sentinel::measure());
         for (at, (_, change)) in CANDIDATES.iter().enumerate() {
-            let (rate, cost) = run_line(text, *change)?;
+            let (rate, cost) = run_and_measure_request(text, *change)?;
             // The first round is a warm-up.
             if round > 0 {
                 rates[at].values.push(rate);
@@ -109,14 +109,18 @@ fn empty_samples() -> Vec<Samples> {
 
 /// Runs a request. Returns its rate in millions of blocks per second, and its processor time in ns
 /// per block.
-pub(crate) fn run_line(text: &str, change: fn(&mut RingPlan)) -> Result<(f64, f64), String> {
+pub(crate) fn run_and_measure_request(
+    text: &str,
+    change: fn(&mut RingPlan),
+) -> Result<(f64, f64), String> {
     let mut plan = plan_for_machine(text, &Machine::example())?;
     for edge in &mut plan.edges {
         if let PlannedEdge::Ring(ring) = edge {
             change(ring);
         }
     }
-    let paths = build_with(&plan, Settings::default(), &Points::default(), &PathOptions::default());
+    let paths =
+        build_with(&plan, Settings::default(), &AttachPoints::default(), &PathOptions::default());
     let paths = paths.map_err(|why| why.to_string())?;
     let before = sys::clock::process();
     let outcome = go(paths, StopConditions::default()).map_err(|why| why.to_string())?;
@@ -208,7 +212,7 @@ mod tests {
         let text = "generate count=50000 size=64 seq=yes | udp | match \"qqqq\" @thread1 |0 count \
                     @thread1";
         for (name, change) in CANDIDATES {
-            let (rate, cost) = run_line(text, change).unwrap();
+            let (rate, cost) = run_and_measure_request(text, change).unwrap();
             assert!(rate > 0.0 && cost > 0.0, "{name}");
         }
     }

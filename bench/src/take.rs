@@ -135,7 +135,7 @@ fn measure_request(
 fn has_xdp_program(pair: &Pair) -> bool {
     pair.server.run_inside(|| {
         let links = sys::net::RouteSocket::open().ok();
-        let found = links.and_then(|links| links.by_name(SERVER_DEVICE).ok());
+        let found = links.and_then(|links| links.interface_by_name(SERVER_DEVICE).ok());
         found.is_some_and(|interface| interface.xdp.is_some())
     })
 }

@@ -5,9 +5,9 @@
 //! outcomes; this module asserts nothing about them.
 
 use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build, build_with};
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::live::Live;
-use engine::path::Adapt;
+use engine::path::AdaptSettings;
 use engine::run::{Outcome, StopConditions, run, run_alone};
 use filter::Description;
 use pipeline::Registry;
@@ -77,9 +77,11 @@ impl PlannedRequest {
         machine: &Machine,
         work: impl FnOnce(&Live) -> T + Send,
     ) -> (Outcome, T) {
-        let extras =
-            PathOptions { adapt: Adapt::permitted_by(&self.plan, machine), ..Default::default() };
-        let built = build_with(&self.plan, Settings::default(), &Points::default(), &extras);
+        let extras = PathOptions {
+            adapt: AdaptSettings::permitted_by(&self.plan, machine),
+            ..Default::default()
+        };
+        let built = build_with(&self.plan, Settings::default(), &AttachPoints::default(), &extras);
         run_with(built.unwrap_or_else(|error| panic!("{}: {error}", self.text)), work)
     }
 

@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
-use super::judge::{KernelJudge, without_perfmon};
+use super::judge::{KernelJudge, run_without_perfmon};
 use cases::{all_frames, case_folder};
 use ebpf::classic::insn::{ANCILLARY, code};
 use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
@@ -47,7 +47,7 @@ fn compare_judges(
     let (mut classic, mut interpreter) =
         (ClassicJudge(program, target.hook), Interpreter::new(&made));
     let load = || KernelJudge::load(&made, "expression");
-    let mut kernel = if target.hardened { without_perfmon(load) } else { load() };
+    let mut kernel = if target.hardened { run_without_perfmon(load) } else { load() };
     let packets = frames.iter().map(|frame| Packet::new(frame));
     exam::compare(&mut [&mut classic, &mut interpreter, &mut kernel], packets).unwrap_or_else(|e| {
         panic!("{name} for {target:?}: {e}\n{program}\n{}", ebpf::disasm::list_program(&made))

@@ -4,7 +4,7 @@
 use super::judge::{program_kind, with_capabilities};
 use ebpf::emit::Target;
 use ebpf::{Hook, MapSpec, Program, insn};
-use filter::testing::twins::{TwinChain, chains, fitting_program, request_text};
+use filter::testing::twins::{TwinChain, chains, program_if_allowed, request_text};
 use rustix::thread::CapabilitySet;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{
@@ -28,7 +28,7 @@ impl PreparedProgram {
     /// Builds the program of a chain; returns `None` if the chain edits frames, which the target
     /// does not allow.
     fn new(chain: &TwinChain, target: Target) -> Option<Self> {
-        let program = fitting_program(chain, target)?;
+        let program = program_if_allowed(chain, target)?;
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
         let maps: Vec<Map> = program.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
@@ -95,11 +95,11 @@ fn o9_thousand_program_loads_leak_nothing() {
             let targets = [Hook::Tc.into(), Hook::Xdp.into(), Target::hardened(Hook::Tc)];
             targets.map(|target| (chain.clone(), target))
         })
-        .filter(|(chain, target)| fitting_program(chain, *target).is_some())
+        .filter(|(chain, target)| program_if_allowed(chain, *target).is_some())
         .collect();
     let mut made = Vec::new();
     pair.server.run_inside(|| {
-        let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         for round in 0..LOAD_COUNT {
             let (chain, target) = &all[round % all.len()];
             let prepared = PreparedProgram::new(chain, *target).unwrap();
@@ -115,7 +115,7 @@ fn o9_thousand_program_loads_leak_nothing() {
             made.extend(link.map(|link| (ObjectKind::Links, link.info().unwrap().id)));
         }
         assert!(tcx_chain(index, Side::Egress).unwrap().members.is_empty());
-        assert_eq!(RouteSocket::open().unwrap().by_index(index).unwrap().xdp, None);
+        assert_eq!(RouteSocket::open().unwrap().interface_by_index(index).unwrap().xdp, None);
     });
     assert!(made.len() > 2 * LOAD_COUNT, "{} things were made", made.len());
     // The kernel frees them after a grace period.

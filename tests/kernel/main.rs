@@ -34,10 +34,10 @@ use ebpf::exam::{self, ExamTotals, Interpreter};
 use ebpf::interpret::Packet;
 use filter::testing::Frame;
 use filter::testing::twins::{
-    Examined, TwinChain, UserReference, chains, edits_frames, fitting_program, long_chains,
+    TwinCase, TwinChain, UserReference, chains, edits_frames, long_chains, program_if_allowed,
     request_text,
 };
-use judge::{KernelJudge, is_refused, without_perfmon};
+use judge::{KernelJudge, is_refused, run_without_perfmon};
 use testkit::{Random, need};
 
 const HOOKS: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
@@ -46,20 +46,20 @@ const HOOKS: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
 /// target.
 fn for_every_target<T: Send>(work: impl Fn(Target) -> T + Sync) -> Vec<T> {
     let mut done: Vec<T> = HOOKS.map(|place| work(place.into())).into();
-    done.extend(without_perfmon(|| HOOKS.map(|place| work(Target::hardened(place)))));
+    done.extend(run_without_perfmon(|| HOOKS.map(|place| work(Target::hardened(place)))));
     // Programs at this hook are never trusted.
-    done.push(without_perfmon(|| work(Target::hardened(Hook::Cgroup))));
+    done.push(run_without_perfmon(|| work(Target::hardened(Hook::Cgroup))));
     done
 }
 
 /// Compares the three judges on every packet; returns `None` if the chain edits frames and the
 /// target does not allow it.
 fn compare_judges<'a>(
-    chain: &[Examined],
+    chain: &[TwinCase],
     target: Target,
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Option<ExamTotals> {
-    let program = fitting_program(chain, target)?;
+    let program = program_if_allowed(chain, target)?;
     let (mut user, mut interpreter) =
         (UserReference::new(chain, &program), Interpreter::new(&program));
     let mut kernel = KernelJudge::load(&program, "chain");
@@ -188,7 +188,7 @@ fn i6_long_chains_match_their_filters() {
     let mut total = 0;
     for place in HOOKS {
         for chain in long_chains() {
-            let Some(program) = fitting_program(&chain, place) else { continue };
+            let Some(program) = program_if_allowed(&chain, place) else { continue };
             let parts = program.tails.len();
             assert!(chain.len() >= 40 && parts > 0, "{parts} parts at {place:?}");
             let packets = borders.iter().map(|frame| Packet::new(frame));

@@ -8,7 +8,7 @@
 mod request;
 
 use engine::build::{BuiltPath, PathOptions, Settings, build_with};
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::live::Live;
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
@@ -67,7 +67,7 @@ fn child_loses_blocks_after_the_kernel() {
     let lost = std::env::var(LOSE_VARIABLE).expect("what to lose");
     let pair = Pair::new(Cable { addresses: false, ..Cable::default() }).expect("a cable");
     let text = format!("rx {SERVER_DEVICE} | udp | dport |53 pcap /dev/null");
-    let points = Points::default();
+    let points = AttachPoints::default();
     let paths = pair.server.run_inside(|| {
         let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
@@ -85,7 +85,7 @@ fn child_loses_blocks_after_the_kernel() {
     let mut rest = vec![frame.as_slice(); usize::try_from(FRAMES).expect("few")];
     pair.client.run_inside(|| {
         let links = sys::net::RouteSocket::open().expect("links");
-        let index = links.by_name(CLIENT_DEVICE).expect("the device").index;
+        let index = links.interface_by_name(CLIENT_DEVICE).expect("the device").index;
         let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
         wait_until("all frames are sent", || {
             let sent = sender.send(&rest).frames;

@@ -6,9 +6,9 @@ use crate::scratch::Scratch;
 use crate::send::{parse_capture, send_all};
 use crate::shared_program::quiet_pair;
 use engine::build::{PathOptions, Settings, build_with};
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::live::Live;
-use engine::path::{Adapt, RatePolicy};
+use engine::path::{AdaptSettings, RatePolicy};
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Costs, FilterCost, Machine, MovePeriod, SpaceKind, plan};
@@ -120,10 +120,11 @@ fn run_request(
         assert!(!plan.programs.is_empty(), "it begins in the kernel");
         let rate_policy =
             RatePolicy { observation_ns: 2_000_000, pause_ns: 20_000_000, ..RatePolicy::default() };
-        let adapt = Adapt::permitted_by(&plan, &machine_with_assumed_costs()).map(|adapt| {
-            assert!(!adapt.copies);
-            Arc::new(Adapt { rate_policy, ..(*adapt).clone() })
-        });
+        let adapt =
+            AdaptSettings::permitted_by(&plan, &machine_with_assumed_costs()).map(|adapt| {
+                assert!(!adapt.copies);
+                Arc::new(AdaptSettings { rate_policy, ..(*adapt).clone() })
+            });
         let period = adapt.as_ref().map_or(MovePeriod::Never, |adapt| adapt.moves);
         let asked = match option {
             "--adapt" => MovePeriod::Always,
@@ -132,7 +133,7 @@ fn run_request(
         };
         assert_eq!(period, asked);
         let extras = PathOptions { adapt, ..PathOptions::default() };
-        build_with(&plan, Settings::default(), &Points::default(), &extras).expect("spaces")
+        build_with(&plan, Settings::default(), &AttachPoints::default(), &extras).expect("spaces")
     });
     let live = paths[0].live();
     live.set_request_text(&text);

@@ -5,7 +5,7 @@ use crate::send::send_all;
 use crate::shared_program::{
     RunningRequest, datagrams, program_ids, quiet_pair, reports_by_filter,
 };
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::run::Outcome;
 use testkit::net::{Pair, SERVER_DEVICE};
 
@@ -17,7 +17,7 @@ const REQUESTS_PER_PROGRAM: usize = 20;
 /// Number of frames sent; one in four goes to port 53.
 const FRAMES_SENT: usize = 80;
 
-fn start_request(pair: &Pair, points: &Points) -> RunningRequest {
+fn start_request(pair: &Pair, points: &AttachPoints) -> RunningRequest {
     RunningRequest::start(pair, points, &format!("rx {SERVER_DEVICE} | ip | udp | dport |53 count"))
 }
 
@@ -26,7 +26,7 @@ fn frames_counted(outcome: &Outcome) -> u64 {
 }
 
 /// Returns the number of requests in each program, in ascending order.
-fn requests_per_program(points: &Points) -> Vec<usize> {
+fn requests_per_program(points: &AttachPoints) -> Vec<usize> {
     let mut lines: Vec<usize> = points.status().iter().map(|(_, program)| program.lines).collect();
     lines.sort_unstable();
     lines
@@ -35,7 +35,7 @@ fn requests_per_program(points: &Points) -> Vec<usize> {
 #[test]
 fn o6_requests_beyond_a_full_program_get_another() {
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let each = (FRAMES_SENT / 4) as u64;
     let mut running: Vec<RunningRequest> =
         (0..REQUEST_COUNT).map(|_| start_request(&pair, &points)).collect();

@@ -16,21 +16,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use testkit::need;
 use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
-use testkit::service::Manager;
+use testkit::service::ServiceManager;
 
 /// Returns a service manager and a fixture with a daemon started by the manager, or `None` without
 /// the required privileges.
-fn managed_fixture() -> Option<(Manager, DaemonFixture)> {
+fn managed_fixture() -> Option<(ServiceManager, DaemonFixture)> {
     let mut manager = None;
     let fixture =
         DaemonFixture::with(POLICY, |space: &Namespace, folder: &Path, words: &[String]| {
-            start_daemon(manager.insert(Manager::new(folder)), space, words)
+            start_daemon(manager.insert(ServiceManager::new(folder)), space, words)
         });
     Some((manager?, fixture?))
 }
 
 /// Starts a daemon with all descriptors that the manager stored for the previous one.
-fn start_daemon(manager: &Manager, space: &Namespace, words: &[String]) -> Child {
+fn start_daemon(manager: &ServiceManager, space: &Namespace, words: &[String]) -> Child {
     let shell = space.command("bash");
     manager.run_service(shell, words, |command: &mut Command| {
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).spawn().expect("a daemon")
@@ -316,7 +316,7 @@ fn has_privileges() -> bool {
 
 /// A trial: the daemon is killed before one step of a user's request, and restarted.
 struct KillTrial {
-    manager: Manager,
+    manager: ServiceManager,
     fixture: DaemonFixture,
 }
 

@@ -2,7 +2,7 @@
 //! rings, which a process of that user can read but not write, without the right to load programs.
 //! (CONTRACT 21, 25; RELIABILITY T2, T17, T19)
 
-use crate::judge::without_perfmon;
+use crate::judge::run_without_perfmon;
 use crate::send::{parse_capture, send_all};
 use crate::shared_program::{program_ids, program_status, quiet_pair};
 use endpoint::source::kernel::Attachment;
@@ -10,7 +10,7 @@ use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build_with};
 use engine::kernel::delegation::{
     DelegatedLayout, DelegatedProgram, DelegatedRequest, FinalCounters, KernelPart, Owner,
 };
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::kernel::{AttachmentHandle, Host, KernelAttachment, KernelRequest};
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
@@ -50,7 +50,7 @@ pub(crate) fn kernel_part(text: &str, machine: &Machine) -> KernelPart {
 /// Attaches a request for a user.
 pub(crate) fn attach(
     pair: &Pair,
-    points: &Points,
+    points: &AttachPoints,
     text: &str,
     owner: u32,
 ) -> (DelegatedProgram, DelegatedRequest) {
@@ -58,7 +58,11 @@ pub(crate) fn attach(
 }
 
 /// Attaches a request for a user in this thread's namespace.
-fn attach_here(points: &Points, text: &str, owner: u32) -> (DelegatedProgram, DelegatedRequest) {
+fn attach_here(
+    points: &AttachPoints,
+    text: &str,
+    owner: u32,
+) -> (DelegatedProgram, DelegatedRequest) {
     let machine = engine::machine::inspect();
     let part = kernel_part(text, &machine);
     let attached = points.attach_if(
@@ -88,7 +92,7 @@ fn contains_mark(rings: &Rings, mark: &[u8]) -> bool {
 fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     const MARKS: [(u16, &[u8]); 3] = [(53, b"<alice's>"), (80, b"<bob's>"), (443, b"<carol's>")];
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let line = |port: u16| {
         format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |{port} pcap /dev/null")
     };
@@ -140,13 +144,13 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
 fn o7_ten_requests_of_five_users_share_one_hardened_program() {
     const REQUESTS: u16 = 10;
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let mut lines = Vec::new();
     for port in 1..=REQUESTS {
         let owner = ALICE_UID - u32::from(port % 5);
         let text =
             format!("rx {SERVER_DEVICE} ring=512KB | ip | udp | dport |{port} pcap /dev/null");
-        let here = || without_perfmon(|| attach_here(&points, &text, owner));
+        let here = || run_without_perfmon(|| attach_here(&points, &text, owner));
         lines.push(pair.server.run_inside(here));
     }
     let now = program_status(&points);
@@ -165,7 +169,7 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
         let cpus = 0..rings.shape().cpus;
         let handed: u64 = cpus.map(|cpu| rings.region(cpu).expect("a region").head(0)).sum();
         assert_eq!(handed, u64::from(port), "{port}");
-        drop(without_perfmon(|| line.detach()));
+        drop(run_without_perfmon(|| line.detach()));
     }
     assert!(program_ids(&pair).is_empty());
 }
@@ -175,7 +179,7 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
 #[test]
 fn t17_delegated_layout_that_was_not_planned_is_refused() {
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | ip | tcp | pcap /dev/null");
     let machine = engine::machine::inspect();
     let graph = parse_as_daemon(&text);
@@ -211,7 +215,13 @@ fn receive_message(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
 }
 
 /// Serves the requests of the process at the other end of a socket until that process exits.
-fn serve_peer(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &dyn Fn()) {
+fn serve_peer(
+    pair: &Pair,
+    points: &AttachPoints,
+    text: &str,
+    socket: &OwnedFd,
+    running: &dyn Fn(),
+) {
     let mut held = None;
     loop {
         let (message, _) = receive_message(socket, "the other user's process");
@@ -251,7 +261,7 @@ fn serve_peer(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, runnin
 #[test]
 fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} {CHILD_REQUEST}");
     let (here, there) = descriptor::pair().expect("a pair of sockets");
     let Some(child) = pair.server.run_inside(|| start(there, &text)) else { return };

@@ -31,8 +31,11 @@ impl ForeignPrograms {
         let chained = program(ProgramKind::Tc, "foreign_tcx", -1);
         let express = program(ProgramKind::Xdp, "foreign_xdp", 2);
         let (links, socket) = pair.server.run_inside(|| {
-            let index =
-                RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("it").index;
+            let index = RouteSocket::open()
+                .expect("links")
+                .interface_by_name(SERVER_DEVICE)
+                .expect("it")
+                .index;
             let tcx = |side| Link::tcx(&chained, index, side, Anchor::Head, None).expect("tcx");
             let links = vec![
                 tcx(Side::Ingress),

@@ -337,7 +337,7 @@ fn attached_programs(pair: &Pair, side: Side) -> Chain {
 
 /// Returns the interface index of the server's device in its namespace.
 fn device_index() -> u32 {
-    RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("the device").index
+    RouteSocket::open().expect("links").interface_by_name(SERVER_DEVICE).expect("the device").index
 }
 
 #[test]

@@ -252,13 +252,13 @@ const PUSH_TAG_CODE: [[u8; 8]; 5] = [
 
 #[test]
 fn g2_frame_with_removed_tag_is_matched_with_its_tag() {
-    if sys::bpf::kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
+    if sys::bpf::find_kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
         need::report_skip::<()>("needs drivers that tell of tags (Linux 6.8)");
         return;
     }
     let Some(pair) = quiet_pair(1500) else { return };
     let _push = pair.client.run_inside(|| {
-        let index = RouteSocket::open().expect("root may ask").by_name(CLIENT_DEVICE);
+        let index = RouteSocket::open().expect("root may ask").interface_by_name(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
         let program =
             Program::load(ProgramKind::Tc, "push", &PUSH_TAG_CODE.concat()).expect("it is right");

@@ -12,7 +12,7 @@ use crate::shared_program::{
 use engine::build::{BuiltPath, Settings};
 use engine::change::change;
 use engine::kernel::delegation::{OpenTaps, Owner};
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::live::Live;
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
@@ -86,7 +86,7 @@ fn live_of(request: &RunningRequest, text: &str) -> Live {
     live
 }
 
-fn open_taps(points: &Points) -> usize {
+fn open_taps(points: &AttachPoints) -> usize {
     program_status(points).each.iter().map(|line| line.taps).sum()
 }
 
@@ -94,7 +94,7 @@ fn open_taps(points: &Points) -> usize {
 fn b8_tap_in_the_kernel_needs_no_other_program() {
     const FRAMES: usize = 400;
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | ip | udp | dport |53 count");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_of(&request, &text);
@@ -136,7 +136,7 @@ fn b8_tap_in_the_kernel_needs_no_other_program() {
 #[test]
 fn b10_source_whose_frames_stay_in_the_kernel_can_be_read() {
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | discard");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_of(&request, &text);
@@ -158,7 +158,7 @@ fn frames_behind(pair: &Pair, source: &str, node: &str, frames: &[Vec<u8>]) -> V
         let machine = engine::machine::inspect();
         let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
         assert_eq!(plan.programs.is_empty(), source.contains("thread0"), "{text}");
-        let points = Points::default();
+        let points = AttachPoints::default();
         let extras = engine::build::PathOptions::default();
         let paths = engine::build::build_with(&plan, Settings::default(), &points, &extras);
         (paths.expect("paths"), points)
@@ -196,7 +196,7 @@ fn b8_frames_of_which_a_twin_is_unsure_reach_the_tap_once() {
 #[test]
 fn b8_more_filters_than_can_be_read_at_once_are_refused() {
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | ip | udp | sport | dport |53 count");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_of(&request, &text);
@@ -222,7 +222,7 @@ fn b8_more_filters_than_can_be_read_at_once_are_refused() {
 fn b8_change_leaves_a_fifth_filter_that_is_read_in_its_thread() {
     const NODES: [&str; 5] = ["rx", "ip", "udp", "sport", "dport"];
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | ip | udp@thread0 | sport | dport |53 count");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_of(&request, &text);
@@ -277,7 +277,7 @@ impl Drop for StopOnDrop<'_> {
 /// two edits frames reach the tap.
 fn check_tap_during_changes(filters: &str, edits: &[&str]) {
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | {filters}");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_of(&request, &text);
@@ -310,7 +310,7 @@ fn check_tap_during_changes(filters: &str, edits: &[&str]) {
 fn b8_path_gets_each_frame_once_while_taps_come_and_go() {
     const CHANGES: usize = 40;
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | ip | udp | dport |9 count");
     let request = RunningRequest::start(&pair, &points, &text);
     let live = live_of(&request, &text);
@@ -337,7 +337,7 @@ fn b8_path_gets_each_frame_once_while_taps_come_and_go() {
 #[test]
 fn b8_change_of_a_request_leaves_the_taps_of_others_as_they_are() {
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let user = sys::process::OVERFLOW_ID;
     let line = |port: u16| format!("rx {SERVER_DEVICE} | ip | udp | dport |{port} count");
     let (_, changed) = attach(&pair, &points, &line(53), user);

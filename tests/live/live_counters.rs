@@ -4,7 +4,7 @@
 use crate::daemon_fixture::{ALICE_UID, DaemonFixture, POLICY};
 use crate::send::send_all;
 use crate::shared_program::{RunningRequest, datagrams, quiet_pair};
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use member::client::Client;
 use member::protocol::Counters;
 use runtime::ledger::{EdgeKind, Ledger};
@@ -22,7 +22,7 @@ fn taken_by(ledger: &Ledger, name: &str) -> u64 {
 /// Runs a request in the kernel and, after `dport`, in a thread. Asserts that its counters are
 /// right while it runs, and final after its end.
 fn assert_live_counters_are_final(pair: &Pair, source: &str) {
-    let points = Points::default();
+    let points = AttachPoints::default();
     let branches = "(|53 count + |80 match \"no such text\")";
     let text = format!("{source} | ip | dport | {branches}");
     let request = RunningRequest::start(pair, &points, &text);

@@ -290,7 +290,7 @@ impl SourceReport {
 pub(crate) fn has_xdp_program(space: &Namespace, device: &str) -> bool {
     space.run_inside(|| {
         let links = sys::net::RouteSocket::open().expect("root may ask");
-        links.by_name(device).is_ok_and(|interface| interface.xdp.is_some())
+        links.interface_by_name(device).is_ok_and(|interface| interface.xdp.is_some())
     })
 }
 

@@ -10,7 +10,7 @@ use crate::scratch::Scratch;
 use crate::send::parse_capture;
 use endpoint::source::kernel::reader::Reader;
 use engine::kernel::delegation::{DelegatedProgram, DelegatedRequest, KernelPart, Owner};
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::registry::MachineRegistry;
 use pipeline::plan::{complete, plan};
 use rustix::fs::fchown;
@@ -65,7 +65,7 @@ struct UserPacket {
 
 impl Tap {
     /// Attaches a request for a user in a namespace.
-    fn attach(space: &Namespace, points: &Points, user: u32, text: &str) -> Self {
+    fn attach(space: &Namespace, points: &AttachPoints, user: u32, text: &str) -> Self {
         let (delegated, running): (DelegatedProgram, DelegatedRequest) = space.run_inside(|| {
             let machine = engine::machine::inspect();
             let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
@@ -98,7 +98,7 @@ impl Tap {
             assert!(reader.copy_bytes(&handed, 0, &mut bytes));
             assert!(reader.is_intact(&handed, reader.reserved_position(handed.cpu)));
             all.push(UserPacket { sent: handed.header.sent, bytes });
-            reader.pass_frame(&handed);
+            reader.advance_past_frame(&handed);
         }
         assert_eq!(reader.exit_losses()[0].lost, 0, "nothing was overtaken");
         all
@@ -223,7 +223,7 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
     const MARKS: [&[u8]; 2] = [b"<carol's own>", b"<dave's own>"];
     let Some(()) = skip_unless_loadable() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
-    let (points, scratch) = (Points::default(), Scratch::new());
+    let (points, scratch) = (AttachPoints::default(), Scratch::new());
     let line = "rx own=yes ring=16MB | pcap /dev/null";
     let small = "rx own=yes ring=512KB | pcap /dev/null";
     let taps = [CAROL_UID, DAVE_UID].map(|user| Tap::attach(&pair.client, &points, user, line));
@@ -282,7 +282,7 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
 fn p7_v7_user_memory_contains_no_foreign_bytes() {
     let Some(()) = skip_unless_loadable() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let carol = Tap::attach(&pair.client, &points, CAROL_UID, "rx own=yes | pcap /dev/null");
     let here = &pair.client;
     // Dave sends to himself on loopback, and to root.
@@ -354,7 +354,7 @@ fn p7_nested_packets_are_whole_and_counted() {
     const DATAGRAMS_PER_SENDER: u64 = 1_000;
     let Some(()) = skip_unless_loadable() else { return };
     let Some(space) = Namespace::new() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let carol = Tap::attach(&space, &points, CAROL_UID, "rx own=yes ring=64MB | pcap /dev/null");
     let sink = as_user(&space, CAROL_UID, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
     let to = sink.local_addr().expect("an address");

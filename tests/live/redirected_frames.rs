@@ -222,12 +222,12 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
     let ran = redirect_in_groups(&pair, &format!("rx {SERVER_DEVICE} take"), &inside, 10);
     ran.assert_lossless();
     assert!(ran.frames("out") == inside, "{:x?}", ran.frames("out"));
-    if sys::bpf::kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
+    if sys::bpf::find_kernel_function("bpf_xdp_metadata_rx_vlan_tag").is_none() {
         need::report_skip::<()>("needs drivers that tell of tags (Linux 6.8)");
         return;
     }
     let _push = pair.client.run_inside(|| {
-        let index = RouteSocket::open().expect("root may ask").by_name(CLIENT_DEVICE);
+        let index = RouteSocket::open().expect("root may ask").interface_by_name(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
         let program =
             Program::load(ProgramKind::Tc, "push", &PUSH_TAG_CODE.concat()).expect("it is right");
@@ -258,7 +258,7 @@ const PASS_CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 
 fn device_index(pair: &Pair) -> u32 {
     pair.server.run_inside(|| {
         let links = RouteSocket::open().expect("root may ask");
-        links.by_name(SERVER_DEVICE).expect("it is there").index
+        links.interface_by_name(SERVER_DEVICE).expect("it is there").index
     })
 }
 

@@ -6,7 +6,7 @@ use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;
 use crate::send::{parse_capture, send_all};
 use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build_with};
-use engine::kernel::point::{PointStatus, Points};
+use engine::kernel::point::{AttachPoints, PointStatus};
 use engine::live::Live;
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
@@ -29,14 +29,18 @@ pub(crate) fn quiet_pair() -> Option<Pair> {
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
-fn build_request(pair: &Pair, points: &Points, text: &str) -> Result<Vec<BuiltPath>, BuildError> {
+fn build_request(
+    pair: &Pair,
+    points: &AttachPoints,
+    text: &str,
+) -> Result<Vec<BuiltPath>, BuildError> {
     build_with_steps(pair, points, text, &Steps::default())
 }
 
 /// Builds a request in the server's namespace. The plan must place a source in the kernel.
 fn build_with_steps(
     pair: &Pair,
-    points: &Points,
+    points: &AttachPoints,
     text: &str,
     steps: &Steps,
 ) -> Result<Vec<BuiltPath>, BuildError> {
@@ -58,7 +62,7 @@ pub(crate) struct RunningRequest {
 }
 
 impl RunningRequest {
-    pub(crate) fn start(pair: &Pair, points: &Points, text: &str) -> Self {
+    pub(crate) fn start(pair: &Pair, points: &AttachPoints, text: &str) -> Self {
         let paths = build_request(pair, points, text).unwrap_or_else(|why| panic!("{text}: {why}"));
         let lives = paths.iter().map(BuiltPath::live).collect();
         let thread = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
@@ -86,7 +90,7 @@ pub(crate) fn reports_by_filter(outcome: &Outcome) -> BTreeMap<String, Vec<(Stri
 }
 
 fn device_index() -> u32 {
-    RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("the device").index
+    RouteSocket::open().expect("links").interface_by_name(SERVER_DEVICE).expect("the device").index
 }
 
 /// Returns the ids of the programs at the server's device.
@@ -96,7 +100,7 @@ pub(crate) fn program_ids(pair: &Pair) -> Vec<u32> {
     chain.members.iter().map(|member| member.program).collect()
 }
 
-pub(crate) fn program_status(points: &Points) -> PointStatus {
+pub(crate) fn program_status(points: &AttachPoints) -> PointStatus {
     let points_status = points.status();
     assert_eq!(points_status.len(), 1, "one point: {points_status:?}");
     points_status[0].1.clone()
@@ -126,7 +130,7 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
             capture.display()
         )
     };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let counting = RunStatistics::enable().expect("statistics");
     let inside =
         RunningRequest::start(&pair, &points, &line(&format!("rx {SERVER_DEVICE}"), "inside.pcap"));
@@ -169,7 +173,7 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
 #[test]
 fn o6_stateful_filter_is_separate_per_request() {
     let Some(pair) = quiet_pair() else { return };
-    let points = Points::default();
+    let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | ip | udp | count");
     let first = RunningRequest::start(&pair, &points, &text);
     send_all(&pair, &datagrams(100));
@@ -195,7 +199,7 @@ fn failed_addition_of_a_request_changes_nothing() {
     }
     let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
-    let points = Points::default();
+    let points = AttachPoints::default();
     let stays = scratch.path("stays.pcap");
     let first = format!("rx {SERVER_DEVICE} | ip | udp | dport |53 pcap {}", stays.display());
     let first = RunningRequest::start(&pair, &points, &first);
@@ -244,8 +248,11 @@ fn captured_numbers(path: &std::path::Path) -> Vec<u64> {
 pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
     const FRAMES_PER_BATCH: u64 = 20;
     pair.client.run_inside(|| {
-        let index =
-            RouteSocket::open().expect("links").by_name(CLIENT_DEVICE).expect("a device").index;
+        let index = RouteSocket::open()
+            .expect("links")
+            .interface_by_name(CLIENT_DEVICE)
+            .expect("a device")
+            .index;
         let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
         let (begin, mut sent) = (Instant::now(), 0);
         while !stop.load(Ordering::Relaxed) {
@@ -271,7 +278,7 @@ pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
 fn join_and_leave(rounds: usize, apart_us: u64) {
     let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
-    let points = Points::default();
+    let points = AttachPoints::default();
     let stays = scratch.path("stays.pcap");
     let behind = format!("ip | udp | dport |9 pcap {}", stays.display());
     let text = format!("rx {SERVER_DEVICE} ring=128MB | {behind}");
@@ -305,7 +312,7 @@ fn join_and_leave(rounds: usize, apart_us: u64) {
 
 /// Starts a request, waits until it receives frames, and stops it. Returns the number of lapped
 /// frames.
-fn join_and_leave_once(pair: &Pair, points: &Points, scratch: &Scratch, round: usize) -> u64 {
+fn join_and_leave_once(pair: &Pair, points: &AttachPoints, scratch: &Scratch, round: usize) -> u64 {
     let path = scratch.path(&format!("{round}.pcap"));
     let capture = path.display();
     let behind = [

@@ -6,9 +6,9 @@ use crate::scratch::Scratch;
 use crate::send::{parse_capture, send_all};
 use crate::shared_program::quiet_pair;
 use engine::build::{PathOptions, Settings, build_with};
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::live::Live;
-use engine::path::Adapt;
+use engine::path::AdaptSettings;
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::plan;
@@ -49,9 +49,11 @@ fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcom
     let machine = engine::machine::inspect();
     let paths = pair.server.run_inside(|| {
         let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
-        let extras =
-            PathOptions { adapt: Adapt::permitted_by(&plan, &machine), ..PathOptions::default() };
-        build_with(&plan, Settings::default(), &Points::default(), &extras).expect("spaces")
+        let extras = PathOptions {
+            adapt: AdaptSettings::permitted_by(&plan, &machine),
+            ..PathOptions::default()
+        };
+        build_with(&plan, Settings::default(), &AttachPoints::default(), &extras).expect("spaces")
     });
     let live = paths[0].live();
     live.set_request_text(&text);

@@ -56,7 +56,8 @@ impl SocketPair {
 /// Returns the number of programs at the ingress of the server's device.
 fn ingress_program_count(pair: &Pair) -> usize {
     pair.server.run_inside(|| {
-        let index = RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("it").index;
+        let index =
+            RouteSocket::open().expect("links").interface_by_name(SERVER_DEVICE).expect("it").index;
         tcx_chain(index, Side::Ingress).expect("a chain").members.len()
     })
 }

@@ -245,7 +245,7 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     // Requests more than it reads, and disconnects within a message.
     let greedy = fixture.socket();
     let call = Call::new("io.streamline.Sharing", &json!({})).to_bytes();
-    let sent = (0..100_000).find(|_| local_socket::send_now(&greedy, &call, &[]).is_err());
+    let sent = (0..100_000).find(|_| local_socket::send_nonblocking(&greedy, &call, &[]).is_err());
     assert!(sent.is_some(), "nobody is served for ever");
     for _ in 0..20 {
         let attach = asks(&line, &part, &ours, own);

@@ -39,7 +39,7 @@ fn move_at_random(live: &Live, replicas: u8, mut random: Random) -> MovedState {
                 all.sessions += moved.sessions;
                 all.held += moved.held;
             }
-            Err(ChangeError::NotTaken(_)) => {}
+            Err(ChangeError::SpaceUnavailable(_)) => {}
             Err(why) => panic!("{why}"),
         }
     }

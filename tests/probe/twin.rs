@@ -9,18 +9,18 @@
 //! tested.
 
 use crate::catalog_fixture::run_request;
-use crate::judge::{KernelJudge, without_perfmon};
+use crate::judge::{KernelJudge, run_without_perfmon};
 use ebpf::emit::{Outcome, Target};
 use ebpf::exam::{self, ExamTotals, Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::prelude::*;
-use filter::testing::twins::{Examined, TwinChain, UserReference, emit_program};
+use filter::testing::twins::{TwinCase, TwinChain, UserReference, emit_program};
 use std::collections::BTreeMap;
 use testkit::{Random, need};
 
 fn dport_chain() -> TwinChain {
-    vec![Examined::without_arguments(&filter::transport::dport::DPORT)]
+    vec![TwinCase::without_arguments(&filter::transport::dport::DPORT)]
 }
 
 const TARGETS: [Target; 4] = [
@@ -37,7 +37,7 @@ type LoadPermission = Option<()>;
 /// Loads the program in the same way as the product does. Returns `None` without the permission.
 fn load_if_permitted(allowed: LoadPermission, program: &Program) -> Option<KernelJudge> {
     allowed.map(|()| match program.hardened {
-        true => without_perfmon(|| KernelJudge::load(program, "dport")),
+        true => run_without_perfmon(|| KernelJudge::load(program, "dport")),
         false => KernelJudge::load(program, "dport"),
     })
 }

@@ -3,7 +3,7 @@
 
 use crate::scratch::Scratch;
 use engine::build::{Settings, build};
-use engine::change::{ChangeError, SwitchReport, change_logged};
+use engine::change::{ChangeError, SwitchReport, change_with_steps};
 use engine::live::Live;
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
@@ -96,7 +96,7 @@ impl Trial {
     fn change(&mut self, words: &[&str], steps: &Steps) -> Result<SwitchReport, ChangeError> {
         let edit = Edit::parse(words).expect("an edit");
         let machine = engine::machine::inspect();
-        let switched = change_logged(&self.live, &edit, &machine, OPERATION_TIMEOUT, steps);
+        let switched = change_with_steps(&self.live, &edit, &machine, OPERATION_TIMEOUT, steps);
         if let Ok(SwitchReport { lost, duplicated, reordered, .. }) = &switched {
             assert_eq!((*lost, *duplicated, *reordered), (0, 0, 0), "{words:?}");
         }

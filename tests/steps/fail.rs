@@ -4,7 +4,7 @@
 use crate::scratch::Scratch;
 use crate::shapes::{REQUEST_SHAPES, RequestShape};
 use engine::build::{PathOptions, Settings, build_with};
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::record::{RecordMode, Recording, RecordingHead};
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
@@ -136,7 +136,7 @@ impl Trial {
                 let recording = recording.map_err(|why| why.to_string())?;
                 extras.record_mode = RecordMode::Record(Arc::clone(&recording));
             }
-            let points = Points::default();
+            let points = AttachPoints::default();
             let built = build_with(&plan, Settings::default(), &points, &extras);
             let paths = built.map_err(|why| why.to_string());
             if paths.is_err() {

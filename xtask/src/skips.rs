@@ -7,18 +7,18 @@ use std::fs;
 use std::path::Path;
 
 /// Name of the file in the target directory that lists the skipped tests.
-const SKIPS_FILE: &str = "skips.txt";
+const SKIPPED_TESTS_FILE: &str = "skips.txt";
 
 /// Deletes the list of skipped tests of the last run.
 pub(crate) fn clear(target: &Path) {
     // The file may not exist.
-    let _ = fs::remove_file(target.join(SKIPS_FILE));
+    let _ = fs::remove_file(target.join(SKIPPED_TESTS_FILE));
 }
 
 /// Returns a summary of the tests skipped in this run, as in `7 skipped: 5 needs root, 2 needs the
 /// program tshark`.
 pub(crate) fn summary(target: &Path) -> String {
-    summarize(&fs::read_to_string(target.join(SKIPS_FILE)).unwrap_or_default())
+    summarize(&fs::read_to_string(target.join(SKIPPED_TESTS_FILE)).unwrap_or_default())
 }
 
 fn summarize(text: &str) -> String {

@@ -211,7 +211,7 @@ pub(crate) fn miri(root: &Path, arguments: &[String]) -> Outcome {
 }
 
 /// Returns true if the loom models compile. No other build compiles them.
-pub(crate) fn models_compile(root: &Path) -> bool {
+pub(crate) fn check_loom_models(root: &Path) -> bool {
     let mut command = model_command(root);
     command.args(["check", "--profile", "test", "--package", "streamline-buffer"]);
     command.args(["--lib", "--test", "model_*"]);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn corpus_option_takes_a_folder_and_cargo_gets_the_rest() {
+    fn corpus_option_takes_directory_and_cargo_gets_the_rest() {
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let given = words("--strict --corpus /cases -p streamline-wire");
         let arguments = TestArguments {

@@ -29,7 +29,7 @@ use crate::row::Row;
 use crate::tap::{Tap, TapReader, default_policy, policy_for_several_readers};
 use crate::tcpdump::{RunningTcpdumps, TCPDUMP};
 use crate::temp_directory::TempDirectory;
-use ebpf::emit::tap::UNREAD_LAPS;
+use ebpf::emit::tap::UNREAD_LAPS_LOG2;
 use sys::bpf::ring::region_offset;
 use sys::bpf::{Anchor, Link, ProgramKind, Side};
 
@@ -56,7 +56,7 @@ const DRAINED_RINGS: [(u32, &str); 3] = [
     (512 << 10, "no reader, 512 KB"),
 ];
 /// Amount of data sent between two drains of the doorbell, as a multiple of the ring size. It is
-/// below 1 << [`UNREAD_LAPS`], the number of laps after which a tap without readers stops copying.
+/// below 1 << [`UNREAD_LAPS_LOG2`], the number of laps after which a tap without readers stops copying.
 const RINGS_PER_DRAIN: u32 = 8;
 /// Taps in C: the ring size in bytes, a flag that is true if the tap reads the clock, and the name
 /// in the result rows.
@@ -155,7 +155,7 @@ impl CaptureBench<'_> {
     }
 
     /// Returns the number of frames that fill `ring` bytes of a ring.
-    fn frames_filling(&self, ring: u32) -> usize {
+    fn frames_to_fill(&self, ring: u32) -> usize {
         let captured = self.setting.length.min(self.setting.keep as usize);
         ring as usize / (captured + region_offset::HEADER_SIZE as usize)
     }
@@ -163,7 +163,7 @@ impl CaptureBench<'_> {
     fn measure_drained(&mut self, ring: u32) -> Result<ObserverSample, String> {
         let mut tap = self.attach_tap(ring)?;
         self.floods.send(WARM_UP_FRAMES)?;
-        let at_once = self.frames_filling(RINGS_PER_DRAIN * ring);
+        let at_once = self.frames_to_fill(RINGS_PER_DRAIN * ring);
         let (mut took, mut left, doorbells) =
             (SendTimes::default(), FRAMES_PER_SAMPLE, tap.doorbells_sent());
         while left > 0 {
@@ -184,9 +184,9 @@ impl CaptureBench<'_> {
     fn measure_unread(&mut self) -> Result<ObserverSample, String> {
         let tap = self.attach_tap(RING_SIZE)?;
         // Floods the tap until it stops copying, and then with another ring of frames.
-        self.floods
-            .observed
-            .send(self.frames_filling(RING_SIZE << UNREAD_LAPS) + self.frames_filling(RING_SIZE))?;
+        self.floods.observed.send(
+            self.frames_to_fill(RING_SIZE << UNREAD_LAPS_LOG2) + self.frames_to_fill(RING_SIZE),
+        )?;
         let (doorbells, whole) = (tap.doorbells_sent(), tap.committed_sum());
         let sample =
             ObserverSample::new(FRAMES_PER_SAMPLE, self.floods.send(FRAMES_PER_SAMPLE)?, 0);

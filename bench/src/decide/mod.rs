@@ -196,7 +196,7 @@ fn comparison_frames() -> Vec<Vec<u8>> {
 
 /// The program or tool at the device that decides which frames are counted.
 #[derive(Clone, Copy)]
-enum Decider<'b> {
+enum FrameDecider<'b> {
     Unfiltered,
     Program(&'b Program),
     FilterTool(FilterTool),
@@ -211,13 +211,15 @@ impl DecideBench<'_> {
     /// Measures the time that each program adds to a frame of a flood.
     fn measure_rows(mut self, rounds: usize) -> Result<Vec<Row>, String> {
         let space = &self.floods.observed.pair.server;
-        let mut all = vec![(NO_PROGRAM_NAME, Decider::Unfiltered)];
-        all.push((OUR_NAME, Decider::Program(&self.tc.ours.program)));
-        all.extend(self.tc.by_hand.as_ref().map(|it| (CLANG_NAME, Decider::Program(&it.program))));
-        all.push((EMPTY_PROGRAM_NAME, Decider::Program(&self.tc.empty)));
+        let mut all = vec![(NO_PROGRAM_NAME, FrameDecider::Unfiltered)];
+        all.push((OUR_NAME, FrameDecider::Program(&self.tc.ours.program)));
+        all.extend(
+            self.tc.by_hand.as_ref().map(|it| (CLANG_NAME, FrameDecider::Program(&it.program))),
+        );
+        all.push((EMPTY_PROGRAM_NAME, FrameDecider::Program(&self.tc.empty)));
         let tools = FILTER_TOOLS.into_iter().filter(|tool| tool.is_usable(space));
-        all.extend(tools.map(|tool| (tool.name, Decider::FilterTool(tool))));
-        let empty = |(name, _): &(&'static str, Decider<'_>)| (*name, Vec::new());
+        all.extend(tools.map(|tool| (tool.name, FrameDecider::FilterTool(tool))));
+        let empty = |(name, _): &(&'static str, FrameDecider<'_>)| (*name, Vec::new());
         let mut sending: Vec<(&'static str, Vec<SendTimes>)> = all.iter().map(empty).collect();
         let mut sentinels = Vec::new();
         for round in 0..=rounds {
@@ -235,16 +237,16 @@ impl DecideBench<'_> {
 
     /// Measures the sending times while a program is attached. Fails if a filter tool has not
     /// counted the wanted frames.
-    fn measure_with(&mut self, decider: Decider<'_>) -> Result<SendTimes, String> {
+    fn measure_with(&mut self, decider: FrameDecider<'_>) -> Result<SendTimes, String> {
         let wanted = (FRAMES_PER_SAMPLE / WANTED_ONE_IN) as u64;
         let device = self.floods.observed.device()?;
         match decider {
-            Decider::Unfiltered => self.floods.send(FRAMES_PER_SAMPLE),
-            Decider::Program(program) => {
+            FrameDecider::Unfiltered => self.floods.send(FRAMES_PER_SAMPLE),
+            FrameDecider::Program(program) => {
                 let _link = attach_to_ingress(program, &self.floods.observed.pair.server, device)?;
                 self.floods.send(FRAMES_PER_SAMPLE)
             }
-            Decider::FilterTool(tool) => {
+            FrameDecider::FilterTool(tool) => {
                 tool.add_rules(&self.floods.observed.pair.server)?;
                 let took = self.floods.send(FRAMES_PER_SAMPLE);
                 let counted = tool.counted_frames(&self.floods.observed.pair.server);

@@ -94,7 +94,7 @@ fn emit_program(place: Hook) -> Result<ebpf::Program, String> {
             answer =
                 s.emit_twin(word, twin_emitter(description)?, &arguments, answer.layers, out)?;
         }
-        s.only_in(answer.class, PORT, PORT, out);
+        s.only_in_range(answer.class, PORT, PORT, out);
         let count = find_description(COUNTING_FILTER)?;
         let arguments = Arguments::defaults(count.parameters);
         s.emit_twin(

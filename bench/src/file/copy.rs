@@ -189,7 +189,7 @@ fn measure_copy(
 /// Writes a slice of the file dbuf to `to`; returns its length.
 fn write_slice(file: &CachedFile, at: u64, block: usize, to: &File) -> Result<usize, String> {
     let length = u32::try_from(block.min(SLICE_MAX)).unwrap_or(0);
-    match file.splice_by(SpliceCall::Write, Extent::new(at, length), to) {
+    match file.splice_with_call(SpliceCall::Write, Extent::new(at, length), to) {
         Ok(Sent::Bytes(count)) => Ok(count),
         Ok(Sent::End) => Ok(0),
         Err(why) => Err(why.to_string()),

@@ -96,7 +96,7 @@ fn write_text(path: &Path, size: u64) -> Result<(), String> {
 }
 
 fn set_affinity(processors: &[usize]) -> Result<(), String> {
-    sys::process::pin_among(processors).map_err(|why| why.to_string())
+    sys::process::pin_to_processors(processors).map_err(|why| why.to_string())
 }
 
 fn measure_pipelines(

@@ -13,7 +13,7 @@ const BATCH_FRAMES: usize = 16;
 /// The rate at which frames are sent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Rate {
-    FlatOut,
+    Unthrottled,
     PerSecond(f64),
 }
 
@@ -22,7 +22,7 @@ impl Rate {
     /// was achieved with this rate.
     pub(crate) fn lowered(self, reached: f64) -> Self {
         match self {
-            Self::FlatOut => Self::PerSecond(reached * 0.9),
+            Self::Unthrottled => Self::PerSecond(reached * 0.9),
             Self::PerSecond(rate) => Self::PerSecond(rate * 0.9),
         }
     }
@@ -30,7 +30,7 @@ impl Rate {
     /// Compares two rates; the unlimited rate is the highest.
     pub(crate) fn total_cmp(self, other: Self) -> std::cmp::Ordering {
         let number = |rate| match rate {
-            Self::FlatOut => f64::INFINITY,
+            Self::Unthrottled => f64::INFINITY,
             Self::PerSecond(rate) => rate,
         };
         number(self).total_cmp(&number(other))

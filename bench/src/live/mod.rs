@@ -50,7 +50,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     rows.extend(bench.measure_cost(&format!("{row}, each at its rate"), options.rounds, &rates)?);
     // All programs receive the lowest rate.
     let lowest = rates.iter().map(Cell::get).min_by(|one, other| one.total_cmp(*other));
-    let same: Vec<_> = rates.iter().map(|_| Cell::new(lowest.unwrap_or(Rate::FlatOut))).collect();
+    let same: Vec<_> =
+        rates.iter().map(|_| Cell::new(lowest.unwrap_or(Rate::Unthrottled))).collect();
     rows.extend(bench.measure_cost(
         &format!("{row}, all at the lowest rate"),
         options.rounds,
@@ -97,9 +98,9 @@ impl LiveBench<'_> {
     /// Returns the highest rate setting at which a program loses no frames, and the frames per
     /// second that the sender reached with this setting.
     fn find_highest_rate(&self, program: &LiveProgram) -> Result<(Rate, f64), String> {
-        let flat_out = self.measure_program(program, Rate::FlatOut, RunPurpose::Cost)?;
+        let flat_out = self.measure_program(program, Rate::Unthrottled, RunPurpose::Cost)?;
         if flat_out.is_lossless {
-            return Ok((Rate::FlatOut, flat_out.sent.rate()));
+            return Ok((Rate::Unthrottled, flat_out.sent.rate()));
         }
         let (mut low, mut high, mut reached) = (0.0, flat_out.sent.rate(), 0.0);
         for _ in 0..BISECTION_STEPS {
@@ -130,7 +131,8 @@ impl LiveBench<'_> {
         let measure = |number: usize| {
             let ran = self.observe_without_loss(number, &rates[number], RunPurpose::Cost)?;
             // The additional time of sending; noise may make it negative.
-            let kernel_ns = ran.sent.busy_ns as f64 - self.unobserved_ns(rates[number].get())?;
+            let kernel_ns =
+                ran.sent.busy_ns as f64 - self.estimate_unobserved_ns(rates[number].get())?;
             let frames = ran.sent.frames as f64;
             let share = [ran.processor_ns as f64 / frames, kernel_ns.max(0.0) / frames];
             shares[number].borrow_mut().push(share);
@@ -177,9 +179,9 @@ impl LiveBench<'_> {
     }
 
     /// Estimates the time in ns of sending all frames without observers, by sending some of them.
-    fn unobserved_ns(&self, rate: Rate) -> Result<f64, String> {
+    fn estimate_unobserved_ns(&self, rate: Rate) -> Result<f64, String> {
         let most = match rate {
-            Rate::FlatOut => usize::MAX,
+            Rate::Unthrottled => usize::MAX,
             Rate::PerSecond(rate) => (rate * UNOBSERVED_S_MAX) as usize,
         };
         let took = |_| {

@@ -67,7 +67,7 @@ pub(crate) fn serve(words: &[String]) -> Result<(), String> {
     let ready = || -> Result<Input, String> {
         sys::process::pin_to(processor).map_err(|why| why.to_string())?;
         if mode == NotificationMode::Strict {
-            sys::process::set_real_time().map_err(|why| why.to_string())?;
+            sys::process::set_real_time_priority().map_err(|why| why.to_string())?;
         }
         let offer = Offer::from_descriptors(descriptors).map_err(|why| why.to_string())?;
         let mut input = offer.open().map_err(|why| why.to_string())?;

@@ -22,8 +22,8 @@ use crate::sentinel::Sentinel;
 use crate::temp_directory::TempDirectory;
 use engine::adapt::measurements;
 use engine::build::{PathOptions, Settings, build_with};
-use engine::kernel::point::Points;
-use engine::path::Adapt;
+use engine::kernel::point::AttachPoints;
+use engine::path::AdaptSettings;
 use engine::run::{Outcome, StopConditions, run as go};
 use pipeline::explain::{Measurements, learn};
 use pipeline::plan::{Costs, Machine, Plan};
@@ -168,9 +168,11 @@ fn analyze_costs(text: &str, machine: &Machine) -> Result<Costs, String> {
 fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan), String> {
     let settings =
         Settings { sinks: crate::copying_endpoints::SINKS, timed, ..Settings::default() };
-    let extras =
-        PathOptions { adapt: Adapt::permitted_by(&plan, machine), ..PathOptions::default() };
-    let paths = build_with(&plan, settings, &Points::default(), &extras);
+    let extras = PathOptions {
+        adapt: AdaptSettings::permitted_by(&plan, machine),
+        ..PathOptions::default()
+    };
+    let paths = build_with(&plan, settings, &AttachPoints::default(), &extras);
     let paths = paths.map_err(|why| why.to_string())?;
     let live = paths.first().map(engine::build::BuiltPath::live);
     let outcome = go(paths, StopConditions::default()).map_err(|why| why.to_string())?;

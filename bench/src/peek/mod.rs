@@ -25,7 +25,7 @@ use abi::DbufId;
 use abi::access::{AccessList, Credentials};
 use buffer::dbuf;
 use buffer::pool;
-use iolite::aggregate::owner::Creator;
+use iolite::aggregate::owner::PoolOwner;
 use iolite::aggregate::server::GrantServer;
 use iolite::aggregate::{AllocationPool, FrozenData};
 use iolite::indirect::{Backing, Config, Input, indirect};
@@ -116,9 +116,10 @@ fn measure_calls(rounds: usize) -> Result<Vec<Row>, String> {
     writer.write(&[1; 1024]).map_err(error_text)?;
     writer.publish();
     let mut reader = readers.pop().ok_or("no reader")?;
-    let grants = GrantServer::open(Creator::new(8)).map_err(error_text)?;
+    let grants = GrantServer::open(PoolOwner::new(8)).map_err(error_text)?;
     let frozen = FrozenData::read(dbuf_id(2), &[2; 4096][..], 4096).map_err(error_text)?;
-    let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
+    let share =
+        |owner: &mut PoolOwner| owner.share_frozen(&frozen, AccessList::private(identity()));
     grants.owner(share).map_err(error_text)?;
     let backing = share_dbuf(&grants, dbuf_id(3), 64 << 10, 4)?;
     let (mut output, mut offers) =

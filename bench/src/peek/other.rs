@@ -4,7 +4,7 @@ use super::{dbuf_id, error_text, share_dbuf};
 use crate::child::BenchChild;
 use abi::access::Credentials;
 use buffer::stream;
-use iolite::aggregate::owner::Creator;
+use iolite::aggregate::owner::PoolOwner;
 use iolite::aggregate::server::GrantServer;
 use iolite::indirect::{self, Config, indirect};
 use iolite::interface::StreamReader as _;
@@ -89,7 +89,7 @@ impl WriterEnds {
                 (output, None, duplicate_descriptors(&offer.descriptors())?)
             }
             PeekMethod::Indirect => {
-                let grants = GrantServer::open(Creator::new(8)).map_err(error_text)?;
+                let grants = GrantServer::open(PoolOwner::new(8)).map_err(error_text)?;
                 let backing = share_dbuf(&grants, dbuf_id(1), 64 << 10, RING_SIZE >> 16)?;
                 let made = indirect(&Config::new(dbuf_id(2)), backing);
                 let (mut output, mut offers) = made.map_err(error_text)?;

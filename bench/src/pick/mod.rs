@@ -44,7 +44,7 @@ const ROW_NAME: &str = "1 % of 64 B";
 
 /// The programs that select frames.
 enum Selector<'b> {
-    Unreceived,
+    NoReceiver,
     Program(&'b Generated),
     Tool(PickTool),
     Xdp,
@@ -68,7 +68,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("filter").map_err(|why| why.to_string())?;
     let generated = Generated::load(ProgramKind::Tc)?;
     let mut all = vec![
-        (NO_SELECTOR_NAME, Selector::Unreceived),
+        (NO_SELECTOR_NAME, Selector::NoReceiver),
         (KERNEL_NAME, Selector::Program(&generated)),
     ];
     all.extend(tools::installed_tools().into_iter().map(|tool| (tool.name, Selector::Tool(tool))));
@@ -101,7 +101,7 @@ struct PickBench {
 impl PickBench {
     fn measure_with(&mut self, picks: &Selector<'_>) -> Result<PickSample, String> {
         let sample = match picks {
-            Selector::Unreceived => {
+            Selector::NoReceiver => {
                 self.floods.send(WARM_UP_FRAMES)?;
                 (self.floods.send(FRAMES_PER_SAMPLE)?, 0, WARM_UP_FRAMES + FRAMES_PER_SAMPLE)
             }

@@ -96,7 +96,11 @@ struct XdpReceiver {
 impl XdpReceiver {
     fn new() -> Result<Self, String> {
         let text = |why: sys::Error| why.to_string();
-        let index = RouteSocket::open().map_err(text)?.by_name(SERVER_DEVICE).map_err(text)?.index;
+        let index = RouteSocket::open()
+            .map_err(text)?
+            .interface_by_name(SERVER_DEVICE)
+            .map_err(text)?
+            .index;
         let shape = UmemShape { frame: 2048, frames: FRAME_COUNT, headroom: 0 };
         let umem = Arc::new(Umem::create("bench_umem", shape).map_err(text)?);
         let settings =

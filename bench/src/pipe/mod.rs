@@ -37,8 +37,8 @@ const LARGE_RING_SIZE: usize = 64 << 20;
 const SAME_CACHE_NS: f64 = 250.0;
 /// Maximum size in bytes of the slots that are published together. As in a stream, at most 32
 /// blocks are published together.
-const NOTIFY_BYTES: usize = 64 << 10;
-/// Name of our stream of fixed-size slots ([`StreamTransport::start_slots`]) in the result
+const PUBLISHED_BYTES_MAX: usize = 64 << 10;
+/// Name of our stream of fixed-size slots ([`StreamTransport::start_slot_stream`]) in the result
 /// rows.
 const SLOTS: &str = "slots";
 /// Minimum duration of a measurement in ns.
@@ -106,7 +106,7 @@ fn measure_block_size(
     let mut pipe = Pipe::new(cores, block)?;
     let mut ours = StreamTransport::start_stream(cores, block, RING_SIZE)?;
     let mut long = StreamTransport::start_stream(cores, block, LARGE_RING_SIZE)?;
-    let mut slots = StreamTransport::start_slots(cores, block)?;
+    let mut slots = StreamTransport::start_slot_stream(cores, block)?;
     let mut copy = MemoryCopy::new(block);
     let mut candidates = vec![
         Candidate { name: "Linux pipe", measure: Box::new(move || measure(&mut pipe)) },
@@ -222,14 +222,14 @@ impl StreamTransport {
 
     /// Creates a stream of slots: blocks of one size without headers, each at a multiple of that
     /// size, as in third-party rings of fixed-size elements.
-    fn start_slots(cores: Cores, block: usize) -> Result<Self, String> {
+    fn start_slot_stream(cores: Cores, block: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let config = fixed::SlotConfig {
             slot: block,
             slots: RING_SIZE / block,
             ..fixed::SlotConfig::new(id)
         };
-        let made = fixed::stream::stream(&config, (NOTIFY_BYTES / block).clamp(1, 32));
+        let made = fixed::stream::stream(&config, (PUBLISHED_BYTES_MAX / block).clamp(1, 32));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
         let other =

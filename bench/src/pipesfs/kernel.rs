@@ -56,7 +56,7 @@ impl Counting {
     /// has a closed exit for readers.
     pub(super) fn load(exits: bool) -> Result<Self, String> {
         let text = |why: sys::Error| why.to_string();
-        let cpus = sys::machine::possible_processors().map_err(text)?;
+        let cpus = sys::machine::count_possible_processors().map_err(text)?;
         let cpus = u32::try_from(cpus).map_err(|why| why.to_string())?;
         let shape =
             RingsLayout { cpus, sinks: 1, pointers: 1 << 12, bytes: 1 << 20, record_max: 2048 };
@@ -69,7 +69,7 @@ impl Counting {
         let counters =
             Map::array("counters", base + SWITCHED_WORD_SIZE * switches.list(1), 1, true);
         let counters = counters.map_err(text)?;
-        let (own, of_line) = (records.own_shape(), pointers.own_shape());
+        let (own, of_line) = (records.own_layout(), pointers.own_layout());
         let pointer_ring = PointerRing {
             map: 2,
             doorbell_map: 3,

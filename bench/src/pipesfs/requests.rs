@@ -31,7 +31,7 @@ const LISTING_MAX_US: f64 = 250_000.0;
 /// The filters after each of the [`ARCS`].
 const FILTERS: &str = "sample 2 | sample 3 | sample 4 | count";
 
-const SAME: &str = "same core";
+const SAME_CORE_NAME: &str = "same core";
 const OTHER: &str = "other core";
 const FREE: &str = "any core";
 const LIMIT: &str = "limit";
@@ -46,7 +46,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mut programs = Programs::start()?;
     programs.add_path("bytes", "read - block=64k | discard")?;
     let two = sys::machine::Machine::detect().processors > 1;
-    let mut mounts = vec![(SAME, programs.mount("same", Some(0))?)];
+    let mut mounts = vec![(SAME_CORE_NAME, programs.mount("same", Some(0))?)];
     if two {
         mounts.push((OTHER, programs.mount("other", Some(1))?));
         mounts.push((FREE, programs.mount("free", None)?));
@@ -108,7 +108,7 @@ fn measure_row(
     });
     let (sentinel_ns, mut samples) = measure_interleaved(rounds, candidates.collect())?;
     let goals: Vec<Goal> = limit
-        .map(|_| Goal { candidate: SAME, reference: LIMIT, goal: "G21", target: 1.0 })
+        .map(|_| Goal { candidate: SAME_CORE_NAME, reference: LIMIT, goal: "G21", target: 1.0 })
         .into_iter()
         .collect();
     if let Some(limit) = limit {

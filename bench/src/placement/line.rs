@@ -4,8 +4,8 @@
 use crate::flood::{Flood, GROUP_FRAMES};
 use engine::adapt::measurements;
 use engine::build::{BuiltPath, PathOptions, Settings, build, build_with};
-use engine::kernel::point::Points;
-use engine::path::Adapt;
+use engine::kernel::point::AttachPoints;
+use engine::path::AdaptSettings;
 use engine::run::{Outcome, StopConditions, run};
 use pipeline::explain::learn;
 use pipeline::plan::{Costs, Machine, Plan};
@@ -76,11 +76,11 @@ pub(super) fn plan_after_first_seconds(
     plan: &Plan,
     machine: &Machine,
 ) -> Result<Plan, String> {
-    let Some(adapt) = Adapt::permitted_by(plan, machine) else { return Ok(plan.clone()) };
+    let Some(adapt) = AdaptSettings::permitted_by(plan, machine) else { return Ok(plan.clone()) };
     let extras = PathOptions { adapt: Some(adapt), ..PathOptions::default() };
     let pair = Arc::clone(&flood.pair);
     let paths = pair.server.run_inside(|| {
-        build_with(plan, Settings::default(), &Points::default(), &extras)
+        build_with(plan, Settings::default(), &AttachPoints::default(), &extras)
             .map_err(|why| why.to_string())
     })?;
     let live = paths.first().map(BuiltPath::live).ok_or("it has no part")?;

@@ -14,7 +14,7 @@ use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestStart {
     /// Without a daemon. Each reader loads its own program.
-    Alone,
+    WithoutDaemon,
     /// With a daemon, which loads one program for all.
     WithDaemon,
 }
@@ -56,7 +56,7 @@ impl RunningRequests {
             all.requests.add(start_on_second_processor(space, &mut command)?);
         }
         match start {
-            RequestStart::Alone => all.wait_for("all have a program", |all| {
+            RequestStart::WithoutDaemon => all.wait_for("all have a program", |all| {
                 count_programs(space).is_ok_and(|count| count == all.count)
             })?,
             RequestStart::WithDaemon => all.wait_for("all are in the program", |all| {
@@ -141,7 +141,7 @@ fn has_one_program(listed: &Value, count: usize) -> bool {
 /// Returns the number of programs that are attached to the ingress of the server's device.
 fn count_programs(space: &Namespace) -> Result<usize, String> {
     space.run_inside(|| {
-        let links = RouteSocket::open().and_then(|links| links.by_name(SERVER_DEVICE));
+        let links = RouteSocket::open().and_then(|links| links.interface_by_name(SERVER_DEVICE));
         let chain = links.and_then(|link| tcx_chain(link.index, Side::Ingress));
         chain.map(|chain| chain.members.len()).map_err(|why| why.to_string())
     })

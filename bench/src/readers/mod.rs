@@ -67,7 +67,7 @@ enum Observers {
 
 const CANDIDATES: [(&str, Observers); 3] = [
     (TCPDUMP, Observers::Tcpdumps),
-    (ALONE_NAME, Observers::Requests(RequestStart::Alone)),
+    (ALONE_NAME, Observers::Requests(RequestStart::WithoutDaemon)),
     (DAEMON_NAME, Observers::Requests(RequestStart::WithDaemon)),
 ];
 
@@ -215,7 +215,7 @@ mod tests {
         let all = [
             (Observers::NoObserver, sample(2000.0, 0)),
             (Observers::Tcpdumps, sample(5000.0, 3000)),
-            (Observers::Requests(RequestStart::Alone), sample(4000.0, 1500)),
+            (Observers::Requests(RequestStart::WithoutDaemon), sample(4000.0, 1500)),
             (Observers::Requests(RequestStart::WithDaemon), sample(2500.0, 1000)),
         ];
         let all = all.map(|(who, sample)| (who, vec![sample; 3])).to_vec();

@@ -64,7 +64,7 @@ pub(super) fn write_open(path: &Path, connections: u32) -> Result<u64> {
     let mut open: Vec<Connection> = Vec::new();
     for number in 1..=connections {
         let mut connection = Connection::new(number, &mut tap.random);
-        connection.shake_hands();
+        connection.send_handshake();
         open.push(connection);
     }
     let mut head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n".to_vec();
@@ -169,7 +169,7 @@ impl Connection {
     /// Generates the next frames. Returns false at the end of the connection.
     fn generate(&mut self, random: &mut Random, content: &[u8]) -> bool {
         if !self.begun {
-            self.shake_hands();
+            self.send_handshake();
         } else if self.requests > 0 {
             self.requests -= 1;
             self.exchange_message(random, content);
@@ -182,7 +182,7 @@ impl Connection {
         !self.waiting.is_empty()
     }
 
-    fn shake_hands(&mut self) {
+    fn send_handshake(&mut self) {
         self.begun = true;
         self.push_frame(false, SYN, &[]);
         self.push_frame(true, SYN | ACK, &[]);

@@ -95,7 +95,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         if setting != Processors::Thread {
             rows.extend(user::measure_from_c(setting, &machine.caches, options)?);
             let all: Vec<usize> = (0..setting.count()).collect();
-            sys::process::pin_among(&all).map_err(|why| why.to_string())?;
+            sys::process::pin_to_processors(&all).map_err(|why| why.to_string())?;
             rows.extend(user::measure_requests(setting.name(), options)?);
             sys::process::pin_to(0).map_err(|why| why.to_string())?;
         }

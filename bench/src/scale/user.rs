@@ -11,7 +11,7 @@ use crate::options::Options;
 use crate::peek::STREAMS_SOURCE;
 use crate::peers::CompiledPeer;
 use crate::pipe::RunningRing;
-use crate::rings::run_line;
+use crate::rings::run_and_measure_request;
 use crate::row::Row;
 use buffer::scale::Scaling;
 use std::process::{Command, Stdio};
@@ -103,7 +103,7 @@ pub(super) fn measure_requests(place: &str, options: &Options) -> Result<Vec<Row
         "generate count={REQUEST_BLOCKS} size=64 seq=yes | udp | match \"qqqq\" @thread1 |0 count \
          @thread1"
     );
-    let inside = || run_line(&text, |_| ()).map(|(rate, _)| rate);
+    let inside = || run_and_measure_request(&text, |_| ()).map(|(rate, _)| rate);
     let mut candidates = vec![Candidate { name: MECHANISM_NAME, measure: Box::new(inside) }];
     for (name, option) in REQUEST_SIZES {
         let mut command = Command::new(&streamline);

@@ -56,8 +56,8 @@ const RING_MB: u32 = 16;
 /// requests end.
 const SETTLING_TIME: Duration = Duration::from_millis(1_300);
 
-const ONCE: &str = "prefix and tails once";
-const APART: &str = "apart";
+const PREFIX_ONCE_NAME: &str = "prefix and tails once";
+const SEPARATE_NAME: &str = "apart";
 const SHARED: &str = "shared";
 
 pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
@@ -71,7 +71,8 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     crate::replay::generate_capture("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
     let load = FrameLoad::read(&file).map_err(|why| why.to_string())?;
     let bench = PrefixBench { pair, load, folder, program: streamline_path().ok_or("no program")? };
-    let mut samples = [ONCE, SHARED, APART].map(|name| Samples { name, values: Vec::new() });
+    let mut samples =
+        [PREFIX_ONCE_NAME, SHARED, SEPARATE_NAME].map(|name| Samples { name, values: Vec::new() });
     let mut single = Samples { name: "one alone", values: Vec::new() };
     let mut sentinels = Vec::new();
     for round in 0..=options.rounds {
@@ -88,7 +89,7 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let unit = ("ns CPU/frame", Better::Less);
     let goal = Goal {
         candidate: SHARED,
-        reference: ONCE,
+        reference: PREFIX_ONCE_NAME,
         goal: "ten at most 1.5 times one and the tails",
         target: 1.0 / 1.5,
     };
@@ -136,7 +137,7 @@ impl PrefixBench {
         let once = crate::harness::median(&prefixes) + tails;
         let shared = self.measure_with(&TAILS, "shared")?;
         let apart = self.measure_with(&TAILS, "private")?;
-        for (who, run) in [(SHARED, &shared), (APART, &apart)] {
+        for (who, run) in [(SHARED, &shared), (SEPARATE_NAME, &apart)] {
             if run.taken != alone {
                 return Err(format!("{who}: tails took {:?}, alone {alone:?}", run.taken));
             }
@@ -177,7 +178,8 @@ impl PrefixBench {
         sys::poll::readable(&[], Some(SETTLING_TIME));
         let used = wait_until_idle(&processes).saturating_sub(before);
         children.interrupt_and_wait("a request")?;
-        let taken = (0..tails.len()).map(|n| parse_taken(&self.read(&format!("report{n}"))));
+        let taken =
+            (0..tails.len()).map(|n| parse_received_blocks(&self.read(&format!("report{n}"))));
         Ok(PrefixRun {
             cost: used as f64 / sent.frames as f64,
             taken: taken.collect::<Result<_, _>>()?,
@@ -233,7 +235,7 @@ fn readers(listed: &Value) -> usize {
 /// Reads, from a report, the number of blocks that the last filter or sink received. Fails if
 /// blocks were lost. Blocks that `tcp` drops as too late do not count, because they are late in the
 /// capture itself.
-fn parse_taken(report: &str) -> Result<u64, String> {
+fn parse_received_blocks(report: &str) -> Result<u64, String> {
     let report: Value = serde_json::from_str(report).map_err(|why| format!("a report: {why}"))?;
     let filters = report["filters"].as_array();
     let late = |filter: &Value| filter["dropped"]["late"]["blocks"].as_u64();
@@ -266,10 +268,12 @@ mod tests {
             let last = json!({ "taken": { "blocks": 4 } });
             json!({ "balanced": true, "lost": lost, "filters": [late, last] }).to_string()
         };
-        assert_eq!(parse_taken(&report(0)), Ok(4));
+        assert_eq!(parse_received_blocks(&report(0)), Ok(4));
         let late = report(3).replace("{\"blocks\":0}", "{\"blocks\":3}");
-        assert_eq!(parse_taken(&late), Ok(4));
-        assert!(parse_taken(&report(1)).unwrap_err().starts_with("a request lost blocks"));
-        assert!(parse_taken("{}").is_err());
+        assert_eq!(parse_received_blocks(&late), Ok(4));
+        assert!(
+            parse_received_blocks(&report(1)).unwrap_err().starts_with("a request lost blocks")
+        );
+        assert!(parse_received_blocks("{}").is_err());
     }
 }

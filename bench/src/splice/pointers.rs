@@ -17,7 +17,7 @@ use abi::access::{AccessList, Credentials};
 use abi::{Class, RichPointer};
 use buffer::pool;
 use iolite::aggregate::AllocationPool;
-use iolite::aggregate::owner::Creator;
+use iolite::aggregate::owner::PoolOwner;
 use iolite::aggregate::server::GrantServer;
 use iolite::indirect::{Backing, Config, Input, Offer, Output, indirect};
 use iolite::interface::{StreamReader as _, StreamWriter as _};
@@ -90,7 +90,7 @@ struct PointerSender {
 impl PointerSender {
     /// Creates a ring of `entries` pointers, and starts its reader.
     fn new(entries: usize) -> Result<Self, String> {
-        let grants = GrantServer::open(Creator::new(8)).map_err(error_text)?;
+        let grants = GrantServer::open(PoolOwner::new(8)).map_err(error_text)?;
         let shape = pool::PoolConfig { segment: 64 << 10, segments: 4 };
         let backing = AllocationPool::new(dbuf_id(1), shape, AccessList::private(identity()))
             .map_err(error_text)?;

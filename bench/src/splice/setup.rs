@@ -4,7 +4,7 @@
 use abi::access::{AccessList, Credentials};
 use abi::{DbufId, RichPointer};
 use buffer::pool;
-use iolite::aggregate::owner::Creator;
+use iolite::aggregate::owner::PoolOwner;
 use iolite::aggregate::server::GrantServer;
 use iolite::aggregate::{Aggregate, AllocationPool, FrozenData};
 use iolite::indirect::{Backing, Config, Input, Output, indirect};
@@ -67,7 +67,7 @@ pub(super) fn error_text(why: impl std::fmt::Display) -> String {
 
 impl SpliceSetup {
     pub(super) fn new(dbuf: usize) -> Result<Self, String> {
-        let grants = GrantServer::open(Creator::new(8)).map_err(error_text)?;
+        let grants = GrantServer::open(PoolOwner::new(8)).map_err(error_text)?;
         let bytes: Vec<u8> = (0..dbuf).map(|at| at as u8).collect();
         let frozen = FrozenData::read(dbuf_id(1), &bytes[..], dbuf).map_err(error_text)?;
         let all = AccessList::private(identity());

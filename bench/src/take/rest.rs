@@ -64,7 +64,7 @@ fn start(pair: &Pair) -> Result<Child, String> {
 fn attach_empty_program(pair: &Pair) -> Result<Link, String> {
     let pass = encode(&[Insn::mov(R0, PASS), Insn::exit()]);
     pair.server.run_inside(|| {
-        let index = RouteSocket::open().and_then(|links| links.by_name(SERVER_DEVICE));
+        let index = RouteSocket::open().and_then(|links| links.interface_by_name(SERVER_DEVICE));
         let index = index.map_err(|why| why.to_string())?.index;
         let program =
             Program::load(ProgramKind::Xdp, "pass", &pass).map_err(|why| why.to_string())?;

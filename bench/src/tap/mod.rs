@@ -45,7 +45,7 @@ impl Tap {
         record_max: u32,
         when: impl FnOnce(RingsLayout) -> WakePolicy,
     ) -> Result<Self, String> {
-        let cpus = sys::machine::possible_processors().map_err(|why| why.to_string())?;
+        let cpus = sys::machine::count_possible_processors().map_err(|why| why.to_string())?;
         let cpus = u32::try_from(cpus).map_err(|why| why.to_string())?;
         let shape =
             RingsLayout { cpus, sinks: 1, pointers: POINTERS_PER_PROCESSOR, bytes, record_max };

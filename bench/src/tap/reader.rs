@@ -165,13 +165,13 @@ impl ReaderState {
         let mut found = false;
         for cpu in 0..self.shape.cpus {
             if let Some(region) = rings.region(cpu) {
-                found |= self.read_one(&region, cpu as usize);
+                found |= self.read_next_record(&region, cpu as usize);
             }
         }
         found
     }
 
-    fn read_one(&mut self, region: &CpuRing<'_>, cpu: usize) -> bool {
+    fn read_next_record(&mut self, region: &CpuRing<'_>, cpu: usize) -> bool {
         let (begin, head) = (self.next[cpu], region.head(0));
         let pointers = u64::from(self.shape.pointers);
         let (mut next, mut newest, mut reserved) = (begin, head, region.reserved());

@@ -69,11 +69,11 @@ const FREE_CALLS: Setup = Setup {
     is_fed: false,
     answers: Answers::FreeCalls,
 };
-const DELAYED: UdpLaunch = UdpLaunch::Exec("report,always,delay=1000");
+const DELAYED_LAUNCH: UdpLaunch = UdpLaunch::Exec("report,always,delay=1000");
 /// [`RING_STORED`] with a delay of 1 ms. Without the delay, a server that is faster than the feeder
 /// would go to sleep at each request, and the requests would arrive over the interface.
 const RING_STORED_DELAYED: Setup =
-    Setup { name: "ring, answers kept, delay 1 ms", launch: DELAYED, ..RING_STORED };
+    Setup { name: "ring, answers kept, delay 1 ms", launch: DELAYED_LAUNCH, ..RING_STORED };
 
 /// The rate at which requests arrive.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +94,7 @@ pub(super) fn measure_rows(
 ) -> Result<Vec<Row>, String> {
     let full = Load { rate: None, group: FULL_RATE_GROUP, count: server.requests };
     let low = Load { rate: Some(LOW_RATE), group: 1, count: LOW_RATE_REQUESTS };
-    let delayed = |setup: Setup| Setup { launch: DELAYED, ..setup };
+    let delayed = |setup: Setup| Setup { launch: DELAYED_LAUNCH, ..setup };
     let settings = [
         ("full rate", full, vec![SOCKET, RING, RING_STORED, RING_STORED_DELAYED, FREE_CALLS]),
         ("5,000/s, delay 1 ms", low, vec![SOCKET, delayed(RING), delayed(RING_STORED)]),

@@ -92,7 +92,8 @@ impl RingFeeder {
     /// Finds the program at the server's device. Returns `None` if there is none.
     pub(super) fn open(space: &Namespace) -> Result<Option<Self>, String> {
         let chain = space.run_inside(|| {
-            let device = RouteSocket::open().and_then(|links| links.by_name(SERVER_DEVICE));
+            let device =
+                RouteSocket::open().and_then(|links| links.interface_by_name(SERVER_DEVICE));
             device.and_then(|device| tcx_chain(device.index, Side::Ingress))
         });
         let chain = chain.map_err(|why| why.to_string())?;

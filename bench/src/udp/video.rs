@@ -55,7 +55,7 @@ pub(super) fn measure_rows(
             continue;
         }
         let rate = bits / 8.0 / DATAGRAM_SIZE as f64;
-        let stream = make_stream(&folder.0)?;
+        let stream = generate_transport_stream(&folder.0)?;
         let mut samples = [SOCKET, RING].map(|setup| (setup, Vec::new()));
         let mut sentinels = Vec::new();
         for round in 0..=options.rounds {
@@ -78,7 +78,7 @@ pub(super) fn measure_rows(
 }
 
 /// Returns a transport stream of some seconds, in datagrams.
-fn make_stream(folder: &Path) -> Result<Vec<Vec<u8>>, String> {
+fn generate_transport_stream(folder: &Path) -> Result<Vec<Vec<u8>>, String> {
     let file = folder.join("stream.ts");
     if !file.is_file() {
         let mut command = Command::new("ffmpeg");

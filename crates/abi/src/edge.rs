@@ -74,7 +74,7 @@ pub enum EdgeCount {
     /// Current size of the ring in bytes, or its size when it was closed.
     RingSize,
     /// Maximum size of the ring in bytes.
-    RingMost,
+    RingSizeMax,
     /// Number of times that the ring has grown.
     RingGrown,
     /// Number of times that the ring has shrunk.

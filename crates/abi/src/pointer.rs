@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn natural_class_of_zero_counts_as_an_answer() {
+    fn class_of_zero_is_a_valid_answer() {
         assert_eq!(Class::natural(0), Class::ZERO);
         assert_eq!(Class::natural(80), Class(80));
         assert!(Class::ZERO.answered());

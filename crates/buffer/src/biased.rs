@@ -39,14 +39,14 @@ const NO_RECORD: u64 = u64::MAX;
 const HANDOVERS_MAX: u32 = 8;
 /// Maximum number of locks that a thread can hold as their owner at the same time. A splice holds
 /// two, and a signal handler that interrupts it may take more.
-const HELD_MAX: usize = 4;
+const HELD_LOCKS_MAX: usize = 4;
 
 /// The locks that a thread holds as their owner.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Record {
     /// Addresses of the held locks; 0 in a free entry.
-    held: [AtomicU64; HELD_MAX],
+    held: [AtomicU64; HELD_LOCKS_MAX],
     /// 1 if the record is assigned to a thread.
     #[cfg_attr(loom, allow(dead_code, reason = "the models assign records themselves"))]
     taken: AtomicU32,
@@ -207,7 +207,7 @@ fn record(records: &[Record], owner: u64) -> Option<&Record> {
 }
 
 impl Record {
-    const fn new(held: [AtomicU64; HELD_MAX], taken: AtomicU32) -> Self {
+    const fn new(held: [AtomicU64; HELD_LOCKS_MAX], taken: AtomicU32) -> Self {
         Self { held, taken }
     }
 
@@ -317,7 +317,7 @@ fn heavy_fence() -> bool {
         true
     }
     #[cfg(not(any(loom, miri)))]
-    sys::membarrier::order_all_threads()
+    sys::membarrier::fence_all_threads()
 }
 
 fn heavy_fence_is_supported() -> bool {
@@ -327,14 +327,14 @@ fn heavy_fence_is_supported() -> bool {
 /// The records of this process's threads.
 #[cfg(not(loom))]
 mod records {
-    use super::{AtomicU32, AtomicU64, FIRST_OWNER, HELD_MAX, NO_RECORD, Ordering, Record};
+    use super::{AtomicU32, AtomicU64, FIRST_OWNER, HELD_LOCKS_MAX, NO_RECORD, Ordering, Record};
     use std::cell::Cell;
 
     /// Maximum number of threads that can be owners at the same time.
     const THREADS_MAX: usize = 1024;
 
     static RECORDS: [Record; THREADS_MAX] =
-        [const { Record::new([const { AtomicU64::new(0) }; HELD_MAX], AtomicU32::new(0)) };
+        [const { Record::new([const { AtomicU64::new(0) }; HELD_LOCKS_MAX], AtomicU32::new(0)) };
             THREADS_MAX];
 
     /// The record of a thread, released when the thread ends.

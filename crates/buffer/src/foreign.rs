@@ -4,14 +4,14 @@
 //! No reference to bytes is ever created: words are loaded and stored one by one as relaxed
 //! atomics. The copy may be torn, which the caller detects afterwards (`cursor`, *writing begins*).
 //! Above 1 KB a word loop is 25 to 40 % slower than a plain copy (SPIKES 1 d), so copies of at
-//! least `COPY_MIN` bytes use instructions that copy more than a word at once, if the processor has
+//! least `COPY_LENGTH_MIN` bytes use instructions that copy more than a word at once, if the processor has
 //! them. These are written as inline assembly, which Rust permits to access memory that other
 //! parties write. Wide stores also stall less on lines owned by another processor: more of them are
 //! in flight at a time, and fewer are needed per line.
 
 use crate::atomic::{AtomicU64, Ordering};
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-use sys::memory::foreign::{COPY_MIN, LIBC_MIN, copy_bytes, copy_into_words};
+use sys::memory::foreign::{COPY_LENGTH_MIN, LIBC_COPY_LENGTH_MIN, copy_bytes, copy_into_words};
 
 const WORD_SIZE: usize = size_of::<u64>();
 
@@ -20,7 +20,7 @@ const WORD_SIZE: usize = size_of::<u64>();
 #[inline]
 pub fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    if out.len() >= COPY_MIN
+    if out.len() >= COPY_LENGTH_MIN
         && at.checked_add(out.len()).is_some_and(|end| end <= size_of_val(words))
     {
         return copy_out_by_instruction(words, at, out);
@@ -34,7 +34,7 @@ pub fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
 pub fn copy(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "source and destination lengths differ");
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    if (COPY_MIN..LIBC_MIN).contains(&from.len()) {
+    if (COPY_LENGTH_MIN..LIBC_COPY_LENGTH_MIN).contains(&from.len()) {
         // SAFETY: `from` is borrowed, and as long as `to` (asserted).
         return unsafe { copy_bytes(from.as_ptr(), to.as_mut_ptr(), to.len()) };
     }
@@ -64,12 +64,15 @@ fn copy_out_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
 }
 
 /// Fills `to` with the bytes that begin at byte `at` of `words`, using instructions that copy more
-/// than a word at once. Panics if `to` has fewer than [`COPY_MIN`] bytes, or if the words end
+/// than a word at once. Panics if `to` has fewer than [`COPY_LENGTH_MIN`] bytes, or if the words end
 /// before `to` is full.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 #[inline]
 fn copy_out_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
-    assert!(to.len() >= COPY_MIN && at + to.len() <= size_of_val(words), "range out of bounds");
+    assert!(
+        to.len() >= COPY_LENGTH_MIN && at + to.len() <= size_of_val(words),
+        "range out of bounds"
+    );
     let from = words.as_ptr().cast::<u8>().wrapping_add(at);
     // SAFETY: the range is in the words (asserted), which are mapped and readable while borrowed;
     // the caller expects torn bytes.
@@ -81,7 +84,7 @@ fn copy_out_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
 #[inline]
 pub(crate) fn copy_in(words: &[AtomicU64], first: usize, bytes: &[u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    if bytes.len() >= COPY_MIN
+    if bytes.len() >= COPY_LENGTH_MIN
         && bytes.len().is_multiple_of(WORD_SIZE)
         && let Some(room) = words.get(first..).and_then(|to| to.get(..bytes.len() / WORD_SIZE))
     {

@@ -107,7 +107,7 @@ impl JoinQueue {
         let start = published();
         let mut state = self.lock();
         if let Some(joining) = state.joining.iter_mut().find(|c| c.ticket == ticket) {
-            joining.decide_start(start);
+            joining.set_start_if_unset(start);
         }
         if let Some(joined) = &state.joined {
             joined.notify();
@@ -183,7 +183,7 @@ impl JoinQueue {
         self.pending.store(0, Ordering::Relaxed);
         let (mut joined, left) =
             (std::mem::take(&mut state.joining), std::mem::take(&mut state.leaving));
-        joined.iter_mut().for_each(|joining| joining.decide_start(published));
+        joined.iter_mut().for_each(|joining| joining.set_start_if_unset(published));
         QueueChanges { joined, left }
     }
 
@@ -193,7 +193,7 @@ impl JoinQueue {
 }
 
 impl JoiningReader {
-    fn decide_start(&mut self, start: u64) {
+    fn set_start_if_unset(&mut self, start: u64) {
         if self.start.is_none() {
             self.start = Some(start);
             self.page.word(reader::CURSOR).store(start, Ordering::Release);

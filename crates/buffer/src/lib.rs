@@ -12,7 +12,7 @@
 //!
 //! Rings and pools neither sleep nor read a clock, and allocate memory for blocks only when they
 //! are created or grow by a segment. The modules on top of them (`signal`, `doorbells`, `stream`,
-//! `name`) sleep. Clocks are read only for T_t (`signal::moderate`), for the sizing of rings
+//! `name`) sleep. Clocks are read only for T_t (`signal::wakeup_moderation`), for the sizing of rings
 //! (`scale`), and for time limits (`name`).
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]

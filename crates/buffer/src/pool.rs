@@ -103,7 +103,7 @@ pub struct Pool {
     /// Number of pins per slot.
     pins: Box<[Cell<u32>]>,
     /// For each slot, the offset in the region of the first byte that the slot's only pin still
-    /// needs ([`Pool::needs_from`]); 0 if the pin needs the entire segment.
+    /// needs ([`Pool::set_needed_start`]); 0 if the pin needs the entire segment.
     needed: Box<[Cell<usize>]>,
     cold: RefCell<PackedSegments>,
     /// True if other parties may have access to the memory without a lease, so blocks cannot be

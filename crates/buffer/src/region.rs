@@ -29,7 +29,7 @@ pub struct Region {
 #[derive(Debug)]
 #[expect(dead_code, reason = "held only to be dropped with the region")]
 enum Owner {
-    Heap(Arc<[LinePair]>),
+    Heap(Arc<[CacheLinePair]>),
     Mapping(Mapping),
     ReadOnlyMapping(ReadMapping),
     Lent(Arc<dyn Lender>),
@@ -40,7 +40,7 @@ enum Owner {
 #[repr(align(128))]
 #[expect(dead_code, reason = "reached through the address of the first line")]
 #[derive(Debug)]
-struct LinePair([AtomicU64; LINE_WORDS]);
+struct CacheLinePair([AtomicU64; LINE_WORDS]);
 
 const LINE_WORDS: usize = abi::ring::LINE_WORDS;
 
@@ -53,12 +53,12 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Allocates zeroed words on the heap, rounded up to whole line pairs.
     pub fn heap(words: usize) -> Self {
-        let line = || LinePair(std::array::from_fn(|_| AtomicU64::new(0)));
-        let lines: Arc<[LinePair]> = (0..words.div_ceil(LINE_WORDS)).map(|_| line()).collect();
+        let line = || CacheLinePair(std::array::from_fn(|_| AtomicU64::new(0)));
+        let lines: Arc<[CacheLinePair]> = (0..words.div_ceil(LINE_WORDS)).map(|_| line()).collect();
         let words = lines.len() * LINE_WORDS;
         // A line pair is an array of words without padding, and an Arc makes no claim to exclusive
         // access.
-        const { assert!(size_of::<LinePair>() == LINE_WORDS * size_of::<AtomicU64>()) }
+        const { assert!(size_of::<CacheLinePair>() == LINE_WORDS * size_of::<AtomicU64>()) }
         let base = NonNull::from(&*lines).cast::<AtomicU64>();
         Self { base, words, owner: Owner::Heap(lines) }
     }

@@ -23,7 +23,7 @@ use crate::cursor::{POSITION_MAX, ReaderCursor, RingMemory};
 use crate::join::{JoinQueue, ReaderConnection, ReaderTicket};
 use crate::pages::PageChoice;
 use crate::region::Region;
-use crate::trust::Trusted;
+use crate::trust::TrustProof;
 use crate::{Policy, dbuf, ibuf};
 use abi::DbufId;
 use abi::ring::{Geometry, PAGE, RecordHeader, reader, writer};
@@ -148,8 +148,8 @@ impl RingOffer {
 
     /// Returns the proof of trust in the ring's creator, or `None` if the creator cannot be
     /// trusted.
-    pub(crate) fn creator(&self) -> Option<Trusted> {
-        Trusted::for_file_creator(&self.ring)
+    pub(crate) fn creator(&self) -> Option<TrustProof> {
+        TrustProof::for_file_creator(&self.ring)
     }
 
     /// Validates the descriptors and opens a ring of blocks.

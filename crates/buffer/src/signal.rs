@@ -17,11 +17,11 @@
 //! other side publishes, issues a fence, and reads the flag. The fences are sequentially
 //! consistent: at least one of the two sees the other's store.
 //!
-//! The frequency of notifications is decided in [`moderate`].
+//! The frequency of notifications is decided in [`wakeup_moderation`].
 
-pub mod moderate;
 #[cfg(not(loom))]
 mod spin;
+pub mod wakeup_moderation;
 
 #[cfg(not(loom))]
 pub use spin::SpinState;

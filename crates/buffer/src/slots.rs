@@ -7,7 +7,7 @@
 //! SYNC POINTS:
 //! - *bytes filled*: [`Slots::fill`] stores `filled` with Release, [`Slots::locate`] loads it with
 //!   Acquire: a thread that locates a block sees its bytes.
-//! - *lease returned*: [`Slots::unlease`] subtracts with Release, [`Slots::recycle`] loads with
+//! - *lease returned*: [`Slots::return_lease`] subtracts with Release, [`Slots::recycle`] loads with
 //!   Acquire: the last read of the bytes happens before their reuse.
 
 use crate::Fault;
@@ -91,7 +91,7 @@ impl Slots {
     }
 
     /// Releases a lease: decrements the lease count of a slot.
-    pub(crate) fn unlease(&self, slot: usize) {
+    pub(crate) fn return_lease(&self, slot: usize) {
         // SYNC POINT: lease returned; pairs with the load in `recycle`.
         self.slot(slot).leases.fetch_sub(1, Ordering::Release);
     }
@@ -99,7 +99,7 @@ impl Slots {
     /// Returns true if a slot has no lease, in which case all reads by former holders have
     /// completed. The caller must ensure that no lease is being created concurrently (M4).
     pub(crate) fn is_unleased(&self, slot: usize) -> bool {
-        // SYNC POINT: lease returned; pairs with the subtraction in `unlease`.
+        // SYNC POINT: lease returned; pairs with the subtraction in `return_lease`.
         self.slot(slot).leases.load(Ordering::Acquire) == 0
     }
 
@@ -114,7 +114,7 @@ impl Slots {
     /// that no lease is being created concurrently (M4).
     pub(crate) fn recycle(&self, slot: usize) -> bool {
         let slot = self.slot(slot);
-        // SYNC POINT: lease returned; pairs with the subtraction in `unlease`.
+        // SYNC POINT: lease returned; pairs with the subtraction in `return_lease`.
         if slot.leases.load(Ordering::Acquire) > 0 {
             return false;
         }

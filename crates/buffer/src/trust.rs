@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 
 /// A proof that another process could write this process's memory anyway.
 #[derive(Clone, Copy, Debug)]
-pub struct Trusted(());
+pub struct TrustProof(());
 
-impl Trusted {
+impl TrustProof {
     /// Returns the proof for processes of `user`, or `None` if `user` is neither the current user
     /// nor root.
     #[must_use]

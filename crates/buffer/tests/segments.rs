@@ -113,7 +113,7 @@ fn readers_of_a_killed_successor_get_a_fault() {
 /// A revoked process reads the blocks written before the revocation and none later: it has no
 /// descriptor for the memory that contains later blocks. (RELIABILITY T11)
 #[test]
-fn t11_revoked_reader_of_another_user_gets_its_end() {
+fn t11_revoked_reader_of_another_user_reads_to_revocation() {
     let Some(other) = OtherProcess::start("read") else { return };
     let (mut output, mut offers) = stream(&stream_config(2)).unwrap();
     offer(&other, &offers[0]);
@@ -183,12 +183,12 @@ fn t2_hostile_segment_spoils_only_its_own_stream() {
 fn f2_f3_shrunk_ring_releases_shared_memory() {
     const LARGE: usize = 512 << 20;
     // Tolerance for other programs' use of memory.
-    const SLACK: i64 = (LARGE / 4) as i64;
+    const SLACK_BYTES_MAX: i64 = (LARGE / 4) as i64;
     for in_place in [false, true] {
         // Other programs also use and release shared memory; a disturbed attempt is repeated.
-        let mut tried = resize_large(in_place, LARGE, SLACK);
+        let mut tried = resize_large(in_place, LARGE, SLACK_BYTES_MAX);
         for _ in 0..4 {
-            tried = tried.or_else(|_| resize_large(in_place, LARGE, SLACK));
+            tried = tried.or_else(|_| resize_large(in_place, LARGE, SLACK_BYTES_MAX));
         }
         assert_eq!(tried, Ok(()), "in place {in_place}");
     }

@@ -597,7 +597,7 @@ fn report_failure<T>(work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
         Ok(Err(failure)) => failure,
         Err(_) => Failure::new(EINVAL, "a bug in libstreamline: please report it"),
     };
-    failure.set_last();
+    failure.set_as_last_message();
     None
 }
 

@@ -52,7 +52,7 @@ impl Failure {
     }
 
     /// Sets `errno`, and the message that `streamline_error` returns.
-    pub(crate) fn set_last(self) {
+    pub(crate) fn set_as_last_message(self) {
         let FailureText { errno, text } = *self.0;
         let text: Vec<u8> = text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
         // The zero bytes were removed, so this cannot fail.
@@ -128,7 +128,7 @@ impl From<mpipe::PipeError> for Failure {
         use mpipe::PipeError;
         let errno = match &error {
             PipeError::Ends(_) => EINVAL,
-            PipeError::NoEnd => EBADF,
+            PipeError::NotAPipeEnd => EBADF,
             PipeError::AlreadyOpened => EBUSY,
             PipeError::Refused(_) | PipeError::Fault(_) => EPROTO,
             PipeError::System(error) => error.errno,

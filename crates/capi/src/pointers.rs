@@ -8,7 +8,7 @@ use abi::access::AccessList;
 use buffer::Fault;
 use buffer::stream::WaitResult;
 use iolite::aggregate::FrozenData;
-use iolite::aggregate::owner::Creator;
+use iolite::aggregate::owner::PoolOwner;
 use iolite::aggregate::server::GrantServer;
 use iolite::indirect;
 use iolite::interface::{FrozenReader, StreamReader as _, StreamWriter as _};
@@ -26,19 +26,19 @@ const HELD_SEGMENTS_MAX: usize = 8;
 
 /// The server that grants the memory of this process, with the id of the process that started it: a
 /// child of fork(2) does not inherit the server's thread.
-static GRANTS: Mutex<Option<(u32, Arc<GrantServer>)>> = Mutex::new(None);
+static GRANT_SERVER: Mutex<Option<(u32, Arc<GrantServer>)>> = Mutex::new(None);
 
 /// Returns the grant server of this process; creates the server on first use, and again in a forked
 /// child.
 pub(crate) fn grants() -> Outcome<Arc<GrantServer>> {
-    let mut grants = GRANTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut grants = GRANT_SERVER.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
     if let Some((of, server)) = grants.as_ref()
         && *of == process
     {
         return Ok(server.clone());
     }
-    let server = Arc::new(GrantServer::open(Creator::new(HELD_SEGMENTS_MAX))?);
+    let server = Arc::new(GrantServer::open(PoolOwner::new(HELD_SEGMENTS_MAX))?);
     if let Some((_, parents)) = grants.replace((process, server.clone())) {
         // The server's thread exists only in the parent, so joining it here would hang.
         std::mem::forget(parents);

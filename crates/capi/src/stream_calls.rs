@@ -201,7 +201,7 @@ fn open_end(entry: &mut LockedEntry, fd: i32, write: bool) -> Outcome<()> {
 
 fn open_unused(fd: i32, write: bool) -> Outcome<EndKind> {
     let own = raw_fd::duplicate(fd)?;
-    if !sys::descriptor::is_packet_socket(&own) {
+    if !sys::descriptor::is_seqpacket_socket(&own) {
         return Err(not_an_end_error(fd));
     }
     match (mpipe::carries_pointers(&own)?, write) {
@@ -390,7 +390,7 @@ pub(crate) fn close(fd: i32) -> Outcome<()> {
     if end.is_none() {
         // An unused end of a multiway pipe is not in the table.
         let own = raw_fd::duplicate(fd)?;
-        if !sys::descriptor::is_packet_socket(&own) {
+        if !sys::descriptor::is_seqpacket_socket(&own) {
             return Err(not_an_end_error(fd));
         }
     }

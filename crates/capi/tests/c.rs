@@ -106,7 +106,7 @@ fn d9_multiway_pipe_ends_are_inherited_over_fork() {
 /// `streamline_peek` returns a pointer into the writer's memory, also from another process and in a
 /// ring that overwrites. A block that was overwritten in the meantime cannot be released.
 #[test]
-fn d10_c_program_peeks_in_place_and_learns_of_overtaken_blocks() {
+fn d10_c_program_peeks_in_place_and_detects_overwrites() {
     run_exam_part("peek");
 }
 

@@ -65,7 +65,7 @@ fn page_of_python_equals_page_generated_from_the_module() {
 #[test]
 fn header_describes_every_constant_field_function_and_symbol() {
     let header = page::Header::parse(&generated_header());
-    assert_eq!(header.undocumented(), Vec::<String>::new());
+    assert_eq!(header.undocumented_items(), Vec::<String>::new());
     // Cargo puts the library beside this test.
     let test = std::env::current_exe().unwrap();
     let library = test.parent().unwrap().join("libstreamline_c.so");

@@ -49,7 +49,9 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
     let is_explained = command.get_name() == "explain";
     while let Some(word) = rest.next() {
         match word_kind(word, command) {
-            WordKind::Line if is_explained && line.is_empty() && begins_program(word, &rest) => {
+            WordKind::Line
+                if is_explained && line.is_empty() && begins_exec_command(word, &rest) =>
+            {
                 // All following words belong to the program, including its options.
                 line.extend(std::iter::once(word).chain(rest.by_ref()).cloned());
             }
@@ -68,7 +70,10 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
 
 /// Returns true if `word`, the first word after `explain`, begins the command `exec CMD…`: it is
 /// `exec`, and no following word begins with `|`. Otherwise, the words are a request.
-fn begins_program<'w>(word: &OsStr, rest: &(impl Iterator<Item = &'w OsString> + Clone)) -> bool {
+fn begins_exec_command<'w>(
+    word: &OsStr,
+    rest: &(impl Iterator<Item = &'w OsString> + Clone),
+) -> bool {
     let rest: Vec<&str> = rest.clone().filter_map(|word| word.to_str()).collect();
     word == "exec" && is_program(&rest)
 }
@@ -79,7 +84,7 @@ fn is_program(words: &[&str]) -> bool {
 
 /// Returns the program with its arguments if the words after `explain` have the form `exec CMD…`.
 /// Returns `None` if they are a request.
-pub(crate) fn program_words(words: &[String]) -> Option<&[String]> {
+pub(crate) fn exec_command_words(words: &[String]) -> Option<&[String]> {
     let (first, rest) = words.split_first()?;
     let texts: Vec<&str> = rest.iter().map(String::as_str).collect();
     (first == "exec" && is_program(&texts)).then_some(rest)
@@ -179,9 +184,9 @@ mod tests {
         );
         let owned =
             |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        assert_eq!(program_words(&owned(&["exec", "cat"])), Some(&owned(&["cat"])[..]));
-        assert_eq!(program_words(&owned(&["exec cat"])), None);
-        assert_eq!(program_words(&owned(&["exec", "yes", "|", "count"])), None);
+        assert_eq!(exec_command_words(&owned(&["exec", "cat"])), Some(&owned(&["cat"])[..]));
+        assert_eq!(exec_command_words(&owned(&["exec cat"])), None);
+        assert_eq!(exec_command_words(&owned(&["exec", "yes", "|", "count"])), None);
     }
 
     #[test]

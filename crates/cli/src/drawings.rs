@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Checks that a drawing and the output of the request are not both written to standard output.
 /// Otherwise, prints an error and returns the exit status.
-pub(crate) fn check_output(wanted: &DrawingArguments, plan: &Plan) -> Result<(), Status> {
+pub(crate) fn refuse_mixed_stdout(wanted: &DrawingArguments, plan: &Plan) -> Result<(), Status> {
     if !wanted.writes_to_stdout() || (plan.reports.is_empty() && !progress::has_printing_sink(plan))
     {
         return Ok(());

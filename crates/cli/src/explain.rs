@@ -34,7 +34,7 @@ const VERSION: u32 = 1;
 /// Explains the request in the arguments or, for `exec CMD…`, the parts that `exec` would take
 /// over.
 pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
-    if let Some(words) = arranged::program_words(&arguments.line.words) {
+    if let Some(words) = arranged::exec_command_words(&arguments.line.words) {
         if arguments.json || arguments.analyze || !arguments.drawings.is_empty() {
             terminal::print_error(
                 "a program is explained as text, without options; quote `exec` and its command to \
@@ -62,16 +62,16 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
                 "{of} processes run the request, each on its own processor and for its share of \
                  the sessions; this is the plan of the first: {first}"
             ));
-            prepared = prepared.first_worker();
+            prepared = prepared.reduce_to_first_worker();
         }
         let text = prepared.text().to_owned();
         if arguments.analyze {
-            drawings::check_output(&arguments.drawings, prepared.plan())?;
+            drawings::refuse_mixed_stdout(&arguments.drawings, prepared.plan())?;
             terminal::print_error_text(&format!(
                 "{}\n",
                 explain::format_plan(prepared.plan(), prepared.machine())
             ));
-            print_changes(&text, prepared.plan());
+            print_plan_changes(&text, prepared.plan());
             return run::build_and_run_request(prepared, &options, &run, StartNotifier::FOREGROUND);
         }
         let prepared = prepared.replan_within_policy().map_err(report_open_error)?;
@@ -80,7 +80,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
             return Ok(drawings::draw(&arguments.drawings, plan, None));
         }
         if !arguments.json {
-            print_changes(&text, plan);
+            print_plan_changes(&text, plan);
         }
         let printed = terminal::print_text(&match () {
             () if arguments.json => json_line(&to_json(&text, plan, machine)),
@@ -92,10 +92,10 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
                     + &format_ring_sizes(plan)
                     + &format_retained_frames(plan)
                     + &devices_text(plan)
-                    + &explain_neighbors(plan)
+                    + &format_neighbors_section(plan)
             }
         });
-        print_denial(&text, plan, machine);
+        print_missing_privilege(&text, plan, machine);
         Ok(printed)
     });
     explained.unwrap_or_else(|status| status)
@@ -166,7 +166,7 @@ fn devices_text(plan: &Plan) -> String {
 
 /// Formats the kernel programs and packet sockets of other applications on the interfaces. Returns
 /// an empty string if there are none.
-fn explain_neighbors(plan: &Plan) -> String {
+fn format_neighbors_section(plan: &Plan) -> String {
     let found = find_neighbors(plan);
     match found.is_empty() {
         true => String::new(),
@@ -178,7 +178,7 @@ fn explain_neighbors(plan: &Plan) -> String {
 
 /// Prints the privilege that is missing on this machine for the request, and the remedies. Without
 /// the privilege, the request cannot start, or no part of it can run in the kernel.
-fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
+fn print_missing_privilege(text: &str, plan: &Plan, machine: &Machine) {
     let live = |(id, node): (_, &pipeline::graph::Node)| {
         let name = node.filter()?.description.name;
         let is_live = ["rx", "tx", "redirect"].contains(&name);
@@ -202,7 +202,7 @@ fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
 }
 
 /// Prints the differences between this plan and the plan of the last analyzed run.
-fn print_changes(text: &str, plan: &Plan) {
+fn print_plan_changes(text: &str, plan: &Plan) {
     for change in analysis::changes_since_analyzed(text, plan) {
         terminal::print_note(&format!("since it was analyzed: {change}"));
     }

@@ -19,7 +19,7 @@ mod examples;
 mod explain;
 mod failure;
 mod filters;
-mod habits;
+mod foreign_syntax;
 mod line;
 mod man;
 mod monitor;
@@ -44,17 +44,17 @@ use arguments::{Arguments, Command};
 use clap::Parser;
 use status::Status;
 use std::process::ExitCode;
-use streamline::Served;
+use streamline::CompletedTask;
 
 fn main() -> ExitCode {
     // A failure of this call only means that the use of a closed standard stream is not detected.
     let _ = sys::closed_output::fail_if_closed();
     // This call cannot fail, because the signal and its action are valid.
-    let _ = sys::children::keep_ended();
+    let _ = sys::children::keep_exited_children();
     streamline::use_daemon_ids();
     match streamline::serve_if_asked(&failure::notice_handler(false)) {
-        Some(Served::Filter(status)) => return ExitCode::from(status),
-        Some(Served::Worker(ended)) => {
+        Some(CompletedTask::Filter(status)) => return ExitCode::from(status),
+        Some(CompletedTask::Worker(ended)) => {
             return ended.map_or_else(failure::report_open_error, |()| Status::Done).into();
         }
         None => {}
@@ -62,7 +62,8 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse_from(arranged::arrange(std::env::args_os())) {
         Ok(arguments) => arguments,
         Err(error) => {
-            if error.use_stderr() && habits::suggest(std::env::args_os()) {
+            if error.use_stderr() && foreign_syntax::suggest_equivalent_command(std::env::args_os())
+            {
                 return Status::Usage.into();
             }
             let status = if error.use_stderr() { Status::Usage } else { Status::Done };

@@ -68,7 +68,7 @@ fn resolve_mount_directory(directory: &Path) -> std::io::Result<PathBuf> {
 /// command's standard input is closed. `socket` is the directory of the daemon's sockets, and
 /// `others` is the value of `--others`. If `for_all` is true, all users of the machine have access,
 /// otherwise only this user.
-pub(crate) fn command_for_daemon(
+pub(crate) fn daemon_mount_command(
     directory: &Path,
     (socket, others): (&Path, &str),
     for_all: bool,
@@ -98,7 +98,7 @@ fn serve(
     let failed = |error: sys::Error| report_system_error(&error);
     let starter = match arguments.background {
         true => {
-            sys::process::leave_terminal().map_err(failed)?;
+            sys::process::start_session().map_err(failed)?;
             Some(sys::process::detach_stdin().map_err(failed)?)
         }
         false => None,
@@ -113,7 +113,7 @@ fn serve(
     let stdin = std::io::stdin();
     let mut ends = vec![mount.ended(), signals];
     ends.extend(arguments.of_daemon.then(|| stdin.as_fd()));
-    while !sys::poll::readable_within(&ends, None).contains(&true) {}
+    while !sys::poll::readable_despite_signals(&ends, None).contains(&true) {}
     Ok(Status::Done)
 }
 

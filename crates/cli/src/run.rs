@@ -205,7 +205,7 @@ impl StartNotifier {
         if !arguments.background && !arguments.serves_prefix {
             return Ok(Self::FOREGROUND);
         }
-        let left = sys::process::leave_terminal().and_then(|()| sys::process::detach_stdin());
+        let left = sys::process::start_session().and_then(|()| sys::process::detach_stdin());
         let socket = Some(left.map_err(|error| report_system_error(&error))?);
         Ok(Self { socket, joins_errors: arguments.background })
     }
@@ -216,7 +216,7 @@ impl StartNotifier {
             if self.joins_errors {
                 // Up to this point, errors went to the starting process, because it does not read
                 // the log.
-                let _ = sys::process::join_errors_to_output();
+                let _ = sys::process::redirect_stderr_to_stdout();
             }
             let text = serde_json::to_vec(&PathNumber { number }).unwrap_or_default();
             // The starting process may have exited.
@@ -235,10 +235,10 @@ pub(crate) fn print_results(
     let form = if arguments.json { Form::Json } else { Form::Text };
     let report = results.report();
     let ends = match (form, terminal::drawing_columns()) {
-        (Form::Text, Some(columns)) => report.drawn_line_end_reports(columns),
-        (form, _) => report.line_end_reports(form),
+        (Form::Text, Some(columns)) => report.drawn_pipeline_end_reports(columns),
+        (form, _) => report.pipeline_end_reports(form),
     };
-    let printed = print_beside_capture(&ends, &plan.graph);
+    let printed = print_apart_from_capture(&ends, &plan.graph);
     if arguments.analyze {
         print_analysis(results);
     }
@@ -263,7 +263,7 @@ pub(crate) fn print_results(
     }
     report.remarks().for_each(|remark| terminal::print_warning(&remark));
     if is_output_closed && !failed {
-        warn_about_ended_outputs(results);
+        warn_that_outputs_ended(results);
     }
     if lost {
         let what = report.describe_losses();
@@ -273,7 +273,7 @@ pub(crate) fn print_results(
     let unbalanced = !report.imbalances().is_empty();
     let written = match (wanted || lost || unbalanced, file) {
         (true, Some(ReportTarget::Output)) => {
-            print_beside_capture(&report.full_text(form), &plan.graph)
+            print_apart_from_capture(&report.full_text(form), &plan.graph)
         }
         (true, Some(place)) => place.write(&report.full_text(form)),
         (true, None) => {
@@ -298,7 +298,7 @@ pub(crate) fn print_results(
 
 /// Warns that all outputs have ended because the reader of standard output has exited, and prints
 /// the totals of the run. Prints nothing if the request has only one sink.
-fn warn_about_ended_outputs(results: &Results) {
+fn warn_that_outputs_ended(results: &Results) {
     let nodes = results.plan.graph.ids().filter_map(|(_, node)| node.filter());
     if nodes.filter(|used| used.is_sink()).count() > 1 {
         let what = results.report().summary_sentence();
@@ -310,7 +310,7 @@ fn warn_about_ended_outputs(results: &Results) {
 
 /// Prints a text to standard output, or to standard error if the request writes a capture to
 /// standard output.
-fn print_beside_capture(text: &str, graph: &Graph) -> Status {
+fn print_apart_from_capture(text: &str, graph: &Graph) -> Status {
     if graph.writes_capture_to_standard_output() {
         terminal::print_error_text(text);
         return Status::Done;
@@ -354,7 +354,7 @@ pub(crate) fn silence_space_panics() {
     }
     let other = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if !engine::path::runs_space() {
+        if !engine::path::is_space_thread() {
             terminal::erase_status();
             other(panic);
         }

@@ -149,7 +149,7 @@ fn prepare_capture(file: &Path, words: &str) -> Result<TraceInput, Status> {
     let notices = failure::notice_handler(false);
     let options = Options { outside_kernel: true, notices, ..Options::default() };
     let prepared = Prepared::read(&text, &options).map_err(report_open_error)?;
-    let prepared = prepared.first_worker();
+    let prepared = prepared.reduce_to_first_worker();
     let record_mode = RecordMode::Off;
     Ok(TraceInput { prepared, record_mode, count: None, gap: None, is_damaged: false })
 }

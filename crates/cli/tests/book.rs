@@ -294,7 +294,7 @@ fn readme_drawing_matches_its_request() {
 }
 
 #[test]
-fn parts_of_exec_in_the_book_are_those_of_explain() {
+fn book_lists_the_same_parts_of_exec_as_explain() {
     let ran = Folder::new().run(&["explain", "exec", "cat", "-n"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let page = read_page("buffers/programs.md");

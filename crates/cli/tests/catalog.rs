@@ -303,7 +303,7 @@ fn completion_scripts_are_accepted_by_their_shells() {
 }
 
 #[test]
-fn bench_and_page_execute_the_programs_beside_them() {
+fn bench_and_page_run_the_programs_in_their_directory() {
     let folder = Folder::new();
     // The shell copies the program. If this process copied it, the copy might still be open for
     // writing in a child of another test, so that it could not be executed (ETXTBSY).

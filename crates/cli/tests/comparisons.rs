@@ -32,7 +32,7 @@ fn table_requests(text: &str) -> Vec<String> {
 
 /// Checks each request in the tables that compare this program with other programs.
 #[test]
-fn requests_in_place_of_commands_of_other_programs_are_valid() {
+fn requests_in_comparison_tables_are_valid() {
     let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book");
     let folder = Folder::new();
     assert_eq!(folder.run(&["examples", "--write", "."]).status, Some(0));

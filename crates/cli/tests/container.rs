@@ -15,7 +15,7 @@ use testkit::need;
 use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
 
 /// The image on which the recipe builds.
-const BASE: &str = "docker.io/library/debian:bookworm-slim";
+const BASE_IMAGE: &str = "docker.io/library/debian:bookworm-slim";
 /// Options that prevent podman from raising limits, which some machines do not permit.
 const LOW_LIMITS: [&str; 2] = ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"];
 
@@ -31,15 +31,15 @@ impl Podman {
     fn new() -> Option<Self> {
         need::require_command("podman")?;
         let mut refusals = Vec::new();
-        if let Err(why) = output(Command::new("podman").args(["image", "exists", BASE]))
-            && let Err(pull) = output(Command::new("podman").args(["pull", "--quiet", BASE]))
+        if let Err(why) = output(Command::new("podman").args(["image", "exists", BASE_IMAGE]))
+            && let Err(pull) = output(Command::new("podman").args(["pull", "--quiet", BASE_IMAGE]))
         {
-            return need::report_skip(&format!("needs the image {BASE}: {why}{pull}"));
+            return need::report_skip(&format!("needs the image {BASE_IMAGE}: {why}{pull}"));
         }
         for runtime in [&[] as &[_], &["--runtime=runc"]] {
             for limits in [&[] as &[_], &LOW_LIMITS] {
                 let podman = Self { runtime, limits };
-                match output(&mut podman.run(&[BASE, "true"])) {
+                match output(&mut podman.run(&[BASE_IMAGE, "true"])) {
                     Ok(_) => return Some(podman),
                     Err(why) => refusals.push(why.trim().to_owned()),
                 }

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::schema_judge::judge;
+use common::schema_validator::judge;
 use common::{DAEMON_DIR, Folder, Guard};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

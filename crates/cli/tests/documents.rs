@@ -95,7 +95,7 @@ const PAGES: &[Page] = &[
 
 /// The reason for skipping commands that use a mount: each command of this test runs in a separate
 /// mount namespace.
-const OF_ONE_MOUNT: &str =
+const NEEDS_ONE_SHELL: &str =
     "the test `b1_commands_of_the_book_run_as_printed` runs them in one shell";
 
 /// Prefixes of commands that cannot run in this test, with the reasons.
@@ -106,13 +106,13 @@ const SKIPPED_COMMANDS: &[(&str, &str)] = &[
     ("streamline completion", "its output is for a file of the shell"),
     ("streamline exec tcpdump", "captures until it is stopped"),
     ("streamline exec --with=udp named", "serves port 53 until it is stopped"),
-    ("mkdir pipes", OF_ONE_MOUNT),
-    ("head -3 pipes/", OF_ONE_MOUNT),
-    ("echo 10s > pipes/", OF_ONE_MOUNT),
-    ("head -2 pipes/", OF_ONE_MOUNT),
-    ("cat pipes/", OF_ONE_MOUNT),
-    ("chmod 755 pipes/", OF_ONE_MOUNT),
-    ("umount pipes", OF_ONE_MOUNT),
+    ("mkdir pipes", NEEDS_ONE_SHELL),
+    ("head -3 pipes/", NEEDS_ONE_SHELL),
+    ("echo 10s > pipes/", NEEDS_ONE_SHELL),
+    ("head -2 pipes/", NEEDS_ONE_SHELL),
+    ("cat pipes/", NEEDS_ONE_SHELL),
+    ("chmod 755 pipes/", NEEDS_ONE_SHELL),
+    ("umount pipes", NEEDS_ONE_SHELL),
 ];
 
 /// Programs that some commands use. A command is skipped if its program is not installed.

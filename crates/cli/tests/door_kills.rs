@@ -26,10 +26,10 @@ const DATAGRAMS: u32 = 200;
 const SIGKILL: i32 = 9;
 /// Distance between the system calls at which successive runs are killed, modulo the number of all
 /// calls. It is a prime, so that the kills are spread over all calls.
-const STRIDE: usize = 7919;
+const CALL_STRIDE: usize = 7919;
 
 /// A program to kill, with the part of `exec` under test.
-struct Victim<'v> {
+struct KilledProgram<'v> {
     /// The part of `exec`: `pcap` or `udp`.
     part: &'v str,
     words: &'v [&'v str],
@@ -45,7 +45,7 @@ struct Call {
 }
 
 /// Returns the system calls in the output of strace.
-fn calls_of(trace: &str) -> Vec<Call> {
+fn parse_system_calls(trace: &str) -> Vec<Call> {
     let mut counts = HashMap::new();
     let calls = trace.lines().filter_map(|line| {
         let (thread, rest) = line.split_once(' ')?;
@@ -68,16 +68,16 @@ struct Ended {
     is_killed: bool,
 }
 
-const TCPDUMP: Victim<'static> = Victim {
+const TCPDUMP: KilledProgram<'static> = KilledProgram {
     part: "pcap",
     words: &["tcpdump", "-Z", "root", "-n", "-i", SERVER_DEVICE, "-c", "20", "udp"],
     report: "20 packets captured",
 };
 /// A UDP echo server, which exits when it receives `quit`. [`kill_servers`] compiles the program.
-const SERVER_OF_UDP: Victim<'static> =
-    Victim { part: "udp", words: &[], report: "datagrams came from the ring" };
+const UDP_SERVER: KilledProgram<'static> =
+    KilledProgram { part: "udp", words: &[], report: "datagrams came from the ring" };
 
-impl Victim<'_> {
+impl KilledProgram<'_> {
     /// Runs the program under strace, and sends datagrams until the program has exited. If
     /// `kill_at` is `Some`, strace kills the program before this system call.
     fn run(&self, pair: &Pair, shared: &Folder, kill_at: Option<&Call>) -> Ended {
@@ -107,7 +107,7 @@ impl Victim<'_> {
             }
             process.0.try_wait().unwrap().is_some()
         });
-        let calls = calls_of(&std::fs::read_to_string(&trace).unwrap_or_default());
+        let calls = parse_system_calls(&std::fs::read_to_string(&trace).unwrap_or_default());
         let is_killed = process.0.wait().unwrap().signal() == Some(SIGKILL);
         Ended { calls, errors: folder.read("err"), is_killed }
     }
@@ -116,7 +116,7 @@ impl Victim<'_> {
 /// Returns the number of kernel programs at the interface of the servers.
 fn programs(pair: &Pair) -> usize {
     pair.server.run_inside(|| {
-        let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         let at = |side| tcx_chain(index, side).unwrap().members.len();
         at(Side::Ingress) + at(Side::Egress)
     })
@@ -124,7 +124,7 @@ fn programs(pair: &Pair) -> usize {
 
 /// Kills `kills` programs at points that are spread over all their system calls, first without and
 /// then with a daemon.
-fn kill(victim: &Victim<'_>, kills: usize) {
+fn kill(victim: &KilledProgram<'_>, kills: usize) {
     if need::require_bpf().is_none() || need::require_command("strace").is_none() {
         return;
     }
@@ -145,7 +145,7 @@ fn kill(victim: &Victim<'_>, kills: usize) {
         let (mut killed, mut runs) = (0, 0);
         while killed < kills {
             assert!(runs < 4 * kills, "{killed} kills in {runs} runs");
-            let call = &calls[runs * STRIDE % calls.len()];
+            let call = &calls[runs * CALL_STRIDE % calls.len()];
             killed += usize::from(victim.run(&pair, &shared, Some(call)).is_killed);
             runs += 1;
             wait_until("no program is left", || programs(&pair) == 0);
@@ -167,7 +167,7 @@ fn kill_servers(kills: usize) {
     command.args(["-O1", "-o", &program]).arg(source);
     assert!(command.status().unwrap().success());
     let words = [&program, &PORT.to_string(), "level", "recvfrom"];
-    kill(&Victim { words: &words, ..SERVER_OF_UDP }, kills);
+    kill(&KilledProgram { words: &words, ..UDP_SERVER }, kills);
 }
 
 fn start_daemon(pair: &Pair, shared: &Folder) -> Guard {
@@ -191,12 +191,12 @@ fn killed_udp_servers_leave_no_program_at_the_interface() {
 
 #[test]
 #[ignore = "takes minutes: cargo test -p streamline-cli --test door_kills -- --ignored --nocapture"]
-fn two_hundred_kills_of_captures_leave_nothing() {
+fn captures_killed_200_times_leave_no_kernel_program() {
     kill(&TCPDUMP, 100);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo test -p streamline-cli --test door_kills -- --ignored --nocapture"]
-fn two_hundred_kills_of_udp_servers_leave_nothing() {
+fn udp_servers_killed_200_times_leave_no_kernel_program() {
     kill_servers(100);
 }

@@ -33,7 +33,7 @@ fn plan_is_drawn_on_standard_output_or_into_files() {
 }
 
 #[test]
-fn drawing_in_the_book_is_that_of_the_first_request() {
+fn book_drawing_equals_the_plan_of_the_first_request() {
     // The plan is made for an example machine, so the drawing is the same on every machine.
     let registry = MachineRegistry::Recorded;
     let (graph, mistakes) = pipeline::read_request(PICTURED, &registry);

@@ -30,7 +30,7 @@ fn is_worker_running(process: &u32) -> bool {
 }
 
 /// Waits until `of` worker processes are running. Returns their process ids.
-fn wait_workers(child: &Child, of: usize) -> Vec<u32> {
+fn wait_for_workers(child: &Child, of: usize) -> Vec<u32> {
     let all =
         || child_process_ids(child.id()).into_iter().filter(is_worker_running).collect::<Vec<_>>();
     wait_until("all engines run", || all().len() == of);
@@ -245,7 +245,7 @@ fn run_on_cable_with(
     command.args(["run", "--json", "--report=report", &line]).current_dir(folder.path());
     command.env("STREAMLINE_DAEMON", folder.path().join("none"));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let all = wait_workers(&child, of);
+    let all = wait_for_workers(&child, of);
     let processors = sys::process::allowed_processors().unwrap();
     let mut wanted: Vec<String> =
         (0..of).map(|at| processors[at % processors.len()].to_string()).collect();
@@ -327,7 +327,7 @@ fn n7_v14_latency_covers_all_workers() {
 }
 
 #[test]
-fn n7_killed_worker_ends_alone_and_its_share_is_counted() {
+fn n7_killed_worker_ends_alone_and_its_loss_is_counted() {
     const FRAMES_SENT: u64 = 4000;
     let Some((ran, report)) = run_on_cable(2, |folder, pair, engines| {
         send_frames(folder, pair, FRAMES_SENT / 2, 20_000);
@@ -374,7 +374,7 @@ fn n7_workers_end_with_their_parent() {
     let folder = Folder::new();
     let mut child = folder.streamline(&["-q", "--engines=2 generate rate=1000 flows=9 | discard"]);
     let mut child = child.spawn().unwrap();
-    let all = wait_workers(&child, 2);
+    let all = wait_for_workers(&child, 2);
     child.kill().unwrap();
     child.wait().unwrap();
     wait_until("they are gone", || all.iter().all(|engine| !is_worker_running(engine)));
@@ -396,7 +396,7 @@ fn n7_workers_act_as_one_path_for_ps_top_set_and_stop() {
     let line = "--engines=2 generate rate=2000 seq=yes flows=16 | ipproto | discard";
     let mut child = streamline(&["run", "-q", "--json", "--report=report", "--as=both", line]);
     let child = child.stdout(Stdio::null()).spawn().unwrap();
-    wait_workers(&child, 2);
+    wait_for_workers(&child, 2);
     wait_until("it is listed", || run(&["ps"]).out.matches("both").count() == 1);
     wait_until("all that comes is counted", || {
         let picture = run(&["top", "--once", "--json", "both"]).out;
@@ -455,7 +455,7 @@ fn n7_workers_count_each_block_of_a_capture_once() {
 /// Sends numbered frames to two workers while both are stopped. The numbers of printed and of lost
 /// frames must add up to the number of frames sent, whichever worker lost them.
 #[test]
-fn n7_frames_printed_and_lost_by_two_workers_equal_those_sent() {
+fn n7_two_workers_account_for_every_frame_sent() {
     const FRAMES_SENT: u64 = 40_000;
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let folder = Folder::new();
@@ -465,7 +465,7 @@ fn n7_frames_printed_and_lost_by_two_workers_equal_those_sent() {
     command.args(["run", "--json", "--report=report", &line]).current_dir(folder.path());
     command.env("STREAMLINE_DAEMON", folder.path().join("none"));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let all = wait_workers(&child, 2);
+    let all = wait_for_workers(&child, 2);
     all.iter().for_each(|engine| signal_process(*engine, "-STOP"));
     send_frames(&folder, &pair, FRAMES_SENT, 200_000);
     wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT);

@@ -106,7 +106,7 @@ fn serve_escapes(log: &str, ready: impl Fn()) {
     let mut bytes = [0; 65536];
     let receive = |from: &OwnedFd, bytes: &mut [u8]| {
         // Sockets from the daemon are non-blocking, so the call waits for data.
-        sys::poll::readable_within(&[from.as_fd()], None);
+        sys::poll::readable_despite_signals(&[from.as_fd()], None);
         sys::descriptor::receive(from, bytes).unwrap()
     };
     let (_, mut callers) = receive(&way, &mut bytes);
@@ -231,7 +231,7 @@ fn t13_attach_ignores_files_and_escapes_of_other_users() {
         (&log, ""),
     ] {
         let path = spawn_hostile(&folder, "log", log);
-        let number = newest_path(&folder);
+        let number = newest_path_number(&folder);
         let ran = run_as_root(&folder, &["attach", &number]);
         drop(path);
         assert_eq!(ran.status, Some(0), "{log}: {ran:?}");
@@ -245,7 +245,7 @@ fn t13_attach_ignores_files_and_escapes_of_other_users() {
 }
 
 /// Returns the number of the path that was registered last.
-fn newest_path(folder: &Folder) -> String {
+fn newest_path_number(folder: &Folder) -> String {
     // The list comes from the daemon, because only `attach` may contact the path.
     let listed =
         Client::connect_at(&folder.path().join("no-daemon")).unwrap().list_paths().unwrap();
@@ -295,7 +295,7 @@ fn hidden_characters_are_escaped_in_every_output() {
     let folder = Folder::new();
     let http = write_escapes_capture(&folder);
     for sink in ["json", "print", "|exchange weblog", "|exchange weblog ecs=yes", "files out"] {
-        let ran = folder.run(&["run", &format!("{http} {}", piped_sink(sink))]);
+        let ran = folder.run(&["run", &format!("{http} {}", pipe_to_sink(sink))]);
         assert_eq!(ran.status, Some(0), "{sink}: {ran:?}");
         assert_no_escapes(&ran);
     }
@@ -324,7 +324,7 @@ fn hidden_characters_are_escaped_in_every_output() {
 }
 
 /// Returns the text that appends a sink to a request. `sink` may begin with `|` and a class.
-fn piped_sink(sink: &str) -> String {
+fn pipe_to_sink(sink: &str) -> String {
     if sink.starts_with('|') { sink.to_owned() } else { format!("| {sink}") }
 }
 
@@ -386,7 +386,7 @@ fn t13_request_of_a_started_path_is_in_no_command_line() {
 }
 
 #[test]
-fn t13_page_on_loopback_is_refused_where_users_observe_it() {
+fn t13_loopback_page_is_refused_if_users_may_capture_on_lo() {
     let folder = Folder::new();
     let policy = folder.path().join("policy.toml");
     for interface in ["lo", "*"] {

@@ -46,11 +46,11 @@ fn path_of_many_filters_is_counted_and_followed() {
     let whole = to.call::<CountReply>(COUNT, &Count::default()).unwrap_err().to_string();
     assert!(whole.contains("too many filters for one reply"), "{whole}");
 
-    follow_to_the_end(&folder);
+    follow_until_exit(&folder);
 }
 
 /// Follows the path with `top`, then stops the path.
-fn follow_to_the_end(folder: &Folder) {
+fn follow_until_exit(folder: &Folder) {
     let mut top = folder.streamline(&["top", "--json", "--every", "100ms", "large"]);
     let mut top = Guard(top.stdout(Stdio::piped()).spawn().unwrap());
     let mut samples = BufReader::new(top.0.stdout.take().unwrap()).lines();

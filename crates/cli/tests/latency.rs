@@ -10,7 +10,7 @@ use testkit::wait_until;
 
 /// Runs a request. Returns the latency in its report, its warnings, and its running time in
 /// seconds.
-fn run_measured(line: &str) -> (Value, Vec<String>, f64) {
+fn run_and_read_latency(line: &str) -> (Value, Vec<String>, f64) {
     let ran = Folder::new().run(&["run", "--embedded", "--json", line]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let last = ran.err.lines().last().unwrap();
@@ -24,7 +24,7 @@ fn run_measured(line: &str) -> (Value, Vec<String>, f64) {
 fn v14_slow_program_exceeds_the_bound_and_alarms_each_second() {
     // A pipe holds 46 of these blocks. The next block waits until the program reads.
     let line = "--latency=20ms generate count=400 size=1400 | exec 'sleep 2; cat >/dev/null'";
-    let (latency, warned, seconds) = run_measured(line);
+    let (latency, warned, seconds) = run_and_read_latency(line);
     let way = &latency["ways"][0];
     assert_eq!((&way["name"], &way["blocks"]), (&"exec".into(), &400.into()), "{latency}");
     assert!(way["late"].as_u64().unwrap() >= 1, "{latency}");
@@ -41,7 +41,7 @@ fn v14_blocks_waiting_in_a_ring_raise_an_alarm() {
     // The program blocks the second thread, so that it does not read its ring.
     let line = "--latency=20ms generate count=2000 size=1400 | match hex=00 @thread1 |all \
                 exec 'sleep 3; cat >/dev/null'";
-    let (latency, warned, _) = run_measured(line);
+    let (latency, warned, _) = run_and_read_latency(line);
     let wait = &latency["waits"][0];
     assert_eq!(wait["name"], "generate → match", "{latency}");
     assert!(wait["late"].as_u64().unwrap() >= 1, "{latency}");
@@ -54,7 +54,7 @@ fn v14_blocks_waiting_in_a_ring_raise_an_alarm() {
 fn v14_request_within_its_bound_raises_no_alarm() {
     // Even a very slow machine meets this bound.
     let line = "--latency=60s generate count=500 rate=2000 | inspect | count @thread1";
-    let (latency, warned, _) = run_measured(line);
+    let (latency, warned, _) = run_and_read_latency(line);
     assert_eq!((latency["alarms"].as_u64(), warned.len()), (Some(0), 0), "{warned:?}");
     let way = &latency["ways"][0];
     assert_eq!((&way["blocks"], &way["late"]), (&500.into(), &0.into()), "{latency}");
@@ -65,7 +65,7 @@ fn v14_request_within_its_bound_raises_no_alarm() {
 
 #[test]
 fn v14_request_without_a_bound_reports_no_latency() {
-    let (latency, warned, _) = run_measured("generate count=100 | count");
+    let (latency, warned, _) = run_and_read_latency("generate count=100 | count");
     assert_eq!((latency, warned), (Value::Null, Vec::new()));
 }
 

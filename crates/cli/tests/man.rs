@@ -25,7 +25,7 @@ fn manual_contains_every_command_and_filter() {
         let page = folder.read(&format!("man/man1/streamline-{name}.1"));
         assert!(page.contains(&format!("streamline\\-{name} \\- ")), "{name}");
         assert!(whole.contains(&format!("streamline\\-{name}(1)")), "{name}");
-        assert_eq!(folder.run(&["man", name]).out, page_or_filters(&folder, name, page), "{name}");
+        assert_eq!(folder.run(&["man", name]).out, expected_page(&folder, name, page), "{name}");
     }
     let run = folder.read("man/man1/streamline-run.1");
     for option in pipeline::check::OPTIONS {
@@ -39,7 +39,7 @@ fn manual_contains_every_command_and_filter() {
 }
 
 /// Returns the page about all filters if `name` is `filters`, otherwise `page`.
-fn page_or_filters(folder: &Folder, name: &str, page: String) -> String {
+fn expected_page(folder: &Folder, name: &str, page: String) -> String {
     if name == "filters" { folder.read("man/man7/streamline-filters.7") } else { page }
 }
 

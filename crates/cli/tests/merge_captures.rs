@@ -12,7 +12,7 @@ use testkit::traffic::{Capture, mixed_traffic};
 
 /// Writes the capture `whole.pcap` with all frames, and `parts` captures. `part_of` returns the
 /// index of the capture for a frame.
-fn write_parts(folder: &Folder, parts: usize, mut part_of: impl FnMut(&[u8]) -> usize) {
+fn write_partial_captures(folder: &Folder, parts: usize, mut part_of: impl FnMut(&[u8]) -> usize) {
     let whole = Capture::from_frames(mixed_traffic(5, 60).frames.into_iter().map(|(_, f)| f));
     std::fs::write(folder.path().join("whole.pcap"), whole.to_pcap()).unwrap();
     let mut all = vec![Vec::new(); parts];
@@ -36,7 +36,7 @@ fn run(folder: &Folder, line: &str) -> CommandResult {
 fn packets_of_several_captures_are_merged_by_time() {
     let folder = Folder::new();
     let mut random = Random::new(11);
-    write_parts(&folder, 3, |_| random.below(3) as usize);
+    write_partial_captures(&folder, 3, |_| random.below(3) as usize);
     run(&folder, "replay whole.pcap | pcap expected.pcap");
     let expected = std::fs::read(folder.path().join("expected.pcap")).unwrap();
     for (order, join) in [("0 1 2", "++"), ("2 0 1", "++"), ("1 2 0", "+")] {
@@ -53,7 +53,9 @@ fn directions_in_two_captures_give_the_same_messages() {
     let folder = Folder::new();
     // The destination's MAC address determines the capture, so all frames of one direction are in
     // the same capture.
-    write_parts(&folder, 2, |frame| usize::from(frame[..6].iter().fold(0_u8, |a, b| a ^ b) & 1));
+    write_partial_captures(&folder, 2, |frame| {
+        usize::from(frame[..6].iter().fold(0_u8, |a, b| a ^ b) & 1)
+    });
     let rest = "| tcp | http |exchange weblog";
     let expected = run(&folder, &format!("replay whole.pcap {rest}")).out;
     assert!(expected.lines().count() > 50, "{expected}");
@@ -67,7 +69,7 @@ fn directions_in_two_captures_give_the_same_messages() {
 #[test]
 fn capture_from_standard_input_does_not_wait_for_another() {
     let folder = Folder::new();
-    write_parts(&folder, 2, |frame| usize::from(frame[5] & 1));
+    write_partial_captures(&folder, 2, |frame| usize::from(frame[5] & 1));
     let mut command = folder.streamline(&["run", "replay - ++ replay part1.pcap | pcap both.pcap"]);
     let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();

@@ -299,7 +299,7 @@ fn prometheus_answers_every_query_of_the_dashboard() {
     let mut pipe = still.stdin.take().unwrap();
     let capture = std::fs::read(folder.path().join("examples/web.pcap")).unwrap();
     pipe.write_all(&capture).unwrap();
-    folder.wait_listed("still");
+    folder.wait_until_listed("still");
     let blocks = "streamline_source_given_blocks_total{path=\"still\"}";
     wait_until("all blocks are scraped", || {
         prometheus.query(blocks).first().is_some_and(|found| found["value"][1] == "105")
@@ -377,7 +377,7 @@ fn alarm_warns_runs_its_command_and_sets_the_exit_status() {
 }
 
 #[test]
-fn alarm_on_a_rate_ends_with_its_cause() {
+fn rate_alarm_clears_when_the_rate_falls() {
     let folder = Folder::new();
     let mut command =
         folder.streamline(&["run", "replay - | count", "--alarm", "blocks/s>0 for 0s"]);

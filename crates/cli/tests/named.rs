@@ -157,7 +157,7 @@ const BLOCKS_AND_BYTES: (usize, usize) = (20_000, 1400);
 
 /// Runs a path that waits for its readers, and a reader. `arguments` are further arguments of the
 /// path's sink `user`. Returns the bytes that the reader received, and the path's report.
-fn read_generated(arguments: &str) -> (Vec<u8>, serde_json::Value) {
+fn read_generated_blocks(arguments: &str) -> (Vec<u8>, serde_json::Value) {
     let (folder, name, (blocks, length)) = (Folder::new(), unique_name(), BLOCKS_AND_BYTES);
     let line = format!(
         "generate count={blocks} size={length} seq=yes | user {name} full=wait {arguments}"
@@ -180,8 +180,8 @@ fn f6_ring_for_readers_grows_within_the_explained_range() {
     let range = &explained["reader_rings"][0];
     let (least, most) = (range["least"].as_u64().unwrap(), range["most"].as_u64().unwrap());
     assert!(least == 1 << 20 && most >= least, "{range}");
-    let (sized, report) = read_generated("");
-    let (fixed, fixed_report) = read_generated("size=64K");
+    let (sized, report) = read_generated_blocks("");
+    let (fixed, fixed_report) = read_generated_blocks("size=64K");
     assert_eq!(sized.len(), BLOCKS_AND_BYTES.0 * BLOCKS_AND_BYTES.1);
     assert!(sized == fixed, "the size of the ring changed the bytes");
     let sink = |report: &serde_json::Value| {

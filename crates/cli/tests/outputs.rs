@@ -447,7 +447,7 @@ fn requested_drop_is_not_counted_as_loss() {
 }
 
 #[test]
-fn rows_of_the_table_balance() {
+fn each_row_of_the_stats_table_balances() {
     let folder = Folder::new();
     let ran = folder.run(&["--stats", &format!("{REPLAY_CAPTURE} | tcp | http | files d")]);
     let mut lines = ran.err.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -491,7 +491,7 @@ fn h11_compressed_files_keep_names_and_index() {
 }
 
 #[test]
-fn reports_that_pass_to_discard_are_printed() {
+fn report_piped_to_discard_is_printed() {
     let folder = Folder::new();
     let ran = folder.run(&["replay examples/web.pcap | dport | (|80 count + |53 count) | discard"]);
     let open = folder.run(&["replay examples/web.pcap | dport | (|80 count + |53 count)"]);
@@ -545,7 +545,7 @@ fn version_is_not_printed_to_a_closed_output() {
 }
 
 #[test]
-fn closed_standard_input_is_not_an_empty_one() {
+fn closed_standard_input_is_not_treated_as_empty() {
     let folder = Folder::new();
     for request in ["read -", "read - lines=yes", "replay -"] {
         let ran = folder.shell(&format!("streamline run '{request} | count' <&- 2> err.txt"));

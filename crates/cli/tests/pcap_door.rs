@@ -140,17 +140,17 @@ fn read_packets(path: &Path) -> Vec<Packet> {
 /// Runs two instances of `tcpdump` at the same time, one through libpcap and one from the rings,
 /// until each has captured `count` packets. Returns the packets of both, and the standard error of
 /// the second instance.
-fn capture_twice(
+fn capture_with_libpcap_and_rings(
     words: &[&str],
     count: usize,
     traffic: impl FnOnce(&Pair),
 ) -> Option<([Vec<Packet>; 2], String)> {
-    capture_twice_at(SERVER_DEVICE, words, count, |_| (), traffic)
+    capture_on_device_with_libpcap_and_rings(SERVER_DEVICE, words, count, |_| (), traffic)
 }
 
-/// Like [`capture_twice`], but on the device `device`. Calls `prepare_pair` before the programs
+/// Like [`capture_with_libpcap_and_rings`], but on the device `device`. Calls `prepare_pair` before the programs
 /// start.
-fn capture_twice_at(
+fn capture_on_device_with_libpcap_and_rings(
     device: &str,
     words: &[&str],
     count: usize,
@@ -198,7 +198,7 @@ fn number_before(text: &str, words: &str) -> u64 {
 #[test]
 fn c5_tcpdump_under_exec_captures_both_directions_like_libpcap() {
     let sizes = (0..300).map(|number| 4 + number * 4);
-    let captured = capture_twice(&["udp or icmp"], 600, |pair| {
+    let captured = capture_with_libpcap_and_rings(&["udp or icmp"], 600, |pair| {
         // The server replies to each datagram, so that the order of packets in both directions is
         // fixed.
         let server = pair.server.run_inside(|| UdpSocket::bind((SERVER, PORT)).unwrap());
@@ -222,10 +222,14 @@ fn c5_tcpdump_under_exec_captures_both_directions_like_libpcap() {
 
 #[test]
 fn tcpdump_under_exec_applies_filter_and_snapshot_length() {
-    let captured = capture_twice(&["-s", "60", "udp port 5300 and greater 200"], 50, |pair| {
-        send(pair, PORT + 1, [500; 20]);
-        send(pair, PORT, (0..100).map(|number| if number % 2 == 0 { 100 } else { 300 }));
-    });
+    let captured = capture_with_libpcap_and_rings(
+        &["-s", "60", "udp port 5300 and greater 200"],
+        50,
+        |pair| {
+            send(pair, PORT + 1, [500; 20]);
+            send(pair, PORT, (0..100).map(|number| if number % 2 == 0 { 100 } else { 300 }));
+        },
+    );
     let Some((packets, errors)) = captured else { return };
     assert_same(&packets);
     assert!(packets[1].iter().all(|packet| packet.length == 342 && packet.bytes.len() == 60));
@@ -383,7 +387,7 @@ print('read', n)
 }
 
 #[test]
-fn every_symbol_of_libpcap_is_ours_or_passed_through() {
+fn every_libpcap_symbol_is_replaced_or_passed_through() {
     let Some(nm) = need::require_command("nm") else { return };
     let Some(tcpdump) = need::require_command("tcpdump") else { return };
     let libraries = Command::new("ldd").arg(tcpdump).output().unwrap().stdout;

@@ -277,7 +277,7 @@ fn writer_without_reader_ends_as_in_a_shell() {
 }
 
 #[test]
-fn large_transfer_uses_a_ring_and_leaves_nothing() {
+fn large_transfer_uses_a_ring_and_leaves_no_resources() {
     let mut command = shell_command(&["-v"], "yes | cat");
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let rings = |pid: &str| {

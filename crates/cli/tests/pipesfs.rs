@@ -47,7 +47,7 @@ fn b1_directories_are_filters_and_nesting_is_data_flow() {
 }
 
 #[test]
-fn b1_paths_that_begin_alike_are_one_tree() {
+fn b1_paths_with_equal_beginnings_share_directories() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -361,7 +361,7 @@ fn b10_daemon_mounts_again_when_its_server_is_killed() {
 }
 
 #[test]
-fn b2_lost_blocks_and_changed_nodes_are_reported_to_their_reader() {
+fn b2_reader_gets_reasons_for_lost_blocks_and_changed_nodes() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -381,7 +381,7 @@ fn b2_lost_blocks_and_changed_nodes_are_reported_to_their_reader() {
 }
 
 #[test]
-fn v9_streams_of_kept_frames_begin_in_the_past_in_each_form() {
+fn v9_stream_of_retained_frames_starts_in_the_past() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };

@@ -11,8 +11,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 use testkit::wait_until;
 
-const GIVER: &str = "generate rate=1000 | (udp | count) + (sample 2 | inspect)";
-const TAKER: &str = "generate rate=500 | sample 3 | discard";
+const MOVED_FROM_REQUEST: &str = "generate rate=1000 | (udp | count) + (sample 2 | inspect)";
+const MOVED_TO_REQUEST: &str = "generate rate=500 | sample 3 | discard";
 
 /// A daemon, a server in the foreground, and two paths.
 struct Scene {
@@ -31,8 +31,8 @@ impl Scene {
         let folder = Folder::new();
         let mounted = Mounted::without_server(&folder)?;
         let daemon = folder.daemon();
-        let giver = folder.spawn_named("giver", GIVER);
-        let taker = folder.spawn_named("taker", TAKER);
+        let giver = folder.spawn_named("giver", MOVED_FROM_REQUEST);
+        let taker = folder.spawn_named("taker", MOVED_TO_REQUEST);
         let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
         let server = Reader(server.stderr(Stdio::null()).spawn().unwrap());
         wait_until("both are shown", || {
@@ -73,7 +73,7 @@ fn wait_for_edit(server: u32) {
 }
 
 #[test]
-fn b6_killed_server_leaves_an_edit_that_waits_unmade() {
+fn b6_waiting_edit_of_a_killed_server_is_not_applied() {
     for words in [
         &["mkdir", "giver/generate/udp/inspect"][..],
         &["rmdir", "giver/generate/udp/count"],
@@ -90,13 +90,13 @@ fn b6_killed_server_leaves_an_edit_that_waits_unmade() {
         scene.server.0.wait().unwrap();
         assert!(!edit.0.wait().unwrap().success(), "{words:?}");
         signal("-CONT", giver);
-        assert_eq!(scene.settled_request("giver"), GIVER, "{words:?}");
-        assert_eq!(scene.settled_request("taker"), TAKER, "{words:?}");
+        assert_eq!(scene.settled_request("giver"), MOVED_FROM_REQUEST, "{words:?}");
+        assert_eq!(scene.settled_request("taker"), MOVED_TO_REQUEST, "{words:?}");
     }
 }
 
 #[test]
-fn b6_path_killed_while_it_waits_for_the_other_changes_neither() {
+fn b6_path_killed_during_a_move_leaves_both_unchanged() {
     for giver_dies in [true, false] {
         let Some(mut scene) = Scene::new() else { return };
         let taker = scene.taker.0.id();
@@ -111,15 +111,15 @@ fn b6_path_killed_while_it_waits_for_the_other_changes_neither() {
         }
         assert!(!edit.0.wait().unwrap().success());
         match giver_dies {
-            true => assert_eq!(scene.settled_request("taker"), TAKER),
-            false => assert_eq!(scene.settled_request("giver"), GIVER),
+            true => assert_eq!(scene.settled_request("taker"), MOVED_TO_REQUEST),
+            false => assert_eq!(scene.settled_request("giver"), MOVED_FROM_REQUEST),
         }
     }
 }
 
 /// Moves a filter from one path to another `rounds` times, and each time kills the server or one of
 /// the paths at a different point. Asserts that either both paths have changed or neither has.
-fn kill_in_moves(rounds: usize) {
+fn kill_processes_during_moves(rounds: usize) {
     const GIVEN: &str = "generate rate=1000 | (udp | discard) + (sample 2 | inspect)";
     const TAKEN: &str = "generate rate=500 | (sample 3 | discard) + count";
     for round in 0..rounds {
@@ -143,7 +143,10 @@ fn kill_in_moves(rounds: usize) {
         let known = |request: &Option<String>, before: &str, after: &str| {
             request.as_ref().is_none_or(|request| request == before || request == after)
         };
-        assert!(known(&given, GIVER, GIVEN) && known(&taken, TAKER, TAKEN), "{given:?} {taken:?}");
+        assert!(
+            known(&given, MOVED_FROM_REQUEST, GIVEN) && known(&taken, MOVED_TO_REQUEST, TAKEN),
+            "{given:?} {taken:?}"
+        );
         if let (Some(given), Some(taken)) = (&given, &taken) {
             assert_eq!(given == GIVEN, taken == TAKEN, "{given} and {taken}: half a move");
         }
@@ -155,12 +158,12 @@ fn kill_in_moves(rounds: usize) {
 }
 
 #[test]
-fn b6_move_whose_processes_are_killed_is_whole_or_not_made() {
-    kill_in_moves(6);
+fn b6_move_with_a_killed_process_is_atomic() {
+    kill_processes_during_moves(6);
 }
 
 #[test]
 #[ignore = "takes minutes: the same at many more moments"]
-fn b6_move_killed_at_many_moments_is_whole_or_not_made() {
-    kill_in_moves(150);
+fn b6_move_killed_at_many_points_is_atomic() {
+    kill_processes_during_moves(150);
 }

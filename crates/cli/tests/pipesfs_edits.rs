@@ -24,14 +24,14 @@ const EEXIST: i32 = 17;
 const EXDEV: i32 = 18;
 
 /// A daemon, a path named `web`, and a mount in which tests edit the path.
-struct Edited {
+struct EditFixture {
     mounted: Mounted,
     _path: Guard,
     _daemon: Guard,
     folder: Folder,
 }
 
-impl Edited {
+impl EditFixture {
     fn new(line: &str) -> Option<Self> {
         Self::with_options(line, &[])
     }
@@ -76,8 +76,8 @@ fn number(done: std::io::Result<()>) -> Result<(), i32> {
 }
 
 #[test]
-fn b3_directory_is_made_as_a_filter_below_another_or_below_a_class() {
-    let Some(web) = Edited::new("generate rate=1000 | udp | dport |9 count") else { return };
+fn b3_mkdir_adds_a_filter_below_a_filter_or_a_class() {
+    let Some(web) = EditFixture::new("generate rate=1000 | udp | dport |9 count") else { return };
     web.make("web/generate/udp/dport/9/inspect").unwrap();
     assert!(web.mounted.path("web/generate/udp/dport/9/inspect/stats").is_dir());
     // The directory of a class always exists, but mkdir(2) succeeds nevertheless.
@@ -124,7 +124,7 @@ fn b3_directory_is_made_as_a_filter_below_another_or_below_a_class() {
 #[test]
 fn b3_option_exec_permits_filters_that_open_files() {
     let line = "generate rate=1000 | udp | count";
-    let Some(web) = Edited::with_options(line, &["-o", "exec"]) else { return };
+    let Some(web) = EditFixture::with_options(line, &["-o", "exec"]) else { return };
     let file = web.folder.path().join("frames.pcap");
     let name = file.display().to_string().replace('/', "%2F");
     web.make(&format!("web/generate/pcap:{name}")).unwrap();
@@ -132,9 +132,9 @@ fn b3_option_exec_permits_filters_that_open_files() {
 }
 
 #[test]
-fn b6_filter_moves_with_its_state_and_what_is_below_it() {
+fn b6_filter_moves_with_its_state_and_its_subtree() {
     let line = "generate rate=2000 seq=yes | (udp | dport |9 count) + sample 2";
-    let Some(web) = Edited::new(line) else { return };
+    let Some(web) = EditFixture::new(line) else { return };
     let blocks = "generate/udp/dport/9/count/stats/blocks";
     wait_until("blocks come", || web.mounted.number(&format!("web/{blocks}")) > 100);
     let inode = |name: &str| fs::metadata(web.mounted.path(name)).unwrap().ino();
@@ -167,9 +167,9 @@ fn b6_filter_moves_with_its_state_and_what_is_below_it() {
 }
 
 #[test]
-fn b6_open_reader_stays_while_its_filter_moves() {
+fn b6_reader_stays_open_while_its_filter_moves() {
     let line = "generate rate=2000 seq=yes | (udp | dport |9 count) + sample 2";
-    let Some(web) = Edited::new(line) else { return };
+    let Some(web) = EditFixture::new(line) else { return };
     const O_NONBLOCK: i32 = 0o4000;
     let mut options = fs::OpenOptions::new();
     options.read(true).custom_flags(O_NONBLOCK);
@@ -212,7 +212,7 @@ fn b6_open_reader_stays_while_its_filter_moves() {
 fn b4_trees_are_removed_leaf_by_leaf_each_filter_once() {
     let line =
         "generate rate=1000 | (udp | dport | (|9 count + |10:20 (sample 2 | count))) + inspect";
-    let Some(web) = Edited::new(line) else { return };
+    let Some(web) = EditFixture::new(line) else { return };
     assert_eq!(web.remove("web/generate/udp"), Err(ENOTEMPTY));
     assert!(web.error().contains("it is not empty"), "{}", web.error());
     let mut events = Command::new("cat");
@@ -240,8 +240,9 @@ fn b4_trees_are_removed_leaf_by_leaf_each_filter_once() {
 }
 
 #[test]
-fn b3_filters_of_frames_are_refused_below_a_stream_without_frames() {
-    let Some(web) = Edited::new("generate rate=1000 | (udp | count) + (tcp | http |get count)")
+fn b3_frame_filter_is_refused_below_a_stream_of_bytes() {
+    let Some(web) =
+        EditFixture::new("generate rate=1000 | (udp | count) + (tcp | http |get count)")
     else {
         return;
     };
@@ -265,9 +266,9 @@ fn b3_filters_of_frames_are_refused_below_a_stream_without_frames() {
 }
 
 #[test]
-fn b5_symbolic_link_is_a_further_parent() {
+fn b5_symbolic_link_adds_a_parent() {
     let line = "generate rate=1000 | (udp | dport |9 count) + (sample 2 | inspect)";
-    let Some(web) = Edited::new(line) else { return };
+    let Some(web) = EditFixture::new(line) else { return };
     web.link("../udp/dport/9/count", "web/generate/sample:2/count").unwrap();
     let target = fs::read_link(web.mounted.path("web/generate/sample:2/count")).unwrap();
     assert_eq!(target.to_str(), Some("../udp/dport/9/count"));
@@ -297,9 +298,9 @@ fn b5_symbolic_link_is_a_further_parent() {
 }
 
 #[test]
-fn b6_paths_that_begin_alike_are_not_edited_together() {
+fn b6_directory_of_several_paths_cannot_be_edited() {
     let line = "generate rate=1000 | udp | count";
-    let Some(web) = Edited::new(line) else { return };
+    let Some(web) = EditFixture::new(line) else { return };
     let _both: Vec<_> = (0..2).map(|_| web.folder.begin(&["run", "-q", line])).collect();
     let two = || web.folder.run(&["ps"]).out.lines().count() == 4;
     wait_until("both are listed", two);
@@ -314,7 +315,7 @@ fn b6_paths_that_begin_alike_are_not_edited_together() {
 fn b6_filter_and_class_move_to_another_path() {
     let line = "generate rate=2000 | (udp | count) + (tcp | http | \
                 (|get (count + inspect) + |post inspect))";
-    let Some(web) = Edited::new(line) else { return };
+    let Some(web) = EditFixture::new(line) else { return };
     web.make("clean").unwrap();
     assert_eq!(web.mounted.text("clean/request"), "stream | discard\n");
     assert!(web.mounted.names("clean").contains("all"));
@@ -338,7 +339,7 @@ fn b6_filter_and_class_move_to_another_path() {
 
 #[test]
 fn b3_source_begins_a_path_and_its_removal_ends_it() {
-    let Some(web) = Edited::new("generate rate=1000 | count") else { return };
+    let Some(web) = EditFixture::new("generate rate=1000 | count") else { return };
     web.make("generate:rate=5").unwrap();
     wait_until("it is shown", || web.mounted.path("generate/discard").is_dir());
     web.make("generate/sample:7").unwrap();
@@ -353,7 +354,7 @@ fn b3_source_begins_a_path_and_its_removal_ends_it() {
 
 #[test]
 fn b6_each_of_two_concurrent_edits_is_made_or_refused() {
-    let Some(web) = Edited::new("generate rate=1000 | udp | count") else { return };
+    let Some(web) = EditFixture::new("generate rate=1000 | udp | count") else { return };
     let set = |words: &[&str]| web.folder.run(&[&["set", "web"], words].concat());
     let rounds = 8;
     let (made, set_made) = std::thread::scope(|scope| {
@@ -382,8 +383,8 @@ fn b6_each_of_two_concurrent_edits_is_made_or_refused() {
 }
 
 #[test]
-fn b6_open_readers_stay_while_their_filter_moves_to_another_path() {
-    let Some(web) = Edited::new("stream | http |get count") else { return };
+fn b6_readers_stay_open_while_filter_moves_to_another_path() {
+    let Some(web) = EditFixture::new("stream | http |get count") else { return };
     web.make("clean").unwrap();
     let open = |name: &str| fs::File::open(web.mounted.path(name)).unwrap();
     let mut readers = [open("web/http/get/count/all"), open("web/http/get/count/all.jsonl")];
@@ -421,9 +422,9 @@ fn b6_open_readers_stay_while_their_filter_moves_to_another_path() {
 }
 
 #[test]
-fn b6_edit_of_a_stopped_path_fails_in_time_and_is_not_made_later() {
+fn b6_edit_of_a_stopped_path_times_out_and_is_not_applied() {
     let line = "generate rate=1000 | udp | count";
-    let Some(web) = Edited::with_options(line, &["-o", "edit_limit=2"]) else { return };
+    let Some(web) = EditFixture::with_options(line, &["-o", "edit_limit=2"]) else { return };
     assert!(web.mounted.path("web/generate/udp").is_dir());
     let process = web._path.0.id();
     stop(process);
@@ -443,7 +444,7 @@ fn b10_edits_of_a_recorded_path_are_replayed() {
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let line = "generate rate=2000 seq=yes | udp | count";
     let mut recording = folder.begin(&["run", "-q", "--as", "web", "--record=r.pcapng", line]);
-    folder.wait_listed("web");
+    folder.wait_until_listed("web");
     wait_until("it is shown", || mounted.path("web/generate/udp/count").is_dir());
     fs::create_dir(mounted.path("web/generate/udp/sample:3")).unwrap();
     fs::rename(

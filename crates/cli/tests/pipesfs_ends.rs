@@ -14,7 +14,7 @@ use testkit::wait_until;
 
 /// Starts the path `bytes`, which reads its standard input, and waits until the path is in the
 /// mount.
-fn start_bytes(folder: &Folder, mounted: &Mounted) -> Guard {
+fn start_bytes_path(folder: &Folder, mounted: &Mounted) -> Guard {
     let request = "read - block=64k | inspect | discard";
     let mut path = folder.streamline(&["run", "-q", "--as", "bytes", request]);
     path.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -50,7 +50,7 @@ fn b2_backlog_stays_readable_after_the_path_has_exited() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let mut path = start_bytes(&folder, &mounted);
+    let mut path = start_bytes_path(&folder, &mounted);
     let mut first = File::open(mounted.path("bytes/read:-/all")).unwrap();
     let mut second = File::open(mounted.path("bytes/read:-/all")).unwrap();
     let sent = numbered(6 << 20);
@@ -73,7 +73,7 @@ fn b2_stream_of_a_killed_path_ends_with_an_error() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let mut path = start_bytes(&folder, &mounted);
+    let mut path = start_bytes_path(&folder, &mounted);
     let mut stream = File::open(mounted.path("bytes/read:-/all")).unwrap();
     let sent = numbered(64 << 10);
     path.0.stdin.as_mut().unwrap().write_all(&sent).unwrap();
@@ -91,7 +91,7 @@ fn b2_stream_that_lost_blocks_ends_with_an_error() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let mut path = start_bytes(&folder, &mounted);
+    let mut path = start_bytes_path(&folder, &mounted);
     let mut stream = File::open(mounted.path("bytes/read:-/all")).unwrap();
     let missed = || mounted.number("bytes/read:-/stats/missed_by_readers");
     assert_eq!(missed(), 0);
@@ -112,7 +112,7 @@ fn b2_stream_of_a_removed_filter_ends_after_its_backlog() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let mut path = start_bytes(&folder, &mounted);
+    let mut path = start_bytes_path(&folder, &mounted);
     let mut stream = File::open(mounted.path("bytes/read:-/inspect/all")).unwrap();
     let sent = numbered(6 << 20);
     path.0.stdin.as_mut().unwrap().write_all(&sent).unwrap();

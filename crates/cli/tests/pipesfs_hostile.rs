@@ -130,7 +130,7 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
 }
 
 #[test]
-fn t8_readers_of_a_path_leave_room_for_commands() {
+fn t8_many_readers_leave_connections_for_commands() {
     let Some(shared) = Shared::new(&[]) else { return };
     let folder = &shared.folder;
     let mut path = folder.spawn_named("web", "generate rate=1000 | count");

@@ -75,13 +75,13 @@ fn kill_servers(rounds: usize) {
 }
 
 #[test]
-fn b13_server_killed_during_each_operation_ends_all_of_them() {
+fn b13_killed_server_ends_every_operation() {
     kill_servers(5);
 }
 
 #[test]
 #[ignore = "takes minutes: 200 kills"]
-fn b13_server_killed_200_times_during_operations_ends_all_of_them() {
+fn b13_server_killed_200_times_ends_every_operation() {
     kill_servers(200);
 }
 

@@ -33,7 +33,7 @@ fn filters_below(directory: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn b1_listing_of_many_filters_shows_each_edit_at_the_next_look() {
+fn b1_next_listing_of_many_filters_contains_each_edit() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };

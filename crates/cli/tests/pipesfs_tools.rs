@@ -137,7 +137,7 @@ fn b2_stream_of_replicas_has_each_block_once() {
 }
 
 #[test]
-fn b2_capture_programs_read_a_live_stream_and_losses_are_counted() {
+fn b2_capture_programs_read_live_streams_and_count_losses() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };

@@ -25,7 +25,7 @@ fn writer(path: &Path) -> File {
 }
 
 /// Waits until the source of a path has emitted all bytes that programs wrote to it.
-fn wait_balanced(mounted: &Mounted, source: &str) {
+fn wait_until_balanced(mounted: &Mounted, source: &str) {
     wait_until("all that was written is emitted", || {
         let written = mounted.number(&format!("{source}/stats/written"));
         written > 0 && written == mounted.number(&format!("{source}/stats/bytes"))
@@ -67,12 +67,12 @@ fn b7_each_open_for_writing_is_a_separate_stream() {
     // Each HTTP request is two blocks: its description and its bytes.
     wait_until("4 of get", || mounted.number(&format!("{http}/get/count/stats/blocks")) >= 8);
     wait_until("1 of post", || mounted.number(&format!("{http}/post/count/stats/blocks")) >= 2);
-    wait_balanced(&mounted, "clean/buffer:clean");
+    wait_until_balanced(&mounted, "clean/buffer:clean");
     assert!(fs::read_dir(mounted.path(&format!("{http}/stats/dropped"))).unwrap().next().is_none());
 }
 
 #[test]
-fn b7_killed_writer_ends_its_session_within_a_message() {
+fn b7_killed_writer_leaves_an_incomplete_message() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -92,22 +92,22 @@ fn b7_killed_writer_ends_its_session_within_a_message() {
     // Two blocks follow the bytes: the ends of both directions.
     let blocks = || mounted.number("cut/buffer:cut/stats/blocks");
     wait_until("the session ends", || blocks() >= 3);
-    wait_balanced(&mounted, "cut/buffer:cut");
-    let report = report_of(&folder, "cut", path);
+    wait_until_balanced(&mounted, "cut/buffer:cut");
+    let report = stop_and_read_report(&folder, "cut", path);
     assert!(report.contains("incomplete messages"), "{report}");
 }
 
-/// Starts a path whose output and report [`report_of`] reads later. Waits until the path is listed.
+/// Starts a path whose output and report [`stop_and_read_report`] reads later. Waits until the path is listed.
 fn spawn_reported(folder: &Folder, name: &str, line: &str) -> Child {
     let mut command = folder.streamline(&["run", "-s", "--as", name, line]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let path = command.spawn().unwrap();
-    folder.wait_listed(name);
+    folder.wait_until_listed(name);
     path
 }
 
 /// Stops a path, and asserts that its ledger balances. Returns its output and report.
-fn report_of(folder: &Folder, name: &str, path: Child) -> String {
+fn stop_and_read_report(folder: &Folder, name: &str, path: Child) -> String {
     assert_eq!(folder.run(&["stop", name]).status, Some(0));
     let output = path.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -152,7 +152,7 @@ print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
         let mut waiting = Command::new("python3");
         waiting.args(["-c", poll]).stdout(nonblocking.try_clone().unwrap());
         let mut waiting = Reader(waiting.stderr(Stdio::piped()).spawn().unwrap());
-        let waits = || in_file_system(waiting.0.id(), "poll");
+        let waits = || is_blocked_in(waiting.0.id(), "poll");
         wait_until("it polls", waits);
         signal("-CONT", process);
         let mut polled = String::new();
@@ -166,15 +166,15 @@ print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
     let mut blocked = Reader(blocking.spawn().unwrap());
     wait_until("it writes", || mounted.number("slow/buffer:slow/stats/bytes") > written);
     stop(process);
-    wait_until("it waits", || in_file_system(blocked.0.id(), "fuse"));
+    wait_until("it waits", || is_blocked_in(blocked.0.id(), "fuse"));
     signal("-TERM", blocked.0.id());
     wait_until("the signal ends it", || blocked.0.try_wait().unwrap().is_some());
     signal("-CONT", process);
-    wait_balanced(&mounted, "slow/buffer:slow");
+    wait_until_balanced(&mounted, "slow/buffer:slow");
 }
 
 /// Returns true if a process is waiting in a kernel function whose name contains `name`.
-fn in_file_system(process: u32, name: &str) -> bool {
+fn is_blocked_in(process: u32, name: &str) -> bool {
     ["stack", "wchan"].iter().any(|file| {
         fs::read_to_string(format!("/proc/{process}/{file}")).is_ok_and(|text| {
             text.contains(name) || (name == "fuse" && text.contains("request_wait"))
@@ -183,7 +183,7 @@ fn in_file_system(process: u32, name: &str) -> bool {
 }
 
 #[test]
-fn b7_end_of_the_path_ends_its_writers_with_a_reason() {
+fn b7_writers_fail_with_a_reason_when_the_path_ends() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -192,7 +192,7 @@ fn b7_end_of_the_path_ends_its_writers_with_a_reason() {
     let mut open = writer(&mounted.path("over/buffer:over/all"));
     open.write_all(b"accepted").unwrap();
     // Accepted bytes are delivered, even if the path is stopped immediately afterwards.
-    let report = report_of(&folder, "over", path);
+    let report = stop_and_read_report(&folder, "over", path);
     assert!(report.contains("1 block"), "{report}");
     let why = open.write_all(b"refused").unwrap_err();
     assert_eq!(why.kind(), ErrorKind::BrokenPipe);
@@ -200,7 +200,7 @@ fn b7_end_of_the_path_ends_its_writers_with_a_reason() {
 }
 
 #[test]
-fn b7_killed_server_ends_sessions_and_not_the_path() {
+fn b7_killed_server_ends_sessions_but_not_the_path() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::without_server(&folder) else { return };
@@ -229,7 +229,7 @@ fn b7_killed_server_ends_sessions_and_not_the_path() {
 }
 
 #[test]
-fn b7_capture_that_is_written_gives_frames_and_damage_a_reason() {
+fn b7_written_capture_yields_frames_or_a_reason() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -255,7 +255,7 @@ fn b7_capture_that_is_written_gives_frames_and_damage_a_reason() {
 }
 
 #[test]
-fn b7_written_blocks_leave_a_filter_like_its_own_output() {
+fn b7_written_blocks_count_as_output_of_the_filter() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };

@@ -93,11 +93,11 @@ impl PrefixFixture {
 
     /// Returns the ids of the processes that run shared prefixes.
     fn prefix_server_ids(&self) -> Vec<u32> {
-        self.ids_of_servers("| share ")
+        self.server_ids_by_request("| share ")
     }
 
     /// Returns the process ids of the paths whose requests contain `part`.
-    fn ids_of_servers(&self, part: &str) -> Vec<u32> {
+    fn server_ids_by_request(&self, part: &str) -> Vec<u32> {
         let paths: Value = serde_json::from_str(&self.run(&["ps", "--json"]).out).unwrap();
         let all = paths["paths"].as_array().unwrap().iter();
         let serves = |path: &&Value| path["line"].as_str().unwrap().contains(part);
@@ -118,7 +118,7 @@ impl PrefixFixture {
     }
 
     /// Waits until a reader has printed `count` messages.
-    fn wait_printed(&self, reader: &Reader, count: usize) {
+    fn wait_until_printed(&self, reader: &Reader, count: usize) {
         wait_until("it has printed them", || self.printed_messages(reader).len() >= count);
     }
 
@@ -268,7 +268,7 @@ fn o6_o7_sharers_print_what_private_requests_print() {
     site.request_each(20..60);
     let wanted: Vec<String> = request_paths((1..20).map(|size| size * 100).chain(20..60));
     for reader in [&private, &one, &other, &answers] {
-        site.wait_printed(reader, wanted.len());
+        site.wait_until_printed(reader, wanted.len());
     }
     assert_eq!(site.printed_messages(&answers).len(), wanted.len());
     for reader in [&private, &one, &other] {
@@ -329,21 +329,21 @@ fn o6_sharer_gets_bytes_once_a_filter_reads_them() {
 }
 
 #[test]
-fn o6_sharers_that_come_go_or_are_killed_leave_others_alone() {
+fn o6_joining_leaving_or_killed_sharers_disturb_no_other() {
     let Some(site) = PrefixFixture::new() else { return };
     let mut first = site.start("first", &prefix_request("request"));
     let stays = site.start("stays", &prefix_request("request"));
     let mut open = site.open_connection();
     open.request_bytes(100);
-    site.wait_printed(&stays, 1);
+    site.wait_until_printed(&stays, 1);
     first.kill();
     let late = site.start("late", &prefix_request("request"));
     let streams = site.start("streams", &format!("--prefix=shared {PREFIX} | count"));
     open.request_bytes(101);
     site.request_each(200..210);
     let wanted = request_paths([100, 101].into_iter().chain(200..210));
-    site.wait_printed(&stays, 12);
-    site.wait_printed(&late, 11);
+    site.wait_until_printed(&stays, 12);
+    site.wait_until_printed(&late, 11);
     assert_eq!(site.printed_messages(&stays), wanted);
     // A sharer that starts late receives all messages that begin after its start, even on a
     // connection that was already open.
@@ -357,7 +357,7 @@ fn o6_sharers_that_come_go_or_are_killed_leave_others_alone() {
     assert_source_remark(&site, &report, "10 connections of `rx server0 both=yes | tcp`");
     assert_source_remark(&site, &report, "had begun before this request joined");
     open.request_bytes(102);
-    site.wait_printed(&stays, 13);
+    site.wait_until_printed(&stays, 13);
     assert_eq!(site.prefix_server_ids().len(), 1);
     assert_eq!(site.stop(stays)["lost"], 0);
 }
@@ -416,14 +416,14 @@ fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
     // One process runs both prefixes.
     assert_eq!(site.prefix_server_ids().len(), 1, "{}", site.listed_paths());
     site.request_each(10..30);
-    [&gets, &all].iter().for_each(|reader| site.wait_printed(reader, 20));
+    [&gets, &all].iter().for_each(|reader| site.wait_until_printed(reader, 20));
     let late_one = site.start("late", &prefix_request("request"));
     // The prefix of this request extends a prefix that is already running.
     let classes = site.start("classes", &format!("--prefix=shared {PREFIX} |80 http |get json"));
     assert_eq!(site.prefix_server_ids().len(), 2, "{}", site.listed_paths());
     site.request_each(30..40);
-    [&late_one, &classes].iter().for_each(|reader| site.wait_printed(reader, 10));
-    [&gets, &all].iter().for_each(|reader| site.wait_printed(reader, 30));
+    [&late_one, &classes].iter().for_each(|reader| site.wait_until_printed(reader, 10));
+    [&gets, &all].iter().for_each(|reader| site.wait_until_printed(reader, 30));
     assert_eq!(
         [&gets, &all].map(|reader| site.printed_messages(reader)),
         [request_paths(10..40), request_paths(10..40)]
@@ -459,7 +459,7 @@ fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
 }
 
 #[test]
-fn o6_request_joins_a_prefix_of_messages_that_runs_already() {
+fn o6_request_joins_a_running_prefix_of_messages() {
     let Some(site) = PrefixFixture::new() else { return };
     let plain = format!("{PREFIX} | http |get json");
     let alone = site.start("alone", &plain);
@@ -477,7 +477,7 @@ fn o6_request_joins_a_prefix_of_messages_that_runs_already() {
     assert!(explained.err.contains("with `--prefix=private` it runs its own"), "{explained:?}");
     site.request_each(10..20);
     let all = [&alone, &shares, &joins, &private];
-    all.iter().for_each(|reader| site.wait_printed(reader, 10));
+    all.iter().for_each(|reader| site.wait_until_printed(reader, 10));
     all.iter().for_each(|reader| assert_eq!(site.printed_messages(reader), request_paths(10..20)));
     site.stop(shares);
     let joined = site.stop(joins);

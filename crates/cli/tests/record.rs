@@ -115,7 +115,7 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
     let _daemon = folder.daemon();
     let line = "generate seq=yes rate=1000 | count";
     let mut path = folder.begin(&["run", "--as", "kept", "-q", "--record=r.pcapng", line]);
-    folder.wait_listed("kept");
+    folder.wait_until_listed("kept");
     let set = |words: &[&str]| folder.run(&[&["set", "kept"], words].concat());
     let kernel = set(&["move", "count", "kernel"]);
     assert_eq!(kernel.status, Some(1), "{kernel:?}");
@@ -188,7 +188,7 @@ fn v10_version_1_record_replays_and_newer_is_refused() {
 }
 
 #[test]
-fn v10_recorded_path_does_not_adapt_and_notes_it() {
+fn v10_recorded_path_does_not_adapt_and_prints_a_note() {
     let folder = Folder::new();
     let line = "--adapt replay examples/web.pcap | tcp | count";
     let made = folder.run(&["run", "--record=r.pcapng", line]);

@@ -224,7 +224,7 @@ fn endpoint_expression(end: &str) -> String {
 }
 
 #[test]
-fn tcpdump_syntax_is_answered_with_the_equivalent() {
+fn tcpdump_syntax_is_refused_with_the_equivalent() {
     let folder = Folder::new();
     for (words, command) in [
         (&["-r", "examples/web.pcap", "tcp", "port", "80"][..], "bpf \"tcp port 80\" | print"),

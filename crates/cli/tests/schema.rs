@@ -6,7 +6,7 @@
 mod common;
 
 use common::Folder;
-use common::schema_judge::judge;
+use common::schema_validator::judge;
 use testkit::{need, wait_until};
 
 #[test]

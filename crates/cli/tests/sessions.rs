@@ -22,7 +22,7 @@ fn capture_folder() -> Folder {
 }
 
 /// Runs a request that ends with `count`. Returns the printed numbers in the order of the output.
-fn count_outputs(folder: &Folder, line: &str) -> Vec<u64> {
+fn printed_counts(folder: &Folder, line: &str) -> Vec<u64> {
     let ran = folder.run(&["run", "-q", line]);
     assert_eq!(ran.status, Some(0), "{line}: {ran:?}");
     let words = ran.out.lines().next().unwrap().split_whitespace();
@@ -59,7 +59,7 @@ fn flows_by_session(blocks: &[Value]) -> BTreeMap<u64, BTreeSet<String>> {
 fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
     let folder = capture_folder();
     let alone = |file: &str, behind: &str| {
-        count_outputs(&folder, &format!("replay {file} | tcp | {behind}"))
+        printed_counts(&folder, &format!("replay {file} | tcp | {behind}"))
     };
     for behind in [
         "http | count",
@@ -72,10 +72,10 @@ fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
         let wanted = pairwise_sums(&alone("a.pcap", behind), &alone("b.pcap", behind));
         assert!(behind.starts_with("dns") || wanted[0] > 9, "{behind}: {wanted:?}");
         let both = format!("(replay a.pcap | tcp) + (replay b.pcap | tcp) | {behind}");
-        assert_eq!(count_outputs(&folder, &both), wanted, "{behind}");
+        assert_eq!(printed_counts(&folder, &both), wanted, "{behind}");
     }
     let split = "replay a.pcap | split 2 | (|1 tcp + |2 tcp) | http | count";
-    assert_eq!(count_outputs(&folder, split), alone("a.pcap", "http | count"));
+    assert_eq!(printed_counts(&folder, split), alone("a.pcap", "http | count"));
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a14_v3_v10_inserted_session_filter_replays_identically() {
     let path =
         path.stdin(Stdio::null()).stdout(fs::File::create(folder.path().join("out")).unwrap());
     let mut path = Guard(path.stderr(Stdio::null()).spawn().unwrap());
-    folder.wait_listed("two");
+    folder.wait_until_listed("two");
     wait_until("all flows have come", || out().lines().count() > 100);
     let done = folder.run(&["set", "two", "replace", "inspect", "with", "udp"]);
     assert_eq!(done.status, Some(0), "{done:?}");

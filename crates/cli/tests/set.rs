@@ -16,7 +16,7 @@ fn start_named(folder: &Folder, name: &str, line: &str) -> Child {
     let mut command = folder.streamline(&words);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    folder.wait_listed(name);
+    folder.wait_until_listed(name);
     child
 }
 
@@ -38,7 +38,7 @@ fn start_path(folder: &Folder, words: &[&str]) -> Child {
     let mut command = folder.streamline(&words);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    folder.wait_listed("web");
+    folder.wait_until_listed("web");
     child
 }
 
@@ -197,14 +197,14 @@ fn v3_subtree_moves_to_another_path_with_its_state() {
     refused(&["one", "move", "generate", "into", "other", "below", "generate"], "is a source");
     refused(&["other", "move", "pcap", "into", "one", "below", "generate"], "its files are open");
     refused(&["one", "move", "count", "into", "two", "below", "generate:1"], "unconnected parts");
-    wait_for_blocks_of(&folder, "one", 200);
+    wait_for_total_blocks(&folder, "one", 200);
     let moved = folder.run(&["set", "one", "move", "sample", "into", "other", "below", "generate"]);
     assert_eq!(moved.status, Some(0), "{moved:?}");
     let clean = "lost 0, duplicated 0, reordered 0";
     assert_eq!(moved.out.matches(clean).count(), 2, "each path reports its switch: {moved:?}");
     assert_eq!(lines("one"), "generate rate=5000 | discard");
     assert!(lines("other").contains("sample 10 | count"), "{}", lines("other"));
-    wait_for_blocks_of(&folder, "other", 300);
+    wait_for_total_blocks(&folder, "other", 300);
     stop_named(&folder, "two", two);
     let (one, other) = (stop_named(&folder, "one", one), stop_named(&folder, "other", other));
     let position = |text: &str| -> u64 { text.split(':').next().unwrap().parse().unwrap() };
@@ -222,7 +222,7 @@ fn v3_subtree_moves_to_another_path_with_its_state() {
 }
 
 /// Waits until the sources of a path have emitted `wanted` blocks.
-fn wait_for_blocks_of(folder: &Folder, path: &str, wanted: u64) {
+fn wait_for_total_blocks(folder: &Folder, path: &str, wanted: u64) {
     let count = || -> u64 {
         let picture = folder.run(&["top", "--once", "--json", path]).out;
         let Ok(picture) = serde_json::from_str::<Value>(&picture) else { return 0 };
@@ -249,7 +249,7 @@ fn v3_move_to_a_stopped_path_changes_neither() {
     // When the stopped path continues, it receives the request, but the coordinator no longer
     // waits.
     signal("-CONT");
-    wait_for_blocks_of(&folder, "other", 100);
+    wait_for_total_blocks(&folder, "other", 100);
     let listed = folder.run(&["ps"]).out;
     assert!(listed.contains("generate rate=5000 | count"), "{listed}");
     assert!(listed.contains("generate rate=1000 | discard"), "{listed}");
@@ -263,7 +263,7 @@ fn v3_move_to_a_stopped_path_changes_neither() {
 }
 
 #[test]
-fn request_file_may_have_line_ends_of_dos() {
+fn request_file_may_have_dos_line_endings() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let text = "generate rate=100\r\n| count\r\n";

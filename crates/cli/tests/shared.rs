@@ -244,7 +244,7 @@ fn t10_killed_path_is_unregistered_and_others_stay() {
 }
 
 #[test]
-fn t10_killed_path_takes_its_programs_with_it() {
+fn t10_programs_of_a_killed_path_are_killed() {
     let fixture = Fixture::new();
     let daemon = fixture.daemon();
     let request = "generate rate=10 | exec \"sleep 1000 & sleep 1001\" | discard";
@@ -563,7 +563,7 @@ fn t10_killed_path_is_unregistered_within_the_time_limit() {
 /// than before.
 #[test]
 #[ignore = "takes a minute: cargo test -p streamline-cli --test shared -- --ignored"]
-fn t8_hundred_thousand_connections_leave_no_trace() {
+fn t8_hundred_thousand_connections_leak_no_descriptor() {
     let fixture = Fixture::new();
     let daemon = fixture.daemon();
     let open = || fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count();

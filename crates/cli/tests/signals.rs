@@ -223,7 +223,7 @@ fn one_signal_ends_a_path_with_a_suspended_program() {
 }
 
 #[test]
-fn end_of_the_reader_reports_what_other_sinks_wrote() {
+fn exited_reader_causes_a_report_of_the_other_sinks() {
     let folder = Folder::new();
     let request = "generate rate=2000 | (print + pcap out.pcap)";
     let mut child = start_request(&folder, request);

@@ -38,7 +38,7 @@ fn proc_status_value(space: &Value, name: &str) -> String {
 
 /// Returns the processors that `streamline spaces` reports for a space. Asserts that the kernel
 /// reports the same processors.
-fn agreed_processors(space: &Value) -> Vec<u64> {
+fn verified_processors(space: &Value) -> Vec<u64> {
     let reported = space["processors"].as_array().unwrap();
     let reported: Vec<u64> = reported.iter().map(|number| number.as_u64().unwrap()).collect();
     let list = proc_status_value(space, "Cpus_allowed_list:");
@@ -88,7 +88,7 @@ fn j2_k9_spaces_lists_filters_usage_and_rings() {
     let all = [first, files, apart, program];
     for space in &all {
         let here = space["processor"].as_u64().unwrap();
-        assert!(agreed_processors(space).contains(&here), "it has run where it may: {space}");
+        assert!(verified_processors(space).contains(&here), "it has run where it may: {space}");
     }
     // Every edge between spaces is listed, with the numbers of blocks that were put into and taken
     // from its ring.
@@ -164,7 +164,7 @@ fn j3_blocked_thread_reports_the_full_ring() {
     let _run = folder.begin(&["run", "-q", "--as", "full", "generate | pcap pipe"]);
     // The reader opens the pipe but does not read, so the sink blocks, and then its source.
     let mut read = fs::File::open(folder.path().join("pipe")).unwrap();
-    folder.wait_listed("full");
+    folder.wait_until_listed("full");
     let mut path = Value::Null;
     wait_until("its room is waited for", || {
         path = path_spaces(&folder, "full");
@@ -189,10 +189,10 @@ fn j4_pinned_space_stays_on_its_processor() {
     let _daemon = folder.daemon();
     let _run = folder.spawn_named("all", FOUR_SPACES_REQUEST);
     let before = path_spaces(&folder, "all");
-    let any = agreed_processors(&space_of_filter(&before, "generate"));
+    let any = verified_processors(&space_of_filter(&before, "generate"));
     let last = any.last().unwrap().to_string();
     let keeps =
-        |filter: &str| agreed_processors(&space_of_filter(&path_spaces(&folder, "all"), filter));
+        |filter: &str| verified_processors(&space_of_filter(&path_spaces(&folder, "all"), filter));
     // The command accepts the name of a space or of a node in it. The tested spaces are a thread, a
     // sandboxed filter and a program.
     let first = space_of_filter(&before, "generate")["name"].as_str().unwrap().to_owned();
@@ -222,7 +222,7 @@ fn j4_pinned_space_stays_pinned_through_a_change() {
     let _daemon = folder.daemon();
     let line = "generate rate=2000 | count | pcap all.pcap";
     let _run = folder.spawn_named("all", line);
-    let first = || agreed_processors(&space_of_filter(&path_spaces(&folder, "all"), "generate"));
+    let first = || verified_processors(&space_of_filter(&path_spaces(&folder, "all"), "generate"));
     let wanted = first()[0];
     let pinned = run_set_spaces(&folder, &["all", "pin", "generate", &wanted.to_string()]);
     assert_eq!(pinned.status, Some(0), "{pinned:?}");
@@ -249,12 +249,12 @@ fn j4_worker_process_can_be_pinned_elsewhere() {
     };
     let before = engines();
     assert_eq!(before.len(), 2);
-    let (first, last) = (agreed_processors(&before[0]), agreed_processors(&before[1]));
+    let (first, last) = (verified_processors(&before[0]), verified_processors(&before[1]));
     let pinned = run_set_spaces(&folder, &["both", "pin", "engine2", &first[0].to_string()]);
     assert_eq!(pinned.status, Some(0), "{pinned:?}");
     let after = engines();
     assert_eq!(
-        (agreed_processors(&after[0]), agreed_processors(&after[1])),
+        (verified_processors(&after[0]), verified_processors(&after[1])),
         (first.clone(), first),
         "{last:?}"
     );

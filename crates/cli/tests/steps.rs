@@ -91,7 +91,7 @@ impl Fixture {
     }
 
     /// Waits until the counters of a path advance.
-    pub(crate) fn wait_progress(&self, name: &str) {
+    pub(crate) fn wait_for_progress(&self, name: &str) {
         let mut first = None;
         wait_until(&format!("`{name}` goes on"), || match (first, self.counted_blocks(name)) {
             (_, None) => false,

@@ -189,7 +189,7 @@ fn reported_lines(errors: &str) -> Vec<(u64, u64)> {
 /// Returns the number of BPF programs attached to the ingress of the server's interface.
 fn ingress_programs(pair: &Pair) -> usize {
     pair.server.run_inside(|| {
-        let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         tcx_chain(index, Side::Ingress).unwrap().members.len()
     })
 }

@@ -124,7 +124,7 @@ fn bodies_equal_the_objects_exported_by_tshark() {
 }
 
 #[test]
-fn non_exchange_input_is_answered_with_a_remedy() {
+fn non_exchange_input_is_refused_with_a_remedy() {
     let folder = Folder::new();
     let line = format!("replay {} | tcp | http | weblog", file_path("nginx.pcap").display());
     let ran = folder.run(&["run", "--stats", &line]);

@@ -20,7 +20,7 @@ fn node_fates(folder: &Folder, words: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn v12_trace_leaves_the_state_that_a_path_publishes() {
+fn v12_trace_does_not_change_published_state() {
     let folder = Folder::new();
     let name = format!("why-{}", std::process::id());
     let line = format!("count state={name}");

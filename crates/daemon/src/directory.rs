@@ -51,7 +51,7 @@ pub enum DirectoryError {
         "no directory for the daemon of this user: XDG_RUNTIME_DIR is not a private directory, \
          /run/user has none, and HOME is not set: set one of them, or use --socket"
     )]
-    Nowhere,
+    NoDirectoryFound,
     /// A system call failed.
     #[error(transparent)]
     System(#[from] sys::Error),
@@ -98,14 +98,18 @@ impl Directory {
     /// Fails with [`DirectoryError::Held`] while another daemon holds the lock.
     pub fn acquire(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
         let mark = steps.savepoint();
-        let taken = Self::acquire_logged(path, open, steps);
+        let taken = Self::acquire_without_rollback(path, open, steps);
         if taken.is_err() {
             steps.roll_back_to(mark);
         }
         taken
     }
 
-    fn acquire_logged(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
+    fn acquire_without_rollback(
+        path: &Path,
+        open: bool,
+        steps: &Steps,
+    ) -> Result<Self, DirectoryError> {
         steps.announce(Resource::File, "the directory of a daemon")?;
         let mode = if open { 0o755 } else { 0o700 };
         if let Some(base) = path.parent().filter(|_| !open) {
@@ -127,7 +131,9 @@ impl Directory {
         }
         steps.announce(Resource::Descriptor, "the directory of a daemon")?;
         let directory = local_socket::open_directory(path).map_err(|error| match error.errno {
-            ELOOP | ENOTDIR => unsafe_error(path, "it is not a directory, or is a symbolic link"),
+            ELOOP | ENOTDIR => {
+                unsafe_directory_error(path, "it is not a directory, or is a symbolic link")
+            }
             _ => DirectoryError::System(error),
         })?;
         check_directory(path, &directory)?;
@@ -177,7 +183,13 @@ impl Directory {
             Framing::Packets => Accepts::Descriptors,
             Framing::Stream => Accepts::Bytes,
         };
-        Ok(local_socket::listen_at(&self.directory, name, mode, (form, accepts), BACKLOG_MAX)?)
+        Ok(local_socket::listen_in_directory(
+            &self.directory,
+            name,
+            mode,
+            (form, accepts),
+            BACKLOG_MAX,
+        )?)
     }
 
     /// Returns the descriptor of the open directory.
@@ -215,11 +227,11 @@ fn check_directory(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryErro
     let own = sys::process::identity().0;
     if status.uid != own && status.uid != ROOT {
         let why = format!("it belongs to user {}, and not to user {own} or root", status.uid);
-        return Err(unsafe_error(path, &why));
+        return Err(unsafe_directory_error(path, &why));
     }
     if status.mode & 0o022 != 0 {
         let why = format!("other users can write there (mode {:03o})", status.mode & 0o777);
-        return Err(unsafe_error(path, &why));
+        return Err(unsafe_directory_error(path, &why));
     }
     Ok(())
 }
@@ -242,7 +254,7 @@ pub(crate) fn check_trusted(file: &File) -> Result<(), String> {
     }
 }
 
-fn unsafe_error(path: &Path, why: &str) -> DirectoryError {
+fn unsafe_directory_error(path: &Path, why: &str) -> DirectoryError {
     DirectoryError::Unsafe { directory: path.to_owned(), why: why.to_owned() }
 }
 

@@ -10,7 +10,7 @@
 //! A process requests ids from the first daemon that it finds. On a machine with both kinds of
 //! daemon, their ids are disjoint.
 
-use engine::ids::{IdRange, MACHINE_FIRST};
+use engine::ids::{IdRange, MACHINE_ID_MIN};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -48,7 +48,7 @@ impl DbufIdRanges {
     /// Creates the state of the machine-wide daemon if `machine` is true, else of a user's daemon.
     /// No range has been allocated yet.
     pub(crate) fn new(machine: bool) -> Self {
-        let first = if machine { MACHINE_FIRST } else { MACHINE_FIRST + IDS_PER_DAEMON_KIND };
+        let first = if machine { MACHINE_ID_MIN } else { MACHINE_ID_MIN + IDS_PER_DAEMON_KIND };
         let (by_user, holders) = (BTreeMap::new(), BTreeSet::new());
         Self { first, file: None, next: first, by_user, holders, continues: false }
     }

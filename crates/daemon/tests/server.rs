@@ -85,7 +85,7 @@ fn receive_reply(socket: &OwnedFd) -> Option<(Reply, Vec<OwnedFd>)> {
     (length > 0).then(|| (Reply::read(text).unwrap(), descriptors))
 }
 
-fn result_of(reply: &Reply) -> Value {
+fn deserialize_result_value(reply: &Reply) -> Value {
     reply.parameters.deserialize().unwrap()
 }
 
@@ -137,7 +137,7 @@ fn daemon_serves_any_number_of_passed_sockets() {
         let socket = local_socket::connect_to(name, Framing::Stream, REPLY_TIMEOUT).unwrap();
         send_bytes(&socket, b"{\"method\":\"io.streamline.List\"}\0");
         let answer = receive_reply(&socket).unwrap().0;
-        assert_eq!(result_of(&answer)["paths"], json!([]), "{}", name.display());
+        assert_eq!(deserialize_result_value(&answer)["paths"], json!([]), "{}", name.display());
     }
     stop.notify();
     thread.join().unwrap();
@@ -150,7 +150,10 @@ fn j3_stream_socket_serves_common_varlink_tools() {
     let stream = daemon.connect_socket(Framing::Stream);
     send_bytes(&stream, b"{\"method\":\"org.varlink.service.GetInfo\"}\0");
     let info = receive_reply(&stream).unwrap().0;
-    assert_eq!(result_of(&info)["interfaces"], json!(["org.varlink.service", "io.streamline"]));
+    assert_eq!(
+        deserialize_result_value(&info)["interfaces"],
+        json!(["org.varlink.service", "io.streamline"])
+    );
     // Two calls are sent in three fragments.
     send_bytes(&stream, b"{\"method\":\"io.strea");
     send_bytes(&stream, b"mline.List\"}\0{\"method\":\"io.streamline.About\"");
@@ -166,8 +169,8 @@ fn j3_stream_socket_serves_common_varlink_tools() {
         .filter(|text| !text.is_empty())
         .map(|text| Reply::read(text).unwrap())
         .collect();
-    assert_eq!(result_of(&replies[0])["paths"], json!([]));
-    assert_eq!(result_of(&replies[1])["process"], json!(std::process::id()));
+    assert_eq!(deserialize_result_value(&replies[0])["paths"], json!([]));
+    assert_eq!(deserialize_result_value(&replies[1])["process"], json!(std::process::id()));
 }
 
 #[test]
@@ -225,8 +228,11 @@ fn d3_q10_successive_daemons_never_repeat_dbuf_ids() {
                 Framing::Packets,
                 REPLY_TIMEOUT,
             );
-            let given =
-                result_of(&call_method(&socket.unwrap(), "io.streamline.DbufIds", json!({})));
+            let given = deserialize_result_value(&call_method(
+                &socket.unwrap(),
+                "io.streamline.DbufIds",
+                json!({}),
+            ));
             let number = |key: &str| given[key].as_u64().unwrap();
             all.extend(number("first")..number("first") + number("count"));
         }
@@ -247,7 +253,7 @@ fn interface_descriptions_are_served() {
     let socket = daemon.connect_socket(Framing::Packets);
     let method = "org.varlink.service.GetInterfaceDescription";
     let described = call_method(&socket, method, json!({"interface": "io.streamline"}));
-    let described = result_of(&described);
+    let described = deserialize_result_value(&described);
     let text = described["description"].as_str().unwrap();
     assert!(text.contains("method Register(") && text.contains("interface io.streamline\n"));
 }
@@ -261,7 +267,7 @@ fn path_is_registered_as_long_as_its_connection() {
         &Call { more: true, ..Call::new("io.streamline.Watch", &json!({})) }.to_bytes(),
     );
     let (socket, near, answer) = register_path(&daemon, "web");
-    assert_eq!(result_of(&answer)["number"], json!(1));
+    assert_eq!(deserialize_result_value(&answer)["number"], json!(1));
     let event = |wanted: &str| {
         let (reply, _) = receive_reply(&watch).unwrap();
         assert!(reply.continues);
@@ -351,7 +357,7 @@ fn admitted_client_of_an_ended_path_gets_path_ended_errors() {
 
 /// A registered path that closes the connections of its clients is not reported as ended.
 #[test]
-fn path_without_room_for_a_client_times_out_in_queries() {
+fn query_of_a_path_that_closes_its_clients_times_out() {
     let daemon = Daemon::start();
     let client = daemon.connect_client();
     let (socket, near, _) = register_path(&daemon, "full");
@@ -468,7 +474,7 @@ fn t8_descriptor_that_lingers_delays_no_other_client() {
     // A message carries more descriptors than are permitted.
     let (slow, fourth_peer) = testkit::lingering_socket(LINGER);
     let socket = as_other(Framing::Packets);
-    testkit::lingering::send_copies(&socket, &list, &slow);
+    testkit::lingering::send_duplicates(&socket, &list, &slow);
     drop(slow);
     assert!(receive_reply(&socket).unwrap().0.error.is_some());
     about();

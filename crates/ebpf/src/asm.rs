@@ -36,7 +36,7 @@ pub enum AsmError {
         at: usize,
     },
     /// Execution can continue past the last instruction.
-    OpenEnd,
+    MissingExit,
 }
 
 impl fmt::Display for AsmError {
@@ -47,7 +47,7 @@ impl fmt::Display for AsmError {
             Self::JumpTooLong { at } => {
                 write!(f, "the jump at {at} spans more than 32,767 instructions")
             }
-            Self::OpenEnd => write!(f, "the program has no exit at its end"),
+            Self::MissingExit => write!(f, "the program has no exit at its end"),
         }
     }
 }
@@ -182,7 +182,7 @@ impl Asm {
                 insn.off = off;
             }
         }
-        if self.dead { Ok(self.code) } else { Err(AsmError::OpenEnd) }
+        if self.dead { Ok(self.code) } else { Err(AsmError::MissingExit) }
     }
 
     fn push_jump(&mut self, insn: Insn, to: Label) {
@@ -244,7 +244,7 @@ mod tests {
     fn assembler_reports_label_and_control_flow_errors() {
         let mut open = Asm::new();
         open.push(Insn::mov(R0, 0));
-        assert_eq!(open.finish(), Err(AsmError::OpenEnd));
+        assert_eq!(open.finish(), Err(AsmError::MissingExit));
 
         let mut unbound = Asm::new();
         let label = unbound.label();

@@ -4,6 +4,7 @@
 pub use crate::source_counts::{ArcCounts, Position};
 pub use crate::source_status::{NextTime, SourceStatus};
 
+use crate::class_selection::ClassSelection;
 use crate::drop_reason::DropReason;
 use crate::failure::Failure;
 use crate::history::RetainedFrames;
@@ -13,7 +14,6 @@ use crate::origins::Origins;
 use crate::process::child::Process;
 use crate::readers::{ALL_USERS, Readers};
 use crate::source::kernel::in_place::FramesInPlace;
-use crate::taken_classes::TakenClasses;
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Extent, Flags, Marks, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Arguments, Batch, Classes, Columns, Counts, Form, Report, Time};
@@ -130,7 +130,7 @@ pub struct SourceCounters {
     pub dropped: Vec<(DropReason, Option<u64>)>,
     /// Positions of the blocks lost at each location, if known. A position is the index of a block
     /// among all blocks that reached the location.
-    #[serde(deserialize_with = "crate::drop_reason::interned_keys")]
+    #[serde(deserialize_with = "crate::drop_reason::deserialize_interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
     /// A note for the user, for example a message that the interface has been renamed.
     pub remark: Option<String>,
@@ -192,13 +192,13 @@ pub struct Intake<'s> {
     pub is_drained: bool,
     /// The classes that the arcs of the source select. A source may omit blocks of all other
     /// classes.
-    pub taken: TakenClasses<'s>,
+    pub taken: ClassSelection<'s>,
 }
 
 impl<'s> Intake<'s> {
     /// Creates an intake with room for `room` blocks.
     pub fn new(pool: &'s Pool, columns: &'s mut Columns, room: usize, now: Time) -> Self {
-        let taken = TakenClasses::default();
+        let taken = ClassSelection::default();
         Self {
             pool,
             general: None,
@@ -217,7 +217,7 @@ impl<'s> Intake<'s> {
 
     /// Sets the classes that the arcs select ([`Self::taken`]).
     #[must_use]
-    pub const fn with_taken_classes(self, taken: TakenClasses<'s>) -> Self {
+    pub const fn with_class_selection(self, taken: ClassSelection<'s>) -> Self {
         Self { taken, ..self }
     }
 

@@ -36,7 +36,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const FIXED_TEXTS: [(Self, &'static str); 11] = [
+    const REASON_TEXTS: [(Self, &'static str); 11] = [
         (Self::ByRequest, "by request"),
         (Self::BeyondCount, "beyond count"),
         (Self::ProgramEnded, "program ended"),
@@ -56,7 +56,7 @@ impl DropReason {
         if let Self::Named(text) = self {
             return text;
         }
-        let known = Self::FIXED_TEXTS.iter().find(|(reason, _)| *reason == self);
+        let known = Self::REASON_TEXTS.iter().find(|(reason, _)| *reason == self);
         known.map_or("", |(_, text)| text)
     }
 
@@ -65,7 +65,7 @@ impl DropReason {
     /// defines that text.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
-        let known = Self::FIXED_TEXTS.iter().find(|(_, known)| *known == text);
+        let known = Self::REASON_TEXTS.iter().find(|(_, known)| *known == text);
         known.map(|(reason, _)| *reason)
     }
 
@@ -125,7 +125,7 @@ impl Serialize for DropReason {
 }
 
 /// Deserializes a reason that another process of Streamline has serialized. Unknown texts are
-/// leaked ([`interned_keys`]).
+/// leaked ([`deserialize_interned_keys`]).
 impl<'de> Deserialize<'de> for DropReason {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer).map(|text| intern_text(&text).into())
@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for DropReason {
 
 /// Deserializes pairs whose keys become `&'static str`. Each distinct key is leaked once. The input
 /// must therefore have been written by a process of Streamline.
-pub fn interned_keys<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub fn deserialize_interned_keys<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<(&'static str, T)>, D::Error> {
     let pairs = Vec::<(String, T)>::deserialize(deserializer)?;

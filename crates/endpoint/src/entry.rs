@@ -95,14 +95,14 @@ impl SinkEntry {
 /// Returns how a sink that writes lines to the file named in its argument `file` uses standard
 /// output.
 pub(crate) fn standard_output_use(arguments: &Arguments) -> StandardOutput {
-    match names_standard_output(arguments) {
+    match is_file_standard_output(arguments) {
         true => StandardOutput::Lines,
         false => StandardOutput::Unused,
     }
 }
 
 /// Returns true if the argument `file` of a sink names standard output.
-pub(crate) fn names_standard_output(arguments: &Arguments) -> bool {
+pub(crate) fn is_file_standard_output(arguments: &Arguments) -> bool {
     arguments.text("file").is_some_and(is_standard_output)
 }
 

@@ -74,7 +74,11 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// Creates a failure for `call` on `target`, with a remedy if one is known for the error number.
-pub(crate) fn io_failure(call: &'static str, target: &str, error: &io::Error) -> Failure {
+pub(crate) fn failure_from_io_error(
+    call: &'static str,
+    target: &str,
+    error: &io::Error,
+) -> Failure {
     let errno = error.raw_os_error();
     let failure = Failure::new(call, target, reason_text(error)).with_errno(errno);
     let advice = errno.and_then(|errno| sys::Error::new(call, target.to_owned(), errno).advice());
@@ -103,13 +107,15 @@ mod tests {
     fn failure_message_names_call_target_and_remedy() {
         let full = io::Error::from_raw_os_error(28);
         assert_eq!(
-            io_failure("write", "out.pcap", &full).to_string(),
+            failure_from_io_error("write", "out.pcap", &full).to_string(),
             "cannot write out.pcap: no space left on device; \
              free space there, or choose another place"
         );
         let missing = io::Error::from_raw_os_error(2);
-        let missing = io_failure("open", "a b", &missing);
+        let missing = failure_from_io_error("open", "a b", &missing);
         assert_eq!(missing.to_string(), "cannot open a b: no such file or directory");
-        assert!(missing.is_missing() && !io_failure("write", "out.pcap", &full).is_missing());
+        assert!(
+            missing.is_missing() && !failure_from_io_error("write", "out.pcap", &full).is_missing()
+        );
     }
 }

@@ -17,7 +17,7 @@ mod packer;
 use abi::{BlockMetadata, Class, DbufId, Extent, Flags, Marks, RichPointer};
 use cold::ColdChunks;
 use filter::{Block, Time};
-use packer::PackerThread;
+use packer::CompressionThread;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use wire::capture::write;
@@ -39,7 +39,7 @@ impl HistoryLimits {
 
 /// The thread that compresses old frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CompressingThread {
+pub enum CompressionMode {
     /// The thread that stores frames, which waits for each compression. The number of stored frames
     /// then does not depend on timing.
     Caller,
@@ -69,7 +69,7 @@ pub struct History {
     /// Sum of the lengths of all frames.
     frame_bytes: usize,
     /// The compression thread, or `None` if the calling thread compresses.
-    packer: Option<PackerThread>,
+    packer: Option<CompressionThread>,
     /// Sequence number of the next frame that arrives, counted from 0.
     next_number: u64,
     newest: Time,
@@ -119,14 +119,14 @@ pub enum HistoryStart {
 impl History {
     /// Creates an empty history.
     #[must_use]
-    pub fn new(limits: HistoryLimits, compresses: CompressingThread) -> Self {
+    pub fn new(limits: HistoryLimits, compresses: CompressionMode) -> Self {
         Self {
             limits,
             frames: VecDeque::new(),
             cold: ColdChunks::new(limits.bytes),
             bytes: VecDeque::new(),
             frame_bytes: 0,
-            packer: (compresses == CompressingThread::Own).then(PackerThread::default),
+            packer: (compresses == CompressionMode::Own).then(CompressionThread::default),
             next_number: 0,
             newest: 0,
             frozen_until: 0,
@@ -269,7 +269,7 @@ impl History {
 
     /// Calls `each` for every stored frame, oldest first, beginning at position `from`. Returns the
     /// number of calls.
-    pub fn visit_since(
+    pub fn visit_frames_since(
         &self,
         from: HistoryStart,
         mut each: impl FnMut(&FrameHeader, &[u8]),
@@ -318,7 +318,7 @@ pub const FILE_HEADER_SIZE: usize = write::FILE_HEADER_SIZE;
 /// `records`; 0 if `at` is 0. `first` is the offset of the first record, which is after the file
 /// header if there is one.
 #[must_use]
-pub fn record_boundary(records: &[u8], first: usize, at: usize) -> usize {
+pub fn find_record_boundary(records: &[u8], first: usize, at: usize) -> usize {
     let mut end = if at == 0 { 0 } else { first };
     while end < at {
         let length = records.get(end + 8..).and_then(|record| record.first_chunk());
@@ -327,10 +327,10 @@ pub fn record_boundary(records: &[u8], first: usize, at: usize) -> usize {
     end.min(records.len())
 }
 
-/// Returns the header of a pcap file for frames of this link type ([`LinkType::in_file`]).
+/// Returns the header of a pcap file for frames of this link type ([`LinkType::file_link_type`]).
 #[must_use]
 pub fn file_header(link: LinkType) -> [u8; write::FILE_HEADER_SIZE] {
-    write::file_header(link.in_file())
+    write::file_header(link.file_link_type())
 }
 
 impl FrameHeader {

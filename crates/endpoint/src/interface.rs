@@ -76,7 +76,7 @@ pub(crate) fn find_interface_by_name(
         let why = "there is no such interface in this namespace";
         return Err(Failure::new(call, name, why).hint(format!("there are {}", names.join(", "))));
     };
-    with_link_type(call, found)
+    pair_with_link_type(call, found)
 }
 
 /// Returns the only interface that is up in the network namespace of this thread, and the link type
@@ -88,7 +88,7 @@ pub(crate) fn find_only_interface(call: &'static str) -> Result<(Interface, Link
     let is_up = |interface: &&Interface| interface.flags.up() && !interface.flags.loopback();
     let up: Vec<&Interface> = all.iter().filter(is_up).collect();
     match up.as_slice() {
-        [one] => with_link_type(call, one),
+        [one] => pair_with_link_type(call, one),
         [] => {
             let why = "none is up in this namespace, apart from the loopback interface";
             Err(Failure::new(call, TARGET, why).hint("name the interface"))
@@ -102,7 +102,10 @@ pub(crate) fn find_only_interface(call: &'static str) -> Result<(Interface, Link
 }
 
 /// Pairs an interface with the link type of its frames. Fails if the link type is unknown.
-fn with_link_type(call: &'static str, found: &Interface) -> Result<(Interface, LinkType), Failure> {
+fn pair_with_link_type(
+    call: &'static str,
+    found: &Interface,
+) -> Result<(Interface, LinkType), Failure> {
     match filter::general::bpf::link_type(found.hatype) {
         Some(link) => Ok((found.clone(), link)),
         None => {
@@ -115,7 +118,7 @@ fn with_link_type(call: &'static str, found: &Interface) -> Result<(Interface, L
 /// Returns a note if the interface with index `index` is no longer called `name`. Returns `None` if
 /// the interface still has this name or alternative name, or if it cannot be looked up.
 pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Option<String> {
-    let now = links.by_index(index).ok()?;
+    let now = links.interface_by_index(index).ok()?;
     let same = now.name == name || now.alternative.iter().any(|other| other == name);
     (!same).then(|| format!("{name} is now called {}", now.name))
 }
@@ -134,7 +137,7 @@ pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<Str
     let interface = arguments.text("interface");
     let found = run_in_namespace(arguments.text("netns"), || {
         let of_links = |links: RouteSocket| {
-            let one = interface.map(|name| links.by_name(name)).transpose()?;
+            let one = interface.map(|name| links.interface_by_name(name)).transpose()?;
             Ok((one, links.addresses()?))
         };
         RouteSocket::open()

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod catalog;
+mod class_selection;
 pub mod contract;
 mod drop_reason;
 pub mod entry;
@@ -25,16 +26,16 @@ pub mod source;
 mod source_counts;
 mod source_status;
 mod stop_limit;
-mod taken_classes;
 pub mod tap_ring;
 pub mod written;
 
 pub use catalog::{PROCESSES, SINKS, SOURCES};
+pub use class_selection::ClassSelection;
 pub use contract::{
     Intake, NextTime, Opening, Position, Sink, Source, SourceCounters, SourceProperties,
     SourceStatus,
 };
-pub use drop_reason::{DropReason, interned_keys};
+pub use drop_reason::{DropReason, deserialize_interned_keys};
 pub use entry::{ProcessEntry, SinkEntry, SourceEntry};
 pub use failure::Failure;
 pub use history::RetainedFrames;
@@ -42,7 +43,6 @@ pub use interface::one_way_reason;
 pub use loss_ranges::{Gap, LossRanges};
 pub use named::ReaderRing;
 pub use origins::Origins;
-pub use taken_classes::TakenClasses;
 
 mod clock;
 mod interface;

@@ -76,21 +76,21 @@ impl LossRanges {
     }
 
     /// Returns the number of discarded ranges. The discarded ranges lie after the first
-    /// [`Self::stored_first`] stored ranges and before the remaining ones.
+    /// [`Self::leading_range_count`] stored ranges and before the remaining ones.
     #[must_use]
     pub const fn discarded(&self) -> u64 {
         self.more
     }
 
     /// Adds `more` to the number of discarded ranges.
-    pub fn add_discarded(&mut self, more: u64) {
+    pub fn add_discarded_ranges(&mut self, more: u64) {
         self.more += more;
     }
 
     /// Returns the number of stored ranges that precede the discarded ones, at most
     /// [`Self::STORED_PER_END`].
     #[must_use]
-    pub fn stored_first(&self) -> usize {
+    pub fn leading_range_count(&self) -> usize {
         self.first.len()
     }
 
@@ -108,7 +108,7 @@ impl std::fmt::Display for LossRanges {
             if at > 0 {
                 f.write_str(", ")?;
             }
-            if self.more > 0 && at == self.stored_first() {
+            if self.more > 0 && at == self.leading_range_count() {
                 write!(f, "{} more ranges, ", self.more)?;
             }
             write!(f, "{from}")?;

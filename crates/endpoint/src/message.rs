@@ -9,29 +9,29 @@ use filter::Block;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// Number of bytes that precede the frame in a message.
-pub const HEAD_BYTES: usize = size_of::<Entry>();
+pub const MESSAGE_HEAD_SIZE: usize = size_of::<Entry>();
 /// Maximum length of a message in bytes.
 pub const MESSAGE_MAX: usize = BLOCK_MAX;
 
 /// Returns the length of a block's message in bytes.
 pub const fn message_length(block: &Block<'_>) -> usize {
-    HEAD_BYTES + block.frame.len()
+    MESSAGE_HEAD_SIZE + block.frame.len()
 }
 
 /// Writes a block's message to `room`, which must be [`message_length`] bytes long. Returns the
 /// length of the message in bytes.
 pub fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
-    let Some((head, frame)) = room.split_at_mut_checked(HEAD_BYTES) else { return 0 };
-    head.copy_from_slice(sent_entry(block).as_bytes());
+    let Some((head, frame)) = room.split_at_mut_checked(MESSAGE_HEAD_SIZE) else { return 0 };
+    head.copy_from_slice(entry_for_sending(block).as_bytes());
     let length = frame.len().min(block.frame.len());
     frame[..length].copy_from_slice(&block.frame[..length]);
-    HEAD_BYTES + length
+    MESSAGE_HEAD_SIZE + length
 }
 
 /// Returns the entry of a block to be sent with the bytes of the block's frame. Unless the block is
 /// a hole, the captured length is set to the length of the frame, and the length on the wire is at
 /// least as large.
-pub fn sent_entry(block: &Block<'_>) -> Entry {
+pub fn entry_for_sending(block: &Block<'_>) -> Entry {
     let mut entry = block.entry();
     if !entry.pointer.is_hole() {
         // The captured length is the number of transferred bytes.
@@ -88,14 +88,14 @@ const FLAGS_DEFINED: Flags = Flags::FIRST
 /// Decodes and checks the block in a message, for a path with `origins` sources. The rich pointer
 /// in the returned entry is still the sender's; [`placed_entry`] replaces it.
 pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefect> {
-    let (head, frame) = message.split_at_checked(HEAD_BYTES).ok_or(MessageDefect::Short)?;
+    let (head, frame) = message.split_at_checked(MESSAGE_HEAD_SIZE).ok_or(MessageDefect::Short)?;
     let entry = Entry::read_from_bytes(head).map_err(|_| MessageDefect::Short)?;
-    Ok((checked_entry(entry, frame.len(), origins)?, frame))
+    Ok((validate_entry(entry, frame.len(), origins)?, frame))
 }
 
 /// Checks the entry of a block that was sent with a frame of `length` bytes, for a path with
 /// `origins` sources. The rich pointer in the returned entry is still the sender's.
-pub fn checked_entry(entry: Entry, length: usize, origins: u16) -> Result<Entry, MessageDefect> {
+pub fn validate_entry(entry: Entry, length: usize, origins: u16) -> Result<Entry, MessageDefect> {
     let Entry { pointer, context, mut marks } = entry;
     let here = u32::try_from(length).map_err(|_| MessageDefect::View)?;
     if !pointer.is_hole() {
@@ -139,7 +139,7 @@ pub fn copy_into_intake(
 ) -> Result<Option<u32>, MessageDefect> {
     let (entry, frame) = read(message, origins)?;
     let entry = if entry.pointer.is_hole() {
-        entry_without_bytes(entry)
+        hole_entry(entry)
     } else {
         // A block without bytes still needs an address.
         let copy = |room: &mut [u8]| {
@@ -165,11 +165,7 @@ fn placed_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
 /// hole.
 #[must_use]
 pub fn located_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
-    if entry.pointer.is_hole() {
-        entry_without_bytes(entry)
-    } else {
-        placed_entry(entry, dbuf, frame)
-    }
+    if entry.pointer.is_hole() { hole_entry(entry) } else { placed_entry(entry, dbuf, frame) }
 }
 
 /// Placeholder for the dbuf id in a message. The receiver replaces it.
@@ -182,13 +178,13 @@ const PLACEHOLDER_DBUF: DbufId = match DbufId::new(1) {
 /// hole stays a hole; any other pointer is replaced by one that refers to [`PLACEHOLDER_DBUF`].
 pub fn entry_without_frame(entry: Entry) -> Entry {
     match entry.pointer.is_hole() {
-        true => entry_without_bytes(entry),
+        true => hole_entry(entry),
         false => placed_entry(entry, PLACEHOLDER_DBUF, Extent::new(0, entry.marks.captured)),
     }
 }
 
 /// Returns the entry with its pointer replaced by a hole of the same length and class.
-fn entry_without_bytes(entry: Entry) -> Entry {
+fn hole_entry(entry: Entry) -> Entry {
     let pointer = RichPointer::hole(entry.pointer.length()).with_class(entry.pointer.class);
     Entry { pointer, ..entry }
 }
@@ -229,7 +225,7 @@ mod tests {
         assert_eq!(placed_entry.frame().place, Extent::new(4096, 60));
         let gap = Entry { pointer: RichPointer::hole(100), ..make_entry(0, 0, 0) };
         let (gap, none) = super::read(gap.as_bytes(), 1).unwrap();
-        assert_eq!((entry_without_bytes(gap).pointer.length(), none.len()), (100, 0));
+        assert_eq!((hole_entry(gap).pointer.length(), none.len()), (100, 0));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use sys::steps::Steps;
 pub struct Readers(Vec<FilePermissions>);
 
 /// Context for creating a file: the rollback log, and the users who may read the file.
-pub(crate) type FileCreation<'m> = (&'m Steps, &'m Readers);
+pub(crate) type FileCreationContext<'m> = (&'m Steps, &'m Readers);
 
 /// The set of all users, for output that depends on no input file.
 pub static ALL_USERS: Readers = Readers(Vec::new());
@@ -41,7 +41,7 @@ impl Readers {
     /// Adds the restrictions of the input file with this path; `-` is standard input. A file whose
     /// metadata cannot be read adds no restriction, because opening the file fails later with a
     /// message.
-    pub fn add_restrictions_of(&mut self, path: &str) {
+    pub fn restrict_to_readers_of(&mut self, path: &str) {
         let opened = if path == "-" { Path::new("/dev/stdin") } else { Path::new(path) };
         if let Some(file) = fs::metadata(opened).ok().filter(Metadata::is_file) {
             // With an access list, the group bits are the mask of the list, not the rights of the
@@ -148,7 +148,7 @@ mod tests {
             "the mode is that of a file that the group may read"
         );
         let mut readers = Readers::default();
-        readers.add_restrictions_of(&file);
+        readers.restrict_to_readers_of(&file);
         assert_eq!(readers.file_mode_for_path(Path::new(&file), 0o666), 0o600);
     }
 }

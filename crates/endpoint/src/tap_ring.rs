@@ -28,7 +28,7 @@ const DATA_OFFSET: usize = 4096;
 const TAP_FILE_SIZE: usize = DATA_OFFSET + TAP_RING_SIZE;
 /// Minimum number of bytes for which memory is allocated in one step. Memory is allocated before it
 /// is used, so that a shortage of memory is reported as an error.
-const ALLOCATED_MIN: u64 = 256 << 10;
+const ALLOCATION_STEP_MIN: u64 = 256 << 10;
 
 /// The path's side of a ring.
 #[derive(Debug)]
@@ -142,7 +142,7 @@ impl TapRingWriter {
         if end <= to || to >= all {
             return Ok(());
         }
-        let end = end.max(to + ALLOCATED_MIN).min(all);
+        let end = end.max(to + ALLOCATION_STEP_MIN).min(all);
         let length = end.saturating_sub(to) as usize;
         let (at, to_wrap) = (ring_offset(to), TAP_RING_SIZE - ring_offset(to));
         for (at, length) in [(at, length.min(to_wrap)), (0, length.saturating_sub(to_wrap))] {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn b2_ring_carries_bytes_in_order_around_its_end() {
+    fn b2_bytes_stay_in_order_across_the_ring_end() {
         let (mut writer, mut reader) = ring();
         let level = writer.level();
         let bytes: Vec<u8> = (0..3 << 20).map(|at: usize| (at / 251) as u8).collect();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn b2_full_ring_takes_no_more_until_bytes_are_taken() {
+    fn b2_full_ring_accepts_bytes_only_after_a_read() {
         let (mut writer, mut reader) = ring();
         let bytes = vec![7; TAP_RING_SIZE - 5];
         assert_eq!(writer.put(&bytes), Ok(bytes.len()));

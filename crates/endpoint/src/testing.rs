@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sys::steps::UNLOGGED;
 use wire::record::{RecordKind, Writer};
 
-use crate::readers::{ALL_USERS, FileCreation};
+use crate::readers::{ALL_USERS, FileCreationContext};
 use crate::{Failure, Intake, Opening, Origins, Source, SourceStatus};
 
 /// Context for creating files in tests. Steps are not logged, and all users may read the inputs.
-pub(crate) static CREATION: FileCreation<'static> = (&UNLOGGED, &ALL_USERS);
+pub(crate) static UNLOGGED_CREATION: FileCreationContext<'static> = (&UNLOGGED, &ALL_USERS);
 
 /// A temporary directory, removed on drop with its contents.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Drop for TempDir {
 pub(crate) const TEST_TIME: u64 = 1_234_567_890_123_456_789;
 
 /// Returns a block over these bytes. All of them are in view.
-pub(crate) fn block_over(marks: Marks, bytes: &[u8]) -> Block<'_> {
+pub(crate) fn block_with_marks(marks: Marks, bytes: &[u8]) -> Block<'_> {
     let place = Extent::new(4096, u32::try_from(bytes.len()).unwrap());
     Block {
         pointer: RichPointer::new(DbufId::new(1).unwrap(), place, Class::YES),
@@ -58,12 +58,12 @@ pub(crate) fn block_over(marks: Marks, bytes: &[u8]) -> Block<'_> {
 /// Returns a block that is an entire Ethernet frame.
 pub(crate) fn frame_block(bytes: &[u8]) -> Block<'_> {
     let length = u32::try_from(bytes.len()).unwrap();
-    block_over(Marks::frame(1, length, length), bytes)
+    block_with_marks(Marks::frame(1, length, length), bytes)
 }
 
 /// Returns a block without a frame.
 pub(crate) fn bare_block(bytes: &[u8]) -> Block<'_> {
-    block_over(Marks::bare(u32::try_from(bytes.len()).unwrap()), bytes)
+    block_with_marks(Marks::bare(u32::try_from(bytes.len()).unwrap()), bytes)
 }
 
 /// Returns the bytes of a description record.
@@ -79,17 +79,17 @@ pub(crate) fn description_record(kind: RecordKind, fill: impl FnOnce(&mut Writer
 /// Returns a description block over these bytes.
 pub(crate) fn description_block(bytes: &[u8]) -> Block<'_> {
     let marks = Marks::described(u32::try_from(bytes.len()).unwrap());
-    let block = block_over(marks, bytes);
+    let block = block_with_marks(marks, bytes);
     Block { pointer: block.pointer.within(0, 0), ..block }
 }
 
 /// Returns a hole of this many bytes.
 pub(crate) fn hole_block(length: u32) -> Block<'static> {
-    Block { pointer: RichPointer::hole(length), ..block_over(Marks::bare(length), &[]) }
+    Block { pointer: RichPointer::hole(length), ..block_with_marks(Marks::bare(length), &[]) }
 }
 
 /// Returns a batch of these blocks.
-pub(crate) fn batch_of<'a>(blocks: &[Block<'a>]) -> Batch<'a> {
+pub(crate) fn batch_from_blocks<'a>(blocks: &[Block<'a>]) -> Batch<'a> {
     let mut batch = Batch::empty();
     for block in blocks {
         batch.push(*block, 0).unwrap();

@@ -203,7 +203,7 @@ fn assert_replay_and_copy(captures: &Captures) -> (usize, usize, usize) {
         let last = u64::from(u32::MAX) * 1_000_000_000 + 999_999_999;
         let same = expected.iter().zip(&back).all(|(before, after)| {
             // A raw IP file holds packets of both versions.
-            let link = wire::LinkType(before.link).in_file().0;
+            let link = wire::LinkType(before.link).file_link_type().0;
             (before.time.min(last), before.wire_length, link, &before.bytes)
                 == (after.time, after.wire_length, after.link, &after.bytes)
         });
@@ -216,12 +216,12 @@ fn assert_replay_and_copy(captures: &Captures) -> (usize, usize, usize) {
 }
 
 #[test]
-fn flipped_bits_end_in_packets_or_a_failure() {
+fn captures_with_flipped_bits_replay_or_fail() {
     flip_bits(&testkit::generated_captures());
 }
 
 #[test]
-fn corpus_flipped_bits_end_in_packets_or_a_failure() {
+fn corpus_captures_with_flipped_bits_replay_or_fail() {
     testkit::corpus_captures().iter().for_each(flip_bits);
 }
 
@@ -249,15 +249,15 @@ fn flip_bits(captures: &Captures) {
 
 #[test]
 fn written_captures_open_in_common_tools() {
-    open_in_tools(&testkit::generated_captures());
+    assert_readable_by_tools(&testkit::generated_captures());
 }
 
 #[test]
 fn corpus_written_captures_open_in_common_tools() {
-    testkit::corpus_captures().iter().for_each(open_in_tools);
+    testkit::corpus_captures().iter().for_each(assert_readable_by_tools);
 }
 
-fn open_in_tools(captures: &Captures) {
+fn assert_readable_by_tools(captures: &Captures) {
     let captures = &captures.paths;
     let (Some(capinfos), Some(tcpdump)) =
         (need::require_command("capinfos"), need::require_command("tcpdump"))

@@ -10,12 +10,12 @@ use self::replicas::ReplicatedChain;
 use self::rings::PendingRing;
 pub use crate::error::BuildError;
 use crate::kernel::Host;
-use crate::kernel::point::Points;
+use crate::kernel::point::AttachPoints;
 use crate::live::Live;
 use crate::numbering::Ids;
 use crate::path::origins::Origins;
 use crate::path::running::{self, PathState, RunningPath};
-pub use crate::path::{GONE_INDEX, PathOptions, Settings};
+pub use crate::path::{PathOptions, REMOVED_INDEX, Settings};
 use crate::pools::{intake_config, intake_config_for_length};
 use crate::record::RecordMode;
 use buffer::pool::PoolConfig;
@@ -92,7 +92,7 @@ impl BuiltPath {
 ///
 /// Fails with the error of the first step that fails; earlier steps are undone.
 pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<BuiltPath>, BuildError> {
-    build_with(plan, settings, &Points::default(), &PathOptions::default())
+    build_with(plan, settings, &AttachPoints::default(), &PathOptions::default())
 }
 
 /// Builds every connected component of a plan, as [`build`] does; `host` attaches the kernel
@@ -142,7 +142,7 @@ fn build_all(
 }
 
 /// The drafts of a component's spaces, and the resources that the spaces share.
-struct PartDrafts {
+struct ComponentDrafts {
     rings: Vec<running::RunningRing>,
     chains: Vec<ReplicatedChain>,
     drafts: Vec<Draft>,
@@ -154,8 +154,8 @@ impl Builder<'_> {
         mut self,
         count_limit: &Option<Arc<CountLimit>>,
     ) -> Result<(BuiltPath, running::RunningComponent), BuildError> {
-        let PartDrafts { rings: running_rings, chains: shared, drafts, lenders } =
-            self.draft_all(Vec::new())?;
+        let ComponentDrafts { rings: running_rings, chains: shared, drafts, lenders } =
+            self.draft_spaces(Vec::new())?;
         let kernel_exits = drafts.iter().flat_map(|draft| self.kernel_exits(draft)).collect();
         let (mut spaces, mut kernels) = (Vec::new(), Vec::new());
         for (place, draft) in drafts.into_iter().enumerate() {
@@ -205,7 +205,7 @@ impl Builder<'_> {
             space.processor = processor;
         }
         if let Some(bytes) = self.extras.history {
-            spaces.iter_mut().for_each(|space| space.keep_histories(bytes));
+            spaces.iter_mut().for_each(|space| space.store_source_histories(bytes));
         }
         part.publish();
         let live = Live::new(Arc::clone(&self.control), Arc::clone(&part.listed));
@@ -215,7 +215,10 @@ impl Builder<'_> {
 
     /// Builds the drafts of all spaces, including their sinks and programs. `lenders` own the
     /// memory of sources that already run.
-    fn draft_all(&mut self, mut lenders: Vec<Arc<dyn Lender>>) -> Result<PartDrafts, BuildError> {
+    fn draft_spaces(
+        &mut self,
+        mut lenders: Vec<Arc<dyn Lender>>,
+    ) -> Result<ComponentDrafts, BuildError> {
         let mut ends = self.build_rings()?;
         let rings = ends.iter().map(|ends| self.running_ring(ends)).collect();
         let mut chains = self.replicated_chains()?;
@@ -236,7 +239,7 @@ impl Builder<'_> {
         }
         self.bound_signals(&mut drafts, &chains);
         self.attach_gauges(&mut drafts);
-        Ok(PartDrafts { rings, chains, drafts, lenders })
+        Ok(ComponentDrafts { rings, chains, drafts, lenders })
     }
 
     /// Builds a space without its sinks and programs, which have side effects and are therefore
@@ -305,7 +308,7 @@ impl Builder<'_> {
             if let Operator::Source(part) = &mut made.operator {
                 drives_clock |= part.properties.drives_clock;
                 source = Some(match (part.properties.lender.clone(), self.again) {
-                    (None, Some(_)) => draft.add_own_intake(
+                    (None, Some(_)) => draft.add_single_source_intake(
                         intake_config_for_length(part.properties.block_max),
                         &self.extras.steps,
                     )?,

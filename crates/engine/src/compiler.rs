@@ -67,7 +67,7 @@ mod tests {
 
     /// The link type of BACnet MS/TP, for which libpcap compiles `ip` to a test of the frame's
     /// preamble while our compiler rejects the expression.
-    const BACNET: LinkType = LinkType(165);
+    const BACNET_LINK_TYPE: LinkType = LinkType(165);
 
     fn program_accepts(program: &ClassicProgram, frame: &[u8]) -> bool {
         program.run(frame, frame.len() as u32, &Metadata::EMPTY) > 0
@@ -75,10 +75,10 @@ mod tests {
 
     #[test]
     fn libpcap_compiles_unsupported_expressions() {
-        let own = compile("ip", BACNET, &Options::default()).unwrap_err();
+        let own = compile("ip", BACNET_LINK_TYPE, &Options::default()).unwrap_err();
         assert_eq!(own.kind, ErrorKind::Unsupported, "{own}");
         let libpcap = Libpcap::new(true);
-        let program = match libpcap.compile("ip", BACNET, SNAPLEN_DEFAULT) {
+        let program = match libpcap.compile("ip", BACNET_LINK_TYPE, SNAPLEN_DEFAULT) {
             Ok(program) => program,
             Err(why) if libpcap.loaded.get().is_some_and(Result::is_err) => {
                 println!("skipped: libpcap_compiles_unsupported_expressions: {why}");
@@ -107,8 +107,8 @@ mod tests {
         const PFLOG: LinkType = LinkType(117);
         let (live, recorded) = (Libpcap::new(true), Libpcap::new(false));
         for (libpcap, expression, link) in [
-            (&live, "ip host localhost", BACNET),
-            (&recorded, "ip host localhost", BACNET),
+            (&live, "ip host localhost", BACNET_LINK_TYPE),
+            (&recorded, "ip host localhost", BACNET_LINK_TYPE),
             (&recorded, "on eth0 and host localhost", PFLOG),
         ] {
             let why = libpcap.compile(expression, link, SNAPLEN_DEFAULT).unwrap_err();

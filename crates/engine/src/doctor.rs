@@ -11,7 +11,7 @@ pub use sys::confine::Landlock;
 pub use sys::machine::Capabilities;
 pub use sys::net::Interface;
 pub use sys::privilege::{Privilege, Seccomp};
-pub use sys::probe::Facility;
+pub use sys::probe::KernelFeature;
 
 use crate::error::reason_text;
 use std::fs;
@@ -67,7 +67,7 @@ pub struct Binary {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Feature {
     /// The facility that was probed.
-    pub facility: Facility,
+    pub facility: KernelFeature,
     /// The Streamline features that use the facility.
     pub serves: &'static str,
     /// The result of the probe.
@@ -203,7 +203,7 @@ fn probe_features() -> Vec<Feature> {
     let absent =
         || Refusal { kind: RefusalKind::Absent, call: "open", why: "not there".to_owned() };
     let types = Feature {
-        facility: Facility::Btf,
+        facility: KernelFeature::Btf,
         serves: "kernel programs that use the kernel's types",
         outcome: has_kernel_types().then_some(()).ok_or_else(absent),
     };
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_of_a_file_is_the_longest_prefix() {
+    fn mount_of_a_file_has_the_longest_matching_mount_point() {
         let mounts = "22 1 0:1 / / rw,relatime - ext4 /dev/a rw\n\
                       23 22 0:2 / /home rw,nosuid,nodev - ext4 /dev/b rw\n\
                       24 23 0:3 / /home/a\\040b rw - ext4 /dev/c rw\n\

@@ -6,7 +6,7 @@
 //! how commands reach a space.
 
 use crate::kernel::{self, GenerationCounters, Kernel, ProgramTotals};
-use crate::path::GONE_INDEX;
+use crate::path::REMOVED_INDEX;
 use crate::path::running::{AdaptationListener, RunningPath};
 use crate::path::starter::ThreadStarter;
 use crate::spaces::{SpaceStatus, SpaceTask};
@@ -121,7 +121,7 @@ impl Live {
     }
 
     /// Returns the current plan, whose indices are used in ledgers and reports, or `None` if the
-    /// path was not built from a plan. The index [`GONE_INDEX`] denotes a node or edge of an
+    /// path was not built from a plan. The index [`REMOVED_INDEX`] denotes a node or edge of an
     /// earlier plan.
     #[must_use]
     pub fn plan(&self) -> Option<Plan> {
@@ -257,7 +257,7 @@ impl Live {
     /// Returns the node with this number, or `None` if the current plan has none.
     pub(crate) fn node_with_number(&self, number: usize) -> Option<NodeId> {
         let (node, _) = self.running_path()?.state().plan_indices();
-        Some(node.index_of(number)).filter(|place| *place != GONE_INDEX).map(NodeId)
+        Some(node.index_of(number)).filter(|place| *place != REMOVED_INDEX).map(NodeId)
     }
 
     /// Sets the listener for events of the spaces. The listener must not block.

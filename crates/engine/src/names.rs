@@ -55,7 +55,7 @@ mod tests {
     /// The canonical text of a request contains the resolved names, so that the addresses are the
     /// same wherever the request runs again.
     #[test]
-    fn resolved_names_become_part_of_the_request() {
+    fn resolved_names_are_written_into_the_request_text() {
         let text = "replay x | bpf \"host localhost\" | count + discard";
         let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
         assert_eq!(mistakes, []);

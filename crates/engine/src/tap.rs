@@ -12,7 +12,7 @@ use pipeline::graph::NodeId;
 use pipeline::plan::SpaceKind;
 use runtime::commands::CommandError;
 use runtime::space::select::SelectedClasses;
-use runtime::space::tap::{OverrunPolicy, Tap, TapEnder, TapOrigin, TapStart};
+use runtime::space::tap::{OverrunPolicy, Tap, TapEndHandle, TapOrigin, TapStart};
 use runtime::space::tap_form::{MessageGatherer, TapForm};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -44,7 +44,7 @@ pub enum TapError {
     Closed(String),
     /// The space did not respond in time, or has ended.
     #[error("{0}")]
-    NotTaken(CommandError),
+    SpaceUnavailable(CommandError),
     /// The kernel refused to start a thread.
     #[error("{0}")]
     Machine(sys::Error),
@@ -99,7 +99,7 @@ pub struct TapRequest {
 struct KernelTap {
     kernels: Weak<Mutex<Vec<Kernel>>>,
     number: usize,
-    reader: TapEnder,
+    reader: TapEndHandle,
 }
 
 impl Drop for KernelTap {
@@ -154,7 +154,7 @@ impl Live {
                 feed.set_in_kernel();
             }
             let began = self.execute(space, limit, move |space| space.tap(number, since, feed));
-            let Some(began) = began.map_err(TapError::NotTaken)? else {
+            let Some(began) = began.map_err(TapError::SpaceUnavailable)? else {
                 let why = "it was changed at this moment: try again".to_owned();
                 return Err(TapError::Closed(why));
             };
@@ -168,7 +168,8 @@ impl Live {
         }
         // A change of the path may move the node into the kernel or out of it while it is read.
         if (in_kernel || since.is_none() && !self.is_source(number))
-            && let Some(held) = self.open_kernel_tap((number, tap.ender()), limit, in_kernel)?
+            && let Some(held) =
+                self.open_kernel_tap((number, tap.end_handle()), limit, in_kernel)?
         {
             tap.hold(Box::new(held));
         }
@@ -267,13 +268,13 @@ impl Live {
     /// contains the node.
     fn open_kernel_tap(
         &self,
-        (number, reader): (usize, TapEnder),
+        (number, reader): (usize, TapEndHandle),
         limit: Duration,
         in_kernel: bool,
     ) -> Result<Option<KernelTap>, TapError> {
         let Some(kernels) = self.kernels() else { return Ok(None) };
         let Some(running) = kernels.upgrade() else {
-            return Err(TapError::NotTaken(CommandError::Ended));
+            return Err(TapError::SpaceUnavailable(CommandError::Ended));
         };
         let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
         if in_kernel && !running.iter().any(|kernel| kernel.has_tap(number)) {

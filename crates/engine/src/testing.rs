@@ -17,7 +17,7 @@ pub(crate) const PANICS: Description = Description {
         Type::Number { low: 0, high: u64::MAX },
         "the length of the blocks at which it panics",
     )],
-    user: Some(make_panics),
+    user: Some(create_panicking_filter),
     ..Description::EMPTY
 };
 
@@ -30,21 +30,21 @@ pub(crate) const HOSTILE: Description = Description {
     example: "replay web.pcap | hostile fork untrusted=yes | discard",
     kind: FilterKind::Inspection,
     parameters: &[Parameter::required("deed", Type::OneOf(HOSTILE_ACTS), "what it does")],
-    user: Some(make_hostile),
+    user: Some(create_hostile_filter),
     ..Description::EMPTY
 };
 
 /// The number of the block at which `hostile` acts.
-const HOSTILE_BLOCK: u32 = 100;
+const FIRST_HOSTILE_BLOCK: u32 = 100;
 
 struct Hostile {
     deed: HostileAct,
     left: u32,
 }
 
-fn make_hostile(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn create_hostile_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let deed = HostileAct::prepare(arguments.text("deed").unwrap_or_default());
-    Ok(Filter::classify(Hostile { deed, left: HOSTILE_BLOCK }))
+    Ok(Filter::classify(Hostile { deed, left: FIRST_HOSTILE_BLOCK }))
 }
 
 impl Classify for Hostile {
@@ -65,15 +65,15 @@ pub(crate) const LIAR: Description = Description {
               when the state of another filter is restored in it.",
     example: "replay web.pcap | liar hang untrusted=yes | discard",
     kind: FilterKind::Inspection,
-    parameters: &[Parameter::required("lie", Type::OneOf(LIES), "what it does instead")],
+    parameters: &[Parameter::required("lie", Type::OneOf(LIE_NAMES), "what it does instead")],
     state: StateFacts { scope: StateScope::Private, ..StateFacts::NONE },
-    user: Some(make_liar),
+    user: Some(create_lying_filter),
     ..Description::EMPTY
 };
 
 /// Values of the argument `lie`: misbehaviour while the state is saved or, with the prefix
 /// `taught-`, while it is restored.
-const LIES: &[&str] = &[
+const LIE_NAMES: &[&str] = &[
     "none",
     "abort",
     "cursor",
@@ -93,19 +93,19 @@ const LIES: &[&str] = &[
     "taught-sleep",
 ];
 
-struct Liar {
+struct LyingFilter {
     lie: String,
     deed: HostileAct,
     blocks: u64,
 }
 
-fn make_liar(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn create_lying_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let lie = arguments.text("lie").unwrap_or_default().to_owned();
     let deed = HostileAct::prepare(lie.trim_start_matches("taught-"));
-    Ok(Filter::classify(Liar { lie, deed, blocks: 0 }))
+    Ok(Filter::classify(LyingFilter { lie, deed, blocks: 0 }))
 }
 
-impl Classify for Liar {
+impl Classify for LyingFilter {
     fn classify(&mut self, block: &mut Block<'_>, _cx: &mut ClassifyContext<'_>) -> Class {
         // The check exposes a false count that was restored from a saved state.
         self.blocks = self.blocks.checked_add(1).expect("fewer than 2^64 blocks");
@@ -117,7 +117,7 @@ impl Classify for Liar {
     }
 }
 
-impl FilterState for Liar {
+impl FilterState for LyingFilter {
     fn session_number(&self, key: u64) -> u64 {
         key
     }
@@ -164,7 +164,7 @@ impl FilterState for Liar {
 
 struct Panics(u64);
 
-fn make_panics(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn create_panicking_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(Panics(arguments.number("length").unwrap_or(0))))
 }
 

@@ -236,13 +236,14 @@ struct FlowObserver {
 }
 
 /// Returns true if a node is part of the request, rather than the end of a ring.
-const fn is_of_request(node: &Node) -> bool {
+const fn belongs_to_request(node: &Node) -> bool {
     !matches!(node.operator, Operator::Export(_) | Operator::Pass)
 }
 
 impl Observer for FlowObserver {
     fn before_node(&mut self, node: &Node, batch: &Batch<'_>) {
-        let blocks = lanes(batch.live()).filter(|_| is_of_request(node)).map(|l| batch.block(l));
+        let blocks =
+            lanes(batch.live()).filter(|_| belongs_to_request(node)).map(|l| batch.block(l));
         let ours = blocks.filter(|block| self.why.record_arrival(node.planned, block));
         // A batch has one block. Even blocks that a filter releases together are routed one by one.
         let running = match *ours.collect::<Vec<_>>() {
@@ -263,7 +264,7 @@ impl Observer for FlowObserver {
     }
 
     fn before_routing(&mut self, node: &Node, batch: &Batch<'_>, wanted: LaneMask, now: Time) {
-        for l in lanes(batch.live()).filter(|_| is_of_request(node)) {
+        for l in lanes(batch.live()).filter(|_| belongs_to_request(node)) {
             let block = batch.block(l);
             if matches!(node.operator, Operator::Source(_)) {
                 self.why.number_packet(node.planned, &block);

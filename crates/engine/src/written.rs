@@ -3,7 +3,7 @@
 use crate::live::Live;
 use crate::tap::{TapError, TapNode};
 use abi::Class;
-use endpoint::written::{self, WriterSocket, WrittenBlocks, WrittenForm};
+use endpoint::written::{self, WriterSocket, WriterSource, WrittenForm};
 use filter::Form;
 use pipeline::explain;
 use std::time::Duration;
@@ -41,8 +41,8 @@ impl Live {
                  first (`streamline set PATH move {filter} process`)"
             )));
         }
-        let form = self.written_form(number, wanted.capture)?;
-        let class = self.written_class(number, &wanted.class)?;
+        let form = self.form_of_written_blocks(number, wanted.capture)?;
+        let class = self.class_of_written_blocks(number, &wanted.class)?;
         let here = (0..self.spaces().len()).find(|space| {
             let asked = self.execute(*space, limit, move |space| space.can_attach_writer(number));
             asked.unwrap_or(false)
@@ -53,9 +53,9 @@ impl Live {
             return Err(TapError::Closed(why.to_owned()));
         };
         let (outside, inside) = written::pair().map_err(TapError::Machine)?;
-        let writer = WrittenBlocks::new(inside, form, class);
+        let writer = WriterSource::new(inside, form, class);
         let attached = self.execute(space, limit, move |space| space.attach_writer(number, writer));
-        match attached.map_err(TapError::NotTaken)? {
+        match attached.map_err(TapError::SpaceUnavailable)? {
             Ok(()) => Ok(outside),
             Err(refusal) => Err(TapError::Closed(refusal.to_string())),
         }
@@ -63,7 +63,11 @@ impl Live {
 
     /// Returns the form of the blocks that are created from bytes written to a node's output.
     /// `capture` is true if the writer writes a capture.
-    fn written_form(&self, number: usize, capture: bool) -> Result<WrittenForm, TapError> {
+    fn form_of_written_blocks(
+        &self,
+        number: usize,
+        capture: bool,
+    ) -> Result<WrittenForm, TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
             return Err(TapError::Which(
                 "this path has no such node: `streamline top PATH` lists its nodes".to_owned(),
@@ -75,7 +79,7 @@ impl Live {
 
     /// Returns the class of the blocks that are written to a node's output. Fails if the label does
     /// not select exactly one class.
-    fn written_class(&self, number: usize, label: &str) -> Result<Class, TapError> {
+    fn class_of_written_blocks(&self, number: usize, label: &str) -> Result<Class, TapError> {
         if label.is_empty() {
             return Ok(Class::YES);
         }

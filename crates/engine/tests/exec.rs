@@ -202,13 +202,13 @@ fn source_program_is_ended_once_sinks_are_satisfied() {
     let outcome = run_request(&text, Some(10), StopConditions::default());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(node_entry(&outcome, "count").passed.blocks, 10);
-    assert_gone(&folder.read_file("pid"));
+    assert_process_gone(&folder.read_file("pid"));
     let outcome = run_to_end("exec \"seq 1 1000\" | exec \"tail -1\" | match \"1000\" | count");
     assert_eq!(node_entry(&outcome, "count").taken, Amount { blocks: 1, bytes: 5 });
 }
 
 #[test]
-fn unwanted_output_of_a_program_is_not_awaited() {
+fn block_limit_ends_a_path_whose_program_never_stops() {
     // `yes` never reads and never stops writing, so the space that feeds it blocks.
     let outcome =
         run_request("generate | exec \"yes\" | count", Some(5), StopConditions::default());
@@ -302,7 +302,7 @@ fn program_inherits_environment_and_only_the_id_counter() {
     let shell: String =
         shell.lines().filter(|line| !is_inherited(line)).map(|line| format!("{line}\n")).collect();
     assert_eq!(others, shell);
-    assert_gone(&folder.read_file("pid"));
+    assert_process_gone(&folder.read_file("pid"));
 }
 
 #[test]
@@ -319,10 +319,10 @@ fn failed_build_starts_no_program() {
     let paths = build(&plan_request(&text), Settings::default()).expect("spaces");
     testkit::wait_until("it has started", || Path::new(&pid).exists());
     drop(paths);
-    assert_gone(&folder.read_file("pid"));
+    assert_process_gone(&folder.read_file("pid"));
 }
 
 /// Asserts that no process has this id, not even an unreaped one.
-fn assert_gone(pid: &str) {
+fn assert_process_gone(pid: &str) {
     assert!(!Path::new("/proc").join(pid.trim()).exists(), "{pid} is still there");
 }

@@ -36,18 +36,19 @@ fn node_inputs<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
 }
 
 /// A source of 600 numbered frames, 150 with each of the ports 10000 to 10003.
-const FOUR_PORTS: &str = "generate count=600 seq=yes flows=4";
+const FOUR_PORT_SOURCE: &str = "generate count=600 seq=yes flows=4";
 
 #[test]
 fn a2_pipe_composes_filters_in_sequence() {
     // `inspect` receives the blocks that both `dport` and `sport` pass.
-    let text = format!("{FOUR_PORTS} | dport |9 sport |10001:10002 inspect | discard");
+    let text = format!("{FOUR_PORT_SOURCE} | dport |9 sport |10001:10002 inspect | discard");
     assert_eq!(node_inputs(&text, ["dport", "sport", "inspect", "discard"]), [600, 600, 300, 300]);
 }
 
 #[test]
 fn a3_plus_feeds_every_branch_and_joins_them() {
-    let text = format!("{FOUR_PORTS} | count + (sport |10003 inspect) + hist length | discard");
+    let text =
+        format!("{FOUR_PORT_SOURCE} | count + (sport |10003 inspect) + hist length | discard");
     let names = ["count", "sport", "inspect", "hist", "discard"];
     assert_eq!(node_inputs(&text, names), [600, 600, 150, 600, 1350]);
 }
@@ -56,16 +57,17 @@ fn a3_plus_feeds_every_branch_and_joins_them() {
 fn a4_parentheses_group_branches() {
     // `+` binds closer than `|`.
     let names = ["count", "inspect", "discard"];
-    let text = format!("{FOUR_PORTS} | sport |10000 count + inspect | discard");
+    let text = format!("{FOUR_PORT_SOURCE} | sport |10000 count + inspect | discard");
     assert_eq!(node_inputs(&text, names), [150, 150, 300]);
-    let text = format!("{FOUR_PORTS} | (sport |10000 count) + inspect | discard");
+    let text = format!("{FOUR_PORT_SOURCE} | (sport |10000 count) + inspect | discard");
     assert_eq!(node_inputs(&text, names), [150, 600, 750]);
 }
 
 #[test]
 fn a5_label_denotes_one_node_on_every_route() {
-    let text =
-        format!("{FOUR_PORTS} | sport | (|10000 count --name=X + |10001:10003 count --name=X)");
+    let text = format!(
+        "{FOUR_PORT_SOURCE} | sport | (|10000 count --name=X + |10001:10003 count --name=X)"
+    );
     let outcome = run_to_end(&text);
     let counts = outcome.ledger.filters.iter().filter(|node| node.name.starts_with("count"));
     let counts: Vec<_> = counts.map(|node| (&*node.name, node.taken.blocks)).collect();
@@ -84,7 +86,7 @@ fn a6_a7_a8_arc_selects_a_class_a_range_or_its_complement() {
         ("9", 0),
         ("!9", 600),
     ] {
-        let text = format!("{FOUR_PORTS} | sport |{label} count");
+        let text = format!("{FOUR_PORT_SOURCE} | sport |{label} count");
         assert_eq!(node_inputs(&text, ["count"]), [blocks], "{label}");
     }
 }
@@ -100,7 +102,7 @@ fn a6_a7_a15_unanswered_block_passes_no_arc_or_range() {
 }
 
 #[test]
-fn a9_class_names_are_those_of_the_filter() {
+fn a9_arc_accepts_the_class_names_of_its_filter() {
     let line = |label: &str| format!("generate count=100 port=53 | dport |{label} count");
     for (label, blocks) in [("dns", 100), ("ssh:dns", 100), ("ssh", 0), ("!dns", 0)] {
         assert_eq!(node_inputs(&line(label), ["count"]), [blocks], "{label}");
@@ -111,9 +113,10 @@ fn a9_class_names_are_those_of_the_filter() {
 
 #[test]
 fn a10_union_of_operands_passes_each_block_once() {
-    let text = format!("{FOUR_PORTS} | bpf \"src port 10000\" ++ bpf \"udp\" | count");
+    let text = format!("{FOUR_PORT_SOURCE} | bpf \"src port 10000\" ++ bpf \"udp\" | count");
     assert_eq!(node_inputs(&text, ["count"]), [600], "both match 150, and nothing is there twice");
-    let text = format!("{FOUR_PORTS} | bpf \"src port 10000\" ++ bpf \"src port 10003\" | count");
+    let text =
+        format!("{FOUR_PORT_SOURCE} | bpf \"src port 10000\" ++ bpf \"src port 10003\" | count");
     assert_eq!(node_inputs(&text, ["count"]), [300]);
     // A union of sources passes the blocks of both.
     let text = "generate count=200 seq=yes ++ generate count=100 seq=yes | count";
@@ -123,19 +126,19 @@ fn a10_union_of_operands_passes_each_block_once() {
 #[test]
 fn a11_intersection_passes_blocks_that_both_answer() {
     let text = format!(
-        "{FOUR_PORTS} | bpf \"src portrange 10000-10002\" +* bpf \"src port 10002\" | count"
+        "{FOUR_PORT_SOURCE} | bpf \"src portrange 10000-10002\" +* bpf \"src port 10002\" | count"
     );
     assert_eq!(node_inputs(&text, ["count"]), [150]);
 }
 
 #[test]
 fn a12_negation_passes_unanswered_blocks_unchanged() {
-    let text = format!("{FOUR_PORTS} | !bpf \"src port 10000\" | count");
+    let text = format!("{FOUR_PORT_SOURCE} | !bpf \"src port 10000\" | count");
     assert_eq!(node_inputs(&text, ["count"]), [450]);
-    let text = format!("{FOUR_PORTS} | sport +* !bpf \"src port 10000\" | discard");
+    let text = format!("{FOUR_PORT_SOURCE} | sport +* !bpf \"src port 10000\" | discard");
     assert_eq!(node_inputs(&text, ["discard"]), [450]);
     let text =
-        format!("{FOUR_PORTS} | !(bpf \"src port 10000\" ++ bpf \"src port 10001\") | count");
+        format!("{FOUR_PORT_SOURCE} | !(bpf \"src port 10000\" ++ bpf \"src port 10001\") | count");
     assert_eq!(node_inputs(&text, ["count"]), [300]);
 }
 
@@ -150,7 +153,7 @@ fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
     // The log records steps only if a fault is configured; this one never occurs.
     let steps = Steps::with_fault(InjectedFault::Fail(u32::MAX));
     let extras = PathOptions { steps: steps.clone(), ..PathOptions::default() };
-    let host = engine::kernel::point::Points::default();
+    let host = engine::kernel::point::AttachPoints::default();
     let paths = build_with(&plan, Settings::default(), &host, &extras).expect("spaces");
     run(paths, StopConditions::default()).expect("a run");
     let inputs = steps.announced_steps();
@@ -168,7 +171,7 @@ fn mistakes(text: &str) -> String {
 }
 
 #[test]
-fn b3_filters_of_frames_are_refused_behind_streams_without_frames() {
+fn b3_frame_filters_are_refused_after_streams_without_frames() {
     use filter::{FilterKind, Form};
     let mut refused = 0;
     for name in MachineRegistry::Local.names() {

@@ -119,7 +119,7 @@ fn n4_independent_pipelines_of_a_request_all_run() {
 }
 
 #[test]
-fn count_limit_ends_the_line_with_a_balanced_ledger() {
+fn count_limit_ends_the_run_with_a_balanced_ledger() {
     let folder = Folder::new("count");
     let file = folder.file_path("some.pcap");
     let settings = Settings { count: Some(1234), ..Settings::default() };

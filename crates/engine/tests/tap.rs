@@ -3,7 +3,7 @@
 
 use engine::build::{PathOptions, Settings, build_with};
 use engine::change::change;
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::live::Live;
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
@@ -33,7 +33,7 @@ fn run_while<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let extras = PathOptions { history, ..PathOptions::default() };
-    let paths = build_with(&plan, Settings::default(), &Points::default(), &extras);
+    let paths = build_with(&plan, Settings::default(), &AttachPoints::default(), &extras);
     let paths = paths.expect("spaces");
     let live = paths[0].live();
     live.set_request_text(text);
@@ -165,7 +165,7 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
         wait_until("one wanted all", || all.stats().end_reason == Some(TapEnd::BacklogFull));
         wait_until("one is skipped", || skips.stats().skipped > 0);
         wait_until("one was patient", || {
-            matches!(stuck.stats().end_reason, Some(TapEnd::ReaderStuck(_)))
+            matches!(stuck.stats().end_reason, Some(TapEnd::ReaderStalled(_)))
         });
         assert!(all.stats().frames as usize * 1500 <= BACKLOG_MAX + (1 << 20), "{:?}", all.stats());
         // A slow reader gets the retained blocks in order, then the blocks after the skipped ones.
@@ -230,7 +230,7 @@ fn v9_tap_of_an_ended_path_is_refused() {
         live.clone()
     });
     let refused = live.tap(tap_request(None, None).0, TIME_LIMIT).expect_err("none");
-    assert!(matches!(refused, TapError::Closed(_) | TapError::NotTaken(_)), "{refused}");
+    assert!(matches!(refused, TapError::Closed(_) | TapError::SpaceUnavailable(_)), "{refused}");
 }
 
 #[test]

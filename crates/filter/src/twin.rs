@@ -13,7 +13,8 @@
 //! no class, or `unsure`, which leaves the block to the user implementation.
 
 use ebpf::emit::{
-    Answer, Cmp, Exit, FramePos, Layers, Meta, Num, Scope, Transport, Unfit, Window, be16, byte,
+    Answer, Cmp, Exit, FramePos, Layers, MetadataField, Num, Scope, Transport, Unfit, Window, be16,
+    byte,
 };
 use wire::ethernet::{ETHERTYPE, TYPE_MIN, ethertype};
 use wire::ip::protocol;
@@ -73,9 +74,9 @@ pub(crate) fn parse_link<'s>(
     }
     let kind = s.var(inside);
     s.arm(|t, untagged| {
-        let present = t.load_metadata(Meta::TagPresent);
+        let present = t.load_metadata(MetadataField::TagPresent);
         t.only(present, Cmp::Ne, 0, untagged);
-        let beside = t.load_metadata(Meta::TagProtocol);
+        let beside = t.load_metadata(MetadataField::TagProtocol);
         t.set(kind, beside);
     });
     (s.get(kind), at)
@@ -120,9 +121,9 @@ pub(crate) fn parse_tag<'s>(
     s.arm(|t, done| {
         if read_before == 0 && t.may_have_stored_tag() {
             t.arm(|u, inside| {
-                let present = u.load_metadata(Meta::TagPresent);
+                let present = u.load_metadata(MetadataField::TagPresent);
                 u.only(present, Cmp::Ne, 0, inside);
-                let beside = u.load_metadata(Meta::TagTci);
+                let beside = u.load_metadata(MetadataField::TagTci);
                 u.set(control, beside);
                 let header = u.need::<{ ethernet::HEADER_LENGTH }>(frame, cut);
                 let kind = u.load(header, be16::<ETHERTYPE>());
@@ -199,7 +200,7 @@ pub(crate) fn reparse_packet<'s>(
 pub(crate) fn require_inline_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
     if on.length.is_none() && on.tags == 0 && s.may_have_stored_tag() {
         let unsure = s.unsure();
-        let present = s.load_metadata(Meta::TagPresent);
+        let present = s.load_metadata(MetadataField::TagPresent);
         s.only(present, Cmp::Eq, 0, unsure);
     }
 }

@@ -287,7 +287,7 @@ fn assert_answers_or_reasons(captured: CaptureReader) {
             passed += after.iter().map(|batch| u64::from(batch.live().count_ones())).sum::<u64>();
             assert_eq!(
                 taken + node.counts.made.blocks,
-                passed + ended_or_held(&node.counts),
+                passed + ended_or_held_count(&node.counts),
                 "`{}`",
                 d.name
             );
@@ -307,7 +307,7 @@ fn assert_answers_or_reasons(captured: CaptureReader) {
 
 /// Returns the number of blocks that have ended in a filter or are held by it, from the filter's
 /// counters.
-fn ended_or_held(counts: &Counts) -> u64 {
+fn ended_or_held_count(counts: &Counts) -> u64 {
     let dropped: u64 = counts.dropped.iter().map(|amount| amount.blocks).sum();
     let lost = counts.evicted.blocks + counts.no_room.blocks;
     counts.consumed.blocks + counts.held.blocks + dropped + lost
@@ -515,7 +515,7 @@ fn assert_saved_state_continues(captured: CaptureReader) {
 }
 
 #[test]
-fn corpus_filters_pass_all_exams_on_external_captures() {
+fn corpus_filters_pass_all_checks_on_external_captures() {
     let Some(_) = testkit::corpus_captures() else { return };
     for exam in [
         assert_classes_lead_to_filters,
@@ -532,7 +532,7 @@ fn corpus_filters_pass_all_exams_on_external_captures() {
 }
 
 #[test]
-fn exam_detects_a_filter_that_exceeds_its_rights() {
+fn check_detects_a_filter_that_exceeds_its_rights() {
     let arena = Arena::new(2);
     let space = Space::new(&arena);
     let before = space.batch(&[Frame::new(ETHERNET, b"abcdef")]).block(0);

@@ -18,7 +18,7 @@ use ebpf::exam::{Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
 use filter::catalog::{FILTERS, find};
 use filter::prelude::*;
-use filter::testing::twins::{Examined, UserReference, chains, fitting_program, request_text};
+use filter::testing::twins::{TwinCase, UserReference, chains, program_if_allowed, request_text};
 use filter::testing::{self, Answer, Arena, ETHERNET, Frame, Node, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::LinkType;
@@ -182,7 +182,7 @@ fn run_frames(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
 
 /// Returns the chains in which a filter is tested, each with the forms of the filter's input and
 /// output.
-fn chains_of(d: &'static Description) -> Vec<(Vec<&'static Description>, Form, Form)> {
+fn chains_with_filter(d: &'static Description) -> Vec<(Vec<&'static Description>, Form, Form)> {
     let named = |names: &[&str]| names.iter().map(|name| find(name).expect("known")).collect();
     let before: [(Vec<&'static Description>, Form); 4] = [
         (Vec::new(), Form::Frame),
@@ -221,7 +221,7 @@ fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<
     let pairs = frames.iter().zip(1..).filter_map(|(frame, number)| change.apply(frame, number));
     let (plain, changed): (Vec<Frame>, Vec<Vec<Frame>>) = pairs.unzip();
     let mut compared = 0;
-    for (chain, comes, form) in chains_of(d) {
+    for (chain, comes, form) in chains_with_filter(d) {
         let joins = chain.first().is_some_and(|first| first.name == "ip");
         if change == Change::Fragments && !joins {
             continue;
@@ -271,7 +271,7 @@ fn exam_frames() -> Vec<Frame> {
 }
 
 #[test]
-fn surroundings_of_a_packet_change_no_class() {
+fn bytes_around_a_packet_change_no_class() {
     let frames = exam_frames();
     for d in FILTERS {
         let (mut compared, mut excused, mut differs) = (0, false, false);
@@ -291,10 +291,14 @@ fn surroundings_of_a_packet_change_no_class() {
 /// Checks that a twin gives the same answers for the changed frames as for the original frames, and
 /// the same answers as its filter for the changed frames. Returns the number of frames compared, or
 /// the first difference.
-fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<usize, String> {
+fn compare_twin_answers(
+    chain: &[TwinCase],
+    change: Change,
+    frames: &[Frame],
+) -> Result<usize, String> {
     let mut compared = 0;
     for hook in [Hook::Tc, Hook::Xdp] {
-        let Some(program) = fitting_program(chain, hook) else { continue };
+        let Some(program) = program_if_allowed(chain, hook) else { continue };
         let mut user = UserReference::new(chain, &program);
         let (mut twin, mut other) = (Interpreter::new(&program), Interpreter::new(&program));
         let pairs =
@@ -324,7 +328,7 @@ fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<
 }
 
 #[test]
-fn surroundings_of_a_packet_change_no_class_of_a_twin() {
+fn bytes_around_a_packet_change_no_class_of_a_twin() {
     let frames: Vec<Frame> = exam_frames().into_iter().step_by(2).collect();
     let mut compared = 0;
     for chain in chains(1) {
@@ -341,7 +345,7 @@ fn surroundings_of_a_packet_change_no_class_of_a_twin() {
             {
                 continue;
             }
-            let result = examine_twin(&chain, change, &frames);
+            let result = compare_twin_answers(&chain, change, &frames);
             compared += result.unwrap_or_else(|differ| panic!("{differ}"));
         }
     }
@@ -463,14 +467,14 @@ fn emit_faulty<'s>(
 }
 
 #[test]
-fn exam_detects_padding_read_as_a_header() {
+fn comparison_detects_padding_read_as_a_header() {
     let frames = exam_frames();
     let padding = CHANGES[1];
     let found = examine(&FAULTY, padding, &frames).expect_err("padding is no header");
     assert!(found.contains("`faulty` under Padding"), "{found}");
-    let twin = [Examined::without_arguments(&FAULTY)];
+    let twin = [TwinCase::without_arguments(&FAULTY)];
     // Filter and twin agree, so only the comparison of the twin with itself finds the mistake.
-    let found = examine_twin(&twin, padding, &frames).expect_err("padding is no header");
+    let found = compare_twin_answers(&twin, padding, &frames).expect_err("padding is no header");
     let agrees = found.rsplit_once("; the filter: Some(").is_some();
     assert!(found.contains("the twin of `faulty`") && agrees, "{found}");
     assert!(examine(&FAULTY, Change::Tag, &frames).is_err(), "nor do tags move a port");

@@ -16,12 +16,12 @@ use ebpf::exam::{self, Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::testing::twins::{
-    Examined, UserReference, chains, edits_frames, emit_program, fitting_program, long_chains,
+    TwinCase, UserReference, chains, edits_frames, emit_program, long_chains, program_if_allowed,
     request_text,
 };
 
-fn examine_packets<'a>(
-    chain: &[Examined],
+fn compare_packets<'a>(
+    chain: &[TwinCase],
     program: &Program,
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Result<exam::ExamTotals, String> {
@@ -54,8 +54,8 @@ fn v4_every_twin_answers_like_its_filter() {
                 (_, Hook::Tc) => 37,
                 _ => continue,
             };
-            let Some(program) = fitting_program(chain, place) else { continue };
-            let tally = examine_packets(chain, &program, packets.iter().copied().step_by(step));
+            let Some(program) = program_if_allowed(chain, place) else { continue };
+            let tally = compare_packets(chain, &program, packets.iter().copied().step_by(step));
             answered += tally.unwrap_or_else(|wrong| panic!("{wrong}")).answered;
         }
     }
@@ -100,10 +100,10 @@ fn i6_checksums_that_look_pending_are_updated() {
     let frames = chance_pending_frames();
     for chain in chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
-            let program = fitting_program(&chain, place)?;
+            let program = program_if_allowed(&chain, place)?;
             let packets = frames.iter().map(|frame| Packet::new(frame));
             Some(
-                examine_packets(&chain, &program, packets)
+                compare_packets(&chain, &program, packets)
                     .unwrap_or_else(|wrong| panic!("{wrong}")),
             )
         });
@@ -125,9 +125,9 @@ fn i6_pending_checksums_stay_pending() {
     let packets = || frames.iter().map(|frame| Packet::new(frame).unfilled());
     for chain in chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
-            let program = fitting_program(&chain, place)?;
+            let program = program_if_allowed(&chain, place)?;
             Some(
-                examine_packets(&chain, &program, packets())
+                compare_packets(&chain, &program, packets())
                     .unwrap_or_else(|wrong| panic!("{wrong}")),
             )
         });
@@ -159,10 +159,10 @@ fn assert_truncated_frames_answered(captured: corpus::CaptureReader) {
     borders.extend(captured.step_by(20));
     for chain in chains(1) {
         for place in [Hook::Xdp, Hook::Tc, Hook::Cgroup] {
-            let Some(program) = fitting_program(&chain, place) else { continue };
+            let Some(program) = program_if_allowed(&chain, place) else { continue };
             let step = if place == Hook::Tc { 29 } else { 11 };
             let cut = borders.iter().step_by(step).flat_map(|frame| exam::truncations(frame));
-            let tally = examine_packets(&chain, &program, cut.map(Packet::new));
+            let tally = compare_packets(&chain, &program, cut.map(Packet::new));
             tally.unwrap_or_else(|wrong| panic!("{wrong}"));
         }
     }
@@ -185,10 +185,10 @@ fn assert_plain_frames_answered(captured: corpus::CaptureReader) {
     captured.retain(|frame| frame.len() < 2000);
     for (number, chain) in chains(2).iter().enumerate() {
         for place in [Hook::Tc, Hook::Cgroup] {
-            let Some(program) = fitting_program(chain, place) else { continue };
+            let Some(program) = program_if_allowed(chain, place) else { continue };
             let step = if place == Hook::Tc { 1 } else { 11 };
             let packets = captured.iter().skip(number % step).step_by(step);
-            let tally = examine_packets(chain, &program, packets.map(|frame| Packet::new(frame)));
+            let tally = compare_packets(chain, &program, packets.map(|frame| Packet::new(frame)));
             let tally = tally.unwrap_or_else(|wrong| panic!("{wrong}"));
             let most = tally.unsure * 10 <= tally.packets;
             assert!(most, "`{}` is unsure at {place:?}: {tally:?}", request_text(chain));
@@ -206,7 +206,7 @@ fn i6_long_chains_in_several_programs_agree_with_filters() {
         let place = HOOKS[number % 2];
         let program = emit_program(chain, place).unwrap_or_else(|unfit| panic!("{unfit}"));
         assert!(chain.len() >= 40 && !program.tails.is_empty(), "{} parts", program.tails.len());
-        let tally = examine_packets(chain, &program, packets.iter().copied());
+        let tally = compare_packets(chain, &program, packets.iter().copied());
         let tally = tally.unwrap_or_else(|wrong| panic!("{wrong}"));
         assert!(tally.answered > 20, "`{}`: {tally:?}", request_text(chain));
     }
@@ -228,10 +228,10 @@ fn comparison_detects_mutated_twins() {
         let cut = || {
             borders.iter().step_by(5).flat_map(|frame| truncated_at_headers(frame)).map(Packet::new)
         };
-        let sound = examine_packets(&chain, &twin, whole().chain(cut())).unwrap();
+        let sound = compare_packets(&chain, &twin, whole().chain(cut())).unwrap();
         for mutant in exam::mutants(&twin).iter().step_by(17) {
             all += 1;
-            let found = examine_packets(&chain, &mutant.program, whole().chain(cut()));
+            let found = compare_packets(&chain, &mutant.program, whole().chain(cut()));
             if found.map_or(true, |tally| tally.unsure > sound.unsure) {
                 caught += 1;
             } else {

@@ -14,7 +14,7 @@ use buffer::pool;
 use std::error::Error;
 use std::fs::File;
 use std::thread;
-use streamline_iolite::aggregate::owner::Creator;
+use streamline_iolite::aggregate::owner::PoolOwner;
 use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{AllocationPool, FrozenData};
 use streamline_iolite::indirect::{Backing, Config, Input, Output, indirect};
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "/proc/self/exe".to_owned());
     let id = |number| DbufId::new(number).ok_or("no id");
     // The owner of all dbufs, which the other stages query for unmapped ones.
-    let server = GrantServer::open(Creator::new(8))?;
+    let server = GrantServer::open(PoolOwner::new(8))?;
     let file = FrozenData::read(id(1)?, File::open(&name)?, 1 << 30)?;
     server.owner(|owner| owner.share_frozen(&file, AccessList::private(identity())))?;
     let stream = |ring: u32| -> Result<(Output, Input), Box<dyn Error>> {

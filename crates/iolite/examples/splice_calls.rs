@@ -58,7 +58,7 @@ fn splice_file(cached: &CachedFile, call: SpliceCall, block: usize, pipe: &Owned
     let mut at = 0;
     while at < FILE_SIZE {
         let length = u32::try_from(block)?;
-        match cached.splice_by(call, Extent::new(at as u64, length), pipe)? {
+        match cached.splice_with_call(call, Extent::new(at as u64, length), pipe)? {
             Sent::Bytes(count) => at += count,
             Sent::End => break,
         }

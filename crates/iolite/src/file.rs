@@ -90,7 +90,7 @@ impl CachedFile {
             AccessMode::ReadWrite => sys::file::reopen_read_only(file.as_fd())?,
             AccessMode::None => return Err(Refusal::NotReadable),
         };
-        let cannot_be_truncated = sys::file::cannot_shrink(&file);
+        let cannot_be_truncated = sys::file::has_shrink_seal(&file);
         let inner = CachedFileState { id, file, cannot_be_truncated, view: RwLock::default() };
         let cached = Self { inner: Arc::new(inner) };
         cached.refresh_view()?;

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use crate::aggregate::AllocationPool;
-use crate::aggregate::owner::Creator;
+use crate::aggregate::owner::PoolOwner;
 use crate::aggregate::pipe::pipe;
 use crate::aggregate::server::GrantServer;
 use crate::indirect::{self, Backing, indirect};
@@ -108,7 +108,7 @@ type ReadCall<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
 
 /// Creates an indirect stream with one reader, in a space that can map the stream's memory.
 fn pointer_stream(policy: Policy) -> (indirect::Output, indirect::Input, GrantServer) {
-    let server = GrantServer::open(Creator::new(8)).unwrap();
+    let server = GrantServer::open(PoolOwner::new(8)).unwrap();
     let shape = pool::PoolConfig { segment: 4096, segments: 4 };
     let pool = AllocationPool::new(dbuf_id(2), shape, AccessList::private(identity())).unwrap();
     server.owner(|owner| owner.share(&pool)).unwrap();
@@ -219,7 +219,7 @@ fn aggregate_pipe_loses_no_sent_aggregate() {
         let shape = pool::PoolConfig { segment: 4096, segments: 4 };
         let mut pool =
             AllocationPool::new(dbuf_id(1), shape, AccessList::private(identity())).unwrap();
-        let mut creator = Creator::new(4);
+        let mut creator = PoolOwner::new(4);
         creator.share(&pool).unwrap();
         let server = GrantServer::open(creator).unwrap();
         let (mut sender, offer) = pipe(&server, dbuf_id(2), Credentials::from(identity())).unwrap();

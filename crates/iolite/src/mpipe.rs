@@ -63,7 +63,7 @@ pub const ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
 /// Also returns the number of blocks after which written blocks are published.
 pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     if !begins_with(&end, &MAGIC.to_ne_bytes())? {
-        return Err(PipeError::NoEnd);
+        return Err(PipeError::NotAPipeEnd);
     }
     let mut bytes = [0; size_of::<PipeShape>()];
     let (length, theirs) = descriptor::receive(end, &mut bytes)?;
@@ -71,9 +71,9 @@ pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
         return Err(PipeError::AlreadyOpened);
     }
     let shape = bytes.get(..length).and_then(|bytes| PipeShape::read_from_bytes(bytes).ok());
-    let config = shape.and_then(|shape| shape.config()).ok_or(PipeError::NoEnd)?;
+    let config = shape.and_then(|shape| shape.config()).ok_or(PipeError::NotAPipeEnd)?;
     if theirs.len() != config.ring.readers {
-        return Err(PipeError::NoEnd);
+        return Err(PipeError::NotAPipeEnd);
     }
     // Departed readers are detected by the writer.
     let (output, _) = stream::send_to(&config, theirs)?;
@@ -84,7 +84,7 @@ pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
 /// was closed without being opened.
 pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
     if !begins_with(&end, stream::OFFER)? {
-        return Err(PipeError::NoEnd);
+        return Err(PipeError::NotAPipeEnd);
     }
     match Offer::receive(end)? {
         Some(offer) => Ok(Some(offer.open()?)),
@@ -95,7 +95,7 @@ pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
 /// Returns true if the first message of an end begins with `magic`, or if the peer has closed its
 /// end. Blocks until there is a message, which stays in the socket.
 fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
-    if !descriptor::is_packet_socket(end) {
+    if !descriptor::is_seqpacket_socket(end) {
         return Ok(false);
     }
     let mut first = [0; 8];
@@ -164,7 +164,7 @@ pub enum PipeError {
     /// The descriptor is not the end that the call expects: the writing end, or a reading end, of a
     /// multiway pipe.
     #[error("this descriptor is not the expected end of a multiway pipe")]
-    NoEnd,
+    NotAPipeEnd,
     /// This end has already been opened, by this or another process.
     #[error("this end was already opened, here or in another process: an end can be opened once")]
     AlreadyOpened,

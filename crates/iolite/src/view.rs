@@ -34,7 +34,7 @@ use crate::file::CachedFile;
 use abi::ring::PAGE;
 use abi::{DbufId, Extent, RichPointer};
 use buffer::region::Region;
-use buffer::trust::Trusted;
+use buffer::trust::TrustProof;
 use buffer::{Fault, foreign};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -123,7 +123,7 @@ impl Space {
     /// Returns true if the space trusts this user, whose processes could write the memory of this
     /// process anyway (V3).
     pub(crate) fn trusts(&self, user: u32) -> bool {
-        self.0.is_trusting && Trusted::of(user).is_some()
+        self.0.is_trusting && TrustProof::of(user).is_some()
     }
 
     /// Returns a dbuf, or `None` if the dbuf is not mapped.
@@ -173,7 +173,7 @@ impl Space {
         }
         let mut at = 0;
         while let Some(owner) = known.owners.get_mut(at) {
-            match owner.request_within(dbuf, REPLY_TIMEOUT) {
+            match owner.request_with_timeout(dbuf, REPLY_TIMEOUT) {
                 Ok(grant) => {
                     let trusted = owner.owner().is_ok_and(|(user, _)| self.trusts(user));
                     return Ok((grant, trusted));

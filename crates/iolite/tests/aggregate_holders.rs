@@ -23,7 +23,7 @@ use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use streamline_iolite::aggregate::holders::{HeldCounts, PeerId};
-use streamline_iolite::aggregate::owner::{Creator, Grant, Owner as _, Window};
+use streamline_iolite::aggregate::owner::{Grant, Owner as _, PoolOwner, Window};
 use streamline_iolite::aggregate::server::{Client, GrantServer};
 use streamline_iolite::aggregate::{Aggregate, AllocationPool, FrozenData};
 use sys::doorbell::{Peer as PeerState, SocketDoorbell};
@@ -64,7 +64,7 @@ fn describe_block(pointer: RichPointer, bytes: &[u8]) -> String {
 // ---- here: the owner
 
 struct Fixture {
-    creator: Creator,
+    creator: PoolOwner,
     pool: AllocationPool,
     random: Random,
 }
@@ -80,7 +80,7 @@ impl Fixture {
         let [pool, secret] = [(SHARED_DBUF, 0o644), (SECRET_DBUF, 0o600)].map(|(number, mode)| {
             AllocationPool::new(dbuf_id(number), config, AccessList::new(0, 0, mode)).unwrap()
         });
-        let mut creator = Creator::new(LENT_SEGMENTS);
+        let mut creator = PoolOwner::new(LENT_SEGMENTS);
         creator.share(&pool).unwrap();
         creator.share(&secret).unwrap();
         Self { creator, pool, random: Random::replayable() }
@@ -261,7 +261,7 @@ fn q18_grant_server_notices_killed_client() {
     let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
     let access = AccessList::new(0, 0, 0o644);
     let mut pool = AllocationPool::new(dbuf_id(SHARED_DBUF), config, access).unwrap();
-    let server = GrantServer::open(Creator::new(LENT_SEGMENTS)).unwrap();
+    let server = GrantServer::open(PoolOwner::new(LENT_SEGMENTS)).unwrap();
     server.owner(|owner| owner.share(&pool)).unwrap();
     let before = memory_counts();
     for round in 0..10u8 {
@@ -372,7 +372,7 @@ fn own_memory(socket: &OwnedFd) {
     let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
     let access = AccessList::private(identity());
     let mut pool = AllocationPool::new(dbuf_id(SHARED_DBUF), config, access).unwrap();
-    let mut creator = Creator::new(SEGMENTS);
+    let mut creator = PoolOwner::new(SEGMENTS);
     creator.share(&pool).unwrap();
     let peer = creator.holders_mut().join(Credentials::new(0, 0));
     let grant = creator.grant(dbuf_id(SHARED_DBUF), peer).unwrap();

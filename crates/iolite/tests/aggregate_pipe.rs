@@ -14,7 +14,7 @@ use common::{
 };
 use std::io::stdin;
 use std::time::{Duration, Instant};
-use streamline_iolite::aggregate::owner::Creator;
+use streamline_iolite::aggregate::owner::PoolOwner;
 use streamline_iolite::aggregate::pipe::{PipeOffer, Receiver, SendError, Sender, pipe};
 use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{Aggregate, AllocationPool, GrantRefusal};
@@ -38,7 +38,7 @@ impl Fixture {
     fn new(mode: u32) -> Self {
         let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
         let pool = AllocationPool::new(dbuf_id(1), config, AccessList::new(0, 0, mode)).unwrap();
-        let mut creator = Creator::new(HELD_SEGMENTS_MAX);
+        let mut creator = PoolOwner::new(HELD_SEGMENTS_MAX);
         creator.share(&pool).unwrap();
         Self { pool, server: GrantServer::open(creator).unwrap() }
     }
@@ -194,8 +194,8 @@ fn run_other_process() {
     let mut receiver = PipeOffer::from_descriptors(receive(stdin()).1).unwrap().open().unwrap();
     match role.as_str() {
         "read" => read_and_report(&mut receiver),
-        "keep some" => hold_last(&mut receiver, 5),
-        "keep all" => hold_last(&mut receiver, usize::MAX),
+        "keep some" => hold_last_aggregates(&mut receiver, 5),
+        "keep all" => hold_last_aggregates(&mut receiver, usize::MAX),
         "lie" => release_falsely(&mut receiver),
         _ => panic!("no role {role}"),
     }
@@ -227,7 +227,7 @@ fn read_and_report(receiver: &mut Receiver) {
 }
 
 /// Receives aggregates and holds the last `most` of them until this process is killed.
-fn hold_last(receiver: &mut Receiver, most: usize) {
+fn hold_last_aggregates(receiver: &mut Receiver, most: usize) {
     let (mut kept, mut count) = (Vec::new(), 0);
     while let Some(received) = receiver.receive().unwrap() {
         let mut bytes = vec![0; received.len()];

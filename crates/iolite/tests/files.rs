@@ -18,7 +18,7 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::process::Stdio;
 use streamline_iolite::aggregate::GrantRefusal;
-use streamline_iolite::aggregate::owner::{Creator, Grant, Window};
+use streamline_iolite::aggregate::owner::{Grant, PoolOwner, Window};
 use streamline_iolite::aggregate::server::{Client, GrantServer, ResolveError};
 use streamline_iolite::file;
 use streamline_iolite::file::CachedFile;
@@ -58,7 +58,7 @@ fn start(role: &str) -> Option<(GrantServer, OtherProcess, [NamedFile; 2])> {
     need::require_root()?;
     let named = |kind, mode| NamedFile::new(&format!("{role}-{kind}"), mode);
     let files = [named("open", 0o644), named("closed", 0o600)];
-    let mut creator = Creator::new(4);
+    let mut creator = PoolOwner::new(4);
     for (number, named) in (1..).zip(&files) {
         creator.share_file(&CachedFile::open(dbuf_id(number), &named.0).unwrap()).unwrap();
     }
@@ -94,7 +94,7 @@ fn truncated_file_faults_readers_of_other_users() {
 }
 
 #[test]
-fn table_copies_from_files() {
+fn table_copies_bytes_of_cached_files() {
     let named = NamedFile::new("table", 0o600);
     let cached = CachedFile::open(dbuf_id(5), &named.0).unwrap();
     let mut table = Table::new();

@@ -20,7 +20,7 @@ use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
-use streamline_iolite::aggregate::owner::Creator;
+use streamline_iolite::aggregate::owner::PoolOwner;
 use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{AllocationPool, FrozenData};
 use streamline_iolite::file::{CachedFile, FileReader};
@@ -53,7 +53,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self { server: GrantServer::open(Creator::new(64)).unwrap() }
+        Self { server: GrantServer::open(PoolOwner::new(64)).unwrap() }
     }
 
     fn pool(&self, number: u32, segments: usize, access: AccessList) -> AllocationPool {
@@ -389,7 +389,7 @@ fn run_other_process() {
             let (count, fault) = read(&mut input);
             report_end(&format!("{count}"), fault, &input);
         }
-        "report each" => report_each(),
+        "report each" => report_each_block(),
         "own and write" => write_until_killed(),
         "pass on" => forward_until_killed(),
         "lie" => write_false_pointers(),
@@ -406,7 +406,7 @@ fn report_end(word: &str, fault: Option<Fault>, input: &Input) {
     ));
 }
 
-fn report_each() {
+fn report_each_block() {
     let mut input = receive_input(stdin(), &Space::new()).unwrap();
     let mut out = [0; 64];
     loop {
@@ -427,7 +427,7 @@ fn report_each() {
 }
 
 fn write_until_killed() {
-    let server = GrantServer::open(Creator::new(4)).unwrap();
+    let server = GrantServer::open(PoolOwner::new(4)).unwrap();
     let config_of = pool::PoolConfig { segment: SEGMENT_SIZE, segments: 2 };
     let mut pools = [OPEN_DBUF, LATER_DBUF].map(|number| {
         let all = AccessList::new(OVERFLOW_ID, OVERFLOW_ID, 0o644);
@@ -454,7 +454,7 @@ fn write_until_killed() {
 fn forward_until_killed() {
     let space = Space::new();
     let mut input = receive_input(stdin(), &space).unwrap();
-    let server = GrantServer::open(Creator::new(4)).unwrap();
+    let server = GrantServer::open(PoolOwner::new(4)).unwrap();
     let config_of = pool::PoolConfig { segment: SEGMENT_SIZE, segments: 2 };
     let own = AllocationPool::new(dbuf_id(20), config_of, AccessList::private(identity())).unwrap();
     server.owner(|owner| owner.share(&own)).unwrap();

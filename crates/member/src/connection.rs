@@ -181,7 +181,7 @@ impl Connection {
         while let Some(first) = self.unsent_messages.front_mut() {
             let rest = first.bytes.get(first.sent..).unwrap_or_default();
             let with: Vec<BorrowedFd<'_>> = first.descriptors.iter().map(AsFd::as_fd).collect();
-            match local_socket::send_now(&self.socket, rest, &with) {
+            match local_socket::send_nonblocking(&self.socket, rest, &with) {
                 Ok(None) => return Ok(()),
                 Ok(Some(sent)) => {
                     first.sent += sent;
@@ -238,7 +238,7 @@ mod tests {
     }
 
     fn send_bytes(to: &OwnedFd, bytes: &[u8]) {
-        assert_eq!(local_socket::send_now(to, bytes, &[]).unwrap(), Some(bytes.len()));
+        assert_eq!(local_socket::send_nonblocking(to, bytes, &[]).unwrap(), Some(bytes.len()));
     }
 
     fn expect_message(from: &mut Connection) -> String {

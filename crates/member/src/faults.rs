@@ -12,7 +12,7 @@ pub fn no_such_path(path: &str) -> Fault {
 
 /// Creates `WhichPath`: several paths that are visible to the caller have this name.
 #[must_use]
-pub fn which_path(path: &str, numbers: &[u32]) -> Fault {
+pub fn ambiguous_path(path: &str, numbers: &[u32]) -> Fault {
     Fault::new("io.streamline.WhichPath", &json!({ "path": path, "numbers": numbers }))
 }
 
@@ -55,7 +55,7 @@ pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
 
 /// Value of the parameter `by` of `NotInKernel` if the daemon was restarted during the call. The
 /// caller may repeat the call.
-pub const AGAIN_CAUSE: &str = "again";
+pub const RETRY_CAUSE: &str = "again";
 
 /// Name of the error made by [`not_in_kernel`].
 pub const NOT_IN_KERNEL: &str = "io.streamline.NotInKernel";
@@ -74,19 +74,19 @@ pub fn unchanged(why: &str) -> Fault {
 
 /// Value of the parameter `by` of `Unchanged` if the change itself is the cause, so that no path
 /// could apply it.
-pub const CHANGE_CAUSE: &str = "change";
+pub const WRONG_CHANGE_CAUSE: &str = "change";
 
 /// Creates `Unchanged` for a change that does not fit the request, or would make the request
 /// invalid.
 #[must_use]
 pub fn wrong_change(why: &str) -> Fault {
-    Fault::new("io.streamline.path.Unchanged", &json!({ "why": why, "by": CHANGE_CAUSE }))
+    Fault::new("io.streamline.path.Unchanged", &json!({ "why": why, "by": WRONG_CHANGE_CAUSE }))
 }
 
 /// Returns true if a fault was made by [`wrong_change`].
 #[must_use]
 pub fn is_wrong_change(fault: &Fault) -> bool {
-    fault.name == "io.streamline.path.Unchanged" && fault.text("by") == CHANGE_CAUSE
+    fault.name == "io.streamline.path.Unchanged" && fault.text("by") == WRONG_CHANGE_CAUSE
 }
 
 /// Name of the error made by [`outdated`].

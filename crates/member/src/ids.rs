@@ -2,7 +2,7 @@
 //! §5.3.1], FEATURES D3
 
 use crate::client::Client;
-use engine::ids::{IdRange, set_source};
+use engine::ids::{IdRange, set_id_source};
 use std::time::Duration;
 
 /// Timeout of the call to the daemon. Without a reply, ids are unique only within this process and
@@ -12,7 +12,7 @@ const IDS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Makes this process request its dbuf ids from the daemon, if a daemon is running when ids are
 /// needed. Must be called before the first dbuf is created. Repeated calls have no effect.
 pub fn use_daemon_ids() {
-    set_source(request_range);
+    set_id_source(request_range);
 }
 
 /// Requests a range of ids from the daemon. Returns `None` if there is no daemon, or if it refuses

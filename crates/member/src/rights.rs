@@ -15,7 +15,7 @@ pub struct Denial<'w> {
 }
 
 impl Denial<'_> {
-    fn user_text(self) -> String {
+    fn format_user(self) -> String {
         let number = || format!("user {}", self.uid);
         user_name(self.uid).map_or_else(number, |name| format!("`{name}`"))
     }
@@ -27,7 +27,7 @@ impl Denial<'_> {
         format!(
             "{} may not watch {space}{interface}: an observer sees the frames of all users there, \
              and root has not opened it ([[open]] in {})",
-            self.user_text(),
+            self.format_user(),
             self.file
         )
     }
@@ -40,24 +40,24 @@ impl Denial<'_> {
         format!(
             "{} may watch {space}{interface} but not take from it: taken frames do not reach their \
              receiver, and root has not granted it (`take = true` in [[open]] of {})",
-            self.user_text(),
+            self.format_user(),
             self.file
         )
     }
 
     /// Explains that the user is not a member of a group.
     #[must_use]
-    pub fn not_in_group(self, group: &str) -> String {
+    pub fn missing_membership_text(self, group: &str) -> String {
         format!(
             "{} is not in group {group}, and may not read the frames that its members share: \
              leave `--share=group:{group}` out, or start the path as a member (`sg {group}`)",
-            self.user_text()
+            self.format_user()
         )
     }
 
     /// Explains that no group has this name.
     #[must_use]
-    pub fn no_group(self, group: &str) -> String {
+    pub fn unknown_group_text(self, group: &str) -> String {
         format!("no group is called `{group}` in /etc/group: write the number (`id -g`)")
     }
 
@@ -67,7 +67,7 @@ impl Denial<'_> {
         format!(
             "{} may not run `{filter}` in the kernel: root has not opened it ([kernel] filters in \
              {})",
-            self.user_text(),
+            self.format_user(),
             self.file
         )
     }

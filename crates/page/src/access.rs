@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn host_is_a_name_of_this_machine() {
+    fn only_loopback_host_names_are_accepted() {
         for own in ["127.0.0.1:7575", "localhost", "localhost:1", "[::1]:80", "[::1]"] {
             assert!(is_own_host(Some(own)), "{own}");
         }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn origin_is_that_of_the_page() {
+    fn only_the_origin_of_the_page_is_accepted() {
         let host = Some("localhost:7575");
         assert!(is_own_origin(None, host));
         assert!(is_own_origin(Some("http://localhost:7575"), host));

@@ -82,7 +82,7 @@ fn wait(child: &mut Child) -> bool {
     let number = i32::try_from(child.id()).unwrap_or_default();
     let ended = sys::local_socket::open_process(number).is_ok_and(|process| {
         use std::os::fd::AsFd as _;
-        sys::poll::readable_within(&[process.as_fd()], Some(COMMAND_TIMEOUT)) == [true]
+        sys::poll::readable_despite_signals(&[process.as_fd()], Some(COMMAND_TIMEOUT)) == [true]
     });
     if !ended {
         // An error means that the process has exited in the meantime.

@@ -62,7 +62,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let given = Arguments::parse();
     // This call cannot fail, because the signal and its action are valid.
-    let _ = sys::children::keep_ended();
+    let _ = sys::children::keep_exited_children();
     match run(given) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

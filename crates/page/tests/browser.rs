@@ -42,7 +42,7 @@ fn node_modules(target: &Path) -> Option<PathBuf> {
 }
 
 #[test]
-fn rate_of_an_edge_is_what_enters_its_first_segment() {
+fn edge_rate_equals_the_input_of_its_first_segment() {
     let Some(node) = need::require_command("node") else { return };
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(node);
@@ -77,7 +77,7 @@ fn page_works_in_a_browser_at_two_widths_in_light_and_dark() {
 }
 
 #[test]
-fn picture_in_the_book_is_what_the_page_draws() {
+fn book_picture_equals_the_drawing_of_the_page() {
     let (Some(chromium), Some(node), Some(()), Some(())) = (
         need::require_command("chromium"),
         need::require_command("node"),

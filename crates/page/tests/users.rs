@@ -52,7 +52,7 @@ impl Host {
         command.arg(machine.path("daemon")).env("PATH", search_path(machine));
         change(&mut command);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let lines = lines_of(child.stderr.take().unwrap());
+        let lines = spawn_line_reader(child.stderr.take().unwrap());
         let host = Self { child, lines };
         host.wait_for("is at");
         host
@@ -89,7 +89,7 @@ fn send_signal(signal: &str, process: u32) {
     Command::new("kill").args([signal, &process.to_string()]).status().unwrap();
 }
 
-fn lines_of(stream: ChildStderr) -> Receiver<String> {
+fn spawn_line_reader(stream: ChildStderr) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
         BufReader::new(stream).lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
@@ -115,7 +115,7 @@ fn search_path(machine: &Machine) -> String {
 }
 
 /// Returns a command that runs a program as a user.
-fn command_of(machine: &Machine, uid: u32, program: &str) -> Command {
+fn user_command(machine: &Machine, uid: u32, program: &str) -> Command {
     let copies = page_program(machine);
     let state = machine.path(&format!("state-{uid}"));
     fs::create_dir_all(&state).unwrap();
@@ -128,7 +128,7 @@ fn command_of(machine: &Machine, uid: u32, program: &str) -> Command {
 
 /// Starts a path as a user, and returns its number.
 fn start_path(machine: &Machine, uid: u32, name: &str) -> u32 {
-    let mut command = command_of(machine, uid, "streamline");
+    let mut command = user_command(machine, uid, "streamline");
     let output = command.args(["start", name, "generate rate=500 | count"]).output().unwrap();
     let number = String::from_utf8_lossy(&output.stdout).trim().parse();
     number.unwrap_or_else(|_| panic!("{output:?}"))
@@ -136,7 +136,7 @@ fn start_path(machine: &Machine, uid: u32, name: &str) -> u32 {
 
 /// Returns the URL of the page that `streamline-page` prints for a user.
 fn fetch_url(machine: &Machine, uid: u32, words: &[&str]) -> String {
-    let mut command = command_of(machine, uid, "streamline-page");
+    let mut command = user_command(machine, uid, "streamline-page");
     let output = command.args(words).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
@@ -567,15 +567,15 @@ fn page_of_a_user_serves_this_user_only() {
     let Some(()) = need::require_root() else { return };
     let machine = Machine::new();
     let directory = machine.path(&format!("state-{ALICE}")).join("daemon");
-    let mut command = command_of(&machine, ALICE, "streamline-page");
+    let mut command = user_command(&machine, ALICE, "streamline-page");
     command.args(["--all-users", "--listen", "127.0.0.1:0", "--socket"]).arg(&directory);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let lines = lines_of(child.stderr.take().unwrap());
+    let lines = spawn_line_reader(child.stderr.take().unwrap());
     let host = Host { child, lines };
     let line = host.wait_for("is at");
     assert!(line.contains(&format!("the page of user {ALICE}")), "{line}");
     let fetch = |uid: u32| {
-        let mut command = command_of(&machine, uid, "streamline-page");
+        let mut command = user_command(&machine, uid, "streamline-page");
         command.arg("--renew").arg("--socket").arg(&directory).output().unwrap()
     };
     let url = fetch(ALICE);
@@ -604,13 +604,13 @@ fn page_of_a_user_serves_this_user_only() {
 
 /// Sends a call to the socket of a page as a user, and returns the reply.
 fn call_page_socket(directory: &Path, uid: u32, call: &str) -> Value {
-    let socket = connect_to_door(directory, uid);
-    local_socket::send_now(&socket, call.as_bytes(), &[]).unwrap();
+    let socket = connect_to_page_socket(directory, uid);
+    local_socket::send_nonblocking(&socket, call.as_bytes(), &[]).unwrap();
     read_reply(&socket)
 }
 
 /// Connects to the socket of a page as a user.
-fn connect_to_door(directory: &Path, uid: u32) -> OwnedFd {
+fn connect_to_page_socket(directory: &Path, uid: u32) -> OwnedFd {
     let path = directory.join("io.streamline.page");
     let connect = || local_socket::connect_to(&path, Framing::Packets, LIMIT);
     sys::process::act_as((uid, uid), connect).unwrap().unwrap()

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Returns libpcap's function of this name; `None` if libpcap is not loaded.
 macro_rules! libpcap {
     ($name:literal as $type:ty) => {
-        sys::next_function!($name as $type, in $crate::export::LIBRARIES)
+        sys::next_function!($name as $type, in $crate::export::LIBPCAP_NAMES)
     };
 }
 
@@ -44,7 +44,7 @@ pub mod setup;
 pub type Pcap = *mut c_void;
 
 /// File names of libpcap's shared library, in the order in which they are tried.
-const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
+const LIBPCAP_NAMES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 
 /// Returns the handle and its capture if this library reads the handle, else `None`.
 fn find_live_handle(p: Pcap) -> Option<(&'static Handle, Arc<LiveCapture>)> {
@@ -53,13 +53,13 @@ fn find_live_handle(p: Pcap) -> Option<(&'static Handle, Arc<LiveCapture>)> {
 }
 
 /// The type of functions that return an integer property of a handle.
-type GetInteger = unsafe extern "C" fn(Pcap) -> c_int;
+type PcapGetIntFn = unsafe extern "C" fn(Pcap) -> c_int;
 /// The type of functions that set an integer property of a handle.
-type SetInteger = unsafe extern "C" fn(Pcap, c_int) -> c_int;
+type PcapSetIntFn = unsafe extern "C" fn(Pcap, c_int) -> c_int;
 /// The type of functions that close a handle or end its current read.
-type EndHandle = unsafe extern "C" fn(Pcap);
+type PcapVoidFn = unsafe extern "C" fn(Pcap);
 /// The type of `pcap_stats`.
-type GetStats = unsafe extern "C" fn(Pcap, *mut Stat) -> c_int;
+type PcapStatsFn = unsafe extern "C" fn(Pcap, *mut Stat) -> c_int;
 
 /// Packet counters, laid out as `struct pcap_stat` in C.
 #[repr(C)]

@@ -23,13 +23,13 @@ const HARDWARE_ETHERNET: u16 = 1;
 const TAG_RANGE: std::ops::Range<usize> = 12..16;
 const TAG_TYPES: [u16; 2] = [vlan::CUSTOMER, vlan::SERVICE];
 /// Offset after the last byte that is read to find the tag and the type of the tagged frame.
-const TYPE_END: usize = 18;
+const TAG_SEARCH_END: usize = 18;
 /// Maximum length of an IPv4 header in bytes: the largest result of `ldx 4*([k]&0xf)`.
 const HEADER_MAX: usize = 60;
 
 /// The filter program that an expression needs for a live capture.
 #[derive(Clone, Debug)]
-pub(crate) enum LiveForm {
+pub(crate) enum LiveFilterProgram {
     /// The same program as for a capture file.
     Same,
     /// A program that differs from that for a capture file.
@@ -62,7 +62,7 @@ impl Filter {
     ) -> Option<Self> {
         let program = ClassicProgram::new(instructions).ok()?;
         let reach = reach(program.instructions()).map_or(FRAME_MAX, |reach| {
-            let with_tag = reach.saturating_add(TAG_RANGE.len()).max(TYPE_END);
+            let with_tag = reach.saturating_add(TAG_RANGE.len()).max(TAG_SEARCH_END);
             if expects_tags { reach } else { with_tag.min(FRAME_MAX) }
         });
         Some(Self { program, link, expects_tags, reach, interface_index })

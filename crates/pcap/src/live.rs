@@ -7,14 +7,14 @@ mod device;
 pub(crate) mod reading;
 
 use crate::any::{AllInterfaces, is_ethernet};
-use crate::filter::{Filter, LiveForm};
+use crate::filter::{Filter, LiveFilterProgram};
 use crate::handle::{Handle, lock};
 use crate::kernel_filter::{KernelFilter, kernel_capture_filter};
 use crate::report::{self, Totals};
 use crate::settings::Settings;
 use device::{CaptureDevice, capture_settings, interface_drops};
 use ebpf::classic::{Instruction, LinkType};
-use reading::{CHECK_INTERVAL, CaptureReader, TakeFrame, direction};
+use reading::{CHECK_INTERVAL, CaptureReader, FrameCallback, direction};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -27,7 +27,7 @@ use sys::poll::PollSet;
 use sys::timer::Timer;
 
 /// `MAXIMUM_SNAPLEN` of libpcap, in bytes.
-const SNAPSHOT_MAX: usize = 262_144;
+const SNAPSHOT_LENGTH_MAX: usize = 262_144;
 /// Name of the pseudo-device that captures on all interfaces.
 pub(crate) const ANY_DEVICE: &str = "any";
 /// The counters that `pcap_stats(3)` returns.
@@ -54,7 +54,7 @@ pub(crate) struct LiveCapture {
     filter: Mutex<Option<Arc<Filter>>>,
     /// The last program that libpcap has compiled, which is for capture files, and the
     /// corresponding program for live frames.
-    live_form: Mutex<(Vec<Instruction>, LiveForm)>,
+    live_form: Mutex<(Vec<Instruction>, LiveFilterProgram)>,
     kernel_filter: Mutex<KernelFilter>,
     /// The capture; `None` while a thread reads it, and after the handle was closed.
     reading: Mutex<Option<Box<CaptureReader>>>,
@@ -126,7 +126,11 @@ impl LiveCapture {
         Ok(Self {
             device: device.clone(),
             kind,
-            snapshot: if snapshot == 0 { SNAPSHOT_MAX } else { snapshot.min(SNAPSHOT_MAX) },
+            snapshot: if snapshot == 0 {
+                SNAPSHOT_LENGTH_MAX
+            } else {
+                snapshot.min(SNAPSHOT_LENGTH_MAX)
+            },
             has_nanoseconds: settings.has_nanoseconds,
             // As with libpcap on Linux: otherwise the timeout delays frames, but ends no read.
             timeout: (settings.is_immediate && timeout_ms > 0)
@@ -135,7 +139,7 @@ impl LiveCapture {
             datalink: AtomicI32::new(kind.datalinks()[0]),
             direction: AtomicI32::new(direction::BOTH),
             filter: Mutex::new(None),
-            live_form: Mutex::new((Vec::new(), LiveForm::Same)),
+            live_form: Mutex::new((Vec::new(), LiveFilterProgram::Same)),
             kernel_filter: Mutex::default(),
             reading: Mutex::new(Some(Box::new(reading))),
             wake: EventFd::new().map_err(text)?,
@@ -184,21 +188,21 @@ impl LiveCapture {
 
     /// Records the program for live frames that corresponds to a program that libpcap has compiled
     /// for capture files.
-    pub(crate) fn note_live_form(&self, compiled: &[Instruction], form: LiveForm) {
+    pub(crate) fn record_live_program(&self, compiled: &[Instruction], form: LiveFilterProgram) {
         *lock(&self.live_form) = (compiled.to_vec(), form);
     }
 
     /// Returns the filter of these instructions for the current link type; `None` if they are not a
     /// valid program.
-    fn filter_of(&self, instructions: Vec<Instruction>) -> Option<Filter> {
+    fn build_filter(&self, instructions: Vec<Instruction>) -> Option<Filter> {
         let index = match self.kind {
             CaptureDevice::Interface { index, .. } => index,
             CaptureDevice::All => 0,
         };
         let (compiled, form) = lock(&self.live_form).clone();
         let (program, expects_tags) = match form {
-            LiveForm::Other(live) if compiled == instructions => (live, false),
-            LiveForm::Unknown if compiled == instructions => (instructions, true),
+            LiveFilterProgram::Other(live) if compiled == instructions => (live, false),
+            LiveFilterProgram::Unknown if compiled == instructions => (instructions, true),
             _ => (instructions, false),
         };
         let link = LinkType(self.datalink().cast_unsigned());
@@ -207,7 +211,7 @@ impl LiveCapture {
 
     /// Loads a filter that the program has compiled and may set later.
     pub(crate) fn prepare_filter(&self, instructions: Vec<Instruction>) {
-        let filter = self.filter_of(instructions);
+        let filter = self.build_filter(instructions);
         if let (Some(filter), Some(reading)) = (filter, lock(&self.reading).as_ref()) {
             let wanted = kernel_capture_filter(&filter, self.snapshot);
             lock(&self.kernel_filter).prepare(&reading.capture, wanted);
@@ -217,7 +221,7 @@ impl LiveCapture {
     /// Replaces the filter. Fails with the reason if the instructions are not a valid program, or
     /// if an earlier filter remains in the kernel.
     pub(crate) fn set_filter(&self, instructions: Vec<Instruction>) -> Result<(), String> {
-        let Some(filter) = self.filter_of(instructions) else {
+        let Some(filter) = self.build_filter(instructions) else {
             return Err("BPF program is not valid".to_owned());
         };
         let wanted = kernel_capture_filter(&filter, self.snapshot);
@@ -266,7 +270,7 @@ impl LiveCapture {
     /// Reads frames that are available, at most `count` (all if `count` is 0 or less), and waits
     /// for the first as long as the settings of the handle permit. Returns the number of frames, 0
     /// after a timeout, or a negative [`status`](crate::handle::status).
-    pub(crate) fn dispatch(&self, handle: &Handle, count: i32, take: TakeFrame<'_>) -> i32 {
+    pub(crate) fn dispatch(&self, handle: &Handle, count: i32, take: FrameCallback<'_>) -> i32 {
         let Some(mut reading) = lock(&self.reading).take() else {
             return handle
                 .set_error("the handle is being read already, by its callback or a thread");

@@ -25,7 +25,7 @@ pub(crate) struct Totals {
 }
 
 /// Returns true if the user leaves all handles to libpcap (`off`).
-pub(crate) fn is_off() -> bool {
+pub(crate) fn is_left_to_libpcap() -> bool {
     has_word("off")
 }
 

@@ -62,7 +62,7 @@ pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefixe
     };
     check_head(&whole.first)?;
     let (graph, _) = check(&request, registry);
-    let ends = ends::find_ends(whole, &graph, registry)?;
+    let ends = ends::find_prefix_ends(whole, &graph, registry)?;
     let options = request.options.iter().filter(|option| option.key.text != PREFIX_OPTION);
     let options: Vec<_> = options.cloned().collect();
     let mut cuts = SharedPrefixes { cuts: Vec::new(), start: 0 };

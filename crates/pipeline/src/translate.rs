@@ -12,7 +12,7 @@ use filter::general::bpf::parses_as_expression;
 use filter::{Classes, Description, FilterKind};
 
 use self::options::{is_option, translate_options};
-use crate::check::read_as_written;
+use crate::check::read_untranslated;
 use crate::language::{Diagnostic, Span, write_quoted};
 use crate::registry::Registry;
 
@@ -147,7 +147,7 @@ fn translate_stages(
     registry: &dyn Registry,
     rounds: usize,
 ) -> Option<Translation> {
-    let (_, mistakes) = read_as_written(&translation.line, registry);
+    let (_, mistakes) = read_untranslated(&translation.line, registry);
     if !mistakes.iter().any(Diagnostic::is_error) {
         return Some(translation);
     }

@@ -118,7 +118,7 @@ fn o2_no_edge_leads_back_to_an_earlier_space_or_into_the_kernel() {
 /// If the same thread wrote a process's input and read its output, it could deadlock while it waits
 /// for the output instead of writing the input.
 #[test]
-fn j5_thread_that_feeds_a_process_precedes_the_one_that_reads_it() {
+fn j5_thread_feeding_a_process_precedes_its_reader() {
     for line in [
         "rx eth0 | exec 'cat' | print",
         "rx eth0 | tcp untrusted=yes | http | print",

@@ -6,7 +6,7 @@ mod common;
 use common::{Random, read_cases, request_text, trees, writer};
 use pipeline::language::fuzz::check_language;
 use pipeline::language::limits::{
-    CLASSES_MAX, DEPTH_MAX, FILTERS_MAX, MARKS_MAX, MISTAKES_MAX, TEXT_MAX,
+    CLASSES_MAX, DEPTH_MAX, DIAGNOSTICS_MAX, FILTERS_MAX, MARKS_MAX, TEXT_MAX,
 };
 use pipeline::language::parse;
 
@@ -206,5 +206,5 @@ fn text_over_each_limit_fails_with_its_own_message() {
     assert_eq!(mistake_start(&long(TEXT_MAX + 1), "65537 bytes"), TEXT_MAX);
 
     let (_, mistakes) = parse(&"a | | ".repeat(300));
-    assert_eq!(mistakes.len(), MISTAKES_MAX + 1);
+    assert_eq!(mistakes.len(), DIAGNOSTICS_MAX + 1);
 }

@@ -9,9 +9,9 @@ use sys::eventfd::EventFd;
 
 /// A thread that follows the events of the daemon. Dropping this value ends the thread.
 #[derive(Debug)]
-pub struct Follower(Arc<EventFd>);
+pub struct EventFollower(Arc<EventFd>);
 
-impl Drop for Follower {
+impl Drop for EventFollower {
     fn drop(&mut self) {
         self.0.notify();
     }
@@ -19,7 +19,7 @@ impl Drop for Follower {
 
 /// Starts to follow the events that the daemon reports over this connection. Returns a pipe that
 /// carries a line for each running path, and then a line for each event.
-pub fn follow(client: Client) -> Result<(OwnedFd, Follower), ClientError> {
+pub fn follow(client: Client) -> Result<(OwnedFd, EventFollower), ClientError> {
     client.watch_paths()?;
     let (reader, writer) = sys::descriptor::pipe()?;
     let stop = Arc::new(EventFd::new()?);
@@ -30,14 +30,14 @@ pub fn follow(client: Client) -> Result<(OwnedFd, Follower), ClientError> {
         let errno = error.raw_os_error().unwrap_or(0);
         ClientError::System(sys::Error::new("clone", "a thread", errno))
     })?;
-    Ok((reader, Follower(stop)))
+    Ok((reader, EventFollower(stop)))
 }
 
 /// Writes a line for each event until `stop` is notified, the daemon exits or the reader closes the
 /// pipe.
 fn write_events(client: &Client, mut output: File, stop: &EventFd) {
     loop {
-        let ready = sys::poll::readable_within(&[stop.as_fd(), client.as_fd()], None);
+        let ready = sys::poll::readable_despite_signals(&[stop.as_fd(), client.as_fd()], None);
         if ready.first() == Some(&true) {
             return;
         }

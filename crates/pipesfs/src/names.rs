@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn b1_names_cannot_leave_hide_or_imitate_a_number() {
+    fn b1_names_cannot_escape_hide_or_look_numbered() {
         for (text, name) in [
             ("out/", "out%2F"),
             ("..", "%2E."),
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn b1_every_text_survives_as_one_harmless_name(text in any::<String>()) {
+        fn b1_every_text_round_trips_as_one_safe_name(text in any::<String>()) {
             let name = escape(&text);
             prop_assert!(!name.contains(['/', '\0', '\n', '#']));
             prop_assert!(!name.starts_with('.'));

@@ -193,7 +193,7 @@ impl Snapshots {
     /// Updates one path from the reply to an edit that was planned from the snapshot `planned`. If
     /// the reply does not determine all nodes, or if the path was queried in the meantime, queries
     /// the path instead.
-    pub fn update_from(
+    pub fn update_from_reply(
         &self,
         planned: &Snapshot,
         number: u32,
@@ -329,7 +329,7 @@ impl Snapshots {
         if !connected.is_empty() {
             // Waits for the interval between the samples, or until a path ends.
             let processes: Vec<_> = connected.iter().map(|(_, to)| to.process()).collect();
-            sys::poll::readable_within(&processes, Some(SAMPLE_INTERVAL));
+            sys::poll::readable_despite_signals(&processes, Some(SAMPLE_INTERVAL));
         }
         for (((number, _), first), second) in connected.iter().zip(first).zip(count()) {
             if let (Some(first), Some(second)) = (first, second) {

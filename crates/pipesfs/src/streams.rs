@@ -12,7 +12,7 @@ pub use moves::Continuation;
 pub use taps::TapConnection;
 
 use crate::entries::StreamForm;
-use crate::events::Follower;
+use crate::events::EventFollower;
 use crate::failures::Failures;
 use crate::protocol::{REPLY_HEADER_LENGTH, Reply, errno};
 use crate::totals::Totals;
@@ -93,7 +93,7 @@ pub enum StreamOrigin {
     /// The connection of a tap.
     Path(Arc<TapConnection>),
     /// The events of the daemon.
-    Events(Follower),
+    Events(EventFollower),
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -46,9 +46,9 @@ const TOTALS_KEPT_MAX: usize = 1024;
 
 /// The byte and block counters of all directories.
 #[derive(Debug, Default)]
-pub struct TotalsByPlace(Mutex<HashMap<DirectoryId, Arc<Totals>>>);
+pub struct TotalsByDirectory(Mutex<HashMap<DirectoryId, Arc<Totals>>>);
 
-impl TotalsByPlace {
+impl TotalsByDirectory {
     /// Returns the counters of a directory of `tree`, which start at 0 if the directory has none.
     pub fn at(&self, place: &DirectoryId, tree: &Tree) -> Arc<Totals> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -57,7 +57,7 @@ impl StreamInput {
                     }
                     if ring.take(length) {
                         // A failed notification is ignored: the path has exited.
-                        let _ = sys::local_socket::send_now(&self.pipe, &[0], &[]);
+                        let _ = sys::local_socket::send_nonblocking(&self.pipe, &[0], &[]);
                     }
                     StreamRead::Sent(length)
                 }
@@ -72,7 +72,7 @@ impl StreamInput {
     /// block.
     pub fn is_readable_or_ended(&mut self) -> (bool, bool) {
         let pipe = [self.pipe.as_fd()];
-        let (readable, gone) = sys::poll::readable_or_gone(&pipe, &pipe, Some(Duration::ZERO));
+        let (readable, gone) = sys::poll::readable_or_hung_up(&pipe, &pipe, Some(Duration::ZERO));
         let (readable, gone) = (readable == [true], gone == [true]);
         match &mut self.ring {
             None => (readable, gone),

@@ -130,7 +130,7 @@ impl Control {
     /// Notifies the event that [`Self::notify_after_input`] set. Called after each pass with input;
     /// costs one load if no event is set.
     #[inline]
-    pub(crate) fn note_input(&self) {
+    pub(crate) fn notify_input_event(&self) {
         if self.awaits_input.load(Ordering::Relaxed) {
             self.report_input();
         }

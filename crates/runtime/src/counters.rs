@@ -153,7 +153,7 @@ impl SpaceCounters {
         retired: &RetiredCounters,
         failed: bool,
     ) -> Self {
-        let operands: HashSet<usize> = nodes.iter().flat_map(operand_numbers).collect();
+        let operands: HashSet<usize> = nodes.iter().flat_map(operand_node_indices).collect();
         let counted = nodes.iter().enumerate().map(|(number, node)| {
             let program = node.process();
             let source = match &node.operator {
@@ -298,7 +298,7 @@ fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
 }
 
 /// Returns the node indices of the operands of a section node; empty for other nodes.
-fn operand_numbers(node: &Node) -> Vec<usize> {
+fn operand_node_indices(node: &Node) -> Vec<usize> {
     match &node.operator {
         Operator::OperandSection(section) => section.operands(),
         _ => Vec::new(),

@@ -78,14 +78,14 @@ pub struct Latency {
     pub breaches: u64,
     /// End-to-end latency of each sink, measured from the sources.
     #[serde(rename = "ways")]
-    pub sinks: Vec<PlaceLatency>,
+    pub sinks: Vec<GaugeLatency>,
     /// Waiting times at each ring and source that has a gauge.
-    pub waits: Vec<PlaceLatency>,
+    pub waits: Vec<GaugeLatency>,
 }
 
 /// The measurements of one gauge.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct PlaceLatency {
+pub struct GaugeLatency {
     /// Name of the sink or source; for a ring, the names of the nodes at both ends of its edge.
     pub name: String,
     /// Share of the bound assigned to the gauge, in nanoseconds.
@@ -286,9 +286,9 @@ impl Gauge {
         self.recent_ns.fetch_max(worst_ns, Ordering::Relaxed);
     }
 
-    fn measurement(&self, now: u64) -> PlaceLatency {
+    fn measurement(&self, now: u64) -> GaugeLatency {
         let waits = self.waiting_ns(now);
-        PlaceLatency {
+        GaugeLatency {
             name: self.name.clone(),
             share_ns: self.share_ns,
             measured: self.measured.load(Ordering::Relaxed),
@@ -299,14 +299,14 @@ impl Gauge {
 }
 
 /// Adds a measurement to the entry with the same name, or appends it as a new entry.
-fn merge_measurement(all: &mut Vec<PlaceLatency>, new: PlaceLatency) {
+fn merge_measurement(all: &mut Vec<GaugeLatency>, new: GaugeLatency) {
     match all.iter_mut().find(|known| known.name == new.name) {
         Some(known) => known.add(&new),
         None => all.push(new),
     }
 }
 
-impl PlaceLatency {
+impl GaugeLatency {
     fn add(&mut self, other: &Self) {
         self.share_ns = other.share_ns;
         self.measured += other.measured;
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(breach.worst_wait, Some(("a → b".to_owned(), 12 * MS, 4 * MS)));
         assert_eq!(budget.take_breach(0), None, "it has been told");
         let latency = budget.measurements(0).expect("there is a bound");
-        let line = |name: &str, share_ns, measured, exceeded, worst_ns| PlaceLatency {
+        let line = |name: &str, share_ns, measured, exceeded, worst_ns| GaugeLatency {
             name: name.to_owned(),
             share_ns,
             measured,

@@ -6,7 +6,7 @@
 //! because filters may trim views (docs/book/decisions/0004-ledger-bytes.md). The ledger stores no
 //! derived counts.
 
-use buffer::signal::moderate::WakeupCounts;
+use buffer::signal::wakeup_moderation::WakeupCounts;
 pub use endpoint::{ReaderRing, RetainedFrames};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -167,7 +167,7 @@ pub struct Edge {
     pub dropped: Vec<(DropReason, Amount)>,
     /// Known positions of dropped blocks, by reason. The position of a block is the number of
     /// blocks put on the edge before it; on kernel edges each CPU counts its own blocks.
-    #[serde(deserialize_with = "endpoint::interned_keys")]
+    #[serde(deserialize_with = "endpoint::deserialize_interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
     /// Amount still in the ring.
     pub resident: Amount,
@@ -364,11 +364,11 @@ impl NodeEntry {
         (self.input(BLOCKS), self.accounted(BLOCKS))
     }
 
-    fn input(&self, of: AmountField) -> u64 {
+    fn input(&self, of: AmountGetter) -> u64 {
         of(&self.taken) + of(&self.made)
     }
 
-    fn accounted(&self, of: AmountField) -> u64 {
+    fn accounted(&self, of: AmountGetter) -> u64 {
         let dropped: u64 = self.dropped.iter().map(|(_, amount)| of(amount)).sum();
         let rest = [&self.passed, &self.unselected, &self.consumed, &self.held];
         dropped + rest.into_iter().map(of).sum::<u64>()
@@ -386,9 +386,9 @@ fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
 }
 
 /// A function that extracts either the blocks or the bytes from an amount.
-type AmountField = fn(&Amount) -> u64;
-const BLOCKS: AmountField = |amount| amount.blocks;
-const BYTES: AmountField = |amount| amount.bytes;
+type AmountGetter = fn(&Amount) -> u64;
+const BLOCKS: AmountGetter = |amount| amount.blocks;
+const BYTES: AmountGetter = |amount| amount.bytes;
 
 impl Ledger {
     /// Appends the entries of the ledger of another path.

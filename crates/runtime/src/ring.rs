@@ -4,7 +4,7 @@
 //! them (`buffer::crossing`). Within a space, an arc is a function call and needs no notification.
 //! Between spaces, the writer notifies the reader once per batch: after T_b blocks, before the
 //! writer sleeps, or, if the writer is busy with other work, from a timer after T_t
-//! (`buffer::signal::moderate`). Each call to `Export::put` publishes its blocks at once, so only a
+//! (`buffer::signal::wakeup_moderation`). Each call to `Export::put` publishes its blocks at once, so only a
 //! sleeping reader needs a notification. [Th §5.2.2]
 
 use crate::failure::RingFailure;
@@ -19,7 +19,7 @@ use buffer::crossing::{
 use buffer::ibuf::PushResult;
 use buffer::scale::Scaling;
 use buffer::signal::Doorbell;
-use buffer::signal::moderate::{Moderator, Threshold, Timer, WakeupCounts};
+use buffer::signal::wakeup_moderation::{Moderator, Threshold, Timer, WakeupCounts};
 use buffer::{Fault, WriterCounts};
 use filter::{Amount, Batch};
 use std::sync::Arc;

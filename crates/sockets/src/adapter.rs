@@ -27,7 +27,7 @@ pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<Ri
         Ok(preload::ForkSide::Child) => {
             let mut keep = input.descriptors();
             keep.extend([old, to.as_raw_fd()]);
-            preload::close_others(&mut keep);
+            preload::close_descriptors_except(&mut keep);
             copy_stream(input, old, &to);
             preload::exit(0);
         }

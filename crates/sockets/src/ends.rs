@@ -183,7 +183,7 @@ impl SharedEdge {
     /// Shuts down the rendezvous socket permanently.
     pub(crate) fn shut_down_rendezvous(&self) {
         if is_open(&self.edge) {
-            preload::shut_down(self.edge.socket);
+            preload::close_rendezvous(self.edge.socket);
         }
     }
 

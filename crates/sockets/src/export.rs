@@ -17,7 +17,7 @@ use crate::writing::Bytes;
 use std::ffi::{c_int, c_void};
 use sys::preload;
 use sys::preload::interpose::{
-    IoVec, at_fork, catch_panic, missing_function, preserving_errno, run_guarded,
+    IoVec, at_fork, catch_panic, missing_function, run_guarded, with_preserved_errno,
 };
 use sys::{next_function, run_at_start};
 
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize
             lazy::restore(to.addr(), count);
             real_read(fd, to, count)
         };
-        return catch_panic(plain, || read_from(shared_edge, fd, to, count));
+        return catch_panic(plain, || read_from_edge(shared_edge, fd, to, count));
     }
     if let Some(count) = run_guarded(|| lazy::read(fd, to.addr(), count)) {
         return isize::try_from(count).unwrap_or(isize::MAX);
@@ -93,14 +93,14 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize
     count
 }
 
-fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize) -> isize {
+fn read_from_edge(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize) -> isize {
     let plain = || {
         lazy::restore(to.addr(), count);
         real_read(fd, to, count)
     };
     let Some(mut locked) = shared_edge.lock_for_call() else { return plain() };
     let EdgeState::Reading(reading) = &mut *locked.state else { return plain() };
-    let lent = preserving_errno(|| reading.lend(&shared_edge.edge, to.addr(), count));
+    let lent = with_preserved_errno(|| reading.lend(&shared_edge.edge, to.addr(), count));
     if let Some(length) = lent {
         return isize::try_from(length).unwrap_or(isize::MAX);
     }
@@ -121,7 +121,7 @@ fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize)
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> isize {
     let range = run_guarded(|| lazy::range(from.addr(), count));
     let plain = || match &range {
-        Some(range) => write_range(range, fd),
+        Some(range) => write_file_range(range, fd),
         None => {
             lazy::restore(from.addr(), count);
             real_write(fd, from, count)
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
         let written =
             restore_errno_on_success(|| writing.write(&shared_edge.edge, fd, &bytes, plain));
         if let (Some(range), false) = (&range, writing.may_pass_pointers()) {
-            preserving_errno(|| lazy::end_lazy_reads(range));
+            with_preserved_errno(|| lazy::end_lazy_reads(range));
         }
         written
     })
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
 
 /// Writes the file range that a lazily read buffer represents; returns the number of bytes, or -1
 /// with `errno` set.
-fn write_range(range: &lazy::FileRange, fd: c_int) -> isize {
+fn write_file_range(range: &lazy::FileRange, fd: c_int) -> isize {
     let errno = preload::errno();
     match lazy::write(range, fd) {
         Ok(count) => {

@@ -80,7 +80,7 @@ pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
 
 /// Keeps a file with a lent range open, and returns its descriptor. Returns `None` if the list of
 /// files is in use.
-pub(crate) fn keep_open(file: &CachedFile) -> Option<usize> {
+pub(crate) fn keep_file_open(file: &CachedFile) -> Option<usize> {
     let number = file.descriptor().as_raw_fd();
     let mut lent = LENT_FILES.try_lock().ok()?;
     if !lent.iter().any(|known| known.descriptor().as_raw_fd() == number) {

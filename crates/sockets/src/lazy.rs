@@ -83,7 +83,7 @@ impl Source {
     /// brings the kernel's file position up to date.
     fn stop(&mut self) {
         sync_source_position(self);
-        window::restore_all();
+        window::restore_all_windows();
         self.is_stopped.store(true, Ordering::Release);
     }
 }
@@ -127,7 +127,7 @@ fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
 }
 
 /// Records that the program opened a file, if lazy reads are enabled and the file is large enough.
-pub(crate) fn record_open(number: i32) {
+pub(crate) fn record_opened_file(number: i32) {
     if !ENABLED.load(Ordering::Relaxed) {
         return;
     }
@@ -203,7 +203,7 @@ pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
     if call_result.is_some() {
         return call_result;
     }
-    window::restore_range(to, count);
+    window::restore_windows_in_range(to, count);
     if let Some(at) = found
         && sources.get(at).is_some_and(|source| source.misses >= MISALIGNED_READS_MAX)
     {
@@ -264,7 +264,7 @@ pub(crate) fn lend_from_edge(range: &FileRange, to: usize, count: usize) -> Opti
         return None;
     }
     let length = count.min(range.len) / PAGE * PAGE;
-    let number = (length > 0).then(|| forward::keep_open(&range.file))??;
+    let number = (length > 0).then(|| forward::keep_file_open(&range.file))??;
     window::create_window(to, length, number, range.at).then_some(length)
 }
 
@@ -278,7 +278,7 @@ pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
         let piece = (range.len - done).min(WRITE_BYTES_MAX);
         let length = u32::try_from(piece).unwrap_or(0);
         let place = Extent::new(range.at + done as u64, length);
-        match range.file.splice_by(SpliceCall::Write, place, fd) {
+        match range.file.splice_with_call(SpliceCall::Write, place, fd) {
             Ok(Sent::Bytes(count)) => {
                 done += count;
                 if count < piece {
@@ -308,7 +308,7 @@ pub(crate) fn sync_position(number: i32) {
 /// contents.
 pub(crate) fn restore(from: usize, count: usize) {
     if ENABLED.load(Ordering::Relaxed) {
-        window::restore_range(from, count);
+        window::restore_windows_in_range(from, count);
     }
 }
 
@@ -317,7 +317,7 @@ pub(crate) fn stop() {
     if !ENABLED.load(Ordering::Relaxed) {
         return;
     }
-    window::restore_all();
+    window::restore_all_windows();
     let Ok(mut sources) = SOURCES.try_lock() else { return };
     sources.iter_mut().for_each(Source::stop);
     sources.clear();

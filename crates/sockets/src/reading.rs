@@ -143,7 +143,7 @@ impl Reading {
 
     fn request_ring(&mut self, edge: &Edge) {
         let connected = rendezvous::is_open(edge);
-        *self = match connected.then(|| preload::send_byte(edge.socket)) {
+        *self = match connected.then(|| preload::send_rendezvous_byte(edge.socket)) {
             Some(Peer::Here) => Self::Requested,
             _ => Self::Plain,
         };

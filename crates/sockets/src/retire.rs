@@ -39,7 +39,7 @@ pub(crate) fn edge(shared_edge: &'static SharedEdge, why: RetireReason) {
     let Some(mut locked) = shared_edge.try_lock_for_call() else { return };
     // Another thread may hold a lock that the adapter would need; and a program that reads in
     // several threads and forks still has a reader.
-    if why == RetireReason::Fork && locked.has_ring_to_read() && preload::has_threads() {
+    if why == RetireReason::Fork && locked.has_ring_to_read() && preload::has_several_threads() {
         return;
     }
     become_pipe(shared_edge, &mut locked);

@@ -213,7 +213,7 @@ fn offer_ring(edge: &Edge) -> Option<Output> {
     let is_fixed = IS_RESTRICTED.load(Ordering::Relaxed);
     let config = if is_fixed { config } else { config.self_sizing_in_place() };
     let (output, offers) = stream(&config).ok()?;
-    counts::set(edge, EdgeCount::RingMost, config.extent.max(output.capacity()) as u64);
+    counts::set(edge, EdgeCount::RingSizeMax, config.extent.max(output.capacity()) as u64);
     store_ring_size(edge, &output);
     let socket = preload::borrow(edge.socket)?;
     let offer = offers.first()?;
@@ -281,7 +281,7 @@ fn wait_for_room(output: &mut Output, number: i32, length: usize) -> Result<Opti
     while !output.is_ready(length)? {
         if yields > 0 {
             yields -= 1;
-            output.record_full();
+            output.record_full_ring();
             output.flush();
             std::thread::yield_now();
             continue;

@@ -6,7 +6,7 @@ use crate::prepared::{Prepared, unplaceable_error};
 use crate::ready::Ready;
 use crate::{record, workers};
 use engine::build::{self, BuildError, BuiltPath, PathOptions, Settings};
-use engine::path::Adapt;
+use engine::path::AdaptSettings;
 use engine::record::RecordMode;
 
 impl Prepared {
@@ -18,8 +18,10 @@ impl Prepared {
         }
         let recording = record::create_recording(&self, options)?;
         let record_mode = recording.clone().map_or_else(RecordMode::default, RecordMode::Record);
-        let adapt =
-            recording.is_none().then(|| Adapt::permitted_by(&self.plan, &self.machine)).flatten();
+        let adapt = recording
+            .is_none()
+            .then(|| AdaptSettings::permitted_by(&self.plan, &self.machine))
+            .flatten();
         let extras =
             PathOptions { record_mode, history: options.history, adapt, ..PathOptions::default() };
         let mut ready = self.build_with(options, extras)?;

@@ -208,7 +208,7 @@ impl Capture {
                 None => 0,
             };
             let reserved = reader.reserved_position(exported.cpu);
-            reader.pass_frame(&exported);
+            reader.advance_past_frame(&exported);
             if !reader.is_intact(&exported, reserved) {
                 reader.count_passed_as_lost(&exported);
             } else if needed.is_some() {
@@ -248,7 +248,8 @@ impl Capture {
     /// frame after that time causes a notification.
     #[must_use]
     pub fn silence_left(&self) -> Duration {
-        let notified = self.directions.iter().map(|direction| direction.reader.notified_at()).max();
+        let notified =
+            self.directions.iter().map(|direction| direction.reader.last_notification_time()).max();
         let due = notified.unwrap_or(0).saturating_add(self.wait_ns);
         Duration::from_nanos(due.saturating_sub(sys::clock::monotonic()))
     }

@@ -8,7 +8,7 @@
 
 use crate::notice::Notices;
 use engine::build::BuildError;
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::kernel::{Host, KernelAttachment, KernelRequest};
 use engine::{doctor, machine};
 use member::client::ClientError;
@@ -21,7 +21,7 @@ use pipeline::plan::{Machine, Plan, Unplaceable};
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     daemon: Option<DaemonHost>,
-    own: Points,
+    own: AttachPoints,
     /// True if this process may load kernel programs.
     privileged: bool,
 }
@@ -55,7 +55,7 @@ impl Hosts {
         if !privileged && doctor::probe_packet_ring().is_err() {
             pin_to_kernel(graph);
         }
-        (Self { daemon: Some(daemon), own: Points::default(), privileged }, machine)
+        (Self { daemon: Some(daemon), own: AttachPoints::default(), privileged }, machine)
     }
 }
 

@@ -69,7 +69,7 @@ pub use prepared::{Prepared, read_graph};
 pub use ready::{Finished, Ready, Results};
 pub use report::Report;
 pub use running::Running;
-pub use serve::{Served, serve_if_asked};
+pub use serve::{CompletedTask, serve_if_asked};
 pub use workers::run::WorkerRun;
 
 pub use endpoint::named;

@@ -91,7 +91,7 @@ impl NeighborFindings {
         for one in &self.neighbors {
             table.add_row([
                 one.interface.clone().unwrap_or_else(|| "all".to_owned()),
-                one.kind_text(),
+                one.format_kind(),
                 one.name_and_id(),
                 one.format_holders(self.hidden),
             ]);
@@ -137,7 +137,7 @@ impl NeighborFinding {
 
     /// Returns the kind, the direction and the property that depends on the kind, such as `TCX
     /// received, link 7`.
-    fn kind_text(&self) -> String {
+    fn format_kind(&self) -> String {
         let side = self.side.map_or_else(String::new, |side| format!(" {side}"));
         let how = if self.how.is_empty() { String::new() } else { format!(", {}", self.how) };
         format!("{}{side}{how}", kind_title(self.kind))

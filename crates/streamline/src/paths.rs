@@ -185,7 +185,7 @@ pub fn manual_names() -> Vec<&'static str> {
 
 /// Returns true if a filter, source or sink has this name.
 #[must_use]
-pub fn is_manual_name(name: &str) -> bool {
+pub fn has_manual(name: &str) -> bool {
     MachineRegistry::descriptions().any(|entry| entry.name == name)
 }
 
@@ -286,7 +286,7 @@ pub const NODE_CHANGED: &str = "its node was changed: start it again";
 /// owners and their effect on a request, as `doctor` prints them. Reads the descriptors of all
 /// processes.
 #[must_use]
-pub fn others_at(interface: &str) -> String {
+pub fn format_neighbors_at(interface: &str) -> String {
     let found = Neighbors::find(None, Some(interface));
     NeighborFindings::new(&found).format_table(explain::COLUMNS)
 }

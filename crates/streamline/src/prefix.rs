@@ -49,7 +49,7 @@ pub(crate) fn share_prefix(
         () if Client::find(None).is_err() => Err("no daemon replies".to_owned()),
         () => prefix::split_prefix(&text, &options.own).map_err(|why| why.to_string()),
     };
-    match split.map(choose_cut) {
+    match split.map(choose_shared_prefix) {
         Ok(cut) => {
             permit_prefix_start(options);
             let graph = prepared::parse_graph(&cut.rest, &options.own, options)?;
@@ -78,7 +78,7 @@ fn join_running_prefix(
     let cuts =
         prefix::split_prefix(&text, &options.own).map_or_else(|_| vec![], |prefixes| prefixes.cuts);
     let mut message_cuts = cuts.into_iter().filter(|cut| cut.outputs_messages);
-    let running = message_cuts.find(|cut| shared::is_offered(&cut.prefix));
+    let running = message_cuts.find(|cut| shared::is_prefix_running(&cut.prefix));
     let Some(cut) = running.filter(|_| Client::find(None).is_ok()) else {
         return Ok((text, graph));
     };
@@ -95,9 +95,9 @@ fn join_running_prefix(
 /// Chooses the prefix that a request reads from a shared process: the longest prefix that is
 /// already running and is longer than the prefix at [`SharedPrefixes::start`]. If there is none,
 /// chooses the prefix at `start`, for which a process may have to be started.
-fn choose_cut(mut prefixes: SharedPrefixes) -> Cut {
+fn choose_shared_prefix(mut prefixes: SharedPrefixes) -> Cut {
     let longer = prefixes.cuts.iter().take(prefixes.start);
-    let running = longer.into_iter().position(|cut| shared::is_offered(&cut.prefix));
+    let running = longer.into_iter().position(|cut| shared::is_prefix_running(&cut.prefix));
     prefixes.cuts.swap_remove(running.unwrap_or(prefixes.start))
 }
 
@@ -116,10 +116,10 @@ const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Returns true if a request offers a prefix to other requests.
 pub(crate) fn offers(graph: &Graph) -> bool {
-    graph.nodes.iter().filter_map(pipeline::graph::Node::filter).any(is_share)
+    graph.nodes.iter().filter_map(pipeline::graph::Node::filter).any(is_shared_prefix_filter)
 }
 
-fn is_share(used: &pipeline::graph::Use) -> bool {
+fn is_shared_prefix_filter(used: &pipeline::graph::Use) -> bool {
     used.description.name == shared::share::SHARE.name
 }
 
@@ -147,17 +147,17 @@ impl LossPublisher {
                 paths.iter().for_each(|path| path.notify_after_input(&input));
                 let lost = paths.iter().map(count_upstream_losses).sum();
                 if std::mem::replace(&mut published, lost) != lost {
-                    shared::set_lost_before(lost);
+                    shared::set_upstream_losses(lost);
                     // Idle sinks report the number when they are woken.
                     paths.iter().for_each(Live::wake);
                 }
                 let events = [stopped.as_fd(), input.as_fd(), upstream];
-                if sys::poll::readable_within(&events, None).first() != Some(&false) {
+                if sys::poll::readable_despite_signals(&events, None).first() != Some(&false) {
                     return;
                 }
                 input.clear();
                 let limit = Some(LOSS_INTERVAL);
-                if sys::poll::readable_within(&[stopped.as_fd()], limit) != [false] {
+                if sys::poll::readable_despite_signals(&[stopped.as_fd()], limit) != [false] {
                     return;
                 }
                 shared::clear_upstream_loss();
@@ -196,7 +196,7 @@ fn start_prefix(text: &str) -> Result<Started, Failure> {
     let program = program.ok_or_else(|| failed(&"this program cannot be started again"))?;
     let (own_end, prefix_end) = sys::descriptor::pair().map_err(|error| failed(&error))?;
     let mut command = Command::new(program);
-    let request = prefix::prefix_request(text, &MachineRegistry::Local, shared::is_offered);
+    let request = prefix::prefix_request(text, &MachineRegistry::Local, shared::is_prefix_running);
     command.args(["run", "--quiet", "--serves-prefix", "--", &request]);
     command.stdin(Stdio::from(prefix_end)).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(&error))?;

@@ -94,7 +94,7 @@ impl Prepared {
     /// Reduces a request with several workers to the request of the first worker. A request without
     /// workers stays unchanged.
     #[must_use]
-    pub fn first_worker(mut self) -> Self {
+    pub fn reduce_to_first_worker(mut self) -> Self {
         if !self.workers.is_empty() {
             self.text = self.workers.swap_remove(0);
             self.workers.clear();

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn remedies_are_commands_that_can_work() {
+    fn remedies_fit_the_user_and_the_program_file() {
         let unprivileged = user_with_capabilities(Capabilities(0));
         let lines = |who: &Privilege, program: &Binary| -> Vec<String> {
             let remedies =

@@ -41,7 +41,7 @@ pub(crate) fn create_recording(
         );
     }
     let head = RecordingHead::new(&prepared.text, plan, &prepared.machine, options.count);
-    let most = options.record_bytes.unwrap_or(write::BYTES_DEFAULT);
+    let most = options.record_bytes.unwrap_or(write::RECORDING_BYTES_DEFAULT);
     let recording = Recording::create(path, &head, most, &options.steps);
     recording.map(Some).map_err(OpenError::Unrecorded)
 }

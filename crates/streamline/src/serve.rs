@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A completed task for which this process was started.
 #[derive(Debug)]
 #[must_use]
-pub enum Served {
+pub enum CompletedTask {
     /// The process ran an untrusted filter and should exit with this status.
     Filter(u8),
     /// The process ran a request as one of its worker processes.
@@ -24,12 +24,12 @@ static CAN_SERVE: AtomicBool = AtomicBool::new(false);
 ///
 /// Call this first in `main`. If the process was not started for a task, returns `None` and records
 /// that this program can be started for tasks.
-pub fn serve_if_asked(notices: &Notices) -> Option<Served> {
+pub fn serve_if_asked(notices: &Notices) -> Option<CompletedTask> {
     if let Some(status) = engine::sandbox::serve_if_asked() {
-        return Some(Served::Filter(status));
+        return Some(CompletedTask::Filter(status));
     }
     if let Some(served) = child::serve_if_asked(notices) {
-        return Some(Served::Worker(served));
+        return Some(CompletedTask::Worker(served));
     }
     CAN_SERVE.store(true, Ordering::Relaxed);
     None

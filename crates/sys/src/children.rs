@@ -32,7 +32,7 @@ const WAIT_FAILED: i32 = 127;
 /// remain until this process waits for it. A process inherits the action, and while SIGCHLD is
 /// ignored the kernel reaps each child as soon as it exits (wait(2)). Programs that this process
 /// starts inherit the default action.
-pub fn keep_ended() -> Result<()> {
+pub fn keep_exited_children() -> Result<()> {
     install_action(libc::SIGCHLD, libc::SIG_DFL, 0)
 }
 
@@ -55,7 +55,7 @@ pub fn forward_signals() -> Result<()> {
 /// Terminates this process with SIGINT or SIGQUIT if it has received this signal and `status`, as
 /// returned by [`wait`], shows that the signal also killed a child. Only then does a shell that
 /// runs this process in a loop end the loop after ^C.
-pub fn end_by_received_signal(status: u8) {
+pub fn exit_by_received_signal(status: u8) {
     let signal = LAST_RECEIVED.load(Ordering::SeqCst);
     if [libc::SIGINT, libc::SIGQUIT].contains(&signal) && i32::from(status) == 128 + signal {
         let number = rustix::process::Signal::from_named_raw(signal);
@@ -125,7 +125,7 @@ pub fn wait(child: &mut Child) -> u8 {
 }
 
 /// Duplicates a descriptor to a number of at least `lowest`. The duplicate stays open across exec.
-pub fn dup_inheritable(fd: impl AsFd, lowest: i32) -> Result<OwnedFd> {
+pub fn duplicate_inheritable(fd: impl AsFd, lowest: i32) -> Result<OwnedFd> {
     use std::os::fd::AsRawFd as _;
     // SAFETY: fcntl(2) with F_DUPFD accepts any number and returns a new descriptor.
     let made = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_DUPFD, lowest) };

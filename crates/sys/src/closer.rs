@@ -113,7 +113,7 @@ impl Closer {
 
     /// Removes a waiting descriptor of a user for whom no other descriptor is being closed, and
     /// returns it with the user's id. Returns `None` if there is no such descriptor.
-    fn take_due(&mut self) -> Option<(u32, OwnedFd)> {
+    fn take_due_descriptor(&mut self) -> Option<(u32, OwnedFd)> {
         let (uid, user) = self.users.iter_mut().find(|(_, user)| user.is_due())?;
         user.is_closing = true;
         user.waiting.pop_front().map(|descriptor| (*uid, descriptor))
@@ -140,7 +140,7 @@ impl User {
 fn run_closing_thread() {
     let mut closer = lock();
     loop {
-        if let Some((uid, descriptor)) = closer.take_due() {
+        if let Some((uid, descriptor)) = closer.take_due_descriptor() {
             drop(closer);
             drop(descriptor);
             closer = lock();

@@ -254,12 +254,12 @@ fn restore_fault_actions() -> Result<()> {
 
 /// Offset of the system call number in a `siginfo_t` of SIGSYS: after three integers and the
 /// aligned call address (sigaction(2), `si_syscall`).
-const SI_SYSCALL: usize = 24;
+const SI_SYSCALL_OFFSET: usize = 24;
 
 /// SIGSYS handler: reports the refused call and exits. Uses only send(2) and _exit(2), which
 /// signal-safety(7) allows.
 extern "C" fn on_sigsys(_: libc::c_int, about: *const libc::siginfo_t, _: *const libc::c_void) {
-    let place = about.cast::<u8>().wrapping_add(SI_SYSCALL).cast::<u32>();
+    let place = about.cast::<u8>().wrapping_add(SI_SYSCALL_OFFSET).cast::<u32>();
     // SAFETY: with SA_SIGINFO the kernel passes a structure of 128 bytes that stays valid while the
     // handler runs; for SIGSYS these four bytes are the number of the call.
     let call = unsafe { ptr::read_unaligned(place) }.to_le_bytes();

@@ -155,7 +155,7 @@ pub fn peek(socket: impl AsFd, message: &mut [u8]) -> Result<usize> {
 }
 
 /// Returns true if the descriptor is a Unix SEQPACKET socket.
-pub fn is_packet_socket(descriptor: impl AsFd) -> bool {
+pub fn is_seqpacket_socket(descriptor: impl AsFd) -> bool {
     let kind = rustix::net::sockopt::socket_type(&descriptor);
     let family = rustix::net::sockopt::socket_domain(&descriptor);
     kind == Ok(SocketType::SEQPACKET) && family == Ok(AddressFamily::UNIX)

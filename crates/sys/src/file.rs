@@ -50,7 +50,7 @@ pub fn status(file: impl AsFd) -> Result<FileStatus> {
 }
 
 /// Returns true if the file is a memfd that can never shrink (`F_SEAL_SHRINK`).
-pub fn cannot_shrink(file: impl AsFd) -> bool {
+pub fn has_shrink_seal(file: impl AsFd) -> bool {
     // Other files have no seals and fail the call.
     let seals = rustix::fs::fcntl_get_seals(file);
     seals.is_ok_and(|seals| seals.contains(rustix::fs::SealFlags::SHRINK))

@@ -71,7 +71,7 @@ pub fn remove(directory: &OwnedFd, name: &str) -> Result<()> {
 }
 
 /// Creates a nonblocking listening socket in a directory, with this name and file mode.
-pub fn listen_at(
+pub fn listen_in_directory(
     directory: &OwnedFd,
     name: &str,
     mode: u32,
@@ -152,7 +152,7 @@ pub fn framing(socket: impl AsFd) -> Result<Framing> {
 
 /// Sends without blocking. Returns the number of bytes sent, which for packets is all of them, or
 /// `None` if the peer's queue is full.
-pub fn send_now(
+pub fn send_nonblocking(
     socket: impl AsFd,
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
@@ -266,23 +266,24 @@ mod tests {
         let folder = TempDirectory::new("sys-local");
         let held = open_directory(&folder.0).unwrap();
         for (form, name) in [(Framing::Packets, "packets"), (Framing::Stream, "stream")] {
-            let listener = listen_at(&held, name, 0o666, (form, Accepts::Descriptors), 4).unwrap();
+            let listener =
+                listen_in_directory(&held, name, 0o666, (form, Accepts::Descriptors), 4).unwrap();
             assert!(accept(&listener).unwrap().is_none());
             let client = connect_to(&folder.0.join(name), form, LIMIT).unwrap();
             let accepted = accept(&listener).unwrap().unwrap();
             assert_eq!(framing(&accepted).unwrap(), form);
             let process = open_peer_process(&accepted).unwrap();
             assert_eq!(crate::poll::readable(&[process.as_fd()], Some(Duration::ZERO)), [false]);
-            assert_eq!(send_now(&accepted, b"hello", &[held.as_fd()]).unwrap(), Some(5));
+            assert_eq!(send_nonblocking(&accepted, b"hello", &[held.as_fd()]).unwrap(), Some(5));
             let (length, files) = descriptor::receive(&client, &mut [0; 9]).unwrap();
             assert_eq!((length, files.len()), (5, 1));
-            let full =
-                (0..1_000_000).find(|_| send_now(&accepted, &[0; 999], &[]).unwrap().is_none());
+            let full = (0..1_000_000)
+                .find(|_| send_nonblocking(&accepted, &[0; 999], &[]).unwrap().is_none());
             assert!(full.is_some(), "a full peer never blocks the sender");
             assert!(!is_gone(&accepted));
             drop(client);
             testkit::wait_until_closed(&accepted);
-            assert!(is_gone(&accepted) && send_now(&accepted, b"x", &[]).is_err());
+            assert!(is_gone(&accepted) && send_nonblocking(&accepted, b"x", &[]).is_err());
             remove(&held, name).unwrap();
             remove(&held, name).unwrap();
         }

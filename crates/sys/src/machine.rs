@@ -69,14 +69,16 @@ pub fn current_processor() -> usize {
 /// Returns the CPUs that share the nearest shared cache of `processor`, including `processor`
 /// itself; empty if unknown or if no cache is shared.
 #[must_use]
-pub fn cache_sharers(processor: usize) -> Vec<usize> {
-    read_cache_sharers(&Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache")))
+pub fn processors_sharing_cache(processor: usize) -> Vec<usize> {
+    read_processors_sharing_cache(
+        &Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache")),
+    )
 }
 
 /// Returns the CPUs that share the outermost shared cache of `processor`, including `processor`
 /// itself; empty if unknown or if no cache is shared. Reads sysfs once per processor.
 #[must_use]
-pub fn last_cache_sharers(processor: usize) -> Vec<usize> {
+pub fn processors_sharing_last_cache(processor: usize) -> Vec<usize> {
     static KNOWN: Mutex<BTreeMap<usize, Vec<usize>>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let read = || {
@@ -86,7 +88,7 @@ pub fn last_cache_sharers(processor: usize) -> Vec<usize> {
     known.entry(processor).or_insert_with(read).clone()
 }
 
-fn read_cache_sharers(directory: &Path) -> Vec<usize> {
+fn read_processors_sharing_cache(directory: &Path) -> Vec<usize> {
     shared_caches(directory).into_iter().next().unwrap_or_default()
 }
 
@@ -118,7 +120,7 @@ fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
 
 /// Returns the number of possible CPUs, including offline ones. CPU numbers are below this number,
 /// and a per-CPU map holds this many values for each key.
-pub fn possible_processors() -> crate::Result<usize> {
+pub fn count_possible_processors() -> crate::Result<usize> {
     const FILE: &str = "/sys/devices/system/cpu/possible";
     let text = fs::read_to_string(FILE).context("open", FILE)?;
     // Ascending ranges, such as "0-3,8-11".
@@ -229,18 +231,18 @@ mod tests {
         };
         cache("index0", "1\n", "4\n");
         cache("index1", "1\n", "4\n");
-        assert_eq!(read_cache_sharers(&directory), []);
+        assert_eq!(read_processors_sharing_cache(&directory), []);
         cache("index3", "3\n", "0-7\n");
-        assert_eq!(read_cache_sharers(&directory), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(read_processors_sharing_cache(&directory), [0, 1, 2, 3, 4, 5, 6, 7]);
         cache("index2", "2\n", "4,6\n");
         assert_eq!(
-            read_cache_sharers(&directory),
+            read_processors_sharing_cache(&directory),
             [4, 6],
             "the second level is nearer than the third"
         );
         assert_eq!(shared_caches(&directory).pop(), Some((0..8).collect()), "the last one");
         fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(read_cache_sharers(&directory), []);
+        assert_eq!(read_processors_sharing_cache(&directory), []);
     }
 
     #[test]

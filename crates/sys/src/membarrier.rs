@@ -2,7 +2,7 @@
 //! membarrier(2).
 //!
 //! Some protocols between a party that runs often and a party that runs rarely need a full barrier
-//! on both sides. With [`order_all_threads`], the party that runs rarely pays for both barriers (a
+//! on both sides. With [`fence_all_threads`], the party that runs rarely pays for both barriers (a
 //! few microseconds), and the party that runs often needs only a barrier against reordering by the
 //! compiler.
 
@@ -14,7 +14,7 @@ const PRIVATE_EXPEDITED: i32 = 1 << 3;
 /// The command that registers the process for [`PRIVATE_EXPEDITED`].
 const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 
-/// Returns true if the kernel lets this process use [`order_all_threads`]. Queries the kernel only
+/// Returns true if the kernel lets this process use [`fence_all_threads`]. Queries the kernel only
 /// once.
 #[must_use]
 pub fn is_supported() -> bool {
@@ -25,7 +25,7 @@ pub fn is_supported() -> bool {
 /// Makes every running thread of this process pass a full memory barrier. A thread that is not
 /// running passes one before it next runs. Returns false if the kernel refuses.
 #[must_use]
-pub fn order_all_threads() -> bool {
+pub fn fence_all_threads() -> bool {
     // A child of fork(2) may have to register again.
     call(PRIVATE_EXPEDITED) || call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED)
 }
@@ -42,8 +42,8 @@ mod tests {
 
     #[test]
     fn barrier_of_all_threads_succeeds_if_registration_did() {
-        assert_eq!(order_all_threads(), is_supported());
-        let other = std::thread::spawn(order_all_threads);
+        assert_eq!(fence_all_threads(), is_supported());
+        let other = std::thread::spawn(fence_all_threads);
         assert_eq!(other.join().unwrap(), is_supported());
     }
 }

@@ -156,12 +156,12 @@ pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Targ
     let file = match made {
         Ok(file) => File::from(file),
         Err(Errno::NXIO) if is_pipe(&rustix::fs::stat(path)?) => {
-            check_planted_pipe(path, &rustix::fs::stat(path)?)?;
+            reject_planted_pipe(path, &rustix::fs::stat(path)?)?;
             open_pipe_with_reader(path)?
         }
         Err(errno) => return Err(errno.into()),
     };
-    check_planted_pipe(path, &rustix::fs::fstat(&file)?)?;
+    reject_planted_pipe(path, &rustix::fs::fstat(&file)?)?;
     set_blocking(&file)?;
     Ok(Target { file, created: false })
 }
@@ -198,7 +198,7 @@ fn is_pipe(stat: &Stat) -> bool {
 
 /// Rejects a pipe that another user may have planted. Applies the rule of `fs.protected_fifos`,
 /// regardless of the value of this setting.
-fn check_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
+fn reject_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
     const STICKY: u32 = 0o1000;
     const WRITABLE_BY_OTHERS: u32 = 0o022;
     let own = crate::process::identity().0;

@@ -17,7 +17,10 @@ pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<
 }
 
 /// Waits like [`readable`], but continues to wait after a signal.
-pub fn readable_within(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
+pub fn readable_despite_signals(
+    descriptors: &[BorrowedFd<'_>],
+    limit: Option<Duration>,
+) -> Vec<bool> {
     let begin = crate::clock::monotonic();
     loop {
         let passed = Duration::from_nanos(crate::clock::monotonic().saturating_sub(begin));
@@ -33,7 +36,7 @@ pub fn readable_within(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) 
 /// of `second` hangs up, a signal arrives, or `limit` passes. Ignores readability of `second`.
 /// Returns true for each ready descriptor of `first`, and for each descriptor of `second` whose
 /// peer has hung up.
-pub fn readable_or_gone(
+pub fn readable_or_hung_up(
     first: &[BorrowedFd<'_>],
     second: &[BorrowedFd<'_>],
     limit: Option<Duration>,

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// A kernel feature that may be missing or forbidden.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Facility {
+pub enum KernelFeature {
     /// Sealed memfds.
     SealedMemory,
     /// Interface queries over rtnetlink(7).
@@ -39,7 +39,7 @@ pub enum Facility {
     Btf,
 }
 
-impl Facility {
+impl KernelFeature {
     /// Returns the name of the feature in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -64,7 +64,7 @@ impl Facility {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Probe {
     /// The probed feature.
-    pub facility: Facility,
+    pub facility: KernelFeature,
     /// The purpose for which Streamline uses the feature.
     pub serves: &'static str,
     /// The result: the error if the feature is missing or forbidden.
@@ -76,16 +76,36 @@ pub struct Probe {
 pub fn run_all() -> Vec<Probe> {
     let probe = |facility, serves, outcome| Probe { facility, serves, outcome };
     vec![
-        probe(Facility::SealedMemory, "every request", try_sealed_memory()),
-        probe(Facility::Rtnetlink, "names and counters of interfaces", try_netlink()),
-        probe(Facility::PacketSocket, "rx and tx", try_packet_socket()),
-        probe(Facility::Program, "filters in the kernel", try_bpf_program()),
-        probe(Facility::Tcx, "observing at any interface, beside programs of others", try_tcx()),
-        probe(Facility::XdpLink, "dropping and taking before the network stack", try_xdp_link()),
-        probe(Facility::Cgroup, "a user's own traffic (`rx own=yes`)", try_own_sockets()),
-        probe(Facility::RingBuffer, "notifications by programs in the kernel", try_ring_buffer()),
-        probe(Facility::XdpSocket, "rings without the kernel's network stack", try_xdp_socket()),
-        probe(Facility::Seccomp, "sandbox for untrusted filters (`untrusted=yes`)", try_seccomp()),
+        probe(KernelFeature::SealedMemory, "every request", try_sealed_memory()),
+        probe(KernelFeature::Rtnetlink, "names and counters of interfaces", try_netlink()),
+        probe(KernelFeature::PacketSocket, "rx and tx", try_packet_socket()),
+        probe(KernelFeature::Program, "filters in the kernel", try_bpf_program()),
+        probe(
+            KernelFeature::Tcx,
+            "observing at any interface, beside programs of others",
+            try_tcx(),
+        ),
+        probe(
+            KernelFeature::XdpLink,
+            "dropping and taking before the network stack",
+            try_xdp_link(),
+        ),
+        probe(KernelFeature::Cgroup, "a user's own traffic (`rx own=yes`)", try_cgroup_programs()),
+        probe(
+            KernelFeature::RingBuffer,
+            "notifications by programs in the kernel",
+            try_ring_buffer(),
+        ),
+        probe(
+            KernelFeature::XdpSocket,
+            "rings without the kernel's network stack",
+            try_xdp_socket(),
+        ),
+        probe(
+            KernelFeature::Seccomp,
+            "sandbox for untrusted filters (`untrusted=yes`)",
+            try_seccomp(),
+        ),
     ]
 }
 
@@ -104,13 +124,13 @@ pub fn try_bpf_program() -> Result<()> {
 
 /// Queries the TCX chain of the loopback device, without attaching anything (Linux 6.6).
 pub fn try_tcx() -> Result<()> {
-    let loopback = RouteSocket::open()?.by_name("lo")?.index;
+    let loopback = RouteSocket::open()?.interface_by_name("lo")?.index;
     bpf::tcx_chain(loopback, bpf::Side::Ingress).map(drop)
 }
 
 /// Opens the root cgroup and loads, without attaching it, a program that reads the namespace
 /// cookie.
-pub fn try_own_sockets() -> Result<()> {
+pub fn try_cgroup_programs() -> Result<()> {
     // call bpf_get_netns_cookie; mov64 r0, 1; exit
     const CODE: [u8; 24] =
         [0x85, 0, 0, 0, 122, 0, 0, 0, 0xb7, 0, 0, 0, 1, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
@@ -126,8 +146,8 @@ pub fn try_xdp_link() -> Result<()> {
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
     let loaded = bpf::Program::load(bpf::ProgramKind::Xdp, "probe", &CODE);
     let program = loaded.map_err(|refused| refused.error)?;
-    net::run_in_new(|| {
-        let loopback = RouteSocket::open()?.by_name("lo")?.index;
+    net::run_in_new_namespace(|| {
+        let loopback = RouteSocket::open()?.interface_by_name("lo")?.index;
         bpf::Link::xdp(&program, loopback, bpf::XdpMode::Generic).map(drop)
     })?
 }

@@ -122,7 +122,7 @@ pub fn act_as<T>((uid, gid): (u32, u32), body: impl FnOnce() -> T) -> Result<T> 
 }
 
 /// Starts a new session, which detaches this process from its terminal and process group for good.
-pub fn leave_terminal() -> Result<()> {
+pub fn start_session() -> Result<()> {
     rustix::process::setsid().context("setsid", "")?;
     Ok(())
 }
@@ -139,7 +139,7 @@ pub fn detach_stdin() -> Result<OwnedFd> {
 }
 
 /// Redirects standard error to the destination of standard output.
-pub fn join_errors_to_output() -> Result<()> {
+pub fn redirect_stderr_to_stdout() -> Result<()> {
     rustix::stdio::dup2_stderr(std::io::stdout()).context("dup2", "stderr")
 }
 
@@ -169,21 +169,21 @@ pub fn allowed_processors() -> Result<Vec<usize>> {
 
 /// Restricts this thread, and threads that it starts later, to the CPUs in `processors`. Ignores
 /// CPU numbers beyond the kernel's maximum.
-pub fn pin_among(processors: &[usize]) -> Result<()> {
+pub fn pin_to_processors(processors: &[usize]) -> Result<()> {
     let known = |processor: &usize| *processor < rustix::thread::CpuSet::MAX_CPU;
     let known: Vec<usize> = processors.iter().copied().filter(known).collect();
     crate::task::pin(None, &known)
 }
 
 /// Sets this thread's timer slack to 1 ns. With the default slack, waits may end up to 50 µs late.
-pub fn set_exact_timers() {
+pub fn set_minimal_timer_slack() {
     // On failure waits are merely less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
 
 /// Gives this thread real-time priority (`SCHED_FIFO`), so that it runs before all ordinary
 /// threads. Needs CAP_SYS_NICE.
-pub fn set_real_time() -> Result<()> {
+pub fn set_real_time_priority() -> Result<()> {
     // The kernel's structure has one member. The structure of musl has more members, and the
     // sched_setscheduler(3) of musl always fails, so the system call is made directly.
     let priority: libc::c_int = 1;

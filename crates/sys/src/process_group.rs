@@ -135,13 +135,13 @@ impl ProcessGroup {
 
     /// Returns a pipe to the child's standard input. Returns `None` on later calls, or if standard
     /// input is not a pipe.
-    pub fn take_input(&mut self) -> Option<ChildStdin> {
+    pub fn take_stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
     /// Returns a pipe from the child's standard output. Returns `None` on later calls, or if
     /// standard output is not a pipe.
-    pub fn take_output(&mut self) -> Option<ChildStdout> {
+    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
@@ -336,7 +336,7 @@ mod tests {
 
     fn read_output(group: &mut ProcessGroup) -> String {
         let mut text = String::new();
-        group.take_output().unwrap().read_to_string(&mut text).unwrap();
+        group.take_stdout().unwrap().read_to_string(&mut text).unwrap();
         text
     }
 
@@ -370,7 +370,7 @@ mod tests {
         group.terminate();
         assert_eq!(group.wait().unwrap(), ProcessEnd::Signal(libc::SIGTERM));
         let mut group = start_shell("trap '' TERM; sleep 1000 & echo here; sleep 1000");
-        let mut output = group.take_output().unwrap();
+        let mut output = group.take_stdout().unwrap();
         let mut here = [0; 5];
         output.read_exact(&mut here).unwrap();
         group.terminate();
@@ -382,7 +382,7 @@ mod tests {
     fn suspended_process_of_a_group_is_found() {
         let mut group = start_shell("sleep 1000 & kill -STOP $!; echo here; wait");
         let mut here = [0; 5];
-        group.take_output().unwrap().read_exact(&mut here).unwrap();
+        group.take_stdout().unwrap().read_exact(&mut here).unwrap();
         testkit::wait_until("it is suspended", || group.has_suspended_process());
         assert!(!group.wait_for(Duration::from_millis(1)).unwrap());
         group.kill();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn killed_process_takes_its_programs_with_it() {
+    fn killed_process_and_its_programs_end_together() {
         // The child of this test plays the role of a path. It has a process group of its own in the
         // same session, and a process that has left the session.
         let script = "set -m; sleep 1000 & echo $!; set +m; setsid sleep 1000 & echo $!; wait";
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn dropping_standard_input_ends_the_childs_input() {
         let mut group = start_shell("cat; exit 5");
-        let mut input = group.take_input().unwrap();
+        let mut input = group.take_stdin().unwrap();
         input.write_all(b"some words").unwrap();
         drop(input);
         assert_eq!(read_output(&mut group), "some words");

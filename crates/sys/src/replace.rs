@@ -103,12 +103,12 @@ fn can_be_replaced_atomically(target: &Path, about: &Metadata) -> bool {
 /// Returns true if the file has extended attributes that a new file would lack. Ignores the SELinux
 /// label, because the kernel labels new files itself.
 fn has_extra_attributes(path: &Path) -> bool {
-    const LABEL: &[u8] = b"security.selinux";
+    const SELINUX_LABEL: &[u8] = b"security.selinux";
     let mut names = [0u8; 1024];
     match rustix::fs::llistxattr(path, &mut names) {
         Ok(length) => {
             let names = names.get(..length).unwrap_or_default();
-            names.split(|byte| *byte == 0).any(|name| !name.is_empty() && name != LABEL)
+            names.split(|byte| *byte == 0).any(|name| !name.is_empty() && name != SELINUX_LABEL)
         }
         Err(rustix::io::Errno::RANGE) => true,
         // The file system does not support extended attributes.

@@ -84,7 +84,7 @@ impl LazyBuffer {
         if source.len() != self.pages.len() {
             return Err(Error::new("mprotect", "a source of another length", libc::EINVAL));
         }
-        self.protect(MprotectFlags::empty())?;
+        self.set_page_protection(MprotectFlags::empty())?;
         // L2: the guard borrows both.
         SLOTS[self.place].source.store(source.as_ptr().addr(), Ordering::Release);
         Ok(LazyCopy { buffer: self, source: PhantomData })
@@ -96,7 +96,7 @@ impl LazyBuffer {
         SLOTS[self.place].faults.load(Ordering::Relaxed)
     }
 
-    fn protect(&self, access: MprotectFlags) -> Result<()> {
+    fn set_page_protection(&self, access: MprotectFlags) -> Result<()> {
         let base = self.pages.base().as_ptr().cast();
         // SAFETY: the range is all of our own mapping; only `LazyCopy` lends its bytes, and the
         // handler resolves the first access to a revoked page.
@@ -148,7 +148,8 @@ impl Drop for LazyCopy<'_> {
         let untouched = SLOTS[self.buffer.place].source.swap(0, Ordering::AcqRel) != 0;
         if untouched {
             // If access cannot be restored, the next lazy copy reports the error.
-            let _given_back = self.buffer.protect(MprotectFlags::READ | MprotectFlags::WRITE);
+            let _given_back =
+                self.buffer.set_page_protection(MprotectFlags::READ | MprotectFlags::WRITE);
         }
     }
 }

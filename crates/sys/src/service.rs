@@ -74,7 +74,7 @@ pub fn has_manager() -> bool {
 
 /// Returns true if the service manager offers to store descriptors across a restart.
 #[must_use]
-pub fn stores_descriptors() -> bool {
+pub fn can_store_descriptors() -> bool {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let most = named("FDSTORE").and_then(|most| most.into_string().ok()?.parse::<u64>().ok());
     named("NOTIFY_SOCKET").is_some() && most.is_some_and(|most| most > 0)

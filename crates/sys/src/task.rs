@@ -100,7 +100,7 @@ impl Task {
 /// `None` if the thread is in another call, or if the kernel refuses because the thread belongs to
 /// another user or may not be traced.
 #[must_use]
-pub fn directory_being_made(thread: u32) -> Option<Vec<u8>> {
+pub fn mkdir_path_in_progress(thread: u32) -> Option<Vec<u8>> {
     for _ in 0..SYSCALL_READ_ATTEMPTS_MAX {
         // The number of the system call and its arguments, or `running`.
         let text = fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;
@@ -111,7 +111,7 @@ pub fn directory_being_made(thread: u32) -> Option<Vec<u8>> {
                 let number: libc::c_long = number.parse().ok()?;
                 let (_, at) = MKDIR_CALLS.iter().find(|(known, _)| *known == number)?;
                 let address = words.nth(*at)?.strip_prefix("0x")?;
-                return read_text_at(thread, u64::from_str_radix(address, 16).ok()?);
+                return read_process_text(thread, u64::from_str_radix(address, 16).ok()?);
             }
         }
     }
@@ -120,7 +120,7 @@ pub fn directory_being_made(thread: u32) -> Option<Vec<u8>> {
 
 /// Reads a zero-terminated text from the memory of a process. Returns `None` if the memory cannot
 /// be read or has no zero within [`PATH_MAX`] bytes.
-fn read_text_at(process: u32, address: u64) -> Option<Vec<u8>> {
+fn read_process_text(process: u32, address: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0; PATH_MAX];
     let memory = fs::File::open(format!("/proc/{process}/mem")).ok()?;
     let length = memory.read_at(&mut bytes, address).ok()?;
@@ -171,7 +171,7 @@ pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
 
 /// Gives the calling thread the lowest priority, and permits it to run on every CPU that the first
 /// thread of the process may use. Ignores refusals by the kernel.
-pub fn make_background() {
+pub fn set_background_priority() {
     // On Linux, a nice value applies to a single thread.
     let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
     if let Some(first) = Task::read_thread(std::process::id(), std::process::id()) {

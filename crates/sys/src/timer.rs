@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timer_is_readable_from_its_time_until_it_is_set_again() {
+    fn timer_is_readable_from_expiry_until_reset() {
         let timer = Timer::new().unwrap();
         let now = Some(Duration::ZERO);
         assert_eq!(crate::poll::readable(&[timer.as_fd()], now), [false]);

@@ -15,14 +15,14 @@ use ebpf::exam::{self, Interpreter, Judge, Ruling, mutants, truncations};
 use ebpf::insn::{self, Alu, Insn, Operand, R0, R1, R2, R3, R4, R5, Reg, Size};
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{Hook, disasm};
-use judge::{KernelJudge, program_kind, without_perfmon};
+use judge::{KernelJudge, program_kind, run_without_perfmon};
 use pieces::rust_judge::RustJudge;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
 use sys::bpf::{self, Map, ProgramKind};
 use testkit::{Random, need};
 
 #[test]
-fn twins_answer_alike_in_kernel_interpreter_and_rust() {
+fn twins_agree_in_kernel_interpreter_and_rust() {
     let Some(()) = need::require_bpf() else { return };
     let frames = frames::all_frames();
     for chain in CHAINS {
@@ -50,7 +50,7 @@ fn twins_answer_alike_in_kernel_interpreter_and_rust() {
 #[test]
 fn twin_programs_load_without_perfmon() {
     let Some(()) = need::require_bpf() else { return };
-    without_perfmon(|| {
+    run_without_perfmon(|| {
         let places = [Hook::Tc, Hook::Xdp, Hook::Socket];
         for (place, chain) in places.into_iter().flat_map(|p| CHAINS.iter().map(move |c| (p, c))) {
             let hardened = Target::hardened(place);
@@ -73,7 +73,7 @@ fn verifier_log_names_the_rejected_instruction() {
 /// Checks verifier and interpreter against each other: the verifier must reject every program on
 /// which the interpreter faults.
 #[test]
-fn verifier_rejects_what_the_interpreter_faults_on() {
+fn verifier_rejects_programs_that_fault_the_interpreter() {
     let Some(()) = need::require_bpf() else { return };
     let twin = program(&[Step::Eth], Hook::Xdp, Finish::Answer).unwrap();
     let frames = frames::all_frames();

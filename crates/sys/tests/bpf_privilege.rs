@@ -112,7 +112,7 @@ fn program_descriptor_suffices_to_attach_without_capabilities() {
     let map = Map::array("seen", 8, 1, true).unwrap();
     let program = attach::load_counter(ProgramKind::Tc, "counter", &map, -1);
     pair.server.run_inside(|| {
-        let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         let (link, chain) = with_capabilities(CapabilitySet::empty(), || {
             let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();
             (link, tcx_chain(index, Side::Ingress).unwrap_err())

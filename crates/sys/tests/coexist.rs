@@ -73,9 +73,9 @@ fn v17_own_and_foreign_programs_all_see_every_packet() {
         .map(|(name, number)| load_counter(ProgramKind::Tc, name, &maps[number], -1));
     space.run_inside(|| {
         let links = RouteSocket::open().unwrap();
-        let index = links.by_name(SERVER_DEVICE).unwrap().index;
+        let index = links.interface_by_name(SERVER_DEVICE).unwrap().index;
         let (xdp, filters) =
-            (|| links.by_index(index).unwrap().xdp, || links.filters(index).unwrap());
+            (|| links.interface_by_index(index).unwrap().xdp, || links.filters(index).unwrap());
         let (foreign, classic) = (xdp().expect("theirs is there"), filters());
         assert_eq!((foreign.mode, classic.len()), (Some(XdpMode::Native), 1));
         let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
@@ -117,7 +117,7 @@ fn v17_ip_cannot_replace_our_xdp_program() {
     let map = Map::array("seen", 8, 1, true).unwrap();
     let program = load_counter(ProgramKind::Xdp, "ours", &map, 2);
     pair.server.run_inside(|| {
-        let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         let link = Link::xdp(&program, index, XdpMode::Native).unwrap();
         for words in [&["xdp", "obj"][..], &["-force", "xdp", "obj"]] {
             let mut ip = pair.server.command("ip");
@@ -128,7 +128,7 @@ fn v17_ip_cannot_replace_our_xdp_program() {
         }
         send_frames(&pair, 20);
         assert_eq!(counter_value(&map), 20);
-        let attached = RouteSocket::open().unwrap().by_index(index).unwrap().xdp.unwrap();
+        let attached = RouteSocket::open().unwrap().interface_by_index(index).unwrap().xdp.unwrap();
         assert_eq!(attached.program, link.info().unwrap().program);
     });
 }

@@ -27,7 +27,8 @@ fn open_pair() -> Option<Pair> {
 }
 
 fn server_index(pair: &Pair) -> u32 {
-    pair.server.run_inside(|| RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index)
+    pair.server
+        .run_inside(|| RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index)
 }
 
 #[test]
@@ -138,7 +139,7 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
         wait_until("no more than those of the first and the last", || counter_value(&map) == 35);
         let other = load_counter(ProgramKind::Tc, "tc", &map, 0);
         assert!(ours.link.update(&other, None).is_err(), "of another kind");
-        let lo = RouteSocket::open().unwrap().by_name("lo").unwrap().index;
+        let lo = RouteSocket::open().unwrap().interface_by_name("lo").unwrap().index;
         let generic = Link::xdp_in_any_mode(&drop_all, lo).unwrap();
         assert_eq!(generic.mode, XdpMode::Generic);
         let why = generic.refused.expect("the driver was asked first");
@@ -177,10 +178,10 @@ fn v17_programs_of_others_are_listed_and_stay() {
         assert_eq!(counter_value(&map), 20);
         drop(link);
         assert_eq!(filters(), found);
-        assert_eq!(links.by_index(index).unwrap().xdp, None);
+        assert_eq!(links.interface_by_index(index).unwrap().xdp, None);
         let xdp =
             Link::xdp(&load_constant(ProgramKind::Xdp, "xdp", 2), index, XdpMode::Native).unwrap();
-        let attached = links.by_index(index).unwrap().xdp.expect("it is there");
+        let attached = links.interface_by_index(index).unwrap().xdp.expect("it is there");
         assert_eq!(
             (attached.program, attached.mode),
             (xdp.info().unwrap().program, Some(XdpMode::Native))
@@ -297,7 +298,7 @@ fn killed_process_leaves_the_interface_clean() {
                 assert!(tcx_chain(index, side).unwrap().members.is_empty(), "step {step}");
             }
             assert_eq!(
-                RouteSocket::open().unwrap().by_index(index).unwrap().xdp,
+                RouteSocket::open().unwrap().interface_by_index(index).unwrap().xdp,
                 None,
                 "step {step}"
             );
@@ -328,7 +329,7 @@ fn socket_lookup_program_runs_in_its_namespace() {
 
 /// Uses a cgroup in a mount that only this test sees.
 #[test]
-fn cgroup_programs_see_the_groups_packets() {
+fn cgroup_program_sees_the_packets_of_its_group() {
     let Some(_) = need::require_bpf() else { return };
     let Some(root) = open_group_root() else { return };
     let name = format!("sl-{}", std::process::id());

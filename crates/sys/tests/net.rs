@@ -17,15 +17,15 @@ fn interface_facts_match_the_ip_command() {
     ip(&format!("link property add dev {CLIENT_DEVICE} altname a-name-longer-than-fifteen"));
     ip("link add off0 type veth peer name off1");
     let links = pair.client.run_inside(RouteSocket::open).unwrap();
-    let veth = links.by_name(CLIENT_DEVICE).unwrap();
+    let veth = links.interface_by_name(CLIENT_DEVICE).unwrap();
     assert_eq!((veth.hatype, veth.mtu, veth.operstate), (1, 4321, 6));
     assert!(veth.flags.up() && veth.flags.running() && !veth.flags.loopback());
     assert!(!veth.flags.promiscuous());
     assert_eq!(veth.mac, [2, 0, 0, 0, 0x12, 0x34]);
     assert_eq!((veth.kind.as_deref(), veth.link.is_some()), (Some("veth"), true));
     assert_eq!(veth.alternative, ["a-name-longer-than-fifteen"]);
-    assert_eq!(links.by_name("a-name-longer-than-fifteen").unwrap().name, CLIENT_DEVICE);
-    let [one, other] = ["off0", "off1"].map(|name| links.by_name(name).unwrap());
+    assert_eq!(links.interface_by_name("a-name-longer-than-fifteen").unwrap().name, CLIENT_DEVICE);
+    let [one, other] = ["off0", "off1"].map(|name| links.interface_by_name(name).unwrap());
     assert_eq!((one.link, other.link), (Some(other.index), Some(one.index)));
     assert!(!one.flags.up() && one.operstate == 2);
     let all = links.list_interfaces().unwrap();
@@ -33,19 +33,19 @@ fn interface_facts_match_the_ip_command() {
     names.sort_unstable();
     assert_eq!(names, [CLIENT_DEVICE, "lo", "off0", "off1"]);
     ip(&format!("link set dev {CLIENT_DEVICE} promisc on"));
-    assert!(links.by_name(CLIENT_DEVICE).unwrap().flags.promiscuous());
+    assert!(links.interface_by_name(CLIENT_DEVICE).unwrap().flags.promiscuous());
 }
 
 #[test]
 fn renamed_interface_keeps_its_index() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let links = pair.server.run_inside(RouteSocket::open).unwrap();
-    let Interface { index, .. } = links.by_name(SERVER_DEVICE).unwrap();
+    let Interface { index, .. } = links.interface_by_name(SERVER_DEVICE).unwrap();
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} name other0"));
-    assert_eq!(links.by_index(index).unwrap().name, "other0");
-    assert_eq!(links.by_name(SERVER_DEVICE).unwrap_err().errno, ENODEV);
+    assert_eq!(links.interface_by_index(index).unwrap().name, "other0");
+    assert_eq!(links.interface_by_name(SERVER_DEVICE).unwrap_err().errno, ENODEV);
     pair.server.run_ip("link delete dev other0");
-    assert_eq!(links.by_index(index).unwrap_err().errno, ENODEV);
+    assert_eq!(links.interface_by_index(index).unwrap_err().errno, ENODEV);
 }
 
 /// Lists more interfaces than fit into one datagram.
@@ -67,13 +67,13 @@ fn interface_counters_count_frames() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let [near, far] =
         [&pair.client, &pair.server].map(|space| space.run_inside(RouteSocket::open).unwrap());
-    let index = near.by_name(CLIENT_DEVICE).unwrap().index;
+    let index = near.interface_by_name(CLIENT_DEVICE).unwrap().index;
     let mut sender = pair.client.run_inside(|| PacketSender::open(index, Qdisc::Bypass)).unwrap();
     sender.send(&[&[0; 60][..]; 100]);
-    let sent = near.by_index(index).unwrap().counters;
+    let sent = near.interface_by_index(index).unwrap().counters;
     assert_eq!((sent.tx_packets, sent.tx_bytes, sent.rx_packets), (100, 6000, 0));
     testkit::net::wait_until("they arrive", || {
-        let counters = far.by_name(SERVER_DEVICE).unwrap().counters;
+        let counters = far.interface_by_name(SERVER_DEVICE).unwrap().counters;
         (counters.rx_packets, counters.rx_bytes, counters.rx_lost()) == (100, 6000, 0)
     });
 }
@@ -87,9 +87,9 @@ fn socket_stays_in_the_namespace_that_opened_it() {
     let (there, links) =
         run_in(&space, || (space.is_current().unwrap(), RouteSocket::open())).unwrap();
     assert!(there);
-    assert!(links.unwrap().by_name(CLIENT_DEVICE).is_ok());
+    assert!(links.unwrap().interface_by_name(CLIENT_DEVICE).is_ok());
     assert_eq!(Namespace::current().unwrap().inode().unwrap(), before);
-    assert!(RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).is_err());
+    assert!(RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).is_err());
     let path = Namespace::open(pair.client.path().to_str().unwrap()).unwrap();
     assert_eq!(path.inode().unwrap(), space.inode().unwrap());
     let caught = std::panic::catch_unwind(|| run_in(&space, || panic!("inside")));

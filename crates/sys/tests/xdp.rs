@@ -25,7 +25,7 @@ const SHAPE: UmemShape = UmemShape { frame: 4096, frames: FRAMES, headroom: 0 };
 const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
 
 fn interface_index(name: &str) -> u32 {
-    RouteSocket::open().unwrap().by_name(name).unwrap().index
+    RouteSocket::open().unwrap().interface_by_name(name).unwrap().index
 }
 
 fn open_pair(cable: Cable) -> Option<Pair> {

@@ -26,7 +26,7 @@ pub fn lingering_socket(linger: Duration) -> (OwnedFd, TcpStream) {
 const PASSED_DESCRIPTORS_MAX: usize = 253;
 
 /// Sends a message with the maximum number of duplicates of a descriptor.
-pub fn send_copies(socket: &OwnedFd, message: &[u8], descriptor: &OwnedFd) {
+pub fn send_duplicates(socket: &OwnedFd, message: &[u8], descriptor: &OwnedFd) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let all = [descriptor.as_fd(); PASSED_DESCRIPTORS_MAX];

@@ -49,8 +49,10 @@ impl Resources {
     #[must_use]
     pub fn with_programs_at(mut self, pair: &Pair) -> Self {
         pair.server.run_inside(|| {
-            let device =
-                RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("the device");
+            let device = RouteSocket::open()
+                .expect("links")
+                .interface_by_name(SERVER_DEVICE)
+                .expect("the device");
             for side in [Side::Ingress, Side::Egress] {
                 let chain = tcx_chain(device.index, side).expect("a chain");
                 self.add(format!("programs at {side:?}"), chain.members.len() as u64);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// A service manager with a notification socket and a descriptor store.
 #[derive(Debug)]
-pub struct Manager {
+pub struct ServiceManager {
     socket: PathBuf,
     store: Arc<Mutex<Vec<(String, OwnedFd)>>>,
     /// Number of keep-alive pings to the watchdog.
@@ -30,7 +30,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of stored descriptors, announced to the service in `FDSTORE`.
 const STORED_DESCRIPTORS_MAX: usize = 512;
 
-impl Manager {
+impl ServiceManager {
     /// Starts a manager that listens on the socket `notify` in the directory `folder`.
     ///
     /// # Panics
@@ -139,7 +139,7 @@ impl Manager {
     }
 }
 
-impl Drop for Manager {
+impl Drop for ServiceManager {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Relaxed);
         let _ = self.thread.take().map(JoinHandle::join);

@@ -34,7 +34,7 @@ impl Drops {
     /// Updates the number of datagrams that the kernel has dropped for the placeholder, whose
     /// descriptor is `number`.
     pub(crate) fn update_kernel_drops(&self, number: i32) {
-        self.by_kernel.store(udp::kernel_drops(number), Ordering::Relaxed);
+        self.by_kernel.store(udp::kernel_drop_count(number), Ordering::Relaxed);
     }
 
     /// Sets the number of datagrams that the current ring has dropped. Returns the number of

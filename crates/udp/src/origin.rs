@@ -8,8 +8,8 @@ use sys::preload::udp;
 const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 
 /// Number of forks of this process, plus 1.
-static FORKS: AtomicU32 = AtomicU32::new(1);
-/// For each descriptor, the value of [`FORKS`] when the program created the socket; 0 if the origin
+static FORK_COUNT: AtomicU32 = AtomicU32::new(1);
+/// For each descriptor, the value of [`FORK_COUNT`] when the program created the socket; 0 if the origin
 /// is unknown.
 static CREATED: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
 
@@ -27,7 +27,7 @@ pub(crate) enum Origin {
 
 /// Records that the program has created a socket.
 pub(crate) fn record_created_socket(number: i32) {
-    set(number, FORKS.load(Ordering::SeqCst));
+    set(number, FORK_COUNT.load(Ordering::SeqCst));
 }
 
 /// Records that descriptor `to` is a duplicate of descriptor `from`, and so has the same origin.
@@ -42,14 +42,14 @@ pub(crate) fn forget(number: i32) {
 
 /// Records that the process is about to fork.
 pub(crate) fn record_fork() {
-    FORKS.fetch_add(1, Ordering::SeqCst);
+    FORK_COUNT.fetch_add(1, Ordering::SeqCst);
 }
 
 /// Returns the origin of a socket.
 pub(crate) fn of(number: i32) -> Origin {
     match created(number) {
         0 => Origin::Unknown,
-        forks if forks == FORKS.load(Ordering::SeqCst) => Origin::Own,
+        forks if forks == FORK_COUNT.load(Ordering::SeqCst) => Origin::Own,
         _ => Origin::BeforeFork,
     }
 }

@@ -100,20 +100,21 @@ pub(crate) fn promote(
 }
 
 /// True if firewall rules existed when the program started; unset if this could not be determined.
-static RULES_AT_START: OnceLock<bool> = OnceLock::new();
+static FIREWALL_RULES_AT_START: OnceLock<bool> = OnceLock::new();
 
 /// Records whether firewall rules exist. Must be called at the start of the program, because the
 /// program may later drop the privilege to read them.
 pub(crate) fn record_firewall_rules() {
     if let Ok(rules) = sys::net::has_packet_rules() {
-        let _ = RULES_AT_START.set(rules);
+        let _ = FIREWALL_RULES_AT_START.set(rules);
     }
 }
 
 /// Returns true if firewall rules exist. If the program no longer has the privilege to read them,
 /// returns true if they existed at its start. Fails if that is unknown, too.
 fn has_packet_rules() -> sys::Result<bool> {
-    sys::net::has_packet_rules().or_else(|error| RULES_AT_START.get().copied().ok_or(error))
+    sys::net::has_packet_rules()
+        .or_else(|error| FIREWALL_RULES_AT_START.get().copied().ok_or(error))
 }
 
 /// Returns the Ethernet interfaces over which other hosts can reach the socket, each with the
@@ -136,7 +137,7 @@ fn find_interfaces(facts: &UdpSocketFacts) -> Result<Vec<(Interface, Vec<IpAddr>
     let mut found = Vec::new();
     let mut others = Vec::new();
     for (index, hosts) in hosts {
-        let interface = routes.by_index(index).map_err(|error| error.to_string())?;
+        let interface = routes.interface_by_index(index).map_err(|error| error.to_string())?;
         if interface.hatype != ETHERNET_TYPE || interface.flags.loopback() {
             others.push(interface.name);
         } else {

@@ -9,15 +9,16 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use sys::preload::udp;
 
 const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
-/// The value in [`SETS`] of a descriptor that is not known to be an epoll set.
+/// The value in [`EPOLL_SET_STATES`] of a descriptor that is not known to be an epoll set.
 const UNKNOWN: u8 = 0;
-/// The value in [`SETS`] of an epoll set.
+/// The value in [`EPOLL_SET_STATES`] of an epoll set.
 const KNOWN: u8 = 1;
-/// The value in [`SETS`] of an epoll set on which the program waits with calls other than
+/// The value in [`EPOLL_SET_STATES`] of an epoll set on which the program waits with calls other than
 /// `epoll_wait`.
-const WAITED_OTHERWISE: u8 = 2;
+const WAITED_WITH_OTHER_CALLS: u8 = 2;
 
-static SETS: [AtomicU8; DESCRIPTORS_MAX] = [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
+static EPOLL_SET_STATES: [AtomicU8; DESCRIPTORS_MAX] =
+    [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
 
 /// Records that a descriptor is an epoll set. Returns false if the sockets in the set must not have
 /// rings, because the program waits on the set with calls other than `epoll_wait`, or because the
@@ -25,7 +26,7 @@ static SETS: [AtomicU8; DESCRIPTORS_MAX] = [const { AtomicU8::new(UNKNOWN) }; DE
 pub(crate) fn note(set: i32) -> bool {
     let Some(place) = place(set) else { return false };
     let before = place.compare_exchange(UNKNOWN, KNOWN, Ordering::AcqRel, Ordering::Acquire);
-    before != Err(WAITED_OTHERWISE)
+    before != Err(WAITED_WITH_OTHER_CALLS)
 }
 
 /// Returns true if a descriptor is known to be an epoll set.
@@ -35,9 +36,9 @@ pub(crate) fn is_known(number: i32) -> bool {
 
 /// Records that the program waits on an epoll set with calls other than `epoll_wait`. The sockets
 /// of the set return to the kernel permanently.
-pub(crate) fn record_other_wait(set: i32) {
+pub(crate) fn record_unsupported_wait(set: i32) {
     let Some(place) = place(set) else { return };
-    if place.swap(WAITED_OTHERWISE, Ordering::AcqRel) == WAITED_OTHERWISE {
+    if place.swap(WAITED_WITH_OTHER_CALLS, Ordering::AcqRel) == WAITED_WITH_OTHER_CALLS {
         return;
     }
     table::each(|socket| {
@@ -54,5 +55,5 @@ pub(crate) fn forget(number: i32) -> bool {
 }
 
 fn place(number: i32) -> Option<&'static AtomicU8> {
-    SETS.get(usize::try_from(number).ok()?)
+    EPOLL_SET_STATES.get(usize::try_from(number).ok()?)
 }

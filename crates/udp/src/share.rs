@@ -45,7 +45,7 @@ impl FlowShare {
         }
         let others = "other sockets have the same port and address";
         let own = preload::inode(number).ok_or(others)?;
-        let known = own_inodes();
+        let known = descriptors_by_inode();
         sockets = competing_sockets(sockets, facts, &known)?;
         if sockets.len() == 1 {
             return Ok(Self::ALL);
@@ -119,7 +119,7 @@ fn receiving_sockets(facts: &UdpSocketFacts) -> Vec<ReceivingSocket> {
         .collect();
     // An IPv6 socket that receives IPv6 only does not compete with an IPv4 socket.
     if facts.local.is_ipv4() && found.iter().any(|socket| socket.bound.0) {
-        let known = own_inodes();
+        let known = descriptors_by_inode();
         let is_apart = |socket: &ReceivingSocket| {
             socket.bound.0 && known.get(&socket.inode).is_some_and(|own| udp::is_v6_only(*own))
         };
@@ -189,7 +189,7 @@ fn may_receive(bound: &str, local: SocketAddr) -> bool {
 }
 
 /// Returns the descriptors of the program by their inode numbers.
-fn own_inodes() -> HashMap<u64, i32> {
+fn descriptors_by_inode() -> HashMap<u64, i32> {
     let numbers = 0..udp::DESCRIPTORS_MAX;
     numbers.filter_map(|number| Some((preload::inode(number)?, number))).collect()
 }

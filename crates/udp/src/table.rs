@@ -127,7 +127,7 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     forget(to);
     origin::record_duplicate(from, to);
     if sets::is_known(from) {
-        sets::record_other_wait(from);
+        sets::record_unsupported_wait(from);
     }
     let socket = index(from).and_then(|at| lock(SOCKETS.get(at)?).clone());
     match (socket, index(to)) {

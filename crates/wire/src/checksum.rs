@@ -6,7 +6,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::read::low64;
+use crate::read::truncate_to_u64;
 
 /// A one's complement sum to which bytes can be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -104,7 +104,7 @@ fn sum_big_endian(bytes: &[u8]) -> u16 {
         *slot = *byte;
     }
     let wide = wide + u128::from(u64::from_be_bytes(last));
-    fold(low64(wide >> 64) + u64::from(fold(low64(wide))))
+    fold(truncate_to_u64(wide >> 64) + u64::from(fold(truncate_to_u64(wide))))
 }
 
 /// Folds carries into the low 16 bits.

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn addressee_is_that_of_the_kernel() {
+    fn addressee_matches_kernel_classification() {
         let kind = |target, is_sent| header(&frame(target, &[8, 0]), is_sent).0.kind;
         assert_eq!(kind(OWN, false), kind::HOST);
         assert_eq!(kind([0xff; 6], false), kind::BROADCAST);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_both_versions_are_parsed_again() {
+    fn cooked_headers_of_both_versions_round_trip() {
         let bytes = frame(OWN, &[8, 0]);
         let (mut cooked, at) = header(&bytes, false);
         (cooked.hardware, cooked.interface) = (1, 0x0102_0304);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_become_numbers_of_linux() {
+    fn length_field_becomes_linux_protocol_number() {
         assert_eq!(header(&frame(OWN, &[0, 40, 0xff, 0xff]), false).0.protocol, 1);
         assert_eq!(header(&frame(OWN, &[0, 40, 0xaa, 0xaa]), false).0.protocol, 4);
         assert_eq!(CookedHeader::from_ethernet_frame(&[0; 13], OWN, false), None);

@@ -15,7 +15,7 @@ use crate::ipv4::Ipv4;
 use crate::ipv6::Ipv6;
 use crate::link::Network;
 use crate::ports::Ports;
-use crate::read::low64;
+use crate::read::truncate_to_u64;
 use crate::{tcp, udp};
 
 /// Addresses, protocol and ports of a packet.
@@ -125,7 +125,7 @@ fn hash_endpoint(address: IpAddr, port: u16, seed: u64) -> u64 {
         IpAddr::V4(address) => (0, u64::from(address.to_bits())),
         IpAddr::V6(address) => {
             let bits = address.to_bits();
-            (low64(bits >> 64), low64(bits))
+            (truncate_to_u64(bits >> 64), truncate_to_u64(bits))
         }
     };
     mix_bits(mix_bits(high ^ seed).wrapping_add(low) ^ u64::from(port).rotate_left(40))

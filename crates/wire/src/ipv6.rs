@@ -11,7 +11,7 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ip::{Fragment, protocol};
-use crate::read::{array, be16, be32, low16};
+use crate::read::{array, be16, be32, truncate_to_u16};
 
 /// Offset in bytes of the payload length.
 pub const PAYLOAD_LENGTH: usize = 4;
@@ -123,7 +123,7 @@ pub fn find_upper_layer(packet: &[u8]) -> UpperLayer {
     if !is_extension(next) {
         return UpperLayer::Protocol {
             protocol: next,
-            offset: low16(HEADER_LENGTH),
+            offset: truncate_to_u16(HEADER_LENGTH),
             fragment: Fragment::Whole,
         };
     }
@@ -163,7 +163,7 @@ pub fn find_fragment_header(packet: &[u8]) -> Option<FragmentHeader> {
             let (field, identification) = (be16(packet, at + 2)?, be32(packet, at + 4)?);
             let (offset, more) = (field & !7, field & 1 == 1);
             if (offset, more) != (0, false) {
-                let (at, announced_at) = (low16(at), low16(announced_at));
+                let (at, announced_at) = (truncate_to_u16(at), truncate_to_u16(announced_at));
                 return Some(FragmentHeader {
                     at,
                     announced_at,

@@ -12,7 +12,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::ethernet::{self, ethertype};
-use crate::read::{be16, be32, low16};
+use crate::read::{be16, be32, truncate_to_u16};
 use crate::vlan::{self, Tags};
 
 /// A link type, identified by its number in the pcap registry.
@@ -78,7 +78,7 @@ impl LinkType {
     /// Returns the link type that the header of a capture file states for frames of this type: for
     /// IPv4 and IPv6 the common type [`Self::RAW`], otherwise this type.
     #[must_use]
-    pub const fn in_file(self) -> Self {
+    pub const fn file_link_type(self) -> Self {
         match self {
             Self::IPV4 | Self::IPV6 => Self::RAW,
             other => other,
@@ -221,7 +221,7 @@ fn parse_uncommon_link_header(link: LinkType, frame: &[u8]) -> Option<LinkHeader
 #[inline]
 fn read_ethernet(frame: &[u8]) -> Option<LinkHeader> {
     let ethertype = be16(frame, ethernet::ETHERTYPE)?;
-    follow_ethertype(frame, ethertype, low16(ethernet::HEADER_LENGTH))
+    follow_ethertype(frame, ethertype, truncate_to_u16(ethernet::HEADER_LENGTH))
 }
 
 /// Parses the data at offset `at`, whose ethertype is `ethertype`: VLAN tags, then a network
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn types_with_a_parser_find_layer_3_in_some_frame() {
+    fn link_types_with_parser_have_layer_3() {
         let frames = [
             ethernet_frame(&[8, 0, 0x45]),
             vec![0x45],

@@ -44,7 +44,7 @@ pub(crate) const fn decode64(big: bool, bytes: [u8; 8]) -> u64 {
     reason = "the truncation is the purpose of the function"
 )]
 #[inline]
-pub(crate) const fn low16(value: usize) -> u16 {
+pub(crate) const fn truncate_to_u16(value: usize) -> u16 {
     value as u16
 }
 
@@ -53,6 +53,6 @@ pub(crate) const fn low16(value: usize) -> u16 {
     reason = "the truncation is the purpose of the function"
 )]
 #[inline]
-pub(crate) const fn low64(value: u128) -> u64 {
+pub(crate) const fn truncate_to_u64(value: u128) -> u64 {
     value as u64
 }

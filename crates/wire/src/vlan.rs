@@ -3,7 +3,7 @@
 //! The parser follows at most [`TAGS_MAX`] tags. It does not read deeper tags, and makes no guess
 //! about the packet after them.
 
-use crate::read::{array, low16};
+use crate::read::{array, truncate_to_u16};
 
 /// Ethertype of a customer tag (C-TAG).
 pub const CUSTOMER: u16 = 0x8100;
@@ -88,7 +88,7 @@ pub(crate) fn parse_tags(frame: &[u8], ethertype: u16, at: u16) -> Option<(Tags,
     while is_tag(ethertype) && tags.count < TAGS_MAX {
         let next = array(frame, usize::from(at) + NEXT)?;
         ethertype = u16::from_be_bytes(next);
-        at += low16(TAG_LENGTH);
+        at += truncate_to_u16(TAG_LENGTH);
         tags.count += 1;
     }
     Some((if tags.count == 0 { Tags::NONE } else { tags }, ethertype, at))

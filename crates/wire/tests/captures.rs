@@ -16,13 +16,13 @@ use streamline_wire::{Flow, Layers, LinkType, checksum, ip, ipv4, layers};
 use testkit::{Captures, Random};
 
 #[test]
-fn generated_captures_read_as_by_pcap_parser() {
+fn generated_captures_match_pcap_parser() {
     let (captures, agreed, refused) = compare_with_reference_reader(&testkit::generated_captures());
     assert!(agreed + refused == captures && refused < 10, "{agreed} of {captures}, not {refused}");
 }
 
 #[test]
-fn corpus_captures_read_as_by_pcap_parser() {
+fn corpus_captures_match_pcap_parser() {
     let Some(corpus) = testkit::corpus_captures() else { return };
     let (captures, agreed, refused) = compare_with_reference_reader(&corpus);
     assert!(agreed * 10 > captures * 9, "only {agreed} of {captures}");
@@ -152,7 +152,7 @@ fn layers_of_damaged_frames_stay_inside_the_frame() {
 }
 
 #[test]
-fn corpus_layers_of_damaged_frames_stay_inside() {
+fn corpus_layers_of_damaged_frames_stay_inside_the_frame() {
     testkit::corpus_captures().iter().for_each(dissect_flipped_frames);
 }
 

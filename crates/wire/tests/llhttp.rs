@@ -23,7 +23,7 @@ const EXCLUDED: &[(&str, usize, &str)] = &[
 const CASES_MIN: usize = 120;
 
 /// A test case of llhttp, or of this project in the same form.
-struct Case {
+struct LlhttpCase {
     file: String,
     number: usize,
     kind: String,
@@ -61,7 +61,7 @@ impl ParserEvents {
     }
 }
 
-fn read_cases(folder: &Path) -> Vec<Case> {
+fn read_cases(folder: &Path) -> Vec<LlhttpCase> {
     let mut cases = Vec::new();
     for direction in ["request", "response"] {
         let files = std::fs::read_dir(folder.join(direction)).expect("a folder");
@@ -76,7 +76,7 @@ fn read_cases(folder: &Path) -> Vec<Case> {
     cases
 }
 
-fn parse_cases(file: &str, text: &str) -> Vec<Case> {
+fn parse_cases(file: &str, text: &str) -> Vec<LlhttpCase> {
     let parts = text.split("\n## case ").skip(usize::from(!text.starts_with("## case ")));
     let mut cases = Vec::new();
     for part in parts {
@@ -91,7 +91,7 @@ fn parse_cases(file: &str, text: &str) -> Vec<Case> {
             panic!("{file}: a case without number, type or input: {part}");
         };
         let log = between("```log\n", "```").unwrap_or_default();
-        cases.push(Case {
+        cases.push(LlhttpCase {
             file: file.to_owned(),
             number,
             kind,
@@ -116,7 +116,7 @@ fn parse_offset(line: &str) -> usize {
     digits.parse().unwrap_or_else(|_| panic!("no offset: {line}"))
 }
 
-fn expected_events(case: &Case) -> ParserEvents {
+fn expected_events(case: &LlhttpCase) -> ParserEvents {
     let mut events = ParserEvents::default();
     let mut begin = 0;
     for line in &case.log {
@@ -144,7 +144,7 @@ fn expected_events(case: &Case) -> ParserEvents {
 
 /// A reader of one direction of a connection that receives its input in pieces.
 struct PieceReader<'c> {
-    case: &'c Case,
+    case: &'c LlhttpCase,
     events: ParserEvents,
     /// Bytes of an incomplete head, which begins at offset `at`.
     held: Vec<u8>,
@@ -244,7 +244,7 @@ impl PieceReader<'_> {
     }
 }
 
-fn read_case(case: &Case, cut: usize) -> ParserEvents {
+fn read_case(case: &LlhttpCase, cut: usize) -> ParserEvents {
     let mut reader = PieceReader {
         case,
         events: ParserEvents::default(),
@@ -260,7 +260,7 @@ fn read_case(case: &Case, cut: usize) -> ParserEvents {
 }
 
 #[test]
-fn corpus_messages_parse_as_by_llhttp() {
+fn corpus_messages_match_llhttp_events() {
     let Some(folder) = testkit::case_directory() else { return };
     let folder = folder.join("llhttp");
     let (mut run, mut lenient, mut wrong) = (0, 0, Vec::new());
@@ -297,7 +297,7 @@ fn corpus_messages_parse_as_by_llhttp() {
 type SentMessage<'s> = (&'s str, &'s str, &'s str, bool);
 
 /// Builds a case and its expected events.
-fn build_case(kind: &str, messages: &[SentMessage<'_>], rest: &str) -> (Case, ParserEvents) {
+fn build_case(kind: &str, messages: &[SentMessage<'_>], rest: &str) -> (LlhttpCase, ParserEvents) {
     let mut input = String::new();
     let mut events = ParserEvents::default();
     for (head, sent, body, ended) in messages {
@@ -309,7 +309,7 @@ fn build_case(kind: &str, messages: &[SentMessage<'_>], rest: &str) -> (Case, Pa
         events.messages.push(HttpMessage { begin, head, body: body.as_bytes().to_vec(), end });
     }
     input.push_str(rest);
-    let case = Case {
+    let case = LlhttpCase {
         file: "made".to_owned(),
         number: 0,
         kind: kind.to_owned(),

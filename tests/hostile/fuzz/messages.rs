@@ -30,7 +30,7 @@ fn fuzz_dns(bytes: &[u8]) {
     let Some(message) = Message::parse(bytes) else {
         return assert!(bytes.len() < HEADER_LENGTH);
     };
-    assert!(!message.is_likely(0) && message.flags().count() <= 7);
+    assert!(!message.is_likely_dns(0) && message.flags().count() <= 7);
     let mut entries = message.entries();
     let (mut read, mut at) = (0, HEADER_LENGTH);
     while let Some(entry) = entries.next() {

@@ -5,7 +5,7 @@ use crate::scratch::Scratch;
 use engine::build::{PathOptions, Settings, build_with};
 use engine::change::change;
 use engine::digest::digest;
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::record::{
     Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_layout,
 };
@@ -54,7 +54,7 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
         silent: true,
         ..PathOptions::default()
     };
-    let paths = build_with(&plan, Settings::default(), &Points::default(), &extras);
+    let paths = build_with(&plan, Settings::default(), &AttachPoints::default(), &extras);
     let paths = paths.expect("spaces");
     let live = paths[0].live();
     live.set_request_text(line);
@@ -104,7 +104,7 @@ fn replay_record(record: Record) -> Option<usize> {
         silent: true,
         ..PathOptions::default()
     };
-    let paths = build_with(&plan, settings, &Points::default(), &extras).ok()?;
+    let paths = build_with(&plan, settings, &AttachPoints::default(), &extras).ok()?;
     let outcome = run(paths, StopConditions::default()).expect("a run");
     assert_eq!(outcome.ledger.imbalances(), [], "{}", digest(&outcome));
     for failure in &outcome.failures {

@@ -16,7 +16,7 @@ use ebpf::emit::Target;
 use ebpf::exam::{self, ExamTotals, Interpreter};
 use filter::content::r#match::MATCH;
 use filter::testing::twins::{
-    Examined, TwinChain, UserReference, chains, edits_frames, emit_program, request_text,
+    TwinCase, TwinChain, UserReference, chains, edits_frames, emit_program, request_text,
 };
 use stage::{AttachPoint, Record, RecordedProgram};
 use sys::bpf::Side;
@@ -223,7 +223,7 @@ fn twins_are_unsure_of_bytes_in_a_second_buffer() {
     sys::process::pin_to(stage::PROCESSOR).unwrap();
     let Some(net) = Network::new() else { return };
     for hardened in [false, true] {
-        let chain = vec![Examined::new(&MATCH, &["at=5000", "hex=66"])];
+        let chain = vec![TwinCase::new(&MATCH, &["at=5000", "hex=66"])];
         let run = run_chain(&net, AttachPoint::Xdp, hardened, chain, &[]);
         println!("hardened {hardened}: {:?}", run.tally);
         assert!(count_packets(&[run], is_in_file_pages) > 10);

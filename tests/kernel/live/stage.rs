@@ -89,7 +89,7 @@ impl<'p> RecordedProgram<'p> {
         let load = LoadParameters::new(program_kind(point.hook()), "live", &code);
         let load = LoadParameters { fragments: point == AttachPoint::Xdp, ..load };
         let loaded = load.load().unwrap_or_else(|why| panic!("{why}\n{}", why.log));
-        let index = RouteSocket::open().unwrap().by_name(device).unwrap().index;
+        let index = RouteSocket::open().unwrap().interface_by_name(device).unwrap().index;
         let link = match point {
             AttachPoint::Tcx(side) => Link::tcx(&loaded, index, side, Anchor::Head, None),
             AttachPoint::Xdp => Link::xdp(&loaded, index, XdpMode::Native),
@@ -186,7 +186,7 @@ pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     let code = insn::encode(&a.finish().unwrap());
     let program = LoadParameters::new(program_kind(Hook::Tc), "tagger", &code).load();
     let program = program.unwrap_or_else(|why| panic!("{why}\n{}", why.log));
-    let index = RouteSocket::open().unwrap().by_name(device).unwrap().index;
+    let index = RouteSocket::open().unwrap().interface_by_name(device).unwrap().index;
     Link::tcx(&program, index, side, Anchor::Head, None).unwrap()
 }
 

@@ -152,7 +152,7 @@ fn send_datagrams(pair: &Pair, client: &str, server: &str) {
 
 fn send_raw_frames(pair: &Pair, frames: &[&[u8]]) {
     pair.client.run_inside(|| {
-        let index = RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
         let mut sent = 0;
         wait_until("there is room for frames", || {

@@ -21,7 +21,7 @@ use ebpf::insn::{Insn, class};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use explore::{OwnedPacket, explore_paths};
-use filter::testing::twins::{TwinChain, UserReference, chains, fitting_program, request_text};
+use filter::testing::twins::{TwinChain, UserReference, chains, program_if_allowed, request_text};
 use hunt::SearchResult;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::need;
@@ -91,7 +91,7 @@ impl OriginalTwin {
     /// Prepares a twin for its mutations. Returns `None` if the chain edits frames, which the
     /// target does not allow.
     fn new(chain: &TwinChain, target: Target, frames: &[Vec<u8>], effort: Effort) -> Option<Self> {
-        let program = fitting_program(chain, target)?;
+        let program = program_if_allowed(chain, target)?;
         let packets = packets_for_target(frames, target);
         let mut cases: Vec<OwnedPacket> = packets.iter().map(OwnedPacket::from_packet).collect();
         let few: Vec<Vec<u8>> = frames.iter().step_by(11).cloned().collect();
@@ -189,7 +189,7 @@ fn try_mutations_in_pairs(
     effort: Effort,
     results: &mut MutantResults,
 ) {
-    let Some(alone) = fitting_program(twin, target) else { return };
+    let Some(alone) = program_if_allowed(twin, target) else { return };
     let tried: BTreeSet<usize> =
         exam::mutants(&alone).iter().map(|replacement| replacement.at).collect();
     let begin = request_text(twin);

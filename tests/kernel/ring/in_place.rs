@@ -47,7 +47,7 @@ fn next_batch(
         let context = BlockMetadata { time: 1, session: 0, origin: 0, flags: Flags::NONE };
         let pointer = RichPointer::new(frames.id(), place, Class::YES);
         assert!(memory.columns.push(Entry::new(pointer, context, marks)));
-        walk.pass_frame(&exported);
+        walk.advance_past_frame(&exported);
         all.push(exported);
     }
     (Batch::without_bytes(memory), all)

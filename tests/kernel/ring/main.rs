@@ -55,7 +55,8 @@ impl Tap {
         let doorbell = RingBuffer::create("bell", 1 << 16).unwrap();
         let program = program::load_tap(&rings, &doorbell, when);
         let link = pair.server.run_inside(|| {
-            let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
+            let index =
+                RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
             Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap()
         });
         Self { rings, doorbell, program, _link: link }
@@ -79,7 +80,7 @@ impl Tap {
 }
 
 fn processor_count() -> u32 {
-    sys::machine::possible_processors().unwrap() as u32
+    sys::machine::count_possible_processors().unwrap() as u32
 }
 
 fn veth_pair(addresses: bool) -> Option<Pair> {
@@ -114,7 +115,7 @@ fn send_numbered_frames(pair: &Pair, count: u32) {
 /// Sends these frames.
 fn send_frames(pair: &Pair, frames: &[Vec<u8>]) {
     pair.client.run_inside(|| {
-        let index = RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, Qdisc::Bypass).unwrap();
         let mut parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         while !parts.is_empty() {
@@ -247,7 +248,7 @@ fn frames_without_a_reader_are_only_counted() {
             assert!(reader.copy_bytes(&handed, 0, &mut bytes));
             assert!(reader.is_intact(&handed, reader.reserved_position(handed.cpu)));
             numbers.push(u32::from_be_bytes(bytes[14..].try_into().unwrap()));
-            reader.pass_frame(&handed);
+            reader.advance_past_frame(&handed);
         }
         (numbers, reader.exit_losses()[0].lost)
     };

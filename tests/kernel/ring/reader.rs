@@ -156,7 +156,7 @@ impl CheckingReader {
             count += 1;
             let frame = &mut self.frame[..handed.header.captured as usize];
             let inside = self.reader.copy_bytes(&handed, 0, frame);
-            self.reader.pass_frame(&handed);
+            self.reader.advance_past_frame(&handed);
             if !self.reader.is_intact(&handed, self.reader.reserved_position(handed.cpu)) {
                 self.reader.count_passed_as_lost(&handed);
                 continue;

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Maximum total size in bytes of the stripped programs and libraries in the package `streamline`.
-const CORE_MAX: usize = 15 << 20;
+const CORE_PACKAGE_BYTES_MAX: usize = 15 << 20;
 
 /// Debian revision of the packages: the number after the hyphen in their versions.
 const REVISION: &str = "1";
@@ -43,10 +43,10 @@ impl DebianRelease<'_> {
         if !self.release.quick {
             check_size(files)?;
         }
-        PACKAGES.iter().map(|name| self.pack_one(name, files, (scratch, output))).collect()
+        PACKAGES.iter().map(|name| self.pack_package(name, files, (scratch, output))).collect()
     }
 
-    fn pack_one(
+    fn pack_package(
         &self,
         name: &str,
         files: &[InstallFile],
@@ -149,7 +149,7 @@ pub(super) fn check(packages: &[PathBuf]) -> Result<bool, String> {
     }
 }
 
-/// Checks that the programs and libraries of the package `streamline` have at most [`CORE_MAX`]
+/// Checks that the programs and libraries of the package `streamline` have at most [`CORE_PACKAGE_BYTES_MAX`]
 /// bytes, and prints their size.
 fn check_size(files: &[InstallFile]) -> Result<(), String> {
     let is_core = |file: &&InstallFile| {
@@ -157,10 +157,12 @@ fn check_size(files: &[InstallFile]) -> Result<(), String> {
         file.mode == 0o755 && package == Some(PACKAGES[0])
     };
     let size: usize = files.iter().filter(is_core).map(|file| file.bytes.len()).sum();
-    println!("core: {} kB of {} kB", size >> 10, CORE_MAX >> 10);
-    match size <= CORE_MAX {
+    println!("core: {} kB of {} kB", size >> 10, CORE_PACKAGE_BYTES_MAX >> 10);
+    match size <= CORE_PACKAGE_BYTES_MAX {
         true => Ok(()),
-        false => Err(format!("the program and its libraries have {size} bytes of {CORE_MAX}")),
+        false => Err(format!(
+            "the program and its libraries have {size} bytes of {CORE_PACKAGE_BYTES_MAX}"
+        )),
     }
 }
 
@@ -201,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn installed_files_have_their_place_in_one_of_the_packages() {
+    fn each_installed_file_is_in_one_package() {
         for (to, path, package) in [
             ("bin/streamline", "usr/bin/streamline", "streamline"),
             ("bin/streamline-page", "usr/bin/streamline-page", "streamline-page"),
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_replace_the_files_that_another_one_had() {
+    fn packages_replace_files_of_earlier_versions() {
         // Without these fields dpkg refuses to overwrite the file of an earlier version.
         for (file, package) in [
             ("share/man/man1/streamline-page.1", "streamline-page"),

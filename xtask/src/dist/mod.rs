@@ -85,7 +85,7 @@ pub(crate) fn dist(root: &Path, arguments: &[String]) -> Outcome {
     };
     let made = match options.no_build {
         true => packages_in(&cargo::target(root).join("dist")),
-        false => make_all(root, &options),
+        false => build_all_packages(root, &options),
     };
     let tried = made.and_then(|packages| match &options.trial {
         Some(suite) => trial::run(&cargo::target(root), suite, &packages),
@@ -115,7 +115,7 @@ fn packages_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// Makes and checks all packages. Returns the Debian packages.
-fn make_all(root: &Path, options: &Options) -> Result<Vec<PathBuf>, String> {
+fn build_all_packages(root: &Path, options: &Options) -> Result<Vec<PathBuf>, String> {
     if !cargo::has_subcommand(root, "deb") {
         return Err("cargo-deb is missing; `cargo install --locked cargo-deb`".to_owned());
     }
@@ -164,7 +164,7 @@ fn make_all(root: &Path, options: &Options) -> Result<Vec<PathBuf>, String> {
     for (name, bytes) in [(name.as_str(), components.as_bytes()), ("Containerfile", &recipe)] {
         write_atomically(&output.join(name), bytes, 0o644).map_err(|why| why.to_string())?;
     }
-    write_sums(&output)?;
+    write_checksums(&output)?;
     if !debian::check(&packages)? {
         println!("left out: lintian is not installed");
     }
@@ -179,7 +179,7 @@ fn strip_static_library(built: &Path) -> Result<(), String> {
 }
 
 /// Writes the checksums of all files in a directory, and prints them with the sizes.
-fn write_sums(output: &Path) -> Result<(), String> {
+fn write_checksums(output: &Path) -> Result<(), String> {
     let entries = std::fs::read_dir(output).map_err(|why| why.to_string())?.flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();

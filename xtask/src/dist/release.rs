@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 pub(super) const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
 
 /// Environment variables that change the code that rustc generates.
-const CHANGING_VARIABLES: [&str; 5] = [
+const CODEGEN_VARIABLES: [&str; 5] = [
     "RUSTFLAGS",
     "CARGO_ENCODED_RUSTFLAGS",
     "CARGO_BUILD_RUSTFLAGS",
@@ -23,7 +23,7 @@ const CHANGING_VARIABLES: [&str; 5] = [
 
 /// Crates that process no blocks: command line, terminal, configuration, daemon. They are optimized
 /// for size in the packages.
-const CONTROL_CRATES: [&str; 21] = [
+const SIZE_OPTIMIZED_CRATES: [&str; 21] = [
     "anstream",
     "clap",
     "clap_builder",
@@ -130,7 +130,7 @@ pub(super) fn build(
     for setting in optimization {
         shell.args(["--config", setting]);
     }
-    for name in CONTROL_CRATES.into_iter().filter(|_| !release.quick) {
+    for name in SIZE_OPTIMIZED_CRATES.into_iter().filter(|_| !release.quick) {
         shell.args(["--config", &format!("profile.release.package.{name}.opt-level=\"s\"")]);
     }
     let packages = if target.is_some() { &PACKAGES[..1] } else { &PACKAGES };
@@ -139,7 +139,7 @@ pub(super) fn build(
     let unwanted = std::env::vars_os().map(|(name, _)| name);
     let unwanted = unwanted.filter(|name| {
         let name = name.to_string_lossy();
-        name.starts_with("CARGO_PROFILE_") || CHANGING_VARIABLES.contains(&name.as_ref())
+        name.starts_with("CARGO_PROFILE_") || CODEGEN_VARIABLES.contains(&name.as_ref())
     });
     for name in unwanted {
         shell.env_remove(name);
@@ -210,7 +210,7 @@ mod tests {
     fn crates_optimized_for_size_are_in_the_lock_file() {
         let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock");
         let lock = std::fs::read_to_string(lock).unwrap();
-        for name in CONTROL_CRATES {
+        for name in SIZE_OPTIMIZED_CRATES {
             assert!(lock.contains(&format!("\nname = \"{name}\"\n")), "{name}");
         }
     }

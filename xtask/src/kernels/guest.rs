@@ -38,7 +38,7 @@ pub(crate) struct BootResult {
 impl Kernel {
     /// Returns the newest Debian kernel of a series such as `6.1`. Downloads and unpacks its
     /// package into `home`, unless `home` already contains a package of the series.
-    pub(super) fn find_newest(home: &Path, series: &str) -> Result<Self, String> {
+    pub(super) fn find_newest_kernel(home: &Path, series: &str) -> Result<Self, String> {
         let dots = series.replace('.', r"\.");
         let pattern = format!(r"^linux-image-{dots}\.[0-9].*cloud-amd64-unsigned$");
         let folder = unpack_package(home, series, &pattern)?;

@@ -48,7 +48,7 @@ pub(crate) fn kernels(root: &Path, arguments: &[String]) -> Outcome {
     let mut table = Vec::new();
     let mut well = true;
     for series in KERNEL_SERIES.iter().filter(wanted) {
-        match guest::Kernel::find_newest(&home, series) {
+        match guest::Kernel::find_newest_kernel(&home, series) {
             Ok(kernel) => match kernel.run(&home, &programs) {
                 Ok(run) => {
                     well &= run.well;

@@ -6,7 +6,7 @@
 
 use super::findings::{Finding, Findings};
 use super::rules::{TEST_TIMEOUT_MIN, TIME_EXCEPTIONS};
-use super::source::without_tests;
+use super::source::lines_outside_tests;
 use super::tree::{File, Tree};
 use std::collections::HashSet;
 
@@ -14,7 +14,9 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for file in tree.rust_files() {
         let product: HashSet<usize> = match file.is_test() {
             true => HashSet::new(),
-            false => without_tests(&file.code).into_iter().map(|(number, _)| number).collect(),
+            false => {
+                lines_outside_tests(&file.code).into_iter().map(|(number, _)| number).collect()
+            }
         };
         check_tests(file, &product, found);
     }

@@ -5,12 +5,12 @@ use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
 
 /// The documents whose paths in backticks are checked.
-const GUIDES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
-const DECISIONS: &str = "docs/book/decisions/";
+const CHECKED_DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
+const DECISIONS_DIRECTORY: &str = "docs/book/decisions/";
 const BOOK: &str = "docs/book/";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
-    for file in tree.files.iter().filter(|file| GUIDES.contains(&file.path.as_str())) {
+    for file in tree.files.iter().filter(|file| CHECKED_DOCUMENTS.contains(&file.path.as_str())) {
         for (number, line) in prose_lines(&file.text) {
             check_paths(tree, file, number, line, found);
         }
@@ -21,7 +21,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             check_pages(tree, file, found);
         }
     }
-    check_index(tree, DECISIONS, "README.md", found);
+    check_index(tree, DECISIONS_DIRECTORY, "README.md", found);
     check_index(tree, BOOK, "SUMMARY.md", found);
 }
 

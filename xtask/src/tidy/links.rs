@@ -81,7 +81,7 @@ pub(super) fn heading_anchors(text: &str) -> Vec<String> {
         if heading.len() == line.len() || !heading.starts_with(' ') {
             continue;
         }
-        let words = without_targets(heading.trim());
+        let words = without_link_targets(heading.trim());
         let letters = words.chars().filter_map(|letter| match letter {
             ' ' => Some('-'),
             '-' | '_' => Some(letter),
@@ -99,7 +99,7 @@ pub(super) fn heading_anchors(text: &str) -> Vec<String> {
 }
 
 /// Replaces each link with its text.
-fn without_targets(heading: &str) -> String {
+fn without_link_targets(heading: &str) -> String {
     let mut text = String::new();
     let mut rest = heading;
     while let Some((before, after)) = rest.split_once("](") {

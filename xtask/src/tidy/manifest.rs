@@ -43,7 +43,8 @@ pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
         if let Some(header) = line.strip_prefix('[') {
             table = header.trim_matches(|c| c == '[' || c == ']').to_owned();
             // `[dependencies.sys]` declares a dependency in its header.
-            if let Some((used, name)) = use_of_table(&table).and_then(|(u, rest)| Some((u, rest?)))
+            if let Some((used, name)) =
+                parse_dependency_table_header(&table).and_then(|(u, rest)| Some((u, rest?)))
             {
                 manifest.add_dependency(alias(name), used, number);
             }
@@ -51,7 +52,7 @@ pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
         }
         let Some((key, value)) = line.split_once('=') else { continue };
         let (key, value) = (key.trim(), value.trim());
-        match use_of_table(&table) {
+        match parse_dependency_table_header(&table) {
             Some((used, None)) => {
                 let name = unquote(key.split('.').next().unwrap_or(key));
                 let name = package_key(value).map_or_else(|| alias(name), str::to_owned);
@@ -93,7 +94,7 @@ impl Manifest {
 }
 
 /// Returns the use that a table header declares, and the dependency in the header, if any.
-fn use_of_table(table: &str) -> Option<(DependencyUse, Option<&str>)> {
+fn parse_dependency_table_header(table: &str) -> Option<(DependencyUse, Option<&str>)> {
     let table = match table.strip_prefix("target.") {
         // `target.'cfg(unix)'.dependencies`: the condition does not matter.
         Some(rest) => rest.rsplit_once("'.").map_or(rest, |(_, last)| last),

@@ -50,8 +50,8 @@ fn run(root: &Path, tree: &Tree, arguments: &[&str]) -> Outcome {
         [] => {}
         ["--ratchet"] => {
             let text = ratchet::lowered_ceilings(tree, &found.occurrences);
-            if let Err(error) = std::fs::write(root.join(ratchet::CEILINGS), text) {
-                eprintln!("error: cannot write {}: {error}", ratchet::CEILINGS);
+            if let Err(error) = std::fs::write(root.join(ratchet::CEILINGS_PATH), text) {
+                eprintln!("error: cannot write {}: {error}", ratchet::CEILINGS_PATH);
                 return Outcome::Failed;
             }
             return tidy(root, &[]);

@@ -1,7 +1,7 @@
 //! Ratchets: counts that may only fall.
 //!
 //! Input: the occurrences that rules count, each with a key (a crate, a file, or a crate and a
-//! word). Output: an error for each key whose sum is above its ceiling. The file [`CEILINGS`]
+//! word). Output: an error for each key whose sum is above its ceiling. The file [`CEILINGS_PATH`]
 //! contains lines `RULE KEY NUMBER`. If sums fall below the ceilings, the file need not change;
 //! `cargo xtask tidy --ratchet` lowers all ceilings to the current sums. A key may exceed its
 //! ceiling if other keys of the rule are below their ceilings by at least the same amount, so that
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Path of the file that contains the ceilings.
-pub(crate) const CEILINGS: &str = "xtask/ratchets";
+pub(crate) const CEILINGS_PATH: &str = "xtask/ratchets";
 
 /// Rules with ratchets in the order of the table, each with the meaning of its count.
 pub(crate) const RATCHETED_RULES: &[(&str, &str)] = &[
@@ -118,7 +118,7 @@ fn take_slack(slack: &mut BTreeMap<String, usize>, rule: &str, wanted: usize) ->
 }
 
 fn read_ceilings(tree: &Tree) -> Sums {
-    let text = tree.file(CEILINGS).map_or("", |file| file.text.as_str());
+    let text = tree.file(CEILINGS_PATH).map_or("", |file| file.text.as_str());
     let rows = text.lines().filter(|line| !line.starts_with('#'));
     rows.filter_map(|line| {
         let (key, number) = line.rsplit_once(' ')?;
@@ -172,7 +172,7 @@ pub(super) fn report(tree: &Tree, occurrences: &[Occurrence]) -> String {
     };
     for name in names {
         let lines = lines.get(name).map_or(0, |count| count.1);
-        row(name, lines, &|place| super::tree::crate_of(&crates, &place.path) == name);
+        row(name, lines, &|place| super::tree::crate_of_path(&crates, &place.path) == name);
     }
     row("in all", lines.values().map(|count| count.1).sum(), &|_| true);
     text += "\n\n";

@@ -248,7 +248,7 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
 ];
 
 /// Pairs of types with the same name that may exist in one crate: crate, name, reason.
-pub(super) const ALLOWED_DOUBLES: &[(&str, &str, &str)] = &[];
+pub(super) const ALLOWED_SAME_NAME_TYPES: &[(&str, &str, &str)] = &[];
 
 const fn product_crate(
     name: &'static str,

@@ -17,7 +17,7 @@ fn blank_text(text: &str, literals: bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut at = 0;
     while at < chars.len() {
-        let end = end_of_text(&chars, at);
+        let end = end_of_comment_or_literal(&chars, at);
         if end > at && chars[at] != '/' && !literals {
             out.extend(&chars[at..end]);
             at = end;
@@ -33,7 +33,7 @@ fn blank_text(text: &str, literals: bool) -> String {
 }
 
 /// Returns the end of the comment or literal that begins at `at`, or `at` if none begins there.
-fn end_of_text(chars: &[char], at: usize) -> usize {
+fn end_of_comment_or_literal(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     match chars[at] {
         '/' if next == Some('/') => find_end(chars, at, |rest| rest[0] == '\n'),
@@ -127,7 +127,7 @@ pub(crate) fn count_word(text: &str, word: &str) -> usize {
 
 /// Returns the lines outside modules that are built only for tests, with their numbers from 1.
 /// `code` is code without comments.
-pub(crate) fn without_tests(code: &str) -> Vec<(usize, &str)> {
+pub(crate) fn lines_outside_tests(code: &str) -> Vec<(usize, &str)> {
     let lines: Vec<&str> = code.lines().collect();
     let mut kept = Vec::with_capacity(lines.len());
     let mut at = 0;
@@ -199,9 +199,10 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_test_modules_are_left_out() {
+    fn lines_of_test_modules_are_excluded() {
         let text = "fn a() {\n}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\nfn c() {}\n";
-        let numbers: Vec<usize> = without_tests(text).iter().map(|(number, _)| *number).collect();
+        let numbers: Vec<usize> =
+            lines_outside_tests(text).iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers, [1, 2, 7]);
     }
 

@@ -110,7 +110,7 @@ fn real_tree_is_tidy() {
 }
 
 #[test]
-fn table_of_layers_has_every_file_of_its_crates() {
+fn layer_table_covers_every_file_of_its_crates() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let errors = super::layers::table_errors(&Tree::read(root).unwrap());
     assert!(errors.is_empty(), "{errors:#?}");
@@ -349,7 +349,7 @@ fn dangling_reference_in_a_document_is_found() {
 }
 
 #[test]
-fn anchors_of_headings_are_those_of_the_published_book() {
+fn heading_anchors_match_the_published_book() {
     let text = "# The `sh` verb, *again*\n```\n# a comment\n```\n## [JSON](#limits) & text\n\
                 ### Name_of-a thing?\n## Limits\n## Limits\n#no heading\n";
     let anchors = ["the-sh-verb-again", "json--text", "name_of-a-thing", "limits", "limits-1"];

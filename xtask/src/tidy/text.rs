@@ -6,8 +6,8 @@ use super::rules::{
     BINARY_SIZE_MAX, COLUMNS_MAX, LINES_MAX, LOCAL_PATHS, LONG_FILE_LINES, LONG_FUNCTION_LINES,
     SLEEP_EXCEPTIONS, UNFINISHED_MARKERS,
 };
-use super::source::{function_ranges, without_tests};
-use super::tree::{File, Tree, crate_of};
+use super::source::{function_ranges, lines_outside_tests};
+use super::tree::{File, Tree, crate_of_path};
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let crates = tree.crates();
@@ -25,7 +25,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
             check_unfinished(file, found);
         }
         if file.is_rust() {
-            check_rust(file, crate_of(&crates, &file.path), found);
+            check_rust(file, crate_of_path(&crates, &file.path), found);
         }
     }
     for (path, _) in SLEEP_EXCEPTIONS {
@@ -83,7 +83,7 @@ fn check_rust(file: &File, name: &str, found: &mut Findings) {
         let what = format!("{lines} lines; the limit is {LINES_MAX}: one file, one reason");
         found.push(Finding::file("length", file, what));
     } else if !file.is_test() {
-        let lines = without_tests(&file.code).len();
+        let lines = lines_outside_tests(&file.code).len();
         if lines > LONG_FILE_LINES {
             let what = format!("{lines} lines without tests, more than {LONG_FILE_LINES}");
             found.occurrences.push(Occurrence::new("files", name, file, 1, what));

@@ -103,7 +103,7 @@ impl Tree {
 }
 
 /// Returns the name of the crate whose directory contains the path; empty outside all crates.
-pub(crate) fn crate_of<'c>(crates: &'c [(String, String)], path: &str) -> &'c str {
+pub(crate) fn crate_of_path<'c>(crates: &'c [(String, String)], path: &str) -> &'c str {
     let within = crates.iter().filter(|(base, _)| path.starts_with(base.as_str()));
     within.max_by_key(|(base, _)| base.len()).map_or("", |(_, name)| name)
 }

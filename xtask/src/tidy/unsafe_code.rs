@@ -4,7 +4,7 @@
 
 use super::findings::{Finding, Findings, Occurrence};
 use super::rules::{self, UnsafePolicy, WorkspaceCrate};
-use super::source::{count_word, has_word, without_tests};
+use super::source::{count_word, has_word, lines_outside_tests};
 use super::tree::{File, Tree};
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 fn check_no_io(tree: &Tree, base: &str, found: &mut Findings) {
     let source = format!("{base}src/");
     for file in tree.rust_files().filter(|f| f.path.starts_with(&source) && !f.is_test()) {
-        for (number, line) in without_tests(&file.code) {
+        for (number, line) in lines_outside_tests(&file.code) {
             let module = rules::IO_MODULES.iter().find(|module| names_module(line, module));
             let word = rules::IO_NAMES.iter().find(|word| has_word(line, word));
             if let Some(word) = module.or(word) {

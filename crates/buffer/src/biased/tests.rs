@@ -39,12 +39,13 @@ fn other_thread_becomes_the_owner_and_keeps_the_value() {
 
 #[test]
 fn thread_holds_several_locks_up_to_the_limit() {
-    let locks: Vec<BiasedLock<()>> = (0..=HELD_MAX).map(|_| BiasedLock::new(())).collect();
-    let mut guards: Vec<_> = locks.iter().take(HELD_MAX).map(|lock| lock.try_lock()).collect();
+    let locks: Vec<BiasedLock<()>> = (0..=HELD_LOCKS_MAX).map(|_| BiasedLock::new(())).collect();
+    let mut guards: Vec<_> =
+        locks.iter().take(HELD_LOCKS_MAX).map(|lock| lock.try_lock()).collect();
     assert!(guards.iter().all(Option::is_some));
-    assert!(!heavy_fence_is_supported() || locks[HELD_MAX].try_lock().is_none());
+    assert!(!heavy_fence_is_supported() || locks[HELD_LOCKS_MAX].try_lock().is_none());
     drop(guards.remove(1));
-    assert!(locks[HELD_MAX].try_lock().is_some());
+    assert!(locks[HELD_LOCKS_MAX].try_lock().is_some());
     assert!(locks[0].try_lock().is_none() && locks[1].try_lock().is_some());
 }
 

@@ -99,7 +99,7 @@ fn create_ring(size: usize) -> (Writer, Reader) {
 }
 
 /// Passes the byte at a position to `access`.
-fn with_byte<T>(ring: &Ring, position: u64, access: impl FnOnce(&mut u64) -> T) -> T {
+fn access_byte<T>(ring: &Ring, position: u64, access: impl FnOnce(&mut u64) -> T) -> T {
     let cell = &ring.0.bytes[position as usize % ring.0.bytes.len()];
     // SAFETY: loom reports concurrent accesses.
     cell.with_mut(|byte| access(unsafe { &mut *byte }))
@@ -112,7 +112,7 @@ fn put(writer: &mut Writer, count: u64) -> u64 {
     let room = (ring.0.bytes.len() - writer.used().unwrap()) as u64;
     let (from, count) = (writer.written(), count.min(room));
     for position in from..from + count {
-        with_byte(&ring, position, |byte| *byte = position);
+        access_byte(&ring, position, |byte| *byte = position);
     }
     if count > 0 {
         writer.publish(count as usize);
@@ -152,7 +152,7 @@ fn read_all(reader: &mut Reader, each: usize, limit: u64) -> u64 {
             ReaderState::Bytes(available) => {
                 let count = available.min(each);
                 for position in reader.taken()..reader.taken() + count as u64 {
-                    let byte = with_byte(&ring, position, |byte| *byte);
+                    let byte = access_byte(&ring, position, |byte| *byte);
                     assert_eq!(byte, position, "lapped or torn");
                 }
                 if reader.take(count) {
@@ -190,7 +190,7 @@ fn reader_of_single_bytes_is_woken_for_each() {
 }
 
 #[test]
-fn writer_at_a_full_ring_ends_with_its_reader() {
+fn writer_at_full_ring_stops_when_reader_closes() {
     for limit in 0..2 {
         run_model(3, move || {
             let (mut writer, mut reader) = create_ring(2);

@@ -57,7 +57,7 @@ impl CrossingReader {
         side.taken.blocks += count as u64;
         side.taken.bytes += bytes;
         side.release();
-        if side.resident_count() <= side.store.capacity / 2 {
+        if side.unreleased_count() <= side.store.capacity / 2 {
             self.shared.writer_doorbell.notify_room();
         }
         Ok(())

@@ -379,7 +379,7 @@ fn processor_count() -> usize {
 }
 
 /// Size range in these tests, in bytes: 16 to 256 entries with marks.
-const SIZES: crate::scale::Scaling = crate::scale::Scaling::pointers(16 * 64, 256 * 64);
+const CROSSING_SCALING: crate::scale::Scaling = crate::scale::Scaling::pointers(16 * 64, 256 * 64);
 
 #[test]
 fn f6_full_crossing_grows_without_waiting_for_its_reader() {
@@ -387,7 +387,7 @@ fn f6_full_crossing_grows_without_waiting_for_its_reader() {
     let doorbell = create_doorbells(2);
     let (writer, mut readers) =
         crossing(&ring_config(16, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
-    let (mut writer, mut reader) = (writer.scaling(SIZES), readers.remove(0));
+    let (mut writer, mut reader) = (writer.scaling(CROSSING_SCALING), readers.remove(0));
     let (mut put, mut read) = (0, 0);
     while put < 16 {
         put += writer.push(&[append_block(&pool, put, 100).unwrap()], &[&pool]).unwrap().put as u64;
@@ -426,7 +426,7 @@ fn f6_crossing_follows_the_pressure_within_its_range() {
     let doorbell = create_doorbells(2);
     let (writer, mut readers) =
         crossing(&ring_config(256, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
-    let (mut writer, mut reader) = (writer.scaling(SIZES), readers.remove(0));
+    let (mut writer, mut reader) = (writer.scaling(CROSSING_SCALING), readers.remove(0));
     let entry = append_block(&pool, 0, 100).unwrap();
     for _ in 0..2000 {
         assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);

@@ -180,7 +180,7 @@ impl ReaderCursor {
 
     /// Returns the number of positions that were published at the last refresh and have not been
     /// released.
-    pub(crate) fn resident_count(&self) -> u64 {
+    pub(crate) fn unreleased_count(&self) -> u64 {
         self.commit.wrapping_sub(self.released)
     }
 

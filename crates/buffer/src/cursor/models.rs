@@ -81,7 +81,7 @@ fn create_ring() -> (ibuf::PointerWriter, ibuf::PointerReader) {
 }
 
 #[test]
-fn reader_of_lying_writer_faults_for_good() {
+fn reader_of_lying_writer_fails_permanently() {
     for lie in [3, 1 << 31, u64::MAX] {
         loom::model(move || {
             let (writer, mut reader) = create_ring();

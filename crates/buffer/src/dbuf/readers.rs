@@ -2,7 +2,7 @@
 
 use super::walk::{CheckedRecord, RecordWalk};
 use crate::cursor::ReaderCursor;
-use crate::trust::Trusted;
+use crate::trust::TrustProof;
 use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::Extent;
 use std::fmt;
@@ -122,10 +122,10 @@ impl<W: BlockWalk> RingReader<W, Foreign> {
 }
 
 impl RingReader<RecordWalk, Foreign> {
-    /// Returns the unread part of a located block in place. The [`Trusted`] argument proves that
+    /// Returns the unread part of a located block in place. The [`TrustProof`] argument proves that
     /// the writer maintains D2 (D6).
     #[inline]
-    pub(crate) fn unread_bytes(&self, found: &CheckedRecord, _: Trusted) -> &[u8] {
+    pub(crate) fn unread_bytes(&self, found: &CheckedRecord, _: TrustProof) -> &[u8] {
         match self.0.side.policy {
             Policy::Overwrite => &[],
             Policy::Block | Policy::DropNew => block_in_place(&self.0, found),

@@ -20,7 +20,7 @@ enum WriterExit {
     Killed,
 }
 
-const EXITS: [WriterExit; 2] = [WriterExit::Killed, WriterExit::Closed];
+const WRITER_EXITS: [WriterExit; 2] = [WriterExit::Killed, WriterExit::Closed];
 
 impl WriterExit {
     /// Returns the result that a read after the last block must have: no bytes, or a fault.
@@ -98,11 +98,11 @@ const fn block_length(piece: BlockRead) -> Option<usize> {
     }
 }
 
-type NamedRead<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
+type NamedReadCall<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
 
 #[test]
 fn t10_late_block_of_a_stream_is_read() {
-    let calls: [NamedRead<stream::Input>; 3] = [
+    let calls: [NamedReadCall<stream::Input>; 3] = [
         ("read", |input| {
             let mut out = vec![0; 100];
             input.read(&mut out).map(|count| out[..count].to_vec())
@@ -113,7 +113,8 @@ fn t10_late_block_of_a_stream_is_read() {
         }),
     ];
     for (name, call) in calls {
-        for (policy, exit) in POLICIES.into_iter().flat_map(|policy| EXITS.map(|how| (policy, how)))
+        for (policy, exit) in
+            POLICIES.into_iter().flat_map(|policy| WRITER_EXITS.map(|how| (policy, how)))
         {
             let config = Config::new(dbuf_id(1)).capacity(4096).policy(policy);
             let (output, mut offers) = stream::stream(&config).unwrap();
@@ -128,7 +129,7 @@ fn t10_late_block_of_a_stream_is_read() {
 /// The writer publishes the block in a segment that the reader has not received yet.
 #[test]
 fn t10_late_block_in_the_next_segment_is_read() {
-    for exit in EXITS {
+    for exit in WRITER_EXITS {
         let (mut output, mut offers) =
             stream::stream(&Config::new(dbuf_id(1)).capacity(4096)).unwrap();
         let mut input = offers.remove(0).open().unwrap();
@@ -144,7 +145,9 @@ fn t10_late_block_in_the_next_segment_is_read() {
 
 #[test]
 fn t10_late_block_of_a_slot_stream_is_read() {
-    for (policy, exit) in POLICIES.into_iter().flat_map(|policy| EXITS.map(|how| (policy, how))) {
+    for (policy, exit) in
+        POLICIES.into_iter().flat_map(|policy| WRITER_EXITS.map(|how| (policy, how)))
+    {
         let config =
             fixed::SlotConfig { slot: 64, slots: 16, policy, ..fixed::SlotConfig::new(dbuf_id(1)) };
         let (output, mut offers) = fixed::stream::stream(&config, 1).unwrap();

@@ -128,7 +128,11 @@ impl Host {
         access: AccessList,
         files: RegionFiles,
     ) -> Result<(), Error> {
-        self.add_at(address, access, NamedObject::Region { files, clients: Clients::default() })
+        self.add_at_address(
+            address,
+            access,
+            NamedObject::Region { files, clients: Clients::default() },
+        )
     }
 
     /// Releases a name. Clients retain the objects that they have opened. Returns false if this
@@ -155,10 +159,10 @@ impl Host {
     }
 
     fn add(&self, name: &str, access: AccessList, object: NamedObject) -> Result<(), Error> {
-        self.add_at(Address::of_current_user(name)?, access, object)
+        self.add_at_address(Address::of_current_user(name)?, access, object)
     }
 
-    fn add_at(
+    fn add_at_address(
         &self,
         address: Address,
         access: AccessList,
@@ -364,7 +368,7 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
         let first = std::iter::once(doorbell.as_fd()).chain(listeners.iter().map(|fd| fd.as_fd()));
         let first: Vec<_> = first.collect();
         let second: Vec<_> = clients.iter().map(|doorbell| doorbell.as_fd()).collect();
-        let (ready, closed) = poll::readable_or_gone(&first, &second, pause.take());
+        let (ready, closed) = poll::readable_or_hung_up(&first, &second, pause.take());
         doorbell.clear();
         let closed: Vec<_> =
             clients.iter().zip(closed).filter(|(_, g)| *g).map(|(b, _)| b).collect();

@@ -20,7 +20,7 @@ fn stream_config() -> Config {
 }
 
 #[test]
-fn a19_stream_opened_by_name_starts_now() {
+fn a19_stream_opened_by_name_starts_at_current_position() {
     let (host, name) = (Host::open().unwrap(), unique_name("stream"));
     assert!(matches!(open_stream(&name), Err(Error::Unknown(_))));
     let mut output = host
@@ -103,7 +103,7 @@ fn t12_reader_slots_are_limited_and_released() {
 }
 
 #[test]
-fn host_notifies_of_readers_that_come_and_go() {
+fn host_notifies_when_readers_join_or_leave() {
     let (host, name) = (Host::open().unwrap(), unique_name("events"));
     let event = std::sync::Arc::new(sys::eventfd::EventFd::new().unwrap());
     host.notify_of_readers(&event);
@@ -244,7 +244,7 @@ fn t12_frequent_writer_evicts_only_its_own_entries() {
     let late = connect(3000);
     let gone = |socket: &std::os::fd::OwnedFd| {
         let ends = [std::os::fd::AsFd::as_fd(socket)];
-        sys::poll::readable_or_gone(&[], &ends, Some(std::time::Duration::ZERO)).1 == [true]
+        sys::poll::readable_or_hung_up(&[], &ends, Some(std::time::Duration::ZERO)).1 == [true]
     };
     assert!(honest.iter().chain([&late]).all(|socket| !gone(socket)), "each of them waits");
     let offered = greedy.iter().filter(|(at, _)| at % 10 == 0);

@@ -1,13 +1,13 @@
 //! Compression of segments that are pinned but not read. [SL §10, FEATURES D16]
 //!
 //! A filter that reassembles or reorders blocks pins segments for the duration of a session,
-//! usually for a few blocks in each segment. [`Pool::cool`] compresses such segments, unless they
+//! usually for a few blocks in each segment. [`Pool::compress_idle_segments`] compresses such segments, unless they
 //! are leased, and returns their pages to the kernel; their slots stay reserved. Any access to a
 //! block of a packed segment ([`Pool::bytes`], `resolve`, `pin`, `lease`) unpacks the segment
 //! first. Unpacking takes about a third of a millisecond for 1 MB, and fails if memory is short.
 //!
 //! No reader sees bytes change or vanish, by these invariants, which extend M1 to M8 of `pool`:
-//! - K1 A segment is packed only in `cool`, which has `&mut Pool` (no slice of the pool lives, as
+//! - K1 A segment is packed only in `compress_idle_segments`, which has `&mut Pool` (no slice of the pool lives, as
 //!   in M3), only while it has no leases (M4), and never while it is open. Then `filled` is 0: no
 //!   block in the segment is located any more, so no slice and no lease is created.
 //! - K2 Only `unpack` writes a packed segment, in the thread that owns the pool, before `unpack`
@@ -29,7 +29,7 @@ pub(super) struct PackedSegments {
     packed: BTreeMap<usize, PackedSegment>,
     /// Slots whose pages have been returned to the kernel.
     holes: BTreeSet<usize>,
-    /// For each slot, the number of the segment that was pinned at the last [`Pool::cool`].
+    /// For each slot, the number of the segment that was pinned at the last [`Pool::compress_idle_segments`].
     pinned_before: BTreeMap<usize, u64>,
 }
 
@@ -57,7 +57,7 @@ impl Pool {
     /// Call this periodically, or twice when memory is short. Skips the open segment, leased
     /// segments, segments that would shrink by less than a quarter, and memory that cannot be
     /// returned to the kernel (lent or sealed). Returns the total size of all packed segments.
-    pub fn cool(&mut self) -> PackedSize {
+    pub fn compress_idle_segments(&mut self) -> PackedSize {
         let slots = &self.memory.slots;
         let open = self.end.get().checked_sub(1).map(|last| slots.slot_of_position(last));
         let mut pinned = BTreeMap::new();
@@ -199,8 +199,12 @@ mod tests {
         let kept: Vec<_> = (0..8).map(|_| pin_full_segment(&pool, &mut random)).collect();
         pool.end_pass();
         let before = resident_bytes(&pool);
-        assert_eq!(pool.cool(), PackedSize::default(), "first call only remembers");
-        let saved = pool.cool();
+        assert_eq!(
+            pool.compress_idle_segments(),
+            PackedSize::default(),
+            "first call only remembers"
+        );
+        let saved = pool.compress_idle_segments();
         // The last segment is still open.
         assert_eq!((saved.segments, saved.before), (7, 7 * SEGMENT));
         let after = resident_bytes(&pool) + saved.after;
@@ -244,17 +248,27 @@ mod tests {
         let _pin = pool.pin(noise).unwrap();
         let text = pin_full_segment(&pool, &mut random);
         let _open = pin_full_segment(&pool, &mut random);
-        assert_eq!((pool.cool().segments, pool.cool().segments), (0, 1), "the text alone");
+        assert_eq!(
+            (pool.compress_idle_segments().segments, pool.compress_idle_segments().segments),
+            (0, 1),
+            "the text alone"
+        );
         assert_eq!(lease.bytes(leased.0).unwrap(), leased.2);
         assert!(pool.bytes(noise).is_some());
         // An accessed segment stays unpacked for one more call.
         assert_eq!(pool.bytes(text.0).unwrap(), text.2);
-        assert_eq!((pool.cool().segments, pool.cool().segments), (0, 1));
+        assert_eq!(
+            (pool.compress_idle_segments().segments, pool.compress_idle_segments().segments),
+            (0, 1)
+        );
         // Sealed memory, which other processes may read, cannot be punched.
         let mut shared = create_pool();
         let kept = [pin_full_segment(&shared, &mut random), pin_full_segment(&shared, &mut random)];
         shared.file().unwrap().seal(sys::memory::Seals::READER).unwrap();
-        assert_eq!((shared.cool().segments, shared.cool().segments), (0, 0));
+        assert_eq!(
+            (shared.compress_idle_segments().segments, shared.compress_idle_segments().segments),
+            (0, 0)
+        );
         assert_eq!(shared.bytes(kept[0].0).unwrap(), kept[0].2);
     }
 
@@ -275,7 +289,7 @@ mod tests {
                     assert!(pool.unpin(pin));
                     gone.push(place);
                 }
-                2 | 3 => packed += pool.cool().segments,
+                2 | 3 => packed += pool.compress_idle_segments().segments,
                 4 => {
                     pool.end_pass();
                     let still = |place: &&Extent| pool.bytes(**place).is_some();

@@ -13,7 +13,7 @@
 //!
 //! Soundness does not depend on whether a party *expects* the old bytes later. A pin promises the
 //! old bytes to a caller (M5), so pinned blocks are refused as well, except the part of a segment
-//! that a source has already emitted ([`Pool::needs_from`]). The pool cannot detect blocks that are
+//! that a source has already emitted ([`Pool::set_needed_start`]). The pool cannot detect blocks that are
 //! queued on an arc; its caller checks for them (`space::edit` in the crate `runtime`).
 
 use super::{Pool, SegmentPin};
@@ -42,7 +42,7 @@ impl Pool {
     /// Declares that the holder of `pin` no longer needs the bytes before this block in its
     /// segment. A source calls this after it has emitted those bytes. Has no effect if the segment
     /// has other pins, and stops applying when another pin is added.
-    pub fn needs_from(&self, pin: SegmentPin, place: Extent) {
+    pub fn set_needed_start(&self, pin: SegmentPin, place: Extent) {
         let Ok((slot, at)) = self.memory.locate(place) else { return };
         let only = self.pins.get(slot).is_some_and(|pins| pins.get() == 1);
         if let (true, true, Some(needed)) =
@@ -124,7 +124,7 @@ mod tests {
         drop(lease);
         let pin = pool.pin(place).unwrap();
         assert!(pool.edit(place).is_none(), "pinned");
-        pool.needs_from(pin, place.within(2, 2));
+        pool.set_needed_start(pin, place.within(2, 2));
         assert!(pool.edit(place.within(0, 2)).is_some(), "before what is needed");
         assert!(pool.edit(place.within(1, 2)).is_none(), "some of it is needed");
         let held = pool.pin(place).unwrap();

@@ -43,7 +43,7 @@ impl Lease {
     }
 
     /// Returns true if the segment has no other lease at the moment.
-    pub fn is_only(&self) -> bool {
+    pub fn is_only_lease(&self) -> bool {
         self.memory.slots.lease_count(self.slot) == 1
     }
 
@@ -101,7 +101,7 @@ impl Clone for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.memory.slots.unlease(self.slot);
+        self.memory.slots.return_lease(self.slot);
     }
 }
 

@@ -136,7 +136,7 @@ mod tests {
 
     /// A lender that fills segments on request.
     #[derive(Debug)]
-    struct Filler {
+    struct TestLender {
         memory: Mapping,
         /// One bit per slot, set while its segment is filled but not returned.
         arrived: AtomicUsize,
@@ -149,7 +149,7 @@ mod tests {
     // SAFETY: the mapping lives as long as the value; it is written only by `fill`, which the tests
     // call for segments that are not lent out.
     #[expect(unsafe_code, reason = "plays the role of the kernel")]
-    unsafe impl Lender for Filler {
+    unsafe impl Lender for TestLender {
         fn base(&self) -> NonNull<u8> {
             self.memory.base()
         }
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    impl Filler {
+    impl TestLender {
         fn fill(&self, byte: u8) {
             let number = self.filled.load(Ordering::Relaxed);
             let slot = number % SEGMENTS;
@@ -192,10 +192,11 @@ mod tests {
         }
     }
 
-    fn create_lent_pool() -> (Arc<Filler>, Pool) {
+    fn create_lent_pool() -> (Arc<TestLender>, Pool) {
         let memory = Mapping::anonymous(SEGMENT * SEGMENTS).unwrap();
         let zero = || AtomicUsize::new(0);
-        let filler = Arc::new(Filler { memory, arrived: zero(), filled: zero(), returned: zero() });
+        let filler =
+            Arc::new(TestLender { memory, arrived: zero(), filled: zero(), returned: zero() });
         let pool = Pool::lent(DbufId::new(9).unwrap(), filler.clone()).unwrap();
         (filler, pool)
     }

@@ -48,7 +48,7 @@ fn draft_is_unreadable_until_committed() {
 }
 
 #[test]
-fn block_without_bytes_has_an_address() {
+fn empty_block_has_an_address_inside_a_segment() {
     let pool = create_pool(2);
     let append_nothing = || {
         let (place, bytes) = pool.append(0, |room| room.len()).unwrap();
@@ -86,7 +86,7 @@ fn panic_while_filling_leaves_pool_usable() {
 }
 
 #[test]
-fn leaked_draft_ends_with_the_pass() {
+fn draft_leaked_in_a_pass_is_discarded_at_its_end() {
     let mut pool = create_pool(2);
     std::mem::forget(pool.draft(8, 8));
     assert!(pool.draft(8, 8).is_none());

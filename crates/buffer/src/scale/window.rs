@@ -92,7 +92,7 @@ mod tests {
 
     /// Opens segments until the window is used up; readers then need `held` of them. Returns true
     /// if the window has grown.
-    fn use_up(window: &mut SegmentWindow, held: usize, sides: SidePlacement) -> bool {
+    fn use_up_window(window: &mut SegmentWindow, held: usize, sides: SidePlacement) -> bool {
         let mut used = 0;
         while window.open(used) {
             used += 1;
@@ -106,14 +106,14 @@ mod tests {
         assert_eq!((window.bytes(), window.segments_max()), (1 << 20, 64));
         // With readers that keep up, the window shrinks to a quarter of the level 2 cache.
         for _ in 0..20 {
-            use_up(&mut window, 0, SidePlacement::SameProcessor);
+            use_up_window(&mut window, 0, SidePlacement::SameProcessor);
         }
         assert_eq!((window.bytes(), window.state().shrunk), (256 << 10, 2));
         assert!(window.state().last_change_reason().contains("below"), "{:?}", window.state());
         // With readers that need all segments, it grows to an eighth of the level 3 cache.
-        assert!(use_up(&mut window, 64, SidePlacement::SameProcessor));
+        assert!(use_up_window(&mut window, 64, SidePlacement::SameProcessor));
         assert_eq!(window.bytes(), 512 << 10);
-        while use_up(&mut window, 64, SidePlacement::SameProcessor) {}
+        while use_up_window(&mut window, 64, SidePlacement::SameProcessor) {}
         assert_eq!((window.bytes(), window.state().grown), (4 << 20, 4));
         assert_eq!(window.state().last_change_reason(), "the ring was full");
         assert!(!window.open(64) && window.open(63));
@@ -123,7 +123,7 @@ mod tests {
     fn f5_two_processors_get_one_size_at_any_pressure() {
         let mut window = window();
         for _ in 0..4 {
-            use_up(&mut window, 1, SidePlacement::DifferentProcessors);
+            use_up_window(&mut window, 1, SidePlacement::DifferentProcessors);
         }
         assert_eq!(window.bytes(), 4 << 20);
     }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn f1_window_decides_once_per_round() {
         let mut window = window();
-        assert!(use_up(&mut window, 64, SidePlacement::SameProcessor));
+        assert!(use_up_window(&mut window, 64, SidePlacement::SameProcessor));
         let size = window.bytes();
         assert!(!window.end_round(64, SidePlacement::SameProcessor), "nothing was opened since");
         assert_eq!(window.bytes(), size);

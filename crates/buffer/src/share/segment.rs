@@ -29,7 +29,7 @@ use super::{Refusal, RingOffer, SharedFiles, check_file, duplicate, map_ring, re
 use crate::Policy;
 use crate::cursor::RingMemory;
 use crate::region::Region;
-use crate::trust::Trusted;
+use crate::trust::TrustProof;
 use abi::ring::{Geometry, PAGE};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -81,8 +81,8 @@ impl ReceivedSegment {
 
     /// Returns the proof of trust in the segment's creator, or `None` if the creator cannot be
     /// trusted.
-    pub(crate) fn creator(&self) -> Option<Trusted> {
-        Trusted::for_file_creator(&self.ring)
+    pub(crate) fn creator(&self) -> Option<TrustProof> {
+        TrustProof::for_file_creator(&self.ring)
     }
 
     /// Validates and maps the segment. Fails unless the segment begins at `start` and continues a

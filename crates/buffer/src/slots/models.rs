@@ -46,7 +46,7 @@ fn run_writer(state: &SlotModel, writer: &mut PointerWriter) {
     while writer.side.refresh().unwrap() < 1 {
         thread::yield_now();
     }
-    state.slots.unlease(0);
+    state.slots.return_lease(0);
     while !state.slots.recycle(0) {
         thread::yield_now();
     }
@@ -106,6 +106,6 @@ fn lease_taken_while_reading_delays_reuse() {
         state.slots.lease(0);
         release_after_reading(reader);
         state.bytes.track_read();
-        state.slots.unlease(0);
+        state.slots.return_lease(0);
     });
 }

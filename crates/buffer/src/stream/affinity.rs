@@ -41,11 +41,11 @@ impl Output {
 /// processor is unknown or shares no cache.
 fn share_cache(published: u64) -> sys::Result<bool> {
     let number = published.checked_sub(1).and_then(|number| usize::try_from(number).ok());
-    let sharers = number.map(sys::machine::cache_sharers).unwrap_or_default();
+    let sharers = number.map(sys::machine::processors_sharing_cache).unwrap_or_default();
     if sharers.is_empty() {
         return Ok(false);
     }
-    sys::process::pin_among(&sharers).map(|()| true)
+    sys::process::pin_to_processors(&sharers).map(|()| true)
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
             }
             let word = output.side().store.writer.word(writer::PROCESSOR);
             let other = usize::try_from(word.load(Ordering::Relaxed) - 1).unwrap();
-            let sharers = sys::machine::cache_sharers(other);
+            let sharers = sys::machine::processors_sharing_cache(other);
             assert_eq!(input.share_cache(), Ok(!sharers.is_empty()));
             let here = sys::machine::current_processor();
             assert!(

@@ -6,7 +6,7 @@ use crate::dbuf::BlockVisitor;
 use crate::dbuf::walk::{CheckedRecord, RecordWalk};
 use crate::share::segment::ReceivedSegment;
 use crate::signal::SpinState;
-use crate::trust::Trusted;
+use crate::trust::TrustProof;
 use crate::wait::{Notifier, Sleeper, Urgency, WaitResult};
 use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::ring::{Geometry, reader, writer};
@@ -46,7 +46,7 @@ pub struct Input {
     is_trusting: bool,
     /// Proof of trust in the creator of the current segment, or `None` if that process does not
     /// qualify.
-    trust_proof: Option<Trusted>,
+    trust_proof: Option<TrustProof>,
     /// Event that a test injects into a call that finds no block.
     #[cfg(any(test, feature = "testing"))]
     pub late: crate::late::LateEvent,
@@ -93,7 +93,7 @@ impl Input {
 
     /// Marks the stream as opened by [`Offer::open_trusting`](super::Offer::open_trusting).
     /// `creator` is the proof of trust for the first segment.
-    pub(super) const fn trusting(mut self, creator: Option<Trusted>) -> Self {
+    pub(super) const fn trusting(mut self, creator: Option<TrustProof>) -> Self {
         (self.is_trusting, self.trust_proof) = (true, creator);
         self
     }

@@ -8,7 +8,7 @@ use crate::cursor::{ReaderChange, WriterCursor};
 use crate::join::ReaderConnection;
 use crate::scale::{Scaler, SidePlacement};
 use crate::signal::SpinState;
-use crate::signal::moderate::WakeupCounts;
+use crate::signal::wakeup_moderation::WakeupCounts;
 use crate::wait::{Notifier, Sleeper, Urgency, WaitResult};
 use crate::{Fault, Policy, WriterCounts, dbuf};
 use abi::ring::{reader, writer};

@@ -13,7 +13,7 @@ impl Output {
 
     /// Records that the writer has found the ring full, for a caller that waits for room by other
     /// means than [`Output::wait`].
-    pub fn record_full(&mut self) {
+    pub fn record_full_ring(&mut self) {
         if let Some(scaler) = &mut self.scaler {
             scaler.record_wait();
         }

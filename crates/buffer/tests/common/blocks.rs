@@ -54,11 +54,11 @@ impl WriteBlocks for stream::Output {
 }
 
 /// The reading end of a byte stream.
-pub(crate) trait ReadBlocks {
+pub(crate) trait BlockSource {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault>;
 }
 
-impl ReadBlocks for stream::Input {
+impl BlockSource for stream::Input {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         self.read(out)
     }
@@ -67,7 +67,7 @@ impl ReadBlocks for stream::Input {
 /// Reads blocks until the end or a fault, and checks each block. Returns the number of complete
 /// blocks, and the fault if there was one.
 #[track_caller]
-pub(crate) fn read(input: &mut impl ReadBlocks) -> (u64, Option<Fault>) {
+pub(crate) fn read(input: &mut impl BlockSource) -> (u64, Option<Fault>) {
     with_watchdog("a block", || {
         let (mut number, mut expected, mut at) = (0, Vec::new(), 0);
         block(number, &mut expected);
@@ -92,7 +92,7 @@ pub(crate) fn read(input: &mut impl ReadBlocks) -> (u64, Option<Fault>) {
 
 /// Reads from a writer that never ends its stream, until a read fails. Returns the fault.
 #[track_caller]
-pub(crate) fn read_to_fault(input: &mut impl ReadBlocks) -> Fault {
+pub(crate) fn read_to_fault(input: &mut impl BlockSource) -> Fault {
     with_watchdog("the end of who was killed", || {
         loop {
             match input.read_some(&mut [0; 8192]) {

@@ -18,7 +18,7 @@ pub(crate) mod scribble;
 mod streams;
 
 pub(crate) use blocks::{
-    BLOCK_LENGTH_MAX, ReadBlocks, WriteBlocks, block, digest, read, read_to_fault, write,
+    BLOCK_LENGTH_MAX, BlockSource, WriteBlocks, block, digest, read, read_to_fault, write,
 };
 pub(crate) use other::{OtherProcess, child_role, receive, report, send};
 pub(crate) use patience::{TestThread, run, wait_until, with_watchdog};

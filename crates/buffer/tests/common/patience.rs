@@ -28,14 +28,14 @@ struct Wait {
     since: Instant,
 }
 
-static WAITS: Mutex<(u64, Vec<Wait>)> = Mutex::new((0, Vec::new()));
+static REGISTERED_WAITS: Mutex<(u64, Vec<Wait>)> = Mutex::new((0, Vec::new()));
 
 /// A registration of a wait in progress, removed when dropped.
 struct WaitGuard(u64);
 
 impl Drop for WaitGuard {
     fn drop(&mut self) {
-        let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waits = REGISTERED_WAITS.lock().unwrap_or_else(PoisonError::into_inner);
         waits.1.retain(|wait| wait.number != self.0);
     }
 }
@@ -50,7 +50,7 @@ pub(crate) fn with_watchdog<T>(what: &str, wait: impl FnOnce() -> T) -> T {
 fn register_wait(what: &str, at: &'static Location<'static>) -> WaitGuard {
     static WATCHDOG: Once = Once::new();
     WATCHDOG.call_once(|| drop(std::thread::spawn(watch_waits)));
-    let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut waits = REGISTERED_WAITS.lock().unwrap_or_else(PoisonError::into_inner);
     waits.0 += 1;
     let number = waits.0;
     let thread = std::thread::current().name().unwrap_or("a thread of a test").to_owned();
@@ -61,7 +61,7 @@ fn register_wait(what: &str, at: &'static Location<'static>) -> WaitGuard {
 fn watch_waits() {
     loop {
         std::thread::park_timeout(Duration::from_secs(1));
-        let waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = REGISTERED_WAITS.lock().unwrap_or_else(PoisonError::into_inner);
         if waits.1.iter().all(|wait| wait.since.elapsed() < wait_limit()) {
             continue;
         }

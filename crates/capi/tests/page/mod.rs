@@ -73,7 +73,7 @@ impl Header {
     }
 
     /// Returns the names of the items without a complete comment.
-    pub(crate) fn undocumented(&self) -> Vec<String> {
+    pub(crate) fn undocumented_items(&self) -> Vec<String> {
         let fields = self.structures.iter().flat_map(|structure| &structure.fields);
         let items = self.constants.iter().chain(fields).chain(&self.functions);
         let silent = items.filter(|item| !item.comment.trim_end().ends_with('.'));

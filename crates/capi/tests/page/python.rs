@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// A public class, function or method of the module.
-struct Definition {
+struct PythonDefinition {
     /// Name; for a method, preceded by the class name.
     name: String,
     signature: String,
@@ -20,7 +20,7 @@ pub(crate) fn to_markdown(module: &str) -> Result<String, String> {
     );
     write_docstring(&mut page, &docstring_at(&module.lines().collect::<Vec<_>>()));
     for definition in definitions(module) {
-        let Definition { name, signature, docstring } = definition;
+        let PythonDefinition { name, signature, docstring } = definition;
         if docstring.is_empty() {
             return Err(format!("`{name}` has no docstring"));
         }
@@ -32,7 +32,7 @@ pub(crate) fn to_markdown(module: &str) -> Result<String, String> {
 }
 
 /// Returns the public definitions in the order of the module.
-fn definitions(module: &str) -> Vec<Definition> {
+fn definitions(module: &str) -> Vec<PythonDefinition> {
     let lines: Vec<&str> = module.lines().collect();
     let mut found = Vec::new();
     let mut class = "";
@@ -52,7 +52,7 @@ fn definitions(module: &str) -> Vec<Definition> {
         }
         let name = if is_member { format!("{class}.{name}") } else { name.to_owned() };
         let docstring = docstring_at(&lines[at + 1..]);
-        found.push(Definition {
+        found.push(PythonDefinition {
             name,
             signature: code.trim_end_matches(':').to_owned(),
             docstring,
@@ -64,17 +64,17 @@ fn definitions(module: &str) -> Vec<Definition> {
 /// Returns the docstring that begins in the first of these lines, without its indentation; empty if
 /// there is none.
 fn docstring_at(lines: &[&str]) -> String {
-    const QUOTES: &str = "\"\"\"";
+    const TRIPLE_QUOTES: &str = "\"\"\"";
     let Some(first) = lines.first() else { return String::new() };
-    let Some(text) = first.trim_start().strip_prefix(QUOTES) else { return String::new() };
+    let Some(text) = first.trim_start().strip_prefix(TRIPLE_QUOTES) else { return String::new() };
     let indent = first.len() - first.trim_start().len();
-    if let Some((text, _)) = text.split_once(QUOTES) {
+    if let Some((text, _)) = text.split_once(TRIPLE_QUOTES) {
         return text.to_owned();
     }
     let mut docstring = text.to_owned();
     for line in &lines[1..] {
         let line = line.get(indent..).unwrap_or_default();
-        let (text, is_last) = match line.split_once(QUOTES) {
+        let (text, is_last) = match line.split_once(TRIPLE_QUOTES) {
             Some((text, _)) => (text, true),
             None => (line, false),
         };

@@ -6,8 +6,8 @@
 
 use engine::calibrate;
 use engine::doctor::{
-    Binary, Bound, Capabilities, Facility, Feature, Interface, Landlock, MachineFacts, RefusalKind,
-    Seccomp,
+    Binary, Bound, Capabilities, Feature, Interface, KernelFeature, Landlock, MachineFacts,
+    RefusalKind, Seccomp,
 };
 use member::client::{Client, ClientError};
 use serde::Serialize;
@@ -261,19 +261,20 @@ fn program_check(program: &Binary) -> CheckFinding {
 
 fn kernel_checks(facts: &MachineFacts) -> Section {
     let ring = Feature {
-        facility: Facility::PacketRing,
+        facility: KernelFeature::PacketRing,
         serves: "rx: a packet socket with its memory mapped",
         outcome: facts.packet_ring.clone(),
     };
     let mut features: Vec<&Feature> = facts.features.iter().collect();
     // Mapping the ring is the last step of opening a packet socket, so the row of the ring follows
     // the row of the socket.
-    let socket = features.iter().position(|feature| feature.facility == Facility::PacketSocket);
+    let socket =
+        features.iter().position(|feature| feature.facility == KernelFeature::PacketSocket);
     features.insert(socket.map_or(0, |at| at + 1), &ring);
     let mut rows = Vec::new();
     for feature in features {
         rows.push(probe_check(facts, feature));
-        if feature.facility == Facility::Seccomp {
+        if feature.facility == KernelFeature::Seccomp {
             rows.push(landlock_check(facts.landlock));
         }
     }
@@ -326,11 +327,16 @@ fn probe_check(facts: &MachineFacts, feature: &Feature) -> CheckFinding {
 fn remedy(facts: &MachineFacts, feature: &Feature, kind: RefusalKind) -> String {
     let who = &facts.privilege;
     match feature.facility {
-        Facility::PacketSocket | Facility::PacketRing | Facility::XdpSocket => {
+        KernelFeature::PacketSocket | KernelFeature::PacketRing | KernelFeature::XdpSocket => {
             return format!("see the end: {}", capture_verdict(facts).title());
         }
-        Facility::Program => return format!("see the end: {}", program_verdict(facts).title()),
-        Facility::Tcx | Facility::XdpLink | Facility::RingBuffer | Facility::Cgroup
+        KernelFeature::Program => {
+            return format!("see the end: {}", program_verdict(facts).title());
+        }
+        KernelFeature::Tcx
+        | KernelFeature::XdpLink
+        | KernelFeature::RingBuffer
+        | KernelFeature::Cgroup
             if kind == RefusalKind::Denied =>
         {
             return format!("see the end: {}", program_verdict(facts).title());
@@ -339,16 +345,16 @@ fn remedy(facts: &MachineFacts, feature: &Feature, kind: RefusalKind) -> String 
     }
     let filtered = who.seccomp == Some(Seccomp::Filter);
     let text = match (feature.facility, kind) {
-        (Facility::Seccomp, RefusalKind::Denied | RefusalKind::Absent) if filtered => {
+        (KernelFeature::Seccomp, RefusalKind::Denied | RefusalKind::Absent) if filtered => {
             "the seccomp filter refuses it: ask the administrator of this container or service"
         }
-        (Facility::Seccomp, _) => {
+        (KernelFeature::Seccomp, _) => {
             "only a kernel built with it; without it, `untrusted=yes` is refused"
         }
-        (Facility::Cgroup, RefusalKind::Absent) => {
+        (KernelFeature::Cgroup, RefusalKind::Absent) => {
             "sudo mount -t cgroup2 none /sys/fs/cgroup, or boot with it"
         }
-        (Facility::Cgroup, _) => "only a newer kernel; it works on Linux 6.18",
+        (KernelFeature::Cgroup, _) => "only a newer kernel; it works on Linux 6.18",
         (_, RefusalKind::Absent) => "only a kernel built with it",
         (_, RefusalKind::Denied) => "run as root",
         (_, RefusalKind::Otherwise) => "free memory or descriptors, and try again",

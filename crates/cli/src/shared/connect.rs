@@ -72,7 +72,7 @@ pub(super) fn wait_readable(
 ) -> Option<Vec<bool>> {
     let mut all: Vec<BorrowedFd<'_>> = descriptors.to_vec();
     all.push(signals);
-    let mut ready = sys::poll::readable_within(&all, limit);
+    let mut ready = sys::poll::readable_despite_signals(&all, limit);
     let signalled = ready.pop() == Some(true);
     (!signalled && ready.contains(&true)).then_some(ready)
 }

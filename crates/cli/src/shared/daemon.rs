@@ -1,7 +1,7 @@
 //! `streamline daemon`: runs the daemon of a machine or of one user, in the foreground or under a
 //! service manager.
 
-use super::program_host::{Program, ProgramHost};
+use super::program_supervisor::{Program, ProgramSupervisor};
 use crate::arguments::paths::DaemonArguments;
 use crate::status::Status;
 use crate::terminal;
@@ -62,12 +62,12 @@ fn serve(arguments: &DaemonArguments, log: &Log) -> Result<Status, String> {
     let mount = arguments.mount.as_ref().and_then(|mount| {
         let (mount, socket) = (mount.clone(), directory.clone());
         let program = Program::Mount { directory: mount, socket, others, for_all: !arguments.user };
-        ProgramHost::start(program, log).inspect_err(|why| warn(log, why)).ok()
+        ProgramSupervisor::start(program, log).inspect_err(|why| warn(log, why)).ok()
     });
     let metrics = start_metrics(arguments, (&mut server, &directory), log)?;
     let page = arguments.page.as_ref().map(|listen| {
         let program = Program::Page { listen: listen.clone(), socket: directory.clone() };
-        ProgramHost::start(program, log)
+        ProgramSupervisor::start(program, log)
     });
     let page = page.transpose()?;
     let served = server.serve(stop);
@@ -153,7 +153,9 @@ fn check_page(arguments: &DaemonArguments, policy: &Policy) -> Result<(), String
 fn daemon_directory(arguments: &DaemonArguments) -> Result<PathBuf, String> {
     match (&arguments.socket, arguments.user) {
         (Some(directory), _) => Ok(directory.clone()),
-        (None, true) => place::user_directory().ok_or_else(|| describe(&DirectoryError::Nowhere)),
+        (None, true) => {
+            place::user_directory().ok_or_else(|| describe(&DirectoryError::NoDirectoryFound))
+        }
         (None, false) => Ok(PathBuf::from(MACHINE_DIRECTORY)),
     }
 }

@@ -51,7 +51,7 @@ impl Helper {
             let messages = self.messages.as_ref().map(|pipe| pipe.as_fd());
             let watched = [Some(self.process.as_fd()), stop, messages];
             let present: Vec<BorrowedFd<'_>> = watched.into_iter().flatten().collect();
-            let mut ready = sys::poll::readable_within(&present, None).into_iter();
+            let mut ready = sys::poll::readable_despite_signals(&present, None).into_iter();
             let [ended, stopped, written] =
                 watched.map(|watched| watched.is_some() && ready.next() == Some(true));
             if ended {
@@ -95,7 +95,8 @@ impl Helper {
     fn log_last_output(&mut self, log: &Log) {
         for _ in 0..LAST_READS_MAX {
             let Some(pipe) = &self.messages else { break };
-            if sys::poll::readable_within(&[pipe.as_fd()], Some(Duration::ZERO)) != [true] {
+            if sys::poll::readable_despite_signals(&[pipe.as_fd()], Some(Duration::ZERO)) != [true]
+            {
                 break;
             }
             self.read(log);
@@ -107,7 +108,7 @@ impl Helper {
         let line = std::mem::take(&mut self.line);
         let line = String::from_utf8_lossy(&line);
         if !line.trim().is_empty() {
-            log.write(&self.reports.event_of_line(line.trim_end()));
+            log.write(&self.reports.parse_log_line(line.trim_end()));
         }
     }
 }
@@ -123,7 +124,7 @@ pub(super) struct Reports {
 impl Reports {
     /// Returns the event for a line of the program's output. The prefixes `error:`, `warning:` and
     /// `note:` determine the level of the event. The level of any other line is `Info`.
-    fn event_of_line(self, line: &str) -> Record {
+    fn parse_log_line(self, line: &str) -> Record {
         let (level, message) = match line.split_once(": ") {
             Some(("error", rest)) => (Level::Error, format!("{}: {rest}", self.subject)),
             Some(("warning", rest)) => (Level::Warning, rest.to_owned()),
@@ -148,7 +149,7 @@ mod tests {
             ("error: cannot listen", Level::Error, "the page: cannot listen"),
         ] {
             assert_eq!(
-                reports.event_of_line(line),
+                reports.parse_log_line(line),
                 Record::new(EventKind::PageReported, level, message)
             );
         }

@@ -1,6 +1,6 @@
 //! Commands for registered paths, and the daemon.
 //!
-//! - `daemon`: `streamline daemon`; `program_host`: restarts the page and the mount, which the
+//! - `daemon`: `streamline daemon`; `program_supervisor`: restarts the page and the mount, which the
 //!   daemon runs as child processes; `helper`: such a child process;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`, `spaces`, `state`: the commands of the
 //!   same names; `path_rows`, `sharing`: rows of paths and kernel programs for these commands;
@@ -15,7 +15,7 @@ mod daemon;
 mod helper;
 pub(crate) mod next;
 mod path_rows;
-mod program_host;
+mod program_supervisor;
 mod ps;
 mod rates;
 mod set;

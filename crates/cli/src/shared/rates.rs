@@ -1,6 +1,6 @@
 //! Formatting of rates and latencies.
 
-use member::protocol::{Counters, PlaceLatency};
+use member::protocol::{Counters, GaugeLatency};
 use pipeline::explain::{format_nanoseconds, format_rounded_duration};
 use streamline::report::format_count;
 
@@ -10,11 +10,11 @@ pub(super) use streamline::paths::rates::{Rate, compute_rate, source_output, upd
 /// are none.
 pub(super) fn describe_latency(counters: &Counters) -> Option<String> {
     let latency = counters.latency.as_ref()?;
-    let longest = |all: &[PlaceLatency]| {
+    let longest = |all: &[GaugeLatency]| {
         let late = all.iter().filter(|at| at.worst_ns > at.share_ns);
         late.max_by_key(|at| at.worst_ns - at.share_ns).cloned()
     };
-    let took = |at: &PlaceLatency| {
+    let took = |at: &GaugeLatency| {
         format!(
             "{} took {} of {}",
             at.name,

@@ -11,7 +11,7 @@ use crate::status::Status;
 use crate::terminal;
 use member::client::{Client, ClientError, DESCRIBE, QUERY_TIMEOUT, replace_hidden};
 use member::protocol::{
-    Amount, Counters, Edge, Node, PathDescription, RegisteredPath, Space, lost_in,
+    Amount, Counters, Edge, Node, PathDescription, RegisteredPath, Space, sum_lost_blocks,
 };
 use pipeline::explain::format_rounded_duration;
 use serde::Serialize;
@@ -182,7 +182,7 @@ fn list_rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
 
 impl RingCounts {
     fn from_edge(edge: &Edge) -> Self {
-        let lost = lost_in(&edge.lost);
+        let lost = sum_lost_blocks(&edge.lost);
         Self { put: edge.put, taken: edge.taken, resident: edge.resident, lost }
     }
 

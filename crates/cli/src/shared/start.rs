@@ -41,7 +41,7 @@ const LOG_MODE: u32 = 0o600;
 
 /// Starts a path in the background and prints its number.
 pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
-    let (name, text) = name_and_text(arguments)?;
+    let (name, text) = split_name_and_request(arguments)?;
     let options = Options { notices: failure::notice_handler(false), ..Options::default() };
     let text = streamline::read_graph(&text, &options)
         .map_err(failure::report_open_error)?
@@ -103,7 +103,7 @@ pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
 
 /// Returns the name of the path, if it has one, and the request. If the name is invalid or
 /// specified twice, prints an error and returns the exit status.
-fn name_and_text(arguments: &StartArguments) -> Result<(Option<&str>, String), Status> {
+fn split_name_and_request(arguments: &StartArguments) -> Result<(Option<&str>, String), Status> {
     let (first, text) = split_name(&arguments.words);
     let Some(name) = arguments.path_name.as_deref() else { return Ok((first, text)) };
     let mistake = match first {
@@ -146,19 +146,20 @@ fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
 }
 
 /// Returns true if a word contains only characters that are valid in a name, and is not an option.
-fn has_name_form(word: &str) -> bool {
+fn has_name_characters(word: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
     !word.starts_with('-') && word.chars().all(plain)
 }
 
 /// Returns true if a word is a valid name for a path, and thus for its log file.
 fn is_path_name(word: &str) -> bool {
-    has_name_form(word) && !word.chars().all(|c| c.is_ascii_digit())
+    has_name_characters(word) && !word.chars().all(|c| c.is_ascii_digit())
 }
 
 /// Splits the arguments into an optional name and the request.
 fn split_name(words: &[String]) -> (Option<&str>, String) {
-    let is_name = |word: &str| has_name_form(word) && MachineRegistry::Local.find(word).is_none();
+    let is_name =
+        |word: &str| has_name_characters(word) && MachineRegistry::Local.find(word).is_none();
     match words {
         [name, rest @ ..] if !rest.is_empty() && is_name(name) => {
             (Some(name.as_str()), with_unix_line_ends(&rest.join(" ")))
@@ -233,7 +234,7 @@ fn spawn_path(
     command.args(arguments.monitor.words());
     // The request is passed in a file, because other users can read the arguments of a process.
     let request = sys::service::memfd_from_bytes(text.as_bytes())
-        .and_then(|file| sys::children::dup_inheritable(file, DESCRIPTOR_MIN))
+        .and_then(|file| sys::children::duplicate_inheritable(file, DESCRIPTOR_MIN))
         .map_err(|error| report_system_error(&error))?;
     command.arg("--file").arg(format!("/dev/fd/{}", request.as_raw_fd()));
     command.stdin(Stdio::from(socket)).stdout(file).stderr(errors);

@@ -25,7 +25,7 @@ impl EdgeCounters {
     /// Returns a descriptor of the counters for a program to inherit, and the value of the
     /// environment variable through which the program finds the descriptor.
     pub(super) fn inheritable_descriptor(&self) -> std::io::Result<(String, OwnedFd)> {
-        let copy = sys::children::dup_inheritable(self.file.as_fd(), DESCRIPTOR_MIN)?;
+        let copy = sys::children::duplicate_inheritable(self.file.as_fd(), DESCRIPTOR_MIN)?;
         let inode = File::from(copy.try_clone()?).metadata()?.ino();
         if inode == 0 {
             return Err(ErrorKind::NotFound.into());
@@ -51,9 +51,9 @@ impl EdgeCounters {
         let writer = [EdgeCount::WrittenToPipe, EdgeCount::CopiedIn, EdgeCount::PassedIn];
         let reader = [EdgeCount::ReadFromPipe, EdgeCount::CopiedOut, EdgeCount::PassedOut];
         let ring = {
-            use EdgeCount::{RingGrown, RingMost, RingShrunk, RingSize};
+            use EdgeCount::{RingGrown, RingShrunk, RingSize, RingSizeMax};
             let [size, most, grown, shrunk] =
-                [RingSize, RingMost, RingGrown, RingShrunk].map(number);
+                [RingSize, RingSizeMax, RingGrown, RingShrunk].map(number);
             (size > 0).then(|| {
                 let (edge, size, most) = (at + 1, size >> 10, most >> 10);
                 format!(

@@ -8,7 +8,8 @@ use std::process::Command;
 /// of the libraries. Returns the duplicate, which must stay open until the program has started.
 /// Returns `None` if standard error is closed, or if no descriptor number is free.
 pub(super) fn pass_stderr(command: &mut Command) -> Option<OwnedFd> {
-    let copy = sys::children::dup_inheritable(std::io::stderr().as_fd(), DESCRIPTOR_MIN).ok()?;
+    let copy =
+        sys::children::duplicate_inheritable(std::io::stderr().as_fd(), DESCRIPTOR_MIN).ok()?;
     let inode = sys::preload::inode(copy.as_raw_fd())?;
     command.env(sys::preload::message::VARIABLE, format!("{}:{inode}", copy.as_raw_fd()));
     Some(copy)

@@ -62,7 +62,7 @@ pub(crate) fn run_shell(arguments: &ShellArguments) -> ExitCode {
     };
     match run_pipeline(arguments, &stages) {
         Ok(status) => {
-            sys::children::end_by_received_signal(status);
+            sys::children::exit_by_received_signal(status);
             ExitCode::from(status)
         }
         Err(why) => print_error(&why, NOT_EXECUTABLE),
@@ -297,7 +297,7 @@ fn create_rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (socket, peer) = sys::descriptor::pair().map_err(std::io::Error::from)?;
     // This duplicate only checks that a descriptor number is free, before one of the two programs
     // runs.
-    drop(sys::children::dup_inheritable(socket.as_fd(), DESCRIPTOR_MIN)?);
+    drop(sys::children::duplicate_inheritable(socket.as_fd(), DESCRIPTOR_MIN)?);
     Ok((socket, peer))
 }
 
@@ -387,7 +387,7 @@ fn edge_variable(
     copies: &mut Vec<OwnedFd>,
 ) -> Result<String, std::io::Error> {
     let inode = |fd: &OwnedFd| File::from(fd.try_clone()?).metadata().map(|meta| meta.ino());
-    let copy = sys::children::dup_inheritable(rendezvous.as_fd(), DESCRIPTOR_MIN)?;
+    let copy = sys::children::duplicate_inheritable(rendezvous.as_fd(), DESCRIPTOR_MIN)?;
     let number = u32::try_from(number).unwrap_or(u32::MAX);
     let (pipe, inode) = (inode(pipe)?, inode(&copy)?);
     let edge = Edge { end, pipe, socket: copy.as_raw_fd(), inode, number };

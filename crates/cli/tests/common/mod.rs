@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub(crate) mod mounted;
-pub(crate) mod schema_judge;
+pub(crate) mod schema_validator;
 pub(crate) mod screen;
 
 use std::path::{Path, PathBuf};
@@ -114,12 +114,12 @@ impl Folder {
     /// listed.
     pub(crate) fn spawn_named(&self, name: &str, line: &str) -> Guard {
         let path = self.begin(&["run", "-q", "--as", name, line]);
-        self.wait_listed(name);
+        self.wait_until_listed(name);
         path
     }
 
     /// Waits until the daemon lists a path with this name.
-    pub(crate) fn wait_listed(&self, name: &str) {
+    pub(crate) fn wait_until_listed(&self, name: &str) {
         let name = format!(" {name} ");
         testkit::wait_until("it is listed", || self.run(&["ps"]).out.contains(&name));
     }

@@ -39,12 +39,12 @@ impl PageCommand {
     pub(crate) fn compare_output(&self, ran: &CommandResult) -> Option<String> {
         let expected = self.output.as_ref()?;
         let both = format!("{}{}", ran.out, ran.err);
-        if is_output(expected, &both) {
+        if matches_output(expected, &both) {
             return None;
         }
         // A page may omit standard error, unless it contains a warning or an error.
         let omits = !["warning:", "error:"].iter().any(|word| ran.err.contains(word));
-        if omits && is_output(expected, &ran.out) {
+        if omits && matches_output(expected, &ran.out) {
             return None;
         }
         Some(format!("the page shows\n{expected}but the output is\n{both}"))
@@ -52,19 +52,19 @@ impl PageCommand {
 }
 
 /// Returns true if an output matches the output on a page.
-fn is_output(expected: &str, output: &str) -> bool {
+fn matches_output(expected: &str, output: &str) -> bool {
     let expected: Vec<String> = expected.lines().map(without_duration).collect();
     let output: Vec<String> = output.lines().map(without_duration).collect();
-    is_sequence(&expected, &output, &|expected| expected == "…", &|expected, line| {
+    matches_pattern(&expected, &output, &|expected| expected == "…", &|expected, line| {
         let expected: Vec<String> = expected.chars().map(String::from).collect();
         let line: Vec<String> = line.chars().map(String::from).collect();
-        is_sequence(&expected, &line, &|expected| expected == "…", &|a, b| a == b)
+        matches_pattern(&expected, &line, &|expected| expected == "…", &|a, b| a == b)
     })
 }
 
 /// Returns true if `items` match `pattern`. An element for which `is_gap` returns true matches any
 /// number of items.
-fn is_sequence(
+fn matches_pattern(
     pattern: &[String],
     items: &[String],
     is_gap: &dyn Fn(&str) -> bool,

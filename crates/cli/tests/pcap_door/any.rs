@@ -79,7 +79,7 @@ fn send_packets(pair: &Pair) {
 /// the standard error of the second program.
 fn capture_any(words: &[&str], count: usize) -> Option<([Vec<Packet>; 2], String)> {
     need::require_command("python3")?;
-    capture_twice_at("any", words, count, add_tun, send_packets)
+    capture_on_device_with_libpcap_and_rings("any", words, count, add_tun, send_packets)
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn is_captured(pair: &Pair, device: &str) -> bool {
 }
 
 #[test]
-fn any_follows_interfaces_that_come_and_go() {
+fn any_follows_added_and_removed_interfaces() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     let file = folder.path().join("ours.pcap");
     let name = file.display().to_string();

@@ -67,14 +67,15 @@ fn filters_under_exec_select_tagged_frames_like_libpcap() {
         ("vlan and port domain or greater 240", 1),
     ];
     for (filter, expected) in filters {
-        let captured = capture_twice(&["--immediate-mode", filter], expected, |pair| {
-            pair.client.run_inside(|| {
-                let index = sys::net::interface(CLIENT_DEVICE).unwrap().index;
-                let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
-                let parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
-                assert_eq!(sender.send(&parts).frames, frames.len());
+        let captured =
+            capture_with_libpcap_and_rings(&["--immediate-mode", filter], expected, |pair| {
+                pair.client.run_inside(|| {
+                    let index = sys::net::interface(CLIENT_DEVICE).unwrap().index;
+                    let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
+                    let parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+                    assert_eq!(sender.send(&parts).frames, frames.len());
+                });
             });
-        });
         let Some((packets, errors)) = captured else { return };
         assert_eq!([packets[0].len(), packets[1].len()], [expected; 2], "{filter}: {packets:?}");
         assert_same(&packets);
@@ -157,7 +158,7 @@ fn filters_are_replaced_while_frames_pass_without_loss() {
 }
 
 #[test]
-fn captures_by_programs_of_wrapper_programs_are_served() {
+fn capture_by_child_of_a_wrapper_reads_the_ring() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     let text = format!("tcpdump -n -c 5 -i {SERVER_DEVICE} udp port 5300");
     for words in [vec!["sh", "-c", &text], vec!["env", "A=b", "sh", "-c", &text]] {

@@ -15,14 +15,14 @@ fn o6_killed_process_of_a_prefix_is_replaced() {
     let Some(site) = PrefixFixture::new() else { return };
     let readers = ["one", "other"].map(|name| site.start(name, &prefix_request("request")));
     site.request_each(10..15);
-    readers.iter().for_each(|reader| site.wait_printed(reader, 5));
+    readers.iter().for_each(|reader| site.wait_until_printed(reader, 5));
     let servers = site.prefix_server_ids();
     assert_eq!(servers.len(), 1);
     signal_process(servers[0], "-KILL");
     // Both sharers may start a process at the same time, and one process may read the prefix up to
     // `tcp` from the other. Only one process offers the whole prefix.
     wait_until("another took its place", || {
-        let now = site.ids_of_servers(&format!("| share \"{PREFIX} | http\""));
+        let now = site.server_ids_by_request(&format!("| share \"{PREFIX} | http\""));
         now.len() == 1 && now != servers
     });
     let has_joined = |reader: &Reader| {
@@ -109,12 +109,12 @@ fn o6_reader_fails_when_the_interface_of_its_prefix_is_gone() {
 }
 
 #[test]
-fn o6_reader_reports_what_the_process_of_its_prefix_lost() {
+fn o6_reader_reports_losses_of_its_prefix_process() {
     const FRAMES: usize = 400_000;
     let Some(site) = PrefixFixture::new() else { return };
     let reader = site.start("one", &prefix_request("request"));
     site.request_each([7]);
-    site.wait_printed(&reader, 1);
+    site.wait_until_printed(&reader, 1);
     let servers = site.prefix_server_ids();
     signal_process(servers[0], "-STOP");
     // The number of datagrams exceeds the capacity of the kernel's ring many times.
@@ -157,7 +157,7 @@ fn process_of_a_prefix_sleeps_while_nothing_arrives() {
     let Some(site) = PrefixFixture::new() else { return };
     let reader = site.start("one", &prefix_request("request"));
     site.request_each([7]);
-    site.wait_printed(&reader, 1);
+    site.wait_until_printed(&reader, 1);
     let server = site.prefix_server_ids()[0];
     // Maximum number of wake-ups of each process in a second. Periodic work would exceed it.
     const WAKEUPS_MAX: u64 = 4;
@@ -173,6 +173,6 @@ fn process_of_a_prefix_sleeps_while_nothing_arrives() {
     });
     // Later blocks are still processed.
     site.request_each([8]);
-    site.wait_printed(&reader, 2);
+    site.wait_until_printed(&reader, 2);
     site.stop(reader);
 }

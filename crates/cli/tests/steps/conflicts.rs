@@ -43,7 +43,7 @@ fn o10_one_of_concurrent_paths_with_one_name_wins() {
         assert!(text.contains("choose another, or `streamline stop web`"), "{text}");
     }
     assert_eq!(fixture.list_paths().len(), 1);
-    fixture.wait_progress("web");
+    fixture.wait_for_progress("web");
 }
 
 #[test]
@@ -94,5 +94,5 @@ fn o10_v3_concurrent_changes_apply_one_after_another() {
     assert_eq!(won, 1, "{errors:?}");
     assert!(errors.iter().all(|text| text.contains("the path runs as before")), "{errors:?}");
     assert_eq!(fixture.list_paths()[0].line.as_deref(), Some("generate rate=1000 | count"));
-    fixture.wait_progress("web");
+    fixture.wait_for_progress("web");
 }

@@ -143,7 +143,7 @@ fn kill_paths(every: usize, kills: &mut ReleaseTimes) {
     }
     let again = fixture.run(&["run", "--as", "victim", "-q", "--for", "1ms", "generate | count"]);
     assert_eq!(again.status, Some(0), "{again:?}");
-    fixture.wait_progress("survivor");
+    fixture.wait_for_progress("survivor");
 }
 
 /// Kills daemons before every n-th step, where n is `every`. The next daemon must serve
@@ -174,7 +174,7 @@ fn kill_daemons(every: usize, kills: &mut ReleaseTimes) {
         drop(next);
     }
     let _last = fixture.start_daemon();
-    fixture.wait_progress("survivor");
+    fixture.wait_for_progress("survivor");
 }
 
 /// Returns true if a path with this name or request is registered. Returns `None` if the daemon
@@ -259,7 +259,7 @@ fn t10_daemon_killed_before_any_step_is_replaced_at_once() {
 
 #[test]
 #[ignore = "long: cargo test -p streamline-cli --test steps -- --ignored --nocapture five_hundred"]
-fn five_hundred_kills_before_every_step() {
+fn processes_killed_500_times_release_all_resources() {
     if need::require_bpf().is_none() || need::require_root().is_none() {
         return;
     }

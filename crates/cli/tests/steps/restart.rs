@@ -16,13 +16,13 @@ const COUNT_REQUEST: &str = "generate rate=1000 | count";
 /// A daemon as a service, with a service manager that stores its descriptors.
 struct ManagedDaemon {
     fixture: Fixture,
-    manager: testkit::service::Manager,
+    manager: testkit::service::ServiceManager,
 }
 
 impl ManagedDaemon {
     fn new() -> Self {
         let fixture = Fixture::new();
-        let manager = testkit::service::Manager::new(fixture.folder.path());
+        let manager = testkit::service::ServiceManager::new(fixture.folder.path());
         Self { fixture, manager }
     }
 
@@ -95,7 +95,7 @@ fn restarted_daemon_keeps_all_paths() {
         let listed = manager.fixture.list_paths();
         assert_eq!(processes(&manager.fixture), before, "{signal}: {listed:?}");
         assert!(listed.iter().any(|path| path.line.as_deref() == Some(line)), "{listed:?}");
-        manager.fixture.wait_progress("one");
+        manager.fixture.wait_for_progress("one");
         // A path that had registered again would have new sockets. The old list may include a
         // socket that was just passed on.
         wait_until("the path has the connections that it had, and no other", || {
@@ -148,7 +148,7 @@ fn idle_daemon_reports_to_the_watchdog_that_expects_it() {
 /// If the daemon dies during the registration of a path, the path continues and registers with the
 /// next daemon. A path with a name may fail instead.
 #[test]
-fn t10_registration_cut_by_daemon_death_goes_to_the_next() {
+fn t10_path_registers_with_next_daemon_if_first_one_dies() {
     let fixture = Fixture::new();
     let answers = || is_registered(&fixture, "").is_some();
     let (mut untied, mut unnamed) = (0, 0);

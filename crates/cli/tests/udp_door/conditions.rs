@@ -6,11 +6,11 @@ use super::*;
 /// Number of datagrams per round, after which the test checks if the server still replies.
 const ROUND_DATAGRAMS: usize = 200;
 /// Time without a reply after which the server is considered unreachable.
-const SILENCE: Duration = Duration::from_millis(300);
+const UNREACHABLE_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Sends rounds of datagrams until the server no longer replies.
 fn send_until_unanswered(client: &UdpSocket) {
-    client.set_read_timeout(Some(SILENCE)).unwrap();
+    client.set_read_timeout(Some(UNREACHABLE_TIMEOUT)).unwrap();
     wait_until("the server no longer answers", || {
         let mut answers = 0;
         let mut room = [0; 100];

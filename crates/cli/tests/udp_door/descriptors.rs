@@ -65,7 +65,7 @@ fn warm(client: &UdpSocket) {
 
 /// Sends the commands to the server, and ends the server. Returns its replies, its line about the
 /// shutdown, and its standard error.
-fn converse(is_promoted: bool) -> Option<(Vec<String>, String, String)> {
+fn send_all_commands(is_promoted: bool) -> Option<(Vec<String>, String, String)> {
     let (pair, ..) = prepare()?;
     need::require_command("python3")?;
     let mut server = Server::start(&pair, &["python3", "-c", SERVER]);
@@ -88,10 +88,10 @@ fn converse(is_promoted: bool) -> Option<(Vec<String>, String, String)> {
 }
 
 #[test]
-fn c1_name_duplicate_and_shutdown_are_those_of_the_kernel() {
-    let Some((by_kernel, shutdown, errors)) = converse(false) else { return };
+fn c1_name_duplicate_and_shutdown_behave_like_the_kernel() {
+    let Some((by_kernel, shutdown, errors)) = send_all_commands(false) else { return };
     assert!(!errors.contains("came from the ring"), "{errors}");
-    let Some((by_ring, shutdown_of_ring, errors)) = converse(true) else { return };
+    let Some((by_ring, shutdown_of_ring, errors)) = send_all_commands(true) else { return };
     assert_eq!((by_kernel, shutdown), (by_ring, shutdown_of_ring));
     let (ring, all) = super::reported_datagrams(&errors);
     println!("{ring} of {all} datagrams from the ring: {errors}");

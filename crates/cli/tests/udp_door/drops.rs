@@ -8,7 +8,7 @@ use testkit::need;
 /// Python server that counts the datagrams `fill`, and reads the reported number of dropped
 /// datagrams. It replies to `ask` with both numbers, and to any other datagram with the same bytes.
 /// It pauses after `pause`. `kernel` sets an option that only the kernel can implement.
-const SERVER_WITH_DROPS: &str = "
+const DROP_COUNTING_SERVER: &str = "
 import socket, struct, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.SOL_SOCKET, 40, 1)
@@ -79,7 +79,7 @@ fn c1_reported_drops_include_those_of_ring_and_kernel() {
     if need::require_command("python3").is_none() {
         return;
     }
-    let server = Server::start(&pair, &["python3", "-c", SERVER_WITH_DROPS]);
+    let server = Server::start(&pair, &["python3", "-c", DROP_COUNTING_SERVER]);
     let client = server.client();
     // At first the kernel drops datagrams, then the ring, and then the kernel again.
     let (received, dropped_first) = fill_stopped(&server, &client, 5000);

@@ -11,9 +11,9 @@ use testkit::net::{Pair, SERVER};
 use testkit::wait_until;
 
 /// Number of datagrams that the server leaves unread.
-const UNREAD: u32 = 10;
+const UNREAD_DATAGRAMS: u32 = 10;
 /// Number of control messages to a server that leaves datagrams unread.
-const QUESTIONS: u64 = 50;
+const CONTROL_MESSAGES: u64 = 50;
 
 /// Part of the note about a socket that is not promoted to a ring.
 const NOTE: &str = "an epoll set reports it once, or to one of several waiters";
@@ -46,14 +46,14 @@ fn control(client: &UdpSocket, word: &str) -> Counts {
     Counts { returns: numbers[0], readable: numbers[1] }
 }
 
-/// Sends `before` datagrams, the datagram `hold`, and [`UNREAD`] datagrams that the server leaves
+/// Sends `before` datagrams, the datagram `hold`, and [`UNREAD_DATAGRAMS`] datagrams that the server leaves
 /// unread, all at once. Receives the replies up to the reply to `hold`.
 fn hold(client: &UdpSocket, before: u32) {
     for _ in 0..before {
         client.send_to(b"before", address()).unwrap();
     }
     client.send_to(b"hold", address()).unwrap();
-    for number in 0..UNREAD {
+    for number in 0..UNREAD_DATAGRAMS {
         client.send_to(&number.to_be_bytes(), address()).unwrap();
     }
     let mut room = [0; 100];
@@ -73,7 +73,7 @@ fn release(client: &UdpSocket, control_client: &UdpSocket, count: u32) {
 }
 
 #[test]
-fn c1_edges_are_neither_lost_nor_repeated() {
+fn c1_edge_triggered_events_are_neither_lost_nor_repeated() {
     let Some((pair, _folder, program)) = prepare_edges() else { return };
     let program = program.display().to_string();
     for options in ["report,spin", "report,always", "report,always,delay=300"] {
@@ -91,16 +91,19 @@ fn c1_edges_are_neither_lost_nor_repeated() {
         for round in 0..10 {
             hold(&client, round);
             let before = control(&asker, "count");
-            for _ in 0..QUESTIONS {
+            for _ in 0..CONTROL_MESSAGES {
                 control(&asker, "count");
             }
             let after = control(&asker, "count");
             let returns = after.returns - before.returns;
-            assert!(returns <= QUESTIONS + 1 + 2, "{options}, {round}: {before:?}, {after:?}");
+            assert!(
+                returns <= CONTROL_MESSAGES + 1 + 2,
+                "{options}, {round}: {before:?}, {after:?}"
+            );
             // The server gets an event for a further datagram, although it has not read the others.
-            client.send_to(&UNREAD.to_be_bytes(), address()).unwrap();
+            client.send_to(&UNREAD_DATAGRAMS.to_be_bytes(), address()).unwrap();
             wait_until("the server is told", || control(&asker, "count").readable > after.readable);
-            release(&client, &asker, UNREAD + 1);
+            release(&client, &asker, UNREAD_DATAGRAMS + 1);
             exchange_many(&client, 8);
         }
         let errors = server.finish(&client);
@@ -127,7 +130,7 @@ fn one_shot_and_exclusive_registrations_stay_with_the_kernel() {
 }
 
 #[test]
-fn one_shot_registration_reports_what_the_ring_still_has() {
+fn one_shot_registration_reports_unread_ring_datagrams() {
     let Some((pair, _folder, program)) = prepare_edges() else { return };
     let program = program.display().to_string();
     for options in ["report,spin", "report,always"] {
@@ -137,14 +140,14 @@ fn one_shot_registration_reports_what_the_ring_still_has() {
         exchange_many(&client, 64);
         hold(&client, 20);
         let before = control(&asker, "count");
-        for _ in 0..QUESTIONS {
+        for _ in 0..CONTROL_MESSAGES {
             control(&asker, "count");
         }
         let after = control(&asker, "count");
         // At most one event is reported, because the server does not register the socket again.
         assert!(after.readable <= before.readable + 1, "{options}: {before:?}, {after:?}");
-        assert!(after.returns <= before.returns + QUESTIONS + 2, "{options}: {after:?}");
-        release(&client, &asker, UNREAD);
+        assert!(after.returns <= before.returns + CONTROL_MESSAGES + 2, "{options}: {after:?}");
+        release(&client, &asker, UNREAD_DATAGRAMS);
         exchange_many(&client, 64);
         wait_until("the ring has ended, and the socket gets no other", || {
             exchange(&client, b"more");

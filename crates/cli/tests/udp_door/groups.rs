@@ -11,7 +11,7 @@ use testkit::{need, wait_until};
 /// Python server with two processes, each of which binds a separate socket to the same port. The
 /// reply to a datagram is the number of the process, 1 or 2, followed by the bytes of the datagram.
 /// The first argument is the script itself.
-const TWO_PROCESSES: &str = "
+const TWO_PROCESS_SERVER: &str = "
 import os, signal, socket, subprocess, sys
 # A shell may have started the tests with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -41,7 +41,7 @@ if is_first:
     other.wait()
 ";
 
-/// Sends a datagram to a server of [`TWO_PROCESSES`]. Returns the number of the process that
+/// Sends a datagram to a server of [`TWO_PROCESS_SERVER`]. Returns the number of the process that
 /// replied.
 fn ask_member(client: &UdpSocket, bytes: &[u8]) -> u8 {
     client.send_to(bytes, address()).unwrap();
@@ -57,7 +57,7 @@ fn c1_flow_stays_with_its_process_among_those_that_share_a_port() {
     if need::require_command("python3").is_none() {
         return;
     }
-    let server = Server::start(&pair, &["python3", "-c", TWO_PROCESSES, TWO_PROCESSES]);
+    let server = Server::start(&pair, &["python3", "-c", TWO_PROCESS_SERVER, TWO_PROCESS_SERVER]);
     let clients: Vec<UdpSocket> = (0..32).map(|_| server.client()).collect();
     // These datagrams suffice to promote the socket of each process.
     for client in clients.iter().cycle().take(clients.len() * 20) {
@@ -85,7 +85,7 @@ fn flow_stays_with_its_process_while_processes_sleep() {
     if need::require_command("python3").is_none() {
         return;
     }
-    let words = ["python3", "-c", TWO_PROCESSES, TWO_PROCESSES];
+    let words = ["python3", "-c", TWO_PROCESS_SERVER, TWO_PROCESS_SERVER];
     let server = Server::start_with(&pair, "report,always", &words);
     let clients: Vec<UdpSocket> = (0..16).map(|_| server.client()).collect();
     for client in clients.iter().cycle().take(clients.len() * 30) {
@@ -183,7 +183,7 @@ while data != b'quit':
 /// the first socket, because this socket is bound to the interface, and was bound after the second
 /// one. The second socket may belong to another process. The reply is the number of the socket, 1
 /// or 2, followed by the bytes of the datagram.
-const ONE_BOUND_TO_THE_CABLE: &str = "
+const DEVICE_BOUND_SERVER: &str = "
 import select, socket, subprocess, sys
 device = sys.argv[2].encode()
 role = sys.argv[3]
@@ -223,7 +223,7 @@ fn datagrams_of_an_interface_reach_the_socket_bound_to_it() {
         return;
     }
     for role in ["together", "apart"] {
-        let script = ONE_BOUND_TO_THE_CABLE;
+        let script = DEVICE_BOUND_SERVER;
         let words = ["python3", "-c", script, script, SERVER_DEVICE, role];
         let server = Server::start(&pair, &words);
         let clients: Vec<UdpSocket> = (0..16).map(|_| server.client()).collect();

@@ -12,15 +12,15 @@ use testkit::wait_until;
 
 /// Number of datagrams in flight: enough that the server always finds the next one without
 /// sleeping.
-const OUTSTANDING: u32 = 32;
+const DATAGRAMS_IN_FLIGHT: u32 = 32;
 
-/// Sends `count` numbered datagrams, with up to [`OUTSTANDING`] in flight. Asserts that the replies
+/// Sends `count` numbered datagrams, with up to [`DATAGRAMS_IN_FLIGHT`] in flight. Asserts that the replies
 /// arrive in the order of the datagrams.
 fn exchange_in_order(client: &UdpSocket, count: u32) {
     let (mut sent, mut answered) = (0, 0);
     let mut room = [0; 100];
     while answered < count {
-        while sent < count && sent - answered < OUTSTANDING {
+        while sent < count && sent - answered < DATAGRAMS_IN_FLIGHT {
             client.send_to(&sent.to_be_bytes(), address()).unwrap();
             sent += 1;
         }
@@ -32,14 +32,14 @@ fn exchange_in_order(client: &UdpSocket, count: u32) {
 
 /// Exchanges datagrams at the highest rate until the server's socket is promoted. Returns false if
 /// this machine does not reach the rate at which sockets are promoted.
-fn heat(server: &Server<'_>, client: &UdpSocket) -> bool {
+fn exchange_until_promoted(server: &Server<'_>, client: &UdpSocket) -> bool {
     (0..50).any(|_| {
         exchange_in_order(client, 2000);
         ingress_programs(server.pair) == 1
     })
 }
 
-const WAYS: [(&str, &str); 6] = [
+const WAIT_METHODS: [(&str, &str); 6] = [
     ("none", "recvfrom"),
     ("none", "recvmmsg"),
     ("poll", "recvmsg"),
@@ -54,11 +54,11 @@ const WAYS: [(&str, &str); 6] = [
 fn exchange_with_pauses(options: &str, step: Duration) {
     let Some((pair, _folder, program)) = prepare() else { return };
     let program = program.display().to_string();
-    for (wait, call) in WAYS {
+    for (wait, call) in WAIT_METHODS {
         let words = [&program, &PORT.to_string(), wait, call];
         let server = Server::start_with(&pair, options, &words);
         let client = server.client();
-        assert!(heat(&server, &client));
+        assert!(exchange_until_promoted(&server, &client));
         for round in 0..400_u32 {
             exchange_in_order(&client, 1 + round % 50);
             let begun = Instant::now();
@@ -94,10 +94,10 @@ fn late_registration_wakes_the_thread_that_sleeps_in_the_set() {
         let words = [&program, &PORT.to_string(), "late", call];
         let server = Server::start_with(&pair, options, &words);
         let client = server.client();
-        assert!(heat(&server, &client));
+        assert!(exchange_until_promoted(&server, &client));
         // With these options, the ring stays in use after each datagram.
         exchange(&client, b"late");
-        exchange_in_order(&client, OUTSTANDING);
+        exchange_in_order(&client, DATAGRAMS_IN_FLIGHT);
         exchange_in_order(&client, 2000);
         server.finish(&client);
     }
@@ -121,7 +121,7 @@ fn server_with_few_datagrams_keeps_its_socket() {
         thread::sleep(Duration::from_millis(2));
     }
     assert_eq!(ingress_programs(&pair), 0);
-    if !heat(&server, &client) {
+    if !exchange_until_promoted(&server, &client) {
         println!("skipped the end of a ring: 20,000 datagrams a second are not reached");
         return;
     }

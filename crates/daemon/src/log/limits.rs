@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// Maximum number of log lines per user and time window.
 const LINES_MAX: u64 = 200;
 /// Length of a time window, in ns.
-const WINDOW_NS: u64 = 10_000_000_000;
+const SUPPRESSION_WINDOW_NS: u64 = 10_000_000_000;
 const ROOT_UID: u32 = 0;
 
 /// The number of log lines that each user has caused in the current time window.
@@ -23,7 +23,7 @@ impl UserLimits {
     /// previous window, each with the number of suppressed lines. Otherwise the list is empty.
     pub(super) fn admit(&mut self, uid: Option<u32>, now: u64) -> (bool, Vec<(u32, u64)>) {
         let mut suppressed = Vec::new();
-        if now.saturating_sub(self.begin) >= WINDOW_NS {
+        if now.saturating_sub(self.begin) >= SUPPRESSION_WINDOW_NS {
             self.begin = now;
             suppressed = self.take_suppressed_counts();
         }
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn lines_of_a_busy_user_are_suppressed_and_counted() {
         let mut limits = UserLimits::default();
-        let now = WINDOW_NS * 5;
+        let now = SUPPRESSION_WINDOW_NS * 5;
         for _ in 0..LINES_MAX {
             assert_eq!(limits.admit(Some(1001), now), (true, Vec::new()));
         }
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(limits.admit(Some(1002), now + 1), (true, Vec::new()), "another user");
         assert_eq!(limits.admit(Some(0), now + 1), (true, Vec::new()), "root");
         assert_eq!(limits.admit(None, now + 1), (true, Vec::new()), "the daemon");
-        assert_eq!(limits.admit(Some(1001), now + WINDOW_NS), (true, vec![(1001, 7)]));
+        assert_eq!(limits.admit(Some(1001), now + SUPPRESSION_WINDOW_NS), (true, vec![(1001, 7)]));
         assert_eq!(limits.take_suppressed_counts(), Vec::new());
     }
 }

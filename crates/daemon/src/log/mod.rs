@@ -130,7 +130,7 @@ impl Writer {
         let (written, suppressed) = self.limits.admit(record.uid, sys::clock::monotonic());
         self.write_suppressed_counts(&suppressed);
         if written {
-            self.write_now(record);
+            self.write_unsuppressed(record);
         }
     }
 
@@ -144,7 +144,7 @@ impl Writer {
         for (uid, count) in suppressed {
             let message = format!("{count} more events of user {uid} were not logged");
             let record = Record::new(EventKind::LogSuppressed, Level::Warning, message);
-            self.write_now(&Record { uid: Some(*uid), ..record });
+            self.write_unsuppressed(&Record { uid: Some(*uid), ..record });
         }
     }
 
@@ -158,7 +158,7 @@ impl Writer {
         }
     }
 
-    fn write_now(&mut self, record: &Record) {
+    fn write_unsuppressed(&mut self, record: &Record) {
         self.write_missing_count();
         self.missing += u64::from(!self.send(record));
     }

@@ -116,7 +116,7 @@ impl Client {
     /// Stores the connection of client number `id` with the service manager, under a name that
     /// contains the state `knows`.
     pub(super) fn store_connection(&mut self, id: u64, knows: KnownState) {
-        if !service::stores_descriptors() || self.stored_state == Some(knows) {
+        if !service::can_store_descriptors() || self.stored_state == Some(knows) {
             return;
         }
         ServiceManagerStore.store(&format!("{}{id}", knows.name()), self.connection.as_fd());

@@ -295,7 +295,8 @@ impl Server {
             let process: Vec<_> = path.map(|path| path.process.as_fd()).into_iter().collect();
             let mut ends = vec![client.connection.as_fd()];
             ends.extend(path.map(|path| path.admissions.as_fd()));
-            let (ended, gone) = sys::poll::readable_or_gone(&process, &ends, Some(Duration::ZERO));
+            let (ended, gone) =
+                sys::poll::readable_or_hung_up(&process, &ends, Some(Duration::ZERO));
             ended.contains(&true) || gone.contains(&true)
         };
         let others = self

@@ -18,7 +18,7 @@ use member::protocol::{
     KernelPrograms, KernelRequest, KernelStep, NoParameters, PathList, PathNumber, Permissions,
     Quota, Register, RegisteredPath, SetTaps,
 };
-use member::varlink::{Call, Fault, REPLY_MAX, interface};
+use member::varlink::{Call, Fault, REPLY_BYTES_MAX, interface};
 use serde::Serialize;
 use serde_json::Value;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -156,7 +156,7 @@ impl Server {
         let long =
             |path: &RegisteredPath| path.line.as_ref().map_or(0, String::len) + PATH_BYTES_MAX;
         if !more {
-            let fits = rest.iter().map(long).sum::<usize>() < REPLY_MAX;
+            let fits = rest.iter().map(long).sum::<usize>() < REPLY_BYTES_MAX;
             return if fits {
                 Ok(CallReplies::single(&PathList { paths: rest }))
             } else {
@@ -168,7 +168,7 @@ impl Server {
             let mut bytes = 0;
             let fits = |path: &&RegisteredPath| {
                 bytes += long(path);
-                bytes < REPLY_MAX
+                bytes < REPLY_BYTES_MAX
             };
             let many = rest.iter().take_while(fits).count().max(1);
             let deferred = rest.split_off(many.min(rest.len()));
@@ -388,7 +388,7 @@ fn extract_admission_socket(
     }
     let mut descriptors = descriptors.into_iter();
     match (descriptors.next(), descriptors.next()) {
-        (Some(one), None) if sys::descriptor::is_packet_socket(&one) => {
+        (Some(one), None) if sys::descriptor::is_seqpacket_socket(&one) => {
             Ok(Connection::from_foreign(one, Framing::Packets))
         }
         _ => Err(faults::refused(

@@ -47,9 +47,9 @@ impl Registry {
         paths_max: Option<u64>,
         now: u64,
     ) -> Result<&PathEntry, Fault> {
-        check_line(&wanted.line)?;
-        check_log(wanted.log.as_deref())?;
-        check_plan(wanted.plan.as_deref())?;
+        check_request_text(&wanted.line)?;
+        check_log_path(wanted.log.as_deref())?;
+        check_plan_id(wanted.plan.as_deref())?;
         if let Some(name) = &wanted.name {
             check_name(uid, name)?;
             if let Some(known) = self.find_by_name(uid, name) {
@@ -88,8 +88,8 @@ impl Registry {
         number: u32,
         (line, plan): (String, Option<String>),
     ) -> Result<Option<&PathEntry>, Fault> {
-        check_line(&line)?;
-        check_plan(plan.as_deref())?;
+        check_request_text(&line)?;
+        check_plan_id(plan.as_deref())?;
         let entry = self.entries.get_mut(&number);
         Ok(entry.map(|entry| {
             (entry.line, entry.plan) = (line, plan);
@@ -145,7 +145,7 @@ impl Registry {
             [only] => Ok(only),
             _ => {
                 let numbers: Vec<u32> = others.iter().map(|entry| entry.number).collect();
-                Err(faults::which_path(wanted, &numbers))
+                Err(faults::ambiguous_path(wanted, &numbers))
             }
         }
     }
@@ -196,7 +196,7 @@ impl PathEntry {
     }
 }
 
-fn check_line(line: &str) -> Result<(), Fault> {
+fn check_request_text(line: &str) -> Result<(), Fault> {
     match () {
         () if line.is_empty() => Err(faults::refused("line", "it is empty")),
         () if line.len() > LINE_MAX => {
@@ -210,7 +210,7 @@ fn check_line(line: &str) -> Result<(), Fault> {
 }
 
 /// Checks that a plan id, if given, has at most 32 characters, all of them hexadecimal digits.
-fn check_plan(plan: Option<&str>) -> Result<(), Fault> {
+fn check_plan_id(plan: Option<&str>) -> Result<(), Fault> {
     let is_id = |id: &str| id.len() <= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     match plan.is_none_or(is_id) {
         true => Ok(()),
@@ -218,7 +218,7 @@ fn check_plan(plan: Option<&str>) -> Result<(), Fault> {
     }
 }
 
-fn check_log(log: Option<&str>) -> Result<(), Fault> {
+fn check_log_path(log: Option<&str>) -> Result<(), Fault> {
     let Some(log) = log else { return Ok(()) };
     let is_path = log.starts_with('/') && log.len() < 4096 && !log.chars().any(char::is_control);
     if is_path { Ok(()) } else { Err(faults::refused("log", "it is not an absolute path")) }

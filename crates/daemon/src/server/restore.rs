@@ -7,7 +7,7 @@ use super::kernel::commands::{AdoptedRequest, RequestState};
 use super::store::{KnownState, StoredPath, discard_connection, discard_path};
 use abi::access::Credentials;
 use member::connection::Connection;
-use member::faults::{self, AGAIN_CAUSE};
+use member::faults::{self, RETRY_CAUSE};
 use member::varlink::Reply;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,7 +16,7 @@ use sys::local_socket::{self, Framing};
 use sys::watcher::EventInterest;
 
 /// Message to a client whose change was interrupted by the end of the daemon.
-const CHANGE_INTERRUPTED: &str = "the daemon restarted before the change: the path runs as \
+const CHANGE_INTERRUPTED_MESSAGE: &str = "the daemon restarted before the change: the path runs as \
                            before, and \
                            can be changed now";
 impl Server {
@@ -62,9 +62,13 @@ impl Server {
         for (id, (connection, knows)) in connections {
             discard_connection(id, knows);
             if knows == KnownState::Prepared {
-                let fault = faults::not_in_kernel(0, AGAIN_CAUSE, CHANGE_INTERRUPTED);
+                let fault = faults::not_in_kernel(0, RETRY_CAUSE, CHANGE_INTERRUPTED_MESSAGE);
                 // The client may have closed its end.
-                let _ = local_socket::send_now(&connection, &Reply::from(&fault).to_bytes(), &[]);
+                let _ = local_socket::send_nonblocking(
+                    &connection,
+                    &Reply::from(&fault).to_bytes(),
+                    &[],
+                );
             }
         }
     }
@@ -86,7 +90,7 @@ impl Server {
         let StoredPath { entry, connection, admissions } = stored;
         let peer = abstract_socket::peer_credentials(&connection).ok()?;
         let process = local_socket::open_peer_process(&connection).ok()?;
-        if peer.uid != entry.uid || !sys::descriptor::is_packet_socket(&admissions) {
+        if peer.uid != entry.uid || !sys::descriptor::is_seqpacket_socket(&admissions) {
             return None;
         }
         let (id, number) = (self.next, entry.number);

@@ -218,7 +218,7 @@ impl Keeper for ServiceManagerStore {
 
 /// Removes the connection of a kernel client that is stored under this state.
 pub(super) fn discard_connection(client: u64, known: KnownState) {
-    if service::stores_descriptors() {
+    if service::can_store_descriptors() {
         ServiceManagerStore.discard(&format!("{}{client}", known.name()));
     }
 }

@@ -75,7 +75,7 @@ pub fn rewrite_for_ethernet(
     for instruction in instructions {
         positions.push(rewritten.len());
         rewritten.push(rewrite(*instruction, layout)?);
-        if is_length(*instruction) {
+        if is_length_load(*instruction) {
             let subtract = code::ALU | code::SUB | code::K;
             rewritten.push(Instruction::non_branching(subtract, ETHERNET_SIZE));
         }
@@ -116,7 +116,7 @@ fn prologue() -> Vec<Instruction> {
 }
 
 /// Returns true if the instruction loads the length of the packet into A.
-fn is_length(instruction: Instruction) -> bool {
+fn is_length_load(instruction: Instruction) -> bool {
     instruction.class() == code::LD && instruction.code & 0xe0 == code::LEN
 }
 
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn rewritten_filter_decides_as_the_original() {
+    fn rewritten_filter_decides_like_the_original() {
         let expressions = [
             "ip",
             "udp port 53",
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_that_becomes_too_long_is_an_error() {
+    fn jump_that_becomes_too_long_is_an_error() {
         let length = Instruction::non_branching(code::LD | code::LEN, 0);
         let reject = Instruction::non_branching(code::RET, 0);
         let jump = Instruction { code: code::JMP | code::JEQ, jt: 200, jf: 0, k: 1 };

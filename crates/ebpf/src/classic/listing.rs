@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn load_beyond_the_frame_and_endless_loop_reject() {
+    fn load_beyond_frame_and_endless_loop_reject_the_frame() {
         let run = |text: &str, frame: &[u8]| {
             text.parse::<ClassicProgram>().unwrap().run(frame, 60, &Metadata::default())
         };

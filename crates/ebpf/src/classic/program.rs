@@ -13,7 +13,7 @@
 use std::fmt;
 
 use super::insn::{Instruction, code};
-use super::run::Op;
+use super::run::DecodedInsn;
 
 /// Maximum number of instructions in a program, as in the kernel (`BPF_MAXINSNS`).
 pub const INSTRUCTIONS_MAX: usize = 4096;
@@ -24,7 +24,7 @@ pub const MEMORY_WORDS: u32 = 16;
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClassicProgram {
     instructions: Vec<Instruction>,
-    pub(super) ops: Vec<Op>,
+    pub(super) ops: Vec<DecodedInsn>,
     has_loop: bool,
 }
 
@@ -86,7 +86,7 @@ impl ClassicProgram {
         let mut ops = Vec::with_capacity(length);
         for (at, &instruction) in instructions.iter().enumerate() {
             has_loop |= validate_instruction(instruction, at, length)?;
-            let op = Op::decode(instruction, at)
+            let op = DecodedInsn::decode(instruction, at)
                 .ok_or(InvalidProgram::Code { at, code: instruction.code })?;
             ops.push(op);
         }

@@ -72,7 +72,7 @@ pub(super) enum AncillaryField {
 
 /// A decoded instruction, in which jump targets are instruction indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Op {
+pub(super) enum DecodedInsn {
     Word(u32),
     Half(u32),
     Byte(u32),
@@ -89,8 +89,8 @@ pub(super) enum Op {
     HeaderToX(u32),
     Store(u8),
     StoreX(u8),
-    ByConstant(Alu, u32),
-    ByX(Alu),
+    AluConstant(Alu, u32),
+    AluX(Alu),
     Go(u16),
     GoBack(u16),
     If { test: Cond, yes: u16, no: u16, k: u32 },
@@ -101,7 +101,7 @@ pub(super) enum Op {
     XToA,
 }
 
-const _: () = assert!(size_of::<Op>() <= 12);
+const _: () = assert!(size_of::<DecodedInsn>() <= 12);
 
 impl ClassicProgram {
     /// Runs the program over a frame. Returns the number of bytes to keep, or 0 to reject the
@@ -152,21 +152,21 @@ impl Registers<'static> {
 
 impl Registers<'_> {
     #[inline(always)]
-    fn step(&mut self, op: Op, at: usize) -> StepOutcome {
+    fn step(&mut self, op: DecodedInsn, at: usize) -> StepOutcome {
         let loaded = match op {
-            Op::Word(k) => self.load_word(k, 0),
-            Op::Half(k) => self.load_half(k, 0),
-            Op::Byte(k) => self.load_byte(k, 0),
-            Op::WordAtX(k) => self.load_word(k, self.x),
-            Op::HalfAtX(k) => self.load_half(k, self.x),
-            Op::ByteAtX(k) => self.load_byte(k, self.x),
-            Op::Known(field) => Some(self.metadata.load(field)),
-            Op::Length => Some(self.wire_length),
-            Op::Constant(k) => Some(k),
-            Op::Memory(word) => Some(self.memory[usize::from(word & 15)]),
-            Op::ByConstant(alu, k) => alu.apply(self.a, k),
-            Op::ByX(alu) => alu.apply(self.a, self.x),
-            Op::XToA => Some(self.x),
+            DecodedInsn::Word(k) => self.load_word(k, 0),
+            DecodedInsn::Half(k) => self.load_half(k, 0),
+            DecodedInsn::Byte(k) => self.load_byte(k, 0),
+            DecodedInsn::WordAtX(k) => self.load_word(k, self.x),
+            DecodedInsn::HalfAtX(k) => self.load_half(k, self.x),
+            DecodedInsn::ByteAtX(k) => self.load_byte(k, self.x),
+            DecodedInsn::Known(field) => Some(self.metadata.load(field)),
+            DecodedInsn::Length => Some(self.wire_length),
+            DecodedInsn::Constant(k) => Some(k),
+            DecodedInsn::Memory(word) => Some(self.memory[usize::from(word & 15)]),
+            DecodedInsn::AluConstant(alu, k) => alu.apply(self.a, k),
+            DecodedInsn::AluX(alu) => alu.apply(self.a, self.x),
+            DecodedInsn::XToA => Some(self.x),
             other => return self.step_without_load(other, at),
         };
         match loaded {
@@ -179,34 +179,34 @@ impl Registers<'_> {
     }
 
     #[inline(always)]
-    fn step_without_load(&mut self, op: Op, at: usize) -> StepOutcome {
+    fn step_without_load(&mut self, op: DecodedInsn, at: usize) -> StepOutcome {
         match op {
-            Op::If { test, yes, no, k } => {
+            DecodedInsn::If { test, yes, no, k } => {
                 let holds = test.holds(self.a.into(), k.into());
                 return StepOutcome::Go(usize::from(if holds { yes } else { no }));
             }
-            Op::IfX { test, yes, no } => {
+            DecodedInsn::IfX { test, yes, no } => {
                 let holds = test.holds(self.a.into(), self.x.into());
                 return StepOutcome::Go(usize::from(if holds { yes } else { no }));
             }
-            Op::Go(to) => return StepOutcome::Go(usize::from(to)),
-            Op::GoBack(to) => {
+            DecodedInsn::Go(to) => return StepOutcome::Go(usize::from(to)),
+            DecodedInsn::GoBack(to) => {
                 self.rounds += 1;
                 let spent = self.rounds > BACKWARD_JUMPS_MAX;
                 return if spent { StepOutcome::Done(0) } else { StepOutcome::Go(usize::from(to)) };
             }
-            Op::Return(k) => return StepOutcome::Done(k),
-            Op::ReturnA => return StepOutcome::Done(self.a),
-            Op::HeaderToX(k) => match self.load_byte(k, 0) {
+            DecodedInsn::Return(k) => return StepOutcome::Done(k),
+            DecodedInsn::ReturnA => return StepOutcome::Done(self.a),
+            DecodedInsn::HeaderToX(k) => match self.load_byte(k, 0) {
                 Some(byte) => self.x = (byte & 0xf) << 2,
                 None => return StepOutcome::Done(0),
             },
-            Op::LengthToX => self.x = self.wire_length,
-            Op::ConstantToX(k) => self.x = k,
-            Op::MemoryToX(word) => self.x = self.memory[usize::from(word & 15)],
-            Op::Store(word) => self.memory[usize::from(word & 15)] = self.a,
-            Op::StoreX(word) => self.memory[usize::from(word & 15)] = self.x,
-            Op::AToX => self.x = self.a,
+            DecodedInsn::LengthToX => self.x = self.wire_length,
+            DecodedInsn::ConstantToX(k) => self.x = k,
+            DecodedInsn::MemoryToX(word) => self.x = self.memory[usize::from(word & 15)],
+            DecodedInsn::Store(word) => self.memory[usize::from(word & 15)] = self.a,
+            DecodedInsn::StoreX(word) => self.memory[usize::from(word & 15)] = self.x,
+            DecodedInsn::AToX => self.x = self.a,
             _ => debug_assert!(false, "{op:?} at {at} is a load"),
         }
         StepOutcome::Next
@@ -259,7 +259,7 @@ impl Alu {
     }
 }
 
-impl Op {
+impl DecodedInsn {
     /// Decodes the validated instruction at index `at`. Returns `None` for an unknown opcode.
     pub(super) fn decode(instruction: Instruction, at: usize) -> Option<Self> {
         use code::*;
@@ -271,8 +271,8 @@ impl Op {
             ST if code == ST => Self::Store(word),
             STX if code == STX => Self::StoreX(word),
             ALU if code & !0xff != 0 => return None,
-            ALU if by_x && code & 0xf0 != NEG => Self::ByX(alu_operation(code)?),
-            ALU => Self::ByConstant(alu_operation(code)?, k),
+            ALU if by_x && code & 0xf0 != NEG => Self::AluX(alu_operation(code)?),
+            ALU => Self::AluConstant(alu_operation(code)?, k),
             JMP if code & !0xff != 0 => return None,
             JMP if code & 0xf0 == JA => {
                 let target = at as i64 + 1 + i64::from(k as i32);

@@ -97,7 +97,7 @@ impl Builder {
     /// Emits the start of a program, up to its first twin. Returns the builder, and the exit for
     /// blocks that a filter does not recognize.
     pub(super) fn begin(target: Target, finish: Finish) -> (Box<Self>, Exit<'static>) {
-        Self::begin_with(target, finish, None)
+        Self::begin_program(target, finish, None)
     }
 
     /// Emits the start of a counting program, up to its first twin. Returns the builder, and the
@@ -106,10 +106,10 @@ impl Builder {
         target: Target,
         frame_end: FrameEnd,
     ) -> (Box<Self>, Exit<'static>) {
-        Self::begin_with(target, Finish::Answer, Some(frame_end))
+        Self::begin_program(target, Finish::Answer, Some(frame_end))
     }
 
-    fn begin_with(
+    fn begin_program(
         target: Target,
         finish: Finish,
         frame_end: Option<FrameEnd>,
@@ -159,10 +159,10 @@ impl Builder {
         if known.is_none() {
             self.filters.push(filter);
         }
-        self.attribute_code();
+        self.record_code_owner();
     }
 
-    fn attribute_code(&mut self) {
+    fn record_code_owner(&mut self) {
         let line = CodeOwner { from: self.asm.next_slot(), filter: self.filter };
         self.source.pop_if(|last| last.from == line.from);
         if self.source.last().is_none_or(|last| last.filter != line.filter) {

@@ -13,7 +13,7 @@
 
 use super::builder::{Builder, PULLED_BYTES_MAX, skb};
 use super::handle::{Exit, SlotDepth};
-use super::scope::{Cmp, Meta, Scope};
+use super::scope::{Cmp, MetadataField, Scope};
 use super::unfit::Unfit;
 use crate::asm::Label;
 use crate::classic::insn::{ANCILLARY, Instruction, code};
@@ -45,9 +45,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let unsure = self.unsure();
         self.arm(|s, done| {
             s.arm(|t, untagged| {
-                let present = t.load_metadata(Meta::TagPresent);
+                let present = t.load_metadata(MetadataField::TagPresent);
                 t.only(present, Cmp::Ne, 0, untagged);
-                let kind = t.load_metadata(Meta::TagProtocol);
+                let kind = t.load_metadata(MetadataField::TagProtocol);
                 t.only_one_of(kind, TAG_TYPES, unsure);
                 t.translate_copy(&tagged, miss);
                 t.leave(done);

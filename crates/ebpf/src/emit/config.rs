@@ -170,7 +170,7 @@ impl Scratch {
     /// The scratch memory layout of a tap for one request, in the first page of the tap's rings.
     const SINGLE_REQUEST: Self = Self {
         stride: 0,
-        delivery_words: offset::DELIVERED,
+        delivery_words: offset::DELIVERY_BITS,
         outlets: 1,
         delivered_views: offset::VIEWS,
         marks: 0,

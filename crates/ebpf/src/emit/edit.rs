@@ -17,7 +17,7 @@
 
 use super::builder::Builder;
 use super::handle::{FrameOffset, FramePos, Layers, Num, PosBase, Transport, Value, Width, be16};
-use super::lower::{REACH_BYTES_MAX, offset_too_far};
+use super::lower::{PACKET_OFFSET_MAX, offset_too_far_error};
 use super::scope::{Cmp, Scope};
 use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R5, R6, R7, R8, R10, Reg, Size};
@@ -306,8 +306,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         let end = to.reach + u32::from(length);
         let b = self.builder();
-        if end > REACH_BYTES_MAX {
-            b.refuse(offset_too_far());
+        if end > PACKET_OFFSET_MAX {
+            b.refuse(offset_too_far_error());
         }
         b.reach = b.reach.max(end);
         load(b);
@@ -394,7 +394,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             let total = if wide { s.add(total, 0xffff) } else { total };
             let folded = s.fold_carries(total);
             let sum = s.ones_complement(folded, 0xffff);
-            let sum = if may_be_absent { s.replace_zero(sum, Insn::mov(R0, 0xffff)) } else { sum };
+            let sum = if may_be_absent { s.load_if_zero(sum, Insn::mov(R0, 0xffff)) } else { sum };
             s.set(updated, sum);
         });
         let value = self.get(updated);

@@ -15,9 +15,9 @@ use std::ops::RangeInclusive;
 
 const STACK_BYTES: SlotDepth = 512;
 /// Maximum packet offset in bytes that the verifier tracks.
-pub(super) const REACH_BYTES_MAX: u32 = 0xffff;
+pub(super) const PACKET_OFFSET_MAX: u32 = 0xffff;
 
-pub(super) fn offset_too_far() -> Unfit {
+pub(super) fn offset_too_far_error() -> Unfit {
     Unfit::new("it may read beyond the first 65,535 bytes of a frame")
 }
 
@@ -174,8 +174,8 @@ impl Builder {
         self.check_epoch(at);
         let end = at.reach + u32::from(length);
         let last = u32::from(at.off) + u32::from(length);
-        if end > REACH_BYTES_MAX || last > i16::MAX.unsigned_abs().into() {
-            self.refuse(offset_too_far());
+        if end > PACKET_OFFSET_MAX || last > i16::MAX.unsigned_abs().into() {
+            self.refuse(offset_too_far_error());
         }
         self.reach = self.reach.max(end);
         if self.target.hook.reads_by_helper()
@@ -289,8 +289,8 @@ impl Builder {
         self.asm.push(Insn::alu(Alu::Add, R1, R0));
         let slot = self.store_in_new_slot(R1).slot;
         let reach = at.reach + u32::from(max);
-        if reach > REACH_BYTES_MAX {
-            self.refuse(offset_too_far());
+        if reach > PACKET_OFFSET_MAX {
+            self.refuse(offset_too_far_error());
         }
         FramePos { base: PosBase::Slot(slot), reach, epoch: self.epoch, ..FramePos::START }
     }
@@ -316,8 +316,11 @@ impl Builder {
     pub(super) fn get_position<'s>(&mut self, var: FramePosVar<'s>) -> FramePos<'s> {
         self.fetch_slot(var.slot, R1);
         let slot = self.store_in_new_slot(R1).slot;
-        let (reach, epoch) =
-            self.position_reaches.get(var.reach).copied().unwrap_or((REACH_BYTES_MAX, self.epoch));
+        let (reach, epoch) = self
+            .position_reaches
+            .get(var.reach)
+            .copied()
+            .unwrap_or((PACKET_OFFSET_MAX, self.epoch));
         FramePos { base: PosBase::Slot(slot), off: 0, reach, epoch, usual: None, brand: var.brand }
     }
 }

@@ -7,7 +7,7 @@ use crate::program::{FilterSpan, MapSpec};
 /// numbers, the program leaves every frame to the user implementation.
 pub(super) const PROCESSORS_MAX: i32 = 512;
 /// Base-2 logarithm of the size in bytes of a row, which has room for sixteen numbers.
-pub(super) const ROW_BITS: i32 = 7;
+pub(super) const ROW_SIZE_LOG2: i32 = 7;
 
 /// A map of a program other than the map of its counters.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ impl ProgramMap {
                 let filter = filter.map_or("state", |filter| &filter.filter);
                 MapSpec { state_of: index, ..MapSpec::array(filter, size.into()) }
             }
-            Self::Rows => MapSpec::array("rows", (PROCESSORS_MAX << ROW_BITS).cast_unsigned()),
+            Self::Rows => MapSpec::array("rows", (PROCESSORS_MAX << ROW_SIZE_LOG2).cast_unsigned()),
             Self::Links => {
                 let programs = u32::try_from(parts).unwrap_or(u32::MAX);
                 MapSpec { mappable: false, programs, ..MapSpec::array("parts", 4) }
@@ -52,7 +52,7 @@ const fn is_caller_map(number: i32) -> bool {
 /// Replaces the temporary map numbers in a program by the final ones. The map of counters, if there
 /// is one, has number 0. The other maps of the program follow it, and then the caller's maps. `own`
 /// is the number of the program's maps, including the map of counters.
-pub(super) fn number_maps(code: &mut [Insn], has_counters: bool, own: usize) {
+pub(super) fn assign_map_numbers(code: &mut [Insn], has_counters: bool, own: usize) {
     let own = i32::try_from(own).unwrap_or(i32::MAX);
     let mut wide = false;
     for insn in code {

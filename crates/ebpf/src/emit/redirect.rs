@@ -153,7 +153,7 @@ impl Builder {
             self.emit_send();
         }
         if !deliveries.is_empty() {
-            self.asm.push(Insn::load(Size::DW, R1, R9, offset::DELIVERED));
+            self.asm.push(Insn::load(Size::DW, R1, R9, offset::DELIVERY_BITS));
             self.asm.jump_if(Cond::Eq, R1, 0, drop);
             self.write_headroom(redirect, deliveries, failed);
             self.asm.push_wide(Insn::load_map(R1, SOCKETS_MAP));
@@ -164,7 +164,7 @@ impl Builder {
             self.asm.push(Insn::exit());
             self.asm.bind(failed);
             self.add_to_word(R9, offset::FAILED, 1);
-            self.count_failed_deliveries(redirect.scratch(), offset::DELIVERED, deliveries);
+            self.count_failed_deliveries(redirect.scratch(), offset::DELIVERY_BITS, deliveries);
         }
         self.asm.bind(drop);
         self.asm.exit_with(DROP);
@@ -234,7 +234,7 @@ impl Builder {
             asm.push(Insn::store(Size::H, R7, way, R1));
         }
         let rest = place(headroom::rest_offset(count));
-        asm.push(Insn::load(Size::DW, R1, R9, offset::DELIVERED));
+        asm.push(Insn::load(Size::DW, R1, R9, offset::DELIVERY_BITS));
         asm.push(Insn::store(Size::DW, R7, rest, R1));
         match redirect.tag_kfunc {
             Some(_) => asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::TAG)),

@@ -25,28 +25,28 @@ pub mod offset {
     /// Offset of the counts of pointers written, one per reader (eight bytes each).
     pub const HEADS: i16 = 64;
     /// Offset of the bit set of the current frame's deliveries (eight bytes).
-    pub const DELIVERED: i16 = HEADS + 8 * super::READERS_MAX as i16;
+    pub const DELIVERY_BITS: i16 = HEADS + 8 * super::READERS_MAX as i16;
     /// Offset of the number of frames that could not be copied (eight bytes).
-    pub const FAILED: i16 = DELIVERED + 8;
+    pub const FAILED: i16 = DELIVERY_BITS + 8;
     /// Offset of the number of frames since the last doorbell (eight bytes).
-    pub const FRAMES_SINCE_DOORBELL: i16 = DELIVERED + 16;
+    pub const FRAMES_SINCE_DOORBELL: i16 = DELIVERY_BITS + 16;
     /// Offset of the monotonic time of the last doorbell, in ns (eight bytes).
-    pub const DOORBELL_TIME: i16 = DELIVERED + 24;
+    pub const DOORBELL_TIME: i16 = DELIVERY_BITS + 24;
     /// Offset of the position at which the last doorbell was sent (eight bytes).
-    pub const DOORBELL_POSITION: i16 = DELIVERED + 32;
+    pub const DOORBELL_POSITION: i16 = DELIVERY_BITS + 32;
     /// Offset of the number of doorbells sent (eight bytes).
-    pub const DOORBELLS: i16 = DELIVERED + 40;
+    pub const DOORBELLS_SENT: i16 = DELIVERY_BITS + 40;
     /// Offset of the number of doorbells dropped because earlier ones were not drained (eight
     /// bytes).
-    pub const DOORBELLS_FAILED: i16 = DELIVERED + 48;
+    pub const DOORBELLS_DROPPED: i16 = DELIVERY_BITS + 48;
     /// Offset of the views of the current frame, one per delivery (16 bytes each).
-    pub const VIEWS: i16 = DELIVERED + 64;
+    pub const VIEWS: i16 = DELIVERY_BITS + 64;
     /// Offset of the counts of pointers written, one per exit that shares a reader (eight bytes
     /// each). Used only in a map that has neither scratch memory nor tallies.
     pub const COUNTS: i16 = VIEWS;
     /// Offset of the index of the interface to which the frame is redirected (four bytes). The
     /// index is 0 if the frame is not redirected to an interface.
-    pub const INTERFACE: i16 = DELIVERED + 56;
+    pub const INTERFACE: i16 = DELIVERY_BITS + 56;
     /// Offset of the tallies. A tally is a pair of counters: blocks, then bytes (eight bytes each).
     pub const TALLIES: i16 = VIEWS + 16 * super::DELIVERIES_MAX as i16;
     /// Size in bytes of the page that contains these fields. All offsets are below this size.
@@ -113,4 +113,4 @@ const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u3
 pub const TALLIES_MAX: u16 = ((offset::END - offset::TALLIES) / 16) as u16;
 /// Base-2 logarithm of the number of laps around the ring in which frames are copied although no
 /// doorbell is drained. After these laps, frames are only counted.
-pub const UNREAD_LAPS: u32 = 4;
+pub const UNREAD_LAPS_LOG2: u32 = 4;

@@ -13,7 +13,7 @@ use super::handle::{
     Answer, Brand, DynWindow, Exit, Field, FramePos, FramePosVar, Layers, Num, Value, Var, Width,
     Window,
 };
-use super::lower::offset_too_far;
+use super::lower::offset_too_far_error;
 use super::target::ZERO;
 use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
@@ -81,7 +81,7 @@ impl Cmp {
 
 /// Frame metadata that the kernel provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meta {
+pub enum MetadataField {
     /// Length of the frame in bytes, including fragments.
     Length,
     /// 1 if a VLAN tag is stored outside the frame, else 0.
@@ -111,7 +111,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Returns true if, at this hook, the outer VLAN tag may be stored outside the frame (see
-    /// [`Meta`]).
+    /// [`MetadataField`]).
     pub fn may_have_stored_tag(&self) -> bool {
         self.builder.may_have_stored_tag()
     }
@@ -164,7 +164,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// before bytes are read there.
     pub fn advance(&mut self, at: FramePos<'s>, n: u16) -> FramePos<'s> {
         if at.off.checked_add(n).is_none() {
-            self.builder.refuse(offset_too_far());
+            self.builder.refuse(offset_too_far_error());
         }
         FramePos { off: at.off.saturating_add(n), reach: at.reach + u32::from(n), ..at }
     }
@@ -220,7 +220,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Emits a jump to the exit `miss` that is taken unless the value is in `low..=high`, the class
     /// range of an arc.
-    pub fn only_in(&mut self, value: Value<'s>, low: u32, high: u32, miss: Exit<'s>) {
+    pub fn only_in_range(&mut self, value: Value<'s>, low: u32, high: u32, miss: Exit<'s>) {
         match value {
             Value::Const(constant) if (low..=high).contains(&constant) => {}
             Value::Const(_) => self.leave(miss),
@@ -240,7 +240,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// valid outside.
     pub fn arm<R>(&mut self, f: impl for<'i> FnOnce(&mut Scope<'i, 's>, Exit<'i>) -> R) -> R {
         let mark = self.builder.open();
-        let exit = Exit { label: Builder::end_of(&mark), brand: Brand::default() };
+        let exit = Exit { label: Builder::arm_end_label(&mark), brand: Brand::default() };
         let mut inner = Scope { builder: mem::take(&mut self.builder), brand: PhantomData };
         let result = f(&mut inner, exit);
         self.builder = inner.builder;
@@ -313,11 +313,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the class for a number: the number itself, or [`ZERO`] for 0, because class 0 means
     /// no answer.
     pub fn natural_class(&mut self, num: Num<'s>) -> Num<'s> {
-        self.replace_zero(num, Insn::alu32(Alu::Mov, R0, ZERO.cast_signed()))
+        self.load_if_zero(num, Insn::alu32(Alu::Mov, R0, ZERO.cast_signed()))
     }
 
     /// Returns the number or, if it is 0, the number that `insn` loads into r0.
-    pub(super) fn replace_zero(&mut self, num: Num<'s>, insn: Insn) -> Num<'s> {
+    pub(super) fn load_if_zero(&mut self, num: Num<'s>, insn: Insn) -> Num<'s> {
         let b = &mut self.builder;
         let done = b.asm.label();
         b.fetch(num.into(), R0);
@@ -329,8 +329,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Loads metadata of the frame. Tag fields are 0 at hooks where no tag is stored outside the
     /// frame.
-    pub fn load_metadata(&mut self, meta: Meta) -> Num<'s> {
-        if !self.may_have_stored_tag() && meta != Meta::Length {
+    pub fn load_metadata(&mut self, meta: MetadataField) -> Num<'s> {
+        if !self.may_have_stored_tag() && meta != MetadataField::Length {
             return self.constant(0);
         }
         if self.builder.target.hook == Hook::Xdp {
@@ -338,13 +338,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return self.builder.store_in_new_slot(R0);
         }
         let field = match meta {
-            Meta::Length => skb::LEN,
-            Meta::TagPresent => skb::TAG_PRESENT,
-            Meta::TagTci => skb::TAG_TCI,
-            Meta::TagProtocol => skb::TAG_PROTOCOL,
+            MetadataField::Length => skb::LEN,
+            MetadataField::TagPresent => skb::TAG_PRESENT,
+            MetadataField::TagTci => skb::TAG_TCI,
+            MetadataField::TagProtocol => skb::TAG_PROTOCOL,
         };
         self.builder.asm.push(Insn::load(Size::W, R0, R6, field));
-        if meta == Meta::TagProtocol {
+        if meta == MetadataField::TagProtocol {
             self.builder.asm.push(Insn::big_endian(R0, 16));
         }
         self.builder.store_in_new_slot(R0)

@@ -15,7 +15,7 @@ use crate::insn::{Alu, Insn, R0, R1, R2, R3, R4, R5, Reg};
 
 /// A SipHash computation in progress.
 #[derive(Clone, Copy, Debug)]
-pub struct Sip<'s> {
+pub struct SiphashState<'s> {
     /// The deepest of four slots, which holds the last word of the state.
     slot: SlotDepth,
     brand: Brand<'s>,
@@ -33,7 +33,7 @@ const FINAL_ROUNDS: usize = 4;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Begins the computation of a tag under this key, given as two little-endian words.
-    pub fn begin_siphash(&mut self, key: [u64; 2]) -> Sip<'s> {
+    pub fn begin_siphash(&mut self, key: [u64; 2]) -> SiphashState<'s> {
         let b = self.builder();
         let slot = b.allocate_slots(4);
         for ((at, begin), key) in
@@ -42,14 +42,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             b.asm.push_wide(Insn::load64(R0, begin ^ key));
             b.put(at, R0);
         }
-        Sip { slot, brand: Brand::default() }
+        SiphashState { slot, brand: Brand::default() }
     }
 
     /// Absorbs eight bytes of input, given as a number in network byte order.
-    pub fn absorb_siphash_word(&mut self, sip: Sip<'s>, word: Wide<'s>) {
+    pub fn absorb_siphash_word(&mut self, sip: SiphashState<'s>, word: Wide<'s>) {
         self.fetch_wide(word, R5);
         self.swap_bytes(R5);
-        self.sip_fetch(sip);
+        self.fetch_siphash_state(sip);
         self.xor(R4, R5);
         (0..ROUNDS).for_each(|_| self.sip_round());
         self.xor(R1, R5);
@@ -61,9 +61,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Absorbs the last word of input, whose last byte is the input length modulo 256. Returns the
     /// tag as a number in network byte order.
-    pub fn finish_siphash(&mut self, sip: Sip<'s>, last: Wide<'s>) -> Wide<'s> {
+    pub fn finish_siphash(&mut self, sip: SiphashState<'s>, last: Wide<'s>) -> Wide<'s> {
         self.absorb_siphash_word(sip, last);
-        self.sip_fetch(sip);
+        self.fetch_siphash_state(sip);
         self.builder().asm.push(Insn::alu(Alu::Xor, R3, 0xff));
         (0..FINAL_ROUNDS).for_each(|_| self.sip_round());
         for other in [R2, R3, R4] {
@@ -74,7 +74,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.store_wide()
     }
 
-    fn sip_fetch(&mut self, sip: Sip<'s>) {
+    fn fetch_siphash_state(&mut self, sip: SiphashState<'s>) {
         for (at, to) in state_slots(sip.slot).into_iter().zip(STATE) {
             self.fetch_wide(Wide(Num { slot: at, brand: sip.brand }), to);
         }

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 
 use super::builder::{skb, xdp};
 use super::handle::{Brand, Exit, FramePos, Num, Value};
-use super::scope::{Cmp, Meta, Scope};
+use super::scope::{Cmp, MetadataField, Scope};
 use super::unfit::Unfit;
 use crate::asm::Label;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size, atomic};
@@ -306,7 +306,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the number of frame bytes after a position, including nonlinear bytes, or 0 if the
     /// position is past the end of the frame.
     pub fn rest(&mut self, at: FramePos<'s>) -> Num<'s> {
-        let length = self.load_metadata(Meta::Length);
+        let length = self.load_metadata(MetadataField::Length);
         let b = self.builder();
         b.fetch_distance(at, R1);
         b.fetch(length.into(), R0);

@@ -17,7 +17,7 @@
 use super::builder::Builder;
 use super::edit::SavedLayers;
 use super::handle::{Answer, FrameOffset, Num, SlotDepth, Value};
-use super::maps::{PROCESSORS_MAX, ROW_BITS};
+use super::maps::{PROCESSORS_MAX, ROW_SIZE_LOG2};
 use super::scope::Scope;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size};
 
@@ -86,7 +86,7 @@ impl Builder {
         self.call(Helper::CpuId);
         let unsure = self.unsure();
         self.asm.jump_if(Cond::Ge, R0, PROCESSORS_MAX, unsure);
-        self.asm.push(Insn::alu(Alu::Shl, R0, ROW_BITS));
+        self.asm.push(Insn::alu(Alu::Shl, R0, ROW_SIZE_LOG2));
         self.asm.push_wide(Insn::load_map_value(R1, map, 0));
         self.asm.push(Insn::alu(Alu::Add, R1, R0));
         self.invalidate_registers();

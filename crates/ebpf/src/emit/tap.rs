@@ -34,7 +34,7 @@ pub use super::config::{
 pub(super) use super::ring_layout::EXIT_OFFSET;
 pub use super::ring_layout::{
     AFTER_TAG, DELIVERIES_MAX, EXITS_MAX, POINTER_SIZE, READERS_MAX, SWITCHED_EXITS,
-    SWITCHED_SLOTS, SWITCHED_WORD_SIZE, TALLIES_MAX, UNREAD_LAPS, offset, record,
+    SWITCHED_SLOTS, SWITCHED_WORD_SIZE, TALLIES_MAX, UNREAD_LAPS_LOG2, offset, record,
 };
 pub use super::switch_layout::SwitchLayout;
 use ring::store_ordered;
@@ -45,7 +45,7 @@ use super::config::{FixedSlots, FrameEnd};
 use super::frame_end::emit_counting_program;
 use super::handle::{Exit, Layers, Num, Value};
 use super::maps::FIRST_CALLER_MAP;
-use super::scope::{Meta, Scope};
+use super::scope::{MetadataField, Scope};
 use super::target::{Target, Verdict};
 use super::unfit::Unfit;
 use super::user_sockets;
@@ -124,7 +124,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// marks, because they are in memory.
     pub fn mark(&mut self, number: u16, set: bool) {
         let b = self.builder();
-        if let Some(place) = b.mark_at(number) {
+        if let Some(place) = b.checked_mark_offset(number) {
             b.restore_region();
             b.asm.push(Insn::store(Size::DW, R9, place, i32::from(set)));
         }
@@ -134,7 +134,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// clear.
     pub fn only_marked(&mut self, number: u16, miss: Exit<'s>) {
         let b = self.builder();
-        if let Some(place) = b.mark_at(number) {
+        if let Some(place) = b.checked_mark_offset(number) {
             b.restore_region();
             b.asm.push(Insn::load(Size::DW, R1, R9, place));
             b.set_register_slot(R1, None);
@@ -146,7 +146,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// set.
     pub fn only_unmarked(&mut self, number: u16, miss: Exit<'s>) {
         let b = self.builder();
-        if let Some(place) = b.mark_at(number) {
+        if let Some(place) = b.checked_mark_offset(number) {
             b.restore_region();
             b.asm.push(Insn::load(Size::DW, R1, R9, place));
             b.set_register_slot(R1, None);
@@ -163,7 +163,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             // At XDP, the driver has removed the tag, whose length is known.
             None if on.tags == 0 && self.builder().is_tag_out => self.add(rest, 4),
             None if on.tags == 0 && self.may_have_stored_tag() => {
-                let present = self.load_metadata(Meta::TagPresent);
+                let present = self.load_metadata(MetadataField::TagPresent);
                 let tag_length = self.shl(present, 2);
                 self.add(rest, tag_length)
             }
@@ -258,7 +258,7 @@ impl Builder {
 
     /// Returns a register that contains the address of this processor's region in a map: `reg`, or
     /// r9 if it already contains this address. Clobbers r0.
-    fn region_of(&mut self, map: u32, stride: u32, reg: Reg) -> Reg {
+    fn load_region_address(&mut self, map: u32, stride: u32, reg: Reg) -> Reg {
         if map == 0 {
             return R9;
         }
@@ -267,7 +267,7 @@ impl Builder {
         reg
     }
 
-    fn mark_at(&mut self, number: u16) -> Option<i16> {
+    fn checked_mark_offset(&mut self, number: u16) -> Option<i16> {
         let scratch = self.scratch();
         if number >= scratch.marks_max {
             self.refuse(Unfit::new("there is no room for more marks"));

@@ -130,15 +130,15 @@ fn class_range_selects_the_arc() {
     let body: Body = |s, on, out| {
         let window = s.need::<1>(on.at, out);
         let class = s.load(window, byte::<0>());
-        s.only_in(class.into(), 22, 23, out);
-        s.only_in(Value::Const(5), 5, 9, out);
+        s.only_in_range(class.into(), 22, 23, out);
+        s.only_in_range(Value::Const(5), 5, 9, out);
         Ok(Answer::new(class, on))
     };
     for (first, expected) in [(21, 0), (22, 22), (23, 23), (24, 0)] {
         assert_eq!(run_body(Hook::Tc, body, &[first]).0, Outcome::Class(expected));
     }
     let never: Body = |s, on, out| {
-        s.only_in(Value::Const(4), 5, 9, out);
+        s.only_in_range(Value::Const(4), 5, 9, out);
         Ok(Answer::new(1, on))
     };
     assert_at_every_hook(never, Outcome::Class(NONE));
@@ -184,7 +184,7 @@ fn dynamic_windows_are_checked_while_emitting() {
 
 #[test]
 fn metadata_is_loaded_at_every_hook() {
-    let length: Body = |s, on, _| Ok(Answer::new(s.load_metadata(Meta::Length), on));
+    let length: Body = |s, on, _| Ok(Answer::new(s.load_metadata(MetadataField::Length), on));
     assert_at_every_hook(length, Outcome::Class(10));
 }
 
@@ -251,7 +251,7 @@ fn packet_offset_beyond_64_kib_is_unfit() {
 
 /// Code after `leave` is dropped, because the verifier rejects unreachable code.
 #[test]
-fn code_after_leave_is_dropped() {
+fn code_after_exit_is_dropped() {
     let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {
         s.leave(out);
         let window = s.need::<4>(on.at, out);

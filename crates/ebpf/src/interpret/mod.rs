@@ -149,9 +149,9 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// Control continued past the end of the program.
-    OffTheEnd,
+    PastLastInstruction,
     /// The run exceeded its budget of instructions.
-    Budget,
+    BudgetExceeded,
     /// This opcode does not exist or is not supported.
     Opcode(u8),
     /// The register with this number was used although it does not exist, or was written although
@@ -189,8 +189,8 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "instruction {}: ", self.at)?;
         match self.kind {
-            FaultKind::OffTheEnd => write!(f, "runs off the end of the program"),
-            FaultKind::Budget => write!(f, "the instruction budget is exhausted"),
+            FaultKind::PastLastInstruction => write!(f, "runs off the end of the program"),
+            FaultKind::BudgetExceeded => write!(f, "the instruction budget is exhausted"),
             FaultKind::Opcode(code) => write!(f, "no such instruction: {code:#04x}"),
             FaultKind::Register(reg) => write!(f, "r{reg} cannot be used here"),
             FaultKind::UninitializedRegister(reg) => {
@@ -246,7 +246,7 @@ impl Run<'_, '_> {
     ) -> Result<(u64, u32), Fault> {
         let (mut code, mut at) = (code, 0);
         for steps in 1..=budget {
-            let insn = *code.get(at).ok_or(Fault { at, kind: FaultKind::OffTheEnd })?;
+            let insn = *code.get(at).ok_or(Fault { at, kind: FaultKind::PastLastInstruction })?;
             let next = code.get(at + 1).copied();
             match self.step(insn, next).map_err(|kind| Fault { at, kind })? {
                 Flow::Next => at += 1,
@@ -266,11 +266,11 @@ impl Run<'_, '_> {
                 Flow::Jump(distance) => {
                     let target = (at as i64).saturating_add(1).saturating_add(distance);
                     at = usize::try_from(target)
-                        .map_err(|_| Fault { at, kind: FaultKind::OffTheEnd })?;
+                        .map_err(|_| Fault { at, kind: FaultKind::PastLastInstruction })?;
                 }
             }
         }
-        Err(Fault { at, kind: FaultKind::Budget })
+        Err(Fault { at, kind: FaultKind::BudgetExceeded })
     }
 
     fn step(&mut self, insn: Insn, next: Option<Insn>) -> Result<Flow, FaultKind> {

@@ -104,10 +104,10 @@ fn unwritten_registers_and_stack_cannot_be_read() {
 
 #[test]
 fn endless_and_open_ended_programs_fault() {
-    assert_eq!(run_to_fault(&[]), (0, FaultKind::OffTheEnd));
-    assert_eq!(run_to_fault(&[Insn::mov(R0, 1)]), (1, FaultKind::OffTheEnd));
-    assert_eq!(run_to_fault(&[Insn::jump(-2)]), (0, FaultKind::OffTheEnd));
-    assert_eq!(run_to_fault(&[Insn::jump(-1)]), (0, FaultKind::Budget));
+    assert_eq!(run_to_fault(&[]), (0, FaultKind::PastLastInstruction));
+    assert_eq!(run_to_fault(&[Insn::mov(R0, 1)]), (1, FaultKind::PastLastInstruction));
+    assert_eq!(run_to_fault(&[Insn::jump(-2)]), (0, FaultKind::PastLastInstruction));
+    assert_eq!(run_to_fault(&[Insn::jump(-1)]), (0, FaultKind::BudgetExceeded));
     let half = [Insn::load64(R0, 5)[0]];
     assert_eq!(run_to_fault(&half), (0, FaultKind::Opcode(0x18)));
 }

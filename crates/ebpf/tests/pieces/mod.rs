@@ -9,15 +9,15 @@ pub mod frames;
 pub mod rust_judge;
 
 use ebpf::emit::{
-    self, Answer, Cmp, Emit, Exit, Finish, Layers, Meta, Scope, Target, Transport, Unfit, be16,
-    byte,
+    self, Answer, Cmp, Emit, Exit, Finish, Layers, MetadataField, Scope, Target, Transport, Unfit,
+    be16, byte,
 };
 use ebpf::{FilterSpan, Hook, Program};
 
 /// Maximum number of extension headers that the `ip` twin follows.
 pub const EXTENSIONS_MAX: usize = 4;
 /// Length in bytes to assume if the IP header specifies none (segmentation offload, jumbograms).
-pub const UNSTATED: u32 = 1 << 20;
+pub const LENGTH_IF_UNSPECIFIED: u32 = 1 << 20;
 
 /// A filter of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +106,9 @@ fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emit
     let kind = if s.may_have_stored_tag() {
         let kind = s.var(inline);
         s.arm(|t, untagged| {
-            let present = t.load_metadata(Meta::TagPresent);
+            let present = t.load_metadata(MetadataField::TagPresent);
             t.only(present, Cmp::Ne, 0, untagged);
-            let protocol = t.load_metadata(Meta::TagProtocol);
+            let protocol = t.load_metadata(MetadataField::TagProtocol);
             t.set(kind, protocol);
         });
         s.get(kind)
@@ -135,9 +135,9 @@ fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emi
             if on.tags > 0 || !u.may_have_stored_tag() {
                 return u.leave(inline);
             }
-            let present = u.load_metadata(Meta::TagPresent);
+            let present = u.load_metadata(MetadataField::TagPresent);
             u.only(present, Cmp::Ne, 0, inline);
-            let from_metadata = u.load_metadata(Meta::TagTci);
+            let from_metadata = u.load_metadata(MetadataField::TagTci);
             u.set(tci, from_metadata);
             let header = u.need::<14>(on.frame, short);
             let inner = u.load(header, be16::<12>());
@@ -182,7 +182,7 @@ fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitR
             let fragment = v4.load(header, be16::<6>());
             v4.only(fragment, Cmp::NotAny, 0x3fff, unsure);
             let total = v4.load(header, be16::<2>());
-            v4.set(length, UNSTATED);
+            v4.set(length, LENGTH_IF_UNSPECIFIED);
             v4.arm(|u, unstated| {
                 u.only(total, Cmp::Ne, 0, unstated);
                 u.only(total, Cmp::Ge, bytes, malformed);
@@ -202,7 +202,7 @@ fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitR
         let number = t.shr(first, 4);
         t.only(number, Cmp::Eq, 6, malformed);
         let stated = t.load(header, be16::<4>());
-        t.set(length, UNSTATED);
+        t.set(length, LENGTH_IF_UNSPECIFIED);
         t.arm(|u, unstated| {
             u.only(stated, Cmp::Ne, 0, unstated);
             u.set(length, stated);

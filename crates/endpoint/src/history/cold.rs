@@ -5,7 +5,7 @@
 //! after each failure.
 
 use super::FrameHeader;
-use super::packer::{PackerThread, PackingJob};
+use super::packer::{CompressionJob, CompressionThread};
 use buffer::compression;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ enum ChunkBytes {
     /// Uncompressed bytes, which did not shrink or for which there was no compression thread.
     Plain(Vec<u8>),
     /// Bytes that the compression thread is to compress.
-    Sent(Arc<PackingJob>),
+    Sent(Arc<CompressionJob>),
 }
 
 impl ColdChunks {
@@ -96,14 +96,14 @@ impl ColdChunks {
         bytes: &mut VecDeque<u8>,
     ) -> bool {
         let Some((length, count)) = self.next_chunk(frames, bytes.len()) else { return false };
-        let chunk = copy_front(bytes, length);
+        let chunk = copy_queue_front(bytes, length);
         let Some(packed) = compression::compress(&chunk) else {
             self.skip();
             return false;
         };
         bytes.drain(..length);
         let stored = packed.len();
-        self.record_packed(length, stored);
+        self.record_compressed_chunk(length, stored);
         self.push(ChunkBytes::Packed(packed), length, stored, count);
         true
     }
@@ -115,14 +115,14 @@ impl ColdChunks {
         &mut self,
         frames: &VecDeque<FrameHeader>,
         bytes: &mut VecDeque<u8>,
-        packer: &mut PackerThread,
+        packer: &mut CompressionThread,
     ) {
         // Jobs whose chunks were evicted also occupy the thread. A later call tries again.
         if packer.is_full() {
             return;
         }
         let Some((length, count)) = self.next_chunk(frames, bytes.len()) else { return };
-        let chunk = copy_front(bytes, length);
+        let chunk = copy_queue_front(bytes, length);
         bytes.drain(..length);
         let chunk = match packer.send(chunk) {
             Ok(job) => {
@@ -153,7 +153,7 @@ impl ColdChunks {
                     let stored = packed.len();
                     chunk.bytes = ChunkBytes::Packed(packed);
                     self.stored_size = self.stored_size - length + stored;
-                    self.record_packed(length, stored);
+                    self.record_compressed_chunk(length, stored);
                 }
                 None => {
                     chunk.bytes = ChunkBytes::Plain(plain);
@@ -196,7 +196,7 @@ impl ColdChunks {
         self.bytes_to_skip = self.chunks_to_skip * self.chunk_size;
     }
 
-    fn record_packed(&mut self, length: usize, packed: usize) {
+    fn record_compressed_chunk(&mut self, length: usize, packed: usize) {
         self.chunks_to_skip = 0;
         self.totals.0 += length as u64;
         self.totals.1 += packed as u64;
@@ -244,7 +244,7 @@ impl Chunk {
 }
 
 /// Copies the first `length` bytes of a queue.
-fn copy_front(bytes: &VecDeque<u8>, length: usize) -> Vec<u8> {
+fn copy_queue_front(bytes: &VecDeque<u8>, length: usize) -> Vec<u8> {
     let mut all = Vec::with_capacity(length);
     let (front, back) = bytes.as_slices();
     all.extend_from_slice(front.get(..length).unwrap_or(front));

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 /// The thread of one history. The thread starts with the first job, and exits when this value is
 /// dropped.
 #[derive(Debug, Default)]
-pub(super) struct PackerThread {
+pub(super) struct CompressionThread {
     worker: Option<Worker>,
     /// True if the kernel has refused to create the thread.
     failed: bool,
@@ -31,21 +31,21 @@ struct Worker {
 /// A job that the thread has not begun. The job is canceled if the history evicts its chunk.
 #[derive(Debug)]
 struct QueuedJob {
-    job: Weak<PackingJob>,
+    job: Weak<CompressionJob>,
     /// Held until the thread has finished the job.
     _unfinished: Arc<()>,
 }
 
 /// Bytes to be compressed, and the result.
 #[derive(Debug)]
-pub(super) struct PackingJob {
+pub(super) struct CompressionJob {
     plain: Vec<u8>,
     /// The compressed bytes, set by the thread; the inner value is `None` if the bytes do not
     /// shrink.
     packed: OnceLock<Option<Box<[u8]>>>,
 }
 
-impl PackingJob {
+impl CompressionJob {
     /// Returns true if the thread has set the result.
     pub(super) fn is_done(&self) -> bool {
         self.packed.get().is_some()
@@ -63,11 +63,11 @@ impl PackingJob {
     }
 }
 
-impl PackerThread {
+impl CompressionThread {
     /// Maximum number of unfinished jobs, both queued and running.
     pub(super) const JOBS_MAX: usize = 4;
 
-    /// Returns true if the thread has [`PackerThread::JOBS_MAX`] jobs that it has not finished.
+    /// Returns true if the thread has [`CompressionThread::JOBS_MAX`] jobs that it has not finished.
     pub(super) fn is_full(&self) -> bool {
         let unfinished = |worker: &Worker| Arc::strong_count(&worker.unfinished) - 1;
         self.worker.as_ref().is_some_and(|worker| unfinished(worker) >= Self::JOBS_MAX)
@@ -75,13 +75,13 @@ impl PackerThread {
 
     /// Hands bytes to the thread, whose queue must not be full. Returns the bytes if there is no
     /// thread. Never waits.
-    pub(super) fn send(&mut self, bytes: Vec<u8>) -> Result<Arc<PackingJob>, Vec<u8>> {
+    pub(super) fn send(&mut self, bytes: Vec<u8>) -> Result<Arc<CompressionJob>, Vec<u8>> {
         if self.worker.is_none() && !self.failed {
             self.worker = Worker::start();
             self.failed = self.worker.is_none();
         }
         let Some(worker) = &self.worker else { return Err(bytes) };
-        let job = Arc::new(PackingJob { plain: bytes, packed: OnceLock::new() });
+        let job = Arc::new(CompressionJob { plain: bytes, packed: OnceLock::new() });
         let _unfinished = Arc::clone(&worker.unfinished);
         match worker.jobs.try_send(QueuedJob { job: Arc::downgrade(&job), _unfinished }) {
             Ok(()) => Ok(job),
@@ -92,7 +92,7 @@ impl PackerThread {
 }
 
 #[cfg(test)]
-impl PackerThread {
+impl CompressionThread {
     /// Returns a packer whose thread starts working when the returned sender is dropped.
     pub(super) fn waiting() -> (Self, std::sync::mpsc::Sender<()>) {
         let (jobs, queue) = sync_channel(Self::JOBS_MAX);
@@ -108,14 +108,14 @@ impl PackerThread {
 
 impl Worker {
     fn start() -> Option<Self> {
-        let (jobs, queue) = sync_channel(PackerThread::JOBS_MAX);
+        let (jobs, queue) = sync_channel(CompressionThread::JOBS_MAX);
         let thread = std::thread::Builder::new().name("history".to_owned());
         let thread = thread.spawn(move || run(&queue)).ok()?;
         Some(Self { jobs, unfinished: Arc::default(), thread })
     }
 }
 
-impl Drop for PackerThread {
+impl Drop for CompressionThread {
     fn drop(&mut self) {
         let Some(Worker { jobs, thread, .. }) = self.worker.take() else { return };
         // The thread ends after the job that it has begun. The remaining jobs have been dropped
@@ -127,7 +127,7 @@ impl Drop for PackerThread {
 }
 
 fn run(queue: &Receiver<QueuedJob>) {
-    sys::task::make_background();
+    sys::task::set_background_priority();
     while let Ok(queued) = queue.recv() {
         if let Some(job) = queued.job.upgrade() {
             let _ = job.packed.set(compression::compress(&job.plain));

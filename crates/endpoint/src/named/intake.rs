@@ -169,10 +169,10 @@ impl Source for BufferSource {
         self.writers.announce_awake().map_err(|error| self.failure(&error))?;
         let before = self.given.blocks;
         let again = SourceStatus::retry_at(intake.now);
-        if self.pending.is_some() && !self.put_pending(intake) {
+        if self.pending.is_some() && !self.append_pending_block(intake) {
             return Ok(again);
         }
-        self.end_sessions(intake);
+        self.emit_session_ends(intake);
         let mut idle = 0;
         while idle < self.writers.list.len() {
             let at = self.next_writer % self.writers.list.len();
@@ -190,7 +190,7 @@ impl Source for BufferSource {
                     if self.is_byte_stream {
                         let both = [end, end.with(Flags::BACKWARD)];
                         self.ended_sessions.extend(both.map(|flags| (session, flags)));
-                        self.end_sessions(intake);
+                        self.emit_session_ends(intake);
                     }
                 }
             }
@@ -198,7 +198,7 @@ impl Source for BufferSource {
         if self.given.blocks > before || !self.ended_sessions.is_empty() {
             return Ok(SourceStatus::Blocks);
         }
-        if self.until_last && self.writers.have_all_left() {
+        if self.until_last && self.writers.has_no_writers_left() {
             return Ok(SourceStatus::End);
         }
         let has_more = self.writers.announce_sleep();
@@ -249,7 +249,7 @@ impl BufferSource {
                     let begins = !std::mem::replace(&mut ring.has_begun, true);
                     let flags = if begins { Flags::FIRST } else { Flags::NONE };
                     self.pending = Some((length, ring.session, flags));
-                    if !self.put_pending(intake) {
+                    if !self.append_pending_block(intake) {
                         return DrainOutcome::Full;
                     }
                 }
@@ -266,7 +266,7 @@ impl BufferSource {
 
     /// Appends the pending block, if there is one. Returns false if the pool has no free memory
     /// until the next pass.
-    fn put_pending(&mut self, intake: &mut Intake<'_>) -> bool {
+    fn append_pending_block(&mut self, intake: &mut Intake<'_>) -> bool {
         let Some((length, session, flags)) = self.pending else { return true };
         let bytes = self.pending_copy.get(..length).unwrap_or_default();
         let copied = intake.pool.append(length, |room| {
@@ -289,7 +289,7 @@ impl BufferSource {
     }
 
     /// Emits the last block of each ended session, as long as the intake has room.
-    fn end_sessions(&mut self, intake: &mut Intake<'_>) {
+    fn emit_session_ends(&mut self, intake: &mut Intake<'_>) {
         while let Some((session, flags)) = self.ended_sessions.first().copied() {
             let pointer = RichPointer::hole(0).with_class(Class::YES);
             let (time, origin) = (sys::clock::real(), self.origin);

@@ -115,7 +115,7 @@ impl Writers {
     }
 
     /// Returns true if at least one writer was accepted and all writers have left.
-    pub(super) fn have_all_left(&self) -> bool {
+    pub(super) fn has_no_writers_left(&self) -> bool {
         let has_no_arrivals =
             || self.shared.inputs.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         self.had_writer && self.list.is_empty() && has_no_arrivals()

@@ -5,7 +5,7 @@
 //! program has closed its standard input, further blocks are dropped, which is not an error.
 
 use super::child::Process;
-use crate::failure::io_failure;
+use crate::failure::failure_from_io_error;
 use crate::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, LANES, Report, Time};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -64,7 +64,7 @@ impl ProgramInput {
     }
 
     fn failure(&self, error: &io::Error) -> Failure {
-        io_failure("write to", &self.process.command, error)
+        failure_from_io_error("write to", &self.process.command, error)
     }
 
     /// Counts a block of `length` bytes, of which `present` bytes are present. If any bytes are

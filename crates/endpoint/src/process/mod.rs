@@ -129,7 +129,7 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     opening.steps.announce(Resource::Thread, command).map_err(refused)?;
     let mut group = ProcessGroup::start(&mut shell).map_err(refused)?;
     drop((ids, inheritable));
-    let (input, output) = (group.take_input(), group.take_output());
+    let (input, output) = (group.take_stdin(), group.take_stdout());
     let limit = StopLimit::new(&opening.stopped);
     let process = Arc::new(Process::new_started(command, group, role, limit));
     opening.steps.announce(Resource::Descriptor, "access to its pipes").map_err(refused)?;

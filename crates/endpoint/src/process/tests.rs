@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::{
-    bare_block, batch_of, checked_arguments, description_block, hole_block, produce_once,
+    bare_block, batch_from_blocks, checked_arguments, description_block, hole_block, produce_once,
     sink_opening, small_segment_pool,
 };
 use crate::{DropReason, Sink, SourceStatus};
@@ -26,7 +26,7 @@ fn start_program(command: &str, role: ProcessRole) -> Halves {
 
 impl Halves {
     fn write_blocks(&mut self, blocks: &[filter::Block<'_>]) {
-        self.input.as_mut().unwrap().consume(&batch_of(blocks), 0).unwrap();
+        self.input.as_mut().unwrap().consume(&batch_from_blocks(blocks), 0).unwrap();
     }
 
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {

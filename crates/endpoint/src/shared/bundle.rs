@@ -10,7 +10,7 @@
 //! field.
 
 use super::sessions::SharedStamp;
-use crate::message::{HEAD_BYTES, MessageDefect};
+use crate::message::{MESSAGE_HEAD_SIZE, MessageDefect};
 use abi::{Class, Entry};
 use std::ops::Range;
 use zerocopy::{FromBytes as _, IntoBytes as _};
@@ -25,11 +25,11 @@ const CLASSES_OFFSET: usize = 16;
 /// Maximum number of bytes before the items.
 pub(super) const ITEMS_OFFSET_MAX: usize = items_offset(BUNDLE_BLOCKS_MAX);
 /// Size in bytes of an item: a stamp and an entry.
-const ITEM_BYTES: usize = 16 + HEAD_BYTES;
+const ITEM_BYTES: usize = 16 + MESSAGE_HEAD_SIZE;
 
 /// Bit of the first word that is set if the ring holds fragments of messages, not blocks of
 /// streams. The other bits are the number of the first block.
-const MESSAGES_BIT: u64 = 1 << 63;
+const HOLDS_FRAGMENTS_BIT: u64 = 1 << 63;
 
 /// Returns the offset of the first item in a bundle of `count` blocks.
 const fn items_offset(count: usize) -> usize {
@@ -74,7 +74,7 @@ pub(super) fn write_index<'r>(
     let count = items.len();
     let (index, frames) = room.split_at_mut_checked(frames_offset(count))?;
     let (head, list) = index.split_at_mut_checked(items_offset(count))?;
-    let word = first & !MESSAGES_BIT | if framed { MESSAGES_BIT } else { 0 };
+    let word = first & !HOLDS_FRAGMENTS_BIT | if framed { HOLDS_FRAGMENTS_BIT } else { 0 };
     head.fill(0);
     head.get_mut(..8)?.copy_from_slice(&word.to_ne_bytes());
     head.get_mut(8..CLASSES_OFFSET)?.copy_from_slice(&(count as u64).to_ne_bytes());
@@ -93,7 +93,7 @@ pub(super) fn write_index<'r>(
 /// The index of a bundle that a reader has copied from the ring, with the reader's position in the
 /// bundle.
 #[derive(Debug, Default)]
-pub(super) struct ReadBundle {
+pub(super) struct BundleCursor {
     /// Number of the bundle's first block, counted from 0 over all blocks of the ring.
     pub(super) first: u64,
     framed: bool,
@@ -109,7 +109,7 @@ pub(super) struct ReadBundle {
     index: Vec<u8>,
 }
 
-impl ReadBundle {
+impl BundleCursor {
     /// Begins the next bundle. Returns the memory into which the caller must copy as many of the
     /// bundle's first bytes as fit.
     pub(super) fn begin(&mut self) -> &mut [u8] {
@@ -134,7 +134,8 @@ impl ReadBundle {
             return Err(MessageDefect::Short);
         }
         self.index.truncate(items_offset(count));
-        (self.first, self.framed) = (number & !MESSAGES_BIT, number & MESSAGES_BIT != 0);
+        (self.first, self.framed) =
+            (number & !HOLDS_FRAGMENTS_BIT, number & HOLDS_FRAGMENTS_BIT != 0);
         (self.frame_at, self.length, self.count) = (frames_offset(count), length, count);
         Ok(())
     }
@@ -145,7 +146,7 @@ impl ReadBundle {
     }
 
     /// Marks all remaining blocks as processed.
-    pub(super) const fn pass_remaining_blocks(&mut self) {
+    pub(super) const fn skip_remaining_blocks(&mut self) {
         self.passed = self.count;
     }
 
@@ -163,7 +164,7 @@ impl ReadBundle {
 
     /// Adds memory for the items to the index. Returns the offset of the items in the bundle, and
     /// the added memory, or `None` if the items have already been copied.
-    pub(super) fn add_item_room(&mut self) -> Option<(usize, &mut [u8])> {
+    pub(super) fn reserve_item_room(&mut self) -> Option<(usize, &mut [u8])> {
         let (from, to) = (items_offset(self.count), frames_offset(self.count));
         if self.index.len() >= to {
             return None;
@@ -231,8 +232,8 @@ mod tests {
 
     /// Copies the beginning of a bundle, as from a ring. Returns the bundle, and the result of
     /// decoding it.
-    fn begin(bytes: &[u8]) -> (ReadBundle, Result<(), MessageDefect>) {
-        let mut bundle = ReadBundle::default();
+    fn begin(bytes: &[u8]) -> (BundleCursor, Result<(), MessageDefect>) {
+        let mut bundle = BundleCursor::default();
         let room = bundle.begin();
         let length = room.len().min(bytes.len());
         room[..length].copy_from_slice(&bytes[..length]);
@@ -240,10 +241,10 @@ mod tests {
         (bundle, decoded)
     }
 
-    fn copy_items(bundle: &mut ReadBundle, bytes: &[u8]) {
-        let (from, room) = bundle.add_item_room().unwrap();
+    fn copy_items(bundle: &mut BundleCursor, bytes: &[u8]) {
+        let (from, room) = bundle.reserve_item_room().unwrap();
         room.copy_from_slice(&bytes[from..from + room.len()]);
-        assert!(bundle.add_item_room().is_none(), "copied once");
+        assert!(bundle.reserve_item_room().is_none(), "copied once");
     }
 
     #[test]
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn o6_batches_of_many_bytes_become_several_bundles() {
+    fn o6_large_batch_is_split_into_several_bundles() {
         let items: Vec<Item> = (0..40).map(|n| item(n, 0, 20_000)).collect();
         let (mut rest, mut lengths) = (&items[..], Vec::new());
         while let Some((these, length)) = next(rest) {
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn o6_no_bytes_make_a_reader_of_bundles_fail() {
+    fn o6_arbitrary_bundle_bytes_never_panic_the_reader() {
         let mut random = Random::new(7);
         for round in 0..20_000 {
             let mut bytes = random.bytes(16 + round % 400);

@@ -22,7 +22,7 @@ impl PrefixInterface {
         let (name, netns) = named_interface(prefix);
         let (name, namespace) = (name?, netns.map(Namespace::open).transpose().ok()?);
         let namespace = namespace.map_or(Ok(0), |namespace| namespace.inode()).ok()?;
-        let find = || Ok(RouteSocket::open().and_then(|links| links.by_name(name)));
+        let find = || Ok(RouteSocket::open().and_then(|links| links.interface_by_name(name)));
         let found = run_in_namespace(netns, find).ok()?.ok()?;
         Some(Self { namespace, index: found.index })
     }

@@ -9,7 +9,7 @@
 use super::sessions::{SessionMap, SharedStamp};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 
-/// Maximum number of open messages in each of the two maps of [`WrittenMessages`]. When `young` is
+/// Maximum number of open messages in each of the two maps of [`WriterMessages`]. When `young` is
 /// full, `young` replaces `old`, and the messages in `old` are forgotten.
 const MAP_LENGTH_MAX: usize = 1 << 17;
 
@@ -22,12 +22,12 @@ fn direction_key(context: BlockMetadata) -> u64 {
 /// messages of several fragments are recorded. If the table is full, the messages that began first
 /// are forgotten.
 #[derive(Debug, Default)]
-pub(super) struct WrittenMessages {
+pub(super) struct WriterMessages {
     young: SessionMap<u64>,
     old: SessionMap<u64>,
 }
 
-impl WrittenMessages {
+impl WriterMessages {
     /// Returns the number of the block that begins this block's message, plus 1. If the block
     /// belongs to no open message, returns the block's own number, `number`, plus 1.
     pub(super) fn beginning(&mut self, entry: &Entry, number: u64) -> u64 {
@@ -56,7 +56,7 @@ impl WrittenMessages {
 
 /// The messages that a reader has open or may begin.
 #[derive(Debug, Default)]
-pub(super) struct ReadMessages {
+pub(super) struct ReaderMessages {
     /// The classes of open messages, which have begun but not ended.
     open: SessionMap<Class>,
     /// Number of the block at which the reader joined.
@@ -70,9 +70,9 @@ pub(super) struct ReadMessages {
     pub(super) begun: u64,
 }
 
-/// Decision of [`ReadMessages::admit`] about a fragment.
+/// Decision of [`ReaderMessages::admit`] about a fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum FragmentOrigin {
+pub(super) enum FragmentAdmission {
     /// The message began after the reader joined, and no fragment of it was overwritten.
     Whole,
     /// The message began before the reader joined.
@@ -81,19 +81,19 @@ pub(super) enum FragmentOrigin {
     Torn,
 }
 
-impl ReadMessages {
+impl ReaderMessages {
     /// Sets the number of the first block that this reader sees in a ring.
     pub(super) fn join(&mut self, number: u64) {
         (self.joined, self.from) = (number, number);
     }
 
     /// Decides whether the reader admits a fragment.
-    pub(super) fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> FragmentOrigin {
+    pub(super) fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> FragmentAdmission {
         let flags = entry.context.flags;
         let begins = flags.has(Flags::FIRST);
         if !begins && stamp.position <= self.from {
             let is_known = stamp.position > self.joined;
-            return if is_known { FragmentOrigin::Torn } else { FragmentOrigin::Unbegun };
+            return if is_known { FragmentAdmission::Torn } else { FragmentAdmission::Unbegun };
         }
         self.begun += u64::from(begins);
         self.time = entry.context.time;
@@ -103,7 +103,7 @@ impl ReadMessages {
         } else if begins && !ends {
             self.open.insert(direction_key(entry.context), entry.pointer.class);
         }
-        FragmentOrigin::Whole
+        FragmentAdmission::Whole
     }
 
     /// Ends all open messages: adds a hole of length 0 for each to `to`, in ascending order of

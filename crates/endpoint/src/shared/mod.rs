@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The name of the ring is derived from the text of the prefix and its interface ([`interface`]),
-//! and belongs to the user ([`buffer::name`]). The first `shared` starts the process ([`Starter`]),
+//! and belongs to the user ([`buffer::name`]). The first `shared` starts the process ([`PrefixStarter`]),
 //! which exits after its last reader has left. A reader receives the sessions that begin after the
 //! reader has joined ([`sessions`]). docs/book/decisions/0096-shared-prefixes.md
 
@@ -35,7 +35,7 @@ use sys::eventfd::EventFd;
 /// A function that starts a process to run a shared prefix. It blocks until the prefix is running
 /// or the process has exited, for example because another process started the prefix first. It
 /// fails if no process can be started.
-pub type Starter = fn(prefix: &str) -> Result<Started, Failure>;
+pub type PrefixStarter = fn(prefix: &str) -> Result<Started, Failure>;
 
 /// Result of an attempt to start a process for a shared prefix.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,7 +50,7 @@ pub enum Started {
 /// another such process starts or exits at the same time.
 const JOIN_ATTEMPTS_MAX: usize = 8;
 
-static STARTER: OnceLock<Starter> = OnceLock::new();
+static STARTER: OnceLock<PrefixStarter> = OnceLock::new();
 static VACANCY_EVENT: OnceLock<EventFd> = OnceLock::new();
 /// The event that is notified when a prefix read by a source of this process has lost blocks.
 static UPSTREAM_LOSS: OnceLock<EventFd> = OnceLock::new();
@@ -59,14 +59,14 @@ static LOST_UPSTREAM: AtomicU64 = AtomicU64::new(0);
 
 /// Sets the function that starts a process for a shared prefix. If none is set, only prefixes that
 /// are already running can be opened. Later calls have no effect.
-pub fn set_starter(starter: Starter) {
+pub fn set_starter(starter: PrefixStarter) {
     let _ = STARTER.set(starter);
 }
 
 /// Sets the number of blocks that the paths of this process have lost in total upstream of `share`.
 /// Each `share` reports the number to its readers with the next batch, or when its space becomes
 /// idle.
-pub fn set_lost_before(blocks: u64) {
+pub fn set_upstream_losses(blocks: u64) {
     LOST_UPSTREAM.store(blocks, Ordering::Relaxed);
 }
 
@@ -141,7 +141,7 @@ fn join_ring(prefix: &str, interface: Option<PrefixInterface>) -> Result<Input, 
 
 /// Returns true if a process of this user runs this shared prefix.
 #[must_use]
-pub fn is_offered(prefix: &str) -> bool {
+pub fn is_prefix_running(prefix: &str) -> bool {
     let name = ring_name(prefix, PrefixInterface::find(prefix));
     let address = Address::of_current_user(&name);
     address.and_then(|address| OpenRequest::begin(&address)).is_ok()

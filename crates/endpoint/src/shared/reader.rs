@@ -7,10 +7,10 @@
 //! the prefix ends while it has readers, all open sessions end, and the source connects to a new
 //! process, or fails with the reason for which no process could be started.
 
-use super::bundle::ReadBundle;
+use super::bundle::BundleCursor;
 use super::description::SHARED;
 use super::interface::PrefixInterface;
-use super::sessions::ReadSessions;
+use super::sessions::ReaderSessions;
 use super::{is_endless, join_ring};
 use crate::{
     DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus,
@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 mod reading;
 mod rest;
 
-use rest::{REST_DURATION_NS, Rest};
+use rest::{PAUSE_DURATION_NS, Rest};
 
 /// The catalog entry of `shared`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
@@ -47,13 +47,13 @@ struct Shared {
     input: Option<Input>,
     /// A thread that finds or starts a process to replace one that has exited.
     rejoin: Option<JoinHandle<Result<Input, Failure>>>,
-    sessions: ReadSessions,
+    sessions: ReaderSessions,
     /// Blocks created by this source, such as holes, which are emitted before all others.
     created: Vec<Entry>,
     /// A block that waits because the blocks created before it did not all fit into one pass.
     deferred: Option<DeferredBlock>,
     /// The bundle that is being read.
-    bundle: ReadBundle,
+    bundle: BundleCursor,
     /// Dbuf id in the pointers to blocks whose bytes no filter or sink reads, or `None` if no ids
     /// remain.
     absent: Option<DbufId>,
@@ -122,10 +122,10 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         lost_at_join: input.lost_before(),
         input: Some(input),
         rejoin: None,
-        sessions: ReadSessions::default(),
+        sessions: ReaderSessions::default(),
         created: Vec::new(),
         deferred: None,
-        bundle: ReadBundle::default(),
+        bundle: BundleCursor::default(),
         absent: buffer::ids::fresh(),
         origin: opening.origin,
         asleep: false,
@@ -150,7 +150,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 impl Source for Shared {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let before = self.emitted.blocks;
-        if let Some(until) = self.rest_end(intake.now) {
+        if let Some(until) = self.current_pause_end(intake.now) {
             return Ok(SourceStatus::Wait { until: Some(until), readable: true });
         }
         // The end of a pause is not notified, so there is no notification to drain.
@@ -158,7 +158,7 @@ impl Source for Shared {
         if let Some(input) = self.input.as_mut().filter(|_| std::mem::take(&mut self.asleep)) {
             input.wake(!is_rest);
         }
-        let lost = self.lost_in_prefix();
+        let lost = self.prefix_losses();
         if std::mem::replace(&mut self.lost_reported, lost) != lost {
             super::report_upstream_loss();
         }
@@ -181,7 +181,7 @@ impl Source for Shared {
                 ReadBlocksOutcome::Full => break again,
                 ReadBlocksOutcome::Nothing if self.emitted.blocks > before => break again,
                 ReadBlocksOutcome::Nothing if std::mem::take(&mut self.has_read) => {
-                    let until = intake.now + REST_DURATION_NS;
+                    let until = intake.now + PAUSE_DURATION_NS;
                     self.announce_rest(until);
                     break SourceStatus::Wait { until: Some(until), readable: true };
                 }
@@ -211,7 +211,7 @@ impl Source for Shared {
     }
 
     fn counters(&self) -> SourceCounters {
-        let in_prefix = self.lost_in_prefix();
+        let in_prefix = self.prefix_losses();
         let dropped =
             [(OVERWRITTEN, self.lost), (PREFIX, in_prefix), (DropReason::Unread, self.unread)];
         let dropped = dropped.into_iter().filter(|(_, count)| *count > 0);
@@ -263,9 +263,9 @@ impl Shared {
 
     /// Disconnects from the ring, and ends the sessions whose blocks were read from the ring.
     fn disconnect(&mut self) {
-        self.lost_in_earlier = self.lost_in_prefix();
+        self.lost_in_earlier = self.prefix_losses();
         (self.input, self.lost_at_join) = (None, 0);
-        (self.next_block, self.is_gap, self.bundle) = (None, false, ReadBundle::default());
+        (self.next_block, self.is_gap, self.bundle) = (None, false, BundleCursor::default());
         self.sessions.end_all(&mut self.created);
     }
 
@@ -288,7 +288,7 @@ impl Shared {
 
     /// Returns the number of blocks that the processes of the prefix have lost while this source
     /// read their output.
-    fn lost_in_prefix(&self) -> u64 {
+    fn prefix_losses(&self) -> u64 {
         let current = self.input.as_ref().map_or(0, Input::lost_before);
         self.lost_in_earlier.saturating_add(current.saturating_sub(self.lost_at_join))
     }

@@ -7,7 +7,7 @@
 //! this flag, so it never starts in the middle of a session. From the positions, the reader
 //! computes the number of bytes of an admitted session that were overwritten.
 
-use super::messages::{FragmentOrigin, ReadMessages, WrittenMessages};
+use super::messages::{FragmentAdmission, ReaderMessages, WriterMessages};
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use filter::KeyHasher;
 use std::collections::HashMap;
@@ -64,16 +64,16 @@ fn direction_index(context: BlockMetadata) -> usize {
 
 /// The open sessions of the writer, which have begun but not ended.
 #[derive(Debug, Default)]
-pub(super) struct WrittenSessions {
+pub(super) struct WriterSessions {
     open: SessionMap<Progress>,
     /// Open messages, if the ring holds fragments of messages; `None` for a ring of streams.
-    messages: Option<WrittenMessages>,
+    messages: Option<WriterMessages>,
 }
 
-impl WrittenSessions {
+impl WriterSessions {
     /// Creates a table for streams, or for messages if `framed` is true.
     pub(super) fn new(framed: bool) -> Self {
-        Self { messages: framed.then(WrittenMessages::default), ..Self::default() }
+        Self { messages: framed.then(WriterMessages::default), ..Self::default() }
     }
 
     /// Returns true if the blocks are fragments of messages.
@@ -109,9 +109,9 @@ impl WrittenSessions {
 
 /// The sessions, or messages, that a reader has admitted.
 #[derive(Debug, Default)]
-pub(super) struct ReadSessions {
+pub(super) struct ReaderSessions {
     open: SessionMap<Progress>,
-    pub(super) messages: ReadMessages,
+    pub(super) messages: ReaderMessages,
     /// Number of sessions whose first block the reader has seen.
     pub(super) begun: u64,
     /// Number of losses in admitted sessions, plus the number of admitted messages that were ended
@@ -119,7 +119,7 @@ pub(super) struct ReadSessions {
     pub(super) torn: u64,
 }
 
-/// The decision of [`ReadSessions::admit`] about a block.
+/// The decision of [`ReaderSessions::admit`] about a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Admission {
     /// The block is admitted. The caller must first emit the blocks that were added to `before`.
@@ -131,7 +131,7 @@ pub(super) enum Admission {
     Headless,
 }
 
-impl ReadSessions {
+impl ReaderSessions {
     /// Decides whether the reader admits a block. `is_gap` is true if blocks were overwritten
     /// between this block and the previous one. Adds holes to `before` that represent the lost
     /// bytes before the block.
@@ -151,9 +151,9 @@ impl ReadSessions {
         }
         if stamp.framed {
             return match self.messages.admit(stamp, entry) {
-                FragmentOrigin::Whole => Admission::Follows,
-                FragmentOrigin::Torn => Admission::Headless,
-                FragmentOrigin::Unbegun => Admission::Unbegun,
+                FragmentAdmission::Whole => Admission::Follows,
+                FragmentAdmission::Torn => Admission::Headless,
+                FragmentAdmission::Unbegun => Admission::Unbegun,
             };
         }
         let key = u64::from(session);

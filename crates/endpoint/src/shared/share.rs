@@ -7,7 +7,7 @@
 
 use super::bundle::{self, Item};
 use super::interface::PrefixInterface;
-use super::sessions::WrittenSessions;
+use super::sessions::WriterSessions;
 use super::{ring_name, vacancy_descriptor};
 use crate::named::output::ring_report;
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry, message};
@@ -83,7 +83,7 @@ struct Share {
     host: Arc<Host>,
     output: Option<Output>,
     address: Address,
-    sessions: WrittenSessions,
+    sessions: WriterSessions,
     /// Number of the next block in the ring, from 0.
     number: u64,
     /// Memory for the items of a batch.
@@ -121,7 +121,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         host,
         output: Some(output),
         address,
-        sessions: WrittenSessions::new(opening.arguments.flag("messages")),
+        sessions: WriterSessions::new(opening.arguments.flag("messages")),
         number: 0,
         items: Vec::new(),
         written: Amount::default(),
@@ -146,7 +146,8 @@ impl Sink for Share {
         self.readers_max = self.readers_max.max(readers);
         let mut items = std::mem::take(&mut self.items);
         for (_, block) in batch.blocks() {
-            let (entry, number) = (message::sent_entry(&block), self.number + items.len() as u64);
+            let (entry, number) =
+                (message::entry_for_sending(&block), self.number + items.len() as u64);
             let stamp = self.sessions.stamp(&entry, number);
             match readers {
                 0 => self.unread.add(block.length()),

@@ -1,6 +1,6 @@
 //! Tests of stamps and sessions in a shared ring.
 
-use super::sessions::{Admission, ReadSessions, WrittenSessions};
+use super::sessions::{Admission, ReaderSessions, WriterSessions};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 
 /// Returns a block of a session, before the writer stamps it.
@@ -12,19 +12,19 @@ fn session_block(session: u32, length: u32, flags: Flags) -> Entry {
 /// Returns the session, the length and the flags of each block that a reader emits if it misses the
 /// blocks at the indices for which `is_missed` returns true. Also returns the sessions of the
 /// reader.
-fn read_without(
+fn read_with_missed_blocks(
     written: &[Entry],
     is_missed: impl Fn(usize) -> bool,
-) -> (Vec<(u32, u32, Flags)>, ReadSessions) {
-    read_with(WrittenSessions::default(), written, is_missed)
+) -> (Vec<(u32, u32, Flags)>, ReaderSessions) {
+    read_with(WriterSessions::default(), written, is_missed)
 }
 
 fn read_with(
-    mut writer: WrittenSessions,
+    mut writer: WriterSessions,
     written: &[Entry],
     is_missed: impl Fn(usize) -> bool,
-) -> (Vec<(u32, u32, Flags)>, ReadSessions) {
-    let (mut reader, mut all) = (ReadSessions::default(), Vec::new());
+) -> (Vec<(u32, u32, Flags)>, ReaderSessions) {
+    let (mut reader, mut all) = (ReaderSessions::default(), Vec::new());
     let mut next = None;
     for (number, entry) in written.iter().enumerate() {
         let stamp = writer.stamp(entry, number as u64);
@@ -50,7 +50,7 @@ const BACKWARD: Flags = Flags::BACKWARD;
 const NO_FLAGS: Flags = Flags::NONE;
 
 /// Returns the blocks of two interleaved sessions. Only the first session is complete.
-fn two_sessions() -> [Entry; 7] {
+fn interleaved_sessions() -> [Entry; 7] {
     [
         session_block(1, 10, NO_FLAGS),
         session_block(2, 20, NO_FLAGS),
@@ -64,20 +64,20 @@ fn two_sessions() -> [Entry; 7] {
 
 #[test]
 fn o6_reader_gets_sessions_from_their_beginning_only() {
-    let all = two_sessions();
-    let (whole, sessions) = read_without(&all, |_| false);
+    let all = interleaved_sessions();
+    let (whole, sessions) = read_with_missed_blocks(&all, |_| false);
     assert_eq!((whole.len(), sessions.begun, sessions.torn), (7, 2, 0));
     // The reader joins after the first block, so the first session is unknown to it.
-    let (late, sessions) = read_without(&all, |number| number == 0);
+    let (late, sessions) = read_with_missed_blocks(&all, |number| number == 0);
     assert_eq!(late, [(2, 20, NO_FLAGS), (2, 21, NO_FLAGS), (2, 22, BACKWARD)]);
     assert_eq!((sessions.begun, sessions.torn), (1, 0));
 }
 
 #[test]
-fn o6_lost_blocks_of_a_known_session_become_a_hole_of_their_length() {
-    let all = two_sessions();
+fn o6_lost_blocks_become_a_hole_of_equal_length() {
+    let all = interleaved_sessions();
     for missed in 1..all.len() {
-        let (got, _) = read_without(&all, |number| number == missed);
+        let (got, _) = read_with_missed_blocks(&all, |number| number == missed);
         let bytes = |session, back: bool| -> u32 {
             let of =
                 |(s, _, flags): &&(u32, u32, Flags)| *s == session && flags.has(BACKWARD) == back;
@@ -100,9 +100,9 @@ fn o6_lost_blocks_of_a_known_session_become_a_hole_of_their_length() {
 }
 
 #[test]
-fn o6_sessions_end_with_their_ring_and_when_their_number_returns() {
-    let all = two_sessions();
-    let (_, mut sessions) = read_without(&all, |_| false);
+fn o6_sessions_end_with_ring_or_reuse_of_their_number() {
+    let all = interleaved_sessions();
+    let (_, mut sessions) = read_with_missed_blocks(&all, |_| false);
     let mut ends = Vec::new();
     sessions.end_all(&mut ends);
     let flags: Vec<_> = ends.iter().map(|end| (end.context.session, end.context.flags)).collect();
@@ -112,7 +112,7 @@ fn o6_sessions_end_with_their_ring_and_when_their_number_returns() {
     // Both ends of session 1 are lost, and another session uses its number.
     let again: Vec<Entry> =
         all.into_iter().take(6).chain([session_block(1, 5, NO_FLAGS)]).collect();
-    let (got, _) = read_without(&again, |number| number == 3 || number == 5);
+    let (got, _) = read_with_missed_blocks(&again, |number| number == 3 || number == 5);
     let last: Vec<_> = got.iter().rev().take(3).rev().copied().collect();
     let ended = [(1, 0, Flags::END_MASK), (1, 0, Flags::END_MASK.with(BACKWARD)), (1, 5, NO_FLAGS)];
     assert_eq!(last, ended);
@@ -122,7 +122,7 @@ fn o6_sessions_end_with_their_ring_and_when_their_number_returns() {
         .chain([session_block(3, 0, NO_FLAGS)])
         .collect();
     let huge: Vec<Entry> = huge.iter().chain(&huge).copied().collect();
-    let (got, sessions) = read_without(&huge, |number| number > 0 && number < 101);
+    let (got, sessions) = read_with_missed_blocks(&huge, |number| number > 0 && number < 101);
     assert_eq!((got.len(), got[1].2, sessions.torn), (3, Flags::END_MASK, 1));
 }
 
@@ -139,8 +139,8 @@ fn three_messages() -> [Entry; 7] {
     ]
 }
 
-fn read_messages(is_missed: impl Fn(usize) -> bool) -> (Vec<(u32, u32, Flags)>, ReadSessions) {
-    read_with(WrittenSessions::new(true), &three_messages(), is_missed)
+fn read_messages(is_missed: impl Fn(usize) -> bool) -> (Vec<(u32, u32, Flags)>, ReaderSessions) {
+    read_with(WriterSessions::new(true), &three_messages(), is_missed)
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn o6_reader_gets_messages_from_their_beginning_only() {
 }
 
 #[test]
-fn o6_lost_fragment_ends_all_open_messages_and_later_ones_follow() {
+fn o6_lost_fragment_ends_open_messages_but_not_later_ones() {
     let ended = Flags::END_MASK;
     let (got, reader) = read_messages(|number| number == 2);
     let begun = [(1, 0, Flags::FIRST), (2, 0, Flags::FIRST.with(BACKWARD))];

@@ -28,14 +28,15 @@ fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{bare_block, batch_of, checked_arguments, sink_opening};
+    use crate::testing::{bare_block, batch_from_blocks, checked_arguments, sink_opening};
     use filter::Amount;
 
     #[test]
-    fn only_live_blocks_are_counted() {
+    fn discard_counts_only_live_blocks() {
         let given = checked_arguments(&DISCARD, &[]);
         let mut sink = open(&sink_opening(&given, &[])).unwrap();
-        let mut batch = batch_of(&[bare_block(b"one"), bare_block(b"three"), bare_block(b"")]);
+        let mut batch =
+            batch_from_blocks(&[bare_block(b"one"), bare_block(b"three"), bare_block(b"")]);
         batch.keep_lanes(0b110);
         sink.consume(&batch, 0).unwrap();
         assert_eq!(sink.amount_written(), Some(Amount { blocks: 2, bytes: 5 }));

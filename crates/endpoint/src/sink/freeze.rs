@@ -8,9 +8,9 @@
 //! causing many triggers. (V9)
 
 use crate::entry::is_standard_output;
-use crate::failure::io_failure;
+use crate::failure::failure_from_io_error;
 use crate::history::{
-    self, CompressingThread, FrameHeader, History, HistoryLimits, HistoryStart, RetainedFrames,
+    self, CompressionMode, FrameHeader, History, HistoryLimits, HistoryStart, RetainedFrames,
 };
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::general::bpf;
@@ -147,7 +147,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let when = arguments.text("when").map(|when| compile_trigger(when, arguments)).transpose()?;
     let number = |name| arguments.number(name).unwrap_or_default();
     let bytes = usize::try_from(number("bytes")).unwrap_or(usize::MAX);
-    let compresses = if opening.live { CompressingThread::Own } else { CompressingThread::Caller };
+    let compresses = if opening.live { CompressionMode::Own } else { CompressionMode::Caller };
     Ok(Box::new(Freeze {
         into,
         trigger: when,
@@ -282,9 +282,11 @@ impl Freeze {
         let room = self.history.capture_size().saturating_add(self.bytes);
         self.capture =
             Some(Capture { file, name, link, until, room_left: room, buffer, buffered: 0 });
-        let none = History::new(HistoryLimits::NONE, CompressingThread::Caller);
+        let none = History::new(HistoryLimits::NONE, CompressionMode::Caller);
         let history = std::mem::replace(&mut self.history, none);
-        history.visit_since(HistoryStart::Oldest, |header, frame| self.add_frame(header, frame));
+        history.visit_frames_since(HistoryStart::Oldest, |header, frame| {
+            self.add_frame(header, frame)
+        });
         self.history = history;
         // The frames of this file are not repeated in the next file.
         self.history.clear();
@@ -295,7 +297,9 @@ impl Freeze {
     fn add_frame(&mut self, header: &FrameHeader, frame: &[u8]) {
         let Some(capture) = &mut self.capture else { return };
         let needs = frame.len() + history::RECORD_HEADER_SIZE;
-        if capture.link.in_file() != header.link.in_file() || needs > capture.room_left {
+        if capture.link.file_link_type() != header.link.file_link_type()
+            || needs > capture.room_left
+        {
             self.counts.omitted_frames += 1;
             return;
         }
@@ -329,7 +333,8 @@ impl Freeze {
     }
 
     fn record_failure(&mut self, call: &'static str, file: &Path, error: &std::io::Error) {
-        self.failure.get_or_insert_with(|| io_failure(call, &file.to_string_lossy(), error));
+        self.failure
+            .get_or_insert_with(|| failure_from_io_error(call, &file.to_string_lossy(), error));
     }
 }
 
@@ -384,7 +389,8 @@ mod tests {
     use super::*;
     use crate::sink::pcap::tests::read_capture;
     use crate::testing::{
-        TempDir, batch_of, block_over, checked_arguments, expect_failure, frame_block, sink_opening,
+        TempDir, batch_from_blocks, block_with_marks, checked_arguments, expect_failure,
+        frame_block, sink_opening,
     };
     use abi::{BlockMetadata, Class, Marks};
     use std::os::unix::fs::PermissionsExt;
@@ -404,7 +410,8 @@ mod tests {
     fn feed_seconds(sink: &mut dyn Sink, seconds: std::ops::Range<u64>, triggers: &[u64]) {
         for second in seconds {
             let class = if triggers.contains(&second) { Class::YES } else { Class::NONE };
-            sink.consume(&batch_of(&[block_at(second, class, &[second as u8; 60])]), 0).unwrap();
+            sink.consume(&batch_from_blocks(&[block_at(second, class, &[second as u8; 60])]), 0)
+                .unwrap();
         }
     }
 
@@ -432,9 +439,9 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("raw.pcap");
         let mut sink = freeze_sink(&path, &[("before", "5s"), ("after", "2s")]);
-        let raw = |link: LinkType, bytes| block_over(Marks::frame(link.0, 2, 2), bytes);
+        let raw = |link: LinkType, bytes| block_with_marks(Marks::frame(link.0, 2, 2), bytes);
         let batch = [raw(LinkType::IPV4, b"\x45\x00"), raw(LinkType::IPV6, b"\x60\x00")];
-        sink.consume(&batch_of(&batch), 0).unwrap();
+        sink.consume(&batch_from_blocks(&batch), 0).unwrap();
         assert!(sink.finish().unwrap().rows.contains(&("frames".to_owned(), 2)));
         let links: Vec<u16> = read_capture(&path).iter().map(|packet| packet.2).collect();
         assert_eq!(links, [LinkType::RAW.0; 2]);
@@ -461,7 +468,7 @@ mod tests {
         for second in 0..50 {
             let big = random.bytes(10_000);
             let class = if second == 20 { Class::YES } else { Class::NONE };
-            long.consume(&batch_of(&[block_at(second, class, &big)]), 0).unwrap();
+            long.consume(&batch_from_blocks(&[block_at(second, class, &big)]), 0).unwrap();
         }
         let rows = long.finish().unwrap().rows;
         assert!(
@@ -504,7 +511,7 @@ mod tests {
     }
 
     fn new_freeze(path: &str) -> Freeze {
-        let none = CompressingThread::Caller;
+        let none = CompressionMode::Caller;
         Freeze {
             into: path.into(),
             trigger: None,

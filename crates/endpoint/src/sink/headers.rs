@@ -30,7 +30,7 @@ pub(crate) struct Headers<'a> {
 impl<'a> Headers<'a> {
     /// Parses the headers of the frame that contains a block. Returns `None` for blocks without a
     /// frame.
-    pub(crate) fn of_frame(block: &Block<'a>) -> Option<Self> {
+    pub(crate) fn headers_of_frame(block: &Block<'a>) -> Option<Self> {
         if !block.marks.is_frame() {
             return None;
         }
@@ -40,7 +40,7 @@ impl<'a> Headers<'a> {
 
     /// Parses the headers that precede bytes derived by a filter from a frame, such as decompressed
     /// bytes ([`Block::headers`]). Returns `None` for other blocks.
-    pub(crate) fn of_derived_block(block: &Block<'a>) -> Option<Self> {
+    pub(crate) fn headers_of_derived_block(block: &Block<'a>) -> Option<Self> {
         let frame = block.headers();
         if block.marks.link != Marks::NO_LINK || frame.is_empty() {
             return None;
@@ -142,7 +142,7 @@ impl fmt::Display for Headers<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{bare_block, block_over, decode_hex, frame_block};
+    use crate::testing::{bare_block, block_with_marks, decode_hex, frame_block};
     use abi::Marks;
 
     const ETHERNET: &str = "020000000002 020000000001";
@@ -150,7 +150,7 @@ mod tests {
                        04d20050 00000001 00000007 5018 0200 0000 0000 6869";
 
     fn headers_phrase(digits: &str) -> String {
-        Headers::of_frame(&frame_block(&decode_hex(&format!("{ETHERNET}{digits}"))))
+        Headers::headers_of_frame(&frame_block(&decode_hex(&format!("{ETHERNET}{digits}"))))
             .unwrap()
             .to_string()
     }
@@ -202,9 +202,10 @@ mod tests {
         let hardware = "02:00:00:00:00:01 > 02:00:00:00:00:02";
         assert_eq!(headers_phrase("88cc 0207"), format!("{hardware} ethertype 0x88cc"));
         assert_eq!(headers_phrase("0800 45"), format!("{hardware} IP, cut"));
-        assert!(Headers::of_frame(&bare_block(b"a line")).is_none());
-        let strange =
-            Headers::of_frame(&block_over(Marks::frame(147, 3, 3), b"abc")).unwrap().to_string();
+        assert!(Headers::headers_of_frame(&bare_block(b"a line")).is_none());
+        let strange = Headers::headers_of_frame(&block_with_marks(Marks::frame(147, 3, 3), b"abc"))
+            .unwrap()
+            .to_string();
         assert_eq!(strange, "147");
     }
 
@@ -212,7 +213,8 @@ mod tests {
     fn truncated_frames_do_not_panic() {
         let whole = decode_hex(&format!("{ETHERNET}{TCP}"));
         for length in 0..whole.len() {
-            let text = Headers::of_frame(&frame_block(&whole[..length])).unwrap().to_string();
+            let text =
+                Headers::headers_of_frame(&frame_block(&whole[..length])).unwrap().to_string();
             assert!(text.contains("cut"), "{length}: {text}");
         }
     }

@@ -108,7 +108,7 @@ impl JsonLine<'_> {
         map.serialize_entry("wire_length", &block.marks.wire_length)?;
         map.serialize_entry("captured", &block.marks.captured)?;
         add_member(map, "hole", block.pointer.is_hole().then_some(true))?;
-        EndpointFields::from_headers(Headers::of_frame(block).as_ref()).write(map)?;
+        EndpointFields::from_headers(Headers::headers_of_frame(block).as_ref()).write(map)?;
         match json.payload {
             PayloadEncoding::None => Ok(()),
             PayloadEncoding::Base64 => map.serialize_entry("payload", &Base64(block.bytes())),
@@ -261,7 +261,7 @@ impl Json {
         &mut self,
         block: &Block<'b>,
     ) -> Option<Option<MessageRecord<'b>>> {
-        let record = MessageRecord::of_block(block);
+        let record = MessageRecord::record_of_block(block);
         let hidden = record.is_none() && self.payload == PayloadEncoding::None;
         let has_line = !(hidden && self.described.is_counted(block));
         self.described.count_block(block);
@@ -302,10 +302,10 @@ pub(crate) const fn direction_word(block: &Block<'_>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::CREATION;
+    use crate::testing::UNLOGGED_CREATION;
     use crate::testing::{
-        TEST_TIME, TempDir, bare_block, batch_of, checked_arguments, decode_hex, description_block,
-        description_record, frame_block, hole_block, sink_opening,
+        TEST_TIME, TempDir, bare_block, batch_from_blocks, checked_arguments, decode_hex,
+        description_block, description_record, frame_block, hole_block, sink_opening,
     };
     use abi::Class;
     use filter::{Classes, ValueRange};
@@ -322,9 +322,9 @@ mod tests {
         let mut opening = sink_opening(&given, &origins);
         change(&mut opening);
         let dir = TempDir::new();
-        let out = Out::create(&dir.path("out"), CREATION).unwrap();
+        let out = Out::create(&dir.path("out"), UNLOGGED_CREATION).unwrap();
         let mut json = TextSink { formatter: Json::new(&opening), out };
-        json.consume(&batch_of(blocks), 0).unwrap();
+        json.consume(&batch_from_blocks(blocks), 0).unwrap();
         json.finish().unwrap();
         let text = std::fs::read_to_string(dir.path("out")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

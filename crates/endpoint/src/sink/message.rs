@@ -25,7 +25,7 @@ pub(crate) struct MessageRecord<'a>(Record<'a>);
 impl<'a> MessageRecord<'a> {
     /// Parses the record of a description block. Returns `None` for other blocks and malformed
     /// records.
-    pub(crate) fn of_block(block: &Block<'a>) -> Option<Self> {
+    pub(crate) fn record_of_block(block: &Block<'a>) -> Option<Self> {
         if block.marks.is_description() { Self::parse(block.frame) } else { None }
     }
 
@@ -269,9 +269,9 @@ const fn stream_key(block: &Block<'_>) -> (u32, Direction) {
 
 /// A description record, formatted as a phrase by its `Display` implementation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Phrase<'a>(pub(crate) MessageRecord<'a>);
+pub(crate) struct MessagePhrase<'a>(pub(crate) MessageRecord<'a>);
 
-impl fmt::Display for Phrase<'_> {
+impl fmt::Display for MessagePhrase<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let record = &self.0;
         if let Some(flow) = record.flow() {
@@ -395,7 +395,7 @@ mod tests {
     }
 
     fn message_phrase(bytes: &[u8]) -> String {
-        Phrase(MessageRecord::parse(bytes).unwrap()).to_string()
+        MessagePhrase(MessageRecord::parse(bytes).unwrap()).to_string()
     }
 
     #[test]

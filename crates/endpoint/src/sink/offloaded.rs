@@ -10,7 +10,7 @@ use filter::{Amount, Arguments, Description, Report};
 /// amount that the kernel has consumed. `refused` is the number of frames that the kernel has not
 /// sent.
 #[must_use]
-pub fn offloaded_sink(
+pub fn new_offloaded_sink(
     description: &Description,
     arguments: &Arguments,
     consumed: Amount,
@@ -48,14 +48,14 @@ mod tests {
     #[test]
     fn offloaded_sinks_report_written_and_dropped_blocks() {
         let consumed = Amount { blocks: 3, bytes: 5 };
-        let (sink, report) = offloaded_sink(&DROP, &Arguments::default(), consumed, 0);
+        let (sink, report) = new_offloaded_sink(&DROP, &Arguments::default(), consumed, 0);
         assert_eq!(sink.drops_by_reason(), [(DropReason::ByRequest, consumed)]);
         assert_eq!((sink.amount_written(), report.rows.len()), (Some(Amount::default()), 0));
-        let (sink, report) = offloaded_sink(&DISCARD, &Arguments::default(), consumed, 0);
+        let (sink, report) = new_offloaded_sink(&DISCARD, &Arguments::default(), consumed, 0);
         assert_eq!((sink.amount_written(), sink.drops_by_reason().len()), (Some(consumed), 0));
         assert_eq!(report.rows, [("blocks".to_owned(), 3), ("bytes".to_owned(), 5)]);
         let arguments = checked_arguments(&REDIRECT, &[("interface", "eth1")]);
-        let (sink, report) = offloaded_sink(&REDIRECT, &arguments, consumed, 2);
+        let (sink, report) = new_offloaded_sink(&REDIRECT, &arguments, consumed, 2);
         assert_eq!(sink.amount_written().map(|sent| sent.blocks), Some(1));
         assert_eq!(
             sink.drops_by_reason(),

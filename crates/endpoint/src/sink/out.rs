@@ -15,8 +15,8 @@ pub(crate) use in_place::FramePiece;
 
 use crate::Failure;
 use crate::entry::is_standard_output;
-use crate::failure::io_failure;
-use crate::readers::FileCreation;
+use crate::failure::failure_from_io_error;
+use crate::readers::FileCreationContext;
 use crate::sink::tail::{self, LineFormat};
 use crate::sink::write_out::{write_all, write_messages};
 use crate::stop_limit::{StopLimit, open_nonblocking};
@@ -118,16 +118,16 @@ impl Out {
         let fd = stdout
             .as_fd()
             .try_clone_to_owned()
-            .map_err(|error| io_failure("open", &target, &error))?;
+            .map_err(|error| failure_from_io_error("open", &target, &error))?;
         let mut out = Self::from_file(File::from(fd), target);
         (out.is_interactive, out.is_standard) = (interactive, true);
-        out.keeps_message_boundaries = sys::descriptor::is_packet_socket(&stdout);
+        out.keeps_message_boundaries = sys::descriptor::is_seqpacket_socket(&stdout);
         Ok(out)
     }
 
     /// Opens or creates the file with this path; `-` is standard output. Old contents are replaced
     /// at the first write.
-    pub(crate) fn create(path: &str, creation: FileCreation<'_>) -> Result<Self, Failure> {
+    pub(crate) fn create(path: &str, creation: FileCreationContext<'_>) -> Result<Self, Failure> {
         if is_standard_output(path) {
             return Self::stdout();
         }
@@ -142,7 +142,7 @@ impl Out {
     pub(crate) fn append(
         path: &str,
         lines: LineFormat,
-        creation: FileCreation<'_>,
+        creation: FileCreationContext<'_>,
     ) -> Result<Self, Failure> {
         if is_standard_output(path) {
             return Self::stdout_lines();
@@ -162,10 +162,10 @@ impl Out {
     fn open(
         path: &str,
         writes: WriteMode,
-        (steps, readers): FileCreation<'_>,
+        (steps, readers): FileCreationContext<'_>,
     ) -> Result<Self, Failure> {
         let mode = readers.file_mode_for_path(Path::new(path), 0o666);
-        let cannot = |error: io::Error| io_failure("open", path, &error);
+        let cannot = |error: io::Error| failure_from_io_error("open", path, &error);
         steps.announce(Resource::File, path).map_err(|error| cannot(error.into()))?;
         for _ in 0..OPEN_ATTEMPTS_MAX {
             let Target { file, created: made } =
@@ -179,7 +179,7 @@ impl Out {
                 return Err(Failure::new("write", path, why).hint("choose another file name"));
             }
             // Another request may have replaced the file between open and lock.
-            if !regular || is_path_of(path, &file) {
+            if !regular || is_file_at_path(path, &file) {
                 let mut out = Self::from_file(file, path.to_owned());
                 out.is_locked = regular;
                 return Ok(out);
@@ -226,7 +226,7 @@ impl Out {
     }
 
     /// Returns true if old contents are present and the first write will replace them.
-    pub(crate) const fn will_replace_old(&self) -> bool {
+    pub(crate) const fn will_replace_contents(&self) -> bool {
         matches!(self.old_contents, OldContents::Replace(_))
     }
 
@@ -241,7 +241,7 @@ impl Out {
         let done = format!("written to {}", self.target);
         let mut report = rows.with_delivered(self.items_written, unit, done);
         report.remarks.extend(self.remarks.iter().cloned());
-        if self.will_replace_old() {
+        if self.will_replace_contents() {
             report
                 .remarks
                 .push(format!("{} was left unchanged: no data arrived to replace it", self.target));
@@ -304,9 +304,10 @@ impl Out {
         let duration = sys::clock::monotonic().saturating_sub(begin);
         self.longest_write = self.longest_write.max(duration);
         if outcome.is_err() {
-            let whole = tail::complete_length(done, self.blocks.iter().map(|block| block.end));
+            let whole =
+                tail::complete_blocks_length(done, self.blocks.iter().map(|block| block.end));
             // If the truncation fails too, only the original error is reported.
-            let _ = self.with_exclusive_end(|out| tail::truncate_tail(&out.file, done - whole));
+            let _ = self.change_end_exclusively(|out| tail::truncate_tail(&out.file, done - whole));
         }
         for block in self.blocks.drain(..).filter(|block| block.end <= done) {
             self.written.add(block.bytes);
@@ -356,7 +357,7 @@ impl Out {
             }
             OldContents::RepairLastLine(lines) => {
                 let lines = *lines;
-                let remark = self.with_exclusive_end(|out| {
+                let remark = self.change_end_exclusively(|out| {
                     tail::repair_last_line(&mut out.file, &out.target, lines)
                 })?;
                 self.remarks.extend(remark.flatten());
@@ -379,7 +380,7 @@ impl Out {
     /// Runs `change`, which modifies the end of the file. Returns `None` without running it if
     /// another request may be writing to the file. A file that the shell has opened is never
     /// changed.
-    fn with_exclusive_end<T>(
+    fn change_end_exclusively<T>(
         &mut self,
         change: impl FnOnce(&mut Self) -> io::Result<T>,
     ) -> io::Result<Option<T>> {
@@ -394,7 +395,7 @@ impl Out {
 
     fn failure(&self, error: &io::Error) -> Failure {
         let quiet = self.is_standard && error.kind() == ErrorKind::BrokenPipe;
-        Failure { is_quiet: quiet, ..io_failure("write", &self.target, error) }
+        Failure { is_quiet: quiet, ..failure_from_io_error("write", &self.target, error) }
     }
 }
 
@@ -428,7 +429,7 @@ fn is_open_for_appending(file: &File) -> bool {
 }
 
 /// Returns true if the path currently names this file.
-fn is_path_of(path: &str, file: &File) -> bool {
+fn is_file_at_path(path: &str, file: &File) -> bool {
     let path_metadata = std::fs::metadata(path);
     let file_metadata = file.metadata();
     let same = |(path_metadata, file_metadata): (std::fs::Metadata, std::fs::Metadata)| {
@@ -457,8 +458,8 @@ pub(crate) fn remove_on_rollback(file: &File, path: PathBuf, steps: &Steps) -> i
 mod tests {
     use super::*;
     use crate::sink::write_out::MESSAGE_PAYLOAD_MAX;
-    use crate::testing::CREATION;
     use crate::testing::TempDir;
+    use crate::testing::UNLOGGED_CREATION;
     use std::io::Read;
 
     fn output_to_pipe() -> (io::PipeReader, Out) {
@@ -479,7 +480,7 @@ mod tests {
     fn buffer_is_written_when_full_or_flushed() {
         let dir = TempDir::new();
         let path = dir.path("out");
-        let mut out = Out::create(&path, CREATION).unwrap();
+        let mut out = Out::create(&path, UNLOGGED_CREATION).unwrap();
         append_block(&mut out, b"one").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
         append_block(&mut out, &[b'x'; FLUSH_SIZE]).unwrap();
@@ -495,9 +496,9 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("old");
         std::fs::write(&path, "old contents").unwrap();
-        drop(Out::create(&path, CREATION).unwrap());
+        drop(Out::create(&path, UNLOGGED_CREATION).unwrap());
         assert_eq!(std::fs::read(&path).unwrap(), b"old contents");
-        let mut out = Out::create(&path, CREATION).unwrap();
+        let mut out = Out::create(&path, UNLOGGED_CREATION).unwrap();
         append_block(&mut out, b"new").unwrap();
         out.flush().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
@@ -508,8 +509,8 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("log");
         for text in [b"one\n", b"two\n"] {
-            let mut out = Out::append(&path, LineFormat::Text, CREATION).unwrap();
-            let busy = Out::create(&path, CREATION).unwrap_err().to_string();
+            let mut out = Out::append(&path, LineFormat::Text, UNLOGGED_CREATION).unwrap();
+            let busy = Out::create(&path, UNLOGGED_CREATION).unwrap_err().to_string();
             assert!(busy.contains("running request"), "{busy}");
             append_block(&mut out, text).unwrap();
             out.flush().unwrap();
@@ -524,7 +525,7 @@ mod tests {
         testkit::wait_until_closed(&out.file);
         append_block(&mut out, b"nobody reads this").unwrap();
         assert!(out.flush().unwrap_err().is_quiet);
-        let mut out = Out::create("/dev/full", CREATION).unwrap();
+        let mut out = Out::create("/dev/full", UNLOGGED_CREATION).unwrap();
         append_block(&mut out, b"too much").unwrap();
         let failure = out.flush().unwrap_err();
         assert!(!failure.is_quiet);
@@ -581,7 +582,7 @@ mod tests {
         std::fs::write(&path, "in use").unwrap();
         let reader = File::open(&path).unwrap();
         reader.try_lock_shared().unwrap();
-        let failure = Out::create(&path, CREATION).unwrap_err();
+        let failure = Out::create(&path, UNLOGGED_CREATION).unwrap_err();
         assert!(failure.to_string().contains("being read or written"), "{failure}");
         assert_eq!(std::fs::read(&path).unwrap(), b"in use");
     }

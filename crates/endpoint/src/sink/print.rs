@@ -17,7 +17,7 @@
 use super::class_names::ClassNames;
 use super::headers::Headers;
 use super::json::direction_word;
-use super::message::{MessageCounts, MessageRecord, Phrase};
+use super::message::{MessageCounts, MessagePhrase, MessageRecord};
 use super::out::Out;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::TimeOfDay;
@@ -82,7 +82,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 impl BlockFormatter for Print {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
         // A fragment of a described message has no line of its own.
-        let record = MessageRecord::of_block(block);
+        let record = MessageRecord::record_of_block(block);
         let is_hidden = self.payload == DumpFormat::None && self.described.is_counted(block);
         if record.is_some() || !is_hidden {
             match record {
@@ -113,7 +113,7 @@ impl Print {
 
     fn append_message(&mut self, block: &Block<'_>, record: MessageRecord<'_>, to: &mut Vec<u8>) {
         self.begin_line(block, record.time().unwrap_or(block.context.time), to);
-        add!(to, "{}", Phrase(record));
+        add!(to, "{}", MessagePhrase(record));
         self.end_line(block, to);
     }
 
@@ -126,7 +126,7 @@ impl Print {
 
     fn append_line(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
         self.begin_line(block, block.context.time, to);
-        match Headers::of_frame(block) {
+        match Headers::headers_of_frame(block) {
             Some(headers) => add!(to, "{headers}"),
             None => self.append_form(block, to),
         }
@@ -219,9 +219,9 @@ const fn is_graphic(byte: u8) -> bool {
 mod tests {
     use super::*;
     use crate::Origins;
-    use crate::testing::CREATION;
+    use crate::testing::UNLOGGED_CREATION;
     use crate::testing::{
-        TempDir, bare_block, batch_of, checked_arguments, decode_hex, description_block,
+        TempDir, bare_block, batch_from_blocks, checked_arguments, decode_hex, description_block,
         description_record, frame_block, hole_block, sink_opening,
     };
     use abi::Flags;
@@ -244,14 +244,14 @@ mod tests {
         };
         let names = ClassNames::new(if opening.origin == 1 { &several } else { &opening });
         let dir = TempDir::new();
-        let out = Out::create(&dir.path("out"), CREATION).unwrap();
+        let out = Out::create(&dir.path("out"), UNLOGGED_CREATION).unwrap();
         let payload = match payload {
             "hex" => DumpFormat::Hex,
             "text" => DumpFormat::Text,
             _ => DumpFormat::None,
         };
         let mut print = TextSink { formatter: Print::new(names, opening.form, payload), out };
-        print.consume(&batch_of(blocks), 0).unwrap();
+        print.consume(&batch_from_blocks(blocks), 0).unwrap();
         let count = blocks.len() as u64;
         assert_eq!(print.finish().unwrap().rows[0], ("blocks".to_owned(), count));
         assert_eq!(print.amount_written().unwrap().blocks, count);
@@ -308,9 +308,9 @@ mod tests {
         let dir = TempDir::new();
         let print = |payload, name: &str| {
             let names = ClassNames::new(&sink_opening(&given, &[]));
-            let out = Out::create(&dir.path(name), CREATION).unwrap();
+            let out = Out::create(&dir.path(name), UNLOGGED_CREATION).unwrap();
             let mut print = TextSink { formatter: Print::new(names, Form::Message, payload), out };
-            print.consume(&batch_of(&blocks), 0).unwrap();
+            print.consume(&batch_from_blocks(&blocks), 0).unwrap();
             let rows = print.finish().unwrap().rows;
             (std::fs::read_to_string(dir.path(name)).unwrap(), rows)
         };

@@ -49,12 +49,12 @@ It needs CAP_NET_RAW wherever it runs; `streamline doctor` shows missing rights.
 
 /// The catalog entry of `redirect`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&REDIRECT, open)
-    .with_facts(EndpointFacts { outlet: Some(outlet_of), ..EndpointFacts::NONE });
+    .with_facts(EndpointFacts { outlet: Some(find_outlet), ..EndpointFacts::NONE });
 
 /// Drop reason for frames that were not sent, as printed in the ledger.
 pub(super) const REFUSED_REASON: &str = "refused by the kernel";
 
-fn outlet_of(arguments: &Arguments) -> Outlet {
+fn find_outlet(arguments: &Arguments) -> Outlet {
     Outlet {
         interface: arguments.text("interface").unwrap_or_default().to_owned(),
         netns: arguments.text("netns").map(str::to_owned),

@@ -91,7 +91,7 @@ fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>
 
 /// Returns the total length of the blocks that are complete after `done` bytes have been written.
 /// `ends` contains the end offsets of the blocks, in ascending order.
-pub(crate) fn complete_length(
+pub(crate) fn complete_blocks_length(
     done: usize,
     mut ends: impl DoubleEndedIterator<Item = usize>,
 ) -> usize {
@@ -165,8 +165,8 @@ mod tests {
 
     #[test]
     fn partly_written_block_is_truncated() {
-        assert_eq!(complete_length(10, [3, 9, 12].into_iter()), 9);
-        assert_eq!(complete_length(2, [3, 9].into_iter()), 0);
+        assert_eq!(complete_blocks_length(10, [3, 9, 12].into_iter()), 9);
+        assert_eq!(complete_blocks_length(2, [3, 9].into_iter()), 0);
         let dir = TempDir::new();
         let path = dir.path("file");
         fs::write(&path, "one\ntwo\nth").unwrap();

@@ -95,7 +95,7 @@ impl Feed {
     pub(crate) fn report_consumed(&self, pool: &Pool) {
         if let Some(piece) = &self.piece {
             let left = piece.place.length().saturating_sub(piece.consumed_bytes);
-            pool.needs_from(piece.pin, piece.place.within(piece.consumed_bytes, left));
+            pool.set_needed_start(piece.pin, piece.place.within(piece.consumed_bytes, left));
         }
     }
 
@@ -140,7 +140,7 @@ impl Feed {
     }
 
     /// Moves the bytes that remain at the end of the input to a separate piece.
-    pub(crate) fn move_rest_to_piece(&mut self, pool: &Pool) -> Result<FillOutcome, Failure> {
+    pub(crate) fn move_remainder_to_piece(&mut self, pool: &Pool) -> Result<FillOutcome, Failure> {
         let count = self.carry.len();
         let Some(mut draft) = pool.draft(count, count) else { return Ok(FillOutcome::Full) };
         draft.copy_from_slice(&self.carry);
@@ -158,7 +158,7 @@ impl Feed {
     ) -> Result<FillOutcome, Failure> {
         match self.carry.len() {
             left if left < wanted => Ok(FillOutcome::End(left)),
-            _ => self.move_rest_to_piece(pool),
+            _ => self.move_remainder_to_piece(pool),
         }
     }
 

@@ -189,7 +189,7 @@ impl Generate {
             return false;
         };
         self.flow_frames = Some(ready);
-        let first = frame_flow(self.emitted.blocks, self.flows);
+        let first = flow_of_frame(self.emitted.blocks, self.flows);
         self.emit_from_array(intake, ready, (first, self.flows), number);
         true
     }
@@ -221,7 +221,7 @@ impl Generate {
         for room in draft.chunks_exact_mut(stride).take(number) {
             let at = self.emitted.blocks + u64::from(written);
             let sequence = if self.numbered { at } else { 0 };
-            self.template.write(room, frame_flow(at, self.flows), sequence);
+            self.template.write(room, flow_of_frame(at, self.flows), sequence);
             written += 1;
         }
         let place = draft.commit(usize::from(written) * stride);
@@ -254,7 +254,7 @@ impl Generate {
 }
 
 /// Returns the flow of the frame with this number.
-fn frame_flow(number: u64, flows: u16) -> u16 {
+fn flow_of_frame(number: u64, flows: u16) -> u16 {
     u16::try_from(number % u64::from(flows)).unwrap_or(0)
 }
 
@@ -271,7 +271,7 @@ impl FrameTemplate {
     fn new(size: usize, port: u16) -> Self {
         let pattern = (SEQUENCE_OFFSET..size).map(|at| u8::try_from(at % 251).unwrap_or(0));
         let mut payload: Vec<u8> = pattern.collect();
-        copy_at(&mut payload, 0, &[0; 8]);
+        copy_to_offset(&mut payload, 0, &[0; 8]);
         let addresses =
             (SocketAddrV4::new(SOURCE_ADDRESS, 0), SocketAddrV4::new(TARGET_ADDRESS, port));
         let frame = udp_frame(HARDWARE_ADDRESSES, addresses, &payload).unwrap_or_default();
@@ -295,14 +295,14 @@ impl FrameTemplate {
             0 => u16::MAX,
             sum => sum,
         };
-        copy_at(room, 0, &self.frame);
-        copy_at(room, UDP_OFFSET, &port);
-        copy_at(room, UDP_CHECKSUM_OFFSET, &sum.to_be_bytes());
-        copy_at(room, SEQUENCE_OFFSET, &sequence);
+        copy_to_offset(room, 0, &self.frame);
+        copy_to_offset(room, UDP_OFFSET, &port);
+        copy_to_offset(room, UDP_CHECKSUM_OFFSET, &sum.to_be_bytes());
+        copy_to_offset(room, SEQUENCE_OFFSET, &sequence);
     }
 }
 
-fn copy_at(room: &mut [u8], at: usize, bytes: &[u8]) {
+fn copy_to_offset(room: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(room) = room.get_mut(at..at + bytes.len()) {
         room.copy_from_slice(bytes);
     }

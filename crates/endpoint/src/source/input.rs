@@ -4,7 +4,7 @@
 //! never blocks the space. A FIFO is opened without waiting for its writer. A regular file is
 //! locked for reading if possible, so that no sink of Streamline overwrites it in the meantime.
 
-use crate::failure::io_failure;
+use crate::failure::failure_from_io_error;
 use crate::{Failure, Position};
 use filter::{EndpointFacts, ObservedSource};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -62,12 +62,13 @@ impl Input {
         if path == "-" {
             let target = "standard input".to_owned();
             let fd = io::stdin().as_fd().try_clone_to_owned();
-            let file = File::from(fd.map_err(|error| io_failure("open", &target, &error))?);
+            let file =
+                File::from(fd.map_err(|error| failure_from_io_error("open", &target, &error))?);
             return Self::from_file(file, target);
         }
         let no_wait = OFlags::NONBLOCK.bits().cast_signed();
         let opened = OpenOptions::new().read(true).custom_flags(no_wait).open(path);
-        let file = opened.map_err(|error| io_failure("open", path, &error))?;
+        let file = opened.map_err(|error| failure_from_io_error("open", path, &error))?;
         let mut input = Self::from_file(file, path.to_owned())?;
         // A failure to lock is ignored, because users often follow a file that is still being
         // written.
@@ -77,7 +78,8 @@ impl Input {
 
     /// Wraps an open descriptor. Fails if it is a directory.
     pub(crate) fn from_file(file: File, target: String) -> Result<Self, Failure> {
-        let meta = file.metadata().map_err(|error| io_failure("read", &target, &error))?;
+        let meta =
+            file.metadata().map_err(|error| failure_from_io_error("read", &target, &error))?;
         if meta.is_dir() {
             let failure = Failure::new("read", target, "it is a directory");
             return Err(failure.hint("name a file in it"));
@@ -114,7 +116,9 @@ impl Input {
         if self.may_block {
             return Ok(0);
         }
-        self.file.read_at(room, 0).map_err(|error| io_failure("read", &self.target, &error))
+        self.file
+            .read_at(room, 0)
+            .map_err(|error| failure_from_io_error("read", &self.target, &error))
     }
 
     /// Reads available bytes without blocking.
@@ -129,7 +133,7 @@ impl Input {
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
                     ErrorKind::WouldBlock => return Ok(ReadOutcome::Nothing),
-                    _ => return Err(io_failure("read", &self.target, &error)),
+                    _ => return Err(failure_from_io_error("read", &self.target, &error)),
                 },
             }
         }

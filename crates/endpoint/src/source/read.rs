@@ -113,7 +113,7 @@ impl Source for ReadSource {
                 }
                 FillOutcome::Full => return Ok(again),
                 FillOutcome::End(0) => return Ok(SourceStatus::End),
-                FillOutcome::End(_) => match self.feed.move_rest_to_piece(intake.pool)? {
+                FillOutcome::End(_) => match self.feed.move_remainder_to_piece(intake.pool)? {
                     FillOutcome::Ready => ended = true,
                     _ => return Ok(again),
                 },

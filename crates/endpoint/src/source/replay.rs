@@ -243,7 +243,7 @@ struct ReplaySchedule {
     started: Option<(Time, Time)>,
 }
 
-const MILLION: u64 = 1_000_000;
+const SPEED_DENOMINATOR: u64 = 1_000_000;
 
 impl ReplaySchedule {
     const fn new(factor: Option<u64>) -> Self {
@@ -264,7 +264,7 @@ impl ReplaySchedule {
         let (Some(factor), Some((first, started))) = (self.factor, self.started) else {
             return now;
         };
-        let distance = u128::from(time.saturating_sub(first)) * u128::from(MILLION);
+        let distance = u128::from(time.saturating_sub(first)) * u128::from(SPEED_DENOMINATOR);
         started.saturating_add(u64::try_from(distance / u128::from(factor)).unwrap_or(u64::MAX))
     }
 }

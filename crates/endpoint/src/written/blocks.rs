@@ -64,7 +64,7 @@ pub(crate) fn new_session() -> u32 {
 /// A source that emits one writer's blocks. The source buffers received bytes until they form a
 /// block.
 #[derive(Debug)]
-pub struct WrittenBlocks {
+pub struct WriterSource {
     socket: OwnedFd,
     form: WrittenForm,
     class: Class,
@@ -91,7 +91,7 @@ pub struct WrittenBlocks {
 /// Drop reason for a writer's malformed bytes and all bytes after them.
 const UNREADABLE: DropReason = DropReason::Named("unreadable");
 
-/// Outcome of [`WrittenBlocks::emit`].
+/// Outcome of [`WriterSource::emit`].
 enum Emitted {
     /// All complete blocks have been emitted.
     All,
@@ -99,7 +99,7 @@ enum Emitted {
     Full,
 }
 
-impl WrittenBlocks {
+impl WriterSource {
     /// Creates the source of the blocks that arrive through a socket.
     #[must_use]
     pub fn new(socket: OwnedFd, form: WrittenForm, class: Class) -> Self {
@@ -154,8 +154,8 @@ impl WrittenBlocks {
 
     /// Closes the socket for further bytes, and sends the reason to the writer. Bytes that have
     /// already arrived can still be received.
-    pub fn refuse_more(&self, why: &str) {
-        let _ = sys::local_socket::send_now(&self.socket, why.as_bytes(), &[]);
+    pub fn close_input(&self, why: &str) {
+        let _ = sys::local_socket::send_nonblocking(&self.socket, why.as_bytes(), &[]);
         let _ = sys::local_socket::shutdown_input(&self.socket);
     }
 
@@ -309,11 +309,11 @@ impl WrittenBlocks {
     }
 }
 
-impl Source for WrittenBlocks {
+impl Source for WriterSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         // Invalid bytes end the session of the writer, but not the path.
         self.produce_blocks(intake).or_else(|why| {
-            self.refuse_more(&why);
+            self.close_input(&why);
             self.discard(UNREADABLE);
             (self.ended, self.form) = (Some(Flags::END_MASK), WrittenForm::Blocks);
             Ok(SourceStatus::End)
@@ -329,7 +329,7 @@ impl Source for WrittenBlocks {
     }
 
     fn stop(&mut self) -> bool {
-        self.refuse_more("the path has ended");
+        self.close_input("the path has ended");
         true
     }
 }

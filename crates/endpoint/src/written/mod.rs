@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each writer has a pair of sockets. A program holds the outside end, [`WriterSocket`]. The inside
-//! end, [`WrittenBlocks`], is a [`Source`](crate::Source) that the space of the node drives,
+//! end, [`WriterSource`], is a [`Source`](crate::Source) that the space of the node drives,
 //! although it is not a node of the graph. A writer waits while the sockets are full. When the path
 //! stops, the inside end is first closed for input and then drained, so that no accepted bytes are
 //! lost.
@@ -17,7 +17,7 @@ mod blocks;
 mod tests;
 
 pub(crate) use blocks::new_session;
-pub use blocks::{WrittenBlocks, WrittenForm};
+pub use blocks::{WriterSource, WrittenForm};
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -93,7 +93,7 @@ impl WriterSocket {
     }
 
     fn send(&self) -> Result<bool, InputClosed> {
-        match sys::local_socket::send_now(&self.socket, &self.packet, &[]) {
+        match sys::local_socket::send_nonblocking(&self.socket, &self.packet, &[]) {
             Ok(sent) => Ok(sent.is_some()),
             Err(_) => {
                 let mut reason = [0; 512];

@@ -1,14 +1,14 @@
 //! Tests of both ends of a writer.
 
-use super::{DEFAULT_END_REASON, PACKET_MAX, WriterSocket, WrittenBlocks, WrittenForm, pair};
+use super::{DEFAULT_END_REASON, PACKET_MAX, WriterSocket, WriterSource, WrittenForm, pair};
 use crate::Source as _;
 use crate::testing::{EmittedBlock, produce_all, small_segment_pool};
 use abi::{Class, Flags};
 use filter::Form;
 
-fn writer(form: WrittenForm) -> (WriterSocket, WrittenBlocks) {
+fn writer(form: WrittenForm) -> (WriterSocket, WriterSource) {
     let (outside, inside) = pair().unwrap();
-    (outside, WrittenBlocks::new(inside, form, Class(7)))
+    (outside, WriterSource::new(inside, form, Class(7)))
 }
 
 /// Returns the blocks that a source emits if its writer sends these pieces. The writer then ends
@@ -47,7 +47,7 @@ fn b7_stream_is_one_session_that_ends_in_both_directions() {
 }
 
 #[test]
-fn b7_lines_are_records_wherever_writes_split_them() {
+fn b7_lines_are_records_regardless_of_write_boundaries() {
     let blocks = emitted(WrittenForm::Lines, &[b"a\r\nlo", b"ng", b" line\n\nlast"], true);
     assert_eq!(texts(&blocks), ["a", "long line", "", "last"]);
     let long = vec![b'x'; PACKET_MAX];
@@ -57,7 +57,7 @@ fn b7_lines_are_records_wherever_writes_split_them() {
 }
 
 #[test]
-fn b7_capture_gives_frames_with_their_times() {
+fn b7_capture_yields_frames_with_their_times() {
     let frame = [5u8; 60];
     let mut capture = wire::capture::write::file_header(wire::link::LinkType::ETHERNET).to_vec();
     capture.extend_from_slice(&wire::capture::write::record_header(1_500, 60, 900));
@@ -70,7 +70,7 @@ fn b7_capture_gives_frames_with_their_times() {
 }
 
 #[test]
-fn b7_frame_longer_than_blocks_of_the_path_ends_its_writer() {
+fn b7_too_long_frame_ends_its_writer() {
     let length = 1 << 17;
     let record = |length: u32| {
         let header = wire::capture::write::record_header(1_500, length, length);
@@ -94,7 +94,7 @@ fn b7_frame_longer_than_blocks_of_the_path_ends_its_writer() {
 }
 
 #[test]
-fn b7_writer_gets_the_reason_of_its_end() {
+fn b7_writer_receives_the_reason_for_its_end() {
     let (mut outside, mut inside) = writer(WrittenForm::Capture);
     outside.write(b"this is no capture at all").unwrap();
     let mut pool = small_segment_pool(1 << 17);
@@ -113,7 +113,7 @@ fn b7_writer_gets_the_reason_of_its_end() {
 }
 
 #[test]
-fn b7_full_writer_waits_until_blocks_are_taken() {
+fn b7_full_writer_waits_until_blocks_are_read() {
     let (mut outside, mut inside) = writer(WrittenForm::Blocks);
     let piece = [1u8; PACKET_MAX];
     let mut written = 0;

@@ -1,7 +1,7 @@
 //! Automatic changes: a path measures its own costs while it runs, and changes its placement or its
 //! replicas when the change pays off. [Th §5.4], [SL §7.1]
 //!
-//! Input: running paths, and the changes that the user permits ([`Adapt`]). Output: changes to the
+//! Input: running paths, and the changes that the user permits ([`AdaptSettings`]). Output: changes to the
 //! shape of a path ([`crate::change::reshape`]), each reported with its reason ([`Live::adapted`]).
 //! A separate thread measures each arc's share of the blocks in the first seconds ([`start`]), and
 //! then ends or waits for reports of stalled sinks ([`stalls`]). If requested, it instead makes
@@ -28,8 +28,8 @@ pub use observation::measurements;
 
 use crate::change::{ChangeError, NodePlacement, predicted_moves, reshape};
 use crate::live::Live;
-use crate::path::Adapt;
-use moves::{MoveOffer, MovePolicy, MoveThreshold};
+use crate::path::AdaptSettings;
+use moves::{MovePolicy, MoveProposal, MoveThreshold};
 use observation::{CounterSnapshot, Observation};
 use pipeline::explain;
 use pipeline::plan::{Costs, Machine, MovePeriod, Plan};
@@ -97,7 +97,7 @@ impl Drop for AdaptThread {
 
 struct PathObserver {
     lives: Vec<Live>,
-    adapt: Arc<Adapt>,
+    adapt: Arc<AdaptSettings>,
     /// The cost table, corrected by the observations.
     costs: Costs,
     /// Current length of an observation in ns; grows while few blocks arrive.
@@ -120,7 +120,7 @@ const BLOCKS_MIN: u64 = 256;
 const OBSERVATION_FACTOR_MAX: u64 = 64;
 
 impl PathObserver {
-    fn new(lives: Vec<Live>, adapt: Arc<Adapt>) -> Self {
+    fn new(lives: Vec<Live>, adapt: Arc<AdaptSettings>) -> Self {
         let replica_policy = ReplicaPolicy::new(adapt.rate_policy);
         let move_policy = MovePolicy::new(adapt.rate_policy, MoveThreshold::RUNNING);
         let (costs, observation_ns) =
@@ -222,7 +222,7 @@ impl PathObserver {
         let plan = self.lives.first().and_then(Live::plan);
         let Some(plan) = plan.filter(|_| observation.input_blocks() > 0) else { return false };
         if plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
-            self.relieve_replica();
+            self.balance_sessions_once();
             return false;
         }
         self.costs = observation.corrected_costs(&self.costs);
@@ -242,7 +242,7 @@ impl PathObserver {
     /// was made, was refused, or will be made if the next observations agree with this one.
     fn move_filters(&mut self, at: u64, plan: &Plan, machine: &Machine, why: &str) -> bool {
         let offer = predicted_moves(plan, machine);
-        let offer = offer.map(|(now, then, places)| MoveOffer { now, then, places });
+        let offer = offer.map(|(now, then, places)| MoveProposal { now, then, places });
         let Some(places) = self.move_policy.decide(at, offer.as_ref()) else {
             return self.move_policy.is_imminent();
         };
@@ -250,7 +250,7 @@ impl PathObserver {
         let names = explain::unique_names(&plan.graph);
         let to = |(node, space): &NodePlacement| format!("`{}` to {space}", names[node.0]);
         let what = places.iter().map(to).collect::<Vec<_>>().join(", ");
-        let cost = offer.map_or_else(String::new, |MoveOffer { now, then, .. }| {
+        let cost = offer.map_or_else(String::new, |MoveProposal { now, then, .. }| {
             let (then, now) =
                 (explain::format_short_duration(then), explain::format_short_duration(now));
             format!("a block takes {then}, {now} before, {why}")
@@ -258,7 +258,7 @@ impl PathObserver {
         match reshape(live, (&places, false), machine, SPACE_WAIT_MAX) {
             Ok(switched) => live.add_adaptation(format!("{what}: {cost}; {switched}")),
             // Either the path is ending or a space was busy. A later observation tries again.
-            Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
+            Err(ChangeError::SpaceUnavailable(_) | ChangeError::Again(_)) => {}
             Err(refused) => {
                 self.move_policy.refuse(places);
                 live.add_adaptation(format!("not {what}: {refused}"));

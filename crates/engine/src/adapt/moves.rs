@@ -34,7 +34,7 @@ impl MoveThreshold {
 
 /// A proposed move, with the current and the predicted cost of a block.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct MoveOffer {
+pub(super) struct MoveProposal {
     /// Current cost of a block in ns.
     pub(super) now: f64,
     /// Predicted cost of a block in ns if the move is made.
@@ -43,7 +43,7 @@ pub(super) struct MoveOffer {
     pub(super) places: Vec<NodePlacement>,
 }
 
-impl MoveOffer {
+impl MoveProposal {
     fn pays(&self, threshold: MoveThreshold) -> bool {
         self.then <= self.now * (1.0 - threshold.saving_min)
     }
@@ -91,7 +91,7 @@ impl MovePolicy {
     pub(super) fn decide(
         &mut self,
         at: u64,
-        move_offer: Option<&MoveOffer>,
+        move_offer: Option<&MoveProposal>,
     ) -> Option<Vec<NodePlacement>> {
         let move_offer = move_offer.filter(|move_offer| {
             move_offer.pays(self.threshold) && !self.refused.contains(&move_offer.places)
@@ -137,8 +137,8 @@ mod tests {
         RatePolicy { observation_ns: 1, agreeing_observations: 2, pause_ns: SECOND_NS }
     }
 
-    fn move_offer(now: f64, then: f64, space: &str) -> MoveOffer {
-        MoveOffer { now, then, places: vec![(NodeId(1), space.to_owned())] }
+    fn move_offer(now: f64, then: f64, space: &str) -> MoveProposal {
+        MoveProposal { now, then, places: vec![(NodeId(1), space.to_owned())] }
     }
 
     #[test]

@@ -59,12 +59,12 @@ impl PathObserver {
     /// Balances the replicas for as long as the path runs, and moves stalled sinks in the meantime.
     pub(super) fn balance_sessions(&mut self, wakes: &Receiver<Wake>) {
         while !self.sleep_or_stop(wakes, INTERVAL_NS) && !self.lives.iter().all(Live::is_ended) {
-            self.relieve_replica();
+            self.balance_sessions_once();
         }
     }
 
     /// Reads the block counts since the last reading, and moves sessions if a move is due.
-    pub(super) fn relieve_replica(&mut self) {
+    pub(super) fn balance_sessions_once(&mut self) {
         let Some(live) = self.lives.first().filter(|_| self.adapt.sessions) else { return };
         let shares = session_shares(live, SPACE_WAIT_MAX);
         let chosen = shares.and_then(|shares| shares.choose_move());
@@ -86,7 +86,7 @@ impl PathObserver {
                 format_short_duration(moved.paused_ns as f64),
             )),
             // Either the path is ending or a space was busy. A later reading tries again.
-            Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
+            Err(ChangeError::SpaceUnavailable(_) | ChangeError::Again(_)) => {}
             Err(refused) => live.add_adaptation(format!("no sessions were moved: {refused}")),
         }
     }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn n3_two_readings_must_agree_and_moves_keep_a_distance() {
+    fn n3_session_moves_need_two_readings_and_a_pause() {
         let mut balance = SessionBalance::default();
         let second = 1_000_000_000;
         assert!(!balance.is_due(second, Some((0, 1))), "one reading is not enough");

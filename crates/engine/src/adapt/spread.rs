@@ -91,7 +91,7 @@ impl PathObserver {
                 });
             }
             // Either the path is ending or a space was busy. A later observation tries again.
-            Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
+            Err(ChangeError::SpaceUnavailable(_) | ChangeError::Again(_)) => {}
             Err(refused) => {
                 self.replica_policy.refuse();
                 live.add_adaptation(format!("no {what}: {refused}"));

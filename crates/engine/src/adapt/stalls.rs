@@ -44,7 +44,7 @@ impl PathObserver {
             Ok(switched) => live.add_adaptation(format!("{what}: {why}; {switched}")),
             // Either the path is ending or a space was busy. The next stall triggers another
             // attempt.
-            Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => return,
+            Err(ChangeError::SpaceUnavailable(_) | ChangeError::Again(_)) => return,
             Err(refused) => live.add_adaptation(format!(
                 "moving {what} was not possible: {refused} (wanted because {why})"
             )),

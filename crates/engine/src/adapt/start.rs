@@ -26,7 +26,7 @@ use std::sync::mpsc::Receiver;
 const START_PERIOD_NS: u64 = 2_000_000_000;
 /// Rate policy during the period. Counters are read every 100 ms and two readings must agree, so a
 /// wrong placement is corrected after a tenth of the period.
-const RATE_POLICY: RatePolicy =
+const START_RATE_POLICY: RatePolicy =
     RatePolicy { observation_ns: 100_000_000, agreeing_observations: 2, pause_ns: 500_000_000 };
 /// Fraction of a filter's input below which an arc is reported as a reason for a move.
 const REPORTED_SHARE_MAX: f64 = 0.9;
@@ -45,7 +45,7 @@ impl PathObserver {
             }
         }
         let table = self.costs.clone();
-        self.move_policy = MovePolicy::new(RATE_POLICY, MoveThreshold::START);
+        self.move_policy = MovePolicy::new(START_RATE_POLICY, MoveThreshold::START);
         let end = sys::clock::monotonic().saturating_add(START_PERIOD_NS);
         let (mut begin, mut moves) = (None, self.adapt.moves == MovePeriod::Start);
         while moves || self.adapt.stages {
@@ -60,7 +60,7 @@ impl PathObserver {
             else {
                 return !self.lives.iter().all(Live::is_ended);
             };
-            let pause = if judges { 0 } else { RATE_POLICY.observation_ns };
+            let pause = if judges { 0 } else { START_RATE_POLICY.observation_ns };
             if self.sleep_or_stop(wakes, pause) {
                 return false;
             }

@@ -11,7 +11,7 @@
 mod losses;
 mod share;
 
-pub use share::is_divided;
+pub use share::has_dividing_filters;
 
 use crate::run::Outcome;
 use endpoint::{DropReason, SourceCounters};
@@ -42,7 +42,7 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
     engines
         .iter_mut()
         .filter(|engine| engine.killed)
-        .for_each(|engine| balance_killed(&mut engine.outcome));
+        .for_each(|engine| balance_killed_ledger(&mut engine.outcome));
     for shared in divided_sources(graph) {
         reduce_to_shares(graph, &shared, &mut engines);
     }
@@ -110,7 +110,7 @@ fn unreported_share(all: &[WorkerCounters], alive: &[&WorkerCounters], stopped: 
 
 /// Balances the ledger of a killed worker process. Blocks that were in flight or held at its last
 /// report count as dropped, and counters that its spaces read at different moments are reconciled.
-pub fn balance_killed(outcome: &mut Outcome) {
+pub fn balance_killed_ledger(outcome: &mut Outcome) {
     for edge in &mut outcome.ledger.edges {
         let under_way = std::mem::take(&mut edge.resident);
         if under_way.blocks > 0 {

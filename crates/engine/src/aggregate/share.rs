@@ -85,7 +85,7 @@ pub(super) fn divided_sources(graph: &Graph) -> Vec<DividedSource> {
 /// Returns true if every source of this graph is followed directly by the filter that divides its
 /// blocks.
 #[must_use]
-pub fn is_divided(graph: &Graph) -> bool {
+pub fn has_dividing_filters(graph: &Graph) -> bool {
     divided_sources(graph).len() == graph.heads().len()
 }
 

@@ -148,7 +148,7 @@ fn with_ring(mut worker_report: WorkerReport, at: usize, of: [usize; 2]) -> Work
 }
 
 #[test]
-fn n7_each_block_is_counted_once_with_a_ring_on_any_edge() {
+fn n7_block_is_counted_once_with_a_ring_on_any_edge() {
     // The ring is before `shard`, after `shard`, or both.
     let view: fn(WorkerReport) -> WorkerReport =
         |worker_report| with_ring(worker_report, 0, [0, 1]);

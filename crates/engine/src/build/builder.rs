@@ -110,7 +110,7 @@ impl Draft {
     }
 
     /// Adds an intake for a single source. Returns the index of the intake.
-    pub(super) fn add_own_intake(
+    pub(super) fn add_single_source_intake(
         &mut self,
         config: PoolConfig,
         steps: &Steps,

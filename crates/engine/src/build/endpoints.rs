@@ -163,7 +163,7 @@ impl EndpointContext<'_> {
             };
             let files = used.description.parameters.iter().filter(|p| p.kind == Type::Path);
             let files = files.filter_map(|parameter| used.arguments.text(parameter.name));
-            files.for_each(|file| readers.add_restrictions_of(file));
+            files.for_each(|file| readers.restrict_to_readers_of(file));
         }
         readers
     }

@@ -22,13 +22,17 @@ use runtime::space::{GENERAL_INTAKE, Input};
 use std::sync::PoisonError;
 
 /// Name of the thread of a component that runs entirely in the kernel.
-const THREAD_NAME: &str = "thread0";
+const KERNEL_COMPONENT_THREAD: &str = "thread0";
 
 /// Returns the name of the thread that runs a space or, for a kernel space, the name of the thread
 /// added for it.
 pub(super) fn thread_name(plan: &Plan, space: usize) -> String {
     let space = &plan.spaces[space];
-    if space.kind == SpaceKind::Kernel { THREAD_NAME.to_owned() } else { space.name.clone() }
+    if space.kind == SpaceKind::Kernel {
+        KERNEL_COMPONENT_THREAD.to_owned()
+    } else {
+        space.name.clone()
+    }
 }
 
 impl Draft {
@@ -63,7 +67,7 @@ impl Builder<'_> {
         locals: &mut [Option<Local>],
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        for (first, planned) in self.surfacing_programs(place) {
+        for (first, planned) in self.programs_with_output_in(place) {
             self.check_count_limit()?;
             let origin = self.origins.origin_of_node(self.node_number(first));
             let build = |wanted: &KernelInputs<'_>| Kernel::build(wanted);
@@ -88,7 +92,7 @@ impl Builder<'_> {
         let ended = || BuildError::Unexpected("a path that has ended is changed".to_owned());
         let kernels = again.part.kernels.upgrade().ok_or_else(ended)?;
         let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        for (first, planned) in self.surfacing_programs(place) {
+        for (first, planned) in self.programs_with_output_in(place) {
             self.check_count_limit()?;
             let number = self.node_number(first);
             let Some(kernel) =
@@ -112,7 +116,7 @@ impl Builder<'_> {
 
     /// Returns the kernel programs whose frames enter user space in this space, each with its first
     /// source in this component.
-    fn surfacing_programs(&self, place: usize) -> impl Iterator<Item = (NodeId, &Program)> {
+    fn programs_with_output_in(&self, place: usize) -> impl Iterator<Item = (NodeId, &Program)> {
         self.plan.programs.iter().filter_map(move |planned| {
             let first = planned.sources.iter().copied().find(|id| self.is_in_component(*id))?;
             (self.exit_space(first) == Some(place)).then_some((first, planned))

@@ -82,7 +82,7 @@ impl Builder<'_> {
             Step::Filter(used) => used,
             Step::Boolean(body) => {
                 let counts = Counts::new(operands::REASONS.len(), 0);
-                let body = &self.plan.graph.body_on_request(id, body);
+                let body = &self.plan.graph.body_without_unrequested_classes(id, body);
                 let local =
                     |id: NodeId| locals[id.0].ok_or_else(|| self.operand_placement_error(id));
                 let section = if self.has_non_classifying_operand(id) {

@@ -4,14 +4,14 @@
 //! As in the first build, steps that can fail run in ascending order of the cost of undoing them.
 //! The build does not touch running nodes and rings; a failure only releases the new ones.
 
-use super::PartDrafts;
+use super::ComponentDrafts;
 use super::builder::{
     Builder, Draft, ProgramSuccession, SwapContext, create_doorbell, sleeps_on_descriptors,
     thread_spaces,
 };
 use super::kernel;
 use crate::error::BuildError;
-use crate::kernel::point::Points;
+use crate::kernel::point::AttachPoints;
 use crate::numbering::Ids;
 use crate::path::origins::Origins;
 use crate::path::running::{KernelExit, RunningRing, RunningSpace};
@@ -77,7 +77,7 @@ pub(crate) fn prepare(
     }
     // The kernel programs already exist and their owners install the successors, so the builder
     // needs no host.
-    let points = Points::default();
+    let points = AttachPoints::default();
     let mut builder = Builder {
         plan,
         ids,
@@ -94,8 +94,8 @@ pub(crate) fn prepare(
         drives_clock: matches!(running.clock, runtime::space::Clock::Blocks(_)),
         epoch: running.epoch,
     };
-    let PartDrafts { rings, chains, drafts, lenders } =
-        builder.draft_all(running.lenders.clone())?;
+    let ComponentDrafts { rings, chains, drafts, lenders } =
+        builder.draft_spaces(running.lenders.clone())?;
     let kernel_exits = drafts.iter().flat_map(|draft| {
         draft.kernel_exits.iter().map(|(local, exit_edges)| KernelExit {
             first: draft.assembly.nodes()[*local].planned,

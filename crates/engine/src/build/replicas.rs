@@ -288,7 +288,7 @@ impl Builder<'_> {
             let edges = self.plan.graph.edges.iter().enumerate();
             for (at, edge) in edges.filter(|(_, edge)| edge.from == *near && edge.to == *far) {
                 let number = self.ids.edges[at];
-                let wanted = to_selected_classes(&self.plan.classes_on(edge));
+                let wanted = to_selected_classes(&self.plan.classes_on_edge(edge));
                 draft.assembly.add_arc(*from, *to, wanted, false, number);
             }
         }
@@ -319,7 +319,7 @@ impl Builder<'_> {
     fn output_classes(&self, copied: &Replicas) -> SelectedClasses {
         let last = copied.nodes.last().copied();
         let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);
-        let classes: Vec<ClassSet> = edges.map(|edge| self.plan.classes_on(edge)).collect();
+        let classes: Vec<ClassSet> = edges.map(|edge| self.plan.classes_on_edge(edge)).collect();
         to_selected_classes(&ClassSet::union_of(&classes))
     }
 

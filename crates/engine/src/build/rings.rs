@@ -9,7 +9,7 @@ use crate::record::RecordMode;
 use buffer::crossing::{RingConfig, crossing};
 use buffer::ibuf::EntryColumns;
 use buffer::scale::Scaling;
-use buffer::signal::moderate::Threshold;
+use buffer::signal::wakeup_moderation::Threshold;
 use filter::Counts;
 use pipeline::plan::{PlannedEdge, RingPlan};
 use runtime::ledger::{NodeName, RingEnd};
@@ -200,7 +200,7 @@ impl Builder<'_> {
             if self.is_within_replicas(index) {
                 continue;
             }
-            let wanted = to_selected_classes(&self.plan.classes_on(edge));
+            let wanted = to_selected_classes(&self.plan.classes_on_edge(edge));
             let number = self.ids.edges[index];
             let ring = rings.iter_mut().find(|ends| ends.edges.contains(&index));
             // A program has one half in this space, and the neighbor may be the other half.

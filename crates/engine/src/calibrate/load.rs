@@ -21,7 +21,7 @@ const IDLE_CPU_NS_MAX: u64 = 50_000;
 /// Interval between two checks that all threads are idle.
 const IDLE_WINDOW: Duration = Duration::from_millis(4);
 /// Maximum number of checks before the wait for idle threads ends.
-const CHECKS_MAX: u32 = 250;
+const IDLE_CHECKS_MAX: u32 = 250;
 
 /// Length of a frame in bytes.
 pub(super) const FRAME_BYTES: usize = 128;
@@ -48,7 +48,7 @@ pub(super) fn run_ip_command(words: &[&str]) -> Result<()> {
 }
 
 /// Calls `send`, which sends `count` frames, and waits until all threads are idle, for at most
-/// [`CHECKS_MAX`] checks. Returns the processor time that this process used, per frame, in ns.
+/// [`IDLE_CHECKS_MAX`] checks. Returns the processor time that this process used, per frame, in ns.
 pub(super) fn measure_processor_ns(count: u32, send: impl FnOnce()) -> f64 {
     let begin = sys::clock::process();
     send();
@@ -59,7 +59,7 @@ pub(super) fn measure_processor_ns(count: u32, send: impl FnOnce()) -> f64 {
         sys::poll::readable(&[], Some(IDLE_WINDOW));
         let before = std::mem::replace(&mut now, sys::clock::process());
         looks += 1;
-        if now - before < IDLE_CPU_NS_MAX || looks == CHECKS_MAX {
+        if now - before < IDLE_CPU_NS_MAX || looks == IDLE_CHECKS_MAX {
             return (before - begin) as f64 / f64::from(count);
         }
     }

@@ -32,7 +32,10 @@ const FRAMES_PER_CALL: usize = 32;
 /// Measures the costs of redirected and forwarded frames in a new network namespace, and records
 /// them, or the reason why they are missing.
 pub(super) fn measure(calibration: &mut Calibration) {
-    match sys::net::run_in_new(measure_costs).map_err(Into::into).and_then(|figures| figures) {
+    match sys::net::run_in_new_namespace(measure_costs)
+        .map_err(Into::into)
+        .and_then(|figures| figures)
+    {
         Ok(figures) => figures.record_in(calibration),
         Err(why) => calibration.record_missing_figures(&["take", "xsk", "led", "redirect"], &*why),
     }
@@ -75,7 +78,8 @@ fn measure_costs() -> Result<RedirectCosts> {
     ])?;
     run_ip_command(&["link", "set", SENDING_INTERFACE, "up"])?;
     run_ip_command(&["link", "set", RECEIVING_INTERFACE, "up"])?;
-    let index = RouteSocket::open().and_then(|links| links.by_name(SENDING_INTERFACE))?.index;
+    let index =
+        RouteSocket::open().and_then(|links| links.interface_by_name(SENDING_INTERFACE))?.index;
     let sender = RefCell::new(PacketSender::open(index, Qdisc::Bypass)?);
     // This address belongs to no host, so the kernel's stack drops the frame.
     let frame = datagram_frame(9);

@@ -54,7 +54,10 @@ pub(super) fn measure(calibration: &mut Calibration) {
     beyond_nothing("record", measure_record_copy);
     beyond_nothing("bell", measure_doorbell);
     calibration.record_cost("fetch", measure_record_fetch().map_err(Into::into));
-    match sys::net::run_in_new(TapCosts::measure).map_err(Into::into).and_then(|live| live) {
+    match sys::net::run_in_new_namespace(TapCosts::measure)
+        .map_err(Into::into)
+        .and_then(|live| live)
+    {
         Ok(live) => live.record_in(calibration),
         Err(why) => {
             let names = ["socket", "tap", "fetch, by a line", "twins, by a line"];
@@ -83,7 +86,7 @@ struct TapCosts {
 impl TapCosts {
     /// Measures the costs in the network namespace of the calling thread.
     fn measure() -> Result<Self> {
-        let index = RouteSocket::open().and_then(|links| links.by_name("lo"))?.index;
+        let index = RouteSocket::open().and_then(|links| links.interface_by_name("lo"))?.index;
         let (sender, _target) = open_datagram_sockets()?;
         let program = load_program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?;
         let payload = [0; RECORD_BYTES];
@@ -114,7 +117,8 @@ impl TapCosts {
             }
         }
         let [socket, exported, plain, twins] = rounds;
-        let (plain, twins) = (median_extra(&plain, &exported), median_extra(&twins, &exported));
+        let (plain, twins) =
+            (median_difference(&plain, &exported), median_difference(&twins, &exported));
         let least = |costs: Vec<f64>| costs.into_iter().fold(f64::INFINITY, f64::min);
         let [tap, socket, exported] =
             [with_tap, least(socket), least(exported)].map(|cost| (cost - alone).max(0.0));
@@ -146,7 +150,7 @@ impl TapCosts {
 }
 
 /// Returns the median, over all rounds, of the cost in `line` minus the cost in `other`.
-fn median_extra(line: &[f64], other: &[f64]) -> f64 {
+fn median_difference(line: &[f64], other: &[f64]) -> f64 {
     let mut more: Vec<f64> = line.iter().zip(other).map(|(line, other)| line - other).collect();
     more.sort_by(f64::total_cmp);
     more.get(more.len() / 2).copied().unwrap_or_default()

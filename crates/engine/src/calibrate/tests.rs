@@ -30,7 +30,7 @@ fn calibration_measures_copies_rings_and_wakeups() {
 }
 
 #[test]
-fn o3_twins_are_measured_where_the_kernel_takes_programs() {
+fn o3_twins_are_measured_if_the_kernel_loads_programs() {
     let mut calibration = Calibration { costs: Costs::default(), missing: Vec::new() };
     twins::measure(&mut calibration);
     if let Err(why) = twins::measure_empty_program_ns() {

@@ -19,9 +19,9 @@ const RUNS_PER_CALL: u32 = 50_000;
 /// Number of system calls per measurement. The result is the time of the fastest call.
 const ROUNDS: usize = 5;
 /// Number of test runs per system call, for twins that edit frames.
-const SINGLE_RUN: u32 = 1;
+const EDITING_RUNS_PER_CALL: u32 = 1;
 /// Number of system calls for twins that edit frames.
-const SINGLE_RUN_CALLS: usize = 2_000;
+const EDITING_CALLS: usize = 2_000;
 
 pub(super) fn measure(calibration: &mut Calibration) {
     let measure_empty_program_ns = match measure_empty_program_ns() {
@@ -57,7 +57,7 @@ pub(super) fn filters_with_twins() -> impl Iterator<Item = &'static Description>
 fn measure_editing_cost(description: &Description) -> Result<f64> {
     let measure_empty_program_ns = min_round_ns(
         &load_program(ProgramKind::Xdp, &[Insn::mov(R0, XDP_PASS), Insn::exit()])?,
-        (SINGLE_RUN, SINGLE_RUN_CALLS),
+        (EDITING_RUNS_PER_CALL, EDITING_CALLS),
     )?;
     measure_cost(description, &Attach { redirects: true, ..Attach::observing("") })
         .map(|ns| ns - measure_empty_program_ns)
@@ -99,14 +99,14 @@ fn measure_cost(description: &Description, at: &Attach) -> Result<f64> {
             &[(description, &parse_arguments(description, &own)?)],
             target(at, false),
         ) {
-            Ok(program) => return loaded_program_cost(&program, at.redirects),
+            Ok(program) => return measure_loaded_program(&program, at.redirects),
             Err((_, why)) => last = why,
         }
     }
     Err(last.into())
 }
 
-fn loaded_program_cost(code: &ebpf::Program, takes: bool) -> Result<f64> {
+fn measure_loaded_program(code: &ebpf::Program, takes: bool) -> Result<f64> {
     let maps = code.maps.iter();
     let maps: sys::Result<Vec<Map>> =
         maps.map(|spec| Map::array(&spec.name, spec.value_size, 1, spec.mappable)).collect();
@@ -114,7 +114,7 @@ fn loaded_program_cost(code: &ebpf::Program, takes: bool) -> Result<f64> {
     let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
     let code = code.relocate(&descriptors).ok_or("a map is missing")?;
     let (kind, how) = match takes {
-        true => (ProgramKind::Xdp, (SINGLE_RUN, SINGLE_RUN_CALLS)),
+        true => (ProgramKind::Xdp, (EDITING_RUNS_PER_CALL, EDITING_CALLS)),
         false => (ProgramKind::Tc, (RUNS_PER_CALL, ROUNDS)),
     };
     min_round_ns(&load_program(kind, &code)?, how)

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn example_of_a_filter_yields_its_predecessors() {
+    fn example_of_a_filter_splits_into_predecessors_and_filter() {
         let of = |name: &str| example_words(filter::catalog::find(name).unwrap()).unwrap();
         assert_eq!(of("bpf"), (vec![], "bpf \"tcp port 80\""));
         assert_eq!(of("http"), (vec!["tcp"], "http"));

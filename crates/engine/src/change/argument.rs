@@ -79,9 +79,9 @@ impl InPlaceChange {
         let mut lent: Vec<ExclusiveBorrow> = Vec::new();
         for queue in self.command_queues(state) {
             let now = Duration::from_nanos(sys::clock::monotonic());
-            stalls.iter().for_each(|stalls| stalls.note_command_for(&queue.status));
+            stalls.iter().for_each(|stalls| stalls.note_swap_awaits_command(&queue.status));
             let borrowed = queue.borrow(deadline.saturating_sub(now));
-            stalls.iter().for_each(|stalls| stalls.note_no_wait());
+            stalls.iter().for_each(|stalls| stalls.note_swap_resumed());
             match borrowed {
                 Ok(space) => lent.push(space),
                 Err(why) => {

@@ -9,7 +9,7 @@ use runtime::space::saved::{SavedSession, SavedState};
 
 /// The state of a filter that moves to another path.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct HandedState {
+pub struct TransferredState {
     /// Key and plain data of each session.
     pub sessions: Vec<(u64, Vec<u8>)>,
     /// Due time of the next timer, in ns, or `None` if no timer is set.
@@ -18,11 +18,11 @@ pub struct HandedState {
 
 /// A function that passes the state of each filter to the receiving path, and returns once the
 /// receiving path has changed. Fails with the reason if it does not change.
-pub(super) type SendStatesFn<'a> = &'a mut dyn FnMut(&[HandedState]) -> Result<(), String>;
+pub(super) type SendStatesFn<'a> = &'a mut dyn FnMut(&[TransferredState]) -> Result<(), String>;
 
 /// A function that obtains the state of each filter from the giving path, once the giving path is
 /// paused. Fails with the reason if it keeps its filters.
-pub(super) type ReceiveStatesFn<'a> = &'a mut dyn FnMut() -> Result<Vec<HandedState>, String>;
+pub(super) type ReceiveStatesFn<'a> = &'a mut dyn FnMut() -> Result<Vec<TransferredState>, String>;
 
 /// One path's side of a move of filters between two paths.
 pub(super) enum Handover<'a> {
@@ -46,7 +46,7 @@ impl Handover<'_> {
         match self {
             Self::Give { filters, agree } => {
                 let states = filters.iter().map(|filter| save(taken, *filter));
-                let states = states.collect::<Result<Vec<HandedState>, _>>()?;
+                let states = states.collect::<Result<Vec<TransferredState>, _>>()?;
                 agree(&states).map_err(ChangeError::Refused)
             }
             Self::Take { filters, agree } => {
@@ -77,8 +77,8 @@ impl Handover<'_> {
 fn save(
     taken: &mut StoppedSpaces,
     (number, name): (Option<usize>, &str),
-) -> Result<HandedState, ChangeError> {
-    let Some(number) = number else { return Ok(HandedState::default()) };
+) -> Result<TransferredState, ChangeError> {
+    let Some(number) = number else { return Ok(TransferredState::default()) };
     let refused =
         |why: &str| Err(ChangeError::Refused(format!("`{name}` stays in its path: {why}")));
     let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
@@ -89,10 +89,14 @@ fn save(
         return refused("it holds blocks");
     }
     let sessions = saved.sessions.into_iter().map(|one| (one.key, one.bytes)).collect();
-    Ok(HandedState { sessions, wake: saved.wake })
+    Ok(TransferredState { sessions, wake: saved.wake })
 }
 
-fn load(taken: &mut StoppedSpaces, number: usize, state: &HandedState) -> Result<(), ChangeError> {
+fn load(
+    taken: &mut StoppedSpaces,
+    number: usize,
+    state: &TransferredState,
+) -> Result<(), ChangeError> {
     if state.sessions.is_empty() {
         return Ok(());
     }

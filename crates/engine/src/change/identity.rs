@@ -21,7 +21,7 @@ use pipeline::plan::{
 use std::collections::{HashMap, HashSet};
 
 /// The reason, in explanations, why a change leaves a filter in its space.
-const STAYS_REASON: &str = "a change of the path leaves it where it runs";
+const KEPT_IN_SPACE_REASON: &str = "a change of the path leaves it where it runs";
 
 /// A new plan whose nodes and edges are matched with the nodes and edges of the running path.
 pub(super) struct MatchedPlan {
@@ -506,7 +506,7 @@ fn pin_surviving_nodes(
             && used.pin.is_none()
         {
             used.pin = Some(space.name.clone());
-            used.pin_reason = Some(STAYS_REASON);
+            used.pin_reason = Some(KEPT_IN_SPACE_REASON);
         }
     }
     pinned

@@ -63,9 +63,10 @@ impl FilterMigration {
         }
         let number = self.number;
         let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
-        let entrance = spaces.position(|space| space.program_half(number, as_entrance).is_some());
+        let entrance =
+            spaces.position(|space| space.program_endpoint(number, as_entrance).is_some());
         let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
-        let exit = spaces.position(|space| space.program_half(number, as_exit).is_some());
+        let exit = spaces.position(|space| space.program_endpoint(number, as_exit).is_some());
         let (Some(entrance), Some(exit)) = (entrance, exit) else { return Ok(()) };
         self.at = FilterOrigin::Process(entrance, exit);
         let (saved, account, given) =
@@ -85,17 +86,17 @@ impl FilterMigration {
     ) -> Result<(SavedState, Account, u64), String> {
         let number = self.number;
         let gone = || "has ended".to_owned();
-        taken[exit].1.space().program_half(number, as_exit).ok_or_else(gone)?.expect_state();
+        taken[exit].1.space().program_endpoint(number, as_exit).ok_or_else(gone)?.expect_state();
         let mut asked = false;
         loop {
             let to =
-                taken[entrance].1.space().program_half(number, as_entrance).ok_or_else(gone)?;
+                taken[entrance].1.space().program_endpoint(number, as_entrance).ok_or_else(gone)?;
             if !asked {
                 asked = to.request_state()?;
             }
             let space = taken[exit].1.space();
             let open = space.walk_program_output(number);
-            let from = space.program_half(number, as_exit).ok_or_else(gone)?;
+            let from = space.program_endpoint(number, as_exit).ok_or_else(gone)?;
             if let Some(known) = from.take_state()? {
                 return Ok(known);
             }
@@ -140,10 +141,10 @@ impl FilterMigration {
             }
         }
         let FilterOrigin::Process(entrance, exit) = self.at else { return };
-        if let Some(from) = taken[exit].1.space().program_half(self.number, as_exit) {
+        if let Some(from) = taken[exit].1.space().program_endpoint(self.number, as_exit) {
             from.cancel_state();
         }
-        if let Some(to) = taken[entrance].1.space().program_half(self.number, as_entrance) {
+        if let Some(to) = taken[entrance].1.space().program_endpoint(self.number, as_entrance) {
             to.resume();
         }
     }
@@ -157,11 +158,11 @@ impl FilterMigration {
             FilterOrigin::Thread(at) => return taken[at].1.space().forget_state(number),
             FilterOrigin::Process(entrance, exit) => (entrance, exit),
         };
-        if let Some(from) = taken[exit].1.space().program_half(number, as_exit) {
+        if let Some(from) = taken[exit].1.space().program_endpoint(number, as_exit) {
             from.end_stream();
         }
         let handed_over =
-            taken[entrance].1.space().program_half(number, as_entrance).map_or(0, |to| {
+            taken[entrance].1.space().program_endpoint(number, as_entrance).map_or(0, |to| {
                 to.end_stream();
                 to.blocks_sent()
             });

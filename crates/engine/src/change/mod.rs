@@ -30,7 +30,7 @@ mod sessions;
 mod subtree_move;
 mod switch;
 
-pub use handover::HandedState;
+pub use handover::TransferredState;
 pub use outcome::{ChangeError, SwitchReport};
 pub(crate) use repeat::ChangeRepeater;
 pub use reshape::{NodePlacement, reshape};
@@ -92,7 +92,7 @@ pub fn change_planned_for(
 }
 
 /// Changes the path like [`change`], and logs its steps to `steps`, which no other change may use.
-pub fn change_logged(
+pub fn change_with_steps(
     live: &Live,
     edit: &Edit,
     machine: &Machine,
@@ -117,7 +117,7 @@ fn change_with_log(
             steps.roll_back();
         }
         // A path that has been built but does not run yet has no thread starter, so wait for one.
-        if let Err(ChangeError::NotTaken(CommandError::NotBegun)) = changed {
+        if let Err(ChangeError::SpaceUnavailable(CommandError::NotBegun)) = changed {
             let since = Duration::from_nanos(sys::clock::monotonic().saturating_sub(begin));
             if running_path(live)?.wait_for_starters(limit.saturating_sub(since)) {
                 continue;
@@ -224,7 +224,7 @@ fn apply_edit(
     let edit = &edit.resolve_unset(registry);
     let known = state.read.as_ref().filter(|known| *known.text == *text);
     let (edited, read) =
-        edit.apply_and_read((&text, known), registry).map_err(ChangeError::Misfit)?;
+        edit.apply_and_read((&text, known), registry).map_err(ChangeError::InapplicableEdit)?;
     let read = read.unwrap_or_else(|| pipeline::read_request(&edited.text, registry));
     let (graph, mistakes) = read;
     if mistakes.iter().any(|mistake| mistake.severity == pipeline::language::Severity::Error) {

@@ -59,7 +59,7 @@ impl fmt::Display for SwitchReport {
 pub enum ChangeError {
     /// The edit does not fit the request.
     #[error("{0}")]
-    Misfit(InvalidEdit),
+    InapplicableEdit(InvalidEdit),
     /// The new request has mistakes.
     #[error("{}", pipeline::render(.text, .mistakes, false))]
     Mistakes {
@@ -76,7 +76,7 @@ pub enum ChangeError {
     Build(#[from] BuildError),
     /// A space did not start or stop in time, or has ended.
     #[error("{0}")]
-    NotTaken(#[from] CommandError),
+    SpaceUnavailable(#[from] CommandError),
     /// The change is impossible while the path runs. The text is the reason.
     #[error("{0}")]
     Refused(String),

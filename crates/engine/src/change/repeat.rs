@@ -53,7 +53,7 @@ fn repeat_changes(live: &Live, replay: &Replay) {
         match repeat_change(live, change) {
             Ok(()) => {}
             // The recording ends here, the run was stopped, or a failure has already been reported.
-            Err(ChangeError::NotTaken(CommandError::Ended)) => return,
+            Err(ChangeError::SpaceUnavailable(CommandError::Ended)) => return,
             Err(why) => {
                 replay.end_changes(Some(format!("{}: {why}", change.edit)));
                 return;

@@ -7,7 +7,7 @@
 //! of filters that stay, with the blocks that they hold, end in the old graph.
 
 use super::built::BuiltChange;
-use super::handover::{HandedState, Handover, ReceiveStatesFn, SendStatesFn};
+use super::handover::{Handover, ReceiveStatesFn, SendStatesFn, TransferredState};
 use super::outcome::{ChangeError, SwitchReport};
 use super::{TextChange, apply_edit, running_path};
 use crate::live::Live;
@@ -34,7 +34,7 @@ pub(super) enum SubtreeMove<'a> {
 pub fn check_leaving(live: &Live, subtree: &Subtree) -> Result<(), ChangeError> {
     let state = running_path(live)?.state();
     let mut given = subtree.filters.iter().flatten();
-    given.try_for_each(|span| leaving_filter(&state, *span).map(drop))
+    given.try_for_each(|span| find_leaving_filter(&state, *span).map(drop))
 }
 
 /// Removes a subtree from a path. While the spaces of the path are paused, calls `agree` with the
@@ -50,7 +50,7 @@ pub fn give_subtree(
     (node, subtree): (&str, &Subtree),
     machine: &Machine,
     limit: Duration,
-    agree: &mut dyn FnMut(&[HandedState]) -> Result<(), String>,
+    agree: &mut dyn FnMut(&[TransferredState]) -> Result<(), String>,
 ) -> Result<SwitchReport, ChangeError> {
     let edit = Edit::RemoveBelow { node: node.to_owned(), all: true };
     let change = SubtreeMove::Give { filters: &subtree.filters, agree };
@@ -69,7 +69,7 @@ pub fn take_subtree(
     (filter, below): (&str, &NodeOutput),
     machine: &Machine,
     limit: Duration,
-    agree: &mut dyn FnMut() -> Result<Vec<HandedState>, String>,
+    agree: &mut dyn FnMut() -> Result<Vec<TransferredState>, String>,
 ) -> Result<SwitchReport, ChangeError> {
     let edit = Edit::Add { filter: filter.to_owned(), below: Some(below.clone()) };
     move_subtree(live, &edit, SubtreeMove::Take { agree }, machine, limit)
@@ -113,7 +113,7 @@ impl<'a> SubtreeMove<'a> {
                     return Err(ChangeError::Refused(why.to_owned()));
                 }
                 let given = |span: &Option<Span>| match span {
-                    Some(span) => leaving_filter(state, *span),
+                    Some(span) => find_leaving_filter(state, *span),
                     None => Ok((None, "")),
                 };
                 let filters = filters.iter().map(given);
@@ -139,7 +139,7 @@ impl<'a> SubtreeMove<'a> {
 
 /// Returns the number and the name of a filter that leaves the path. The number is `None` if the
 /// filter has no private state. Fails if the filter cannot leave.
-fn leaving_filter(
+fn find_leaving_filter(
     state: &PathState,
     span: Span,
 ) -> Result<(Option<usize>, &'static str), ChangeError> {
@@ -160,7 +160,7 @@ fn leaving_filter(
     if state.plan.space_of(id).kind == SpaceKind::Kernel {
         return refused("it must leave the kernel first (`move NODE process`)");
     }
-    if used.published_as().is_some() {
+    if used.published_state_name().is_some() {
         return refused("others read its state by name");
     }
     match state_scope(used) {

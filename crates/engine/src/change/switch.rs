@@ -92,14 +92,14 @@ impl EmptiedSpace {
 /// A stopped space: a running space that the switch has borrowed, or a new space.
 pub(super) enum StoppedSpace {
     Lent(ExclusiveBorrow),
-    Fresh(Box<Space>),
+    Unstarted(Box<Space>),
 }
 
 impl StoppedSpace {
     pub(super) fn space(&mut self) -> &mut Space {
         match self {
             Self::Lent(lent) => &mut lent.space,
-            Self::Fresh(space) => space,
+            Self::Unstarted(space) => space,
         }
     }
 }
@@ -161,13 +161,15 @@ pub(super) fn switch(
             if drains_first {
                 target.drain_removed_rings(&left)?;
             }
-            stalls.iter().for_each(|stalls| stalls.note_command_for(&target.commands.status));
+            stalls
+                .iter()
+                .for_each(|stalls| stalls.note_swap_awaits_command(&target.commands.status));
             let lent = target.commands.borrow(left());
-            stalls.iter().for_each(|stalls| stalls.note_no_wait());
+            stalls.iter().for_each(|stalls| stalls.note_swap_resumed());
             lent
         };
         let stopped = match target.fresh.take() {
-            Some(space) => StoppedSpace::Fresh(space),
+            Some(space) => StoppedSpace::Unstarted(space),
             None => match lent(&target) {
                 Ok(lent) => StoppedSpace::Lent(lent),
                 Err(why) => return undone(taken, &crossings, why.into()),
@@ -209,7 +211,7 @@ pub(super) fn switch(
     let firsts: Vec<usize> = kernels.iter().map(|(_, one)| one.first).collect();
     for (_, stopped) in &mut taken {
         if let StoppedSpace::Lent(lent) = stopped {
-            lent.space.note_change(number);
+            lent.space.record_stop_for_swap(number);
         }
     }
     drain_old_graph(&mut taken, &firsts, stalls);
@@ -232,17 +234,17 @@ pub(super) fn switch(
     for ((_, stopped), thread) in taken.into_iter().zip(threads).rev() {
         match (stopped, thread) {
             (StoppedSpace::Lent(lent), _) => lent.give_back(),
-            (StoppedSpace::Fresh(space), Some(thread)) => thread.run_space(*space),
-            (StoppedSpace::Fresh(_), None) => {}
+            (StoppedSpace::Unstarted(space), Some(thread)) => thread.run_space(*space),
+            (StoppedSpace::Unstarted(_), None) => {}
         }
     }
     switched.paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
     let last = |one: &EmptiedSpace| {
-        stalls.iter().for_each(|stalls| stalls.note_end_of(&one.commands.status));
+        stalls.iter().for_each(|stalls| stalls.note_swap_awaits_end(&one.commands.status));
         one.commands.wait_for_end(left())
     };
     let last: Vec<SpaceCounters> = leaving.iter().filter_map(last).collect();
-    stalls.iter().for_each(|stalls| stalls.note_no_wait());
+    stalls.iter().for_each(|stalls| stalls.note_swap_resumed());
     let drains = last.len() < leaving.len();
     compute_losses(
         &mut switched,
@@ -357,7 +359,7 @@ fn drain_old_graph(
             space.walk_ring_entries();
             wait();
         }
-        space.take_as_recorded();
+        space.drain_rings_as_recorded();
         space.drain_all_rings(&|key| goes(target, key), &wait);
         space.retire(&|key| !goes(target, key));
         space.note_drained();
@@ -366,7 +368,7 @@ fn drain_old_graph(
         stopped.space().note_progress();
     }
     let many = taken.iter().filter(|(_, stopped)| old(stopped)).count();
-    stalls.iter().for_each(|stalls| stalls.note_draining(many));
+    stalls.iter().for_each(|stalls| stalls.note_swap_awaits_draining(many));
     let stopped = taken.iter_mut().filter(|(_, stopped)| old(stopped));
     if many < 2 {
         stopped.for_each(|(target, stopped)| one(target, stopped.space()));
@@ -422,7 +424,7 @@ fn counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
 /// Returns the number of blocks that sources have lost so far, by source and location of the loss.
 fn source_losses(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> HashMap<(String, DropReason), u64> {
     let mut all = HashMap::new();
-    let lost = taken.iter_mut().flat_map(|(_, stopped)| stopped.space().lost_by_sources());
+    let lost = taken.iter_mut().flat_map(|(_, stopped)| stopped.space().source_loss_counts());
     for (name, place, blocks) in lost.filter(|(_, place, _)| place.is_lost()) {
         *all.entry((name, place)).or_default() += blocks;
     }

@@ -10,7 +10,7 @@
 
 mod forks;
 
-use super::fused::{CounterId, FusedTree, LeaveReason, Member};
+use super::fused::{CounterId, FusedMember, FusedTree, LeaveReason};
 use super::taps::TapEmission;
 use super::tree::RequestTree;
 use ebpf::FilterSpan;
@@ -54,7 +54,7 @@ pub(super) struct AssemblyError {
 /// Emits the program. Fails if a request has too many exits, or if a filter cannot be emitted.
 pub(super) fn assemble(
     fused: &FusedTree,
-    members: &[Member<'_>],
+    members: &[FusedMember<'_>],
     (target, layout): (Target, FrameAction<'_>),
 ) -> Result<AssembledProgram, AssemblyError> {
     if members.iter().any(|member| !is_within_limits(member.tree)) {
@@ -94,7 +94,7 @@ struct Emitter<'t> {
     /// For an XDP redirect, the egress interface of each step that sends frames; `None` for a tap.
     redirect_egress: Option<&'t [(usize, u32)]>,
     fused: &'t FusedTree,
-    members: &'t [Member<'t>],
+    members: &'t [FusedMember<'t>],
     /// The request and node emitted last. If emission fails, this node is at fault.
     at: Cell<Option<(usize, NodeId)>>,
     /// A node whose frames leave through one exit but begin with different headers. The program is

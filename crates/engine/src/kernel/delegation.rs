@@ -16,7 +16,7 @@ use super::host::{
     AttachmentHandle, InjectedRefusal, KernelAttachment, KernelRefusal, KernelRequest,
     PreparedSuccessor, ProgramSwitch, SwitchError,
 };
-use super::point::{NewRequest, Points};
+use super::point::{AttachPoints, NewRequest};
 use crate::error::BuildError;
 use ebpf::emit::tap::EXITS_MAX;
 use pipeline::Share;
@@ -40,7 +40,7 @@ pub use filter::{Amount, Attach, Side};
 pub struct Owner<'o> {
     /// User id of the owner.
     pub uid: u32,
-    /// The note, which [`Points::adopt`] later returns.
+    /// The note, which [`AttachPoints::adopt`] later returns.
     pub about: &'o str,
 }
 
@@ -145,7 +145,7 @@ impl KernelPart {
     }
 }
 
-impl Points {
+impl AttachPoints {
     /// Runs the kernel part of another process's request in a program that loads without
     /// CAP_PERFMON (CONTRACT 25). The kernel of `machine` must be [`Kernel::Open`], and is treated
     /// as hardened. The graph is the request as this process parsed it, with default sources and
@@ -162,7 +162,7 @@ impl Points {
         allows: AdmissionPolicy<'_>,
     ) -> Result<(DelegatedProgram, DelegatedRequest), BuildError> {
         let taps = OpenTaps::default();
-        self.delegate((request, taps), machine, (owner, allows), |asked, new| {
+        self.attach_delegated_part((request, taps), machine, (owner, allows), |asked, new| {
             self.attach((&asked.planned.attach, asked.hardened), &new)
         })
     }
@@ -181,7 +181,7 @@ impl Points {
     ) -> Result<(DelegatedProgram, DelegatedSuccessor), BuildError> {
         let mut switch = None;
         let (delegated, running) =
-            self.delegate((request, taps), machine, (owner, allows), |asked, new| {
+            self.attach_delegated_part((request, taps), machine, (owner, allows), |asked, new| {
                 if asked.planned.attach != running.attach {
                     let why =
                         "its attachment point differs from that of the request that it replaces";
@@ -199,7 +199,7 @@ impl Points {
 
     /// Checks the kernel part of a request, attaches the request by calling `make`, and wraps the
     /// descriptors.
-    fn delegate(
+    fn attach_delegated_part(
         &self,
         ((graph, part), taps): ((&Graph, &KernelPart), OpenTaps),
         machine: &Machine,
@@ -306,7 +306,7 @@ impl DelegatedProgram {
 }
 
 impl DelegatedRequest {
-    /// Returns the number of the request at its attach point, as in [`Points::status`], or `None`
+    /// Returns the number of the request at its attach point, as in [`AttachPoints::status`], or `None`
     /// if another process owns the point.
     #[must_use]
     pub fn number(&self) -> Option<u32> {

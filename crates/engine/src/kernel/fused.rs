@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 /// A request to be fused, with its tree and its graph.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Member<'m> {
+pub(super) struct FusedMember<'m> {
     pub(super) tree: &'m RequestTree,
     pub(super) graph: &'m Graph,
     /// Number of the request among all requests ever attached; part of the labels of its filters.
@@ -161,7 +161,7 @@ pub(crate) struct KernelCounters {
 
 impl FusedTree {
     /// Fuses the trees of these requests.
-    pub(super) fn fuse(members: &[Member<'_>]) -> Self {
+    pub(super) fn fuse(members: &[FusedMember<'_>]) -> Self {
         let mut fused = Self::default();
         for (line, member) in members.iter().enumerate() {
             let root = member.tree.gate.map(|_| fused.add_gate(line));
@@ -208,7 +208,7 @@ impl FusedTree {
     /// step; returns its number.
     fn find_or_add_step(
         &mut self,
-        members: &[Member<'_>],
+        members: &[FusedMember<'_>],
         line: usize,
         own: usize,
         before: &RequestPositions,
@@ -364,7 +364,7 @@ impl FusedTree {
     }
 
     /// Returns the index of the request and the node that represent a step.
-    pub(super) fn node(&self, members: &[Member<'_>], step: usize) -> (usize, NodeId) {
+    pub(super) fn node(&self, members: &[FusedMember<'_>], step: usize) -> (usize, NodeId) {
         let shared = &self.steps[step];
         let line = shared.lines[0];
         let tree = members[line].tree;
@@ -374,7 +374,7 @@ impl FusedTree {
 
     /// Returns the label of a step: the text position of its filter, and the number of the first
     /// request that uses it.
-    pub(super) fn label(&self, members: &[Member<'_>], step: usize) -> ebpf::FilterSpan {
+    pub(super) fn label(&self, members: &[FusedMember<'_>], step: usize) -> ebpf::FilterSpan {
         let (line, node) = self.node(members, step);
         filter_span(members[line].graph, node).in_request(members[line].request)
     }
@@ -426,7 +426,7 @@ impl FusedTree {
         for (number, step) in self.leads.iter().enumerate() {
             let blocks = read(CounterId::Refused(number)).blocks;
             if let Some(own) = self.request_step_number(line, *step).filter(|_| blocks > 0) {
-                counted.add_reason(own, REFUSED_COUNTER, blocks);
+                counted.add_unanswered_count(own, REFUSED_COUNTER, blocks);
             }
         }
         counted
@@ -473,11 +473,11 @@ impl KernelCounters {
         }
         self.left.iter_mut().zip(more.left).for_each(|(to, from)| *to += from);
         for (step, reasons) in &more.reasons {
-            reasons.iter().for_each(|(name, count)| self.add_reason(*step, name, *count));
+            reasons.iter().for_each(|(name, count)| self.add_unanswered_count(*step, name, *count));
         }
     }
 
-    fn add_reason(&mut self, step: usize, name: &str, count: u64) {
+    fn add_unanswered_count(&mut self, step: usize, name: &str, count: u64) {
         *self.reasons.entry(step).or_default().entry(name.to_owned()).or_default() += count;
     }
 
@@ -499,7 +499,7 @@ impl KernelCounters {
         for (counter, value) in code.counters.iter().zip(values) {
             let word = counter.filter.and_then(|word| code.filters.get(word));
             if let Some(own) = word.and_then(&own) {
-                self.add_reason(own, &counter.name, u64::from_ne_bytes(*value));
+                self.add_unanswered_count(own, &counter.name, u64::from_ne_bytes(*value));
             }
         }
     }
@@ -517,14 +517,17 @@ impl KernelCounters {
     }
 }
 
-fn step_use<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
+fn step_use<'m>(member: &FusedMember<'m>, step: &Step) -> Option<&'m Use> {
     step.nodes.first().and_then(|id| member.graph.node(*id).filter())
 }
 
 /// Returns true if these steps of two requests are the same filter with the same arguments, as
 /// defined by [`Use::is_same`]. If so, the state of one filter can be loaded into the other.
-pub(super) fn is_same_filter(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> bool {
-    fn filter<'m>((member, step): (&Member<'m>, usize)) -> Option<&'m Use> {
+pub(super) fn is_same_filter(
+    one: (&FusedMember<'_>, usize),
+    other: (&FusedMember<'_>, usize),
+) -> bool {
+    fn filter<'m>((member, step): (&FusedMember<'m>, usize)) -> Option<&'m Use> {
         step_use(member, member.tree.steps.get(step)?)
     }
     filter(one).zip(filter(other)).is_some_and(|(one, other)| one.is_same(other))

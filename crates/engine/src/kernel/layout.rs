@@ -31,7 +31,7 @@ pub(super) fn rings_layout(
     asked: Option<u64>,
 ) -> Result<RingsLayout, BuildError> {
     let ring = &planned.ring;
-    let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;
+    let processors = sys::machine::count_possible_processors().map_err(BuildError::Machine)?;
     let (regions_per_cpu, part) =
         if planned.attach.own_sockets { (user_sockets::REGIONS_PER_CPU, 2) } else { (1, 1) };
     let cpus = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(regions_per_cpu);

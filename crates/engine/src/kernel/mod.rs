@@ -54,7 +54,7 @@ use layout::rings_layout;
 use pipeline::Share;
 use pipeline::graph::{Graph, NodeId, Use};
 use pipeline::plan::{KernelRing, Program as Planned};
-use point::{NewRequest, Points};
+use point::{AttachPoints, NewRequest};
 use runtime::ledger::loses_kernel_exit;
 use std::sync::Arc;
 use sys::bpf::RingsLayout;
@@ -336,7 +336,7 @@ impl KernelRequest<'_> {
                 ),
             };
             // The filters before this node stay in the kernel.
-            let node = tree.first_filter_beyond(assemble::is_within_limits).unwrap_or(source);
+            let node = tree.first_filter_to_remove(assemble::is_within_limits).unwrap_or(source);
             return Err(BuildError::Refused(KernelRefusal { node, why }));
         }
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
@@ -369,13 +369,13 @@ impl KernelRequest<'_> {
     }
 }
 
-impl Host for Points {
+impl Host for AttachPoints {
     fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
         self.attach_for_user(asked, sys::process::identity().0)
     }
 }
 
-impl Points {
+impl AttachPoints {
     /// Attaches a request for a user.
     fn attach_for_user(
         &self,
@@ -466,7 +466,7 @@ const _: () = {
     );
     assert!(
         offset::DOORBELL_TIME as u32 == region_offset::NOTIFY_TIME
-            && offset::DOORBELLS as u32 == region_offset::NOTIFIED
+            && offset::DOORBELLS_SENT as u32 == region_offset::NOTIFIED
     );
     assert!(
         offset::COUNTS as u32 == region_offset::COUNTS
@@ -477,7 +477,7 @@ const _: () = {
             && offset::END as u32 == region_offset::POINTERS
     );
     assert!(
-        offset::DELIVERED as u32 == region_offset::SCRATCH
+        offset::DELIVERY_BITS as u32 == region_offset::SCRATCH
             && READERS_MAX == sys::bpf::ring::SINKS_MAX
     );
     assert!(

@@ -39,7 +39,7 @@ pub use self::status::{FrameRingStatus, PointStatus, RequestStatus};
 
 use self::keeper::StoredNames;
 use self::request::AttachedRequest;
-use self::site::Site;
+use self::site::AttachSite;
 use self::sockets::Sockets;
 use self::version::{NextProgram, Version};
 use super::final_counters::FinalCounters;
@@ -57,7 +57,7 @@ use sys::steps::{Resource, Steps, UNLOGGED};
 
 /// A set of attach points, which all clones share.
 #[derive(Clone, Debug, Default)]
-pub struct Points {
+pub struct AttachPoints {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
     /// The number of the next request at any of these points. Numbers of requests that could not be
     /// attached are not reused.
@@ -72,8 +72,8 @@ pub struct Points {
 /// An attach point, with the requests that its program runs.
 #[derive(Debug)]
 pub(crate) struct Point {
-    site: Site,
-    /// The counter of [`Points::numbers`], which all points share.
+    site: AttachSite,
+    /// The counter of [`AttachPoints::numbers`], which all points share.
     numbers: Arc<AtomicU32>,
     keeper: Option<Arc<dyn Keeper>>,
     state: Mutex<PointState>,
@@ -81,7 +81,7 @@ pub(crate) struct Point {
 
 /// A failure to attach a request.
 #[derive(Debug)]
-pub(crate) enum AddError {
+pub(crate) enum AttachFailure {
     /// The request does not fit into one program with the existing requests.
     Full,
     /// The request cannot run at this point.
@@ -120,7 +120,7 @@ struct RunningProgram {
     version: Version,
 }
 
-impl Points {
+impl AttachPoints {
     /// Creates a set of attach points. Steps of requests from other processes are logged to
     /// `steps`.
     #[must_use]
@@ -147,8 +147,8 @@ impl Points {
             let point = point.map_err(|why| attach_build_error(why, new.source))?;
             match point.add_request(new.clone()) {
                 Ok(lent) => return Ok(lent),
-                Err(AddError::Full) => {}
-                Err(AddError::Refused(refusal)) => return Err(BuildError::Refused(refusal)),
+                Err(AttachFailure::Full) => {}
+                Err(AttachFailure::Refused(refusal)) => return Err(BuildError::Refused(refusal)),
             }
         }
         Err(BuildError::Unexpected("there is no end of points".to_owned()))
@@ -190,7 +190,7 @@ impl Points {
         sockets: Option<Sockets>,
     ) -> Arc<Point> {
         let state = PointState { may_linger: sockets.is_some(), ..PointState::default() };
-        let site = Site { attach: attach.clone(), place, hardened, sockets };
+        let site = AttachSite { attach: attach.clone(), place, hardened, sockets };
         let (numbers, keeper) = (Arc::clone(&self.numbers), self.keeper.clone());
         let point = Arc::new(Point { site, numbers, keeper, state: Mutex::new(state) });
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -201,17 +201,17 @@ impl Points {
 
 impl Point {
     /// Attaches a request. If this fails, the existing requests continue unchanged. Fails with
-    /// [`AddError::Full`] if the request does not fit into one program with them; the point then
+    /// [`AttachFailure::Full`] if the request does not fit into one program with them; the point then
     /// accepts no further request until one is removed.
-    fn add_request(self: &Arc<Self>, new: NewRequest) -> Result<KernelAttachment, AddError> {
+    fn add_request(self: &Arc<Self>, new: NewRequest) -> Result<KernelAttachment, AttachFailure> {
         let source = new.source;
-        let refused = |why: String| AddError::Refused(KernelRefusal { node: source, why });
+        let refused = |why: String| AttachFailure::Refused(KernelRefusal { node: source, why });
         let steps = new.steps.clone();
         let step =
             |makes, what| steps.announce(makes, what).map_err(|error| refused(error.to_string()));
         let mut state = self.state();
         if state.full {
-            return Err(AddError::Full);
+            return Err(AttachFailure::Full);
         }
         let waits = !state.lines.is_empty() || self.site.sockets.is_some();
         if waits && state.grace.is_none() {
@@ -232,11 +232,11 @@ impl Point {
             Ok(made) => made,
             Err(failure) if failure.full && among => {
                 state.full = true;
-                return Err(AddError::Full);
+                return Err(AttachFailure::Full);
             }
             Err(failure) => {
                 let node = failure.node_at_fault(number).unwrap_or(source);
-                return Err(AddError::Refused(KernelRefusal { node, why: failure.why }));
+                return Err(AttachFailure::Refused(KernelRefusal { node, why: failure.why }));
             }
         };
         step(Resource::Program, "a place at an interface")?;

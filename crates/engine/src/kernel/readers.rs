@@ -7,7 +7,7 @@ use super::{Generation, Kernel};
 use crate::error::BuildError;
 use crate::numbering::Ids;
 use pipeline::graph::NodeId;
-use runtime::space::tap::TapEnder;
+use runtime::space::tap::TapEndHandle;
 use std::time::Duration;
 
 impl Kernel {
@@ -29,7 +29,7 @@ impl Kernel {
     pub(crate) fn open_tap(
         &mut self,
         node: usize,
-        reader: &TapEnder,
+        reader: &TapEndHandle,
         limit: Duration,
     ) -> Result<(), String> {
         let Generation { tree, ids, .. } = &self.generation;
@@ -50,7 +50,7 @@ impl Kernel {
 
     /// Removes `reader` from the readers of the output of the node with the number `node`, if it is
     /// registered there. Does not block.
-    pub(crate) fn close_tap(&mut self, node: usize, reader: &TapEnder) {
+    pub(crate) fn close_tap(&mut self, node: usize, reader: &TapEndHandle) {
         let before = self.taps.clone();
         self.taps.remove_reader(node, reader);
         // A program that no longer runs exports nothing.
@@ -75,7 +75,7 @@ impl Kernel {
         (tree, ids): (&RequestTree, &Ids),
         open: &OpenTaps,
     ) -> Result<(), BuildError> {
-        let Some(node) = self.taps.unexported(tree, ids, open).next() else { return Ok(()) };
+        let Some(node) = self.taps.unexported_nodes(tree, ids, open).next() else { return Ok(()) };
         let why = format!(
             "its output is being read, and at most {OPEN_MAX} filters of a request can run there \
              while they are read"
@@ -85,17 +85,17 @@ impl Kernel {
 
     /// Opens the taps that the readers need in a new generation, whose program started with the
     /// taps in `opened`. Ends the taps of readers whose node the program does not export. Blocks
-    /// for at most [`RENEWAL_LIMIT`] if another process runs the program.
+    /// for at most [`TAP_RENEWAL_TIMEOUT`] if another process runs the program.
     pub(super) fn renew_taps(&mut self, opened: &OpenTaps) {
         let Generation { tree, ids, handle, .. } = &self.generation;
         let mut open = self.taps.open_taps_in_tree(tree, ids);
         let changed = open != *opened;
-        if changed && handle.set_taps(&open, RENEWAL_LIMIT).is_err() {
+        if changed && handle.set_taps(&open, TAP_RENEWAL_TIMEOUT).is_err() {
             // A refusal changes nothing.
             open = opened.clone();
         }
         let silent: Vec<usize> =
-            self.taps.unexported(tree, ids, &open).map(|id| ids.nodes[id.0]).collect();
+            self.taps.unexported_nodes(tree, ids, &open).map(|id| ids.nodes[id.0]).collect();
         if silent.is_empty() {
             return;
         }
@@ -107,4 +107,4 @@ impl Kernel {
 
 /// Maximum time to wait for the reply of another process that opens taps of a new generation. The
 /// path is paused during this time.
-const RENEWAL_LIMIT: Duration = Duration::from_millis(200);
+const TAP_RENEWAL_TIMEOUT: Duration = Duration::from_millis(200);

@@ -10,7 +10,7 @@
 
 use super::assemble::{AssembledProgram, AssemblyError, FrameAction, assemble};
 use super::final_counters::FinalCounters;
-use super::fused::{FusedTree, Member};
+use super::fused::{FusedMember, FusedTree};
 use super::host::{AttachmentHandle, KernelRefusal};
 use super::load::{LoadFailure, LoadOptions, Loaded, load};
 use super::tree::RequestTree;
@@ -81,10 +81,10 @@ pub(super) fn build(
         return Err(BuildError::Refused(refusal));
     }
     let step = |what| opening.steps.announce(Resource::Memory, what);
-    let fused = FusedTree::fuse(&[Member { tree, graph, request: 0 }]);
-    let word = |step| fused.label(&[Member { tree, graph, request: 0 }], step);
+    let fused = FusedTree::fuse(&[FusedMember { tree, graph, request: 0 }]);
+    let word = |step| fused.label(&[FusedMember { tree, graph, request: 0 }], step);
     let words: Vec<ebpf::FilterSpan> = (0..fused.steps.len()).map(word).collect();
-    let cpus = sys::machine::possible_processors().map_err(BuildError::Machine)?;
+    let cpus = sys::machine::count_possible_processors().map_err(BuildError::Machine)?;
     let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
     let stride = u32::from(offset::TALLIES.cast_unsigned())
         + 16 * u32::try_from(fused.counter_count()).unwrap_or(u32::MAX >> 8);
@@ -154,7 +154,7 @@ pub(super) fn build(
 
 impl ProgramInputs<'_> {
     fn assemble(&self, tags: Option<i32>) -> Result<AssembledProgram, KernelRefusal> {
-        let member = Member { tree: self.tree, graph: self.graph, request: 0 };
+        let member = FusedMember { tree: self.tree, graph: self.graph, request: 0 };
         let take = Redirect { tag_kfunc: tags, ..self.take };
         let made = assemble(
             self.fused,
@@ -231,10 +231,13 @@ impl RedirectProgram {
     /// Returns a counter, summed over all processors.
     fn read_counter(&self, number: u16) -> Amount {
         let at = self.take.scratch().tally_offset(number);
-        Amount { blocks: self.summed_word(at), bytes: self.summed_word(at + 8) }
+        Amount {
+            blocks: self.sum_word_over_processors(at),
+            bytes: self.sum_word_over_processors(at + 8),
+        }
     }
 
-    fn summed_word(&self, at: u32) -> u64 {
+    fn sum_word_over_processors(&self, at: u32) -> u64 {
         let word =
             |cpu: u32| self.counters.word((cpu * self.take.stride + at) as usize).unwrap_or(0);
         (0..self.take.cpus).map(word).sum()

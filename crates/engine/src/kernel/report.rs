@@ -11,7 +11,7 @@ use super::fused::{LeaveReason, REFUSED_COUNTER};
 use super::tree::{ExitBlocks, Step, TreeExit};
 use super::{Generation, Kernel};
 use crate::described::zero_counts;
-use endpoint::sink::offloaded::offloaded_sink;
+use endpoint::sink::offloaded::new_offloaded_sink;
 use endpoint::source::kernel::ArcCounts;
 use endpoint::{DropReason, SourceCounters};
 use filter::{Amount, Counts, Filter, FilterKind, Holds, MovedSession, PRIVATE_KEY};
@@ -210,7 +210,8 @@ impl Generation {
         let part = match (is_sink, description.user) {
             (true, _) => {
                 let refused = ended.counted.unanswered_count(step, REFUSED_COUNTER);
-                let (sink, report) = offloaded_sink(description, &used.arguments, taken, refused);
+                let (sink, report) =
+                    new_offloaded_sink(description, &used.arguments, taken, refused);
                 written = sink.amount_written().unwrap_or_default();
                 Operator::Sink(SinkOperator { report: Some(report), ..SinkOperator::new(sink) })
             }

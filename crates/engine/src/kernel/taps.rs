@@ -11,7 +11,7 @@ use crate::numbering::Ids;
 use ebpf::emit::tap::{EXITS_MAX, SWITCHED_EXITS};
 use ebpf::emit::{Layers, Scope};
 use pipeline::graph::NodeId;
-use runtime::space::tap::{TapEnd, TapEnder};
+use runtime::space::tap::{TapEnd, TapEndHandle};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,17 +67,17 @@ impl OpenTaps {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeTaps {
     /// The readers of each node.
-    readers: BTreeMap<usize, Vec<TapEnder>>,
+    readers: BTreeMap<usize, Vec<TapEndHandle>>,
 }
 
 impl NodeTaps {
     /// Adds a reader of a node.
-    pub(super) fn add_reader(&mut self, node: usize, reader: &TapEnder) {
+    pub(super) fn add_reader(&mut self, node: usize, reader: &TapEndHandle) {
         self.readers.entry(node).or_default().push(reader.clone());
     }
 
     /// Removes `reader` from the readers of a node, if it is registered there.
-    pub(super) fn remove_reader(&mut self, node: usize, reader: &TapEnder) {
+    pub(super) fn remove_reader(&mut self, node: usize, reader: &TapEndHandle) {
         let Some(readers) = self.readers.get_mut(&node) else { return };
         readers.retain(|known| !known.is_same_tap(reader));
         if readers.is_empty() {
@@ -91,7 +91,7 @@ impl NodeTaps {
     }
 
     /// Returns the taps to open in the program of this tree: the taps of the nodes that have
-    /// readers, but at most [`OPEN_MAX`] ([`Self::unexported`]). `ids` contains the numbers of the
+    /// readers, but at most [`OPEN_MAX`] ([`Self::unexported_nodes`]). `ids` contains the numbers of the
     /// nodes.
     pub(super) fn open_taps_in_tree(&self, tree: &RequestTree, ids: &Ids) -> OpenTaps {
         OpenTaps::from_indices(self.readers.keys().filter_map(|number| {
@@ -102,7 +102,7 @@ impl NodeTaps {
 
     /// Returns the nodes of a tree that have readers and whose output the program does not export
     /// while these taps are open.
-    pub(super) fn unexported(
+    pub(super) fn unexported_nodes(
         &self,
         tree: &RequestTree,
         ids: &Ids,
@@ -191,15 +191,15 @@ mod tests {
     }
 
     /// Creates a tap, and the handle that ends it.
-    fn reader() -> (Tap, TapEnder) {
+    fn reader() -> (Tap, TapEndHandle) {
         let (_, pipe) = sys::descriptor::pipe().unwrap();
         let forms = (vec![TapForm::Capture], None);
         let (tap, feed) =
             Tap::new((pipe, None), OverrunPolicy::Skip, Duration::from_secs(60), forms).unwrap();
         // Dropping the feed would end the tap, as the end of a path does.
         std::mem::forget(feed);
-        let ender = tap.ender();
-        (tap, ender)
+        let end_handle = tap.end_handle();
+        (tap, end_handle)
     }
 
     #[test]
@@ -228,16 +228,16 @@ mod tests {
         let nodes = (10..17).collect();
         let ids = Ids { nodes, edges: Vec::new(), copies: 0, numbering, next: (17, 0) };
         let mut taps = NodeTaps::default();
-        let readers: Vec<(Tap, TapEnder)> = (0..6).map(|_| reader()).collect();
+        let readers: Vec<(Tap, TapEndHandle)> = (0..6).map(|_| reader()).collect();
         for (node, (_, reader)) in (10..).zip(&readers) {
             taps.add_reader(node, reader);
         }
         let none = taps.open_taps_in_tree(&tree, &ids);
-        assert_eq!(taps.unexported(&tree, &ids, &none).count(), 5, "a tree without taps");
+        assert_eq!(taps.unexported_nodes(&tree, &ids, &none).count(), 5, "a tree without taps");
         tree.add_taps(Some(NodeId(0)));
         let open = taps.open_taps_in_tree(&tree, &ids);
         assert_eq!(open, OpenTaps::from_indices(0..OPEN_MAX));
-        let silent: Vec<NodeId> = taps.unexported(&tree, &ids, &open).collect();
+        let silent: Vec<NodeId> = taps.unexported_nodes(&tree, &ids, &open).collect();
         assert_eq!(silent, [NodeId(4), NodeId(5)]);
         taps.end_readers(15);
         let ends: Vec<_> = readers.iter().map(|(tap, _)| tap.stats().end_reason).collect();

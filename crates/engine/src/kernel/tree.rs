@@ -163,7 +163,7 @@ impl RequestTree {
 
     /// Returns the first filter that must leave the kernel so that `fits` returns true for the
     /// remaining tree, or `None` if `fits` returns false even for a tree without filters.
-    pub(crate) fn first_filter_beyond(&self, fits: impl Fn(&Self) -> bool) -> Option<NodeId> {
+    pub(crate) fn first_filter_to_remove(&self, fits: impl Fn(&Self) -> bool) -> Option<NodeId> {
         let kept = (0..self.steps.len()).rev().find(|kept| fits(&self.prefix(*kept)))?;
         self.steps[kept].nodes.first().copied()
     }
@@ -292,18 +292,18 @@ mod tests {
         let chain: Vec<_> = (0..10_usize).map(|step| step.checked_sub(1)).collect();
         // Each filter may be unsure, and one edge leaves the kernel.
         let line = build_tree(&chain, &[Some(9)]);
-        assert_eq!(line.first_filter_beyond(most(10, 1)), Some(NodeId(9)));
-        let three = line.first_filter_beyond(most(4, 1));
+        assert_eq!(line.first_filter_to_remove(most(10, 1)), Some(NodeId(9)));
+        let three = line.first_filter_to_remove(most(4, 1));
         assert_eq!(three, Some(NodeId(3)), "three filters, and the edge to the fourth");
-        assert_eq!(line.first_filter_beyond(most(1, 1)), Some(NodeId(0)));
-        assert_eq!(line.first_filter_beyond(most(0, 1)), None);
+        assert_eq!(line.first_filter_to_remove(most(1, 1)), Some(NodeId(0)));
+        assert_eq!(line.first_filter_to_remove(most(0, 1)), None);
         // Two filters follow the first one, and one edge leaves the first filter.
         let fork = build_tree(&[None, Some(0), Some(0)], &[Some(0), Some(1), Some(2)]);
         assert_eq!((fork.exits.len(), fork.sink_count()), (6, 3));
-        assert_eq!(fork.first_filter_beyond(most(5, 3)), Some(NodeId(2)));
-        let first = fork.first_filter_beyond(most(4, 3));
+        assert_eq!(fork.first_filter_to_remove(most(5, 3)), Some(NodeId(2)));
+        let first = fork.first_filter_to_remove(most(4, 3));
         assert_eq!(first, Some(NodeId(1)), "the first, its edge and two that follow are 4");
-        let first = fork.first_filter_beyond(most(6, 2));
+        let first = fork.first_filter_to_remove(most(6, 2));
         assert_eq!(first, Some(NodeId(0)), "three branches are three ways of one frame");
     }
 }

@@ -11,8 +11,8 @@ pub(crate) mod processors;
 pub(crate) mod running;
 pub(crate) mod starter;
 
-pub use running::GONE_INDEX;
-pub use starter::runs_space;
+pub use running::REMOVED_INDEX;
+pub use starter::is_space_thread;
 
 use crate::kernel::InjectedRefusal;
 use crate::record::RecordMode;
@@ -62,7 +62,7 @@ pub struct PathOptions {
     /// A query about one flow, if any. A path with a query forms batches of one block.
     pub why: Option<Arc<FlowQuery>>,
     /// Automatic changes that the path may make, or `None` if it may make none.
-    pub adapt: Option<Arc<Adapt>>,
+    pub adapt: Option<Arc<AdaptSettings>>,
     /// The program that runs untrusted filters; `None` for the running program itself.
     pub helper: Option<PathBuf>,
     /// The allocation log of the path, which is committed when the path is activated.
@@ -73,7 +73,7 @@ pub struct PathOptions {
 
 /// Automatic changes that a path may make.
 #[derive(Clone, Debug)]
-pub struct Adapt {
+pub struct AdaptSettings {
     /// The machine, with cost estimates made before the run.
     pub machine: Machine,
     /// True if filters may be replicated over several spaces.
@@ -92,7 +92,7 @@ pub struct Adapt {
     pub rate_policy: RatePolicy,
 }
 
-impl Adapt {
+impl AdaptSettings {
     /// Returns the automatic changes that a plan's request permits, or `None` if it permits none.
     #[must_use]
     pub fn permitted_by(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {

@@ -8,7 +8,7 @@ pub(crate) fn processors() -> Processors {
     Processors {
         allowed: sys::process::allowed_processors().unwrap_or_default(),
         start,
-        sharers: sys::machine::last_cache_sharers(start),
+        sharers: sys::machine::processors_sharing_last_cache(start),
     }
 }
 

@@ -3,7 +3,7 @@
 //! Nodes and edges have **numbers** that stay the same for the lifetime of the path, in every plan;
 //! counters, rings and programs refer to them internally. Ledgers and reports refer to indices into
 //! the plan instead ([`PathState::plan_indices`]); a node or edge that the current plan lacks has
-//! the index [`GONE_INDEX`].
+//! the index [`REMOVED_INDEX`].
 
 use super::origins::Origins;
 use super::starter::ThreadStarter;
@@ -26,7 +26,7 @@ use std::time::Duration;
 use sys::memory::Lender;
 
 /// Plan index, in ledgers, of nodes and edges that are not in the current plan.
-pub const GONE_INDEX: usize = usize::MAX;
+pub const REMOVED_INDEX: usize = usize::MAX;
 
 /// All connected components of a running request.
 #[derive(Debug)]
@@ -195,9 +195,9 @@ impl PathState {
 pub(crate) struct PlanIndices(Vec<usize>);
 
 impl PlanIndices {
-    /// Returns the plan index of a number; [`GONE_INDEX`] if the plan lacks it.
+    /// Returns the plan index of a number; [`REMOVED_INDEX`] if the plan lacks it.
     pub(crate) fn index_of(&self, number: usize) -> usize {
-        self.0.iter().position(|other| *other == number).unwrap_or(GONE_INDEX)
+        self.0.iter().position(|other| *other == number).unwrap_or(REMOVED_INDEX)
     }
 }
 

@@ -70,11 +70,11 @@ impl ThreadStarter {
         let (give, comes) = mpsc::channel::<Space>();
         let body = move || {
             let Ok(space) = comes.recv() else { return };
-            RUNS_SPACE.set(true);
+            IS_SPACE_THREAD.set(true);
             if !near.is_empty() {
                 // The kernel refuses if the process has lost these processors meanwhile. The thread
                 // then runs on any processor.
-                let _ = sys::process::pin_among(&near);
+                let _ = sys::process::pin_to_processors(&near);
             }
             let results = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.run()));
             if results.is_err() {
@@ -95,11 +95,11 @@ impl ThreadStarter {
 
 thread_local! {
     /// True in a thread that runs a space.
-    static RUNS_SPACE: Cell<bool> = const { Cell::new(false) };
+    static IS_SPACE_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Returns true in a thread that runs a space. The path reports the panics of such a thread.
 #[must_use]
-pub fn runs_space() -> bool {
-    RUNS_SPACE.get()
+pub fn is_space_thread() -> bool {
+    IS_SPACE_THREAD.get()
 }

@@ -90,7 +90,7 @@ fn read_ranges(take: &mut ValueReader<'_>) -> Option<LossRanges> {
         let (from, to, processor) = (take.read_u64()?, take.read_u64()?, take.read_u32()?);
         ranges.push_gap(Gap { from, to, processor: (processor != u32::MAX).then_some(processor) });
     }
-    ranges.add_discarded(discarded);
+    ranges.add_discarded_ranges(discarded);
     Some(ranges)
 }
 

@@ -62,9 +62,10 @@ impl RecordMode {
     pub(crate) fn event_port(&self, space: usize) -> EventPort {
         match self {
             Self::Off => EventPort::Off,
-            Self::Record(recording) => {
-                EventPort::Journal(Box::new(write::Recorder::new(Arc::clone(recording), space)))
-            }
+            Self::Record(recording) => EventPort::Journal(Box::new(write::EventRecorder::new(
+                Arc::clone(recording),
+                space,
+            ))),
             Self::Play(replay) => {
                 EventPort::Replay(Some(Box::new(play::EventPlayer::new(Arc::clone(replay), space))))
             }

@@ -51,7 +51,7 @@ impl Replay {
         let (short, changes) = (AtomicBool::new(false), Mutex::default());
         let stalls = Arc::<StallDetector>::default();
         if !record.changes.is_empty() {
-            stalls.add_changer();
+            stalls.register_swap_thread();
         }
         Arc::new(Self { record, source_counts, inputs, short, changes, stalls })
     }
@@ -77,7 +77,7 @@ impl Replay {
     /// Announces that no more changes follow, because of the failure `why` if there is one.
     pub(crate) fn end_changes(&self, why: Option<String>) {
         self.changes().ended.get_or_insert(why);
-        self.stalls.end_changer();
+        self.stalls.unregister_swap_thread();
     }
 
     /// Decides how a space proceeds at the recorded change `number`. `wanted` is true if the change

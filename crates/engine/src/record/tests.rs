@@ -62,8 +62,8 @@ fn write_recording(path: &std::path::Path, most: u64) -> (EventBlocks, Recording
     recording.set_source_names(&["rx eth0".to_owned()]);
     let mut all = Vec::new();
     {
-        let mut here = write::Recorder::new(Arc::clone(&recording), 0);
-        let mut there = write::Recorder::new(Arc::clone(&recording), 1);
+        let mut here = write::EventRecorder::new(Arc::clone(&recording), 0);
+        let mut there = write::EventRecorder::new(Arc::clone(&recording), 1);
         for now in 0..300 {
             let count = random.within(0..8);
             let link = *random.pick(&[1, 101, Marks::NO_LINK, Marks::DESCRIBED]);
@@ -219,7 +219,7 @@ fn damaged_recording_is_reported_without_panic() {
 fn replayed_counters(name: &str, event: &SpaceEvent) -> endpoint::SourceCounters {
     let path = scratch_path(name);
     let recording = Recording::create(&path, &test_head(), 1 << 20, &UNLOGGED).unwrap();
-    write::Recorder::new(Arc::clone(&recording), 0).event(event);
+    write::EventRecorder::new(Arc::clone(&recording), 0).event(event);
     recording.finish("the ledger\n");
     let replay = Replay::new(Record::open(&path).unwrap());
     let notes = play::EventPlayer::new(Arc::clone(&replay), 0).closing_notes();
@@ -287,7 +287,7 @@ fn source_counts_of_earlier_recordings_have_no_positions() {
 fn full_recording_counts_the_missing_input() {
     let path = scratch_path("full");
     let (written, summary) = write_recording(&path, 0);
-    assert!(summary.bytes < write::BYTES_MIN + 4096, "{summary:?}");
+    assert!(summary.bytes < write::RECORDING_BYTES_MIN + 4096, "{summary:?}");
     let record = Record::open(&path).unwrap();
     assert_eq!(record.whole, Completeness::Full { beyond: summary.beyond });
     let here = replayed_events(&path, 0);

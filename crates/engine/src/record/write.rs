@@ -30,9 +30,9 @@ use std::thread::JoinHandle;
 use sys::steps::{Resource, Steps};
 
 /// Default size limit of a recording in bytes.
-pub const BYTES_DEFAULT: u64 = 1 << 30;
+pub const RECORDING_BYTES_DEFAULT: u64 = 1 << 30;
 /// Minimum size limit in bytes: enough for the head and some blocks.
-pub const BYTES_MIN: u64 = 64 << 10;
+pub const RECORDING_BYTES_MIN: u64 = 64 << 10;
 /// Number of bytes that a space collects before it passes them to the writing thread.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Maximum number of chunks that wait to be written.
@@ -94,7 +94,7 @@ enum Message {
 
 impl Recording {
     /// Starts a recording in a new file, with a thread that writes it. A size limit below
-    /// [`BYTES_MIN`] is raised to [`BYTES_MIN`]. Fails if the file exists, or if the kernel refuses
+    /// [`RECORDING_BYTES_MIN`] is raised to [`RECORDING_BYTES_MIN`]. Fails if the file exists, or if the kernel refuses
     /// the file or the thread.
     pub fn create(
         path: &Path,
@@ -132,7 +132,7 @@ impl Recording {
             target,
             seed: head.seed,
             machine: head.machine.clone(),
-            bytes_max: bytes_max.max(BYTES_MIN),
+            bytes_max: bytes_max.max(RECORDING_BYTES_MIN),
             bytes,
             ended: AtomicBool::new(false),
             beyond: Mutex::default(),
@@ -278,7 +278,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The writer of one space's events, which collects them in chunks.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+pub(crate) struct EventRecorder {
     recording: Arc<Recording>,
     space: u32,
     chunk: Vec<u8>,
@@ -286,7 +286,7 @@ pub(crate) struct Recorder {
     beyond: MissingInput,
 }
 
-impl Recorder {
+impl EventRecorder {
     pub(crate) fn new(recording: Arc<Recording>, space: usize) -> Self {
         let space = u32::try_from(space).unwrap_or(u32::MAX);
         Self { recording, space, chunk: Vec::new(), beyond: MissingInput::default() }
@@ -306,7 +306,7 @@ impl Recorder {
     }
 }
 
-impl Journal for Recorder {
+impl Journal for EventRecorder {
     fn event(&mut self, event: &SpaceEvent) {
         if !self.recording.is_over() {
             let begin = self.chunk.len();
@@ -356,7 +356,7 @@ impl Journal for Recorder {
     }
 }
 
-impl Drop for Recorder {
+impl Drop for EventRecorder {
     fn drop(&mut self) {
         self.flush();
         let mut all = lock(&self.recording.beyond);

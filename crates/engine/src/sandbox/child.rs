@@ -38,7 +38,7 @@ pub(super) const READY: &[u8] = b"ready";
 /// Index of the filter's node in its space, between the inlet and the outlet.
 const FILTER_NODE: usize = 1;
 /// Exit status after a failure that the process has reported over its socket.
-const EXIT_FAILED: u8 = 101;
+const EXIT_STATUS_FAILED: u8 = 101;
 
 /// True if this program can be started to run a filter.
 static CAN_SERVE: AtomicBool = AtomicBool::new(false);
@@ -55,7 +55,7 @@ pub(super) fn can_serve() -> bool {
 pub fn serve_if_asked() -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
     let alone = words.next().is_some_and(|word| word == SERVE_ARGUMENT) && words.next().is_none();
-    if !alone || !descriptor::is_packet_socket(std::io::stdin()) {
+    if !alone || !descriptor::is_seqpacket_socket(std::io::stdin()) {
         CAN_SERVE.store(true, Ordering::Relaxed);
         return None;
     }
@@ -63,7 +63,7 @@ pub fn serve_if_asked() -> Option<u8> {
         Ok(()) => 0,
         Err(why) => {
             confine::report(&why);
-            EXIT_FAILED
+            EXIT_STATUS_FAILED
         }
     };
     Some(ended)
@@ -319,7 +319,7 @@ fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result
     }
     let saved = gathering.into_state().unwrap_or_default();
     space
-        .load_state_of(FILTER_NODE, &saved)
+        .load_filter_state(FILTER_NODE, &saved)
         .map_err(|why| format!("its state cannot be loaded: {why}"))?;
     streams.write_message(&StateRecord::Restored.encode()).ok_or_else(gone)?;
     streams.flush();

@@ -3,8 +3,8 @@
 //! A block is a message of [`endpoint::message`].
 
 pub(super) use endpoint::message::{
-    HEAD_BYTES, MESSAGE_MAX, MessageDefect, copy_into_intake, entry_without_frame, message_length,
-    read, write,
+    MESSAGE_HEAD_SIZE, MESSAGE_MAX, MessageDefect, copy_into_intake, entry_without_frame,
+    message_length, read, write,
 };
 use filter::{Arguments, Description, SessionNumbers, Value};
 use pipeline::graph::Use;

@@ -90,7 +90,7 @@ pub(crate) fn start(
     };
     let (here, kept, output, exit) = start().map_err(|error| refused(&error))?;
     // A process that is not ready sends at most the reason for a failure.
-    let ready = sys::poll::readable_within(&[here.as_fd()], Some(START_TIMEOUT)) == [true];
+    let ready = sys::poll::readable_despite_signals(&[here.as_fd()], Some(START_TIMEOUT)) == [true];
     let mut received = [0; 512];
     let received = match ready.then(|| descriptor::try_receive(&here, &mut received)) {
         Some(Ok(Some((length, _)))) => received.get(..length).unwrap_or_default(),

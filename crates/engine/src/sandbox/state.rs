@@ -14,7 +14,7 @@
 //!
 //! State from a process is untrusted; it is bounded and checked before use ([`StateCollector`]).
 
-use super::message::{self, HEAD_BYTES, MESSAGE_MAX, MessageDefect};
+use super::message::{self, MESSAGE_HEAD_SIZE, MESSAGE_MAX, MessageDefect};
 use crate::described::HOLD_BYTES_MAX;
 use abi::{BlockMetadata, Entry, Flags};
 use filter::{Counts, Description};
@@ -30,7 +30,7 @@ const STATE_BYTES_MAX: usize = 256 << 20;
 /// too.
 const SESSION_BYTES_MIN: usize = 64;
 /// Maximum number of lists of held blocks in a session.
-const LISTS_MAX: u64 = 64;
+const HELD_LISTS_MAX: u64 = 64;
 
 /// A state record: a message that is not a block.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,7 +110,7 @@ const ACCOUNT: u32 = 7;
 impl<'m> StateRecord<'m> {
     /// Decodes a record. Returns `None` if the message is a block, even an invalid one.
     pub(super) fn read(message: &'m [u8]) -> Option<Result<Self, MessageDefect>> {
-        let (head, body) = message.split_at_checked(HEAD_BYTES)?;
+        let (head, body) = message.split_at_checked(MESSAGE_HEAD_SIZE)?;
         let head = Entry::read_from_bytes(head).ok()?;
         if head.context.flags != RECORD_FLAG {
             return None;
@@ -284,7 +284,7 @@ impl StateCollector {
         match StateRecord::read(message).ok_or(MessageDefect::State)?? {
             StateRecord::Session(key, lists, bytes) => {
                 let last = self.saved.sessions.last().map(|session| session.key);
-                if lists > LISTS_MAX || last.is_some_and(|last| last >= key) {
+                if lists > HELD_LISTS_MAX || last.is_some_and(|last| last >= key) {
                     return Err(MessageDefect::State);
                 }
                 self.so_far.0 += bytes.len().max(SESSION_BYTES_MIN);
@@ -393,12 +393,12 @@ mod tests {
             gather_state(&lying, 4).map(|saved| saved.is_some())
         };
         // Invalid sessions: out of order, with too many lists, truncated.
-        let second = honest.iter().rposition(|m| m.len() == HEAD_BYTES + 19).unwrap();
+        let second = honest.iter().rposition(|m| m.len() == MESSAGE_HEAD_SIZE + 19).unwrap();
         assert_eq!(with(second, honest[0].clone()), Err(MessageDefect::State), "a key twice");
-        let many = StateRecord::Session(9, LISTS_MAX + 1, &[]).encode();
+        let many = StateRecord::Session(9, HELD_LISTS_MAX + 1, &[]).encode();
         assert_eq!(with(second, many), Err(MessageDefect::State));
         assert_eq!(
-            with(second, honest[0][..HEAD_BYTES + 9].to_vec()),
+            with(second, honest[0][..MESSAGE_HEAD_SIZE + 9].to_vec()),
             Err(MessageDefect::StateRecord)
         );
         // Invalid held blocks: in a missing list, replaced by a record, with a truncated frame.
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(with(0, StateRecord::Save.encode()), Err(MessageDefect::State));
         // The state exceeds the size that a filter may have.
         let mut gathering = StateCollector::new(0, 1);
-        let long = vec![0; MESSAGE_MAX - HEAD_BYTES - 16];
+        let long = vec![0; MESSAGE_MAX - MESSAGE_HEAD_SIZE - 16];
         let refused = (0..=STATE_BYTES_MAX / long.len() as usize)
             .map(|key| gathering.add_message(&StateRecord::Session(key as u64, 0, &long).encode()))
             .find_map(Result::err);

@@ -2,9 +2,9 @@
 
 use crate::common::{Stop, blocks_emitted, received_numbers, test_settings};
 use engine::build::{PathOptions, build_with};
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::live::Live;
-use engine::path::{Adapt, RatePolicy};
+use engine::path::{AdaptSettings, RatePolicy};
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Costs, Machine, MovePeriod, plan};
@@ -22,7 +22,7 @@ fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcom
     let machine = Machine { costs, ..Machine::example() };
     let rate_policy =
         RatePolicy { observation_ns: 5_000_000, pause_ns: 20_000_000, ..RatePolicy::default() };
-    let adapt = Some(Arc::new(Adapt {
+    let adapt = Some(Arc::new(AdaptSettings {
         machine,
         copies: true,
         stages: false,
@@ -32,7 +32,8 @@ fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcom
         rate_policy,
     }));
     let extras = PathOptions { adapt, ..PathOptions::default() };
-    let paths = build_with(&plan, test_settings(), &Points::default(), &extras).expect("spaces");
+    let paths =
+        build_with(&plan, test_settings(), &AttachPoints::default(), &extras).expect("spaces");
     let live = paths[0].live();
     live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {

@@ -111,7 +111,7 @@ fn v3_source_is_added_to_a_running_path_and_removed() {
 }
 
 #[test]
-fn o10_v3_of_two_concurrent_edits_one_wins_and_one_reports_it() {
+fn o10_v3_second_of_two_concurrent_edits_is_refused() {
     let text = "generate rate=20000 seq=yes | inspect | udp | pcap@thread0 contested";
     let ((), outcome) = run_while(text, |live| {
         for _ in 0..10 {

@@ -58,7 +58,7 @@ fn replace_request(live: &Live, line: &str) {
 /// After a change, a sink that was opened for a single source knows the names of all sources, even
 /// if its own space did not change.
 #[test]
-fn v3_staying_sink_knows_the_names_of_new_sources() {
+fn v3_surviving_sink_learns_the_names_of_new_sources() {
     for thread in ["thread0", "thread1"] {
         let source = |name: &str| format!("generate --name={name} rate=5000 seq=yes");
         let behind = format!("inspect@thread0 | pcap@{thread} {thread}");

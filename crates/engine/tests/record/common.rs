@@ -3,7 +3,7 @@
 use endpoint::source::inject::{InjectOutcome, Injector};
 use engine::build::{PathOptions, Settings, build_with};
 use engine::digest::{differences, digest};
-use engine::kernel::point::Points;
+use engine::kernel::point::AttachPoints;
 use engine::live::Live;
 use engine::record::{
     Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_layout,
@@ -64,7 +64,7 @@ pub(crate) fn record_run(
     let recording = Recording::create(record, &head, most, &sys::steps::UNLOGGED).unwrap();
     let record_mode = RecordMode::Record(std::sync::Arc::clone(&recording));
     let extras = PathOptions { record_mode, into: Some(into.to_owned()), ..PathOptions::default() };
-    let paths = build_with(&plan, settings, &Points::default(), &extras).expect("spaces");
+    let paths = build_with(&plan, settings, &AttachPoints::default(), &extras).expect("spaces");
     let live = paths[0].live();
     live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {
@@ -92,7 +92,7 @@ pub(crate) fn replay_run(record: &Path, into: &Path) -> (Outcome, String, bool) 
     let replay = Replay::new(record);
     let record_mode = RecordMode::Play(std::sync::Arc::clone(&replay));
     let extras = PathOptions { record_mode, into: Some(into.to_owned()), ..PathOptions::default() };
-    let paths = build_with(&plan, settings, &Points::default(), &extras).expect("spaces");
+    let paths = build_with(&plan, settings, &AttachPoints::default(), &extras).expect("spaces");
     let outcome = run(paths, StopConditions::default()).expect("a run");
     let replayed = digest(&outcome);
     (outcome, replayed, replay.is_truncated())

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_before_the_payload_stay() {
+    fn headers_before_the_payload_are_unchanged() {
         let frame = Frame::udp(1, 2, b"0123");
         let found =
             answer_through_chain(&[(&UDP, &[]), (&BLANK, &[])], std::slice::from_ref(&frame));

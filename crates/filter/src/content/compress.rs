@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn block_that_does_not_compress_leaves_in_halves() {
+    fn incompressible_block_is_emitted_in_halves() {
         for format in FORMATS {
             let fast = [*format, "level=1"];
             let words = if *format == "lz4" { &fast[..1] } else { &fast };
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn lz4_has_no_levels() {
+    fn lz4_rejects_compression_level() {
         assert!(Node::new(&COMPRESS, &["lz4", "level=3"]).is_err());
         assert!(Node::new(&COMPRESS, &["lz4"]).is_ok());
         assert!(Node::new(&COMPRESS, &["level=10"]).is_err());

@@ -135,7 +135,7 @@ impl SessionCapture {
         context: BlockMetadata,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        let file_link = LinkType(block.marks.link).in_file();
+        let file_link = LinkType(block.marks.link).file_link_type();
         let link = u32::from(file_link.0) + 1;
         let frame = block.entry().frame().with_class(Class::NONE);
         if self.link_plus_one != 0 && self.link_plus_one != link {

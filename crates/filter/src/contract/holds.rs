@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_leave_in_the_order_of_their_keys() {
+    fn held_blocks_are_popped_in_key_order() {
         let mut holds = Holds::new(16, 1 << 20);
         let mut list = HeldList::default();
         for key in [30, 10, 20, u32::MAX, 10, 40] {

@@ -28,7 +28,7 @@ pub struct SessionNumbers {
 }
 
 /// First number of the ranges for filters added at run time.
-const ADDED_START: u32 = 1 << 31;
+const ADDED_NUMBERS_START: u32 = 1 << 31;
 /// Number of session numbers in the range of a filter added at run time. A filter has fewer
 /// sessions at the same time.
 const RANGE_SIZE: u32 = 1 << 25;
@@ -37,20 +37,20 @@ impl SessionNumbers {
     /// All session numbers. Used if a request has a single filter that assigns session numbers.
     pub const ALL: Self = Self { first: 1, step: 1, last: u32::MAX };
     /// Number of filters that can be added at run time before ranges are reused.
-    pub const ADDED_FILTERS_MAX: u32 = (u32::MAX - ADDED_START) / RANGE_SIZE + 1;
+    pub const ADDED_FILTERS_MAX: u32 = (u32::MAX - ADDED_NUMBERS_START) / RANGE_SIZE + 1;
 
     /// Returns the session numbers of the initial filter with index `number` in a path with `of`
     /// initial filters.
     #[must_use]
     pub const fn initial(number: u32, of: u32) -> Self {
-        Self { first: 1, step: 1, last: ADDED_START - 1 }.split(number, of)
+        Self { first: 1, step: 1, last: ADDED_NUMBERS_START - 1 }.split(number, of)
     }
 
     /// Returns the session numbers of the filter with index `range` among those added at run time.
     /// Ranges repeat after [`Self::ADDED_FILTERS_MAX`] filters.
     #[must_use]
     pub const fn for_added_filter(range: u32) -> Self {
-        let first = ADDED_START + range % Self::ADDED_FILTERS_MAX * RANGE_SIZE;
+        let first = ADDED_NUMBERS_START + range % Self::ADDED_FILTERS_MAX * RANGE_SIZE;
         Self { first, step: 1, last: first + (RANGE_SIZE - 1) }
     }
 
@@ -143,19 +143,19 @@ mod tests {
     }
 
     #[test]
-    fn lone_filter_counts_from_1() {
+    fn single_filter_numbers_sessions_from_1() {
         assert_eq!(lowest_numbers(SessionNumbers::initial(0, 1), 4), [1, 2, 3, 4]);
         assert_eq!(lowest_numbers(SessionNumbers::initial(0, 1).split(1, 2), 3), [2, 4, 6]);
         assert_eq!(lowest_numbers(SessionNumbers::initial(1, 2), 3), [2, 4, 6]);
         assert_eq!(lowest_numbers(SessionNumbers::initial(1, 2).split(1, 3), 3), [4, 10, 16]);
         assert_eq!(
             lowest_numbers(SessionNumbers::for_added_filter(1), 2),
-            [ADDED_START + RANGE_SIZE, ADDED_START + RANGE_SIZE + 1]
+            [ADDED_NUMBERS_START + RANGE_SIZE, ADDED_NUMBERS_START + RANGE_SIZE + 1]
         );
     }
 
     #[test]
-    fn parts_of_a_request_share_no_number() {
+    fn filters_of_a_request_share_no_session_number() {
         let mut random = Random::replayable();
         for _ in 0..50 {
             let (filters, parts) = (random.within(1..5) as u32, random.within(1..5) as u32);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_end_and_are_never_0() {
+    fn session_numbers_are_finite_and_never_0() {
         for numbers in [SessionNumbers::ALL, SessionNumbers::for_added_filter(63).split(2, 3)] {
             let [first, step, last] = numbers.to_words();
             let end = first + (last - first) / step * step;

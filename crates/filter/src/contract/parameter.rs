@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_bounds() {
+    fn size_out_of_bounds_is_rejected() {
         let size = Parameter::required("size", Type::Size { low: 1, high: 1 << 20 }, "");
         assert_eq!(size.parse("1M"), Ok(Value::Number(1 << 20)));
         let why = |text| size.parse(text).unwrap_err().message;

@@ -55,7 +55,7 @@ pub struct Sessions<S> {
     marks: Vec<u8>,
     free: Vec<u32>,
     /// Cache of recently used sessions, indexed by the low bits of the key.
-    recent: [RecentKey; RECENT_SIZE],
+    recent: [RecentKey; RECENT_KEY_COUNT],
     /// Index of the session that [`Sessions::evict`] visited last (the hand of the CLOCK
     /// algorithm).
     clock_hand: usize,
@@ -92,7 +92,7 @@ const USED: u8 = 1;
 const CHANGED: u8 = 1 << 1;
 
 /// Number of cache entries. Enough for the sessions of a few batches.
-const RECENT_SIZE: usize = 256;
+const RECENT_KEY_COUNT: usize = 256;
 /// Size of a cache line in bytes.
 const CACHE_LINE: usize = 64;
 
@@ -222,7 +222,7 @@ impl<S: Session> Sessions<S> {
 
     #[inline]
     fn recent_mut(&mut self, key: u64) -> &mut RecentKey {
-        &mut self.recent[key as usize % RECENT_SIZE]
+        &mut self.recent[key as usize % RECENT_KEY_COUNT]
     }
 
     fn create(&mut self, key: u64) -> u32 {

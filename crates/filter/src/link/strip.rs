@@ -215,7 +215,7 @@ fn emit_bytes<'s>(
     bytes: u16,
 ) -> EmitResult<'s> {
     let short = s.absent("short", out);
-    let length = s.load_metadata(ebpf::emit::Meta::Length);
+    let length = s.load_metadata(ebpf::emit::MetadataField::Length);
     s.only(length, Cmp::Ge, u32::from(bytes), short);
     let at = s.offset_of(on.at);
     let at = s.offset_after_removal(at, bytes);

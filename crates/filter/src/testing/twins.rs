@@ -17,13 +17,13 @@ use wire::LinkType;
 
 /// A test case: a filter with a twin, and the filter's arguments.
 #[derive(Clone, Debug)]
-pub struct Examined {
+pub struct TwinCase {
     /// Catalog entry of the filter.
     pub description: &'static Description,
     words: Vec<String>,
 }
 
-impl Examined {
+impl TwinCase {
     /// Creates a test case without arguments.
     #[must_use]
     pub const fn without_arguments(description: &'static Description) -> Self {
@@ -57,13 +57,13 @@ impl Examined {
 }
 
 /// A chain of consecutive filters, all with twins.
-pub type TwinChain = Vec<Examined>;
+pub type TwinChain = Vec<TwinCase>;
 
 /// Returns all chains of at most `length` catalog filters with twins, where each filter accepts the
 /// output form of the previous one.
 #[must_use]
 pub fn chains(length: usize) -> Vec<TwinChain> {
-    let twins = Examined::all_cases();
+    let twins = TwinCase::all_cases();
     let mut all: Vec<TwinChain> = Vec::new();
     let mut ends: Vec<(TwinChain, Form)> = vec![(TwinChain::new(), Form::Frame)];
     for _ in 0..length {
@@ -86,7 +86,7 @@ pub fn chains(length: usize) -> Vec<TwinChain> {
 /// Returns chains that are too long for a single program: each has more than forty filters.
 #[must_use]
 pub fn long_chains() -> Vec<TwinChain> {
-    let twin = |name: &str, words: &[&str]| Examined {
+    let twin = |name: &str, words: &[&str]| TwinCase {
         description: crate::catalog::find(name).expect("a filter of the catalog"),
         words: words.iter().map(|word| (*word).to_owned()).collect(),
     };
@@ -105,7 +105,7 @@ pub fn long_chains() -> Vec<TwinChain> {
 
 /// Returns true if a filter in the chain edits frames. Some hooks do not allow such a chain.
 #[must_use]
-pub fn edits_frames(chain: &[Examined]) -> bool {
+pub fn edits_frames(chain: &[TwinCase]) -> bool {
     chain.iter().any(|twin| twin.description.kind == FilterKind::Editing)
 }
 
@@ -116,7 +116,7 @@ pub fn edits_frames(chain: &[Examined]) -> bool {
 ///
 /// Panics if the target rejects a chain that edits no frame.
 #[must_use]
-pub fn fitting_program(chain: &[Examined], target: impl Into<Target>) -> Option<Program> {
+pub fn program_if_allowed(chain: &[TwinCase], target: impl Into<Target>) -> Option<Program> {
     match emit_program(chain, target) {
         Ok(program) => Some(program),
         Err(_) if edits_frames(chain) => None,
@@ -126,15 +126,15 @@ pub fn fitting_program(chain: &[Examined], target: impl Into<Target>) -> Option<
 
 /// Formats the chain as a request, for messages. Arguments with spaces are not quoted.
 #[must_use]
-pub fn request_text(chain: &[Examined]) -> String {
+pub fn request_text(chain: &[TwinCase]) -> String {
     let written =
-        |twin: &Examined| [&[twin.description.name][..], &twin.words()].concat().join(" ");
+        |twin: &TwinCase| [&[twin.description.name][..], &twin.words()].concat().join(" ");
     chain.iter().map(written).collect::<Vec<_>>().join(" | ")
 }
 
 /// Emits the chain as one program that returns the class. The filter at index n of the chain has
 /// index n in the program too.
-pub fn emit_program(chain: &[Examined], target: impl Into<Target>) -> Result<Program, Unfit> {
+pub fn emit_program(chain: &[TwinCase], target: impl Into<Target>) -> Result<Program, Unfit> {
     emit::program(target.into().redirecting(), Finish::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
         for (at, twin) in chain.iter().enumerate() {
@@ -165,8 +165,8 @@ impl<'p> UserReference<'p> {
     /// # Panics
     /// Panics if the arguments are wrong.
     #[must_use]
-    pub fn new(chain: &[Examined], program: &'p Program) -> Self {
-        let node = |twin: &Examined| Node::new(twin.description, &twin.words());
+    pub fn new(chain: &[TwinCase], program: &'p Program) -> Self {
+        let node = |twin: &TwinCase| Node::new(twin.description, &twin.words());
         let nodes = chain.iter().map(|twin| node(twin).expect("good arguments"));
         Self { nodes: nodes.collect(), program }
     }

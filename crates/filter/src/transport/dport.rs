@@ -71,7 +71,7 @@ mod tests {
     use crate::transport::sport::SPORT;
 
     #[test]
-    fn h4_port_of_either_side_or_a_reason() {
+    fn h4_port_of_either_side_is_class_or_has_reason() {
         let mut cut = Frame::tcp(1000, 22, b"");
         cut.bytes.truncate(34 + 3);
         let mut padded = Frame::ipv4(6, &[]);

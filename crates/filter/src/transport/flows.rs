@@ -34,12 +34,12 @@ pub(crate) struct FlowTable<R> {
     /// list must be rebuilt.
     used_numbers: Option<Vec<u32>>,
     /// Session numbers of the range whose flows were moved to another table, where these flows may
-    /// still exist. At most [`AWAY_NUMBERS_MAX`].
+    /// still exist. At most [`MOVED_NUMBERS_MAX`].
     away: BTreeSet<u32>,
 }
 
 /// Maximum number of moved flows whose session numbers are not reused.
-const AWAY_NUMBERS_MAX: usize = 1 << 20;
+const MOVED_NUMBERS_MAX: usize = 1 << 20;
 
 /// The record of a flow: plain data of the filter, which contains a [`FlowIdentity`].
 pub(crate) trait FlowRecord: Session {
@@ -166,7 +166,7 @@ impl<R: FlowRecord> FlowTable<R> {
     /// Returns the maximum number of session numbers that stay reserved for flows that have moved
     /// to another table. The remaining numbers suffice for the flows of this table.
     fn away_max(&self) -> usize {
-        (self.numbers.count() as usize).saturating_sub(self.flows_max).min(AWAY_NUMBERS_MAX)
+        (self.numbers.count() as usize).saturating_sub(self.flows_max).min(MOVED_NUMBERS_MAX)
     }
 
     /// Returns the seed for [`FlowTable::key`]. Callers read it once per batch.
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_not_reused_early() {
+    fn session_numbers_are_not_reused_early() {
         let mut flows = FlowTable::new(3, 7, SessionNumbers::ALL);
         let seed = flows.seed();
         let numbers =

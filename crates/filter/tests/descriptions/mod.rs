@@ -133,7 +133,7 @@ pub(crate) fn parse_checks(suricata: &Path, event: &str) -> Vec<Check> {
     let mut tests = Vec::new();
     find_tests(suricata, &mut tests);
     tests.sort();
-    tests.iter().flat_map(|test| checks_in(test, event)).collect()
+    tests.iter().flat_map(|test| parse_check_file(test, event)).collect()
 }
 
 fn find_tests(directory: &Path, found: &mut Vec<PathBuf>) {
@@ -148,11 +148,11 @@ fn find_tests(directory: &Path, found: &mut Vec<PathBuf>) {
 
 /// Returns the checks in one file. Only the simple form is parsed: `count`, and names with values
 /// under `match`.
-fn checks_in(path: &Path, event: &str) -> Vec<Check> {
+fn parse_check_file(path: &Path, event: &str) -> Vec<Check> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let folder = path.parent().unwrap_or(path);
     let test = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let Some(capture) = capture_of(folder, &text) else { return Vec::new() };
+    let Some(capture) = find_test_capture(folder, &text) else { return Vec::new() };
     // Before version 8 each question and each answer was an event.
     let config = fs::read_to_string(folder.join("suricata.yaml")).unwrap_or_default();
     let old = ["lt-version: 8", "dns.version: 2", "dns.version: 1"];
@@ -183,7 +183,7 @@ fn checks_in(path: &Path, event: &str) -> Vec<Check> {
 
 /// Returns the capture named by a test, or else the only capture in the test's directory. Returns
 /// `None` if there is no such file.
-fn capture_of(directory: &Path, text: &str) -> Option<PathBuf> {
+fn find_test_capture(directory: &Path, text: &str) -> Option<PathBuf> {
     let named = text.lines().find_map(|line| line.strip_prefix("pcap:"));
     if let Some(named) = named {
         return Some(directory.join(named.trim().trim_matches(['"', '\''])))

@@ -53,7 +53,7 @@ impl AllocationPool {
     pub fn usage(&self) -> PoolUsage {
         let mut usage = self.pool.usage();
         // Our own lease on the last segment does not prevent its reuse.
-        let is_unused = |open: &Arc<Lease>| Arc::strong_count(open) == 1 && open.is_only();
+        let is_unused = |open: &Arc<Lease>| Arc::strong_count(open) == 1 && open.is_only_lease();
         usage.leased -= usize::from(self.open.as_ref().is_some_and(is_unused));
         usage
     }
@@ -155,7 +155,7 @@ impl AllocationPool {
     /// is too long for the rest can then reuse the segment from its start.
     fn abandon_open_segment(&mut self) {
         let Some(place) = self.pool.draft(1, 1).map(|rest| rest.commit(0)) else { return };
-        if self.pool.lease(place).is_ok_and(|lease| lease.is_only()) {
+        if self.pool.lease(place).is_ok_and(|lease| lease.is_only_lease()) {
             if let Some(rest) = self.pool.draft(1, self.block_max()) {
                 let length = rest.len();
                 rest.commit(length);

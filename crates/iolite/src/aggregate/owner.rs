@@ -6,7 +6,7 @@
 //! maps a pool once and keeps the mapping ([`Window`]), so later data in the same pool needs no
 //! system call. This corresponds to the paper's lazily built pool of mapped buffers.
 //!
-//! The process that created the pools owns them ([`Creator`]) and handles requests at a
+//! The process that created the pools owns them ([`PoolOwner`]) and handles requests at a
 //! [`server`](super::server). A granted descriptor cannot be used to write or truncate the memory,
 //! but the owner can still write through its own mapping: to the receiver the bytes are foreign,
 //! and [`Window::copy`] copies them. The paper toggles the writer's permission for each buffer;
@@ -36,7 +36,7 @@ pub trait Owner {
 
 /// The owner of the pools created by this process.
 #[derive(Debug)]
-pub struct Creator {
+pub struct PoolOwner {
     pools: BTreeMap<DbufId, SharedPool>,
     files: BTreeMap<DbufId, CachedFile>,
     holders: Holders,
@@ -49,7 +49,7 @@ struct SharedPool {
     file: OwnedFd,
 }
 
-impl Creator {
+impl PoolOwner {
     /// Creates an owner that shares no memory yet. Each of its peers may hold up to `limit`
     /// segments. A pool must have more segments than all peers together may hold; otherwise the
     /// peers can exhaust the pool (T8).
@@ -176,7 +176,7 @@ impl Creator {
     }
 }
 
-impl Owner for Creator {
+impl Owner for PoolOwner {
     fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal> {
         let credentials = self.holders.credentials(peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
         if let Some(file) = self.files.get(&dbuf) {
@@ -255,10 +255,10 @@ impl Grant {
     }
 
     /// Maps sealed memory of a valid pool size, or wraps a regular file. Fails for anything else.
-    fn map(self) -> Result<MappedPool, GrantRefusal> {
+    fn map(self) -> Result<MappedDbuf, GrantRefusal> {
         if self.kind == MemoryKind::File {
             let file = CachedFile::from_received(self.dbuf, self.file);
-            return file.map(MappedPool::File).map_err(|why| file_refusal(self.dbuf, why));
+            return file.map(MappedDbuf::File).map_err(|why| file_refusal(self.dbuf, why));
         }
         let file = Memfd::from_fd(self.file)?;
         let seals = file.seals()?;
@@ -270,7 +270,7 @@ impl Grant {
         if !file.len().is_power_of_two() || !(PAGE..=MAPPED_SIZE_MAX).contains(&file.len()) {
             return Err(GrantRefusal::Size { dbuf: self.dbuf, is: file.len() });
         }
-        Ok(MappedPool::Memory(Region::reading(file.map_read()?)))
+        Ok(MappedDbuf::Memory(Region::reading(file.map_read()?)))
     }
 }
 
@@ -290,12 +290,12 @@ const MAPPED_SIZE_MAX: usize = 1 << 40;
 /// use. [IOL §2.2, §2.3, the IO-Lite window]
 #[derive(Debug, Default)]
 pub struct Window {
-    views: BTreeMap<DbufId, MappedPool>,
+    views: BTreeMap<DbufId, MappedDbuf>,
 }
 
 /// A mapping of another process's dbuf.
 #[derive(Debug)]
-enum MappedPool {
+enum MappedDbuf {
     /// Memory of a pool: foreign bytes of constant size.
     Memory(Region),
     /// A file: foreign bytes of variable size.
@@ -331,8 +331,8 @@ impl Window {
         }
         let view = self.views.get(&pointer.dbuf());
         let view = match view.ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))? {
-            MappedPool::Memory(memory) => memory,
-            MappedPool::File(file) => return file.copy(pointer.place, out),
+            MappedDbuf::Memory(memory) => memory,
+            MappedDbuf::File(file) => return file.copy(pointer.place, out),
         };
         // Position p is stored at p modulo the pool size, which is a power of two.
         let at = pointer.place.position() & (view.len() as u64 - 1);

@@ -320,7 +320,7 @@ pub enum SendError {
 #[cfg(test)]
 #[cfg(not(miri))]
 mod tests {
-    use super::super::owner::Creator;
+    use super::super::owner::PoolOwner;
     use super::*;
     use abi::access::AccessList;
     use buffer::pool::PoolConfig;
@@ -335,7 +335,7 @@ mod tests {
         let config = PoolConfig { segment: 4096, segments: 8 };
         let pool =
             AllocationPool::new(dbuf_id(1), config, AccessList::private(identity())).unwrap();
-        let mut creator = Creator::new(4);
+        let mut creator = PoolOwner::new(4);
         creator.share(&pool).unwrap();
         (pool, GrantServer::open(creator).unwrap())
     }

@@ -15,7 +15,7 @@
 //! Pointers do not pass through the server; they are sent in rings.
 
 use super::holders::PeerId;
-use super::owner::{Creator, MemoryKind, Owner as _};
+use super::owner::{MemoryKind, Owner as _, PoolOwner};
 use super::refusal::GrantRefusal;
 use abi::access::Credentials;
 use abi::{DbufId, RichPointer};
@@ -42,7 +42,7 @@ pub struct GrantServer {
 
 #[derive(Debug)]
 struct ServerState {
-    creator: Creator,
+    creator: PoolOwner,
     clients: Vec<(PeerId, Arc<OwnedFd>)>,
     is_closing: bool,
     /// Number of slices released so far, plus the number of departed clients.
@@ -52,7 +52,7 @@ struct ServerState {
 impl GrantServer {
     /// Starts a grant server for the memory of this owner. Fails if no thread or socket can be
     /// created.
-    pub fn open(creator: Creator) -> sys::Result<Self> {
+    pub fn open(creator: PoolOwner) -> sys::Result<Self> {
         let state = ServerState { creator, clients: Vec::new(), is_closing: false, returns: 0 };
         let state = Arc::new(Mutex::new(state));
         let (doorbell, other) = SocketDoorbell::pair()?;
@@ -101,7 +101,7 @@ impl GrantServer {
 
     /// Calls `work` with the owner, to share pools or lend aggregates. Requests are not handled
     /// until `work` returns. `work` must not call this server.
-    pub fn owner<T>(&self, work: impl FnOnce(&mut Creator) -> T) -> T {
+    pub fn owner<T>(&self, work: impl FnOnce(&mut PoolOwner) -> T) -> T {
         work(&mut lock_state(&self.state).creator)
     }
 

@@ -473,7 +473,7 @@ fn q14_aggregate_crosses_by_reference() {
 }
 
 #[test]
-fn errors_name_a_remedy() {
+fn errors_of_aggregates_state_cause_and_remedy() {
     let usage = PoolUsage { leased: 3, pinned: 1, segments: 4, free: 0 };
     let full = "the pool is full: of its 4 segments, 3 are held by leases and 1 by pins; drop \
                 aggregates, or make the pool larger";

@@ -47,7 +47,7 @@ impl CachedFile {
 impl FileReader {
     /// Makes splices from this reader transfer pointers into the file instead of copies. This is
     /// suitable for streams whose readers can request the file
-    /// ([`Creator::share_file`](crate::aggregate::owner::Creator)). Such readers see the contents
+    /// ([`PoolOwner::share_file`](crate::aggregate::owner::Creator)). Such readers see the contents
     /// of the file at the time of their access.
     #[must_use]
     pub const fn by_pointer(mut self) -> Self {

@@ -58,12 +58,12 @@ impl CachedFile {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         let kind = sys::file::status(&to)?.kind;
         let call = SpliceCall::choose(view.mapping.is_some(), kind, place.length() as usize);
-        self.splice_by(call, place, to)
+        self.splice_with_call(call, place, to)
     }
 
     /// Transfers the bytes of an extent like [`CachedFile::splice`], but by the given system call,
     /// or by `sendfile` if the file is not mapped.
-    pub fn splice_by(
+    pub fn splice_with_call(
         &self,
         call: SpliceCall,
         place: Extent,

@@ -39,7 +39,7 @@ fn splice_through_pipe(
     place: Extent,
 ) -> Result<Vec<u8>, Refusal> {
     let (mut read, write) = create_pipe();
-    let sent = cached.splice_by(call, place, &write)?;
+    let sent = cached.splice_with_call(call, place, &write)?;
     drop(write);
     let mut out = Vec::new();
     read.read_to_end(&mut out).unwrap();
@@ -48,7 +48,8 @@ fn splice_through_pipe(
     Ok(out)
 }
 
-const CALLS: [SpliceCall; 3] = [SpliceCall::Write, SpliceCall::Vmsplice, SpliceCall::Sendfile];
+const SPLICE_CALLS: [SpliceCall; 3] =
+    [SpliceCall::Write, SpliceCall::Vmsplice, SpliceCall::Sendfile];
 
 #[test]
 fn e5_g4_any_range_transfers_by_copy_and_every_splice() {
@@ -59,7 +60,7 @@ fn e5_g4_any_range_transfers_by_copy_and_every_splice() {
         let (at, length) = (random.within(0..60_000), random.within(1..20_000));
         let place = Extent::new(at as u64, length as u32);
         let expected = bytes.get(at..(at + length).min(bytes.len())).unwrap_or_default();
-        for call in CALLS {
+        for call in SPLICE_CALLS {
             assert_eq!(
                 splice_through_pipe(&cached, call, place).unwrap(),
                 expected,
@@ -85,7 +86,7 @@ fn empty_file_is_an_empty_dbuf_that_may_grow() {
     assert_eq!((cached.size(), reader.next(100)), (Ok(0), Ok(None)));
     assert_eq!(reader.read(&mut out).unwrap(), 0);
     assert_eq!(reader.splice(100, create_pipe().1).unwrap(), Sent::End);
-    for call in CALLS {
+    for call in SPLICE_CALLS {
         assert_eq!(splice_through_pipe(&cached, call, Extent::new(0, 8)).unwrap(), b"");
     }
     for round in 0..40_u64 {
@@ -114,7 +115,7 @@ fn truncated_file_is_reported_and_never_faults() {
         file.set_len(5 * 4096 + 100).unwrap();
         // The page that contains the end exists, with zeros beyond the end.
         let (_read, write) = create_pipe();
-        let cut = cached.splice_by(call, all, &write);
+        let cut = cached.splice_with_call(call, all, &write);
         assert_eq!(
             cut,
             Err(Refusal::Truncated { sent: 6 * 4096, good: 5 * 4096 + 100 }),
@@ -130,7 +131,7 @@ fn truncated_file_is_reported_and_never_faults() {
     assert_eq!(cached.copy(behind, &mut [0; 10]), Err(Fault::OutOfWindow(behind)));
     cached.populate(all).unwrap();
     file.set_len(0).unwrap();
-    assert_eq!(cached.splice_by(SpliceCall::Write, all, create_pipe().1), Ok(Sent::End));
+    assert_eq!(cached.splice_with_call(SpliceCall::Write, all, create_pipe().1), Ok(Sent::End));
     assert_eq!(cached.size(), Ok(0));
 }
 
@@ -149,11 +150,11 @@ fn sealed_file_is_sent_completely_and_may_grow() {
         "the kernel holds the seal"
     );
     let all = Extent::new(0, 30_000);
-    for call in CALLS {
+    for call in SPLICE_CALLS {
         assert_eq!(splice_through_pipe(&cached, call, all).unwrap(), bytes[..20_000], "{call:?}");
     }
     file.write_all_at(&bytes[20_000..], 20_000).unwrap();
-    for call in CALLS {
+    for call in SPLICE_CALLS {
         assert_eq!(splice_through_pipe(&cached, call, all).unwrap(), bytes, "{call:?}");
         assert_eq!(
             splice_through_pipe(&cached, call, Extent::new(30_000, 1)).unwrap(),
@@ -179,7 +180,7 @@ fn sparse_file_beyond_4_gb_is_addressed_to_the_byte() {
     let mut out = [0; 8];
     cached.copy(pointer.place, &mut out).unwrap();
     assert_eq!(&out, text);
-    for call in CALLS {
+    for call in SPLICE_CALLS {
         assert_eq!(splice_through_pipe(&cached, call, pointer.place).unwrap(), text, "{call:?}");
         let hole = splice_through_pipe(&cached, call, Extent::new(1 << 32, 5000)).unwrap();
         assert_eq!(hole, [0; 5000], "a hole is zeros");
@@ -321,16 +322,17 @@ fn file_resized_during_splice_reports_exact_bytes() {
     let (mut read, write) = create_pipe();
     let (mut good, mut cut) = (0_u64, 0);
     while !cutter.is_finished() {
-        let sent = match cached.splice_by(SpliceCall::Write, Extent::new(1000, 60_000), &write) {
-            Ok(Sent::Bytes(count)) => count,
-            Ok(Sent::End) => 0,
-            Err(Refusal::Truncated { sent, .. }) => {
-                cut += 1;
-                read.read_exact(&mut vec![0; sent]).unwrap();
-                continue;
-            }
-            Err(other) => panic!("{other}"),
-        };
+        let sent =
+            match cached.splice_with_call(SpliceCall::Write, Extent::new(1000, 60_000), &write) {
+                Ok(Sent::Bytes(count)) => count,
+                Ok(Sent::End) => 0,
+                Err(Refusal::Truncated { sent, .. }) => {
+                    cut += 1;
+                    read.read_exact(&mut vec![0; sent]).unwrap();
+                    continue;
+                }
+                Err(other) => panic!("{other}"),
+            };
         read.read_exact(&mut vec![0; sent]).unwrap();
         good += sent as u64;
     }

@@ -31,8 +31,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The memory that one writer holds for its readers.
 #[derive(Debug)]
-pub(super) struct Flights {
-    shared: Arc<SharedFlights>,
+pub(super) struct HeldSegments {
+    shared: Arc<SharedHeldSegments>,
     upstream: Vec<Upstream>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Flights {
 /// other writers of this process run short of memory, they release the segments that are no longer
 /// needed.
 #[derive(Debug)]
-struct SharedFlights {
+struct SharedHeldSegments {
     segments: Mutex<VecDeque<Segment>>,
     store: Arc<RingMemory>,
     departed: Arc<DepartedReaders>,
@@ -52,12 +52,15 @@ struct Segment {
     until: u64,
 }
 
-impl Flights {
+impl HeldSegments {
     pub(super) fn new(store: &Arc<RingMemory>, departed: &Arc<DepartedReaders>) -> Self {
         let segments = Mutex::new(VecDeque::new());
-        let shared =
-            Arc::new(SharedFlights { segments, store: store.clone(), departed: departed.clone() });
-        let mut all = lock(&FLIGHTS);
+        let shared = Arc::new(SharedHeldSegments {
+            segments,
+            store: store.clone(),
+            departed: departed.clone(),
+        });
+        let mut all = lock(&HELD_SEGMENTS);
         all.live.push(Arc::downgrade(&shared));
         Self { shared, upstream: Vec::new() }
     }
@@ -328,19 +331,19 @@ impl Keeper {
 }
 
 /// The memory held by all writers of this process.
-static FLIGHTS: Mutex<ProcessFlights> =
-    Mutex::new(ProcessFlights { live: Vec::new(), dropped: Vec::new() });
+static HELD_SEGMENTS: Mutex<ProcessHeldSegments> =
+    Mutex::new(ProcessHeldSegments { live: Vec::new(), dropped: Vec::new() });
 
 #[derive(Debug)]
-struct ProcessFlights {
-    live: Vec<Weak<SharedFlights>>,
+struct ProcessHeldSegments {
+    live: Vec<Weak<SharedHeldSegments>>,
     /// Holds of dropped writers (F3).
-    dropped: Vec<DroppedFlights>,
+    dropped: Vec<DroppedWriterSegments>,
 }
 
 #[derive(Debug)]
-struct DroppedFlights {
-    flights: Flights,
+struct DroppedWriterSegments {
+    flights: HeldSegments,
     doorbells: Doorbells,
 }
 
@@ -349,7 +352,7 @@ struct DroppedFlights {
 /// memory. The library calls this function when an output is created, dropped, or short of memory.
 /// A process in which none of these events occurs for a long time must call this function.
 pub fn sweep() -> usize {
-    let mut all = lock(&FLIGHTS);
+    let mut all = lock(&HELD_SEGMENTS);
     all.live.retain(|live| {
         let live = live.upgrade();
         live.as_deref().inspect(|shared| shared.reap_all_but_last_segment()).is_some()
@@ -364,14 +367,14 @@ pub fn sweep() -> usize {
 }
 
 /// Leaves the memory that a dropped writer still holds to [`sweep`], which releases it later.
-pub(super) fn leave_to_sweep(flights: Flights, doorbells: Doorbells) {
+pub(super) fn leave_to_sweep(flights: HeldSegments, doorbells: Doorbells) {
     if flights.first_release_position().is_some() {
-        lock(&FLIGHTS).dropped.push(DroppedFlights { flights, doorbells });
+        lock(&HELD_SEGMENTS).dropped.push(DroppedWriterSegments { flights, doorbells });
     }
     sweep();
 }
 
-impl SharedFlights {
+impl SharedHeldSegments {
     /// Returns the position that all readers still present have passed. A reader that publishes a
     /// bogus position harms only itself (F4).
     fn passed_position(&self) -> u64 {

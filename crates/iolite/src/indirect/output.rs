@@ -18,7 +18,7 @@
 //!   match, and are copied like bytes outside all dbufs.
 
 use super::backing::{Backing, BackingHandle, WriteRefusal};
-use super::flight::{self, Flights};
+use super::flight::{self, HeldSegments};
 use super::lent::{BlockHolder, LentBlock};
 use super::ranges::RangeTable;
 use crate::aggregate::FrozenData;
@@ -62,7 +62,7 @@ pub struct Output {
     unpublished_bytes: usize,
     every: usize,
     backing: BackingHandle,
-    flights: Flights,
+    flights: HeldSegments,
     hot: HotSegment,
     ranges: RangeTable,
     known_dbufs: Vec<RegisteredDbuf>,
@@ -105,7 +105,7 @@ impl Output {
         let every = every.max(1);
         let doorbells = Doorbells::new(doorbells);
         Self {
-            flights: Flights::new(&ring.side.store, doorbells.departed()),
+            flights: HeldSegments::new(&ring.side.store, doorbells.departed()),
             ring,
             doorbells,
             sleeper: Sleeper::default(),
@@ -208,10 +208,10 @@ impl Output {
         if self.ring.side.head >= self.limit && !self.make_room()? {
             return Ok(self.count_dropped(length));
         }
-        self.write_through(length, fill)
+        self.write_into_backing(length, fill)
     }
 
-    fn write_through(
+    fn write_into_backing(
         &mut self,
         length: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
@@ -432,7 +432,7 @@ impl StreamWriter for Output {
             return Ok(false);
         }
         self.wait_until_passed(oldest, |output| {
-            output.refresh_passed()?;
+            output.refresh_passed_position()?;
             Ok(output.flights.first_release_position() != Some(oldest))
         })?;
         Ok(true)
@@ -442,7 +442,7 @@ impl StreamWriter for Output {
         self.extend_hold();
         let Some(oldest) = self.flights.first_release_position() else { return Ok(false) };
         self.sleeper.announce_sleep(&self.ring.side.store.writer, writer::WAIT, oldest);
-        let looked = self.refresh_passed();
+        let looked = self.refresh_passed_position();
         let asleep = self.flights.first_release_position() == Some(oldest) && looked.is_ok();
         if !asleep {
             self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
@@ -454,7 +454,7 @@ impl StreamWriter for Output {
         self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
         let before = self.flights.len();
         self.doorbells.sleep(&mut self.ring.side, Some(Duration::ZERO));
-        self.refresh_passed()?;
+        self.refresh_passed_position()?;
         if self.flights.len() < before {
             self.doorbells.reset_false_alarms();
         }
@@ -468,7 +468,7 @@ impl Drop for Output {
         self.ring.count_bare();
         self.ring.side.close();
         self.flush();
-        let empty = Flights::new(&self.ring.side.store, self.doorbells.departed());
+        let empty = HeldSegments::new(&self.ring.side.store, self.doorbells.departed());
         let flights = std::mem::replace(&mut self.flights, empty);
         // F3.
         flight::leave_to_sweep(flights, self.doorbells.take());

@@ -4,7 +4,7 @@
 mod splices;
 
 use super::*;
-use crate::aggregate::owner::Creator;
+use crate::aggregate::owner::PoolOwner;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{AllocationPool, FrozenData};
 use crate::interface::{StreamReader as _, StreamWriter as _};
@@ -18,7 +18,7 @@ use testkit::Random;
 
 const SEGMENT_SIZE: usize = 4096;
 const RING: u32 = 1;
-const BACKING: u32 = 2;
+const BACKING_DBUF: u32 = 2;
 
 fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
@@ -31,7 +31,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self { server: GrantServer::open(Creator::new(8)).unwrap() }
+        Self { server: GrantServer::open(PoolOwner::new(8)).unwrap() }
     }
 
     fn pool(&self, number: u32, segments: usize) -> AllocationPool {
@@ -45,7 +45,7 @@ impl Fixture {
     fn frozen(&self, number: u32, bytes: &[u8]) -> FrozenData {
         let frozen = FrozenData::read(dbuf_id(number), bytes, bytes.len()).unwrap();
         let share =
-            |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
+            |owner: &mut PoolOwner| owner.share_frozen(&frozen, AccessList::private(identity()));
         self.server.owner(share).unwrap();
         frozen
     }
@@ -57,7 +57,7 @@ impl Fixture {
     }
 
     fn create_stream(&self, config: &Config, segments: usize) -> (Output, Vec<Offer>, Backing) {
-        let backing = Backing::new(self.pool(BACKING, segments));
+        let backing = Backing::new(self.pool(BACKING_DBUF, segments));
         let (output, offers) = indirect(config, backing.clone()).unwrap();
         (output, offers, backing)
     }
@@ -142,7 +142,7 @@ fn d4_d5_d7_ring_into_several_dbufs_queries_each_once() {
 #[test]
 fn d7_several_streams_point_into_one_dbuf() {
     let fixture = Fixture::new();
-    let backing = Backing::new(fixture.pool(BACKING, 8));
+    let backing = Backing::new(fixture.pool(BACKING_DBUF, 8));
     let space = fixture.space(Space::new());
     let mut pairs: Vec<_> = (20..24)
         .map(|number| {
@@ -403,7 +403,7 @@ fn f6_memory_of_a_pointer_stream_sizes_itself() {
     let fixture = Fixture::new();
     let scaling = Scaling::pointers(2 * SEGMENT_SIZE, 16 * SEGMENT_SIZE);
     let window = SegmentWindow::new(scaling, SEGMENT_SIZE, 4 * SEGMENT_SIZE);
-    let backing = Backing::new(fixture.pool(BACKING, window.segments_max())).within(window);
+    let backing = Backing::new(fixture.pool(BACKING_DBUF, window.segments_max())).within(window);
     let config = Config { entries: 4096, every: 1, ..Config::new(dbuf_id(RING)) };
     let (mut output, mut offers) = indirect(&config, backing).unwrap();
     let mut input = Input::open(offers.remove(0), &fixture.space(Space::new())).unwrap();

@@ -151,7 +151,7 @@ fn stamped_merge_yields_the_oldest_of_all_producers() {
 /// Expects blocks of a producer to be returned after the window has passed although the other
 /// producer is silent. Expects late blocks of the silent producer to be returned and counted.
 #[test]
-fn silent_producer_delays_no_other_and_is_late() {
+fn silent_producer_delays_no_other_and_is_counted_late() {
     // A loaded machine may take longer than the patience to read the available blocks; repeat then.
     testkit::wait_until("available blocks are read in time", read_in_time_beside_silent_producer);
 }
@@ -278,7 +278,7 @@ fn long_block_is_staged_in_one_piece() {
 
 /// Merges a stream of variable-size blocks with a stream of slots in one reader.
 #[test]
-fn streams_of_slots_are_merged_with_others() {
+fn byte_and_slot_streams_are_merged_by_one_reader() {
     use buffer::dbuf::fixed;
     for order in [Order::Fair(3), stamped_order(20)] {
         let mut merged = Merged::new(order);

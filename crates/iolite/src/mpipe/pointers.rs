@@ -102,9 +102,10 @@ pub fn open_write(
         return Err(PipeError::AlreadyOpened);
     }
     let shape = bytes.get(..length).and_then(|bytes| PipeShape::read_from_bytes(bytes).ok());
-    let (config, capacity) = shape.and_then(|shape| config(&shape)).ok_or(PipeError::NoEnd)?;
+    let (config, capacity) =
+        shape.and_then(|shape| config(&shape)).ok_or(PipeError::NotAPipeEnd)?;
     if theirs.len() != config.readers {
-        return Err(PipeError::NoEnd);
+        return Err(PipeError::NotAPipeEnd);
     }
     let window = capacity.is_none().then(|| {
         let scaling = Scaling::deck_cut(caches()).at_least(SEGMENTS_MIN * SEGMENT_SIZE);
@@ -130,14 +131,14 @@ pub fn open_write(
 /// opened.
 pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError> {
     if !begins_with(&end, crate::indirect::OFFER)? {
-        return Err(PipeError::NoEnd);
+        return Err(PipeError::NotAPipeEnd);
     }
     let mut message = [0; 8];
     let (length, mut descriptors) = descriptor::receive(&end, &mut message)?;
     if length == 0 {
         return Ok(None);
     }
-    let server = descriptors.pop().ok_or(PipeError::NoEnd)?;
+    let server = descriptors.pop().ok_or(PipeError::NotAPipeEnd)?;
     space.introduce(server);
     let ring = buffer::share::RingOffer::from_descriptors(descriptors)?;
     Ok(Some(Input::open(Offer::new(ring, SocketDoorbell::from(end)), space)?))
@@ -196,7 +197,7 @@ impl From<GrantRefusal> for PipeError {
     fn from(refusal: GrantRefusal) -> Self {
         match refusal {
             GrantRefusal::System(error) => Self::System(error),
-            _ => Self::NoEnd,
+            _ => Self::NotAPipeEnd,
         }
     }
 }

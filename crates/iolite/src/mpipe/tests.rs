@@ -86,11 +86,11 @@ fn end_opens_once_and_only_in_its_direction() {
     assert_eq!(open_write(again).unwrap_err(), PipeError::AlreadyOpened);
     let mut ends = mpipe(2, &pipe_config()).unwrap();
     let same = ends[0].try_clone().unwrap();
-    assert_eq!(open_read(ends.remove(0)).unwrap_err(), PipeError::NoEnd);
+    assert_eq!(open_read(ends.remove(0)).unwrap_err(), PipeError::NotAPipeEnd);
     drop(open_write(same).unwrap());
     let file = std::fs::File::open("/dev/null").unwrap();
-    assert_eq!(open_read(file.into()).unwrap_err(), PipeError::NoEnd);
+    assert_eq!(open_read(file.into()).unwrap_err(), PipeError::NotAPipeEnd);
     let (one, other) = descriptor::pair().unwrap();
     descriptor::send(&one, b"no end", &[]).unwrap();
-    assert_eq!(open_write(other).unwrap_err(), PipeError::NoEnd);
+    assert_eq!(open_write(other).unwrap_err(), PipeError::NotAPipeEnd);
 }

@@ -2,7 +2,7 @@
 //! several streams arrive like copies, and all memory is released in the end.
 
 use super::*;
-use crate::aggregate::owner::Creator;
+use crate::aggregate::owner::PoolOwner;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{Aggregate, AllocationPool, FrozenData};
 use crate::indirect::{Backing, Config, Input, Output, indirect, sweep};
@@ -34,7 +34,7 @@ struct SpliceFixture {
 
 impl SpliceFixture {
     fn new(space: Space) -> Self {
-        let server = GrantServer::open(Creator::new(8)).unwrap();
+        let server = GrantServer::open(PoolOwner::new(8)).unwrap();
         space.introduce(server.introduce(Credentials::from(identity())).unwrap().1);
         Self { server, space }
     }
@@ -57,7 +57,7 @@ impl SpliceFixture {
     fn frozen(&self, number: u32, bytes: &[u8]) -> FrozenData {
         let frozen = FrozenData::read(dbuf_id(number), bytes, bytes.len()).unwrap();
         let share =
-            |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
+            |owner: &mut PoolOwner| owner.share_frozen(&frozen, AccessList::private(identity()));
         self.server.owner(share).unwrap();
         frozen
     }

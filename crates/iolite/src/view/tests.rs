@@ -1,7 +1,7 @@
 //! Tests of translations and faults: the number of queries to owners, and refused mappings.
 
 use super::*;
-use crate::aggregate::owner::Creator;
+use crate::aggregate::owner::PoolOwner;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{AllocationPool, FrozenData};
 use abi::access::{AccessList, Credentials};
@@ -18,7 +18,7 @@ fn rich_pointer(dbuf: u32, position: u64, length: u32) -> RichPointer {
 }
 
 fn start_server(pools: &[AllocationPool]) -> GrantServer {
-    let server = GrantServer::open(Creator::new(4)).unwrap();
+    let server = GrantServer::open(PoolOwner::new(4)).unwrap();
     for pool in pools {
         server.owner(|owner| owner.share(pool)).unwrap();
     }
@@ -34,7 +34,7 @@ fn create_pool(number: u32, mode: u32) -> AllocationPool {
 fn d4_pointer_is_validated_against_its_dbuf() {
     let fixture = start_server(&[create_pool(3, 0o644)]);
     let frozen = FrozenData::read(dbuf_id(4), &[1; 5000][..], 5000).unwrap();
-    let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::new(0, 0, 0o644));
+    let share = |owner: &mut PoolOwner| owner.share_frozen(&frozen, AccessList::new(0, 0, 0o644));
     fixture.owner(share).unwrap();
     let space = Space::new();
     space.introduce(fixture.introduce(Credentials::new(9, 9)).unwrap().1);

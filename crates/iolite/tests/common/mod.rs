@@ -12,7 +12,7 @@ use buffer::Fault;
 use streamline_iolite::indirect;
 use streamline_iolite::interface::{StreamReader as _, StreamWriter as _};
 
-impl ReadBlocks for indirect::Input {
+impl BlockSource for indirect::Input {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         self.read(out)
     }

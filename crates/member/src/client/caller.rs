@@ -2,7 +2,7 @@
 
 use super::error::{ClientError, ECONNRESET, EPIPE};
 use crate::receive_buffer::with_receive_buffer;
-use crate::varlink::{Call, Fault, REPLY_MAX, Reply};
+use crate::varlink::{Call, Fault, REPLY_BYTES_MAX, Reply};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -183,7 +183,7 @@ const REPLY_START: &[u8] = b"{\"parameters\":{";
 /// Parses the result of a call from the bytes of its reply: in one pass if the reply has the form
 /// in which this library writes a result. Fails if the reply is an error.
 fn read_result<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ClientError> {
-    if bytes.len() <= REPLY_MAX
+    if bytes.len() <= REPLY_BYTES_MAX
         && bytes.starts_with(REPLY_START)
         && let Ok(DirectReply { parameters, error: None }) = serde_json::from_slice(bytes)
     {

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 /// Maximum time for which the daemon may list a path after the path has closed its connections.
 const END_GRACE: Duration = Duration::from_millis(200);
 /// Kind of the [`Event`](crate::protocol::Event) of a path that has ended.
-const PATH_WENT: &str = "went";
+const PATH_ENDED_EVENT: &str = "went";
 
 impl Client {
     /// Waits for up to [`END_GRACE`] until the daemon no longer lists the paths that seem to have
     /// ended. Replaces the error of each path that is still listed then by
     /// [`ClientError::Timeout`]: such a path is running, and has closed the connection because it
     /// has too many clients.
-    pub(super) fn check_ends<R>(
+    pub(super) fn check_ended_paths<R>(
         &self,
         paths: &[(u32, (String, Vec<Call>))],
         answers: &mut [Result<R, ClientError>],
@@ -78,9 +78,11 @@ impl PathWatcher {
     fn wait_for_end(&self, deadline: Instant, is_awaited: impl Fn(&RegisteredPath) -> bool) {
         let left = || deadline.saturating_duration_since(Instant::now());
         if let Some(client) = &self.0 {
-            while sys::poll::readable_within(&[client.as_fd()], Some(left())) == [true] {
+            while sys::poll::readable_despite_signals(&[client.as_fd()], Some(left())) == [true] {
                 match client.next_event() {
-                    Ok(event) if event.event == PATH_WENT && is_awaited(&event.path) => return,
+                    Ok(event) if event.event == PATH_ENDED_EVENT && is_awaited(&event.path) => {
+                        return;
+                    }
                     Ok(_) => {}
                     Err(_) => break,
                 }

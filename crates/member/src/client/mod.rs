@@ -251,7 +251,7 @@ impl Client {
         self.caller.set_timeout(CALL_TIMEOUT);
         let answers = answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout)));
         let mut answers: Vec<_> = answers.collect();
-        self.check_ends(paths, &mut answers);
+        self.check_ended_paths(paths, &mut answers);
         answers
     }
 

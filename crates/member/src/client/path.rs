@@ -25,7 +25,7 @@ pub const NODES: &str = "io.streamline.path.Nodes";
 pub const STOP: &str = "io.streamline.path.Stop";
 
 /// The method that returns the state of a tap.
-const TAP_REPORT: &str = "io.streamline.path.Tapped";
+const TAP_REPORT_METHOD: &str = "io.streamline.path.Tapped";
 
 /// Name of the error for an unknown parameter.
 const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
@@ -170,7 +170,7 @@ impl PathClient {
     /// Taps a node's output as [`tap`](Self::tap) does. Also returns the ring of shared memory that
     /// carries the blocks. The ring is `None`, and the pipe carries the blocks, if the path offers
     /// no ring or is of an older version.
-    pub fn tap_shared(
+    pub fn tap_with_shared_ring(
         &self,
         wanted: &Tap,
     ) -> Result<(TapStart, OwnedFd, Option<Memfd>), ClientError> {
@@ -222,14 +222,14 @@ impl PathClient {
 
     /// Returns the state of this connection's tap. Fails if the connection has none.
     pub fn tap_report(&self) -> Result<TapReport, ClientError> {
-        self.call(TAP_REPORT, &NoParameters {})
+        self.call(TAP_REPORT_METHOD, &NoParameters {})
     }
 
     /// Requests a last report of this connection's tap when the path ends;
     /// [`tap_state`](Self::tap_state) returns the report. The path then does not wait for the
     /// reader of the tap. Does not wait for a reply.
     pub fn await_tap_end(&self) -> Result<(), ClientError> {
-        let call = Call::new(TAP_REPORT, &NoParameters {});
+        let call = Call::new(TAP_REPORT_METHOD, &NoParameters {});
         self.caller.send(&Call { more: true, ..call }, &[])
     }
 
@@ -239,7 +239,7 @@ impl PathClient {
     /// path's process has exited without a last report.
     pub fn tap_state(&self, limit: Duration) -> Result<(TapReport, Option<Memfd>), ClientError> {
         self.caller.set_timeout(limit);
-        self.caller.send(&Call::new(TAP_REPORT, &NoParameters {}), &[])?;
+        self.caller.send(&Call::new(TAP_REPORT_METHOD, &NoParameters {}), &[])?;
         let reply = self.caller.receive_reply();
         self.caller.set_timeout(CALL_TIMEOUT);
         let (reply, descriptors) = reply.map_err(|error| self.convert_hangup(error))?;

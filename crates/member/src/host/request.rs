@@ -2,7 +2,7 @@
 
 use super::DaemonHost;
 use crate::client::{Caller, ClientError, replace_hidden};
-use crate::faults::{AGAIN_CAUSE, NOT_IN_KERNEL};
+use crate::faults::{NOT_IN_KERNEL, RETRY_CAUSE};
 use crate::protocol::{AttachReply, CarriedStep, CountRequest, Replacement, SetTaps};
 use crate::varlink::Call;
 use engine::build::BuildError;
@@ -139,7 +139,7 @@ impl RemoteRequest {
     /// Waits for at most [`RETRY_INTERVAL`] for a message about the request. Returns true if the
     /// request is still attached.
     fn wait_while_attached(&self) -> bool {
-        sys::poll::readable_within(&[self.caller.as_fd()], Some(RETRY_INTERVAL));
+        sys::poll::readable_despite_signals(&[self.caller.as_fd()], Some(RETRY_INTERVAL));
         Attachment::export_failure(self).is_none() && self.ended.get().is_none()
     }
 
@@ -191,7 +191,7 @@ impl RemoteRequest {
         let until = Instant::now() + limit;
         while sent && counted.last_answered != counted.last_query && self.ended.get().is_none() {
             let left = until.saturating_duration_since(Instant::now());
-            sys::poll::readable_within(&[self.caller.as_fd()], Some(left));
+            sys::poll::readable_despite_signals(&[self.caller.as_fd()], Some(left));
             if !self.receive_pending_message(&mut counted) {
                 break;
             }
@@ -295,11 +295,11 @@ impl ProgramSwitch for Switch {
                 Ok(())
             }
             Ok(AttachReply { why, .. }) => Err(SwitchError::Refused(replace_hidden(
-                &why.unwrap_or_else(|| MISSING_REASON.to_owned()),
+                &why.unwrap_or_else(|| MISSING_REASON_MESSAGE.to_owned()),
             ))),
             Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL => {
                 let why = replace_hidden(fault.text("why"));
-                Err(match fault.text("by") == AGAIN_CAUSE {
+                Err(match fault.text("by") == RETRY_CAUSE {
                     true => SwitchError::Again(why),
                     false => SwitchError::Refused(why),
                 })
@@ -322,7 +322,7 @@ const NEXT_DAEMON_TIMEOUT_NS: u64 = 120_000_000_000;
 /// Interval between two attempts to reach the next daemon.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Message for a refusal for which the daemon gives no reason.
-const MISSING_REASON: &str = "the daemon gives no reason for the refusal";
+const MISSING_REASON_MESSAGE: &str = "the daemon gives no reason for the refusal";
 
 #[cfg(test)]
 mod tests {

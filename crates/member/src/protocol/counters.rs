@@ -67,8 +67,8 @@ impl Counters {
     /// Returns the number of lost blocks at all locations.
     #[must_use]
     pub fn lost_blocks(&self) -> u64 {
-        let sources = self.sources.iter().map(|source| lost_in(&source.lost));
-        let edges = self.edges.iter().map(|edge| lost_in(&edge.lost));
+        let sources = self.sources.iter().map(|source| sum_lost_blocks(&source.lost));
+        let edges = self.edges.iter().map(|edge| sum_lost_blocks(&edge.lost));
         sources.chain(edges).chain(self.filters.iter().map(Filter::lost_blocks)).sum()
     }
 }
@@ -130,7 +130,7 @@ impl Filter {
     /// Returns the number of blocks lost in the filter.
     #[must_use]
     pub fn lost_blocks(&self) -> u64 {
-        if self.operand { 0 } else { lost_in(&self.lost) }
+        if self.operand { 0 } else { sum_lost_blocks(&self.lost) }
     }
 }
 
@@ -180,7 +180,7 @@ impl Loss {
 
 /// Returns the number of blocks lost at one location, given its drops by reason.
 #[must_use]
-pub fn lost_in(drops: &[Loss]) -> u64 {
+pub fn sum_lost_blocks(drops: &[Loss]) -> u64 {
     drops.iter().filter(|loss| loss.is_lost()).filter_map(|loss| loss.blocks).sum()
 }
 

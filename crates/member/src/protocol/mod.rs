@@ -15,7 +15,7 @@ pub use control::{
 };
 pub use counters::{
     Count, CountReply, Counters, Edge, Ended, Filter, Follow, Loss, PathUpdate, Source, Space,
-    Totals, UpdateForm, lost_in,
+    Totals, UpdateForm, sum_lost_blocks,
 };
 pub use kernel::{
     Attach, AttachReply, CarriedStep, CountRequest, KernelProgram, KernelPrograms, KernelRequest,
@@ -26,7 +26,7 @@ pub use registry::{
     About, Admit, Connect, ConnectReply, DbufIds, Event, LINE_MAX, PathEvent, PathList, PathNumber,
     PathReport, Permissions, Quota, Register, RegisteredPath, RequestChange,
 };
-pub use runtime::latency::{Latency, PlaceLatency};
+pub use runtime::latency::{GaugeLatency, Latency};
 pub use runtime::ledger::Amount;
 
 use serde::{Deserialize, Serialize};

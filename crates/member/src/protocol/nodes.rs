@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn b4_kept_and_changed_nodes_are_all_nodes_in_their_order() {
+    fn b4_kept_and_changed_nodes_yield_all_nodes_in_order() {
         let reply = |nodes: &[&str], kept: Option<Vec<i64>>| ChangedNodes {
             version: Some(1),
             nodes: nodes.iter().map(|name| named(name)).collect(),

@@ -30,7 +30,7 @@ mod tests;
 pub const MESSAGE_MAX: usize = 64 << 10;
 
 /// Maximum length of a reply, in bytes. A reply must fit into one packet of a local socket.
-pub const REPLY_MAX: usize = 192 << 10;
+pub const REPLY_BYTES_MAX: usize = 192 << 10;
 
 /// The named parameters of a call or reply.
 pub type Parameters = Map<String, Value>;
@@ -81,8 +81,8 @@ pub struct Reply {
 /// An error found while parsing a message.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
-    /// The message is longer than [`MESSAGE_MAX`] or [`REPLY_MAX`].
-    #[error("a call has at most {MESSAGE_MAX} bytes, and a reply {REPLY_MAX}")]
+    /// The message is longer than [`MESSAGE_MAX`] or [`REPLY_BYTES_MAX`].
+    #[error("a call has at most {MESSAGE_MAX} bytes, and a reply {REPLY_BYTES_MAX}")]
     TooLong,
     /// The bytes are not JSON of the required form. Contains the position of the error.
     #[error("invalid Varlink message: {0}")]
@@ -134,9 +134,9 @@ impl Reply {
         Self { parameters: ResultText::new(parameters), ..Self::default() }
     }
 
-    /// Parses a reply. Fails if the text is longer than [`REPLY_MAX`] or malformed.
+    /// Parses a reply. Fails if the text is longer than [`REPLY_BYTES_MAX`] or malformed.
     pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
-        read(bytes, REPLY_MAX)
+        read(bytes, REPLY_BYTES_MAX)
     }
 
     /// Serializes the reply without a terminator.

@@ -256,7 +256,7 @@ fn every_daemon_error_is_declared_and_has_a_message() {
     use crate::faults;
     let all = [
         faults::no_such_path("web"),
-        faults::which_path("web", &[1, 2]),
+        faults::ambiguous_path("web", &[1, 2]),
         faults::not_yours("web", 7),
         faults::name_taken("web", 3),
         faults::refused("name", "it is empty"),

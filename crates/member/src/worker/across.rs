@@ -14,7 +14,7 @@ use crate::connection::{Connection, Received};
 use crate::faults;
 use crate::protocol::{ChangeReply, CommitSubtree, NoParameters, TakeSubtree};
 use crate::varlink::{Call, Fault, Reply};
-use engine::change::{HandedState, SwitchReport, check_leaving, give_subtree, take_subtree};
+use engine::change::{SwitchReport, TransferredState, check_leaving, give_subtree, take_subtree};
 use engine::live::Live;
 use pipeline::edit::{NodeOutput, PathMove, subtree};
 use std::fmt::Display;
@@ -62,7 +62,7 @@ impl Service {
             why => refused(&reason(&why)),
         })?;
         let mut message = None;
-        let mut agree = |states: &[HandedState]| {
+        let mut agree = |states: &[TransferredState]| {
             let states = states.iter().map(encode_state).collect();
             let taken = other.commit_subtree_take(&CommitSubtree { states });
             let ChangeReply { message: other, .. } = taken.map_err(|why| reason(&why))?;
@@ -92,7 +92,7 @@ impl Service {
         if take.version != env!("CARGO_PKG_VERSION") {
             return Err(refused(&"the paths run different versions of streamline"));
         }
-        self.check_request(take.running.as_deref())?;
+        self.check_running_request(take.running.as_deref())?;
         let live = self.only_live_path()?.clone();
         let machine = self.machine();
         let below = NodeOutput::parse(&take.below);
@@ -135,7 +135,7 @@ fn reason(error: &ClientError) -> String {
 
 /// Reports that this path is prepared, and waits for the decision, which contains the state of each
 /// filter. Fails if the coordinator hangs up, or does not decide within [`DECISION_TIMEOUT`].
-fn await_decision(client: &mut AdmittedClient) -> Result<Vec<HandedState>, String> {
+fn await_decision(client: &mut AdmittedClient) -> Result<Vec<TransferredState>, String> {
     let connection = &mut client.connection;
     let prepared = Reply { continues: true, ..Reply::new(&NoParameters {}) };
     let gone = || "the other path has withdrawn".to_owned();
@@ -174,7 +174,7 @@ fn next_call(connection: &mut Connection) -> Result<Option<Call>, ()> {
 
 /// Encodes a state as words: the time of its timer, or `-` without a timer, followed by the key and
 /// the bytes of each session.
-fn encode_state(state: &HandedState) -> String {
+fn encode_state(state: &TransferredState) -> String {
     let mut text = state.wake.map_or_else(|| "-".to_owned(), |wake| wake.to_string());
     for (key, bytes) in &state.sessions {
         text.push_str(&format!(" {key}:"));
@@ -184,7 +184,7 @@ fn encode_state(state: &HandedState) -> String {
 }
 
 /// Decodes a state. Returns `None` if it is malformed.
-fn decode_state(text: &str) -> Option<HandedState> {
+fn decode_state(text: &str) -> Option<TransferredState> {
     let mut words = text.split(' ');
     let wake = match words.next()? {
         "-" => None,
@@ -197,7 +197,7 @@ fn decode_state(text: &str) -> Option<HandedState> {
         Some((key.parse().ok()?, bytes))
     };
     let sessions = words.map(session).collect::<Option<Vec<(u64, Vec<u8>)>>>()?;
-    Some(HandedState { sessions, wake })
+    Some(TransferredState { sessions, wake })
 }
 
 #[cfg(test)]
@@ -205,9 +205,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn v3_handed_state_is_decoded_as_encoded_and_checked() {
+    fn v3_transferred_state_decodes_to_the_encoded_state() {
         let sessions = vec![(0, vec![0, 255, 16]), (u64::MAX, Vec::new())];
-        for state in [HandedState::default(), HandedState { sessions, wake: Some(7) }] {
+        for state in [TransferredState::default(), TransferredState { sessions, wake: Some(7) }] {
             assert_eq!(decode_state(&encode_state(&state)), Some(state));
         }
         for wrong in ["", "x", "- 1", "- 1:0", "- 1:0g", "- x:00", "- 1:é"] {

@@ -39,7 +39,7 @@ impl Service {
         match method {
             "Describe" => {
                 let NoParameters {} = call.deserialize_parameters()?;
-                self.refresh_lists();
+                self.refresh_plan_and_lists();
                 single_reply(&self.about)
             }
             "Nodes" => {
@@ -175,10 +175,10 @@ impl Service {
         let words = change.words.as_slice();
         let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
         let wrong = |why: &dyn std::fmt::Display| faults::wrong_change(&why.to_string());
-        self.check_request(change.running.as_deref())?;
+        self.check_running_request(change.running.as_deref())?;
         if let Some(keep) = SpaceBinding::parse(words).map_err(|why| wrong(&why))? {
             self.recent_machine.forget_older_inspection(u64::MAX);
-            self.refresh_lists();
+            self.refresh_plan_and_lists();
             let message = self.pin_space(&keep).map_err(|why| refused(&why))?;
             let line = self.path.line.clone();
             return Ok(ChangeReply { message, line, nodes: None });
@@ -199,7 +199,7 @@ impl Service {
         };
         let edit = Edit::parse(words).map_err(|why| wrong(&why))?;
         let switched = self.plan_and_apply_edit(live, &edit).map_err(|why| match why {
-            ChangeError::Misfit(_) | ChangeError::Mistakes { .. } => wrong(&why),
+            ChangeError::InapplicableEdit(_) | ChangeError::Mistakes { .. } => wrong(&why),
             _ => refused(&why),
         })?;
         self.refresh_plan();
@@ -208,7 +208,7 @@ impl Service {
     }
 
     /// Fails unless the path still runs the request `running`; `None` means any request.
-    pub(super) fn check_request(&self, running: Option<&str>) -> Result<(), Fault> {
+    pub(super) fn check_running_request(&self, running: Option<&str>) -> Result<(), Fault> {
         match running.is_none_or(|running| running == self.path.line) {
             true => Ok(()),
             false => Err(faults::outdated()),
@@ -291,7 +291,7 @@ impl Service {
 
     /// Records the current plan like [`refresh_plan`](Self::refresh_plan), and the lists of its
     /// nodes and edges.
-    pub(super) fn refresh_lists(&mut self) {
+    pub(super) fn refresh_plan_and_lists(&mut self) {
         self.refresh_plan();
         let Some(plan) = self.path.plan.as_ref().filter(|_| self.lists_outdated) else { return };
         let (nodes, links) = path::nodes_and_links(plan);
@@ -335,7 +335,7 @@ impl Service {
     }
 
     pub(super) fn current_counters(&mut self) -> crate::protocol::Counters {
-        self.refresh_lists();
+        self.refresh_plan_and_lists();
         let elapsed = sys::clock::monotonic().saturating_sub(self.start);
         match &self.path.group {
             Some(group) => counters::group_counters(&**group, &self.path.nodes, elapsed),

@@ -187,7 +187,7 @@ mod tests {
     use crate::protocol::Amount;
 
     #[test]
-    fn f6_counters_of_many_filters_are_whole_over_all_pages() {
+    fn f6_pages_of_counters_contain_each_filter_once() {
         let amount = Amount::default;
         let filter = |node| Filter {
             node,
@@ -226,7 +226,7 @@ mod tests {
         let (mut read, mut pages, mut next) = (Counters::default(), 0, Some(0));
         while let Some(first) = next {
             let page = counters_page(&all, first);
-            assert!(serde_json::to_string(&page).unwrap().len() < crate::varlink::REPLY_MAX);
+            assert!(serde_json::to_string(&page).unwrap().len() < crate::varlink::REPLY_BYTES_MAX);
             next = page.next;
             read.append(page.counters);
             pages += 1;

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Interval between two samples of the counters. Each sample wakes the spaces of the path once.
 const LOSS_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of locations in a report.
-const PLACES_MAX: usize = 3;
+const LOSS_LOCATIONS_MAX: usize = 3;
 
 /// The losses of a path at the last sample, and the time of the next sample.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl LossWatch {
         if fresh == 0 {
             return None;
         }
-        let named = places.iter().take(PLACES_MAX);
+        let named = places.iter().take(LOSS_LOCATIONS_MAX);
         let named: Vec<String> = named.map(|(place, n)| format!("{n} {place}")).collect();
         Some(format!("{fresh} blocks since the last report, {total} in all: {}", named.join(", ")))
     }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_of_an_operand_are_no_losses() {
+    fn drops_in_an_operand_are_not_counted_as_losses() {
         let lost = vec![Loss { why: "malformed".to_owned(), blocks: Some(2) }];
         let filter = |operand| Filter {
             name: "ip".to_owned(),

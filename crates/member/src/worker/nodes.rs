@@ -182,10 +182,13 @@ fn node_patch(at: usize, known: &DescribedNode, details: &NodeDetails) -> Option
 /// Returns a lower bound on the length of patches in a reply, in bytes.
 fn length_of(patches: &[NodePatch]) -> usize {
     /// Minimum length of an arc as JSON without its classes, in bytes.
-    const ARC: usize = 40;
-    let arcs = |arcs: &[NodeArc]| arcs.iter().map(|arc| ARC + arc.classes.len()).sum::<usize>();
+    const ARC_BYTES: usize = 40;
+    let arcs =
+        |arcs: &[NodeArc]| arcs.iter().map(|arc| ARC_BYTES + arc.classes.len()).sum::<usize>();
     let length = |patch: &NodePatch| {
-        ARC + patch.name.as_ref().map_or(0, String::len) + patch.arcs.as_deref().map_or(0, arcs)
+        ARC_BYTES
+            + patch.name.as_ref().map_or(0, String::len)
+            + patch.arcs.as_deref().map_or(0, arcs)
     };
     patches.iter().map(length).sum()
 }

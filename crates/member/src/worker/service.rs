@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::connection::{Connection, Received};
 use crate::faults;
 use crate::protocol::{Admit, Counters, Ended, PathDescription, PathEvent, PathReport};
-use crate::varlink::{Call, REPLY_MAX, Reply};
+use crate::varlink::{Call, REPLY_BYTES_MAX, Reply};
 use engine::live::Live;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -314,8 +314,8 @@ impl Service {
     pub(super) fn send_with(&mut self, id: u64, reply: &Reply, descriptors: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let mut text = reply.to_bytes();
-        if text.len() > REPLY_MAX {
-            text = Reply::from(&faults::too_large(text.len(), REPLY_MAX)).to_bytes();
+        if text.len() > REPLY_BYTES_MAX {
+            text = Reply::from(&faults::too_large(text.len(), REPLY_BYTES_MAX)).to_bytes();
         }
         let sent = client.connection.send(text, descriptors);
         if sent.and_then(|()| client.connection.watch_for_room(&self.watcher, id)).is_err() {

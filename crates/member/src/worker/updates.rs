@@ -84,7 +84,7 @@ impl AdmittedClient {
             && self.unsent_pages.is_none()
             && self.unread_counters.is_none()
             && !self.connection.has_unsent()
-            && sys::poll::readable_within(&[self.connection.as_fd()], Some(Duration::ZERO))
+            && sys::poll::readable_despite_signals(&[self.connection.as_fd()], Some(Duration::ZERO))
                 == [false]
     }
 

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn token_finds_the_ids_that_asked_for_it() {
+    fn token_identifies_the_credentials_that_requested_it() {
         let accounts = accounts();
         let open = |who: &UserIds| accounts.open(who, false).unwrap();
         let (one, other) = (open(&own(1)), open(&own(2)));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn user_who_fills_the_list_shuts_out_no_other() {
+    fn user_with_many_accounts_locks_out_no_other() {
         let Some(()) = testkit::need::require_root() else { return };
         let accounts = accounts();
         let user = |uid, groups| UserIds { uid, gid: uid, groups: vec![uid; groups] };

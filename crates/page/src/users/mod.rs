@@ -33,7 +33,7 @@ use crate::connection::{Connection, IncomingConnections, Socket, authorization};
 use crate::listener::{Address, Admission, Listener};
 use crate::server::{close_after_reply, routes_without_data};
 use accounts::{Accounts, peer_ids};
-use places::{HeldPlace, Places, Stage};
+use places::{ConnectionPlace, Places, Stage};
 use process::{UserProcess, report, warn};
 use socket::{ACCEPT_PAUSE, PageSocket};
 use std::io;
@@ -85,7 +85,7 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
         let stdin = io::stdin();
         let mut ends: Vec<BorrowedFd<'_>> = vec![signals.as_fd()];
         ends.extend(options.of_daemon.then(|| stdin.as_fd()));
-        while !sys::poll::readable_within(&ends, None).contains(&true) {}
+        while !sys::poll::readable_despite_signals(&ends, None).contains(&true) {}
         ended.send(())
     });
     report(&match serves_all {
@@ -142,7 +142,7 @@ impl Host {
     async fn receive(
         self: Arc<Self>,
         socket: Socket,
-        place: HeldPlace,
+        place: ConnectionPlace,
         mut end: oneshot::Receiver<()>,
     ) {
         let head = match &socket {

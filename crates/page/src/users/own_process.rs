@@ -112,7 +112,7 @@ fn receive_connections(
     use std::os::fd::AsFd as _;
     let mut message = vec![0; HEAD_MAX + 1];
     loop {
-        let ready = sys::poll::readable_within(&[control.as_fd(), signals.as_fd()], None);
+        let ready = sys::poll::readable_despite_signals(&[control.as_fd(), signals.as_fd()], None);
         if ready.get(1) == Some(&true) {
             return;
         }
@@ -155,7 +155,7 @@ async fn report_idle(
             continue;
         }
         // An error means that the host has exited, which `receive_connections` detects.
-        let _ = sys::local_socket::send_now(control, &now.received.to_le_bytes(), &[]);
+        let _ = sys::local_socket::send_nonblocking(control, &now.received.to_le_bytes(), &[]);
         if counts.changed().await.is_err() {
             return;
         }

@@ -43,7 +43,7 @@ struct ConnectedClient {
 
 /// The place of one connection. Dropping this value frees the place.
 #[derive(Debug)]
-pub(super) struct HeldPlace {
+pub(super) struct ConnectionPlace {
     places: Arc<Places>,
     number: u64,
 }
@@ -58,7 +58,7 @@ impl Places {
     /// receiver completes. If all places are taken, closes the oldest connection in [`Stage::Head`]
     /// or, if there is none, the oldest one in [`Stage::File`]. Returns `None` if there is no such
     /// connection.
-    pub(super) fn take(self: &Arc<Self>) -> Option<(HeldPlace, oneshot::Receiver<()>)> {
+    pub(super) fn take(self: &Arc<Self>) -> Option<(ConnectionPlace, oneshot::Receiver<()>)> {
         let mut taken = lock(&self.taken);
         if taken.all.len() >= self.max {
             let oldest = |stage: Stage| {
@@ -73,11 +73,11 @@ impl Places {
         let (end, ended) = oneshot::channel();
         taken.all.insert(number, ConnectedClient { stage: Stage::Head, _end: end });
         drop(taken);
-        Some((HeldPlace { places: Arc::clone(self), number }, ended))
+        Some((ConnectionPlace { places: Arc::clone(self), number }, ended))
     }
 }
 
-impl HeldPlace {
+impl ConnectionPlace {
     /// Records the stage that the connection has reached.
     pub(super) fn reach(&self, stage: Stage) {
         if let Some(connected) = lock(&self.places.taken).all.get_mut(&self.number) {
@@ -86,7 +86,7 @@ impl HeldPlace {
     }
 }
 
-impl Drop for HeldPlace {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         lock(&self.places.taken).all.remove(&self.number);
     }

@@ -125,7 +125,7 @@ impl UserProcess {
                     format!("the process of the page for {user} cannot be started: {why}")
                 })?,
             };
-            match local_socket::send_now(&running.control, message, &[connection]) {
+            match local_socket::send_nonblocking(&running.control, message, &[connection]) {
                 Ok(Some(_)) => {
                     running.handed += 1;
                     state.running = Some(running);
@@ -202,7 +202,7 @@ fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<Running, 
     let mut child = command(&owner.who, far)?.spawn().map_err(|error| failed(&error))?;
     let settings = serde_json::to_vec(&owner.settings).unwrap_or_default();
     let process = i32::try_from(child.id()).unwrap_or_default();
-    let begun = local_socket::send_now(&control, &settings, &[])
+    let begun = local_socket::send_nonblocking(&control, &settings, &[])
         .and_then(|_| local_socket::open_process(process));
     let process = match begun {
         Ok(process) => process,
@@ -282,7 +282,7 @@ fn wait(
     // still hold a duplicate, so that dropping it here would not close it.
     let _ = local_socket::hang_up(&control);
     drop(control);
-    if sys::poll::readable_within(&[process.as_fd()], Some(END_LIMIT)) != [true] {
+    if sys::poll::readable_despite_signals(&[process.as_fd()], Some(END_LIMIT)) != [true] {
         // An error means that the process has exited in the meantime.
         let _ = child.kill();
     }

@@ -66,7 +66,8 @@ impl PageSocket {
         let path = directory.join(PAGE_SOCKET);
         remove_stale(&path).map_err(failed)?;
         let form = (Framing::Packets, Accepts::Bytes);
-        let listener = local_socket::listen_at(&held, PAGE_SOCKET, socket_mode, form, BACKLOG_MAX);
+        let listener =
+            local_socket::listen_in_directory(&held, PAGE_SOCKET, socket_mode, form, BACKLOG_MAX);
         let listener = listener.map_err(|error| match path.exists() {
             true => format!("another page serves {}: {error}", directory.display()),
             false => error.to_string(),
@@ -108,7 +109,7 @@ fn serve_callers(listener: &OwnedFd, accounts: &Accounts) {
         let sockets = callers.iter().map(|caller| caller.socket.as_fd());
         let listens = pause.is_none().then(|| listener.as_fd());
         let all: Vec<BorrowedFd<'_>> = listens.into_iter().chain(sockets).collect();
-        let ready = sys::poll::readable_within(&all, next.into_iter().chain(pause).min());
+        let ready = sys::poll::readable_despite_signals(&all, next.into_iter().chain(pause).min());
         let (of_listener, of_callers) = ready.split_at(usize::from(pause.is_none()));
         let mut of_callers = of_callers.iter();
         callers.retain(|caller| {
@@ -150,7 +151,7 @@ fn reply(caller: &Foreign, who: &UserIds, accounts: &Accounts) -> bool {
         Ok(accounts.url(&account))
     });
     // An error means that the caller has disconnected and needs no reply.
-    let _ = local_socket::send_now(caller, &reply, &[]);
+    let _ = local_socket::send_nonblocking(caller, &reply, &[]);
     true
 }
 

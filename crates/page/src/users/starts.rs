@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_requests_are_reported_once_in_a_while() {
+    fn refused_requests_are_logged_at_most_once_a_minute() {
         let (mut starts, now) = (Starts::default(), Instant::now());
         assert_eq!(starts.refuse(now), Some(0));
         for _ in 0..1000 {

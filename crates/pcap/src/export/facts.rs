@@ -1,8 +1,8 @@
 //! Facts about a handle, its errors, and calls that need a handle only for its link type.
 
 use super::reading::{FilterProgram, copy_instructions};
-use super::{EndHandle, GetInteger, Pcap, SetInteger, find_live_handle};
-use crate::filter::LiveForm;
+use super::{Pcap, PcapGetIntFn, PcapSetIntFn, PcapVoidFn, find_live_handle};
+use crate::filter::LiveFilterProgram;
 use crate::handle::{Handle, status};
 use crate::live::LiveCapture;
 use ebpf::classic::{LinkType, Options};
@@ -11,15 +11,16 @@ use std::ptr;
 use streamline::filter::general::bpf::compile_live;
 use sys::preload::interpose::{catch_panic, copy_for_program};
 
-type OpenDead = unsafe extern "C" fn(c_int, c_int, u32) -> Pcap;
-type GetError = unsafe extern "C" fn(Pcap) -> *mut c_char;
-type PrintError = unsafe extern "C" fn(Pcap, *const c_char);
-type Compile = unsafe extern "C" fn(Pcap, *mut FilterProgram, *const c_char, c_int, u32) -> c_int;
-type ListLinks = unsafe extern "C" fn(Pcap, *mut *mut c_int) -> c_int;
+type PcapOpenDeadFn = unsafe extern "C" fn(c_int, c_int, u32) -> Pcap;
+type PcapGetErrFn = unsafe extern "C" fn(Pcap) -> *mut c_char;
+type PcapPerrorFn = unsafe extern "C" fn(Pcap, *const c_char);
+type PcapCompileFn =
+    unsafe extern "C" fn(Pcap, *mut FilterProgram, *const c_char, c_int, u32) -> c_int;
+type PcapListDatalinksFn = unsafe extern "C" fn(Pcap, *mut *mut c_int) -> c_int;
 type File = unsafe extern "C" fn(Pcap) -> *mut c_void;
-type SelectTimeout = unsafe extern "C" fn(Pcap) -> *const c_void;
-type Dump = unsafe extern "C" fn(Pcap, *const c_char) -> *mut c_void;
-type DumpTo = unsafe extern "C" fn(Pcap, *mut c_void) -> *mut c_void;
+type PcapSelectTimeoutFn = unsafe extern "C" fn(Pcap) -> *const c_void;
+type PcapDumpOpenFn = unsafe extern "C" fn(Pcap, *const c_char) -> *mut c_void;
+type PcapDumpFopenFn = unsafe extern "C" fn(Pcap, *mut c_void) -> *mut c_void;
 
 /// Calls `body` with a handle of libpcap that has the link type, the snapshot length and the
 /// timestamp precision of a live handle. If `body` returns [`None`], copies that handle's error
@@ -28,9 +29,9 @@ fn with_dead_handle<T>(
     (handle, live): (&Handle, &LiveCapture),
     body: impl FnOnce(Pcap) -> Option<T>,
 ) -> Option<T> {
-    let open = libpcap!(c"pcap_open_dead_with_tstamp_precision" as OpenDead)?;
-    let close = libpcap!(c"pcap_close" as EndHandle)?;
-    let get_error = libpcap!(c"pcap_geterr" as GetError)?;
+    let open = libpcap!(c"pcap_open_dead_with_tstamp_precision" as PcapOpenDeadFn)?;
+    let close = libpcap!(c"pcap_close" as PcapVoidFn)?;
+    let get_error = libpcap!(c"pcap_geterr" as PcapGetErrFn)?;
     let snapshot = c_int::try_from(live.snapshot).unwrap_or(c_int::MAX);
     // SAFETY: L1.
     let dead = unsafe { open(live.datalink(), snapshot, u32::from(live.has_nanoseconds)) };
@@ -64,7 +65,7 @@ macro_rules! getter {
                 let get: fn(&LiveCapture) -> c_int = $get;
                 return get(&live);
             }
-            call_libpcap!($c_name as GetInteger, (p), status::ERROR)
+            call_libpcap!($c_name as PcapGetIntFn, (p), status::ERROR)
         }
     };
 }
@@ -115,7 +116,7 @@ pub unsafe extern "C" fn pcap_get_required_select_timeout(p: Pcap) -> *const c_v
     if find_live_handle(p).is_some() {
         return ptr::null();
     }
-    call_libpcap!(c"pcap_get_required_select_timeout" as SelectTimeout, (p), ptr::null())
+    call_libpcap!(c"pcap_get_required_select_timeout" as PcapSelectTimeoutFn, (p), ptr::null())
 }
 
 /// Implements `pcap_file(3)`. Returns null for a live handle, which has no file; other handles are
@@ -147,7 +148,7 @@ pub unsafe extern "C" fn pcap_list_datalinks(p: Pcap, list: *mut *mut c_int) -> 
         unsafe { list.write(copy) };
         return c_int::try_from(links.len()).unwrap_or(c_int::MAX);
     }
-    call_libpcap!(c"pcap_list_datalinks" as ListLinks, (p, list), status::ERROR)
+    call_libpcap!(c"pcap_list_datalinks" as PcapListDatalinksFn, (p, list), status::ERROR)
 }
 
 /// Implements `pcap_set_datalink(3)`. Handles that are not live are passed to libpcap.
@@ -163,7 +164,7 @@ pub unsafe extern "C" fn pcap_set_datalink(p: Pcap, link: c_int) -> c_int {
         let what = format!("DLT {link} is not one of the DLTs supported by this device");
         return handle.set_error(&what);
     }
-    call_libpcap!(c"pcap_set_datalink" as SetInteger, (p, link), status::ERROR)
+    call_libpcap!(c"pcap_set_datalink" as PcapSetIntFn, (p, link), status::ERROR)
 }
 
 /// Implements `pcap_geterr(3)`. Handles that are not live are passed to libpcap.
@@ -175,7 +176,7 @@ pub unsafe extern "C" fn pcap_geterr(p: Pcap) -> *mut c_char {
     if let Some((handle, _)) = find_live_handle(p) {
         return handle.error_address().cast();
     }
-    call_libpcap!(c"pcap_geterr" as GetError, (p), c"libpcap is not loaded".as_ptr().cast_mut())
+    call_libpcap!(c"pcap_geterr" as PcapGetErrFn, (p), c"libpcap is not loaded".as_ptr().cast_mut())
 }
 
 /// Implements `pcap_perror(3)`. Handles that are not live are passed to libpcap.
@@ -194,7 +195,7 @@ pub unsafe extern "C" fn pcap_perror(p: Pcap, prefix: *const c_char) {
         eprintln!("{prefix}: {text}");
         return;
     }
-    if let Some(print) = libpcap!(c"pcap_perror" as PrintError) {
+    if let Some(print) = libpcap!(c"pcap_perror" as PcapPerrorFn) {
         // SAFETY: L1, L2.
         unsafe { print(p, prefix) };
     }
@@ -216,7 +217,7 @@ pub unsafe extern "C" fn pcap_compile(
     optimize: c_int,
     netmask: u32,
 ) -> c_int {
-    let Some(compile) = libpcap!(c"pcap_compile" as Compile) else { return status::ERROR };
+    let Some(compile) = libpcap!(c"pcap_compile" as PcapCompileFn) else { return status::ERROR };
     let Some((handle, live)) = find_live_handle(p) else {
         // SAFETY: L1, L2.
         return unsafe { compile(p, program, expression, optimize, netmask) };
@@ -236,7 +237,7 @@ pub unsafe extern "C" fn pcap_compile(
         let instructions = unsafe { copy_instructions(program) };
         let link = LinkType(live.datalink().cast_unsigned());
         let prepare = || {
-            live.note_live_form(&instructions, live_form(&text, link, &options));
+            live.record_live_program(&instructions, live_form(&text, link, &options));
             live.prepare_filter(instructions);
         };
         catch_panic(|| (), prepare);
@@ -245,15 +246,15 @@ pub unsafe extern "C" fn pcap_compile(
 }
 
 /// Compiles an expression for a live capture.
-fn live_form(expression: &str, link: LinkType, options: &Options<'_>) -> LiveForm {
+fn live_form(expression: &str, link: LinkType, options: &Options<'_>) -> LiveFilterProgram {
     // Of all tests in an expression, only `vlan` compiles differently for a live capture.
     if link != LinkType::EN10MB || !expression.contains("vlan") {
-        return LiveForm::Same;
+        return LiveFilterProgram::Same;
     }
     let names = streamline::capture::name_resolver();
     match names.and_then(|names| compile_live(expression, options, names)) {
-        Some(program) => LiveForm::Other(program.instructions().to_vec()),
-        None => LiveForm::Unknown,
+        Some(program) => LiveFilterProgram::Other(program.instructions().to_vec()),
+        None => LiveFilterProgram::Unknown,
     }
 }
 
@@ -281,12 +282,12 @@ macro_rules! dump {
     };
 }
 
-dump!("`pcap_dump_open(3)`.", pcap_dump_open, c"pcap_dump_open", Dump, *const c_char);
+dump!("`pcap_dump_open(3)`.", pcap_dump_open, c"pcap_dump_open", PcapDumpOpenFn, *const c_char);
 dump!(
     "`pcap_dump_open_append(3)`.",
     pcap_dump_open_append,
     c"pcap_dump_open_append",
-    Dump,
+    PcapDumpOpenFn,
     *const c_char
 );
-dump!("`pcap_dump_fopen(3)`.", pcap_dump_fopen, c"pcap_dump_fopen", DumpTo, *mut c_void);
+dump!("`pcap_dump_fopen(3)`.", pcap_dump_fopen, c"pcap_dump_fopen", PcapDumpFopenFn, *mut c_void);

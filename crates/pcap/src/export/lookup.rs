@@ -10,10 +10,10 @@
 //!   function sees the program's call unchanged.
 //! - D2 [`find`] is called with the stack alignment of the calling convention (16 bytes).
 
-use super::LIBRARIES;
+use super::LIBPCAP_NAMES;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, NonNull};
-use sys::preload::interpose::{LibraryHandle, RealLookup, run_guarded};
+use sys::preload::interpose::{CLibraryLookup, LibraryHandle, run_guarded};
 use sys::preload::loaded_symbol;
 
 /// The result of [`find`], in two registers.
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 
 /// Finds the target of a call to `dlsym`.
 extern "C" fn find(handle: *mut c_void, name: *const c_char) -> LookupResult {
-    let Some(real) = RealLookup::get() else {
+    let Some(real) = CLibraryLookup::get() else {
         return LookupResult { ours: ptr::null_mut(), real: find_nothing as *const c_void };
     };
     let library = LibraryHandle::from_dlopen(handle).filter(|_| !name.is_null());
@@ -80,7 +80,7 @@ extern "C" fn find(handle: *mut c_void, name: *const c_char) -> LookupResult {
 /// Returns this library's function `name` if the handle's library resolves the name to libpcap's
 /// function, else `None`.
 fn find_own_function(
-    real: RealLookup,
+    real: CLibraryLookup,
     handle: LibraryHandle,
     name: &CStr,
 ) -> Option<NonNull<c_void>> {
@@ -89,7 +89,7 @@ fn find_own_function(
     }
     run_guarded(|| {
         let theirs = real.find(handle, name)?;
-        if loaded_symbol(&LIBRARIES, name) != Some(theirs) {
+        if loaded_symbol(&LIBPCAP_NAMES, name) != Some(theirs) {
             return None;
         }
         // Preloaded libraries come first in the order of the loader.

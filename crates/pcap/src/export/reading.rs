@@ -1,6 +1,6 @@
 //! Functions that read and send packets, and set filters.
 
-use super::{EndHandle, GetStats, Pcap, SetInteger, Stat, find_live_handle};
+use super::{Pcap, PcapSetIntFn, PcapStatsFn, PcapVoidFn, Stat, find_live_handle};
 use crate::handle::{self, Handle, status};
 use crate::live::LiveCapture;
 use crate::live::reading::PacketHeader;
@@ -12,14 +12,14 @@ use sys::preload::interpose::catch_panic;
 /// The packet callback of the program (`pcap_handler`).
 type Callback = Option<unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8)>;
 
-type Loop = unsafe extern "C" fn(Pcap, c_int, Callback, *mut u8) -> c_int;
+type PcapLoopFn = unsafe extern "C" fn(Pcap, c_int, Callback, *mut u8) -> c_int;
 type Next = unsafe extern "C" fn(Pcap, *mut PacketHeader) -> *const u8;
-type NextEx = unsafe extern "C" fn(Pcap, *mut *const PacketHeader, *mut *const u8) -> c_int;
-type SetFilter = unsafe extern "C" fn(Pcap, *const FilterProgram) -> c_int;
+type PcapNextExFn = unsafe extern "C" fn(Pcap, *mut *const PacketHeader, *mut *const u8) -> c_int;
+type PcapSetFilterFn = unsafe extern "C" fn(Pcap, *const FilterProgram) -> c_int;
 type Inject = unsafe extern "C" fn(Pcap, *const c_void, usize) -> c_int;
-type SendPacket = unsafe extern "C" fn(Pcap, *const u8, c_int) -> c_int;
-type GetNonblock = unsafe extern "C" fn(Pcap, *mut c_char) -> c_int;
-type SetNonblock = unsafe extern "C" fn(Pcap, c_int, *mut c_char) -> c_int;
+type PcapSendPacketFn = unsafe extern "C" fn(Pcap, *const u8, c_int) -> c_int;
+type PcapGetNonblockFn = unsafe extern "C" fn(Pcap, *mut c_char) -> c_int;
+type PcapSetNonblockFn = unsafe extern "C" fn(Pcap, c_int, *mut c_char) -> c_int;
 
 /// A compiled filter: `struct bpf_program`.
 #[repr(C)]
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn pcap_dispatch(
     if let Some((handle, live)) = find_live_handle(p) {
         return dispatch((handle, &live), count, callback, user);
     }
-    call_libpcap!(c"pcap_dispatch" as Loop, (p, count, callback, user), status::ERROR)
+    call_libpcap!(c"pcap_dispatch" as PcapLoopFn, (p, count, callback, user), status::ERROR)
 }
 
 /// Implements `pcap_loop(3)`. Handles that are not live are passed to libpcap.
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn pcap_loop(
             left = if count > 0 { left } else { count };
         }
     }
-    call_libpcap!(c"pcap_loop" as Loop, (p, count, callback, user), status::ERROR)
+    call_libpcap!(c"pcap_loop" as PcapLoopFn, (p, count, callback, user), status::ERROR)
 }
 
 /// Implements `pcap_next(3)`. Handles that are not live are passed to libpcap.
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn pcap_next_ex(
         unsafe { data.write(found) };
         return result;
     }
-    call_libpcap!(c"pcap_next_ex" as NextEx, (p, header, data), status::ERROR)
+    call_libpcap!(c"pcap_next_ex" as PcapNextExFn, (p, header, data), status::ERROR)
 }
 
 /// Implements `pcap_breakloop(3)`. Safe to call in a signal handler.
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn pcap_breakloop(p: Pcap) {
     if let Some(handle) = handle::find(p.addr()) {
         handle.break_loop();
     }
-    if let Some(end) = libpcap!(c"pcap_breakloop" as EndHandle) {
+    if let Some(end) = libpcap!(c"pcap_breakloop" as PcapVoidFn) {
         // SAFETY: L1, L2.
         unsafe { end(p) };
     }
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn pcap_setfilter(p: Pcap, program: *const FilterProgram) 
             Err(why) => handle.set_error(&why),
         };
     }
-    call_libpcap!(c"pcap_setfilter" as SetFilter, (p, program), status::ERROR)
+    call_libpcap!(c"pcap_setfilter" as PcapSetFilterFn, (p, program), status::ERROR)
 }
 
 /// Implements `pcap_setdirection(3)`. Handles that are not live are passed to libpcap.
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn pcap_setdirection(p: Pcap, direction: c_int) -> c_int {
             false => handle.set_error("Invalid direction"),
         };
     }
-    call_libpcap!(c"pcap_setdirection" as SetInteger, (p, direction), status::ERROR)
+    call_libpcap!(c"pcap_setdirection" as PcapSetIntFn, (p, direction), status::ERROR)
 }
 
 /// Implements `pcap_stats(3)`, which programs also call in signal handlers.
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn pcap_stats(p: Pcap, stat: *mut Stat) -> c_int {
         unsafe { stat.write(read) };
         return 0;
     }
-    call_libpcap!(c"pcap_stats" as GetStats, (p, stat), status::ERROR)
+    call_libpcap!(c"pcap_stats" as PcapStatsFn, (p, stat), status::ERROR)
 }
 
 /// Sends a packet. Returns its length, or -1 with an error text if it was not sent.
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn pcap_sendpacket(p: Pcap, from: *const u8, size: c_int) 
         let frame = unsafe { std::slice::from_raw_parts(from, size) };
         return send((handle, &live), frame).min(0);
     }
-    call_libpcap!(c"pcap_sendpacket" as SendPacket, (p, from, size), status::ERROR)
+    call_libpcap!(c"pcap_sendpacket" as PcapSendPacketFn, (p, from, size), status::ERROR)
 }
 
 /// Implements `pcap_getnonblock(3)`. Handles that are not live are passed to libpcap.
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn pcap_getnonblock(p: Pcap, errors: *mut c_char) -> c_int
     if let Some((_, live)) = find_live_handle(p) {
         return c_int::from(live.is_nonblocking());
     }
-    call_libpcap!(c"pcap_getnonblock" as GetNonblock, (p, errors), status::ERROR)
+    call_libpcap!(c"pcap_getnonblock" as PcapGetNonblockFn, (p, errors), status::ERROR)
 }
 
 /// Implements `pcap_setnonblock(3)`. For a handle that is not live, libpcap sets the mode, and this
@@ -306,7 +306,9 @@ pub unsafe extern "C" fn pcap_setnonblock(p: Pcap, value: c_int, errors: *mut c_
         live.set_nonblocking(value != 0);
         return 0;
     }
-    let Some(set) = libpcap!(c"pcap_setnonblock" as SetNonblock) else { return status::ERROR };
+    let Some(set) = libpcap!(c"pcap_setnonblock" as PcapSetNonblockFn) else {
+        return status::ERROR;
+    };
     // SAFETY: L1, L2.
     let result = unsafe { set(p, value, errors) };
     if let (0, Some(handle)) = (result, handle::find(p.addr())) {

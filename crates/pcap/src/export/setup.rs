@@ -1,6 +1,6 @@
 //! Functions that create, configure, activate and close a handle.
 
-use super::{EndHandle, GetInteger, GetStats, Pcap, SetInteger, Stat, find_live_handle};
+use super::{Pcap, PcapGetIntFn, PcapSetIntFn, PcapStatsFn, PcapVoidFn, Stat, find_live_handle};
 use crate::handle::{self, Handle, status};
 use crate::live::{ANY_DEVICE, LiveCapture};
 use crate::report;
@@ -23,7 +23,7 @@ extern "C" fn end() {
 }
 
 type Create = unsafe extern "C" fn(*const c_char, *mut c_char) -> Pcap;
-type OpenLive = unsafe extern "C" fn(*const c_char, c_int, c_int, c_int, *mut c_char) -> Pcap;
+type PcapOpenLiveFn = unsafe extern "C" fn(*const c_char, c_int, c_int, c_int, *mut c_char) -> Pcap;
 
 /// Implements `pcap_create(3)`: libpcap creates the handle, and this library records it.
 ///
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, errors: *mut c_char)
     let Some(create) = libpcap!(c"pcap_create" as Create) else { return ptr::null_mut() };
     // SAFETY: L1, L2.
     let p = unsafe { create(device, errors) };
-    if p.is_null() || IS_IN_LIBPCAP.get() || report::is_off() {
+    if p.is_null() || IS_IN_LIBPCAP.get() || report::is_left_to_libpcap() {
         return p;
     }
     // A null pointer is the device of all interfaces.
@@ -61,7 +61,7 @@ macro_rules! setter {
             if find_live_handle(p).is_some() {
                 return status::ACTIVATED;
             }
-            let Some(set) = libpcap!($c_name as SetInteger) else { return status::ERROR };
+            let Some(set) = libpcap!($c_name as PcapSetIntFn) else { return status::ERROR };
             // SAFETY: L1, L2.
             let result = unsafe { set(p, value) };
             if let (0.., Some(handle)) = (result, handle::find(p.addr())) {
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn pcap_activate(p: Pcap) -> c_int {
     if handle.is_some_and(activate) {
         return 0;
     }
-    let Some(activate) = libpcap!(c"pcap_activate" as GetInteger) else { return status::ERROR };
+    let Some(activate) = libpcap!(c"pcap_activate" as PcapGetIntFn) else { return status::ERROR };
     // SAFETY: L1, L2.
     let result = unsafe { activate(p) };
     if let (0.., Some(handle)) = (result, handle) {
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn pcap_open_live(
         // SAFETY: the handle is new, and the program has not received it.
         unsafe { pcap_close(p) };
     }
-    let Some(open) = libpcap!(c"pcap_open_live" as OpenLive) else { return ptr::null_mut() };
+    let Some(open) = libpcap!(c"pcap_open_live" as PcapOpenLiveFn) else { return ptr::null_mut() };
     // The functions that libpcap itself calls concern a handle of its own.
     IS_IN_LIBPCAP.set(true);
     // SAFETY: L1, L2.
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn pcap_close(p: Pcap) {
             Some(live) => catch_panic(|| (), || live.close()),
             None if settings.is_activated_by_libpcap => {
                 let mut stat = Stat::default();
-                if let Some(stats) = libpcap!(c"pcap_stats" as GetStats) {
+                if let Some(stats) = libpcap!(c"pcap_stats" as PcapStatsFn) {
                     // SAFETY: L1, L2; the structure is libpcap's.
                     unsafe { stats(p, &raw mut stat) };
                 }
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn pcap_close(p: Pcap) {
             None => {}
         }
     }
-    if let Some(close) = libpcap!(c"pcap_close" as EndHandle) {
+    if let Some(close) = libpcap!(c"pcap_close" as PcapVoidFn) {
         // SAFETY: L1, L2.
         unsafe { close(p) };
     }

@@ -41,7 +41,7 @@ pub(super) mod direction {
 }
 
 /// A function that is called with the header of each frame and the address of its bytes.
-pub(crate) type TakeFrame<'f> = &'f mut dyn FnMut(&PacketHeader, *const u8);
+pub(crate) type FrameCallback<'f> = &'f mut dyn FnMut(&PacketHeader, *const u8);
 
 /// The capture, and a copy of the current packet with its header.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl LiveCapture {
         handle: &Handle,
         reading: &mut CaptureReader,
         count: i32,
-        take: TakeFrame<'_>,
+        take: FrameCallback<'_>,
     ) -> i32 {
         let filter = lock(&self.filter).clone();
         let begun = Instant::now();

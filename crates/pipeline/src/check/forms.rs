@@ -34,7 +34,7 @@ pub(super) fn infer_forms(
     registry: &dyn Registry,
 ) -> StreamForms {
     let input_forms = vec![Some(FormSet::EMPTY); draft.nodes.len()];
-    let mut flow = FormFlow { input_forms, used, registry, before: Vec::new() };
+    let mut flow = FormInference { input_forms, used, registry, before: Vec::new() };
     flow.propagate(draft);
     let mut mistakes = Vec::new();
     for edge in &draft.edges {
@@ -120,7 +120,7 @@ impl FormSet {
     }
 }
 
-struct FormFlow<'c> {
+struct FormInference<'c> {
     /// The forms that arrive at each node, or `None` if they are unknown because of an error.
     input_forms: Vec<Option<FormSet>>,
     used: &'c [Option<Use>],
@@ -128,7 +128,7 @@ struct FormFlow<'c> {
     before: Vec<Insertion>,
 }
 
-impl FormFlow<'_> {
+impl FormInference<'_> {
     /// Propagates the forms along all edges up to a fixed point. Terminates because the sets only
     /// grow.
     fn propagate(&mut self, draft: &Draft<'_>) {
@@ -210,7 +210,7 @@ impl FormFlow<'_> {
             _ => node.span,
         };
         let source_hint =
-            || entry.input_forms.has(Form::Frame).then(|| frames_hint(draft, to)).flatten();
+            || entry.input_forms.has(Form::Frame).then(|| framed_source_hint(draft, to)).flatten();
         let rejected = FormSet(gives.0 & !takes.0).to_forms();
         let Some(first) = rejected.iter().copied().find(|form| !entry.input_forms.has(*form))
         else {
@@ -330,7 +330,7 @@ fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
 
 /// Returns a hint on writing a source upstream of a node so that its blocks are contained in
 /// frames. Returns `None` if no source upstream emits blocks without frames.
-fn frames_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
+fn framed_source_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
     let at = draft.nodes[at.0].inside.unwrap_or(at);
     let (mut open, mut visited) = (vec![at], vec![at]);
     while let Some(node) = open.pop() {

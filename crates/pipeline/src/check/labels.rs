@@ -92,7 +92,7 @@ impl<'d, 't> LabelReader<'d, 't> {
             }
             Boolean::Not(inner) => Boolean::Not(Box::new(self.resolve_body(inner, input, entry))),
             Boolean::Chain { first, rest } => {
-                let mut before = self.upstream.after_body(first, input);
+                let mut before = self.upstream.classifiers_after_body(first, input);
                 let first = Box::new(self.resolve_body(first, input, entry));
                 let mut links = Vec::with_capacity(rest.len());
                 for link in rest {
@@ -104,7 +104,7 @@ impl<'d, 't> LabelReader<'d, 't> {
                         classes,
                         body: self.resolve_body(&link.body, &before, entry),
                     });
-                    before = self.upstream.after_body(&link.body, &before);
+                    before = self.upstream.classifiers_after_body(&link.body, &before);
                 }
                 Boolean::Chain { first, rest: links }
             }
@@ -129,7 +129,7 @@ impl<'d, 't> LabelReader<'d, 't> {
                 link.classes.map_or_else(ClassSet::all, |label| self.resolve_label(label, entry));
             operands.push(Link { classes, body: self.resolve_body(&link.body, &input, entry) });
             if chained {
-                input = self.upstream.after_body(&link.body, &input);
+                input = self.upstream.classifiers_after_body(&link.body, &input);
             }
         }
         operands

@@ -116,16 +116,16 @@ fn insert_in_front(nodes: &mut Vec<Node>, before: forms::Insertion) {
 
 /// Parses and checks a text like [`read_request`](crate::read_request), but does not recognize the
 /// syntax of other programs.
-pub(crate) fn read_as_written(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
+pub(crate) fn read_untranslated(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
     let (request, mut mistakes) = parse(text);
     let (graph, further) = check(&request, registry);
     mistakes.extend(further);
-    let text = with_insertions(text, &graph.insertions).into();
+    let text = insert_parameter_values(text, &graph.insertions).into();
     (Graph { text, ..graph }, sort_and_join(mistakes))
 }
 
 /// Returns the text with the parameter values from the machine inserted.
-fn with_insertions(text: &str, insertions: &[(usize, String)]) -> String {
+fn insert_parameter_values(text: &str, insertions: &[(usize, String)]) -> String {
     let mut insertions: Vec<&(usize, String)> = insertions.iter().collect();
     insertions.sort_by_key(|(at, _)| *at);
     let (mut written, mut from) = (String::with_capacity(text.len()), 0);

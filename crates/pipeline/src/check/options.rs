@@ -5,7 +5,7 @@ use filter::{Arguments, Parameter, Type, Value};
 use crate::graph::Graph;
 use crate::language::label::truncate_word;
 use crate::language::{Diagnostic, Request, nearest};
-use crate::plan::{REPLICAS_MAX, is_parallelism, ring_size, signal};
+use crate::plan::{REPLICAS_MAX, is_valid_parallel_value, ring_size, signal};
 use crate::prefix::terms;
 use crate::share::Share;
 use crate::workers::{self, WORKERS_MAX};
@@ -93,7 +93,7 @@ pub(super) fn parse_options(request: &Request, mistakes: &mut Vec<Diagnostic>) -
     let mut given = Arguments::default();
     for option in &request.options {
         let Some(known) = OPTIONS.iter().find(|known| known.name == option.key.text) else {
-            mistakes.push(unknown_option(&option.key.text, option.span));
+            mistakes.push(unknown_option_error(&option.key.text, option.span));
             continue;
         };
         if given.get(known.name).is_some() {
@@ -124,7 +124,7 @@ pub(super) fn parse_options(request: &Request, mistakes: &mut Vec<Diagnostic>) -
 
 /// Parses the value of an option. Fails with the reason.
 fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
-    if option.name == "parallel" && !is_parallelism(text) {
+    if option.name == "parallel" && !is_valid_parallel_value(text) {
         return Err(format!(
             "`{}` is not one of auto, no, power, latency, or a number from 1 to {REPLICAS_MAX}",
             truncate_word(text)
@@ -159,7 +159,7 @@ pub(super) fn check_node_options(request: &Request, graph: &Graph) -> Vec<Diagno
     wrong.collect()
 }
 
-fn unknown_option(name: &str, span: crate::language::Span) -> Diagnostic {
+fn unknown_option_error(name: &str, span: crate::language::Span) -> Diagnostic {
     let names: Vec<&str> = OPTIONS.iter().map(|known| known.name).collect();
     let hint = match (name, nearest(name, names.iter().copied())) {
         ("name", _) => "a mark follows its filter: `rx --name=X`".to_owned(),

@@ -108,7 +108,7 @@ fn look_up_name(
         false => found().or_else(source),
     };
     if entry.is_none() {
-        draft.mistakes.push(unknown_filter(name, place, registry));
+        draft.mistakes.push(unknown_filter_error(name, place, registry));
     }
     let entry = entry.map(|entry| match entry.name == terms::SHARED_SOURCE {
         true => described::describe_shared_source(entry, first, registry),
@@ -117,7 +117,7 @@ fn look_up_name(
     draft.nodes[id.0].entry = entry;
 }
 
-fn unknown_filter(name: &str, place: Span, registry: &dyn Registry) -> Diagnostic {
+fn unknown_filter_error(name: &str, place: Span, registry: &dyn Registry) -> Diagnostic {
     let names = registry.names();
     let all = format!("`streamline filters` lists all {}", names.len());
     let hint = match (other_names::literature_hint(name, registry), nearest(name, names)) {

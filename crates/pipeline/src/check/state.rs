@@ -19,7 +19,7 @@ pub(super) fn check_published_states(draft: &mut Draft<'_>, used: &[Option<Use>]
             let what = format!("`{}` cannot publish its state", description.name);
             Diagnostic::error(place, what).why(why.to_owned())
         };
-        let Some(name) = one.published_as() else {
+        let Some(name) = one.published_state_name() else {
             if one.arguments.text(STATE_MODE.name).is_some() {
                 let what = format!("no state of `{}` is published", description.name);
                 let why = "`state_mode=` sets who may read what `state=NAME` publishes";
@@ -27,8 +27,11 @@ pub(super) fn check_published_states(draft: &mut Draft<'_>, used: &[Option<Use>]
             }
             continue;
         };
-        let twice =
-            used.iter().take(index).flatten().any(|other| other.published_as() == Some(name));
+        let twice = used
+            .iter()
+            .take(index)
+            .flatten()
+            .any(|other| other.published_state_name() == Some(name));
         if description.state.published_columns.is_none() {
             draft.mistakes.push(refused(match description.state.scope {
                 StateScope::Nothing => "it keeps no state between blocks",

@@ -69,7 +69,11 @@ impl<'d, 't> Upstream<'d, 't> {
 
     /// Returns the filters that classify a block leaving `body`, given the classifiers of the
     /// blocks that enter it.
-    pub(super) fn after_body<L>(&self, body: &Boolean<L>, entry: &Classifiers) -> Classifiers {
+    pub(super) fn classifiers_after_body<L>(
+        &self,
+        body: &Boolean<L>,
+        entry: &Classifiers,
+    ) -> Classifiers {
         let mut classifiers = Classifiers::default();
         if self.add_last_classifiers(body, &mut classifiers) {
             classifiers.add(entry);

@@ -4,7 +4,7 @@
 //! before. The next subtree attached to the node replaces this sink. A use of a node is a filter
 //! term that denotes the node; a node with a mark can have several uses.
 
-use super::ReadText;
+use super::GraphAndDiagnostics;
 use super::attach::{PLACEHOLDER_SINK, attach, parse_label, placeholder};
 use super::classes::{cut_class, move_class, remove_class};
 use super::cut::{cut, filter_path, incoming_label, isolate, parents, remove_single_branches};
@@ -32,7 +32,7 @@ pub(super) fn apply(
     (text, read): (&str, Option<&Graph>),
     mut request: Request,
     registry: &dyn Registry,
-) -> Result<(EditResult, Option<ReadText>), InvalidEdit> {
+) -> Result<(EditResult, Option<GraphAndDiagnostics>), InvalidEdit> {
     let (origins, old_marks) = (Origins::new(&request), marks::all_marks(&request));
     let before = &*read_graph((text, read), registry);
     match edit {
@@ -49,7 +49,7 @@ pub(super) fn apply(
             _ => {
                 let at = find_filter(&request, node)?;
                 if !all {
-                    refuse_content(node, at, before)?;
+                    refuse_if_not_leaf(node, at, before)?;
                 }
                 remove(&mut request, at, (before, &origins))?;
             }
@@ -92,7 +92,7 @@ pub(super) fn apply(
     {
         return Err(InvalidEdit(format!("`{node}` is below `{below}` already")));
     }
-    Ok(match end_open_outputs(&edited, (before, &after))? {
+    Ok(match add_missing_sinks(&edited, (before, &after))? {
         Some(ended) => (ended, None),
         None => (edited, Some((after, mistakes))),
     })
@@ -159,7 +159,7 @@ fn has_parent(request: &Request, path: &[usize]) -> bool {
 }
 
 /// Refuses to remove a node if any node below it is not a placeholder.
-fn refuse_content(node: &str, at: Span, graph: &Graph) -> Result<(), InvalidEdit> {
+fn refuse_if_not_leaf(node: &str, at: Span, graph: &Graph) -> Result<(), InvalidEdit> {
     let Some(id) = node_at(graph, at) else { return Ok(()) };
     let content = graph.outputs(id).map(|edge| graph.node(edge.to));
     match content.map(|node| node.name()).find(|name| *name != PLACEHOLDER_SINK) {
@@ -296,7 +296,7 @@ fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), Inv
 /// that nothing follows, so that the path does not begin to print. Adds no sink after a new filter
 /// if the output of its predecessor was printed: the output of the new filter is printed instead.
 /// Returns `None` if no filter needs a sink.
-fn end_open_outputs(
+fn add_missing_sinks(
     edited: &EditResult,
     (before, after): (&Graph, &Graph),
 ) -> Result<Option<EditResult>, InvalidEdit> {

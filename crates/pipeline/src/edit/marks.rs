@@ -24,7 +24,7 @@ pub(super) fn uses(request: &Request, at: Span) -> Vec<Span> {
 }
 
 /// Refuses an edit of a node that the text uses several times.
-pub(super) fn refuse_repeated(
+pub(super) fn refuse_if_used_repeatedly(
     request: &Request,
     at: Span,
     wanted: &str,

@@ -32,7 +32,7 @@ mod sequence;
 mod tree;
 mod words;
 
-use crate::check::read_as_written;
+use crate::check::read_untranslated;
 use crate::graph::Graph;
 use crate::language::{Diagnostic, Request};
 use crate::prefix::terms;
@@ -47,7 +47,7 @@ pub use tree::{differ_only_in_arguments, single_filter};
 pub(crate) use tree::{for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_filter};
 
 /// The graph and the diagnostics of a text.
-type ReadText = (Graph, Vec<Diagnostic>);
+type GraphAndDiagnostics = (Graph, Vec<Diagnostic>);
 
 impl Edit {
     /// Returns a copy of the edit in which unset parameters have the machine's current values, so
@@ -55,7 +55,7 @@ impl Edit {
     #[must_use]
     pub fn resolve_unset(&self, registry: &dyn Registry) -> Self {
         let resolve = |text: &str| match may_have_unset(text, registry) {
-            true => read_as_written(text, registry).0.text.as_ref().to_owned(),
+            true => read_untranslated(text, registry).0.text.as_ref().to_owned(),
             false => text.to_owned(),
         };
         match self.clone() {
@@ -102,7 +102,7 @@ impl Edit {
         &self,
         (text, before): (&str, Option<&Graph>),
         registry: &dyn Registry,
-    ) -> Result<(EditResult, Option<ReadText>), InvalidEdit> {
+    ) -> Result<(EditResult, Option<GraphAndDiagnostics>), InvalidEdit> {
         let unread = |edited| (edited, None);
         if let Self::Sequence(edits) = self {
             return sequence::apply(edits, text, registry).map(unread);

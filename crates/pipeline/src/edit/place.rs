@@ -24,7 +24,7 @@ pub(super) fn apply_at(
     let old = Origins::new(&request);
     let at = find_filter(&request, node)?;
     if !matches!(edit, Edit::Move { .. } | Edit::Upgrade { .. } | Edit::Argument { .. }) {
-        marks::refuse_repeated(&request, at, node)?;
+        marks::refuse_if_used_repeatedly(&request, at, node)?;
     }
     let at = match edit {
         Edit::Argument { .. } => marks::use_with_arguments(&request, at),
@@ -45,7 +45,7 @@ pub(super) fn apply_at(
 }
 
 /// A function that changes one filter term, or removes it by returning `None`.
-type Action = Box<dyn FnMut(Term) -> Option<Term>>;
+type TermChange = Box<dyn FnMut(Term) -> Option<Term>>;
 
 /// Returns the function that applies the edit to its filter. Changes other terms of the request
 /// immediately if the edit requires it.
@@ -54,7 +54,7 @@ fn edit_action(
     at: Span,
     request: &mut Request,
     registry: &dyn Registry,
-) -> Result<Action, InvalidEdit> {
+) -> Result<TermChange, InvalidEdit> {
     Ok(match edit {
         Edit::Insert { filter, place: Position::After, .. } => {
             let filter = parse_filter(filter)?;

@@ -29,16 +29,16 @@ impl Edit {
     pub fn parse<W: AsRef<str>>(words: &[W]) -> Result<Self, InvalidEdit> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         match words.split(|word| *word == EDIT_SEPARATOR).collect::<Vec<_>>().as_slice() {
-            [_] => Self::parse_one(&words),
+            [_] => Self::parse_single_edit(&words),
             all => all
                 .iter()
-                .map(|edit| Self::parse_one(edit))
+                .map(|edit| Self::parse_single_edit(edit))
                 .collect::<Result<_, _>>()
                 .map(Self::Sequence),
         }
     }
 
-    fn parse_one(words: &[&str]) -> Result<Self, InvalidEdit> {
+    fn parse_single_edit(words: &[&str]) -> Result<Self, InvalidEdit> {
         let owned = |node: &str| node.to_owned();
         Ok(match words {
             ["insert", filter @ .., place, node] if !filter.is_empty() => {

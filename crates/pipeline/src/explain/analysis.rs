@@ -169,8 +169,8 @@ fn edge_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
             PlannedEdge::Call => ("call", mean_input_batch(measured, edge.to)),
             PlannedEdge::Back => ("back edge", "–".to_owned()),
             PlannedEdge::Pipe => ("pipe", "–".to_owned()),
-            PlannedEdge::Ring(ring) => ("ring", ring_fill(counted, ring.entries)),
-            PlannedEdge::Kernel(ring) => ("kernel ring", ring_fill(counted, ring.entries)),
+            PlannedEdge::Ring(ring) => ("ring", format_ring_fill(counted, ring.entries)),
+            PlannedEdge::Kernel(ring) => ("kernel ring", format_ring_fill(counted, ring.entries)),
         };
         // Blocks that leave the kernel are copied out of its ring, whereas between threads only
         // pointers move.
@@ -241,7 +241,7 @@ fn mean_input_batch(measured: &Measurements, to: NodeId) -> String {
 }
 
 /// Formats the mean number of blocks per wakeup and the capacity of the ring.
-fn ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
+fn format_ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
     match edge.events {
         Some(events) if events > 0 => format!("{} of {entries}", mean_batch(edge.put, events)),
         _ => format!("– of {entries}"),

@@ -97,7 +97,7 @@ fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
         {
             words::write_wrapped(out, &format!("{name}: {remark}"), COLUMNS);
         }
-        if let Some(published) = used.published_as() {
+        if let Some(published) = used.published_state_name() {
             let mode = used.arguments.text(STATE_MODE.name).unwrap_or("600");
             let _ = writeln!(
                 out,

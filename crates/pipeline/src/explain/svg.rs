@@ -56,7 +56,7 @@ struct PlacedNode {
 /// Draws the plan. If `figures` is given, includes rates, measured costs and losses.
 #[must_use]
 pub fn format_svg(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
-    let mut nodes = measured_nodes(plan, figures);
+    let mut nodes = sized_nodes(plan, figures);
     let lanes = place_nodes(plan, &mut nodes);
     let width = nodes.iter().map(|node| node.x + node.width).max().unwrap_or(0) + 2 * ROW_GAP;
     let height = lanes.iter().map(|(_, y, height)| y + height).max().unwrap_or(0) + ROW_GAP;
@@ -93,7 +93,7 @@ pub fn format_svg(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
 }
 
 /// Returns the nodes, except operands, with their texts and sizes but without positions.
-fn measured_nodes(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<PlacedNode> {
+fn sized_nodes(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<PlacedNode> {
     let graph = &plan.graph;
     let columns = node_columns(plan);
     let outer = graph.ids().filter(|(_, node)| node.inside.is_none());
@@ -157,7 +157,7 @@ fn place_nodes(plan: &Plan, nodes: &mut [PlacedNode]) -> Vec<(String, usize, usi
         let mut bottom = y + TITLE_HEIGHT;
         for column in 0..=last {
             let mut next = y + TITLE_HEIGHT;
-            for (wanted, index) in lane_rows(plan, nodes, (column, number)) {
+            for (wanted, index) in column_rows(plan, nodes, (column, number)) {
                 let node = &mut nodes[index];
                 node.y = next.max(wanted);
                 next = node.y + node.height + ROW_GAP;
@@ -189,7 +189,7 @@ fn gap_before(plan: &Plan, nodes: &[PlacedNode], column: usize) -> usize {
 /// Returns the nodes in a column of a lane from top to bottom, as pairs of a sort key and a node
 /// index. The sort key is the top of the node's highest predecessor in this lane, or 0 if there is
 /// none. In this order, most edges are straight, and few edges cross.
-fn lane_rows(
+fn column_rows(
     plan: &Plan,
     nodes: &[PlacedNode],
     (column, lane): (usize, usize),

@@ -98,7 +98,7 @@ impl Graph {
     /// incoming arc of the section names them, they are removed from the operands' arcs that do not
     /// name them either.
     #[must_use]
-    pub fn body_on_request(&self, section: NodeId, body: &Boolean) -> Boolean {
+    pub fn body_without_unrequested_classes(&self, section: NodeId, body: &Boolean) -> Boolean {
         let made = |edge: &Edge| {
             let before = self.node(edge.from).filter()?;
             let made = before.description.classes_on_request?;

@@ -190,7 +190,7 @@ impl Use {
     /// Returns the name under which the filter publishes its state (`state=NAME`), or `None` if it
     /// publishes none.
     #[must_use]
-    pub fn published_as(&self) -> Option<&str> {
+    pub fn published_state_name(&self) -> Option<&str> {
         self.description.user.and_then(|_| self.arguments.text(STATE.name))
     }
 

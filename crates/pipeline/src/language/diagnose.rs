@@ -15,7 +15,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use super::limits::MISTAKES_MAX;
+use super::limits::DIAGNOSTICS_MAX;
 
 /// A byte range in the text of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
@@ -100,7 +100,7 @@ impl Diagnostic {
 }
 
 /// Sorts diagnostics by position, joins diagnostics at the same position, and replaces all
-/// diagnostics beyond the first `MISTAKES_MAX` with a single diagnostic that counts them.
+/// diagnostics beyond the first `DIAGNOSTICS_MAX` with a single diagnostic that counts them.
 ///
 /// One error often violates two rules at one position. In `rx (tcp`, for example, the parenthesis
 /// lacks both an operator in front and a closing parenthesis. The two errors become one diagnostic.
@@ -109,7 +109,7 @@ pub fn sort_and_join(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
     let mut settled: Vec<Diagnostic> = Vec::new();
     let mut surplus: Option<(Span, usize)> = None;
     for mistake in mistakes {
-        let full = settled.len() >= MISTAKES_MAX;
+        let full = settled.len() >= DIAGNOSTICS_MAX;
         match settled.last_mut() {
             Some(last) if last.span.start == mistake.span.start => append_diagnostic(last, mistake),
             _ if full => surplus.get_or_insert((mistake.span, 0)).1 += 1,
@@ -300,8 +300,8 @@ mod tests {
         let mut many: Vec<Diagnostic> = (0..250).rev().map(at).collect();
         many.push(Diagnostic::error(Span::new(7, 9), "twice"));
         let settled = sort_and_join(many);
-        assert_eq!(settled.len(), MISTAKES_MAX + 1);
+        assert_eq!(settled.len(), DIAGNOSTICS_MAX + 1);
         assert_eq!(settled[7].what, "m7; and twice");
-        assert_eq!(settled[MISTAKES_MAX].what, "and 150 more mistakes from here on");
+        assert_eq!(settled[DIAGNOSTICS_MAX].what, "and 150 more mistakes from here on");
     }
 }

@@ -1,7 +1,7 @@
 //! The fuzz target of the language.
 
-use super::limits::{MISTAKES_MAX, TEXT_MAX};
-use super::{parse, parse_counted, render};
+use super::limits::{DIAGNOSTICS_MAX, TEXT_MAX};
+use super::{parse, parse_and_count_steps, render};
 
 /// Maximum number of parser steps per byte of text. A byte can be a token, and each level of the
 /// grammar inspects the token (measured: 15 steps for a text that consists of pipes).
@@ -15,10 +15,10 @@ pub const STEPS_PER_BYTE_MAX: u64 = 20;
 /// or the canonical form of a text without errors is not a fixed point.
 pub fn check_language(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    let (request, mistakes, steps) = parse_counted(&text);
+    let (request, mistakes, steps) = parse_and_count_steps(&text);
     let allowed = STEPS_PER_BYTE_MAX * (text.len() as u64 + 4);
     assert!(steps <= allowed, "{steps} steps for {} bytes: {text:?}", text.len());
-    assert!(mistakes.len() <= MISTAKES_MAX + 1);
+    assert!(mistakes.len() <= DIAGNOSTICS_MAX + 1);
     for mistake in &mistakes {
         let span = mistake.span;
         assert!(span.start <= span.end && span.end <= text.len(), "{span:?} in {text:?}");

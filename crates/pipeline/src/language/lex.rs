@@ -190,7 +190,7 @@ impl Lexer<'_> {
             last = c;
         }
         if let Some((at, c)) = strange {
-            self.mistakes.push(strange_character(at, c));
+            self.mistakes.push(unexpected_character_error(at, c));
         } else if last == '\\' {
             let span = Span::new(self.at - 1, self.at);
             self.mistakes
@@ -297,7 +297,7 @@ fn is_typographic(c: char) -> bool {
     matches!(c, '“' | '”' | '„' | '‘' | '’' | '‚')
 }
 
-fn strange_character(at: usize, c: char) -> Diagnostic {
+fn unexpected_character_error(at: usize, c: char) -> Diagnostic {
     let span = Span::new(at, at + c.len_utf8());
     if is_typographic(c) {
         return Diagnostic::error(span, format!("`{c}` is not a quote"))

@@ -20,7 +20,7 @@ pub const PROGRAMS_MAX: usize = 64;
 pub const MARKS_MAX: usize = 64;
 
 /// Maximum number of diagnostics reported in full. Further diagnostics are only counted.
-pub const MISTAKES_MAX: usize = 100;
+pub const DIAGNOSTICS_MAX: usize = 100;
 
 /// Maximum number of arcs in the graph. The number of arcs can grow with the square of the text
 /// length; for example, `(a + b) | (c + d)` has four arcs.

@@ -20,6 +20,6 @@ pub mod tree;
 
 pub use diagnose::{Diagnostic, Severity, Span, render};
 pub use nearest::nearest;
-pub use parse::{parse, parse_counted};
+pub use parse::{parse, parse_and_count_steps};
 pub(crate) use print::write_quoted;
 pub use tree::Request;

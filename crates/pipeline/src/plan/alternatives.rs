@@ -35,7 +35,7 @@ pub(super) fn describe_alternatives(
                     continue;
                 }
                 let Ok(ns) = verdict else { continue };
-                force_space(&mut forced[id.0], space);
+                allow_only_space(&mut forced[id.0], space);
                 let there = Discovery { verdicts: forced.clone(), ..discovery.clone() };
                 let best = minimal_cost(graph, &there, machine);
                 forced[id.0].clone_from(&discovery.verdicts[id.0]);
@@ -48,7 +48,7 @@ pub(super) fn describe_alternatives(
 }
 
 /// Excludes all spaces except `space` for a node.
-fn force_space(verdicts: &mut [Result<f64, String>], space: usize) {
+fn allow_only_space(verdicts: &mut [Result<f64, String>], space: usize) {
     for (_, verdict) in verdicts.iter_mut().enumerate().filter(|(at, _)| *at != space) {
         *verdict = Err(String::new());
     }

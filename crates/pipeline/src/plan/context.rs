@@ -38,7 +38,7 @@ impl Plan {
     /// only on edges that name one of these classes. If the edge names none of them, they are
     /// removed from the classes of the edge.
     #[must_use]
-    pub fn classes_on(&self, edge: &Edge) -> ClassSet {
+    pub fn classes_on_edge(&self, edge: &Edge) -> ClassSet {
         let from = self.graph.node(edge.from).filter();
         let made = from.and_then(|used| used.description.classes_on_request);
         let made = made.filter(|made| !self.graph.names_any(edge, *made));

@@ -14,7 +14,7 @@ const SIGNAL_NS_MAX: u64 = 1_000_000;
 /// The assumed size, in bytes, of a frame or of its contents.
 const FRAME_BYTES: usize = 2048;
 /// The assumed size, in bytes, of any other block.
-const OTHER_BLOCK_BYTES: usize = 16 << 10;
+const ASSUMED_BLOCK_BYTES: usize = 16 << 10;
 /// Maximum number of entries of a ring. A ring of 4,096 entries of 64 bytes occupies a quarter of
 /// the second-level cache of most machines. A larger ring has no benefit (decision 0093).
 const RING_ENTRIES: usize = 4096;
@@ -162,7 +162,7 @@ impl SignalDefaults {
     fn signal_blocks(&self, frames: bool) -> (usize, &'static str) {
         let requested =
             self.requested.map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
-        let cached = (self.cache / if frames { FRAME_BYTES } else { OTHER_BLOCK_BYTES }).max(1);
+        let cached = (self.cache / if frames { FRAME_BYTES } else { ASSUMED_BLOCK_BYTES }).max(1);
         let reason = if self.requested.is_some() { "T_b by `--batch`" } else { "T_b by default" };
         let bounds = [
             (requested.max(1), reason),

@@ -49,7 +49,7 @@ pub(super) fn refusal_reason(
     }
     let (at, why) = check_chain(&chain, target(&attach, hardened)).err()?;
     let first = route.get(at + 1).copied().unwrap_or(id);
-    Some(if first == id { why } else { reason_upstream(graph, first) })
+    Some(if first == id { why } else { upstream_failure_reason(graph, first) })
 }
 
 /// Returns the reason why no process can read a source whose frames only kernel programs receive;
@@ -101,7 +101,8 @@ fn route_from_source(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
     if head != id && !feeds {
         return Err(format!("`{}` emits its blocks in a process", node.name()));
     }
-    let explain = |at: NodeId, why: String| if at == id { why } else { reason_upstream(graph, at) };
+    let explain =
+        |at: NodeId, why: String| if at == id { why } else { upstream_failure_reason(graph, at) };
     let attach = attachment(node).map_err(|why| explain(head, why))?;
     for at in route.iter().skip(1) {
         check_step(graph, *at, attach.redirects).map_err(|why| explain(*at, why))?;
@@ -120,7 +121,7 @@ fn route_from_source(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
 /// Rejects a filter that publishes its state. A twin keeps its state in per-processor maps, and
 /// every read of such a map is a system call.
 fn check_unpublished(node: &Node) -> Result<(), String> {
-    match node.filter().and_then(Use::published_as) {
+    match node.filter().and_then(Use::published_state_name) {
         None => Ok(()),
         Some(_) => Err("its state is published (`state=`), which only a thread can do".to_owned()),
     }
@@ -172,7 +173,7 @@ fn upstream_chain(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     route
 }
 
-fn reason_upstream(graph: &Graph, id: NodeId) -> String {
+fn upstream_failure_reason(graph: &Graph, id: NodeId) -> String {
     format!("after `{}`, which cannot run there", graph.node(id).name())
 }
 

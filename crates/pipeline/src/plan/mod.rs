@@ -52,7 +52,7 @@ pub use persist::{PersistedNode, PersistedPlan};
 pub use processors::{Processors, ThreadPlacement};
 pub use program::{ExitEdge, KernelRing, Program, ProgramStep};
 pub use pushdown::Pushdown;
-pub(crate) use replicas::is_parallelism;
+pub(crate) use replicas::is_valid_parallel_value;
 pub use replicas::{REPLICAS_MAX, RuntimeChanges};
 pub use ring::RingPlan;
 pub use stages::StageDivision;

@@ -29,7 +29,7 @@ pub struct PersistedNode {
 }
 
 /// The first line of a persisted plan, with the format version.
-const FIRST_LINE: &str = "plan 1";
+const PLAN_FORMAT_LINE: &str = "plan 1";
 
 impl PersistedPlan {
     /// Extracts the persisted data of a plan.
@@ -65,7 +65,7 @@ impl PersistedPlan {
     /// Formats the plan in the format that `parse` reads.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let mut out = format!("{FIRST_LINE}\ncost {:.4}\n", self.cost_ns);
+        let mut out = format!("{PLAN_FORMAT_LINE}\ncost {:.4}\n", self.cost_ns);
         for PersistedNode { text, space, costs } in &self.nodes {
             let _ = write!(out, "{space} {}", costs.len());
             for (space, ns) in costs {
@@ -80,7 +80,7 @@ impl PersistedPlan {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
-        lines.next().filter(|line| *line == FIRST_LINE)?;
+        lines.next().filter(|line| *line == PLAN_FORMAT_LINE)?;
         let cost_ns = lines.next()?.strip_prefix("cost ")?.parse().ok()?;
         let nodes: Option<Vec<PersistedNode>> = lines.map(parse_node).collect();
         Some(Self { cost_ns, nodes: nodes? })

@@ -46,10 +46,10 @@ pub(super) fn is_named(unique: &str, name: &str) -> bool {
 }
 
 fn parse_option(text: &str) -> Result<Vec<SignalItem<'_>>, String> {
-    text.split(',').map(parse_part).collect()
+    text.split(',').map(parse_signal_item).collect()
 }
 
-fn parse_part(part: &str) -> Result<SignalItem<'_>, String> {
+fn parse_signal_item(part: &str) -> Result<SignalItem<'_>, String> {
     let wrong = |why: &str| format!("`{part}`: {why}");
     let mut signal = SignalItem { node: None, blocks: None, ns: None };
     for (at, word) in part.split(':').enumerate() {

@@ -25,7 +25,7 @@ pub(super) struct PrefixEnd {
 /// Finds the ends of a pipeline, from the first to the last: the filter that reassembles
 /// connections, and later filters that keep state per connection, up to the first filter that
 /// cannot be shared. Fails with the reason if there are none.
-pub(super) fn find_ends(
+pub(super) fn find_prefix_ends(
     whole: &Pipeline,
     graph: &Graph,
     registry: &dyn Registry,

@@ -19,11 +19,14 @@ pub fn prefix_request(
     let (request, mistakes) = parse(prefix);
     let [Term::Pipeline(whole)] = request.pipelines.as_slice() else {
         // The check of the request reports the mistake.
-        return format!("{prefix} | {}", Term::Filter(share_term(prefix, false)));
+        return format!("{prefix} | {}", Term::Filter(share_sink_term(prefix, false)));
     };
     let (graph, _) = check(&request, registry);
-    let found =
-        if mistakes.is_empty() { ends::find_ends(whole, &graph, registry) } else { Ok(vec![]) };
+    let found = if mistakes.is_empty() {
+        ends::find_prefix_ends(whole, &graph, registry)
+    } else {
+        Ok(vec![])
+    };
     let mut ends = found.unwrap_or_default();
     let last = whole.rest.len().saturating_sub(1);
     let outputs_messages = ends.iter().any(|end| end.stage == last && end.outputs_messages);
@@ -35,7 +38,7 @@ pub fn prefix_request(
         None => (0, (*whole.first).clone()),
     };
     ends.retain(|end| end.stage >= from);
-    let stages = remaining_stages(whole, from, &ends, share_term(prefix, outputs_messages));
+    let stages = remaining_stages(whole, from, &ends, share_sink_term(prefix, outputs_messages));
     build_pipeline(first, &stages).to_string()
 }
 
@@ -64,7 +67,7 @@ fn remaining_stages(
     let mut further = remaining_stages(whole, next, further, last);
     let first = further.remove(0);
     let branch = |label, term| Branch { label, term, span: Span::default() };
-    let offer = Term::Filter(share_term(&prefix_text(whole, end), end.outputs_messages));
+    let offer = Term::Filter(share_sink_term(&prefix_text(whole, end), end.outputs_messages));
     let branches =
         vec![branch(None, offer), branch(first.arc.label, build_pipeline(first.term, &further))];
     let group = Group { operator: Operator::Parallel, branches, span: Span::default() };
@@ -80,7 +83,7 @@ fn prefix_text(whole: &Pipeline, end: &PrefixEnd) -> String {
 
 /// Returns the sink that offers a prefix to other requests. `outputs_messages` is true if the
 /// prefix outputs messages, false if it outputs streams.
-fn share_term(prefix: &str, outputs_messages: bool) -> FilterTerm {
+fn share_sink_term(prefix: &str, outputs_messages: bool) -> FilterTerm {
     let mut sink = endpoint_term(SHARE_SINK, prefix);
     if outputs_messages {
         sink.arguments.push(build_argument(Some("messages"), "yes", false));

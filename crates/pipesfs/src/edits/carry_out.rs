@@ -125,7 +125,7 @@ fn stop(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<ChangeR
         Ok(()) | Err(ClientError::PathEnded(_)) => {}
         Err(error) => return Err(refusal(&error)),
     }
-    match sys::poll::readable_within(&[to.process()], Some(caller.left())) == [true] {
+    match sys::poll::readable_despite_signals(&[to.process()], Some(caller.left())) == [true] {
         true => Ok(ChangeResult::Made(None)),
         false => Err(refusal(&ClientError::Timeout)),
     }

@@ -57,7 +57,10 @@ pub(crate) struct MountPermissions {
 
 /// Returns the subdirectory that an edit has added to the directory `parent`: the new subdirectory
 /// called `name`, or else the first new one. Returns `None` if the edit has added no subdirectory.
-pub(crate) fn new_child((old, new): (&Tree, &Tree), (parent, name): (&Key, &str)) -> Option<Key> {
+pub(crate) fn added_subdirectory(
+    (old, new): (&Tree, &Tree),
+    (parent, name): (&Key, &str),
+) -> Option<Key> {
     let directory = new.directory(&parent.place)?;
     let is_new = |key: &Key| old.directory(&key.place).is_none();
     let children = directory.children.iter().filter_map(|(known, child)| {
@@ -71,13 +74,13 @@ pub(crate) fn new_child((old, new): (&Tree, &Tree), (parent, name): (&Key, &str)
 
 /// Returns a map from the old to the new identity of each directory in a subtree that rename(2) has
 /// moved. The identity of a directory changes when its node moves to another path.
-pub(crate) fn moved_places(
+pub(crate) fn moved_directories(
     (old, (parent, name)): (&Tree, (&Key, &str)),
     (new, (into, to)): (&Tree, (&Key, &str)),
 ) -> HashMap<DirectoryId, DirectoryId> {
     let mut places = HashMap::new();
     let from = old.lookup(parent, name, &[]);
-    if let (Some(from), Some(to)) = (from, new_child((old, new), (into, to))) {
+    if let (Some(from), Some(to)) = (from, added_subdirectory((old, new), (into, to))) {
         let mut visited = HashSet::new();
         match (&from.place, &to.place) {
             (DirectoryId::Class(_, _, class), DirectoryId::Node(path, node)) => {

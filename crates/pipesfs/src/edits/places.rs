@@ -24,7 +24,7 @@ impl Tree {
     /// Returns the path from the root to an object, for messages. For a file or a link, this is the
     /// path of its directory.
     #[must_use]
-    pub fn path_to(&self, key: &Key) -> String {
+    pub fn path_from_root(&self, key: &Key) -> String {
         let mut names = Vec::new();
         let (mut place, mut last) = (key.place.clone(), None);
         if let DirectoryId::Class(path, node, class) = &key.place
@@ -121,7 +121,7 @@ impl Tree {
 
     /// Returns the directories on the path from the root to a directory. The directory may
     /// represent a class that no arc carries.
-    fn directories_to(&self, key: &Key) -> Vec<Key> {
+    fn ancestor_keys(&self, key: &Key) -> Vec<Key> {
         let mut way = Vec::new();
         let mut place = key.place.clone();
         if let DirectoryId::Class(path, node, _) = &key.place
@@ -143,7 +143,7 @@ impl Tree {
     /// Resolves the target of a symbolic link in the directory `from`. Returns `None` if the target
     /// does not exist.
     pub(super) fn resolve(&self, from: &Key, target: &str) -> Option<Key> {
-        let mut way = self.directories_to(from);
+        let mut way = self.ancestor_keys(from);
         for name in target.split('/').filter(|name| !name.is_empty() && *name != ".") {
             if name == ".." {
                 if way.len() > 1 {
@@ -158,7 +158,7 @@ impl Tree {
                 Part::Link(_) => {
                     let target = self.target(&next)?;
                     let there = self.resolve(&here, &target)?;
-                    way = self.directories_to(&there);
+                    way = self.ancestor_keys(&there);
                     if there.part != Part::Whole {
                         way.push(there);
                     }

@@ -80,7 +80,7 @@ pub(super) fn parse_filter_name(
             );
             Err(Refusal::new(errno::EPERM, why))
         }
-        Some(filter) => match below_own_mount(&filter, may) {
+        Some(filter) => match first_file_below_mount(&filter, may) {
             Some(file) => {
                 let why = format!(
                     "`{file}` is below this mount, and the path would wait for itself: name a file \
@@ -96,7 +96,7 @@ pub(super) fn parse_filter_name(
 
 /// Returns the first file below the mount among the files that a filter would open, or `None` if
 /// there is none.
-fn below_own_mount<'f>(filter: &'f NewFilter, may: &MountPermissions) -> Option<&'f str> {
+fn first_file_below_mount<'f>(filter: &'f NewFilter, may: &MountPermissions) -> Option<&'f str> {
     let inside = |file: &&String| leads_into_mount(&may.mount, Path::new(file));
     filter.files.iter().find(inside).map(String::as_str)
 }

@@ -49,7 +49,7 @@ impl Tree {
             (Part::Streams, _) => self.past(key, name).map(|stream| key.sibling(stream)),
             (Part::Whole, DirectoryId::Node(path, node)) => {
                 let class = unescape(name)?;
-                if paths::is_manual_name(&class) {
+                if paths::has_manual(&class) {
                     // A filter's name is not a class: `mkdir tcp/http` creates the filter `http`,
                     // and the class is `tcp/80`.
                     return None;

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b1_edits_of_the_tree_are_read_with_their_names() {
+    fn b1_tree_edits_are_parsed_with_their_names() {
         let rename = TreeEdit::Rename {
             from: "get".to_owned(),
             directory: 7,

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn b1_requests_of_every_length_are_read_or_refused() {
+    fn b1_requests_of_any_length_are_parsed_or_refused() {
         for opcode in 0..60 {
             for length in 0..80 {
                 let _ = request(opcode, &vec![0xff; length]);

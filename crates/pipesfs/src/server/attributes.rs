@@ -41,7 +41,7 @@ impl Server {
             return refuse(errno::EINVAL, why);
         }
         if let Some(mode) = mode.map(|mode| mode & MODE_BITS) {
-            let most = self.full_attributes(&key, header.inode)?.mode & MODE_BITS;
+            let most = self.unrestricted_attributes(&key, header.inode)?.mode & MODE_BITS;
             if mode & !most != 0 {
                 let why = format!(
                     "mode {mode:04o} is wider than {most:04o}, which the inputs of the path \
@@ -77,7 +77,7 @@ impl Server {
 
     /// Returns the attributes of an object, or ENOENT if its node no longer exists.
     pub(super) fn attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
-        let mut attributes = self.full_attributes(key, inode)?;
+        let mut attributes = self.unrestricted_attributes(key, inode)?;
         if let Some(mode) = lock(&self.permissions).get(key) {
             attributes.mode &= !MODE_BITS | mode;
         }

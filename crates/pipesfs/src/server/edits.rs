@@ -3,7 +3,7 @@
 use super::{Outcome, Server, lock};
 use crate::edits::carry_out::{Caller, ChangeResult, carry_out};
 use crate::edits::plan::{PathEdit, PlannedChange, link, plan_mkdir, plan_rmdir, unlink};
-use crate::edits::{Refusal, moved_places, new_child, plan_rename};
+use crate::edits::{Refusal, added_subdirectory, moved_directories, plan_rename};
 use crate::entries::{Key, Part, Stream};
 use crate::protocol::{Header, TreeEdit, errno};
 use crate::snapshot::{SNAPSHOT_LIFETIME, Snapshot};
@@ -34,7 +34,7 @@ impl Server {
             };
             let tree = &self.snapshots.latest().tree;
             let path = |key: &Key, name: &str| {
-                let directory = tree.path_to(key);
+                let directory = tree.path_from_root(key);
                 let slash = if directory.is_empty() { "" } else { "/" };
                 format!("{directory}{slash}{name}")
             };
@@ -100,7 +100,7 @@ impl Server {
                         ChangeResult::Made(nodes) => nodes.take(),
                         _ => None,
                     };
-                    self.snapshots.update_from(&before, path.number, nodes)
+                    self.snapshots.update_from_reply(&before, path.number, nodes)
                 }
                 _ => self.snapshots.refresh(age),
             };
@@ -156,7 +156,7 @@ impl Server {
                 Ok(Outcome::Done)
             }
             TreeEdit::Rename { from, to, .. } => {
-                let places = moved_places((old, (parent, from)), (new, (into, to)));
+                let places = moved_directories((old, (parent, from)), (new, (into, to)));
                 let mut inodes = lock(&self.inodes);
                 inodes.rebind(&places);
                 if places.keys().any(|place| matches!(place, DirectoryId::Class(..))) {
@@ -176,7 +176,7 @@ impl Server {
             TreeEdit::MakeDirectory(name) => {
                 let key = match done {
                     ChangeResult::Started(number) => started(new, *number),
-                    _ => new_child((old, new), (parent, name))
+                    _ => added_subdirectory((old, new), (parent, name))
                         // The new directory may be a class that no arc carries.
                         .or_else(|| new.lookup(parent, name, &[])),
                 };

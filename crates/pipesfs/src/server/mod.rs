@@ -26,7 +26,7 @@ use crate::protocol::{Operation, Reply, Request, errno, init_reply, statfs_reply
 use crate::snapshot::Snapshots;
 use crate::streams::Streams;
 use crate::threads::{EDIT_THREAD_NAME, EDITS_MAX, RequestThreads};
-use crate::totals::TotalsByPlace;
+use crate::totals::TotalsByDirectory;
 use crate::tree::DirectoryId;
 use crate::writers::Writers;
 use std::collections::{HashMap, HashSet};
@@ -57,7 +57,7 @@ pub struct Server {
     inodes: Mutex<Inodes>,
     streams: Arc<Streams>,
     writers: Arc<Writers>,
-    totals: TotalsByPlace,
+    totals: TotalsByDirectory,
     handles: Mutex<HashMap<u64, Handle>>,
     next_handle: AtomicU64,
     /// Number of receiving threads that are not executing a change.
@@ -99,7 +99,7 @@ impl Server {
             inodes: Mutex::default(),
             streams: Arc::clone(&streams),
             writers: Arc::clone(&writers),
-            totals: TotalsByPlace::default(),
+            totals: TotalsByDirectory::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             receiving: AtomicUsize::new(RECEIVING_THREADS),

@@ -30,12 +30,12 @@ impl Server {
         let key = snapshot.tree.lookup(&parent, name, &names);
         let key = key.ok_or_else(|| match silent_path(&snapshot.tree, &parent) {
             // mkdir(2) requires ENOENT here; its edit then waits for the path to reply.
-            Some(number) if !is_being_made(name, header.pid) => {
+            Some(number) if !is_creating_directory(name, header.pid) => {
                 self.record_silent_path((&snapshot.tree, &parent), number, header.uid)
             }
             _ => errno::ENOENT,
         })?;
-        if snapshot.tree.is_unlisted_class(&key) && is_being_made(name, header.pid) {
+        if snapshot.tree.is_unlisted_class(&key) && is_creating_directory(name, header.pid) {
             // The kernel sends the request of mkdir(2) only if the preceding lookup fails.
             return Err(errno::ENOENT);
         }
@@ -47,7 +47,7 @@ impl Server {
 
     /// Returns the attributes of an object, with all permissions that its path allows. Fails with
     /// ENOENT if the node of the object no longer exists.
-    pub(super) fn full_attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
+    pub(super) fn unrestricted_attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
         if *key != Key::directory(DirectoryId::Root) && !tree.has(key) {
@@ -200,8 +200,8 @@ fn silent_path(tree: &Tree, parent: &Key) -> Option<u32> {
 
 /// Returns true if a thread is in mkdir(2) for a directory of this name. Reads the name from the
 /// thread's memory, which takes 15 µs.
-fn is_being_made(name: &str, thread: u32) -> bool {
-    let made = sys::task::directory_being_made(thread);
+fn is_creating_directory(name: &str, thread: u32) -> bool {
+    let made = sys::task::mkdir_path_in_progress(thread);
     let last = |path: &[u8]| {
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
         let path = path.get(..end).unwrap_or_default();

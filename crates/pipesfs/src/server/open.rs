@@ -147,7 +147,8 @@ impl Server {
             form: Some(stream.form.name().to_owned()),
             ..Tap::default()
         };
-        let (began, pipe, file) = to.tap_shared(&wanted).map_err(|error| failure(&error))?;
+        let (began, pipe, file) =
+            to.tap_with_shared_ring(&wanted).map_err(|error| failure(&error))?;
         if stream.from.is_some() && !began.remembers {
             let why = "the path keeps no past of this filter: sources keep it in paths started \
                        with --history=64M";
@@ -169,12 +170,12 @@ impl Server {
             Text::Freeze => Ok(format!("{}s\n", self.freeze_seconds_left(&key.place))),
             Text::Others => {
                 let DirectoryId::Interface(name) = &key.place else { return Err(errno::ENOENT) };
-                Ok(paths::others_at(name))
+                Ok(paths::format_neighbors_at(name))
             }
             Text::State(name) => {
                 let owner = tree.directory(&key.place).ok_or(errno::ENOENT)?.uid;
                 paths::published_state(owner, name, REPLY_TIMEOUT).map_err(|why| {
-                    let directory = tree.path_to(key);
+                    let directory = tree.path_from_root(key);
                     self.fail(uid, errno::EIO, format!("{directory}/state/{name}: {why}"))
                 })
             }
@@ -216,7 +217,7 @@ impl Server {
         number: u32,
         uid: u32,
     ) -> i32 {
-        let directory = tree.path_to(key);
+        let directory = tree.path_from_root(key);
         let why = format!(
             "{directory}: path {number} does not return its counters: its process is stopped, or \
              overloaded"

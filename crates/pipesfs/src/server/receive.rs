@@ -37,10 +37,10 @@ impl Server {
             }
             match self.snapshot_age_max(&request) {
                 Some(age) if !self.snapshots.is_current(age) => {
-                    self.pass_on(request, asks, &self.asking);
+                    self.queue_request(request, asks, &self.asking);
                 }
                 _ if self.needs_update(&request) || self.needs_query(&request) => {
-                    self.pass_on(request, asks, &self.asking);
+                    self.queue_request(request, asks, &self.asking);
                 }
                 _ => self.execute(&request, Executor::Receiver),
             }
@@ -56,7 +56,7 @@ impl Server {
         let leave = |receiving: usize| receiving.checked_sub(1).filter(|rest| *rest > 0);
         // Relaxed suffices, because the counter guards no other memory.
         if self.receiving.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave).is_err() {
-            return self.pass_on(request, edits, &self.editing);
+            return self.queue_request(request, edits, &self.editing);
         }
         lock(&self.editing).insert(request.header.unique);
         self.execute(&request, Executor::EditingReceiver);
@@ -64,7 +64,7 @@ impl Server {
 
     /// Passes a request to threads that may block, and adds its number to `executing`. Replies
     /// EAGAIN if no thread can be started.
-    fn pass_on(
+    fn queue_request(
         &self,
         request: Request,
         to: &Mutex<RequestThreads>,

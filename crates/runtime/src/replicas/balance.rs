@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn n3_a_heavy_session_moves_where_that_balances() {
+    fn n3_heavy_session_moves_if_that_balances_replicas() {
         let two = shares(&[(0, 3000), (0, 3000), (1, 10), (0, 20)]);
         let moved = two.choose_move().unwrap();
         assert_eq!((moved.buckets.as_slice(), moved.before, moved.after), (&[1][..], 99, 50));

@@ -33,7 +33,7 @@ const LANE_BITS: u32 = filter::LANES.trailing_zeros();
 /// Mask of the batch id bits that fit into a sequence number.
 const BATCH_ID_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
 /// Rank of final output that belongs to no session. The join emits it after all sessions.
-pub const RANK_LAST: u32 = u32::MAX;
+pub const SESSIONLESS_RANK: u32 = u32::MAX;
 
 /// Returns the sequence number of the first block of a batch.
 pub const fn first_seq(batch_id: u64) -> u32 {
@@ -46,7 +46,7 @@ pub const fn last_seq(batch_id: u64) -> u32 {
 }
 
 /// Returns the batch id that follows `batch_id`, skipping an id whose last sequence number would
-/// equal [`RANK_LAST`].
+/// equal [`SESSIONLESS_RANK`].
 pub const fn next_batch_id(batch_id: u64) -> u64 {
     let next = batch_id + 1;
     if next & BATCH_ID_MASK == BATCH_ID_MASK { next + 1 } else { next }
@@ -132,7 +132,7 @@ impl ReplicaProgress {
 
     /// Returns the first sequence number after the last batch. Valid only after [`Self::is_closed`]
     /// has returned true.
-    pub fn end_seq(&self) -> u32 {
+    pub fn end_sequence_number(&self) -> u32 {
         first_seq(self.next_undispatched())
     }
 
@@ -256,12 +256,12 @@ mod tests {
         let mut batch_id = mask - 3;
         for _ in 0..8 {
             batch_id = next_batch_id(batch_id);
-            assert_ne!(last_seq(batch_id), RANK_LAST);
+            assert_ne!(last_seq(batch_id), SESSIONLESS_RANK);
         }
     }
 
     #[test]
-    fn replica_has_part_in_a_batch_until_it_reports_it_finished() {
+    fn replica_has_lanes_in_a_batch_until_it_reports_finished() {
         let progress = ReplicaProgress::new(3, Arc::new(Doorbell::new()));
         assert_eq!(progress.next_undispatched(), 0);
         progress.announce_batch(0, [1].into_iter());

@@ -21,7 +21,7 @@ impl CpuPin {
         }
         let kept = match processor {
             Some(processor) => sys::process::pin_to(processor),
-            None => sys::process::pin_among(&self.unpinned_cpus),
+            None => sys::process::pin_to_processors(&self.unpinned_cpus),
         };
         if kept.is_ok() {
             self.pinned = processor;

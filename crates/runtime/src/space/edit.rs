@@ -64,7 +64,7 @@ impl LocalGraph {
             self.edit_batch((at, now), &edit.room.columns, (shared, imported), &mut out);
             self.pass.spare_memories = out.spare;
             paused.edited.extend(out.batches.into_iter().map(|room| (at, room, edit.hops)));
-            self.pass.keep_memory(edit.room);
+            self.pass.store_spare_memory(edit.room);
         }
     }
 

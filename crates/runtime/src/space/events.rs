@@ -197,7 +197,7 @@ impl EventPort {
     }
 
     /// Removes the reader of recorded events from the port. Returns `None` outside a replay.
-    pub(super) fn take_reader(&mut self) -> Option<Box<dyn EventReader>> {
+    pub(super) fn take_event_reader(&mut self) -> Option<Box<dyn EventReader>> {
         match self {
             Self::Replay(reader) => reader.take(),
             _ => None,

@@ -8,7 +8,7 @@
 //! ascending order. If a replica has neither ended nor put a block into its ring, the merge waits
 //! for it, because its next block may precede all others.
 
-use super::final_sessions::{END_POSITION_MAX, EndPosition, FinalSessions};
+use super::final_sessions::{FINAL_OUTPUT_POSITION_MAX, FinalOutputPosition, FinalSessions};
 use super::graph::LocalGraph;
 use super::join_state::ReplicaJoin;
 use super::sessions::SessionEnds;
@@ -33,7 +33,7 @@ impl LocalGraph {
         }
         let end = self.next_local_position(&mut final_sessions).map_or(end, |here| here.min(end));
         gather.final_sessions = Some(final_sessions);
-        if place == END_POSITION_MAX || moved {
+        if place == FINAL_OUTPUT_POSITION_MAX || moved {
             return Ok(moved);
         }
         let node = gather.inputs[way].node;
@@ -49,7 +49,7 @@ impl LocalGraph {
 
     /// Begins the shutdown of the replica in this space.
     fn begin_local_shutdown(&mut self, gather: &ReplicaJoin) -> FinalSessions {
-        self.pass.end = gather.progress.end_seq();
+        self.pass.end = gather.progress.end_sequence_number();
         let live = self.live_time();
         let now = self.clock.advance_to(gather.progress.final_clock(), live);
         FinalSessions::new(&self.nodes, &self.shape.order, now)
@@ -58,7 +58,10 @@ impl LocalGraph {
     /// Returns the position of the next session of the replica in this space. If the current filter
     /// has no more sessions, starts ending the sessions of the next filter. Returns `None` if no
     /// filter has any more sessions.
-    fn next_local_position(&mut self, final_sessions: &mut FinalSessions) -> Option<EndPosition> {
+    fn next_local_position(
+        &mut self,
+        final_sessions: &mut FinalSessions,
+    ) -> Option<FinalOutputPosition> {
         loop {
             if let Some((_, leaving)) = &final_sessions.current
                 && let Some(rank) = leaving.next_rank()
@@ -89,12 +92,12 @@ impl LocalGraph {
 
 /// Compares the positions of the next blocks of the replicas in other spaces. Returns the index of
 /// the replica with the lowest position, that position, and the second lowest position. A position
-/// that does not exist, because too few replicas have output left, is [`END_POSITION_MAX`]. Returns
+/// that does not exist, because too few replicas have output left, is [`FINAL_OUTPUT_POSITION_MAX`]. Returns
 /// `None` if the ring of a replica is empty, but the replica has not ended.
 fn lowest_remote_position(
     gather: &mut ReplicaJoin,
-) -> Result<Option<(usize, EndPosition, EndPosition)>, Fault> {
-    let (mut first, mut second) = ((0, END_POSITION_MAX), END_POSITION_MAX);
+) -> Result<Option<(usize, FinalOutputPosition, FinalOutputPosition)>, Fault> {
+    let (mut first, mut second) = ((0, FINAL_OUTPUT_POSITION_MAX), FINAL_OUTPUT_POSITION_MAX);
     for (number, way) in gather.inputs.iter_mut().enumerate() {
         if way.own.is_some() || way.import.is_finished()? {
             continue;

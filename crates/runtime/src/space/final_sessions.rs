@@ -7,9 +7,9 @@ use filter::{Filter, Time};
 
 /// Position in the final output: number, counted from 1, of the filter that emits it, then rank of
 /// the session ([`super::replica_end`]).
-pub(super) type EndPosition = (u32, u32);
+pub(super) type FinalOutputPosition = (u32, u32);
 /// Position after all other positions.
-pub(super) const END_POSITION_MAX: EndPosition = (u32::MAX, u32::MAX);
+pub(super) const FINAL_OUTPUT_POSITION_MAX: FinalOutputPosition = (u32::MAX, u32::MAX);
 
 /// The sessions that the replica in the join's space has not ended yet.
 #[derive(Debug)]

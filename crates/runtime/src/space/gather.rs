@@ -204,7 +204,7 @@ impl LocalGraph {
             }
             walk.walk_waiting_batches();
         });
-        rooms.into_iter().for_each(|room| self.pass.keep_memory(room));
+        rooms.into_iter().for_each(|room| self.pass.store_spare_memory(room));
         if last {
             self.tick(now, all);
         }

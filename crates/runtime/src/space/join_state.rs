@@ -144,7 +144,7 @@ impl ReplicaJoin {
         }
         let until = unfinished().map(|share| share.last_seq).min().unwrap_or(u32::MAX);
         for (way, share) in self.inputs.iter_mut().zip(&mut shares) {
-            way.limit_share(share, batch_id, until)?;
+            way.limit_batch_share(share, batch_id, until)?;
         }
         Ok(shares)
     }
@@ -194,7 +194,7 @@ impl ReplicaInput {
     }
 
     /// Reduces a share of the batch `batch_id` to the entries up to the sequence number `until`.
-    fn limit_share(
+    fn limit_batch_share(
         &mut self,
         share: &mut BatchShare,
         batch_id: u64,

@@ -82,7 +82,7 @@ impl PassState {
     }
 
     /// Stores the memory of a batch for reuse, unless [`SPARE_MEMORIES_MAX`] are already stored.
-    pub(crate) fn keep_memory(&mut self, room: BatchMemory) {
+    pub(crate) fn store_spare_memory(&mut self, room: BatchMemory) {
         if self.spare_memories.len() < SPARE_MEMORIES_MAX {
             self.spare_memories.push(room);
         }

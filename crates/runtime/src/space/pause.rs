@@ -81,7 +81,7 @@ impl<'a> Walk<'_, 'a> {
         for (at, room, hops) in paused.edited {
             let mut edited = batch(room);
             self.route(at, &mut edited, hops);
-            self.pass.keep_memory(edited.into_memory());
+            self.pass.store_spare_memory(edited.into_memory());
         }
         self.walk_waiting_batches();
     }

@@ -8,12 +8,12 @@ use super::pass::earlier_time;
 use super::{GENERAL_INTAKE, Input, Space};
 use crate::control::ControlEvent;
 use crate::failure::PathFailure;
-use endpoint::{Intake, SourceStatus, TakenClasses};
+use endpoint::{ClassSelection, Intake, SourceStatus};
 use filter::{Batch, BatchMemory, Time};
 
 /// The parameters of one read from a ring.
 #[derive(Clone, Copy)]
-pub(super) struct TakeLimits {
+pub(super) struct RingReadLimits {
     /// Maximum number of blocks.
     pub(super) most: usize,
     /// Time on the path's clock according to the record, in a replay; `None` if the clock is read.
@@ -45,7 +45,7 @@ impl Space {
         let pool = &self.graph.intakes[from];
         let takes = |class| arcs.iter().any(|arc| arc.wanted.contains(class));
         let mut intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now)
-            .with_taken_classes(TakenClasses::new(&takes))
+            .with_class_selection(ClassSelection::new(&takes))
             .with_general_pool(&self.graph.intakes[GENERAL_INTAKE]);
         let observed = self.graph.pass.observers.reads_bytes() || self.ports.events.is_recording();
         intake.without_bytes = !observed && !self.graph.shape.needs_bytes;
@@ -90,13 +90,13 @@ impl Space {
             return;
         }
         self.graph.pass.last = drained && self.inputs.list.len() == 1;
-        self.inputs.spare = Some(self.finish_pull((at, from, edge), room, now));
+        self.inputs.spare = Some(self.complete_source_pass((at, from, edge), room, now));
         self.graph.pass.last = false;
     }
 
     /// Passes the blocks of a source through the graph, calls the filters whose timers have
     /// expired, and ends the pass. Returns the blocks' memory for reuse.
-    pub(super) fn finish_pull(
+    pub(super) fn complete_source_pass(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
         room: BatchMemory,
@@ -156,7 +156,7 @@ impl Space {
         self.walk_imported_blocks(
             i,
             pass,
-            TakeLimits { most: self.inputs.batch_max, now: None, last: true },
+            RingReadLimits { most: self.inputs.batch_max, now: None, last: true },
         );
         self.record_claims();
     }
@@ -165,7 +165,7 @@ impl Space {
         &mut self,
         i: usize,
         pass: &mut PassResult,
-        limits: TakeLimits,
+        limits: RingReadLimits,
     ) {
         let Input::Ring { node, import, ended } = &mut self.inputs.list[i] else { return };
         if *ended {

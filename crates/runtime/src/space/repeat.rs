@@ -11,7 +11,7 @@ use super::arc::NodeId;
 use super::count_limit::ClaimPolicy;
 use super::events::{EventPort, EventReader, SpaceEvent};
 use super::pass::PassResult;
-use super::pull::TakeLimits;
+use super::pull::RingReadLimits;
 use super::stall::{POLL_WAIT_MAX, StallProbe, StallWait};
 use super::{GENERAL_INTAKE, Input, Space};
 use crate::failure::PathFailure;
@@ -103,7 +103,7 @@ impl Space {
                         Ok(back) => self = back,
                         Err(results) => return *results,
                     }
-                    let Some(back) = self.ports.events.take_reader() else {
+                    let Some(back) = self.ports.events.take_event_reader() else {
                         return self.into_results();
                     };
                     player = back;
@@ -133,7 +133,7 @@ impl Space {
             if self.drain(last) {
                 self.fail_as_invalid_record("the run ends here, and has not taken all blocks");
             }
-            self.take_closing_notes(&mut *player);
+            self.apply_closing_entries(&mut *player);
         } else {
             player.note_truncated();
             self.fail_as_recorded(player.invalid_reason());
@@ -167,7 +167,7 @@ impl Space {
 
     /// Reads the closing entries of a run or swap, and applies the claims in them. In the record
     /// they follow the closing event, to which the claims already apply.
-    fn take_closing_notes(&mut self, player: &mut dyn EventReader) {
+    fn apply_closing_entries(&mut self, player: &mut dyn EventReader) {
         let (claimed, contradiction) = player.closing_notes();
         if let Some(what) = contradiction {
             self.fail_as_invalid_record(what);
@@ -338,7 +338,7 @@ impl Space {
                 return self.fail_if_batch_incomplete(count, left);
             }
             left -= step;
-            let limits = TakeLimits { most: step, now: Some(now), last: left == 0 };
+            let limits = RingReadLimits { most: step, now: Some(now), last: left == 0 };
             self.walk_imported_blocks(i, &mut PassResult::default(), limits);
         }
     }
@@ -395,7 +395,8 @@ impl Space {
             }
             while self.graph.pass.failure.is_none() && self.wait_for_entries(i, 1, true) {
                 drained = true;
-                let limits = TakeLimits { most: self.inputs.batch_max, now: Some(now), last: true };
+                let limits =
+                    RingReadLimits { most: self.inputs.batch_max, now: Some(now), last: true };
                 self.walk_imported_blocks(i, &mut PassResult::default(), limits);
             }
         }

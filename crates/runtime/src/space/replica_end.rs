@@ -17,7 +17,7 @@ use super::node::Operator;
 use super::sessions::SessionEnds;
 use super::walk::Walk;
 use super::{Clock, Input, Space};
-use crate::replicas::{RANK_LAST, ReplicaProgress};
+use crate::replicas::{ReplicaProgress, SESSIONLESS_RANK};
 use filter::{Filter, Time};
 
 impl Walk<'_, '_> {
@@ -29,7 +29,7 @@ impl Walk<'_, '_> {
         while leaving.next_rank().is_some() && self.pass.failure.is_none() {
             self.finish_session(at, &mut leaving);
         }
-        self.call_without_input(at, true, RANK_LAST);
+        self.call_without_input(at, true, SESSIONLESS_RANK);
     }
 
     /// Restores the next session in its filter, and ends the filter while it contains only this
@@ -52,8 +52,9 @@ impl Space {
     /// Sets the first sequence number after the last batch, and returns the time at which all
     /// replicas end. Returns `now` if the space is not part of a replica chain.
     pub(super) fn begin_replica_shutdown(&mut self, now: Time) -> Time {
-        let known =
-            self.chain_progress().map(|progress| (progress.end_seq(), progress.final_clock()));
+        let known = self
+            .chain_progress()
+            .map(|progress| (progress.end_sequence_number(), progress.final_clock()));
         let Some((end, clock)) = known else { return now };
         self.graph.pass.end = end;
         self.graph.clock.advance_to(clock, now)
@@ -93,7 +94,7 @@ impl Space {
     }
 
     /// Removes the sequence numbers of ended sessions, if more are stored than the limit allows.
-    pub(super) fn prune_births(&mut self) {
+    pub(super) fn prune_session_births(&mut self) {
         if !self.graph.pass.births.is_over_limit() {
             return;
         }

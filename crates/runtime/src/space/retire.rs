@@ -98,7 +98,7 @@ impl Space {
     /// writes the program's input, or the source that reads its output. `of` returns that sink or
     /// source for its node, and `None` for other nodes. Returns `None` if the sink or source runs
     /// in another space.
-    pub fn program_half<H>(
+    pub fn program_endpoint<H>(
         &mut self,
         number: usize,
         of: fn(&mut Node) -> Option<&mut H>,

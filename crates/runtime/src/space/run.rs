@@ -18,7 +18,7 @@ impl Space {
         self.ports.commands.0.record_thread(self.resources());
         let mut cpu_pin = CpuPin::default();
         cpu_pin.pin_to(self.processor);
-        if let Some(reader) = self.ports.events.take_reader() {
+        if let Some(reader) = self.ports.events.take_event_reader() {
             return self.replay(reader);
         }
         loop {
@@ -186,7 +186,7 @@ impl Space {
             self.tick(&mut pass);
         }
         if pass.moved {
-            self.ports.control.note_input();
+            self.ports.control.notify_input_event();
         }
         if self.publishes {
             self.publish_state(pass.moved);
@@ -257,7 +257,7 @@ impl Space {
     /// Ends a pass. No block is borrowed any more, so unpinned memory may be reused.
     pub(super) fn end_pass(&mut self) {
         self.graph.end_pass();
-        self.prune_births();
+        self.prune_session_births();
         if !self.graph.shape.dispatchers.is_empty() {
             self.finish_local_replica(false);
         }

@@ -160,7 +160,7 @@ impl Space {
     }
 
     /// Loads saved state into the filter with node number `number`, which must run in this space.
-    pub fn load_state_of(&mut self, number: usize, saved: &SavedState) -> Result<(), String> {
+    pub fn load_filter_state(&mut self, number: usize, saved: &SavedState) -> Result<(), String> {
         let at = self.filter_node(number).ok_or("there is no such filter")?;
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);

@@ -14,7 +14,7 @@ pub(crate) struct SessionBirths {
 }
 
 /// Number of entries that is always permitted, even if `entries_max` is less.
-const BIRTHS_LIMIT_MIN: usize = 4096;
+const SESSION_ENTRIES_LIMIT_MIN: usize = 4096;
 
 impl SessionBirths {
     /// Adds sessions with the sequence numbers of their first blocks.
@@ -25,7 +25,7 @@ impl SessionBirths {
     /// Returns true if the number of entries exceeds the limit. The entries of ended sessions
     /// should then be removed.
     pub(super) fn is_over_limit(&self) -> bool {
-        self.first_seqs.len() > self.entries_max.max(BIRTHS_LIMIT_MIN)
+        self.first_seqs.len() > self.entries_max.max(SESSION_ENTRIES_LIMIT_MIN)
     }
 
     /// Removes the entries of all sessions that are not in `live`, and sets the limit to twice the

@@ -47,7 +47,7 @@ struct StallState {
     /// has done something for which another space may have been waiting.
     progress_count: u64,
     spaces: Vec<SpaceActivity>,
-    changer: ChangerActivity,
+    changer: SwapThreadActivity,
     verdict: Option<String>,
 }
 
@@ -79,7 +79,7 @@ enum Activity {
 
 /// The activity of the thread that replays hot swaps.
 #[derive(Debug, Default)]
-enum ChangerActivity {
+enum SwapThreadActivity {
     /// There is no such thread, or no more hot swaps follow.
     #[default]
     Finished,
@@ -98,16 +98,16 @@ impl StallDetector {
     }
 
     /// Registers the thread that replays hot swaps.
-    pub fn add_changer(&self) {
-        self.state().changer = ChangerActivity::Active;
+    pub fn register_swap_thread(&self) {
+        self.state().changer = SwapThreadActivity::Active;
     }
 
     /// Reports that no more hot swaps follow.
-    pub fn end_changer(&self) {
-        self.set_changer(ChangerActivity::Finished);
+    pub fn unregister_swap_thread(&self) {
+        self.set_swap_thread_activity(SwapThreadActivity::Finished);
     }
 
-    fn set_changer(&self, changer: ChangerActivity) {
+    fn set_swap_thread_activity(&self, changer: SwapThreadActivity) {
         let mut state = self.state();
         state.progress_count += 1;
         state.changer = changer;
@@ -115,25 +115,25 @@ impl StallDetector {
 
     /// Reports that the hot swap waits for this space to reach the swap. The next command to the
     /// space belongs to the swap.
-    pub fn note_command_for(&self, space: &Arc<SpaceStatus>) {
-        self.set_changer(ChangerActivity::AwaitsCommand(Arc::clone(space)));
+    pub fn note_swap_awaits_command(&self, space: &Arc<SpaceStatus>) {
+        self.set_swap_thread_activity(SwapThreadActivity::AwaitsCommand(Arc::clone(space)));
     }
 
     /// Reports that the hot swap waits for the end of this space.
-    pub fn note_end_of(&self, space: &Arc<SpaceStatus>) {
-        self.set_changer(ChangerActivity::AwaitsEnd(Arc::clone(space)));
+    pub fn note_swap_awaits_end(&self, space: &Arc<SpaceStatus>) {
+        self.set_swap_thread_activity(SwapThreadActivity::AwaitsEnd(Arc::clone(space)));
     }
 
     /// Reports that the hot swap waits until this many spaces have been drained.
-    pub fn note_draining(&self, spaces: usize) {
+    pub fn note_swap_awaits_draining(&self, spaces: usize) {
         if spaces > 0 {
-            self.set_changer(ChangerActivity::AwaitsDraining(spaces));
+            self.set_swap_thread_activity(SwapThreadActivity::AwaitsDraining(spaces));
         }
     }
 
     /// Reports that the thread that replays hot swaps has stopped waiting for a space.
-    pub fn note_no_wait(&self) {
-        self.set_changer(ChangerActivity::Active);
+    pub fn note_swap_resumed(&self) {
+        self.set_swap_thread_activity(SwapThreadActivity::Active);
     }
 }
 
@@ -153,14 +153,14 @@ impl StallState {
         };
         let find = |space| self.spaces.iter().find(|entry| Arc::ptr_eq(&entry.space, space));
         let changer = match &self.changer {
-            ChangerActivity::Finished | ChangerActivity::AwaitsDraining(_) => true,
-            ChangerActivity::Active => false,
+            SwapThreadActivity::Finished | SwapThreadActivity::AwaitsDraining(_) => true,
+            SwapThreadActivity::Active => false,
             // A space at a recorded swap executes the command: it joins the swap, or fails because
             // the record names another swap.
-            ChangerActivity::AwaitsCommand(space) => find(space).is_some_and(|entry| {
+            SwapThreadActivity::AwaitsCommand(space) => find(space).is_some_and(|entry| {
                 !entry.rejects && !matches!(entry.doing, Activity::Waiting { change: true, .. })
             }),
-            ChangerActivity::AwaitsEnd(space) => find(space).is_some(),
+            SwapThreadActivity::AwaitsEnd(space) => find(space).is_some(),
         };
         changer && self.spaces.iter().all(waits)
     }
@@ -217,7 +217,7 @@ impl StallProbe {
 
     /// Reports that a hot swap has borrowed the space.
     pub fn note_lent(&self) {
-        self.set_activity(Activity::Lent).changer = ChangerActivity::Active;
+        self.set_activity(Activity::Lent).changer = SwapThreadActivity::Active;
     }
 
     /// Reports that the space has not started because a pending hot swap is still creating it.
@@ -234,10 +234,10 @@ impl StallProbe {
     /// has reported this.
     pub fn note_drained(&self) {
         let mut state = self.set_activity(Activity::Lent);
-        if let ChangerActivity::AwaitsDraining(left) = &mut state.changer {
+        if let SwapThreadActivity::AwaitsDraining(left) = &mut state.changer {
             *left -= 1;
             if *left == 0 {
-                state.changer = ChangerActivity::Active;
+                state.changer = SwapThreadActivity::Active;
             }
         }
     }

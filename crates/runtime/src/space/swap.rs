@@ -51,7 +51,7 @@ impl Space {
 
     /// Returns the losses of the sources so far: name of the source, reason, and number of blocks.
     /// Omits losses whose counter cannot be read.
-    pub fn lost_by_sources(&self) -> Vec<(String, DropReason, u64)> {
+    pub fn source_loss_counts(&self) -> Vec<(String, DropReason, u64)> {
         let mut all = Vec::new();
         for node in &self.graph.nodes {
             let Operator::Source(part) = &node.operator else { continue };
@@ -119,7 +119,7 @@ impl Space {
     /// Records in the journal that the hot swap with this number set arguments at this point in the
     /// run.
     pub fn record_arguments_set(&mut self, number: u64) {
-        self.note_change(number);
+        self.record_stop_for_swap(number);
         // A reader of the record that sees the change can read all events before it.
         self.ports.events.flush();
         self.accounts.swaps += 1;

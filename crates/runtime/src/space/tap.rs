@@ -35,7 +35,7 @@ pub enum TapEnd {
     /// The reader has closed the pipe or exited.
     ReaderLeft,
     /// The reader has read nothing for this long.
-    ReaderStuck(Duration),
+    ReaderStalled(Duration),
     /// The backlog was full, and the policy is [`OverrunPolicy::End`].
     BacklogFull,
     /// There is no memory for the records that the reader has not read.
@@ -47,14 +47,14 @@ pub enum TapEnd {
     /// The path has ended.
     PathEnded,
     /// The path has ended, and there was no memory for the records that the reader had not read.
-    RestLost,
+    UnreadRecordsLost,
 }
 
 impl std::fmt::Display for TapEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::ReaderLeft => f.write_str("its reader has disconnected"),
-            Self::ReaderStuck(patience) => {
+            Self::ReaderStalled(patience) => {
                 write!(f, "its reader read nothing for {} ms", patience.as_millis())
             }
             Self::BacklogFull => write!(f, "its reader was {} MB behind", BACKLOG_MAX >> 20),
@@ -67,7 +67,7 @@ impl std::fmt::Display for TapEnd {
                  reader, and start it again",
             ),
             Self::PathEnded => f.write_str("the path has ended"),
-            Self::RestLost => f.write_str(
+            Self::UnreadRecordsLost => f.write_str(
                 "the path has ended, and there was no memory for the blocks that its reader had \
                  not read",
             ),
@@ -216,9 +216,9 @@ pub(super) struct TapState {
 
 /// A handle that ends a tap and does not keep it alive.
 #[derive(Clone, Debug)]
-pub struct TapEnder(Weak<TapState>);
+pub struct TapEndHandle(Weak<TapState>);
 
-impl TapEnder {
+impl TapEndHandle {
     /// Ends the tap for this reason, unless it has already ended. Does not block.
     pub fn end(&self, why: TapEnd) {
         if let Some(shared) = self.0.upgrade() {
@@ -321,8 +321,8 @@ impl Tap {
 
     /// Returns a handle with which another owner ends the tap.
     #[must_use]
-    pub fn ender(&self) -> TapEnder {
-        TapEnder(Arc::downgrade(&self.shared))
+    pub fn end_handle(&self) -> TapEndHandle {
+        TapEndHandle(Arc::downgrade(&self.shared))
     }
 
     /// Transfers a value to the tap, whose thread drops the value when the tap ends. If the tap has
@@ -358,7 +358,7 @@ impl Tap {
         let rest = match self.ended.recv_timeout(limit) {
             Ok(rest) => rest,
             Err(_) => {
-                self.shared.end(TapEnd::RestLost);
+                self.shared.end(TapEnd::UnreadRecordsLost);
                 None
             }
         };

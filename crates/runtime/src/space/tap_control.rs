@@ -11,7 +11,7 @@ use filter::BatchMemory;
 
 impl Space {
     /// Stores a history of each source's output, of at most `bytes` bytes each, for later taps.
-    pub fn keep_histories(&mut self, bytes: usize) {
+    pub fn store_source_histories(&mut self, bytes: usize) {
         let sources =
             self.graph.nodes.iter().filter(|node| matches!(node.operator, Operator::Source(_)));
         let sources: Vec<usize> = sources.map(|node| node.planned).collect();

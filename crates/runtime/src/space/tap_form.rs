@@ -91,7 +91,7 @@ impl ConvertedRecords {
     /// output may be cut anywhere.
     pub(super) fn record_end(&self, at: usize) -> usize {
         match self.header {
-            Some(header) => history::record_boundary(&self.bytes, header, at),
+            Some(header) => history::find_record_boundary(&self.bytes, header, at),
             None if at == 0 => 0,
             None => self.ends.iter().copied().find(|end| *end >= at).unwrap_or(at),
         }

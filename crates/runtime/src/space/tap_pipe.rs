@@ -41,7 +41,7 @@ impl TapPipe {
             return Err(kind.into());
         }
         if ring.take_reader_waits() {
-            match sys::local_socket::send_now(&self.pipe, &[0], &[]) {
+            match sys::local_socket::send_nonblocking(&self.pipe, &[0], &[]) {
                 // A full socket already contains a message that wakes the reader.
                 Ok(_) => {}
                 Err(error) => return Err(io::Error::from_raw_os_error(error.errno)),
@@ -71,7 +71,7 @@ impl TapPipe {
     /// Returns true if the reader has closed the pipe or the socket.
     fn is_closed(&self) -> bool {
         let pipe = [self.pipe.as_fd()];
-        sys::poll::readable_or_gone(&[], &pipe, Some(Duration::ZERO)).1 == [true]
+        sys::poll::readable_or_hung_up(&[], &pipe, Some(Duration::ZERO)).1 == [true]
     }
 }
 
@@ -134,14 +134,14 @@ mod tests {
         while left > 0 {
             let available = reader.available().unwrap();
             if reader.take(available) {
-                sys::local_socket::send_now(&socket, &[0], &[]).unwrap();
+                sys::local_socket::send_nonblocking(&socket, &[0], &[]).unwrap();
             }
             left -= available;
             if available == 0 {
                 reader.announce_wait();
                 if reader.available() == Ok(0) {
                     let limit = Some(testkit::wait::LIMIT);
-                    let woken = sys::poll::readable_within(&[socket.as_fd()], limit);
+                    let woken = sys::poll::readable_despite_signals(&[socket.as_fd()], limit);
                     assert_eq!(woken, [true], "lost wake-up");
                 }
                 while let Ok(Some((1.., _))) = sys::descriptor::try_receive(&socket, &mut [0; 8]) {}

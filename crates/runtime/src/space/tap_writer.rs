@@ -41,7 +41,7 @@ impl TapWriter {
         self.shared.release();
         let rest = self.overflow.take().map(seal).transpose();
         let rest = rest.unwrap_or_else(|_| {
-            self.shared.end(TapEnd::RestLost);
+            self.shared.end(TapEnd::UnreadRecordsLost);
             None
         });
         // The send fails if the handle was dropped.
@@ -98,7 +98,7 @@ impl TapWriter {
             }
             let part = bytes.get(done..end).unwrap_or_default();
             if let Some(rest) = &mut self.overflow {
-                return rest.write_all(part).map_err(|_| TapEnd::RestLost);
+                return rest.write_all(part).map_err(|_| TapEnd::UnreadRecordsLost);
             }
             match self.pipe.put(part) {
                 Ok(written) => {
@@ -107,7 +107,7 @@ impl TapWriter {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.finishes() => {
-                    let rest = Memfd::create("unread", 0).map_err(|_| TapEnd::RestLost)?;
+                    let rest = Memfd::create("unread", 0).map_err(|_| TapEnd::UnreadRecordsLost)?;
                     self.overflow = Some(File::from(OwnedFd::from(rest)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -116,7 +116,7 @@ impl TapWriter {
                     let limit =
                         if over { self.patience.min(COMPLETION_MAX) } else { self.patience };
                     if !self.pipe.wait_until_writable(END_POLL_INTERVAL) && waited >= limit {
-                        return Err(TapEnd::ReaderStuck(self.patience));
+                        return Err(TapEnd::ReaderStalled(self.patience));
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {

@@ -17,7 +17,7 @@ use super::observe::Observer;
 use super::tap::*;
 use super::tap_form::TapForm;
 use endpoint::history::{
-    self, CompressingThread, FrameHeader, History, HistoryLimits, HistoryStart, RetainedFrames,
+    self, CompressionMode, FrameHeader, History, HistoryLimits, HistoryStart, RetainedFrames,
 };
 use filter::{Batch, Block, LaneMask, Time, lanes};
 use std::sync::PoisonError;
@@ -30,7 +30,7 @@ impl TapFeed {
     fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
         let mut records = Vec::new();
         let mut frames = 0;
-        history.visit_since(from, |kept, frame| {
+        history.visit_frames_since(from, |kept, frame| {
             frames += u64::from(self.append_frame(kept, frame, &mut records));
         });
         self.shared.frames.fetch_add(frames, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl TapFeed {
             self.send_records(history::file_header(kept.link).to_vec());
             kept
         });
-        first.link.in_file() == kept.link.in_file()
+        first.link.file_link_type() == kept.link.file_link_type()
     }
 
     fn send_records(&self, bytes: Vec<u8>) {
@@ -152,7 +152,7 @@ impl Taps {
     pub fn add_history(&mut self, node: usize, bytes: usize) {
         // A thread of its own compresses the history, so that the space's thread does not wait.
         let limits = HistoryLimits { bytes, time: Time::MAX };
-        self.histories.push((node, History::new(limits, CompressingThread::Own)));
+        self.histories.push((node, History::new(limits, CompressionMode::Own)));
     }
 
     /// Returns the frames that histories retain, each with the number of its node.
@@ -194,7 +194,7 @@ impl Taps {
                 began.block = left.saturating_sub(began.past + skipped);
                 feed.count_skipped_blocks(left.saturating_sub(skipped), skipped);
                 let mut first = None;
-                history.visit_since(from, |kept, _| first = first.or(Some(kept.time)));
+                history.visit_frames_since(from, |kept, _| first = first.or(Some(kept.time)));
                 began.ago_ns = first.map_or(0, |first| now.saturating_sub(first));
             }
         }
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn v8_finished_tap_returns_what_its_pipe_does_not_hold() {
+    fn v8_finished_tap_returns_records_beyond_its_pipe() {
         let (tap, feeds, mut reader) = capture_of_two_records();
         drop(feeds);
         let (stats, unread) = tap.finish(Duration::from_secs(60));

@@ -12,7 +12,7 @@ use crate::report::final_ledger;
 use crate::ring::Import;
 use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 use buffer::crossing::{RingConfig, crossing};
-use buffer::signal::moderate::Threshold;
+use buffer::signal::wakeup_moderation::Threshold;
 use endpoint::{Failure, Intake, Sink, Source, SourceCounters, SourceProperties, SourceStatus};
 use filter::{
     Amount, Batch, Block, Classify, ClassifyContext, Counts, Filter, HeldList, Holds, LaneContext,
@@ -223,9 +223,9 @@ fn join_keeps_input_order_at_every_batch_size() {
 }
 
 /// A filter that emits three blocks for each input block.
-struct Triple;
+struct TripleFilter;
 
-impl Stream for Triple {
+impl Stream for TripleFilter {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         cx.pass(block);
         cx.emit_created(block);
@@ -237,7 +237,7 @@ impl Stream for Triple {
 fn k2_blocks_made_before_a_fork_are_joined_block_by_block() {
     for batch in [1, 32] {
         let (kept, results) = run_graph(100, batch, |a, from, to| {
-            let thrice = a.add_node(filter_node("thrice", Filter::stream(Triple)));
+            let thrice = a.add_node(filter_node("thrice", Filter::stream(TripleFilter)));
             let left = a.add_node(filter_node("left", Filter::classify(MultipleClassifier(1))));
             let right = a.add_node(filter_node("right", Filter::lanes(AddHundred)));
             a.add_arc(from, thrice, SelectedClasses::Answered, false, 0);

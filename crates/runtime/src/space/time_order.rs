@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn earliest_source_gives_blocks_up_to_the_next_of_another() {
+    fn earliest_source_emits_blocks_up_to_next_of_another() {
         assert_eq!(first(&[At(5), At(9)]), Some((0, 9)));
         assert_eq!(first(&[At(9), At(5)]), Some((1, 8)), "at time 9, the first source is first");
         assert_eq!(first(&[At(5), At(5)]), Some((0, 5)));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_times_are_read_first() {
+    fn source_with_unknown_next_time_is_read_first() {
         assert_eq!(first(&[At(5), Unknown, Unknown]), Some((1, 0)));
     }
 

@@ -174,7 +174,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// blocks that wait in it.
     pub(super) fn call_without_input(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
-            let ran = self.release_section(at);
+            let ran = self.release_section_blocks(at);
             return self.walk_released_blocks(at, ran);
         }
         let mut output = Output::default();
@@ -204,7 +204,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let copied = self.nodes[at].is_replica;
         for mut batch in output.take_batches() {
             if copied {
-                batch.number_all(order);
+                batch.set_all_orders(order);
             }
             self.route(at, &mut batch, 0);
         }

@@ -1,6 +1,6 @@
 //! The writers outside the path that add blocks to one node.
 
-use endpoint::written::WrittenBlocks;
+use endpoint::written::WriterSource;
 use endpoint::{DropReason, Source as _};
 use filter::Amount;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::fmt;
 /// The writers that add blocks to the output of one node.
 #[derive(Default)]
 pub struct WriterPort {
-    pub(super) writers: Vec<WrittenBlocks>,
+    pub(super) writers: Vec<WriterSource>,
     /// Amount written by writers that have ended.
     ended: Amount,
     /// Losses of writers that have ended, by reason.

@@ -9,7 +9,7 @@ use super::node::Node;
 use super::pass::{PassResult, earlier_time};
 use super::{Clock, GENERAL_INTAKE, Space};
 use crate::failure::PathFailure;
-use endpoint::written::WrittenBlocks;
+use endpoint::written::WriterSource;
 use endpoint::{DropReason, Intake, Source as _, SourceStatus};
 use std::os::fd::BorrowedFd;
 
@@ -35,7 +35,7 @@ impl Space {
     pub fn attach_writer(
         &mut self,
         number: usize,
-        writer: WrittenBlocks,
+        writer: WriterSource,
     ) -> Result<(), WriterRefusal> {
         if self.ports.events.is_recording() {
             return Err(WriterRefusal::Recorded);

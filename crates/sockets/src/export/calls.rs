@@ -122,7 +122,7 @@ interpose!(
 );
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
-type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;
+type OpenAtFn = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;
 
 /// Defines exported functions that open a file. The `mode` argument is optional in C, so its
 /// register is passed on without being interpreted.
@@ -138,7 +138,7 @@ macro_rules! opens {
             // SAFETY: I1; the arguments are the program's.
             let number = unsafe { next($($arg),*) };
             if number >= 0 {
-                run_guarded(|| lazy::record_open(number));
+                run_guarded(|| lazy::record_opened_file(number));
             }
             number
         }
@@ -148,8 +148,8 @@ macro_rules! opens {
 opens! {
     open(path: *const c_char, flags: c_int, mode: c_uint) c"open" as Open,
     open64(path: *const c_char, flags: c_int, mode: c_uint) c"open64" as Open,
-    openat(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) c"openat" as OpenAt,
-    openat64(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) c"openat64" as OpenAt,
+    openat(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) c"openat" as OpenAtFn,
+    openat64(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) c"openat64" as OpenAtFn,
 }
 
 /// Replaces `closefrom(3)`. Handles each descriptor from `first` on like `close`.

@@ -11,7 +11,7 @@ use sys::next_function;
 use sys::preload;
 use sys::preload::interpose::{missing_function, run_guarded};
 
-type Fwrite = unsafe extern "C" fn(*const c_void, usize, usize, *mut c_void) -> usize;
+type FwriteFn = unsafe extern "C" fn(*const c_void, usize, usize, *mut c_void) -> usize;
 
 /// Replaces `fwrite_unlocked(3)`. If the stream is an edge and its buffer is empty, writes the
 /// bytes with the semantics of write(2).
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn fwrite_unlocked(
         // SAFETY: X1: the program passes `size * count` readable bytes.
         return unsafe { write_all_bytes(fd, from, length) } / size;
     }
-    match next_function!(c"fwrite_unlocked" as Fwrite) {
+    match next_function!(c"fwrite_unlocked" as FwriteFn) {
         // SAFETY: I1; the arguments are the program's.
         Some(next) => unsafe { next(from, size, count, file) },
         None => usize::try_from(missing_function::<isize>()).unwrap_or(0),

@@ -14,7 +14,7 @@ use sys::preload::interpose::{self, Symbol, run_guarded};
 
 /// The functions, in the order of their trampolines, each with the reason why the edges become
 /// pipes.
-static FUNCTIONS: [(Symbol, RetireReason); 14] = [
+static TRAMPOLINE_TARGETS: [(Symbol, RetireReason); 14] = [
     (Symbol::new(c"vfork", &[]), RetireReason::Fork),
     (Symbol::new(c"clone", &[]), RetireReason::Fork),
     (Symbol::new(c"system", &[]), RetireReason::Fork),
@@ -33,7 +33,7 @@ static FUNCTIONS: [(Symbol, RetireReason); 14] = [
 
 /// Turns the edges into pipes and returns the jump target of trampoline number `which`.
 extern "C" fn prepare(which: usize) -> *const c_void {
-    let Some((symbol, why)) = FUNCTIONS.get(which) else {
+    let Some((symbol, why)) = TRAMPOLINE_TARGETS.get(which) else {
         return missing_function as *const c_void;
     };
     run_guarded(|| {

@@ -97,14 +97,14 @@ pub(super) fn plan_direction(
             program.ring.signal_blocks = 0;
         }
         if let Some(bytes) = settings.filter.bytes {
-            program.ring.record_max = program.ring.record_max.min(bytes.max(RECORD_MAX_LEAST));
+            program.ring.record_max = program.ring.record_max.min(bytes.max(RECORD_LIMIT_MIN));
         }
     }
     Ok(Planned { text, plan, host })
 }
 
 /// Smallest permitted limit on the number of bytes copied from a frame.
-const RECORD_MAX_LEAST: u32 = 64;
+const RECORD_LIMIT_MIN: u32 = 64;
 /// Smallest permitted maximum interval between notifications, in nanoseconds.
 const DELAY_MIN_NS: u64 = 1_000_000;
 

@@ -102,7 +102,7 @@ fn source_families(paths: &[PathFigures]) -> Vec<Family> {
 type FilterFamily = (&'static str, Unit, SeriesKind, &'static str, fn(&Filter) -> u64);
 
 /// Families of filter counters.
-const FILTER_COUNTS: [FilterFamily; 7] = [
+const FILTER_FAMILIES: [FilterFamily; 7] = [
     (
         "streamline_filter",
         Unit::Blocks,
@@ -155,8 +155,8 @@ const FILTER_COUNTS: [FilterFamily; 7] = [
 ];
 
 fn filter_families(paths: &[PathFigures]) -> Vec<Family> {
-    let mut counts =
-        FILTER_COUNTS.map(|(name, unit, kind, help, of)| (Family::new(name, unit, kind, help), of));
+    let mut counts = FILTER_FAMILIES
+        .map(|(name, unit, kind, help, of)| (Family::new(name, unit, kind, help), of));
     let mut busy = Family::new(
         "streamline_filter_busy",
         Unit::Seconds,
@@ -192,7 +192,7 @@ fn filter_families(paths: &[PathFigures]) -> Vec<Family> {
 type RingFamily = (&'static str, SeriesKind, &'static str, fn(&Edge) -> u64);
 
 /// Families of ring counters.
-const RING_COUNTS: [RingFamily; 3] = [
+const RING_FAMILIES: [RingFamily; 3] = [
     ("streamline_ring_put", SeriesKind::Counter, "Blocks put into a ring", |edge| edge.put.blocks),
     ("streamline_ring_taken", SeriesKind::Counter, "Blocks taken out of a ring", |edge| {
         edge.taken.blocks
@@ -203,8 +203,8 @@ const RING_COUNTS: [RingFamily; 3] = [
 ];
 
 fn edge_families(paths: &[PathFigures]) -> Vec<Family> {
-    let mut counts =
-        RING_COUNTS.map(|(name, kind, help, of)| (Family::new(name, Unit::Blocks, kind, help), of));
+    let mut counts = RING_FAMILIES
+        .map(|(name, kind, help, of)| (Family::new(name, Unit::Blocks, kind, help), of));
     let mut dropped = Family::new(
         "streamline_edge_dropped",
         Unit::None,

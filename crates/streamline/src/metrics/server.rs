@@ -29,7 +29,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// Pause after a failed accept, for example when the process has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Media type of OpenMetrics.
-const OPEN_METRICS: &str = "application/openmetrics-text";
+const OPEN_METRICS_MEDIA_TYPE: &str = "application/openmetrics-text";
 
 /// A function that returns the current figures of all paths. Called by several threads.
 type CollectFigures = Arc<dyn Fn() -> Vec<PathFigures> + Send + Sync>;
@@ -280,11 +280,11 @@ fn respond(head: &str, figures: &CollectFigures) -> Vec<u8> {
             let accepts = head.lines().filter_map(|line| line.split_once(':'));
             let is_open_metrics = accepts
                 .filter(|(name, _)| name.eq_ignore_ascii_case("accept"))
-                .any(|(_, value)| value.contains(OPEN_METRICS));
+                .any(|(_, value)| value.contains(OPEN_METRICS_MEDIA_TYPE));
             let figures = figures();
             let (kind, body) = match is_open_metrics {
                 true => (
-                    format!("{OPEN_METRICS}; version=1.0.0; charset=utf-8"),
+                    format!("{OPEN_METRICS_MEDIA_TYPE}; version=1.0.0; charset=utf-8"),
                     to_open_metrics(&figures),
                 ),
                 false => ("text/plain; version=0.0.4; charset=utf-8".to_owned(), to_text(&figures)),

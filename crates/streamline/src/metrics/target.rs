@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn target_is_an_address_a_socket_or_a_file() {
+    fn metrics_target_parses_as_address_socket_or_file() {
         let address = |text: &str| Ok(Target::Address(text.parse().unwrap()));
         let file = |text: &str| Ok(Target::File(PathBuf::from(text)));
         for (text, target) in [

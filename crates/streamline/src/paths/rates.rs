@@ -1,7 +1,7 @@
 //! Rates and losses of a path, computed from samples of its counters.
 
 use super::{Amount, Counters, PathUpdate, Totals};
-use member::protocol::{Edge, lost_in};
+use member::protocol::{Edge, sum_lost_blocks};
 use runtime::ledger::{NodeName, RingEnd};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ pub fn edge_totals(counters: &Counters) -> BTreeMap<usize, (Amount, u64)> {
             entered.blocks += edge.put.blocks;
             entered.bytes += edge.put.bytes;
         }
-        *lost += lost_in(&edge.lost);
+        *lost += sum_lost_blocks(&edge.lost);
     }
     totals
 }

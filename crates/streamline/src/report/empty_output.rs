@@ -51,7 +51,7 @@ impl Report<'_> {
         let (name, input_blocks) = (&self.names[edge.from.0], self.input_blocks(edge.from));
         let mut text = format!("`{name}` had {}", format_count(input_blocks, "block"));
         let mut reasons: Vec<(u64, String)> = Vec::new();
-        for entry in self.entries_of(edge.from) {
+        for entry in self.node_entries(edge.from) {
             reasons.extend(entry.unanswered.iter().map(|(why, n)| (*n, why.clone())));
             let dropped = entry.dropped.iter();
             reasons.extend(dropped.map(|(why, amount)| (amount.blocks, format!("dropped: {why}"))));
@@ -96,10 +96,10 @@ impl Report<'_> {
     /// Returns the number of blocks that a node received or created, across all processes and
     /// threads.
     fn input_blocks(&self, node: NodeId) -> u64 {
-        self.entries_of(node).map(|entry| entry.taken.blocks + entry.made.blocks).sum()
+        self.node_entries(node).map(|entry| entry.taken.blocks + entry.made.blocks).sum()
     }
 
-    fn entries_of(&self, node: NodeId) -> impl Iterator<Item = &NodeEntry> {
+    fn node_entries(&self, node: NodeId) -> impl Iterator<Item = &NodeEntry> {
         let all = self.outcome.ledger.filters.iter();
         all.filter(move |entry| !entry.name.is_ring() && entry.planned == node.0)
     }

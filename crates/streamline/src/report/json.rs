@@ -225,7 +225,7 @@ fn missing_ranges<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
             ("ranges", &missing.gaps().collect::<Vec<_>>()),
             // Number of omitted ranges, which follow the first `listed_first` ranges.
             ("more", &missing.discarded()),
-            ("listed_first", &missing.stored_first()),
+            ("listed_first", &missing.leading_range_count()),
         ])
     };
     all.iter().map(|(place, missing)| (*place, ranges(missing))).collect()

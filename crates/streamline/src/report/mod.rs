@@ -161,14 +161,14 @@ impl<'o> Report<'o> {
     /// Formats the reports of the filters at the ends of pipelines, such as the output of `… |
     /// count`.
     #[must_use]
-    pub fn line_end_reports(&self, form: Form) -> String {
+    pub fn pipeline_end_reports(&self, form: Form) -> String {
         self.format_pipeline_ends(form, None)
     }
 
-    /// Formats the reports as text, as [`line_end_reports`](Self::line_end_reports) does, for a
+    /// Formats the reports as text, as [`pipeline_end_reports`](Self::line_end_reports) does, for a
     /// terminal with this number of columns. The buckets of a histogram are drawn with bars.
     #[must_use]
-    pub fn drawn_line_end_reports(&self, columns: usize) -> String {
+    pub fn drawn_pipeline_end_reports(&self, columns: usize) -> String {
         self.format_pipeline_ends(Form::Text, Some(columns))
     }
 

@@ -5,7 +5,7 @@ use super::{Report, format_count};
 use crate::workers::run::WorkerRun;
 use pipeline::explain;
 use pipeline::explain::table::Table;
-use runtime::latency::{Latency, PlaceLatency};
+use runtime::latency::{GaugeLatency, Latency};
 use runtime::ledger::{EdgeKind, NodeEntry};
 use std::fmt::Write as _;
 
@@ -156,7 +156,7 @@ fn format_latency(latency: &Latency) -> String {
     let mut table = Table::new(&["latency", ">may take", ">blocks", ">late", ">longest"]);
     let sinks = latency.sinks.iter().map(|sink| (format!("all the way to {}", sink.name), sink));
     let waits = latency.waits.iter().map(|wait| (wait.name.clone(), wait));
-    for (name, PlaceLatency { share_ns, measured, exceeded, worst_ns, .. }) in sinks.chain(waits) {
+    for (name, GaugeLatency { share_ns, measured, exceeded, worst_ns, .. }) in sinks.chain(waits) {
         let (share, worst) =
             (explain::format_nanoseconds(*share_ns), explain::format_rounded_duration(*worst_ns));
         table.add_row([name, share, measured.to_string(), exceeded.to_string(), worst]);

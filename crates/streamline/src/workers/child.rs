@@ -15,7 +15,7 @@ use crate::snapshot::snapshot;
 use engine::build::{BuiltPath, PathOptions, Settings};
 use engine::latency_breach;
 use engine::live::Live;
-use engine::path::Adapt;
+use engine::path::AdaptSettings;
 use engine::run::{self, Alarm, StopConditions};
 use engine::signal;
 use pipeline::edit::Edit;
@@ -30,7 +30,7 @@ use sys::eventfd::EventFd;
 use sys::poll::PollSet;
 
 /// Argument with which a program runs as a worker.
-pub(super) const SUBCOMMAND: &str = "serve-engine";
+pub(super) const WORKER_SUBCOMMAND: &str = "serve-engine";
 /// Maximum time to wait for counters, as in `member::worker`.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum time to wait for a change, as in `member::worker`.
@@ -39,7 +39,8 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Runs as a worker if this process was started as a worker; returns `None` otherwise.
 pub(crate) fn serve_if_asked(notices: &Notices) -> Option<Result<(), OpenError>> {
     let mut words = std::env::args_os().skip(1);
-    let alone = words.next().is_some_and(|word| word == SUBCOMMAND) && words.next().is_none();
+    let alone =
+        words.next().is_some_and(|word| word == WORKER_SUBCOMMAND) && words.next().is_none();
     alone.then(|| serve_parent(notices))
 }
 
@@ -81,7 +82,7 @@ fn build_and_run(
     let mut prepared = Prepared::read_for_worker(&assignment.text, &options)?;
     // Each worker receives different first blocks, so no worker may move filters on the basis of
     // its first blocks.
-    let adapt = Adapt::permitted_by(&prepared.plan, &prepared.machine)
+    let adapt = AdaptSettings::permitted_by(&prepared.plan, &prepared.machine)
         .filter(|adapt| adapt.copies || adapt.moves == MovePeriod::Always);
     let extras = PathOptions { history: assignment.history, adapt, ..PathOptions::default() };
     let of = (assignment.number - 1, assignment.of);
@@ -97,7 +98,7 @@ fn build_and_run(
         return Ok(());
     }
     // All workers are built, so each receives its complete share of the input from now on.
-    parent.send(&Message::Began { quiet: paths.iter().all(BuiltPath::is_quiet) });
+    parent.send(&Message::RunStarted { quiet: paths.iter().all(BuiltPath::is_quiet) });
     let command_loop = CommandLoop { parent: Arc::clone(parent), lives: lives.clone(), stop };
     let thread = std::thread::Builder::new().name("commands".to_owned());
     let spawned = thread.spawn(move || command_loop.execute_all_commands(commands));

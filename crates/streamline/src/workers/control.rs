@@ -7,7 +7,7 @@
 use super::message::{self, Command};
 use crate::options::Options;
 use crate::prepared::Prepared;
-use engine::aggregate::{WorkerReport, is_divided, merge_reports};
+use engine::aggregate::{WorkerReport, has_dividing_filters, merge_reports};
 use engine::registry::MachineRegistry;
 use engine::run::Outcome;
 use member::worker::WorkerGroup;
@@ -36,7 +36,7 @@ pub(super) struct LatestCounts {
     pub(super) counts: Option<Outcome>,
     /// True if the worker died without sending its final counts.
     pub(super) killed: bool,
-    /// The value of `quiet` in [`Message::Began`](super::message::Message::Began).
+    /// The value of `quiet` in [`Message::RunStarted`](super::message::Message::Began).
     pub(super) quiet: bool,
 }
 
@@ -158,7 +158,7 @@ impl WorkerGroup for GroupControl {
         let first = new.first().map_or("", String::as_str);
         let planned = Prepared::read_for_worker(first, &self.options);
         let plan = planned.map_err(|_| "the new request cannot be planned".to_owned())?.plan;
-        if is_divided(&running.graph) && !is_divided(&plan.graph) {
+        if has_dividing_filters(&running.graph) && !has_dividing_filters(&plan.graph) {
             let what = "each process sees all blocks up to `shard`: put filters that must count \
                         once after it";
             return Err(what.to_owned());

@@ -46,7 +46,7 @@ pub(super) enum Message {
     /// The worker has built the request.
     Ready,
     /// The worker has started to run the request.
-    Began {
+    RunStarted {
         /// True if the worker's sources had received nothing when the run started.
         quiet: bool,
     },

@@ -39,7 +39,7 @@ fn merge_outputs(engines: Vec<OwnedFd>) -> Option<ErrorKind> {
     let mut stdout = std::io::stdout().lock();
     while !engines.is_empty() {
         let sockets: Vec<_> = engines.iter().map(|(socket, _)| socket.as_fd()).collect();
-        let ready = sys::poll::readable_within(&sockets, None);
+        let ready = sys::poll::readable_despite_signals(&sockets, None);
         for at in (0..engines.len()).rev().filter(|at| ready.get(*at) == Some(&true)) {
             let (socket, pending) = &mut engines[at];
             let got = descriptor::receive(&*socket, &mut message).map(|(length, _)| length);

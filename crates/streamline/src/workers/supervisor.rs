@@ -1,6 +1,6 @@
 //! Supervision of a request's worker processes: start, release, commands, counts, exit.
 
-use super::child::SUBCOMMAND;
+use super::child::WORKER_SUBCOMMAND;
 use super::control::{Answer, GroupControl, LatestCounts};
 use super::message::{self, Assignment, Command, Message};
 use super::output::Output;
@@ -130,7 +130,7 @@ impl Supervisor {
         let (output, stdout) = sys::descriptor::pair()?;
         // In its own process group, the worker does not receive terminal signals such as ^C.
         let mut command = Process::new(program);
-        command.arg(SUBCOMMAND).process_group(0);
+        command.arg(WORKER_SUBCOMMAND).process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(worker_end))).stdout(Stdio::from(stdout));
         let process = HelperProcess::spawn_command(command)?;
         let reader =
@@ -274,7 +274,7 @@ impl Supervisor {
             let worker = &mut self.workers[at];
             match message {
                 Some(Message::Ready) => {}
-                Some(Message::Began { quiet }) => worker.quiet = quiet,
+                Some(Message::RunStarted { quiet }) => worker.quiet = quiet,
                 Some(Message::Changed(number, answer)) => {
                     // The thread that requested the change may have timed out.
                     let _ = self.answers.as_ref().map(|to| to.send((number, answer)));
@@ -338,7 +338,7 @@ impl Supervisor {
             let mut outcome = counted.outcome();
             all.push(counted.report());
             if killed {
-                aggregate::balance_killed(&mut outcome);
+                aggregate::balance_killed_ledger(&mut outcome);
                 failure.push(worker.describe_failure());
             }
             let (number, process) = (worker.number, worker.process.number());

@@ -4,7 +4,7 @@
 
 /// Returns the BTF id of a kernel function; `None` if the kernel lacks this function or BTF.
 #[must_use]
-pub fn kernel_function(name: &str) -> Option<u32> {
+pub fn find_kernel_function(name: &str) -> Option<u32> {
     find_function(&std::fs::read("/sys/kernel/btf/vmlinux").ok()?, name)
 }
 
@@ -72,9 +72,9 @@ mod tests {
             eprintln!("skipped: the kernel has no BTF");
             return;
         }
-        let number = kernel_function("schedule");
+        let number = find_kernel_function("schedule");
         assert!(number.is_some_and(|number| number > 1));
-        assert_eq!(kernel_function("schedul"), None);
+        assert_eq!(find_kernel_function("schedul"), None);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use cgroup::{cgroup_mount, root_cgroup};
 pub use chain::{Chain, ChainMember, cgroup_chain, programs, tcx_chain};
 pub use grace_period::GracePeriod;
 pub use ids::{ObjectKind, object_ids};
-pub use kernel_types::kernel_function;
+pub use kernel_types::find_kernel_function;
 pub use link::{Anchor, Link, LinkInfo, LinkTarget, Neighbor, Side, XdpAttachment, XdpMode};
 pub use load_error::{LoadError, missing_capabilities};
 pub use map::{Map, MapInfo, MapKind, MapSpecification};

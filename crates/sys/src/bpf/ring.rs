@@ -207,7 +207,7 @@ impl Rings {
     /// Returns the layout of this map alone, without separate records.
     #[must_use]
     #[inline]
-    pub const fn own_shape(&self) -> RingsLayout {
+    pub const fn own_layout(&self) -> RingsLayout {
         self.shape
     }
 
@@ -288,13 +288,13 @@ impl<'a> CpuRing<'a> {
     #[inline]
     pub fn reserved(&self) -> u64 {
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        self.word_of_records(region_offset::RESERVED)
+        self.records_control_word(region_offset::RESERVED)
     }
 
     /// Returns the position up to which records are complete.
     #[must_use]
     pub fn committed(&self) -> u64 {
-        self.word_of_records(region_offset::COMMITTED)
+        self.records_control_word(region_offset::COMMITTED)
     }
 
     /// Returns the number of pointers ever written for a sink; 0 if there is no such sink. After
@@ -386,7 +386,7 @@ impl<'a> CpuRing<'a> {
     }
 
     #[inline]
-    fn word_of_records(&self, at: u32) -> u64 {
+    fn records_control_word(&self, at: u32) -> u64 {
         self.records.memory.word(self.from + at as usize).unwrap_or(0)
     }
 

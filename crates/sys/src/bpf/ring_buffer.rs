@@ -22,7 +22,7 @@ const HEADER_SIZE: usize = 8;
 /// BPF_RINGBUF_BUSY_BIT: the record is being written.
 const BUSY: u32 = 1 << 31;
 /// BPF_RINGBUF_DISCARD_BIT: the record was discarded.
-const DISCARDED: u32 = 1 << 30;
+const RECORD_DISCARDED: u32 = 1 << 30;
 
 /// A ring buffer and its consumer.
 #[derive(Debug)]
@@ -101,12 +101,12 @@ impl RingBuffer {
         while taken < put && put - taken <= self.size as u64 {
             let at = rustix::param::page_size() + (taken as usize & (self.size - 1));
             let Some(word) = self.producer.word32(at) else { break };
-            let length = (word & !(BUSY | DISCARDED)) as usize;
+            let length = (word & !(BUSY | RECORD_DISCARDED)) as usize;
             if word & BUSY != 0 || length > self.size {
                 break;
             }
             record.resize(length, 0);
-            if word & DISCARDED == 0 && self.producer.copy(at + HEADER_SIZE, &mut record) {
+            if word & RECORD_DISCARDED == 0 && self.producer.copy(at + HEADER_SIZE, &mut record) {
                 each(&record);
                 count += 1;
             }

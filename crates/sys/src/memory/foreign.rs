@@ -7,11 +7,11 @@
 use std::sync::atomic::AtomicU64;
 
 /// Minimum length in bytes for [`copy_bytes`]. Shorter ranges are copied faster word by word.
-pub const COPY_MIN: usize = 16;
+pub const COPY_LENGTH_MIN: usize = 16;
 /// Minimum length in bytes at which AVX gains more than the final `vzeroupper` costs.
 const AVX_LENGTH_MIN: usize = 192;
 /// Minimum length in bytes at which libc's memcpy is used for copies within private memory.
-pub const LIBC_MIN: usize = 1 << 20;
+pub const LIBC_COPY_LENGTH_MIN: usize = 1 << 20;
 /// Minimum length in bytes at which aligning stores to 32 bytes gains more than it costs.
 const ALIGNED_LENGTH_MIN: usize = 1024;
 
@@ -23,11 +23,11 @@ const ALIGNED_LENGTH_MIN: usize = 1024;
 /// # Safety
 ///
 /// `length` bytes must be readable at `from` and writable at `to`, `length` must be at least
-/// [`COPY_MIN`], and the ranges must not overlap. If another party accesses a range concurrently,
+/// [`COPY_LENGTH_MIN`], and the ranges must not overlap. If another party accesses a range concurrently,
 /// no Rust reference to the range may exist.
 #[inline(always)]
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
-    debug_assert!(length >= COPY_MIN);
+    debug_assert!(length >= COPY_LENGTH_MIN);
     if length >= AVX_LENGTH_MIN && std::arch::is_x86_feature_detected!("avx") {
         // SAFETY: the caller's promise, and the CPU has AVX.
         return unsafe { copy_wide(from, to, length) };
@@ -82,15 +82,15 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Copies at least [`COPY_MIN`] bytes into words that other parties may read concurrently. A
+/// Copies at least [`COPY_LENGTH_MIN`] bytes into words that other parties may read concurrently. A
 /// concurrent reader may see a torn copy.
 ///
 /// # Panics
 ///
-/// If the lengths of `bytes` and `words` differ, or are below [`COPY_MIN`].
+/// If the lengths of `bytes` and `words` differ, or are below [`COPY_LENGTH_MIN`].
 #[inline]
 pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
-    assert!(bytes.len() == size_of_val(words) && bytes.len() >= COPY_MIN, "invalid length");
+    assert!(bytes.len() == size_of_val(words) && bytes.len() >= COPY_LENGTH_MIN, "invalid length");
     let to = words.as_ptr().cast_mut().cast::<u8>();
     // SAFETY: the words have room for as many bytes (asserted) and are borrowed. As atomics they
     // may be written through a shared reference; so `bytes`, which may not be written, are

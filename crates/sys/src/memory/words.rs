@@ -90,13 +90,13 @@ impl Span {
         Some(unsafe { &*at.cast::<A>() })
     }
 
-    /// On x86-64, copies [`foreign::COPY_MIN`] bytes or more with wide instructions. Copies shorter
+    /// On x86-64, copies [`foreign::COPY_LENGTH_MIN`] bytes or more with wide instructions. Copies shorter
     /// ranges word by word where aligned, and byte by byte elsewhere. Returns `None` if the range
     /// exceeds the mapping.
     fn copy(&self, offset: usize, to: &mut [u8]) -> Option<()> {
         let from = self.checked_address(offset, to.len())?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if to.len() >= foreign::COPY_MIN {
+        if to.len() >= foreign::COPY_LENGTH_MIN {
             // SAFETY: the range is in the mapping, which lives as long as `self`; callers of this
             // function expect torn bytes.
             unsafe { foreign::copy_bytes(from, to.as_mut_ptr(), to.len()) };
@@ -126,7 +126,7 @@ impl Span {
     fn store_bytes(&self, offset: usize, from: &[u8]) -> Option<()> {
         let to = self.checked_address(offset, from.len())?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if from.len() >= foreign::COPY_MIN {
+        if from.len() >= foreign::COPY_LENGTH_MIN {
             // SAFETY: the range is in the mapping, which lives as long as `self` and to whose bytes
             // no reference exists, so `from` is elsewhere.
             unsafe { foreign::copy_bytes(from.as_ptr(), to, from.len()) };

@@ -99,7 +99,7 @@ impl RouteSocket {
 
     /// Returns the interface with this name or alternative name. Fails with ENODEV if there is
     /// none.
-    pub fn by_name(&self, name: &str) -> Result<Interface> {
+    pub fn interface_by_name(&self, name: &str) -> Result<Interface> {
         let kind = if name.len() < NAME_SIZE { attribute::NAME } else { attribute::LONG_NAME };
         if name.is_empty() || name.len() >= LONG_NAME_SIZE || name.contains('\0') {
             return Err(no_device_error(format!("interface {name:?}")));
@@ -109,7 +109,7 @@ impl RouteSocket {
     }
 
     /// Returns the interface with this index. Fails with ENODEV if there is none.
-    pub fn by_index(&self, index: u32) -> Result<Interface> {
+    pub fn interface_by_index(&self, index: u32) -> Result<Interface> {
         let target = format!("interface number {index}");
         if index == 0 {
             Err(no_device_error(target))
@@ -203,7 +203,7 @@ pub(super) fn exchange_request(
     rustix::net::send(socket, request, SendFlags::empty()).context(CALL, target.to_owned())?;
     let mut bytes = vec![0; RECEIVE_BUFFER_SIZE];
     loop {
-        if !poll::readable_within(&[socket.as_fd()], Some(REPLY_TIMEOUT))[0] {
+        if !poll::readable_despite_signals(&[socket.as_fd()], Some(REPLY_TIMEOUT))[0] {
             return Err(refused(libc::ETIMEDOUT));
         }
         let (_, whole) = rustix::net::recv(socket, &mut bytes[..], RecvFlags::TRUNC)
@@ -377,8 +377,8 @@ mod tests {
             let counters = lo.counters;
             assert_eq!(Interface { counters, ..other }, *lo);
         };
-        same(links.by_name("lo").unwrap());
-        same(links.by_index(lo.index).unwrap());
+        same(links.interface_by_name("lo").unwrap());
+        same(links.interface_by_index(lo.index).unwrap());
         assert_eq!(crate::net::interface_name(lo.index).unwrap(), "lo");
     }
 
@@ -386,13 +386,16 @@ mod tests {
     fn missing_interface_is_named_in_the_error() {
         let links = RouteSocket::open().unwrap();
         for name in ["nosuch0", "", "a-name-that-is-longer-than-fifteen", &"x".repeat(200)] {
-            let error = links.by_name(name).unwrap_err();
+            let error = links.interface_by_name(name).unwrap_err();
             assert_eq!(error.errno, libc::ENODEV, "{error}");
             assert!(error.target.contains(name), "{error}");
         }
-        assert_eq!(links.by_index(0).unwrap_err().errno, libc::ENODEV);
-        assert_eq!(links.by_index(0x7fff_fff0).unwrap_err().errno, libc::ENODEV);
-        assert!(links.by_name("lo").is_ok(), "a refusal does not disturb what comes after");
+        assert_eq!(links.interface_by_index(0).unwrap_err().errno, libc::ENODEV);
+        assert_eq!(links.interface_by_index(0x7fff_fff0).unwrap_err().errno, libc::ENODEV);
+        assert!(
+            links.interface_by_name("lo").is_ok(),
+            "a refusal does not disturb what comes after"
+        );
     }
 
     /// Builds a message with the given flags and sequence number.

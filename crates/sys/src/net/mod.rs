@@ -22,7 +22,7 @@ pub use features::accepts_xdp_frames;
 pub use firewall::has_packet_rules;
 pub use link_events::LinkEvents;
 pub use links::RouteSocket;
-pub use namespace::{Namespace, namespace_cookie, run_in, run_in_new};
+pub use namespace::{Namespace, namespace_cookie, run_in, run_in_new_namespace};
 pub use packet_sockets::{PacketSocketInfo, packet_sockets};
 pub use tc_filters::TcFilter;
 pub use udp_sockets::udp_socket_interfaces;
@@ -159,7 +159,7 @@ impl Counters {
 
 /// Returns the interface with this name in the calling thread's namespace.
 pub fn interface(name: &str) -> Result<Interface> {
-    RouteSocket::open()?.by_name(name)
+    RouteSocket::open()?.interface_by_name(name)
 }
 
 /// Lists the interfaces of the calling thread's namespace.
@@ -169,5 +169,5 @@ pub fn interfaces() -> Result<Vec<Interface>> {
 
 /// Returns the current name of the interface with this index in the calling thread's namespace.
 pub fn interface_name(index: u32) -> Result<String> {
-    Ok(RouteSocket::open()?.by_index(index)?.name)
+    Ok(RouteSocket::open()?.interface_by_index(index)?.name)
 }

@@ -50,7 +50,7 @@ impl Namespace {
 
     /// Returns true if the namespace belongs to this process's user namespace. A user id then
     /// denotes the same user in the namespace as in this process.
-    pub fn has_our_users(&self) -> Result<bool> {
+    pub fn is_in_our_user_namespace(&self) -> Result<bool> {
         /// Path of this process's user namespace.
         const USER_NAMESPACE: &str = "/proc/self/ns/user";
         let ours = rustix::fs::stat(USER_NAMESPACE).context("stat", USER_NAMESPACE)?;
@@ -128,7 +128,7 @@ pub fn run_in<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Re
 ///
 /// # Panics
 /// If `work` panics.
-pub fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+pub fn run_in_new_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     run_in_thread(|| {
         // SAFETY: the thread begins and ends here, and only its network namespace is unshared, not
         // its descriptors.

@@ -147,7 +147,7 @@ impl CookedPacket {
             let data = rest.get(HEADER_SIZE..length).unwrap_or_default();
             match (level, kind) {
                 (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
-                    let [seconds, nanoseconds] = [0, 8].map(|at| word64(data, at).unwrap_or(0));
+                    let [seconds, nanoseconds] = [0, 8].map(|at| u64_at(data, at).unwrap_or(0));
                     self.time_ns = seconds.wrapping_mul(1_000_000_000).wrapping_add(nanoseconds);
                 }
                 (libc::SOL_PACKET, libc::PACKET_AUXDATA) => {
@@ -163,13 +163,13 @@ impl CookedPacket {
 /// Returns the length, level and type of the control message at the beginning of `bytes`; `None` if
 /// there is no complete message.
 fn control_header(bytes: &[u8]) -> Option<(usize, i32, i32)> {
-    let length = usize::try_from(word64(bytes, 0)?).ok()?;
+    let length = usize::try_from(u64_at(bytes, 0)?).ok()?;
     let integer = |at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let is_complete = (size_of::<libc::cmsghdr>()..=bytes.len()).contains(&length);
     is_complete.then_some((length, integer(8)?, integer(12)?))
 }
 
-fn word64(bytes: &[u8], at: usize) -> Option<u64> {
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 

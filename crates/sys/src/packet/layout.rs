@@ -163,7 +163,7 @@ impl PacketStatus {
     /// Returns true if the sender left the layer 4 checksum to the device, so that the checksum
     /// field is not filled in.
     #[must_use]
-    pub const fn checksum_unset(self) -> bool {
+    pub const fn has_unset_checksum(self) -> bool {
         self.0 & (1 << 3) != 0
     }
 }
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!((first.captured, first.length, first.time_ns), (60, 1500, 3_000_000_009));
         assert_eq!(first.vlan, Some(VlanTag { protocol: 0x88a8, control: 0x2007 }));
         assert_eq!(second.vlan, Some(VlanTag { protocol: 0x8100, control: 0x2007 }));
-        assert!(second.status.checksum_unset() && !first.status.checksum_unset());
+        assert!(second.status.has_unset_checksum() && !first.status.has_unset_checksum());
         let link =
             LinkAddress { hatype: 1, kind: PacketKind::Outgoing, index: 5, protocol: 0x0800 };
         assert_eq!((first.link, second.link), (link, link));

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Version number of TPACKET_V3 in the socket option.
-const VERSION_3: libc::c_int = 2;
+const TPACKET_VERSION_3: libc::c_int = 2;
 /// Value of a block's status word while user space owns the block.
 const USER_OWNED: u32 = 1;
 /// Value of a block's status word while the kernel owns the block.
@@ -165,7 +165,7 @@ impl PacketRing {
         let request =
             shape.request().ok_or_else(|| Error::new("setsockopt", target(), libc::EINVAL))?;
         let fd = socket.as_fd();
-        option::set(fd, libc::SOL_PACKET, option::VERSION, &VERSION_3)?;
+        option::set(fd, libc::SOL_PACKET, option::VERSION, &TPACKET_VERSION_3)?;
         option::set(fd, libc::SOL_PACKET, option::RESERVE, &shape.reserve.cast_signed())?;
         option::set(fd, libc::SOL_PACKET, option::RX_RING, &request)
             .map_err(|error| Error::new("setsockopt", target(), error.errno))?;

@@ -264,7 +264,7 @@ pub fn catch_panic<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -
 }
 
 /// Runs `body`, then restores `errno`.
-pub fn preserving_errno<T>(body: impl FnOnce() -> T) -> T {
+pub fn with_preserved_errno<T>(body: impl FnOnce() -> T) -> T {
     let before = errno();
     let result = body();
     set_errno(before);
@@ -274,7 +274,7 @@ pub fn preserving_errno<T>(body: impl FnOnce() -> T) -> T {
 /// Runs `body` without unwinding into C, then restores `errno`. After a panic, returns the default
 /// value.
 pub fn run_guarded<T: Default>(body: impl FnOnce() -> T) -> T {
-    preserving_errno(|| catch_panic(T::default, body))
+    with_preserved_errno(|| catch_panic(T::default, body))
 }
 
 /// Runs the hook of an interposed function. If it returns an error number, sets `errno` to it and
@@ -302,9 +302,9 @@ type Lookup = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// The C library's `dlsym(3)`, for a preloaded library that replaces this function.
 #[derive(Clone, Copy, Debug)]
-pub struct RealLookup(Lookup);
+pub struct CLibraryLookup(Lookup);
 
-impl RealLookup {
+impl CLibraryLookup {
     /// Returns the C library's `dlsym`; `None` if the C library has no known version of it.
     #[must_use]
     pub fn get() -> Option<Self> {

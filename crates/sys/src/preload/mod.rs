@@ -2,7 +2,7 @@
 //! descriptors and signal handlers.
 //!
 //! No function in this module allocates or takes a lock, except [`next_symbol`], [`loaded_symbol`],
-//! `copy_for_program`, [`receive`] and [`has_threads`]. Only [`set_errno`] is meant to set `errno`.
+//! `copy_for_program`, [`receive`] and [`has_several_threads`]. Only [`set_errno`] is meant to set `errno`.
 //! Other functions may overwrite `errno`, so their callers first save it with [`errno`].
 
 pub mod interpose;
@@ -12,7 +12,7 @@ pub mod udp;
 pub mod window;
 
 use crate::doorbell::Peer;
-use interpose::{LibraryHandle, RealLookup};
+use interpose::{CLibraryLookup, LibraryHandle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use std::ffi::{CStr, c_int, c_void};
@@ -42,7 +42,7 @@ pub fn set_errno(number: i32) {
 #[must_use]
 pub fn next_symbol(name: &CStr) -> Option<NonNull<c_void>> {
     // RTLD_NEXT searches the libraries after the caller's.
-    RealLookup::get()?.find(LibraryHandle(libc::RTLD_NEXT), name)
+    CLibraryLookup::get()?.find(LibraryHandle(libc::RTLD_NEXT), name)
 }
 
 /// Returns the definition of a symbol in the first of these libraries that is loaded; `None` if no
@@ -53,7 +53,7 @@ pub fn loaded_symbol(libraries: &[&CStr], name: &CStr) -> Option<NonNull<c_void>
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         // SAFETY: dlopen(3) with RTLD_NOLOAD loads nothing; the name is a valid C string.
         let handle = NonNull::new(unsafe { libc::dlopen(library.as_ptr(), flags) })?;
-        RealLookup::get()?.find(LibraryHandle(handle.as_ptr()), name)
+        CLibraryLookup::get()?.find(LibraryHandle(handle.as_ptr()), name)
     })
 }
 
@@ -189,7 +189,7 @@ pub fn is_call_restarted() -> bool {
 
 /// Sends one byte over the rendezvous socket that connects the programs at the two ends of a pipe.
 /// Never blocks. Returns [`Peer::Gone`] on any error, even if the queue is full.
-pub fn send_byte(socket: c_int) -> Peer {
+pub fn send_rendezvous_byte(socket: c_int) -> Peer {
     let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
     match borrow(socket).map(|fd| rustix::net::send(fd, &[1], flags)) {
         Some(Ok(_)) => Peer::Here,
@@ -197,7 +197,7 @@ pub fn send_byte(socket: c_int) -> Peer {
     }
 }
 
-/// The result of receiving from the rendezvous socket of a pipe ([`send_byte`]).
+/// The result of receiving from the rendezvous socket of a pipe ([`send_rendezvous_byte`]).
 #[derive(Debug)]
 pub enum Handover {
     /// No message has arrived yet.
@@ -208,7 +208,7 @@ pub enum Handover {
     Over,
 }
 
-/// Receives a message from the rendezvous socket of a pipe ([`send_byte`]). Never blocks.
+/// Receives a message from the rendezvous socket of a pipe ([`send_rendezvous_byte`]). Never blocks.
 #[must_use]
 pub fn receive(socket: c_int) -> Handover {
     let Some(fd) = borrow(socket) else { return Handover::Over };
@@ -219,11 +219,11 @@ pub fn receive(socket: c_int) -> Handover {
     }
 }
 
-/// Shuts down the rendezvous socket of a pipe ([`send_byte`]) for every process that holds it.
+/// Shuts down the rendezvous socket of a pipe ([`send_rendezvous_byte`]) for every process that holds it.
 /// Earlier messages stay receivable, and later ones are rejected. The kernel checks for the
 /// shutdown under the lock that queues messages (`unix_dgram_sendmsg`), so no message is lost in
 /// between.
-pub fn shut_down(socket: c_int) {
+pub fn close_rendezvous(socket: c_int) {
     if let Some(fd) = borrow(socket) {
         // An error means that the socket has already been shut down.
         let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
@@ -296,12 +296,12 @@ pub fn exit(status: c_int) -> ! {
 /// Returns true if the process has more than one thread, or if the number of its threads is
 /// unknown.
 #[must_use]
-pub fn has_threads() -> bool {
+pub fn has_several_threads() -> bool {
     std::fs::read_dir("/proc/self/task").map_or(true, |tasks| tasks.take(2).count() > 1)
 }
 
 /// Sorts `keep`, and closes all descriptors that are not in `keep`.
-pub fn close_others(keep: &mut [c_int]) {
+pub fn close_descriptors_except(keep: &mut [c_int]) {
     keep.sort_unstable();
     let mut from = 0;
     for number in keep.iter().copied().chain([c_int::MAX]) {

@@ -104,7 +104,7 @@ impl ControlMessages {
 
 /// Returns true if setting this option requests a [`ControlMessage`].
 #[must_use]
-pub fn requests_control_message(level: c_int, name: c_int) -> bool {
+pub fn is_control_message_option(level: c_int, name: c_int) -> bool {
     CONTROL_OPTIONS.iter().any(|(l, n, _)| (*l, *n) == (level, name))
 }
 
@@ -184,13 +184,13 @@ pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
         shares_port: shares_port(number),
         obstacle,
         device: bound_interface(number),
-        receive_buffer: chosen_receive_buffer(number),
+        receive_buffer: changed_receive_buffer(number),
     })
 }
 
 /// Returns the size of a socket's receive buffer in bytes; `None` if the size is the system's
 /// default or unknown.
-fn chosen_receive_buffer(number: c_int) -> Option<u32> {
+fn changed_receive_buffer(number: c_int) -> Option<u32> {
     let size = option(number, libc::SOL_SOCKET, libc::SO_RCVBUF)?;
     let default = std::fs::read_to_string("/proc/sys/net/core/rmem_default").ok()?;
     let is_default = default.trim().parse() == Ok(size);
@@ -205,7 +205,7 @@ pub fn shares_port(number: c_int) -> bool {
 
 /// Returns true if this option attaches a BPF program that chooses among the sockets of a port.
 #[must_use]
-pub fn attaches_selector(level: c_int, name: c_int) -> bool {
+pub fn is_reuseport_program_option(level: c_int, name: c_int) -> bool {
     let names = [libc::SO_ATTACH_REUSEPORT_CBPF, libc::SO_ATTACH_REUSEPORT_EBPF];
     level == libc::SOL_SOCKET && names.contains(&name)
 }
@@ -224,7 +224,7 @@ pub fn bound_interface(number: c_int) -> u32 {
 
 /// Returns true if this option binds a socket to an interface.
 #[must_use]
-pub fn binds_to_device(level: c_int, name: c_int) -> bool {
+pub fn is_device_binding_option(level: c_int, name: c_int) -> bool {
     level == libc::SOL_SOCKET && [SO_BINDTOIFINDEX, libc::SO_BINDTODEVICE].contains(&name)
 }
 
@@ -234,17 +234,17 @@ const SO_BINDTOIFINDEX: c_int = 62;
 /// Returns true if setting this option may give the socket a property that only the kernel can
 /// implement.
 #[must_use]
-pub fn is_obstacle(level: c_int, name: c_int) -> bool {
+pub fn is_kernel_only_option(level: c_int, name: c_int) -> bool {
     let filters =
         level == libc::SOL_SOCKET && [libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF].contains(&name);
     filters
-        || binds_to_device(level, name)
+        || is_device_binding_option(level, name)
         || KERNEL_ONLY_OPTIONS.iter().any(|(l, n, _)| (*l, *n) == (level, name))
 }
 
 /// Returns true if an option sets the size of the receive buffer.
 #[must_use]
-pub fn sets_receive_buffer(level: c_int, name: c_int) -> bool {
+pub fn is_receive_buffer_option(level: c_int, name: c_int) -> bool {
     level == libc::SOL_SOCKET && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name)
 }
 
@@ -273,7 +273,7 @@ pub fn receive_timeout(number: c_int) -> Option<Duration> {
 /// Returns the number of datagrams that the kernel has dropped for a socket; 0 if the number is
 /// unknown.
 #[must_use]
-pub fn kernel_drops(number: c_int) -> u32 {
+pub fn kernel_drop_count(number: c_int) -> u32 {
     /// Number of words of `SO_MEMINFO`.
     const WORDS: usize = 9;
     /// Index of the word that counts drops (`SK_MEMINFO_DROPS`).

@@ -155,12 +155,12 @@ fn overlaps(from: usize, count: usize) -> bool {
 
 /// Restores the program's bytes in all windows that overlap a range, before a call that needs these
 /// bytes.
-pub fn restore_range(from: usize, count: usize) {
+pub fn restore_windows_in_range(from: usize, count: usize) {
     WINDOWS.iter().filter(|window| window.overlaps(from, count)).for_each(Window::restore);
 }
 
 /// Restores the program's bytes in all windows.
-pub fn restore_all() {
+pub fn restore_all_windows() {
     WINDOWS
         .iter()
         .filter(|window| window.base.load(Ordering::Relaxed) != 0)

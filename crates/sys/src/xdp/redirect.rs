@@ -10,7 +10,7 @@ use super::receiver::XdpReceiver;
 use super::socket::XdpSocket;
 use crate::bpf::{
     License, Link, LoadError, LoadParameters, Map, Program, ProgramKind, XdpAttachment, XdpMode,
-    kernel_function,
+    find_kernel_function,
 };
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
@@ -94,7 +94,7 @@ impl Redirect {
     /// Creates the map and a program, and attaches the program to an interface. Prefers native
     /// mode, and a program that queries the driver for VLAN tags. Before each attempt to attach,
     /// calls `ready`, which can put sockets into the map before the first frame arrives.
-    pub fn attach_new<E: From<LoadError> + From<Error>>(
+    pub fn create_and_attach<E: From<LoadError> + From<Error>>(
         (name, queues, fragments): (&str, u32, bool),
         interface: u32,
         ready: impl Fn(&Self) -> std::result::Result<(), E>,
@@ -103,8 +103,8 @@ impl Redirect {
         Self::attach_first_accepted_program(interface, &make, &ready)
     }
 
-    /// Attaches like [`Redirect::attach_new`], but with a program that `make` builds.
-    pub fn attach_with<E: From<LoadError> + From<Error>>(
+    /// Attaches like [`Redirect::create_and_attach`], but with a program that `make` builds.
+    pub fn create_and_attach_with<E: From<LoadError> + From<Error>>(
         (name, queues): (&str, u32),
         make: BuildProgram<'_, E>,
         interface: u32,
@@ -124,7 +124,7 @@ impl Redirect {
         make: &dyn Fn(Option<TagLookup>) -> std::result::Result<Self, E>,
         ready: &dyn Fn(&Self) -> std::result::Result<(), E>,
     ) -> std::result::Result<(Self, XdpAttachment), E> {
-        let function = kernel_function("bpf_xdp_metadata_rx_vlan_tag");
+        let function = find_kernel_function("bpf_xdp_metadata_rx_vlan_tag");
         let tag_lookup =
             function.map(|function| TagLookup { function: function.cast_signed(), interface });
         if let Some(Ok(redirect)) = tag_lookup.map(|tag_lookup| make(Some(tag_lookup))) {

@@ -163,7 +163,7 @@ impl XdpSender {
             // first waiting packet.
             match self.last.is_empty() {
                 false => pushed.taken -= 1,
-                true => self.make_ghost(),
+                true => self.mark_first_packet_as_ghost(),
             }
             if !self.put_back()? {
                 pushed.lost = 1;
@@ -236,7 +236,7 @@ impl XdpSender {
 
     /// Makes the first waiting packet a ghost, because the kernel has taken it without publishing
     /// its new read position.
-    fn make_ghost(&mut self) {
+    fn mark_first_packet_as_ghost(&mut self) {
         for entry in self.queued.iter_mut().skip_while(|entry| entry.ghost) {
             entry.ghost = true;
             self.last.push(entry.at);

@@ -50,7 +50,7 @@ pub(crate) fn send_frames(pair: &Pair, count: u64) {
     let before = device.received + device.receive_dropped;
     let frame = Frame::ethernet().ipv4("192.0.2.1", "192.0.2.2").udp(1, 2, b"counted");
     pair.client.run_inside(|| {
-        let index = RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
         for _ in 0..count {
             wait_until("there is room", || sender.send(&[&frame]).frames == 1);
@@ -98,7 +98,7 @@ pub(crate) fn attach_step_by_step() {
                 6 => kept.push(Box::new(RingBuffer::create("killed", 4096).unwrap())),
                 7 => kept.push(Box::new(open_xdp(index))),
                 8 => kept.push(Box::new(load_types())),
-                9 => kept.push(Box::new(kernel_rings())),
+                9 => kept.push(Box::new(create_kernel_rings())),
                 10 => {
                     kept.push(Box::new(socket_with_filter(&program(ProgramKind::SocketFilter, 0))))
                 }
@@ -145,7 +145,7 @@ fn load_types() -> (Btf, Program) {
 }
 
 /// Creates frozen per-CPU rings.
-fn kernel_rings() -> Rings {
+fn create_kernel_rings() -> Rings {
     let shape = RingsLayout { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
     let rings = Rings::create("killed", shape).unwrap();
     print_line(&format!("made map {}", rings.map().info().unwrap().id));

@@ -129,7 +129,7 @@ pub fn program_kind(place: Hook) -> ProgramKind {
 
 /// Runs `work` in a thread without CAP_PERFMON, so that programs load hardened against speculation,
 /// as they do for an unprivileged user.
-pub fn without_perfmon<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub fn run_without_perfmon<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     with_capabilities(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, work)
 }
 

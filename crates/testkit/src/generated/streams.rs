@@ -38,7 +38,7 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
         ("no-end", ask().server(&answer).finish_open()),
         ("one-side", one_sided_connection()),
         ("around-zero", wrapping_sequence()),
-        ("same-ports-again", repeated_ports()),
+        ("same-ports-again", reused_ports()),
         ("many-small", many_small_connections()),
         (
             "six",
@@ -95,7 +95,7 @@ fn connection_with_data_in_syn() -> Capture {
 /// stream (RFC 9293 §3.5.3).
 fn connection_with_data_in_reset() -> Capture {
     let mut talk = ConnectionCapture::new(19, 4000).client("GOOD DATA");
-    let frame = talk.connection.segment_ahead(Side::Server, RST | ACK, 0, b"EVIL REASON");
+    let frame = talk.connection.segment_at_offset(Side::Server, RST | ACK, 0, b"EVIL REASON");
     talk.capture.add(200, frame);
     talk.finish_open()
 }
@@ -124,7 +124,7 @@ fn wrapping_sequence() -> Capture {
 }
 
 /// Returns two successive connections between the same ports.
-fn repeated_ports() -> Capture {
+fn reused_ports() -> Capture {
     let first = ConnectionCapture::new(17, 80).client(b"first or second");
     let (connection, mut capture) = (first.connection.clone(), first.close());
     let connection = connection.reopen(&mut capture);
@@ -138,7 +138,7 @@ fn many_small_connections() -> Capture {
         let word = format!("connection {number} says this in two pieces");
         let (one, other) = word.as_bytes().split_at(20);
         let frames = [(20, other), (0, one)]
-            .map(|(at, data)| talk.connection.segment_ahead(Side::Client, ACK, at, data));
+            .map(|(at, data)| talk.connection.segment_at_offset(Side::Client, ACK, at, data));
         for frame in frames {
             talk.capture.add(100, frame);
         }

@@ -70,7 +70,7 @@ impl ConnectionCapture {
     /// server acknowledges the data up to the highest offset, after which later data continues.
     pub(super) fn send_client_segments(mut self, pieces: &[(u32, &[u8])]) -> Self {
         for (at, data) in pieces {
-            let frame = self.connection.segment_ahead(Side::Client, ACK, *at, data);
+            let frame = self.connection.segment_at_offset(Side::Client, ACK, *at, data);
             self.capture.add(200, frame);
         }
         let end = pieces.iter().map(|(at, data)| at + data.len() as u32).max().unwrap_or(0);

@@ -142,7 +142,13 @@ impl Connection {
 
     /// Returns a segment whose data begins `ahead` bytes after the next sequence number of `side`.
     /// Does not advance the sequence number.
-    pub(crate) fn segment_ahead(&self, side: Side, flags: u8, ahead: u32, data: &[u8]) -> Vec<u8> {
+    pub(crate) fn segment_at_offset(
+        &self,
+        side: Side,
+        flags: u8,
+        ahead: u32,
+        data: &[u8],
+    ) -> Vec<u8> {
         let mut moved = Self { ..*self };
         moved.advance(side, ahead);
         moved.segment_frame(side, flags, &[], data)

@@ -96,13 +96,13 @@ interpose!(
     setsockopt(number: c_int, level: c_int, name: c_int, value: *const c_void, size: c_uint)
         -> c_int, c"setsockopt",
     |number, level, name, _, _| {
-        if udp::is_obstacle(level, name) {
+        if udp::is_kernel_only_option(level, name) {
             demote(number);
         }
-        if udp::binds_to_device(level, name) && let Some(facts) = udp::udp_socket(number) {
+        if udp::is_device_binding_option(level, name) && let Some(facts) = udp::udp_socket(number) {
             release_port(facts.local.port());
         }
-        if udp::attaches_selector(level, name) && let Some(facts) = udp::udp_socket(number) {
+        if udp::is_reuseport_program_option(level, name) && let Some(facts) = udp::udp_socket(number) {
             let port = facts.local.port();
             share::record_selector(port);
             table::each(|socket| {
@@ -114,13 +114,13 @@ interpose!(
         None
     },
     after: |number, level, name, _, _| {
-        if udp::requests_control_message(level, name)
+        if udp::is_control_message_option(level, name)
             && let Some(socket) = table::find_promoted_socket(number)
         {
             socket.update_control_messages(number);
         }
         // The next ring has the new size.
-        if udp::sets_receive_buffer(level, name)
+        if udp::is_receive_buffer_option(level, name)
             && let Some(socket) = table::find_promoted_socket(number)
         {
             socket.release();

@@ -35,12 +35,12 @@ pub(super) const EPOLL_CTL_DEL: c_int = 2;
 pub(super) const EPOLL_CTL_MOD: c_int = 3;
 /// Interval at which a wait checks the rings again while one of the rings stays awake.
 const RING_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-type EpollCtl = unsafe extern "C" fn(c_int, c_int, c_int, *mut EpollEvent) -> c_int;
-type EpollCreate = unsafe extern "C" fn(c_int) -> c_int;
-type EpollWait = unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, c_int) -> c_int;
-type EpollWaitMasked =
+type EpollCtlFn = unsafe extern "C" fn(c_int, c_int, c_int, *mut EpollEvent) -> c_int;
+type EpollCreateFn = unsafe extern "C" fn(c_int) -> c_int;
+type EpollWaitFn = unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, c_int) -> c_int;
+type EpollPwaitFn =
     unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, c_int, *const c_void) -> c_int;
-type EpollWaitTime =
+type EpollPwait2Fn =
     unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, *const Time, *const c_void) -> c_int;
 
 /// Changes a registration with the C library's `epoll_ctl`.
@@ -50,7 +50,7 @@ pub(super) fn real_epoll_ctl(
     number: c_int,
     event: &mut EpollEvent,
 ) -> c_int {
-    match next_function!(c"epoll_ctl" as EpollCtl) {
+    match next_function!(c"epoll_ctl" as EpollCtlFn) {
         // SAFETY: I1; the event lives.
         Some(next) => unsafe { next(set, what, number, event) },
         None => missing_function(),
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn epoll_ctl(
     number: c_int,
     event: *mut EpollEvent,
 ) -> c_int {
-    let Some(next) = next_function!(c"epoll_ctl" as EpollCtl) else { return missing_function() };
+    let Some(next) = next_function!(c"epoll_ctl" as EpollCtlFn) else { return missing_function() };
     run_guarded(|| nudge::forget(set, number));
     // SAFETY: I1, U1.
     let result = unsafe { next(set, what, number, event) };
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn epoll_ctl(
     run_guarded(|| {
         let may_have_rings = sets::note(set);
         if what == EPOLL_CTL_ADD && sets::is_known(number) {
-            sets::record_other_wait(number);
+            sets::record_unsupported_wait(number);
         }
         let Some(socket) = table::find(number) else { return };
         let wanted = (what != EPOLL_CTL_DEL && !event.is_null()).then(|| {
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn epoll_ctl(
 /// No requirements; the function is unsafe only because its type is that of a C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
-    let Some(next) = next_function!(c"epoll_create" as EpollCreate) else {
+    let Some(next) = next_function!(c"epoll_create" as EpollCreateFn) else {
         return missing_function();
     };
     // SAFETY: I1.
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 /// No requirements; the function is unsafe only because its type is that of a C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
-    let Some(next) = next_function!(c"epoll_create1" as EpollCreate) else {
+    let Some(next) = next_function!(c"epoll_create1" as EpollCreateFn) else {
         return missing_function();
     };
     // SAFETY: I1.
@@ -243,7 +243,7 @@ unsafe fn wait_precisely(
     mask: *const c_void,
 ) -> c_int {
     let time = limit.time();
-    match next_function!(c"epoll_pwait2" as EpollWaitTime) {
+    match next_function!(c"epoll_pwait2" as EpollPwait2Fn) {
         Some(next) => {
             let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
             // SAFETY: I1, U1.
@@ -300,7 +300,9 @@ pub unsafe extern "C" fn epoll_wait(
     room: c_int,
     limit_ms: c_int,
 ) -> c_int {
-    let Some(next) = next_function!(c"epoll_wait" as EpollWait) else { return missing_function() };
+    let Some(next) = next_function!(c"epoll_wait" as EpollWaitFn) else {
+        return missing_function();
+    };
     let wait = |limit| match limit {
         // SAFETY: I1, U1.
         WaitLimit::Whole => unsafe { next(set, events, room, limit_ms) },
@@ -325,7 +327,7 @@ pub unsafe extern "C" fn epoll_pwait(
     limit_ms: c_int,
     mask: *const c_void,
 ) -> c_int {
-    let Some(next) = next_function!(c"epoll_pwait" as EpollWaitMasked) else {
+    let Some(next) = next_function!(c"epoll_pwait" as EpollPwaitFn) else {
         return missing_function();
     };
     let wait = |limit| match limit {
@@ -352,7 +354,7 @@ pub unsafe extern "C" fn epoll_pwait2(
     limit: *const Time,
     mask: *const c_void,
 ) -> c_int {
-    let Some(next) = next_function!(c"epoll_pwait2" as EpollWaitTime) else {
+    let Some(next) = next_function!(c"epoll_pwait2" as EpollPwait2Fn) else {
         return missing_function();
     };
     let wait = |wait_limit: WaitLimit| {

@@ -8,9 +8,9 @@ use std::ffi::{c_int, c_uint};
 use sys::next_function;
 use sys::preload::interpose::{missing_function, run_guarded};
 
-type ReceiveMessages =
+type RecvmmsgFn =
     unsafe extern "C" fn(c_int, *mut ReceivedMessage, c_uint, c_int, *mut Time) -> c_int;
-type ReceiveMessage = unsafe extern "C" fn(c_int, *mut Message, c_int) -> isize;
+type RecvmsgFn = unsafe extern "C" fn(c_int, *mut Message, c_int) -> isize;
 
 /// Flags of receive calls that this library supports.
 pub(super) mod flag {
@@ -30,7 +30,7 @@ pub(super) mod flag {
 /// # Safety
 /// U1 must hold for the message.
 pub(super) unsafe fn real_recvmsg(number: c_int, message: *mut Message, flags: c_int) -> isize {
-    match next_function!(c"recvmsg" as ReceiveMessage) {
+    match next_function!(c"recvmsg" as RecvmsgFn) {
         // SAFETY: I1, U1.
         Some(receive) => unsafe { receive(number, message, flags) },
         None => missing_function(),
@@ -71,7 +71,7 @@ pub(super) unsafe fn receive_many_from_kernel(
     flags: c_int,
     limit: *mut Time,
 ) -> c_int {
-    let Some(next) = next_function!(c"recvmmsg" as ReceiveMessages) else {
+    let Some(next) = next_function!(c"recvmmsg" as RecvmmsgFn) else {
         return missing_function();
     };
     let socket = socket.filter(|socket| run_guarded(|| socket.wants_drops()));

@@ -15,10 +15,10 @@ use sys::next_function;
 use sys::preload::interpose::{IoVec, catch_panic, missing_function};
 
 type Receive = unsafe extern "C" fn(c_int, *mut c_void, usize, c_int) -> isize;
-type ReceiveFrom =
+type RecvFromFn =
     unsafe extern "C" fn(c_int, *mut c_void, usize, c_int, *mut c_void, *mut c_uint) -> isize;
 type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
-type ReadVector = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
+type ReadvFn = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
 type Call = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
 
 /// A time or a time limit, laid out as `struct timespec` in C.
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn recvfrom(
             receive_into_buffer((&socket, number), (to, length), flags, (address, size))
         };
     }
-    let Some(next) = next_function!(c"recvfrom" as ReceiveFrom) else { return missing_function() };
+    let Some(next) = next_function!(c"recvfrom" as RecvFromFn) else { return missing_function() };
     let wait = Wait::begin_receive(number);
     // SAFETY: I1, U1.
     let received = unsafe { next(number, to, length, flags, address, size) };
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
         // SAFETY: U1.
         return unsafe { receive_promoted(&socket, number, &raw mut message, 0) };
     }
-    let Some(next) = next_function!(c"readv" as ReadVector) else { return missing_function() };
+    let Some(next) = next_function!(c"readv" as ReadvFn) else { return missing_function() };
     if table::is_not_udp_socket(number) {
         // SAFETY: I1, U1.
         return unsafe { next(number, pieces, piece_count) };

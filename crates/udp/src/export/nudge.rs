@@ -20,24 +20,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const EPOLLOUT: u32 = 0x4;
 
 /// The nudged registrations. A wait that ends removes the events that their nudges have added.
-static NUDGED: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
-/// True if there may be entries in [`NUDGED`].
-static HAS_NUDGED: AtomicBool = AtomicBool::new(false);
+static NUDGED_REGISTRATIONS: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
+/// True if there may be entries in [`NUDGED_REGISTRATIONS`].
+static HAS_NUDGED_REGISTRATIONS: AtomicBool = AtomicBool::new(false);
 
 fn nudged() -> MutexGuard<'static, Vec<Registration>> {
-    NUDGED.lock().unwrap_or_else(PoisonError::into_inner)
+    NUDGED_REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Wakes a thread that waits on the epoll set of a registration. If the program itself waits for
 /// the socket to become writable, the set wakes the thread anyway: a one-shot registration is then
-/// only recorded in [`NUDGED`], and any other registration is not changed.
+/// only recorded in [`NUDGED_REGISTRATIONS`], and any other registration is not changed.
 pub(super) fn nudge(known: Registration) {
     if known.is_for_output() && !known.is_one_shot() {
         return;
     }
     let mut nudged = nudged();
     nudged.push(known);
-    HAS_NUDGED.store(true, Ordering::SeqCst);
+    HAS_NUDGED_REGISTRATIONS.store(true, Ordering::SeqCst);
     if !known.is_for_output() {
         change(known, known.events | EPOLLOUT);
     }
@@ -45,7 +45,7 @@ pub(super) fn nudge(known: Registration) {
 
 /// Discards the nudge of a registration that the program is about to change.
 pub(super) fn forget(set: c_int, number: c_int) {
-    if HAS_NUDGED.load(Ordering::SeqCst) {
+    if HAS_NUDGED_REGISTRATIONS.load(Ordering::SeqCst) {
         nudged().retain(|known| (known.set, known.number) != (set, number));
     }
 }
@@ -54,7 +54,7 @@ pub(super) fn forget(set: c_int, number: c_int) {
 /// events that nudges have added. Returns the number of remaining events, or `None` if there was no
 /// nudge.
 pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
-    if !HAS_NUDGED.load(Ordering::SeqCst) {
+    if !HAS_NUDGED_REGISTRATIONS.load(Ordering::SeqCst) {
         return None;
     }
     let mut nudged = nudged();
@@ -64,7 +64,7 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     };
     let ended = nudged.extract_if(.., |known| known.set == set && is_over(known));
     let ours: Vec<Registration> = ended.collect();
-    HAS_NUDGED.store(!nudged.is_empty(), Ordering::SeqCst);
+    HAS_NUDGED_REGISTRATIONS.store(!nudged.is_empty(), Ordering::SeqCst);
     ours.iter().filter(|known| !known.is_one_shot()).for_each(|known| change(*known, known.events));
     drop(nudged);
     if ours.is_empty() {

@@ -35,17 +35,17 @@ const SELECT_SET_LENGTH: usize = 1024;
 const WORD_BITS: usize = 64;
 
 type Poll = unsafe extern "C" fn(*mut PollFd, c_ulong, c_int) -> c_int;
-type PollWithMask = unsafe extern "C" fn(*mut PollFd, c_ulong, *const Time, *const c_void) -> c_int;
+type PpollFn = unsafe extern "C" fn(*mut PollFd, c_ulong, *const Time, *const c_void) -> c_int;
 type Words = *mut c_ulong;
 type Select = unsafe extern "C" fn(c_int, Words, Words, Words, *mut c_void) -> c_int;
-type SelectMasked =
+type PselectFn =
     unsafe extern "C" fn(c_int, Words, Words, Words, *const Time, *const c_void) -> c_int;
 
 /// Returns the promoted sockets among the entries that wait for input, each with the index of its
 /// entry. If an entry is an epoll set, the sockets in the set return to the kernel permanently.
 fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
     for entry in entries.iter().filter(|entry| sets::is_known(entry.number)) {
-        sets::record_other_wait(entry.number);
+        sets::record_unsupported_wait(entry.number);
     }
     if table::has_no_promoted_socket() {
         return Vec::new();
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_
     let limit = u64::try_from(limit_ms).ok().map(Duration::from_millis);
     poll_with_rings(all, &promoted, limit, |all, limit| {
         let (place, count) = (all.as_mut_ptr(), all.len() as c_ulong);
-        match (limit, next_function!(c"ppoll" as PollWithMask)) {
+        match (limit, next_function!(c"ppoll" as PpollFn)) {
             (WaitLimit::AtMost(Duration::ZERO), _) => {
                 // SAFETY: I1, U1.
                 unsafe { next(place, count, 0) }
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn ppoll(
     limit: *const Time,
     mask: *const c_void,
 ) -> c_int {
-    let Some(next) = next_function!(c"ppoll" as PollWithMask) else { return missing_function() };
+    let Some(next) = next_function!(c"ppoll" as PpollFn) else { return missing_function() };
     // SAFETY: U1.
     let all = unsafe { poll_entries(entries, count) };
     let _waits = run_guarded(|| begin_waits(all));
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn pselect(
     limit: *const Time,
     mask: *const c_void,
 ) -> c_int {
-    let Some(next) = next_function!(c"pselect" as SelectMasked) else { return missing_function() };
+    let Some(next) = next_function!(c"pselect" as PselectFn) else { return missing_function() };
     let wait = |wait_limit: WaitLimit| {
         let time = wait_limit.time();
         let limit = time.as_ref().map_or(limit, ptr::from_ref);

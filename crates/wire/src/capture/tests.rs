@@ -139,7 +139,7 @@ fn pcap_data_beyond_the_snap_length_are_read() {
 
 /// Checks that captures rejected by libpcap's tests are rejected here with the same error text.
 #[test]
-fn captures_that_libpcap_rejects_fail_in_the_same_words() {
+fn captures_rejected_by_libpcap_fail_with_the_same_text() {
     for order in BUILDERS {
         let reserved = order.pcap_header(0xa1b2_c3d4, (2, 4), 65_535, 0x0030_0001);
         assert_eq!(error_text(&reserved), "savefile linktype reserved field not zero (0x00300000)");

@@ -17,7 +17,7 @@ use crate::ipv4::{self, Ipv4};
 use crate::ipv6::{self, Ipv6, UpperLayer};
 use crate::link::{self, LinkHeader, LinkType, Network};
 use crate::ports::Ports;
-use crate::read::low16;
+use crate::read::truncate_to_u16;
 use crate::vlan::Tags;
 use crate::{tcp, udp};
 
@@ -254,7 +254,7 @@ fn locate_udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
     } else if length != 0 {
         layers.truncate(usize::from(l4) + length);
     }
-    layers.payload = Some(l4 + low16(udp::HEADER_LENGTH));
+    layers.payload = Some(l4 + truncate_to_u16(udp::HEADER_LENGTH));
 }
 
 impl Layers {

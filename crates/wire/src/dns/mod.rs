@@ -152,7 +152,7 @@ impl<'m> Message<'m> {
     /// software sends, and the questions and records that the header states fit into `length`
     /// bytes, the length of the message on the wire.
     #[must_use]
-    pub fn is_likely(&self, length: usize) -> bool {
+    pub fn is_likely_dns(&self, length: usize) -> bool {
         let questions = usize::from(self.questions());
         let sections = [Section::Answer, Section::Authority, Section::Additional];
         let records = sections.map(|section| usize::from(self.records(section)));
@@ -177,7 +177,7 @@ impl<'m> Message<'m> {
     /// Returns true if the questions and records that the header states fit into `length` bytes,
     /// and the message is not an empty query.
     #[must_use]
-    pub fn is_possible(&self, length: usize) -> bool {
+    pub fn counts_fit_length(&self, length: usize) -> bool {
         let sections = [Section::Answer, Section::Authority, Section::Additional];
         let all: usize = sections.iter().map(|section| usize::from(self.records(*section))).sum();
         let questions = usize::from(self.questions());
@@ -189,9 +189,10 @@ impl<'m> Message<'m> {
     /// Returns true if the bytes are exactly one complete message, even with an unusual header: a
     /// response code in a query, an unassigned operation code, or an inverse query (RFC 1035 §6.4).
     #[must_use]
-    pub fn is_sound(&self) -> bool {
+    pub fn is_exactly_one_message(&self) -> bool {
         let mut entries = self.entries();
-        let is_complete = self.is_possible(self.bytes.len()) && entries.all(|entry| entry.is_ok());
+        let is_complete =
+            self.counts_fit_length(self.bytes.len()) && entries.all(|entry| entry.is_ok());
         is_complete && entries.offset() == self.bytes.len()
     }
 

@@ -42,7 +42,7 @@ fn response_is_parsed_to_its_end() {
     let bytes = build_response();
     let message = Message::parse(&bytes).unwrap();
     assert_eq!((message.id(), message.opcode(), message.rcode()), (0x1234, Opcode(0), Rcode(3)));
-    assert!(message.is_response() && message.is_likely(bytes.len()));
+    assert!(message.is_response() && message.is_likely_dns(bytes.len()));
     assert_eq!(message.flags().collect::<Vec<_>>(), ["aa", "rd", "ra"]);
     assert_eq!((message.questions(), message.records(Section::Answer)), (1, 3));
     let (lines, fault) = format_message(&bytes);
@@ -109,7 +109,7 @@ fn invalid_names_are_rejected() {
 }
 
 #[test]
-fn pointer_ends_the_name_in_its_record() {
+fn name_in_a_record_ends_after_a_pointer() {
     let bytes = b"\x03com\0\x02ab\xc0\x00\x01c\xc0\x05rest";
     let (name, after) = Name::read(bytes, 10).unwrap();
     assert_eq!((name.to_string().as_str(), after), ("c.ab.com", 14));
@@ -198,7 +198,7 @@ fn likely_messages_are_distinguished_from_other_bytes() {
         words.into_iter().flat_map(u16::to_be_bytes).collect::<Vec<u8>>()
     };
     let likely = |second: u16, counts: [u16; 4], length: usize| {
-        Message::parse(&header(second, counts)).unwrap().is_likely(length)
+        Message::parse(&header(second, counts)).unwrap().is_likely_dns(length)
     };
     assert!(likely(0x0100, [1, 0, 0, 0], 17) && !likely(0x0100, [1, 0, 0, 0], 16));
     assert!(likely(0x8000, [0; 4], 12) && !likely(0, [0; 4], 12), "an empty response, and query");
@@ -229,13 +229,22 @@ fn unusual_header_is_dns_if_bytes_are_one_message() {
     ] {
         let bytes = message(second, counts, rest);
         let read = Message::parse(&bytes).unwrap();
-        assert!(!read.is_likely(bytes.len()) && read.is_sound(), "{second:04x}");
+        assert!(!read.is_likely_dns(bytes.len()) && read.is_exactly_one_message(), "{second:04x}");
         let more = [&bytes[..], b"x"].concat();
-        assert!(!Message::parse(&more).unwrap().is_sound(), "{second:04x}: bytes behind it");
+        assert!(
+            !Message::parse(&more).unwrap().is_exactly_one_message(),
+            "{second:04x}: bytes behind it"
+        );
         let less = &bytes[..bytes.len() - 1];
-        assert!(Message::parse(less).is_none_or(|less| !less.is_sound()), "{second:04x}: cut");
+        assert!(
+            Message::parse(less).is_none_or(|less| !less.is_exactly_one_message()),
+            "{second:04x}: cut"
+        );
     }
-    assert!(!Message::parse(&message(0x4900, [0; 4], b"")).unwrap().is_sound(), "it says nothing");
+    assert!(
+        !Message::parse(&message(0x4900, [0; 4], b"")).unwrap().is_exactly_one_message(),
+        "it says nothing"
+    );
 }
 
 #[test]
@@ -247,7 +256,7 @@ fn dns_number_names_are_sorted_and_displayed() {
 }
 
 #[test]
-fn truncated_message_is_reported_as_cut_not_invalid() {
+fn truncated_message_is_not_reported_as_invalid() {
     let bytes = build_response();
     let (whole, _) = format_message(&bytes);
     for cut in HEADER_LENGTH..bytes.len() {

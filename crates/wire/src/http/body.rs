@@ -4,7 +4,7 @@
 mod chunk;
 
 use super::fault::HttpFault;
-use super::guess::{Guess, guess_protocol};
+use super::guess::{ProtocolGuess, guess_protocol};
 use super::head::Head;
 use super::method::RequestMethod;
 use super::mode::ParseMode;
@@ -314,7 +314,7 @@ impl Body {
         let [a, b, c, d, e, f] = self.stated_length;
         let stated = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
         *self = match guess_protocol(bytes) {
-            Guess::Response => Self::default(),
+            ProtocolGuess::Response => Self::default(),
             _ if stated > 0 => Self::length(stated),
             _ => Self::until_close(),
         };

@@ -20,7 +20,7 @@ pub struct Fields<'b> {
     /// Value of `Authorization`.
     pub authorization: &'b [u8],
     /// Content codings of the body, in the order of application.
-    pub codings: Codings,
+    pub codings: ContentCodings,
     /// Body length in bytes as stated by the first `Content-Length` that begins with a number;
     /// `None` if there is none.
     pub length: Option<u64>,
@@ -45,7 +45,7 @@ pub struct Fields<'b> {
 
 /// A content coding (RFC 9110 §8.4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Coding {
+pub enum ContentCoding {
     /// `gzip` or `x-gzip`.
     Gzip,
     /// `deflate`: the zlib format, or raw deflate from senders that misread the RFC.
@@ -58,21 +58,21 @@ pub enum Coding {
     Unknown,
 }
 
-/// Registered names of content codings that [`Coding`] does not distinguish (IANA, HTTP Content
+/// Registered names of content codings that [`ContentCoding`] does not distinguish (IANA, HTTP Content
 /// Coding Registry).
 const OTHER_REGISTERED: [&[u8]; 8] =
     [b"zstd", b"compress", b"x-compress", b"exi", b"pack200-gzip", b"aes128gcm", b"dcb", b"dcz"];
 
 /// Content codings in the order of application, without `identity`, in 2 bytes of plain data. A
-/// list of more than four ends with [`Coding::OtherRegistered`].
+/// list of more than four ends with [`ContentCoding::OtherRegistered`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
-pub struct Codings(u16);
+pub struct ContentCodings(u16);
 
-impl Codings {
+impl ContentCodings {
     const CODINGS_MAX: u32 = 4;
 
-    /// Restores a list of codings from the number that [`Codings::number`] returned.
+    /// Restores a list of codings from the number that [`ContentCodings::number`] returned.
     #[must_use]
     pub const fn from_number(number: u16) -> Self {
         Self(number)
@@ -92,15 +92,15 @@ impl Codings {
 
     /// Iterates over the codings in the order of decoding, which begins with the coding applied
     /// last.
-    pub fn outermost_first(self) -> impl Iterator<Item = Coding> {
+    pub fn outermost_first(self) -> impl Iterator<Item = ContentCoding> {
         let number = self.0;
         (0..Self::CODINGS_MAX).rev().filter_map(move |place| match number >> (4 * place) & 0xf {
             0 => None,
-            1 => Some(Coding::Gzip),
-            2 => Some(Coding::Deflate),
-            3 => Some(Coding::Brotli),
-            14 => Some(Coding::OtherRegistered),
-            _ => Some(Coding::Unknown),
+            1 => Some(ContentCoding::Gzip),
+            2 => Some(ContentCoding::Deflate),
+            3 => Some(ContentCoding::Brotli),
+            14 => Some(ContentCoding::OtherRegistered),
+            _ => Some(ContentCoding::Unknown),
         })
     }
 

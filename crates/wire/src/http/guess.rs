@@ -6,7 +6,7 @@ use super::start::begins_with_http;
 
 /// The protocol guessed from the first bytes of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Guess {
+pub enum ProtocolGuess {
     /// There are too few bytes to decide.
     TooShort,
     /// An HTTP/1 request.
@@ -27,35 +27,35 @@ const METHOD_LENGTH_MAX: usize = 24;
 /// Guesses the protocol from the first bytes of one direction. Skips line ends and white space
 /// before a head.
 #[must_use]
-pub fn guess_protocol(bytes: &[u8]) -> Guess {
+pub fn guess_protocol(bytes: &[u8]) -> ProtocolGuess {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
     let begins = |with: &[u8]| {
         let length = with.len().min(bytes.len());
         bytes.get(..length) == with.get(..length)
     };
     if let [0x16, 3, minor, ..] = bytes {
-        return if *minor <= 4 { Guess::Tls } else { Guess::Other };
+        return if *minor <= 4 { ProtocolGuess::Tls } else { ProtocolGuess::Other };
     }
     let blank = bytes.iter().take_while(|byte| is_blank(**byte)).count();
     let rest = bytes.get(blank..).unwrap_or_default();
     match rest {
-        [] | [b'P'] | [b'P', b'R'] | [b'P', b'R', b'I'] => Guess::TooShort,
+        [] | [b'P'] | [b'P', b'R'] | [b'P', b'R', b'I'] => ProtocolGuess::TooShort,
         [b'P', b'R', b'I', b' ', ..] if begins(PREFACE) => match rest.len() < PREFACE.len() {
-            true => Guess::TooShort,
-            false => Guess::Http2,
+            true => ProtocolGuess::TooShort,
+            false => ProtocolGuess::Http2,
         },
-        _ if begins_with_http(rest) => Guess::Response,
+        _ if begins_with_http(rest) => ProtocolGuess::Response,
         _ => guess_request(rest),
     }
 }
 
-/// Returns [`Guess::Request`] if the bytes begin with a method and a space, [`Guess::TooShort`] if
-/// they could do so with more bytes, and [`Guess::Other`] otherwise.
-fn guess_request(rest: &[u8]) -> Guess {
+/// Returns [`ProtocolGuess::Request`] if the bytes begin with a method and a space, [`ProtocolGuess::TooShort`] if
+/// they could do so with more bytes, and [`ProtocolGuess::Other`] otherwise.
+fn guess_request(rest: &[u8]) -> ProtocolGuess {
     let end = rest.iter().take(METHOD_LENGTH_MAX + 1).position(|byte| !is_token_byte(*byte));
     match end {
-        Some(end) if end > 0 && rest.get(end) == Some(&b' ') => Guess::Request,
-        None if rest.len() <= METHOD_LENGTH_MAX => Guess::TooShort,
-        _ => Guess::Other,
+        Some(end) if end > 0 && rest.get(end) == Some(&b' ') => ProtocolGuess::Request,
+        None if rest.len() <= METHOD_LENGTH_MAX => ProtocolGuess::TooShort,
+        _ => ProtocolGuess::Other,
     }
 }

@@ -86,7 +86,7 @@ impl<'b> Head<'b> {
     /// Returns true if the head is the preface of HTTP/2, which resembles a request (RFC 9113
     /// §3.4).
     #[must_use]
-    pub fn is_preface(&self) -> bool {
+    pub fn is_http2_preface(&self) -> bool {
         matches!(self.start, Start::Request { method: b"PRI", target: b"*", .. })
             && self.version == b"2.0"
     }

@@ -25,8 +25,8 @@ mod tests;
 
 pub use body::{Body, BodyPart};
 pub use fault::{HeadError, HttpFault};
-pub use fields::{Coding, Codings, Fields};
-pub use guess::{Guess, guess_protocol};
+pub use fields::{ContentCoding, ContentCodings, Fields};
+pub use guess::{ProtocolGuess, guess_protocol};
 pub use head::Head;
 pub use lines::HeadSearch;
 pub use method::{METHODS, OTHER, RequestMethod, method_number};

@@ -143,7 +143,7 @@ pub fn find_first_hello<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHell
         if at > SEARCH_MAX {
             return FirstHello::TooLong;
         }
-        if !could_be_record(rest) {
+        if !can_begin_record(rest) {
             return FirstHello::NotTls;
         }
         if rest.len() < RECORD_HEADER_SIZE {
@@ -248,7 +248,7 @@ fn parse_hello(kind: u8, message: &[u8]) -> FirstHello<'_> {
 
 /// Returns true if the first three bytes can begin a record. Bytes that are not present yet may
 /// have any value.
-fn could_be_record(bytes: &[u8]) -> bool {
+fn can_begin_record(bytes: &[u8]) -> bool {
     let may = |at: usize, fits: fn(u8) -> bool| bytes.get(at).is_none_or(|byte| fits(*byte));
     may(0, |content| matches!(content, 20..=24)) && may(1, |major| major == 3) && may(2, |b| b <= 4)
 }

@@ -21,7 +21,7 @@ pub(super) const DEFAULT_SUITE: &str = "bookworm";
 const DISK_SIZE: &str = "3G";
 
 /// Debian packages of the machine: systemd, a kernel, and the programs that the checks need.
-const CONTENT: &str = "systemd,systemd-sysv,dbus,udev,linux-image-cloud-amd64,iproute2,\
+const GUEST_PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,linux-image-cloud-amd64,iproute2,\
                        iputils-ping,procps,python3,man-db,gcc,libc6-dev,pkgconf,bash-completion";
 
 /// Service that runs the script after the machine has booted.
@@ -36,7 +36,7 @@ pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<()
     if !archive.exists() {
         download(suite, &archive)?;
     }
-    let next = packages.iter().map(|package| repack(&home, package));
+    let next = packages.iter().map(|package| repack_with_higher_version(&home, package));
     let next = next.collect::<Result<Vec<_>, _>>()?;
     let root = home.join("root");
     stage::create_empty(&root).map_err(|why| format!("{}: {why}", root.display()))?;
@@ -98,13 +98,18 @@ fn download(suite: &str, archive: &Path) -> Result<(), String> {
     println!("$ mmdebstrap {suite}");
     let part = archive.with_extension("part.tar");
     let mut mmdebstrap = Command::new("mmdebstrap");
-    mmdebstrap.args(["--quiet", "--variant=minbase", &format!("--include={CONTENT}"), suite]);
+    mmdebstrap.args([
+        "--quiet",
+        "--variant=minbase",
+        &format!("--include={GUEST_PACKAGES}"),
+        suite,
+    ]);
     program_output(mmdebstrap.arg(&part).arg("http://deb.debian.org/debian"))?;
     fs::rename(&part, archive).map_err(|why| why.to_string())
 }
 
 /// Copies a package with a higher version, and returns the path of the copy.
-fn repack(home: &Path, package: &Path) -> Result<PathBuf, String> {
+fn repack_with_higher_version(home: &Path, package: &Path) -> Result<PathBuf, String> {
     let tree = home.join("next");
     stage::create_empty(&tree).map_err(|why| format!("{}: {why}", tree.display()))?;
     program_output(Command::new("dpkg-deb").arg("-R").arg(package).arg(&tree))?;

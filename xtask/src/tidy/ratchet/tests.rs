@@ -3,7 +3,7 @@
 
 use super::super::check;
 use super::super::tests::PlantedTree;
-use super::{CEILINGS, baseline, list, lowered_ceilings, report};
+use super::{CEILINGS_PATH, baseline, list, lowered_ceilings, report};
 
 const PLANTED_FILE: &str = "crates/engine/src/a.rs";
 
@@ -160,7 +160,7 @@ fn lowering_never_raises_a_ceiling() {
     );
     tree.assert_found("unsafe", path, "where the ceiling is 0");
     assert!(ratchet().ends_with(&format!("unsafe {path} 1\n")), "a new rule starts as it is");
-    tree.write_file(CEILINGS, format!("unsafe {path} 1\n").as_bytes());
+    tree.write_file(CEILINGS_PATH, format!("unsafe {path} 1\n").as_bytes());
     assert!(tree.check().errors.is_empty());
     tree.append_text(path, "fn h() { unsafe { g() } }\n");
     tree.assert_found(
@@ -178,7 +178,7 @@ fn lowering_never_raises_a_ceiling() {
 fn moved_code_keeps_its_ceiling() {
     let tree = PlantedTree::clean();
     let (old, new) = ("crates/buffer/src/region.rs", "crates/buffer/src/pool.rs");
-    tree.write_file(CEILINGS, format!("unsafe {old} 3\n").as_bytes());
+    tree.write_file(CEILINGS_PATH, format!("unsafe {old} 3\n").as_bytes());
     tree.write_file(old, b"//! A.\nfn f() { unsafe { g() } }\n");
     tree.write_file(new, b"//! A.\nfn f() { unsafe { g() }; unsafe { g() } }\n");
     assert!(tree.check().errors.is_empty());
@@ -207,7 +207,7 @@ fn report_sums_by_crate_and_list_names_occurrences() {
 #[test]
 fn lowering_keeps_the_baseline_of_the_product() {
     let tree = PlantedTree::clean();
-    tree.write_file(CEILINGS, b"lines product 9999\n");
+    tree.write_file(CEILINGS_PATH, b"lines product 9999\n");
     let read = tree.read();
     assert_eq!(baseline(&read), Some(9999));
     assert!(lowered_ceilings(&read, &check(&read).occurrences).ends_with("\nlines product 9999\n"));

@@ -10,7 +10,7 @@ mod types;
 
 use super::findings::Findings;
 use super::tokens::tokenize;
-use super::tree::{Tree, crate_of};
+use super::tree::{Tree, crate_of_path};
 
 /// Counts the words and names that break a rule.
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
@@ -18,9 +18,9 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let test_files = crate::lines::uncompiled_files(tree);
     let crates = tree.crates();
     let mut types = types::Types::default();
-    let mut identifiers = retired::Identifiers::default();
+    let mut identifiers = retired::RetiredIdentifierCounter::default();
     for file in tree.rust_files() {
-        let name = crate_of(&crates, &file.path);
+        let name = crate_of_path(&crates, &file.path);
         let tokens = tokenize(&file.code);
         docs::check(file, name, found);
         test_names::check(file, name, &tokens, found);

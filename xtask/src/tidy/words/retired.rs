@@ -41,11 +41,11 @@ pub(super) fn parse_words(tree: &Tree) -> Vec<RetiredWord> {
 
 /// A counter of identifiers with retired words, which counts each identifier once per crate.
 #[derive(Debug, Default)]
-pub(super) struct Identifiers {
+pub(super) struct RetiredIdentifierCounter {
     known: BTreeSet<(String, String)>,
 }
 
-impl Identifiers {
+impl RetiredIdentifierCounter {
     /// Counts the retired words in a file's identifiers and in its name.
     pub(super) fn check(
         &mut self,

@@ -2,7 +2,7 @@
 //! specific.
 
 use super::super::findings::{Findings, Occurrence};
-use super::super::rules::ALLOWED_DOUBLES;
+use super::super::rules::ALLOWED_SAME_NAME_TYPES;
 use super::super::tokens::{Token, closing_index, product_tokens};
 use super::super::tree::File;
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ impl Types {
                     what,
                 });
             };
-            let is_agreed = ALLOWED_DOUBLES
+            let is_agreed = ALLOWED_SAME_NAME_TYPES
                 .iter()
                 .any(|(c, t, _)| (c, t) == (&name.as_str(), &type_name.as_str()));
             for (path, line) in places.iter().skip(1).filter(|_| !is_agreed) {

@@ -47,7 +47,7 @@ impl SlotWalk {
     /// in bytes, or `None` if no block is published.
     #[inline]
     fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        match self.take_fast(out) {
+        match self.take_on_fast_path(out) {
             None => self.take_checked(out),
             taken => Ok(taken),
         }
@@ -57,7 +57,7 @@ impl SlotWalk {
     /// advances past it. Returns its length in bytes, or `None` if this fast path does not apply.
     /// Equivalent to the checks of [`BlockWalk::find`] in fewer instructions.
     #[inline]
-    fn take_fast(&mut self, out: &mut [u8]) -> Option<usize> {
+    fn take_on_fast_path(&mut self, out: &mut [u8]) -> Option<usize> {
         let (position, shape) = (self.side.next, self.shape);
         if position >= self.fast_limit {
             return None;

@@ -59,7 +59,7 @@ impl RecordWalk {
     /// Advances past a block that [`RecordWalk::next_fast`] has returned. The block follows the
     /// last block passed, so none was lost in between.
     #[inline]
-    pub(crate) fn pass_fast(&mut self, found: &CheckedRecord) {
+    pub(crate) fn pass_on_fast_path(&mut self, found: &CheckedRecord) {
         debug_assert!(self.is_expected_valid && found.sequence == self.expected && found.lost == 0);
         self.side.next = found.end;
         self.expected = self.expected.wrapping_add(1);

@@ -161,7 +161,7 @@ fn writer_is_abandoned_once_no_reader_can_join() {
 /// is evicted and counted; if the value is a possible position, the test disconnects the reader
 /// instead. The two other readers get every byte (T3).
 #[test]
-fn t3_hostile_cursor_costs_the_others_nothing() {
+fn t3_hostile_cursor_does_not_affect_other_readers() {
     use abi::ring::{CLOSED, PAGE, reader};
     use std::os::unix::fs::FileExt as _;
     let edges = [0, 1, 2, 7, 8, 4095, 4096, 4097, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 32];

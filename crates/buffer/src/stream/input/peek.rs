@@ -41,7 +41,9 @@ impl Input {
     #[inline]
     pub fn take(&mut self, count: usize) {
         match self.untouched_block() {
-            Some(found) if count >= found.unread_length() => self.ring.walk().pass_fast(&found),
+            Some(found) if count >= found.unread_length() => {
+                self.ring.walk().pass_on_fast_path(&found)
+            }
             _ => self.take_past_fast_path(count),
         }
         let walk = self.ring.walk();

@@ -215,7 +215,7 @@ impl Accounts {
         let now = sys::clock::monotonic();
         let seconds =
             now.saturating_sub(std::mem::replace(&mut self.measured_at, now)) as f64 / 1e9;
-        self.add_measurement(status, seconds);
+        self.update_rates(status, seconds);
         let mut users_over_quota = Vec::new();
         let mut ends = Vec::new();
         for (uid, used) in self.usage() {
@@ -237,7 +237,7 @@ impl Accounts {
         ends
     }
 
-    fn add_measurement(&mut self, status: &[ProgramStatus], seconds: f64) {
+    fn update_rates(&mut self, status: &[ProgramStatus], seconds: f64) {
         let each = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
         let before = std::mem::take(&mut self.rates);
         for ProgramStatus { at, status, .. } in status {
@@ -303,15 +303,15 @@ mod tests {
     }
 
     #[test]
-    fn rates_of_programs_at_one_point_are_added() {
+    fn rates_of_programs_at_one_attach_point_are_added() {
         let mut accounts = Accounts::new(Costs::default());
         let programs =
             |frames: [u64; 2]| [program(Some(1), frames[0]), program(Some(2), frames[1])];
-        accounts.add_measurement(&programs([1_000, 10]), 1.0);
-        accounts.add_measurement(&programs([4_000, 30]), 2.0);
+        accounts.update_rates(&programs([1_000, 10]), 1.0);
+        accounts.update_rates(&programs([4_000, 30]), 2.0);
         assert_eq!(accounts.rate(&point()) as u64, 1_510);
         // A program that ended leaves no rate, and does not reduce that of another.
-        accounts.add_measurement(&[program(Some(2), 50)], 1.0);
+        accounts.update_rates(&[program(Some(2), 50)], 1.0);
         assert_eq!(accounts.rate(&point()) as u64, 20);
     }
 }

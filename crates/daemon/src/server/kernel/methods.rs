@@ -305,7 +305,7 @@ impl Server {
         self.kernel.urgent.clear();
         let why =
             "the daemon has been stopped, together with its programs in the kernel".to_owned();
-        self.kernel.push_urgent(if sys::service::stores_descriptors() {
+        self.kernel.push_urgent(if sys::service::can_store_descriptors() {
             Command::LeaveRunning
         } else {
             Command::End { why }
@@ -314,7 +314,7 @@ impl Server {
         loop {
             let left = until.saturating_sub(sys::clock::monotonic());
             let left = Some(Duration::from_nanos(left));
-            let rung = sys::poll::readable_within(&[self.kernel.doorbell.as_fd()], left);
+            let rung = sys::poll::readable_despite_signals(&[self.kernel.doorbell.as_fd()], left);
             if self.handle_completions() || rung != [true] {
                 return;
             }

@@ -10,7 +10,7 @@ use engine::kernel::delegation::{
     AdmissionPolicy, Attach as Watched, DelegatedProgram, DelegatedRequest, DelegatedSuccessor,
     KernelPart, Owner, ResourceNeeds, Side,
 };
-use engine::kernel::point::{self, AdoptedStatus, PersistedRequest, PointStatus, Points};
+use engine::kernel::point::{self, AdoptedStatus, AttachPoints, PersistedRequest, PointStatus};
 use engine::registry::MachineRegistry;
 use member::faults;
 use member::host::network_namespace_id;
@@ -34,7 +34,7 @@ use sys::steps::Steps;
 /// and quotas.
 #[derive(Debug)]
 pub(super) struct KernelThread {
-    points: Points,
+    points: AttachPoints,
     machine: Machine,
     policy: Policy,
     lines: BTreeMap<u64, ClientRequest>,
@@ -91,9 +91,9 @@ impl KernelThread {
         let accounts = Accounts::new(machine.costs.clone());
         // Without a descriptor store, notifying the service manager of each change would be wasted
         // work.
-        let points = match sys::service::stores_descriptors() {
-            true => Points::with_keeper(Arc::new(ServiceManagerStore), steps),
-            false => Points::with_log(steps),
+        let points = match sys::service::can_store_descriptors() {
+            true => AttachPoints::with_keeper(Arc::new(ServiceManagerStore), steps),
+            false => AttachPoints::with_log(steps),
         };
         let (lines, successors) = (BTreeMap::new(), BTreeMap::new());
         Self { points, machine, policy, lines, successors, accounts, usage_by_user }
@@ -133,7 +133,7 @@ impl KernelThread {
             let ended = match status {
                 AdoptedStatus::Ended(ended) => Some(ended),
                 AdoptedStatus::Runs(running) => {
-                    let (at, number) = self.account_request(client, uid, &running);
+                    let (at, number) = self.charge_request(client, uid, &running);
                     self.lines
                         .insert(client, ClientRequest { running, owner: uid, at, number, process });
                     None
@@ -254,7 +254,7 @@ impl KernelThread {
             let attach = needs.attach;
             let source = needs.source;
             if attach.netns.is_none() && asked.network != network_namespace_id() {
-                return Err(refused("place", source, FOREIGN_NAMESPACE.to_owned()));
+                return Err(refused("place", source, FOREIGN_NAMESPACE_MESSAGE.to_owned()));
             }
             self.check_grants(who, (&graph, &part), needs)
                 .map_err(|(node, why)| refused("policy", node, why))?;
@@ -293,19 +293,19 @@ impl KernelThread {
             let how = (stays.as_slice(), SetTaps::read(taps.unwrap_or_default()));
             let made = self.points.prepare_successor_if(running, request, &self.machine, how, by);
             let (delegation, waiting) = made.map_err(to_fault)?;
-            self.account_request(client, owner, waiting.running());
+            self.charge_request(client, owner, waiting.running());
             self.successors.insert(client, Successor { waiting, instead, process });
             return Ok(delegation);
         }
         let attached = self.points.attach_if(request, &self.machine, about, &allows);
         let (delegation, running) = attached.map_err(to_fault)?;
-        let (at, number) = self.account_request(client, owner, &running);
+        let (at, number) = self.charge_request(client, owner, &running);
         self.lines.insert(client, ClientRequest { running, owner, at, number, process });
         Ok(delegation)
     }
 
     /// Adds a request to the accounts. Returns its attach point and its number.
-    fn account_request(
+    fn charge_request(
         &mut self,
         client: u64,
         owner: u32,
@@ -398,8 +398,8 @@ impl KernelThread {
         if let Share::Group(name) = &needs.share {
             match self.policy.has_group_rights(who, name) {
                 Some(true) => {}
-                Some(false) => return Err((needs.source, words.not_in_group(name))),
-                None => return Err((needs.source, words.no_group(name))),
+                Some(false) => return Err((needs.source, words.missing_membership_text(name))),
+                None => return Err((needs.source, words.unknown_group_text(name))),
             }
         }
         for node in &part.nodes {
@@ -474,7 +474,7 @@ impl KernelThread {
 }
 
 /// Message to a caller whose network namespace is not the daemon's.
-const FOREIGN_NAMESPACE: &str = "the daemon is in another network namespace, with other \
+const FOREIGN_NAMESPACE_MESSAGE: &str = "the daemon is in another network namespace, with other \
                          interfaces: start one there, or name the namespace in the request \
                          (`rx IF netns=NAME`)";
 

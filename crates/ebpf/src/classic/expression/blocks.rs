@@ -62,7 +62,7 @@ impl ControlFlowGraph {
 
     /// Optimizes the graph.
     pub(super) fn optimize(&mut self) {
-        for _ in 0..THREADING_ROUNDS_MAX {
+        for _ in 0..JUMP_THREADING_ROUNDS_MAX {
             if !self.thread_jumps() {
                 break;
             }
@@ -167,7 +167,7 @@ impl ControlFlowGraph {
 }
 
 /// Maximum number of rounds of jump threading. Each round may enable further rounds.
-const THREADING_ROUNDS_MAX: usize = 4;
+const JUMP_THREADING_ROUNDS_MAX: usize = 4;
 /// Maximum number of facts that are tracked along a path. The oldest facts are dropped first.
 const PATH_FACTS_MAX: usize = 24;
 

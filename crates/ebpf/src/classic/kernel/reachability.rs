@@ -14,7 +14,7 @@ pub(super) const TAG_START: u32 = 12;
 
 /// The reachability of an instruction in the copy of the program for tagged frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InsnFate {
+pub(super) enum InsnReachability {
     /// The instruction is never executed for tagged frames.
     Unreachable,
     /// The instruction may be executed for tagged frames.
@@ -24,7 +24,7 @@ pub(super) enum InsnFate {
 }
 
 /// Returns the reachability of each instruction. One pass suffices, because jumps are forward only.
-pub(super) fn instruction_fates(instructions: &[Instruction]) -> Vec<InsnFate> {
+pub(super) fn instruction_reachability(instructions: &[Instruction]) -> Vec<InsnReachability> {
     // For each instruction, true if A holds the type of the tag before the instruction; `None`
     // until a predecessor of the instruction has been processed.
     let mut types: Vec<Option<bool>> = vec![None; instructions.len()];
@@ -34,18 +34,19 @@ pub(super) fn instruction_fates(instructions: &[Instruction]) -> Vec<InsnFate> {
     let mut fates = Vec::with_capacity(instructions.len());
     for (at, instruction) in instructions.iter().enumerate() {
         let Some(is_type) = types.get(at).copied().flatten() else {
-            fates.push(InsnFate::Unreachable);
+            fates.push(InsnReachability::Unreachable);
             continue;
         };
         let fate = match instruction.is_comparison() && is_type {
-            true => decide_comparison(*instruction).map_or(InsnFate::Unchanged, InsnFate::Decided),
-            false => InsnFate::Unchanged,
+            true => decide_comparison(*instruction)
+                .map_or(InsnReachability::Unchanged, InsnReachability::Decided),
+            false => InsnReachability::Unchanged,
         };
         let is_type = leaves_tag_type_in_a(*instruction, is_type);
         let (yes, no) = (usize::from(instruction.jt), usize::from(instruction.jf));
         let next: &[usize] = match (instruction.class(), fate) {
             (code::RET, _) => &[],
-            (code::JMP, InsnFate::Decided(holds)) => &[if holds { yes } else { no }],
+            (code::JMP, InsnReachability::Decided(holds)) => &[if holds { yes } else { no }],
             (code::JMP, _) if instruction.is_comparison() => &[yes, no],
             (code::JMP, _) => &[instruction.k as usize],
             _ => &[0],
@@ -87,8 +88,8 @@ mod tests {
     use crate::classic::{ClassicProgram, LinkType, Options, compile};
 
     fn reachable_indices(program: &ClassicProgram) -> Vec<usize> {
-        let fates = instruction_fates(program.instructions());
-        (0..fates.len()).filter(|at| fates[*at] != InsnFate::Unreachable).collect()
+        let fates = instruction_reachability(program.instructions());
+        (0..fates.len()).filter(|at| fates[*at] != InsnReachability::Unreachable).collect()
     }
 
     #[test]

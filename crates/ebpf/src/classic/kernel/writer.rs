@@ -11,7 +11,7 @@ use super::super::assemble::{
 use super::super::insn::{Instruction, code};
 use super::super::program::{ClassicProgram, MEMORY_WORDS};
 use super::error::SocketFilterError;
-use super::reachability::{InsnFate, instruction_fates};
+use super::reachability::{InsnReachability, instruction_reachability};
 use super::restored::rewrite_for_absent_tag;
 
 /// Return value that accepts a frame at its full length.
@@ -107,19 +107,19 @@ impl CodeWriter {
         let instructions = program.instructions();
         let labels: Vec<JumpLabel> = instructions.iter().map(|_| self.new_label()).collect();
         let free = find_unused_word(instructions);
-        let instruction_fates = match tag {
-            TagPlacement::InSkb => instruction_fates(instructions),
+        let instruction_reachability = match tag {
+            TagPlacement::InSkb => instruction_reachability(instructions),
             TagPlacement::Inline | TagPlacement::Restored | TagPlacement::Absent => {
-                vec![InsnFate::Unchanged; instructions.len()]
+                vec![InsnReachability::Unchanged; instructions.len()]
             }
         };
         // Programs expect A to be zero, unless they load A first.
         if instructions.first().is_none_or(|first| first.class() != code::LD) {
             self.push_all([load_a_constant(0)]);
         }
-        let reached = instructions.iter().zip(instruction_fates).enumerate();
+        let reached = instructions.iter().zip(instruction_reachability).enumerate();
         for (at, (instruction, fate)) in
-            reached.filter(|(_, (_, fate))| *fate != InsnFate::Unreachable)
+            reached.filter(|(_, (_, fate))| *fate != InsnReachability::Unreachable)
         {
             self.bind(labels[at]);
             let target = |distance: usize| match instructions.get(at + 1 + distance) {
@@ -137,7 +137,7 @@ impl CodeWriter {
                     let yes = target(instruction.jt.into());
                     let no = target(instruction.jf.into());
                     match fate {
-                        InsnFate::Decided(holds) => self.jump(if holds { yes } else { no }),
+                        InsnReachability::Decided(holds) => self.jump(if holds { yes } else { no }),
                         _ => self.code.push(PseudoInsn::Branch { compare, yes, no }),
                     }
                 }

@@ -40,7 +40,7 @@ impl Builder {
         ArmState { top: self.top, stubs: self.stubs.len(), end, filter: self.filter }
     }
 
-    pub(in crate::emit) fn end_of(mark: &ArmState) -> Label {
+    pub(in crate::emit) fn arm_end_label(mark: &ArmState) -> Label {
         mark.end
     }
 
@@ -53,7 +53,7 @@ impl Builder {
         self.top = mark.top;
         self.held = [None; 6];
         self.filter = mark.filter;
-        self.attribute_code();
+        self.record_code_owner();
     }
 
     /// Closes a twin like an arm, but first moves the answer's slots to the bottom of the released
@@ -132,7 +132,7 @@ impl Builder {
                 continue;
             }
             self.filter = stub.filter;
-            self.attribute_code();
+            self.record_code_owner();
             self.bind(stub.label);
             match stub.task {
                 StubTask::Count(counter) => self.count(counter),

@@ -55,7 +55,7 @@ impl Builder {
         if self.target.hook != Hook::Tc {
             return;
         }
-        self.attribute_code();
+        self.record_code_owner();
         let from_elsewhere = self.asm.label();
         self.asm.push(Insn::load(Size::W, R2, R1, skb::PACKET_TYPE));
         self.asm.jump_if(Cond::Ne, R2, PACKET_LOOPBACK, from_elsewhere);
@@ -66,7 +66,7 @@ impl Builder {
 
     /// Emits the prologue of a part.
     pub(super) fn emit_prologue(&mut self) {
-        self.attribute_code();
+        self.record_code_owner();
         self.asm.push(Insn::mov(R6, R1));
         let frame_end = self.frame_end.take();
         if let Some(frame_end) = &frame_end {

@@ -89,7 +89,7 @@ impl Builder {
         answer: Answer<'_>,
     ) -> Result<Program, Unfit> {
         self.filter = None;
-        self.attribute_code();
+        self.record_code_owner();
         self.emit_return(self.finish, answer.class);
         let stubs = mem::take(&mut self.stubs);
         let unsure = self.unsure;
@@ -103,7 +103,7 @@ impl Builder {
     pub(super) fn emit_exits(&mut self) {
         let hook = self.target.hook;
         self.filter = None;
-        self.attribute_code();
+        self.record_code_owner();
         let (none, not_sure) = match self.finish {
             Finish::Answer => (0, UNSURE.cast_signed()),
             Finish::Verdict { none, unsure, .. } => (none.value(hook), unsure.value(hook)),
@@ -169,7 +169,7 @@ impl Builder {
     /// Finishes a counting program, after its body.
     pub(in crate::emit) fn finish_counting_program(mut self: Box<Self>) -> Result<Program, Unfit> {
         self.filter = None;
-        self.attribute_code();
+        self.record_code_owner();
         let (stubs, done) = (mem::take(&mut self.stubs), self.none);
         self.emit_stubs(stubs, done);
         self.emit_frame_end();
@@ -179,7 +179,7 @@ impl Builder {
     /// Emits the final action of a counting program on a frame, at the end of a part.
     pub(super) fn emit_frame_end(&mut self) {
         self.filter = None;
-        self.attribute_code();
+        self.record_code_owner();
         // No frame takes the `unsure` exit here, because every processor has a row for the values
         // between parts.
         for label in [self.unsure, self.none] {
@@ -205,7 +205,7 @@ impl Builder {
         for (mut asm, source, reach_patches) in self.finished_parts.into_iter().chain([last]) {
             reach_patches.into_iter().for_each(|at| asm.patch_immediate(at, pulled));
             let mut code = asm.finish().map_err(|error| Unfit::new(error.to_string()))?;
-            maps::number_maps(&mut code, !self.counters.is_empty(), own);
+            maps::assign_map_numbers(&mut code, !self.counters.is_empty(), own);
             parts.push(TailProgram { code, source });
         }
         let TailProgram { code, source } = parts.remove(0);

@@ -41,7 +41,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         let awake = b.asm.label();
         b.restore_region();
-        let region = b.region_of(outlet.map, outlet.stride, R1);
+        let region = b.load_region_address(outlet.map, outlet.stride, R1);
         b.asm.push(Insn::mov(R0, 1));
         // Sync point: awake.
         b.asm.push(Insn::atomic(Size::DW, atomic::XCHG, region, offset::WRITING, R0));
@@ -49,7 +49,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::mov(R2, QUERY_CONSUMER_POSITION));
         b.call(Helper::RingbufQuery);
         b.asm.jump_if(Cond::Ne, R0, 0, awake);
-        let region = b.region_of(outlet.map, outlet.stride, R1);
+        let region = b.load_region_address(outlet.map, outlet.stride, R1);
         b.asm.push(Insn::store(Size::DW, region, offset::WRITING, 0));
         b.asm.jump(asleep.label);
         b.bind(awake);

@@ -49,9 +49,9 @@ impl Builder {
         asm.push(Insn::mov(R4, flags));
         asm.push(Insn::call(Helper::RingbufOutput));
         asm.jump_if(Cond::Ne, R0, 0, missed);
-        self.add_to_word(region, offset::DOORBELLS, 1);
+        self.add_to_word(region, offset::DOORBELLS_SENT, 1);
         self.asm.jump(then);
         self.asm.bind(missed);
-        self.add_to_word(region, offset::DOORBELLS_FAILED, 1);
+        self.add_to_word(region, offset::DOORBELLS_DROPPED, 1);
     }
 }

@@ -221,7 +221,7 @@ impl Builder {
             self.asm.push(Insn::load(Size::DW, R1, R9, ours.word));
             self.asm.jump_if(Cond::Eq, R1, 0, not);
         }
-        let region = self.region_of(ours.outlet.map, ours.outlet.stride, R8);
+        let region = self.load_region_address(ours.outlet.map, ours.outlet.stride, R8);
         f(self, region);
         self.asm.bind(not);
     }
@@ -246,7 +246,7 @@ impl Builder {
         asm.push(Insn::call(Helper::KtimeNs));
         asm.push(Insn::store(Size::DW, R10, RECORD_TIME_SLOT, R0));
         asm.bind(known);
-        let region = self.region_of(owner.map, owner.stride, R7);
+        let region = self.load_region_address(owner.map, owner.stride, R7);
         let asm = &mut self.asm;
         if owner.map != 0 {
             asm.push(Insn::store(Size::DW, R10, REGION_ADDRESS_SLOT, R7));

@@ -3,7 +3,7 @@
 //!
 //! Input: the number of drained doorbells. A reader drains its doorbells each time before it checks
 //! for frames. A doorbell is sent at least once per quarter of the ring. If the ring was filled
-//! [`UNREAD_LAPS`] times without a doorbell being drained, there is no reader, and all copies
+//! [`UNREAD_LAPS_LOG2`] times without a doorbell being drained, there is no reader, and all copies
 //! except those of the last lap were useless. From then on the program polls the doorbells with
 //! every frame, which is cheaper than a copy, and copies again from the first frame after a drain.
 //! A late reader therefore loses at most one lap more than without this check.
@@ -22,7 +22,7 @@ use crate::asm::Label;
 use crate::emit::builder::Builder;
 use crate::emit::config::{FrameRing, FusedTap, Wakeup};
 use crate::emit::maps::FIRST_CALLER_MAP;
-use crate::emit::ring_layout::{UNREAD_LAPS, offset};
+use crate::emit::ring_layout::{UNREAD_LAPS_LOG2, offset};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 
 /// BPF_RB_CONS_POS: query the position of the consumer.
@@ -44,12 +44,12 @@ impl Builder {
             return;
         }
         let copied = self.asm.label();
-        let records = self.region_of(owner.map, owner.stride, R7);
+        let records = self.load_region_address(owner.map, owner.stride, R7);
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::DW, R1, records, offset::RESERVED));
         asm.push(Insn::load(Size::DW, R2, records, offset::POLL_POSITION));
         asm.jump_if(Cond::Lt, R1, R2, copied);
-        let region = self.region_of(ours.outlet.map, ours.outlet.stride, R8);
+        let region = self.load_region_address(ours.outlet.map, ours.outlet.stride, R8);
         self.poll_consumer(owner, ours, (records, region), copied);
         for place in shared_slots(&ours.deliveries) {
             let (delivery, not) = (place.first, self.asm.label());
@@ -94,7 +94,7 @@ impl Builder {
         asm.jump_if(Cond::Ge, R3, ring, restart);
         asm.push(Insn::load(Size::DW, R2, region, offset::DRAIN_OBSERVED_POSITION));
         asm.compute(R3, R1, Alu::Sub, R2);
-        asm.push(Insn::alu(Alu::Shr, R3, UNREAD_LAPS.cast_signed()));
+        asm.push(Insn::alu(Alu::Shr, R3, UNREAD_LAPS_LOG2.cast_signed()));
         asm.jump_if(Cond::Lt, R3, ring, late);
         asm.push(Insn::store(Size::DW, records, offset::POLL_POSITION, 0));
         asm.push(Insn::alu(Alu::Add, R1, ring));

@@ -3,7 +3,7 @@
 
 use super::{DeferredBlock, ReadBlocksOutcome, Shared};
 use crate::message::{self, MessageDefect};
-use crate::shared::bundle::ReadBundle;
+use crate::shared::bundle::BundleCursor;
 use crate::shared::sessions::{Admission, SharedStamp};
 use crate::{Failure, Intake};
 use abi::{Entry, Extent, RichPointer};
@@ -84,15 +84,15 @@ impl Shared {
             let left = self.bundle.left() as u64;
             self.untaken += left;
             self.next_block = self.next_block.map(|next| next + left);
-            self.bundle.pass_remaining_blocks();
+            self.bundle.skip_remaining_blocks();
             return;
         }
         drop(classes);
-        let Some((from, room)) = self.bundle.add_item_room() else { return };
+        let Some((from, room)) = self.bundle.reserve_item_room() else { return };
         if !self.input.as_mut().is_some_and(|input| input.copy_opened(from, room)) {
             // The rest of the bundle has been overwritten. The next bundle reveals the number of
             // lost blocks.
-            self.bundle.pass_remaining_blocks();
+            self.bundle.skip_remaining_blocks();
         }
     }
 
@@ -109,7 +109,7 @@ impl Shared {
             return Ok(ReadBlocksOutcome::Emitted);
         }
         let length = frame.len();
-        let entry = message::checked_entry(entry, length, 1).map_err(invalid)?;
+        let entry = message::validate_entry(entry, length, 1).map_err(invalid)?;
         if !is_taken {
             self.pass_block(frame.end);
             self.untaken += u64::from(self.admit(stamp, &entry));
@@ -126,7 +126,7 @@ impl Shared {
             let to = copied.get_mut(..length).unwrap_or_default();
             if !self.input.as_mut().is_some_and(|input| input.copy_opened(frame.start, to)) {
                 // The rest of the bundle has been overwritten.
-                self.bundle.pass_remaining_blocks();
+                self.bundle.skip_remaining_blocks();
                 return Ok(ReadBlocksOutcome::Emitted);
             }
             draft = Some(copied);
@@ -216,12 +216,12 @@ impl Shared {
     pub(super) fn count_unread(&mut self, last: u64) {
         let mut unread = self.bundle.left() as u64;
         self.next_block = self.next_block.map(|next| next + unread);
-        self.bundle = ReadBundle::default();
+        self.bundle = BundleCursor::default();
         while self.next < last && matches!(self.open_bundle(), Ok(ReadBlocksOutcome::Emitted)) {
             let left = self.bundle.left() as u64;
             unread += left;
             self.next_block = self.next_block.map(|next| next + left);
-            self.bundle.pass_remaining_blocks();
+            self.bundle.skip_remaining_blocks();
         }
         self.unread = unread;
     }

@@ -6,7 +6,7 @@
 use super::Shared;
 
 /// Duration of a pause in ns. While blocks arrive, a block waits at most this long for its reader.
-pub(super) const REST_DURATION_NS: u64 = 10_000_000;
+pub(super) const PAUSE_DURATION_NS: u64 = 10_000_000;
 
 /// A pause of limited duration. The writer ends it early only if the reader has many unread blocks.
 #[derive(Clone, Copy)]
@@ -29,7 +29,7 @@ impl Shared {
 
     /// Returns the end of the current pause, or `None` if the source is not pausing or must end the
     /// pause early.
-    pub(super) fn rest_end(&mut self, now: u64) -> Option<u64> {
+    pub(super) fn current_pause_end(&mut self, now: u64) -> Option<u64> {
         let rest = self.rest.as_mut().filter(|rest| now < rest.until)?;
         if self.end_number.is_some() || !self.created.is_empty() {
             return None;

@@ -18,7 +18,7 @@ use super::recent_frames::RecentFrames;
 use super::tail::LineFormat;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::Rfc3339;
-use crate::entry::{names_standard_output, standard_output_use};
+use crate::entry::{is_file_standard_output, standard_output_use};
 use crate::{Failure, Opening, Origins, Sink, SinkEntry};
 use abi::Flags;
 use filter::{Block, Description, Parameter, Report, Time, Type};
@@ -63,7 +63,7 @@ in the report, as are flows that were cut short.",
 /// The catalog entry of `account`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&ACCOUNT, open)
     .with_file_writes()
-    .appending(|given| !names_standard_output(given))
+    .appending(|given| !is_file_standard_output(given))
     .with_standard_output(standard_output_use);
 
 /// Amount of data in one direction of a flow.
@@ -109,11 +109,11 @@ struct Flow {
 impl Flow {
     /// Copies the addresses and ports from the first block with headers, and until then from a
     /// description. If `is_back`, exchanges source and destination.
-    fn take_endpoints(&mut self, block: &Block<'_>, headers: Option<&Headers<'_>>, is_back: bool) {
+    fn copy_endpoints(&mut self, block: &Block<'_>, headers: Option<&Headers<'_>>, is_back: bool) {
         if self.has_headers {
             return;
         }
-        let described = || MessageRecord::of_block(block)?.flow();
+        let described = || MessageRecord::record_of_block(block)?.flow();
         let endpoints = match headers {
             Some(_) => EndpointFields::from_headers(headers),
             None if self.endpoints.has_addresses() => return,
@@ -195,7 +195,8 @@ impl BlockFormatter for Account {
             self.write(&idle, WriteCause::Idle, out)?;
         }
         let session = Some(block.context.session).filter(|session| *session != 0);
-        let headers = Headers::of_frame(block).or_else(|| Headers::of_derived_block(block));
+        let headers =
+            Headers::headers_of_frame(block).or_else(|| Headers::headers_of_derived_block(block));
         let pair = headers.as_ref().and_then(|headers| headers.flow).map(|flow| flow.normalized());
         let key = match (session, pair) {
             (Some(session), _) => FlowKey::Session(block.context.origin, session),
@@ -211,11 +212,11 @@ impl BlockFormatter for Account {
                 // it was idle or cut short.
                 return Ok(());
             }
-            if let Some(oldest) = self.flows.take_flow_if_full() {
+            if let Some(oldest) = self.flows.evict_flow_if_full() {
                 self.cut_short += 1;
                 self.write(&oldest, WriteCause::Full, out)?;
             }
-            self.flows.add(key, now, new_account(block, session));
+            self.flows.add(key, now, account_for_block(block, session));
         }
         let has_new_frame = block.marks.is_frame() && self.frames.add(block);
         let Some(flow) = self.flows.record_block(&key, now) else { return Ok(()) };
@@ -227,7 +228,7 @@ impl BlockFormatter for Account {
             }
             _ => block.context.flags.has(Flags::BACKWARD),
         };
-        flow.take_endpoints(block, headers.as_ref(), is_back && session.is_some());
+        flow.copy_endpoints(block, headers.as_ref(), is_back && session.is_some());
         let traffic = if is_back { &mut flow.backward } else { &mut flow.forward };
         traffic.add(block, has_new_frame);
         if session.is_some() && block.context.flags.has(Flags::END) {
@@ -272,7 +273,7 @@ impl Account {
 }
 
 /// Creates the account of the flow to which `block` belongs. Does not count the block.
-fn new_account(block: &Block<'_>, session: Option<u32>) -> Flow {
+fn account_for_block(block: &Block<'_>, session: Option<u32>) -> Flow {
     Flow {
         origin: block.context.origin,
         session,

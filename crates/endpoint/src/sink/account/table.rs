@@ -128,7 +128,7 @@ impl<F> FlowTable<F> {
 
     /// If the table is full, removes and returns a flow of the source with the most flows:
     /// approximately the flow that has been idle for the longest time. Otherwise returns `None`.
-    pub(super) fn take_flow_if_full(&mut self) -> Option<F> {
+    pub(super) fn evict_flow_if_full(&mut self) -> Option<F> {
         if self.known.len() < self.flows_max {
             return None;
         }

@@ -5,8 +5,8 @@
 //! overwritten, because the numbering continues after the largest number in the directory.
 
 use crate::Failure;
-use crate::failure::io_failure;
-use crate::readers::FileCreation;
+use crate::failure::failure_from_io_error;
+use crate::readers::FileCreationContext;
 use crate::sink::out::remove_on_rollback;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -55,9 +55,9 @@ impl Directory {
     /// component of the path is missing.
     pub(super) fn open(
         path: &str,
-        (steps, readers): FileCreation<'_>,
+        (steps, readers): FileCreationContext<'_>,
     ) -> Result<(Self, File), Failure> {
-        let refused = |error: sys::Error| io_failure("make", path, &error.into());
+        let refused = |error: sys::Error| failure_from_io_error("make", path, &error.into());
         steps.announce(Resource::File, path).map_err(refused)?;
         let mode = readers.file_mode_for_path(Path::new(path), 0o777);
         let created = match fs::DirBuilder::new().mode(mode).create(path) {
@@ -65,14 +65,14 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let hint = "create its parent directory first, with mkdir -p";
-                return Err(io_failure("make", path, &error).hint(hint));
+                return Err(failure_from_io_error("make", path, &error).hint(hint));
             }
-            Err(error) => return Err(io_failure("make", path, &error)),
+            Err(error) => return Err(failure_from_io_error("make", path, &error)),
         };
         let mark = steps.savepoint();
         if created {
-            let path =
-                std::path::absolute(path).map_err(|error| io_failure("make", path, &error))?;
+            let path = std::path::absolute(path)
+                .map_err(|error| failure_from_io_error("make", path, &error))?;
             // Fails unless the directory is empty, so it deletes no other files.
             steps.on_rollback(format!("directory {}", path.display()), move || {
                 drop(fs::remove_dir(path))
@@ -87,21 +87,23 @@ impl Directory {
 
     fn open_existing(
         path: &str,
-        (steps, readers): FileCreation<'_>,
+        (steps, readers): FileCreationContext<'_>,
     ) -> Result<(Self, File), Failure> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
-            let failure = io_failure("open", path, &errno.into());
+            let failure = failure_from_io_error("open", path, &errno.into());
             // A missing directory has been created, so this is a dangling link.
             match errno {
                 Errno::NOENT => failure.hint("it is a link to a directory that does not exist"),
                 _ => failure,
             }
         })?;
-        let next = first_free_number(path).map_err(|error| io_failure("read", path, &error))?;
+        let next =
+            first_free_number(path).map_err(|error| failure_from_io_error("read", path, &error))?;
         let mode = readers.file_mode(Path::new(path), 0o666);
         let directory = Self { fd, path: path.to_owned(), next_number: next, mode };
-        let cannot = |error: io::Error| io_failure("open", &directory.target(INDEX_NAME), &error);
+        let cannot =
+            |error: io::Error| failure_from_io_error("open", &directory.target(INDEX_NAME), &error);
         steps.announce(Resource::File, INDEX_NAME).map_err(|error| cannot(error.into()))?;
         let index = match directory
             .open_regular(INDEX_NAME, OpenRegular::append().create_new(directory.mode))
@@ -183,7 +185,7 @@ fn sanitize_file_name(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::CREATION;
+    use crate::testing::UNLOGGED_CREATION;
     use crate::testing::{TempDir, expect_failure};
     use std::io::Write;
 
@@ -191,14 +193,14 @@ mod tests {
     fn numbering_continues_after_an_earlier_run() {
         let dir = TempDir::new();
         let path = dir.path("out");
-        let (mut directory, _) = Directory::open(&path, CREATION).unwrap();
+        let (mut directory, _) = Directory::open(&path, UNLOGGED_CREATION).unwrap();
         assert_eq!(directory.create("", "").unwrap().1, "000001");
         assert_eq!(directory.create("-a/../b:c", ".pcap").unwrap().1, "000002-a_.._b_c.pcap");
         fs::write(dir.path("out/000004"), "taken later").unwrap();
         assert_eq!(directory.create("", "").unwrap().1, "000003");
         assert_eq!(directory.create("", "").unwrap().1, "000005");
         fs::write(dir.path("out/17-by-hand"), "").unwrap();
-        let (mut again, _) = Directory::open(&path, CREATION).unwrap();
+        let (mut again, _) = Directory::open(&path, UNLOGGED_CREATION).unwrap();
         assert_eq!(again.create("", "").unwrap().1, "000018");
         assert_eq!(fs::read_to_string(dir.path("out/000004")).unwrap(), "taken later");
     }
@@ -210,10 +212,11 @@ mod tests {
         fs::create_dir(dir.path("out")).unwrap();
         let link = |name: &str| std::os::unix::fs::symlink(dir.path("victim"), dir.path(name));
         link("out/index.jsonl").unwrap();
-        let failure = expect_failure(Directory::open(&dir.path("out"), CREATION)).to_string();
+        let failure =
+            expect_failure(Directory::open(&dir.path("out"), UNLOGGED_CREATION)).to_string();
         assert!(failure.contains("index.jsonl"), "{failure}");
         fs::remove_file(dir.path("out/index.jsonl")).unwrap();
-        let (mut directory, _) = Directory::open(&dir.path("out"), CREATION).unwrap();
+        let (mut directory, _) = Directory::open(&dir.path("out"), UNLOGGED_CREATION).unwrap();
         link("out/000001").unwrap();
         assert_eq!(directory.create("", "").unwrap().1, "000002");
         // The descriptor stays open, so that the inode number is not reused.
@@ -240,7 +243,8 @@ mod tests {
         fs::write(dir.path("victim"), "untouched").unwrap();
         fs::create_dir(dir.path("out")).unwrap();
         let index = dir.path("out/index.jsonl");
-        let refusal = || expect_failure(Directory::open(&dir.path("out"), CREATION)).to_string();
+        let refusal =
+            || expect_failure(Directory::open(&dir.path("out"), UNLOGGED_CREATION)).to_string();
         fs::hard_link(dir.path("victim"), &index).unwrap();
         let failure = refusal();
         assert!(failure.contains("index.jsonl: it has 2 names"), "{failure}");
@@ -259,7 +263,8 @@ mod tests {
     fn path_that_cannot_be_directory_is_refused() {
         let dir = TempDir::new();
         fs::write(dir.path("file"), "").unwrap();
-        let failure = |path: &str| expect_failure(Directory::open(path, CREATION)).to_string();
+        let failure =
+            |path: &str| expect_failure(Directory::open(path, UNLOGGED_CREATION)).to_string();
         assert!(failure(&dir.path("file")).contains("not a directory"));
         assert!(failure(&dir.path("a/b")).ends_with("with mkdir -p"));
         assert!(!failure("/proc/self").is_empty(), "not even root can create a file there");

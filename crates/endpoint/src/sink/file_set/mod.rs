@@ -11,7 +11,7 @@ mod index;
 mod output_file;
 
 use super::class_names::ClassNames;
-use crate::failure::io_failure;
+use crate::failure::failure_from_io_error;
 use crate::{Failure, Opening};
 use directory::{Directory, FileIdentity};
 use filter::{Parameter, Report, Type};
@@ -136,7 +136,7 @@ impl FileSet {
 
     /// Removes the file with this key from the set, so that the caller can modify it and return it
     /// with [`Self::put_back`]. Returns `None` if the set has no such file.
-    pub(crate) fn take_out(&mut self, key: FileKey) -> Option<OutputFile> {
+    pub(crate) fn take_file(&mut self, key: FileKey) -> Option<OutputFile> {
         let file = self.files.remove(&key)?;
         self.description_bytes -= file.record.len();
         self.by_use.remove(&file.last_use);
@@ -160,7 +160,7 @@ impl FileSet {
     pub(crate) fn make_room(&mut self) -> Result<(), Failure> {
         while self.files.len() >= self.known_max || self.description_bytes > DESCRIPTION_BYTES_MAX {
             let Some((_, key)) = self.by_use.first_key_value() else { return Ok(()) };
-            self.finish_by_key(*key)?;
+            self.finish_file(*key)?;
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ impl FileSet {
             return Ok(());
         }
         if file.disk.is_none() {
-            file.disk = Some(self.create_file(&file.name_details())?);
+            file.disk = Some(self.create_file(&file.file_name_addresses())?);
         }
         self.append_after_pending_zeros(file, bytes)
     }
@@ -216,22 +216,22 @@ impl FileSet {
     }
 
     /// Finishes the file with this key, if there is one.
-    pub(crate) fn finish_by_key(&mut self, key: FileKey) -> Result<(), Failure> {
-        match self.take_out(key) {
-            Some(file) => self.index_file(&file),
+    pub(crate) fn finish_file(&mut self, key: FileKey) -> Result<(), Failure> {
+        match self.take_file(key) {
+            Some(file) => self.add_to_index(&file),
             None => Ok(()),
         }
     }
 
     /// Adds a finished file to the index.
-    pub(crate) fn index_file(&mut self, file: &OutputFile) -> Result<(), Failure> {
+    pub(crate) fn add_to_index(&mut self, file: &OutputFile) -> Result<(), Failure> {
         self.index.append(file, &self.names, &self.policy)
     }
 
     /// Finishes all files and writes the index.
     pub(crate) fn finish_all(&mut self) -> Result<(), Failure> {
         while let Some((_, key)) = self.by_use.first_key_value() {
-            self.finish_by_key(*key)?;
+            self.finish_file(*key)?;
         }
         self.index.write()
     }
@@ -244,10 +244,11 @@ impl FileSet {
     fn create_file(&mut self, details: &str) -> Result<DiskFile, Failure> {
         let suffix = self.policy.suffix;
         let (file, name) = self
-            .open_with_room(|directory| directory.create(details, suffix))
-            .map_err(|error| io_failure("make a file in", &self.target(), &error))?;
-        let identity = FileIdentity::of_file(&file)
-            .map_err(|error| io_failure("look at", &self.directory.target(&name), &error))?;
+            .open_within_limit(|directory| directory.create(details, suffix))
+            .map_err(|error| failure_from_io_error("make a file in", &self.target(), &error))?;
+        let identity = FileIdentity::of_file(&file).map_err(|error| {
+            failure_from_io_error("look at", &self.directory.target(&name), &error)
+        })?;
         self.created += 1;
         let digest = self.policy.has_digests.then(Sha256::default);
         Ok(DiskFile { name, identity, open: Some(file), size: 0, digest })
@@ -258,8 +259,10 @@ impl FileSet {
         let mut file = match disk.open.take() {
             Some(file) => file,
             None => self
-                .open_with_room(|directory| directory.reopen(&disk.name, disk.identity))
-                .map_err(|error| io_failure("open", &self.directory.target(&disk.name), &error))?,
+                .open_within_limit(|directory| directory.reopen(&disk.name, disk.identity))
+                .map_err(|error| {
+                    failure_from_io_error("open", &self.directory.target(&disk.name), &error)
+                })?,
         };
         let outcome = extend_file(&mut file, disk, zeros, bytes);
         disk.open = Some(file);
@@ -271,12 +274,14 @@ impl FileSet {
             // contents.
             disk.digest = None;
         }
-        outcome.map_err(|error| io_failure("write", &self.directory.target(&disk.name), &error))
+        outcome.map_err(|error| {
+            failure_from_io_error("write", &self.directory.target(&disk.name), &error)
+        })
     }
 
     /// Opens a file by calling `open`. If too many files are open, closes the least recently used
     /// one first.
-    fn open_with_room<T>(
+    fn open_within_limit<T>(
         &mut self,
         mut open: impl FnMut(&mut Directory) -> io::Result<T>,
     ) -> io::Result<T> {

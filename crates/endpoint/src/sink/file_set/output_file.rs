@@ -135,8 +135,8 @@ impl OutputFile {
     /// supplied them.
     pub(crate) fn copy_addresses(&mut self, block: &Block<'_>) {
         if self.flow.is_none()
-            && let Some(headers) =
-                Headers::of_frame(block).or_else(|| Headers::of_derived_block(block))
+            && let Some(headers) = Headers::headers_of_frame(block)
+                .or_else(|| Headers::headers_of_derived_block(block))
         {
             self.ends = EndpointFields::from_headers(Some(&headers));
             self.flow = headers.flow;
@@ -145,7 +145,7 @@ impl OutputFile {
 
     fn store_description(&mut self, block: &Block<'_>) {
         self.messages += 1;
-        if let (1, Some(description)) = (self.messages, MessageRecord::of_block(block)) {
+        if let (1, Some(description)) = (self.messages, MessageRecord::record_of_block(block)) {
             self.first = description.time().map_or(self.first, |time| self.first.min(time));
             self.last = description.end_time().map_or(self.last, |time| self.last.max(time));
             self.record = block.frame.to_vec();
@@ -161,7 +161,7 @@ impl OutputFile {
     }
 
     /// Returns true if the file has received a description but no other block.
-    pub(crate) fn is_only_described(&self) -> bool {
+    pub(crate) fn has_only_description(&self) -> bool {
         self.messages > 0 && self.blocks == 0
     }
 
@@ -202,7 +202,7 @@ impl OutputFile {
 
     /// Returns the part of the file name that contains addresses and ports; empty if they are
     /// unknown.
-    pub(super) fn name_details(&self) -> String {
+    pub(super) fn file_name_addresses(&self) -> String {
         let flow = self.flow.or_else(|| self.description()?.flow());
         let Some(flow) = flow else { return String::new() };
         let end = |address: std::net::IpAddr, port: Option<u16>| match port {

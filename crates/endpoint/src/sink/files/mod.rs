@@ -198,20 +198,20 @@ impl Files {
         let mut file = OutputFile::new(block, true);
         self.write_block(&mut file, block)?;
         file.end_direction(block);
-        self.file_set.index_file(&file)
+        self.file_set.add_to_index(&file)
     }
 
     /// Appends a block to the file of its session or message.
     fn append_block(&mut self, key: FileKey, block: &Block<'_>) -> Result<(), Failure> {
         let flags = block.context.flags;
-        let mut existing = self.file_set.take_out(key);
+        let mut existing = self.file_set.take_file(key);
         if self.unit == FileUnit::Message && flags.has(Flags::FIRST) {
             // The first fragment after a description may be the first block of its stream, and then
             // has the flag `FIRST` although its message has begun already.
-            let is_waiting = |file: &OutputFile| file.is_only_described();
+            let is_waiting = |file: &OutputFile| file.has_only_description();
             if block.marks.is_description() || !existing.as_ref().is_some_and(is_waiting) {
                 let before = existing.take();
-                before.map_or(Ok(()), |file| self.file_set.index_file(&file))?;
+                before.map_or(Ok(()), |file| self.file_set.add_to_index(&file))?;
             }
         }
         let mut file = match existing {
@@ -238,7 +238,7 @@ impl Files {
         let is_over = is_over || file.has_ended() || ended && one_way;
         self.file_set.put_back(key, file);
         outcome?;
-        if is_over { self.file_set.finish_by_key(key) } else { Ok(()) }
+        if is_over { self.file_set.finish_file(key) } else { Ok(()) }
     }
 
     fn write_block(&mut self, file: &mut OutputFile, block: &Block<'_>) -> Result<(), Failure> {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::sink::file_set::INDEX_NAME;
 use crate::testing::{
-    TEST_TIME, TempDir, bare_block, batch_of, checked_arguments, decode_hex, description_block,
-    description_record, expect_failure, frame_block, hole_block, sink_opening,
+    TEST_TIME, TempDir, bare_block, batch_from_blocks, checked_arguments, decode_hex,
+    description_block, description_record, expect_failure, frame_block, hole_block, sink_opening,
 };
 use abi::Marks;
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ fn h10_each_direction_of_a_session_has_its_own_file() {
     let (first, alone) = (session_block(7, FIRST_BLOCK, b"a"), session_block(0, FIRST_BLOCK, b"x"));
     let blocks =
         [first, session_block(7, BACKWARD, b"b"), later, alone, session_block(7, END_FLAG, b"d")];
-    files.consume(&batch_of(&blocks), 0).unwrap();
+    files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     let rows = files.finish().unwrap().rows;
     let expected = [("files", 3), ("blocks", 5), ("bytes", 5)].map(|(n, v)| (n.to_owned(), v));
     assert_eq!(rows, expected);
@@ -108,7 +108,7 @@ fn fragments_without_a_session_share_a_file_until_the_last() {
         session_block(0, FIRST_BLOCK, b"f"),
         session_block(0, 0, b"g"),
     ];
-    files.consume(&batch_of(&blocks), 0).unwrap();
+    files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["abc", "d", "e", "fg"]);
 }
@@ -133,7 +133,7 @@ fn per_parameter_selects_unit_of_files() {
         let dir = TempDir::new();
         let out = dir.path("out");
         let mut files = files_sink(&out, &[("per", per)], form);
-        files.consume(&batch_of(&blocks), 0).unwrap();
+        files.consume(&batch_from_blocks(&blocks), 0).unwrap();
         files.finish().unwrap();
         assert_eq!(file_texts(&out), expected, "{per}");
         assert_eq!(index_column(&out, "complete"), complete, "{per}");
@@ -150,7 +150,7 @@ fn message_without_beginning_is_incomplete() {
         session_block(1, FIRST_BLOCK, b"one"),
         session_block(1, FIRST_BLOCK | LAST_BLOCK, b"two"),
     ];
-    files.consume(&batch_of(&blocks), 0).unwrap();
+    files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["tail", "one", "two"]);
     assert_eq!(index_column(&out, "complete"), [false, false, true]);
@@ -166,7 +166,7 @@ fn file_names_and_index_contain_addresses() {
                      0035 0400 000a 0000 6869",
     );
     let mut files = files_sink(&out, &[], Form::Segment);
-    files.consume(&batch_of(&[frame_block(&bytes).narrow(62, 2)]), 0).unwrap();
+    files.consume(&batch_from_blocks(&[frame_block(&bytes).narrow(62, 2)]), 0).unwrap();
     files.finish().unwrap();
     let name = "000001-fe80__1.53-2001_db8__2.1024";
     assert_eq!(file_contents(&out), [(name.to_owned(), "hi".to_owned())]);
@@ -212,7 +212,7 @@ fn index_contains_message_descriptions() {
         with_flags(hole_block(0), LAST_BLOCK),
         with_flags(description_block(&request), FIRST_BLOCK | LAST_BLOCK),
     ];
-    files.consume(&batch_of(&blocks), 0).unwrap();
+    files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     let rows = files.finish().unwrap().rows;
     let expected = [("files", 1), ("blocks", 7), ("bytes", 6), ("messages", 4)];
     assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
@@ -257,7 +257,7 @@ fn index_marks_decoded_bodies() {
         begin(&coded),
         session_block(1, END_FLAG | decoded, b"a text in part"),
     ];
-    files.consume(&batch_of(&blocks), 0).unwrap();
+    files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["plain", "coded", "a text whole", "a text in part"]);
     assert_eq!(json!(index_column(&out, "decoded")), json!([null, false, true, true]));
@@ -273,7 +273,10 @@ fn message_described_as_incomplete_is_incomplete() {
         w.add_number(Field::Incomplete, 1)
     });
     files
-        .consume(&batch_of(&[with_flags(description_block(&cut), FIRST_BLOCK | LAST_BLOCK)]), 0)
+        .consume(
+            &batch_from_blocks(&[with_flags(description_block(&cut), FIRST_BLOCK | LAST_BLOCK)]),
+            0,
+        )
         .unwrap();
     files.finish().unwrap();
     assert_eq!(
@@ -289,10 +292,10 @@ fn message_truncated_by_end_of_stream_is_incomplete() {
     let mut files = files_sink(&out, &[], Form::Message);
     let request = request_record();
     let first = with_flags(description_block(&request), FIRST_BLOCK);
-    files.consume(&batch_of(&[first, session_block(1, END_FLAG, b"half")]), 0).unwrap();
+    files.consume(&batch_from_blocks(&[first, session_block(1, END_FLAG, b"half")]), 0).unwrap();
     assert_eq!(files.file_set.file_counts(), (0, 0));
     files
-        .consume(&batch_of(&[first, session_block(1, LAST_BLOCK | END_FLAG, b"whole")]), 0)
+        .consume(&batch_from_blocks(&[first, session_block(1, LAST_BLOCK | END_FLAG, b"whole")]), 0)
         .unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["half", "whole"]);
@@ -311,7 +314,7 @@ fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
         let blocks =
             [hole_block(3), bare_block(b"a"), hole_block(2), bare_block(b"b"), hole_block(0)]
                 .map(|block| with_flags(block, 0));
-        files.consume(&batch_of(&blocks), 0).unwrap();
+        files.consume(&batch_from_blocks(&blocks), 0).unwrap();
         let blocks = [session_block(2, 0, b"x")].into_iter();
         let blocks: Vec<_> = blocks
             .chain(large().map(|mut b| {
@@ -319,10 +322,10 @@ fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
                 b
             }))
             .collect();
-        files.consume(&batch_of(&blocks), 0).unwrap();
+        files.consume(&batch_from_blocks(&blocks), 0).unwrap();
         files
             .consume(
-                &batch_of(&[
+                &batch_from_blocks(&[
                     session_block(2, 0, b"y"),
                     with_flags(hole_block(9), BACKWARD | END_FLAG),
                 ]),
@@ -373,11 +376,11 @@ fn connection_file_ends_with_both_directions() {
         with_flags(hole_block(0), BACKWARD | END_FLAG),
         with_flags(hole_block(0), END_FLAG),
     ];
-    files.consume(&batch_of(&blocks), 0).unwrap();
+    files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     assert_eq!(files.file_set.file_counts(), (0, 0));
     files
         .consume(
-            &batch_of(&[
+            &batch_from_blocks(&[
                 session_block(2, FIRST_BLOCK, b"half"),
                 session_block(3, END_FLAG, b"no beginning"),
             ]),
@@ -386,7 +389,7 @@ fn connection_file_ends_with_both_directions() {
         .unwrap();
     let mut alone = session_block(4, FIRST_BLOCK | END_FLAG, b"one way");
     alone.marks = Marks::bare(7);
-    files.consume(&batch_of(&[alone]), 0).unwrap();
+    files.consume(&batch_from_blocks(&[alone]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["askanswer", "half", "no beginning", "one way"]);
     assert_eq!(index_column(&out, "complete"), [true, false, false, true]);
@@ -403,7 +406,7 @@ fn session_file_counts_its_messages() {
     let first = with_flags(description_block(&request), FIRST_BLOCK);
     files
         .consume(
-            &batch_of(&[
+            &batch_from_blocks(&[
                 first,
                 session_block(1, LAST_BLOCK, b"one"),
                 first,
@@ -433,7 +436,7 @@ fn finished_messages_use_no_file_or_state() {
             session_block(1, LAST_BLOCK, b"short"),
         ];
         let blocks: Vec<_> = message.into_iter().cycle().take(40).collect();
-        files.consume(&batch_of(&blocks), 0).unwrap();
+        files.consume(&batch_from_blocks(&blocks), 0).unwrap();
         assert_eq!(
             files.file_set.file_counts(),
             (0, 0),
@@ -453,7 +456,9 @@ fn many_sessions_share_few_open_files() {
     for round in 0..10_u32 {
         for session in 0..20_u32 {
             let text = format!("{round}:{session} ");
-            files.consume(&batch_of(&[session_block(session + 1, 0, text.as_bytes())]), 0).unwrap();
+            files
+                .consume(&batch_from_blocks(&[session_block(session + 1, 0, text.as_bytes())]), 0)
+                .unwrap();
             expected[session as usize] += &text;
             let (_, open) = files.file_set.file_counts();
             assert!(open <= 3, "{open} files are open");
@@ -475,9 +480,9 @@ fn evicted_session_continues_in_a_new_file() {
         session_block(1, 0, b"1"),
         session_block(3, 0, b"3"),
     ];
-    files.consume(&batch_of(&blocks), 0).unwrap();
+    files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     assert_eq!(files.file_set.file_counts().0, 2);
-    files.consume(&batch_of(&[session_block(2, 0, b"more")]), 0).unwrap();
+    files.consume(&batch_from_blocks(&[session_block(2, 0, b"more")]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["11", "2", "3", "more"]);
     assert_eq!(index_column(&out, "session"), [2, 1, 3, 2]);
@@ -494,7 +499,7 @@ fn memory_for_long_descriptions_is_bounded() {
     for session in 1..=200 {
         let mut first = with_flags(description_block(&record), FIRST_BLOCK);
         first.context.session = session;
-        files.consume(&batch_of(&[first]), 0).unwrap();
+        files.consume(&batch_from_blocks(&[first]), 0).unwrap();
     }
     let (kept, _) = files.file_set.file_counts();
     assert!((60..70).contains(&kept), "{kept} descriptions of 1 MiB");
@@ -508,7 +513,7 @@ fn second_run_appends_files_and_overwrites_nothing() {
     let out = dir.path("out");
     for text in ["first", "second"] {
         let mut files = files_sink(&out, &[], Form::Stream);
-        files.consume(&batch_of(&[session_block(1, 0, text.as_bytes())]), 0).unwrap();
+        files.consume(&batch_from_blocks(&[session_block(1, 0, text.as_bytes())]), 0).unwrap();
         files.finish().unwrap();
     }
     assert_eq!(file_texts(&out), ["first", "second"]);
@@ -520,11 +525,14 @@ fn replaced_file_is_not_written() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = files_sink(&out, &[("open", "1")], Form::Stream);
-    files.consume(&batch_of(&[session_block(1, 0, b"a"), session_block(2, 0, b"b")]), 0).unwrap();
+    files
+        .consume(&batch_from_blocks(&[session_block(1, 0, b"a"), session_block(2, 0, b"b")]), 0)
+        .unwrap();
     fs::write(dir.path("theirs"), "of others").unwrap();
     fs::rename(dir.path("theirs"), format!("{out}/000001")).unwrap();
     let failure =
-        expect_failure(files.consume(&batch_of(&[session_block(1, 0, b"c")]), 0)).to_string();
+        expect_failure(files.consume(&batch_from_blocks(&[session_block(1, 0, b"c")]), 0))
+            .to_string();
     assert!(failure.ends_with("000001: another process has replaced it"), "{failure}");
     assert_eq!(fs::read_to_string(format!("{out}/000001")).unwrap(), "of others");
     assert_eq!(files.amount_written(), Some(Amount { blocks: 2, bytes: 2 }));
@@ -561,8 +569,10 @@ fn full_disk_failure_names_the_file() {
     let Some(disk) = SmallDisk::mount(dir.path("small")) else { return };
     let mut files = files_sink(&disk.0, &[], Form::Stream);
     let large = vec![b'x'; 40_000];
-    let outcome =
-        files.consume(&batch_of(&[session_block(1, 0, &large), session_block(1, 0, &large)]), 0);
+    let outcome = files.consume(
+        &batch_from_blocks(&[session_block(1, 0, &large), session_block(1, 0, &large)]),
+        0,
+    );
     let failure = expect_failure(outcome).to_string();
     assert!(
         failure.starts_with(&format!("cannot write {}/000001: no space left", disk.0)),

@@ -7,7 +7,7 @@
 
 use super::{BufferedBlock, FLUSH_SIZE, OldContents, Out};
 use crate::Failure;
-use crate::failure::io_failure;
+use crate::failure::failure_from_io_error;
 use crate::sink::tail;
 use crate::source::kernel::in_place::BatchInPlace;
 use crate::source::kernel::reader::ExportedFrame;
@@ -27,7 +27,7 @@ pub(crate) struct FramePiece {
 
 /// A position between two blocks of an output. [`Out::rewind`] returns to this position.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OutMark {
+pub(crate) struct OutCheckpoint {
     buffered: usize,
     blocks: usize,
 }
@@ -47,12 +47,12 @@ impl Out {
 
     /// Returns a mark at the current end of the buffer. The caller must not flush the output before
     /// [`Self::rewind`].
-    pub(crate) const fn mark(&self) -> OutMark {
-        OutMark { buffered: self.buffer.len(), blocks: self.blocks.len() }
+    pub(crate) const fn mark(&self) -> OutCheckpoint {
+        OutCheckpoint { buffered: self.buffer.len(), blocks: self.blocks.len() }
     }
 
     /// Removes everything that was appended to the buffer after the mark.
-    pub(crate) fn rewind(&mut self, mark: OutMark) {
+    pub(crate) fn rewind(&mut self, mark: OutCheckpoint) {
         self.buffer.truncate(mark.buffered);
         self.blocks.truncate(mark.blocks);
         self.items_after_blocks = 0;
@@ -109,7 +109,7 @@ impl Out {
         self.written = self.written.saturating_sub(blocks);
         self.items_written = self.items_written.saturating_sub(blocks.blocks);
         tail::truncate_tail(&self.file, bytes)
-            .map_err(|error| io_failure("shorten", &self.target, &error))
+            .map_err(|error| failure_from_io_error("shorten", &self.target, &error))
     }
 }
 

@@ -11,7 +11,7 @@ mod split;
 
 use super::file_set::{OPEN_PARAMETER, SESSIONS_PARAMETER};
 use super::out::Out;
-use crate::entry::names_standard_output;
+use crate::entry::is_file_standard_output;
 use crate::source::kernel::in_place::FramesInPlace;
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
 use deduplication::FrameDeduplication;
@@ -80,8 +80,8 @@ const FRAMED_FORMS: Forms =
 /// The catalog entry of `pcap`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open)
     .with_file_writes()
-    .appending(|given| given.text("per") == Some("all") && !names_standard_output(given))
-    .with_standard_output(|given| match names_standard_output(given) {
+    .appending(|given| given.text("per") == Some("all") && !is_file_standard_output(given))
+    .with_standard_output(|given| match is_file_standard_output(given) {
         true => StandardOutput::Capture,
         false => StandardOutput::Unused,
     });
@@ -142,7 +142,7 @@ impl Sink for Pcap {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        if self.link.is_none() && !self.out.will_replace_old() {
+        if self.link.is_none() && !self.out.will_replace_contents() {
             // A capture without packets is still valid.
             self.write_header(LinkType::ETHERNET);
         }
@@ -162,7 +162,7 @@ impl Sink for Pcap {
 
 impl Pcap {
     fn check_link_type(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        let link = LinkType(block.marks.link).in_file();
+        let link = LinkType(block.marks.link).file_link_type();
         match self.link {
             None => {
                 self.write_header(link);
@@ -193,8 +193,8 @@ fn link_type_failure(target: &str, first: LinkType, second: LinkType) -> Failure
 pub(crate) mod tests {
     use super::*;
     use crate::testing::{
-        TEST_TIME, TempDir, bare_block, batch_of, block_over, checked_arguments, description_block,
-        expect_failure, frame_block, hole_block, sink_opening,
+        TEST_TIME, TempDir, bare_block, batch_from_blocks, block_with_marks, checked_arguments,
+        description_block, expect_failure, frame_block, hole_block, sink_opening,
     };
     use abi::{Class, DbufId, Extent, Marks, RichPointer};
 
@@ -225,12 +225,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn entire_frames_are_written_whatever_the_view() {
+    fn entire_frame_is_written_regardless_of_view() {
         let dir = TempDir::new();
         let path = dir.path("a.pcap");
         let mut sink = pcap_sink(&path).unwrap();
-        let cut = block_over(Marks::frame(1, 3, 1500), b"xyz");
-        sink.consume(&batch_of(&[frame_block(b"0123456789").narrow(4, 2), cut]), 0).unwrap();
+        let cut = block_with_marks(Marks::frame(1, 3, 1500), b"xyz");
+        sink.consume(&batch_from_blocks(&[frame_block(b"0123456789").narrow(4, 2), cut]), 0)
+            .unwrap();
         let rows = sink.finish().unwrap().rows;
         assert_eq!(rows, [("frames".to_owned(), 2), ("cut".to_owned(), 0)]);
         assert_eq!(sink.amount_written(), Some(Amount { blocks: 2, bytes: 5 }));
@@ -261,7 +262,7 @@ pub(crate) mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"yesterday");
         drop(sink);
         let mut sink = pcap_sink(&path).unwrap();
-        sink.consume(&batch_of(&[frame_block(b"0123456789")]), 0).unwrap();
+        sink.consume(&batch_from_blocks(&[frame_block(b"0123456789")]), 0).unwrap();
         sink.on_idle().unwrap();
         assert_eq!(read_capture(&path).len(), 1, "the replaced file contains the frame");
         assert!(pcap_sink(&path).is_err(), "the new file is locked too");
@@ -273,7 +274,7 @@ pub(crate) mod tests {
         let path = dir.path("long.pcap");
         let mut sink = pcap_sink(&path).unwrap();
         let long = vec![7; 300_000];
-        sink.consume(&batch_of(&[frame_block(&long)]), 0).unwrap();
+        sink.consume(&batch_from_blocks(&[frame_block(&long)]), 0).unwrap();
         assert_eq!(sink.finish().unwrap().rows[1], ("cut".to_owned(), 1));
         let packets = read_capture(&path);
         assert_eq!((packets[0].1, packets[0].3.len()), (300_000, 262_144));
@@ -284,9 +285,11 @@ pub(crate) mod tests {
         let dir = TempDir::new();
         let path = dir.path("two.pcap");
         let mut sink = pcap_sink(&path).unwrap();
-        let cooked = block_over(Marks::frame(276, 2, 2), b"ab");
-        let failure =
-            sink.consume(&batch_of(&[frame_block(b"first"), cooked]), 0).unwrap_err().to_string();
+        let cooked = block_with_marks(Marks::frame(276, 2, 2), b"ab");
+        let failure = sink
+            .consume(&batch_from_blocks(&[frame_block(b"first"), cooked]), 0)
+            .unwrap_err()
+            .to_string();
         let expected = "it contains frames of link type EN10MB, and one of LINUX_SLL2 arrived; \
                         write each source into a file of its own";
         assert_eq!(failure, format!("cannot write {path}: {expected}"));
@@ -299,9 +302,9 @@ pub(crate) mod tests {
         let dir = TempDir::new();
         let path = dir.path("ip.pcap");
         let mut sink = pcap_sink(&path).unwrap();
-        let raw = |link: LinkType, bytes| block_over(Marks::frame(link.0, 2, 2), bytes);
+        let raw = |link: LinkType, bytes| block_with_marks(Marks::frame(link.0, 2, 2), bytes);
         let batch = [raw(LinkType::IPV4, b"\x45\x00"), raw(LinkType::IPV6, b"\x60\x00")];
-        sink.consume(&batch_of(&batch), 0).unwrap();
+        sink.consume(&batch_from_blocks(&batch), 0).unwrap();
         sink.finish().unwrap();
         let links: Vec<u16> = read_capture(&path).iter().map(|packet| packet.2).collect();
         assert_eq!(links, [LinkType::RAW.0; 2]);
@@ -322,7 +325,7 @@ pub(crate) mod tests {
             bare_block(b"decoded"),
         ];
         let mut sink = pcap_sink_for(&path, Form::Message).unwrap();
-        sink.consume(&batch_of(&views), 0).unwrap();
+        sink.consume(&batch_from_blocks(&views), 0).unwrap();
         let rows = sink.finish().unwrap().rows;
         let expected = [("frames", 2), ("cut", 0), ("repeated", 2), ("not frames", 3)];
         assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
@@ -333,7 +336,7 @@ pub(crate) mod tests {
         assert_eq!(read_capture(&path).len(), 2);
         drop(sink);
         let mut sink = pcap_sink_for(&path, Form::Frame).unwrap();
-        sink.consume(&batch_of(&[one, one]), 0).unwrap();
+        sink.consume(&batch_from_blocks(&[one, one]), 0).unwrap();
         sink.finish().unwrap();
         assert_eq!(
             read_capture(&path).len(),
@@ -348,12 +351,12 @@ pub(crate) mod tests {
         for blocks in [vec![bare_block(b"a line")], vec![description_block(b"\x03"), hole_block(3)]]
         {
             let mut sink = pcap_sink_for(&dir.path("x.pcap"), Form::Message).unwrap();
-            sink.consume(&batch_of(&blocks), 0).unwrap();
+            sink.consume(&batch_from_blocks(&blocks), 0).unwrap();
             let failure = expect_failure(sink.finish()).to_string();
             assert!(failure.contains("is part of a frame; put `pcap` before"), "{failure}");
         }
         let mut sink = pcap_sink_for(&dir.path("x.pcap"), Form::Stream).unwrap();
-        sink.consume(&batch_of(&[hole_block(0), hole_block(0)]), 0).unwrap();
+        sink.consume(&batch_from_blocks(&[hole_block(0), hole_block(0)]), 0).unwrap();
         assert_eq!(sink.finish().unwrap().rows[2], ("not frames".to_owned(), 2));
     }
 
@@ -364,7 +367,7 @@ pub(crate) mod tests {
         assert!(failure.to_string().ends_with("no such file or directory"), "{failure}");
         assert!(expect_failure(pcap_sink(&dir.path(""))).to_string().contains("directory"));
         let mut sink = pcap_sink("/dev/full").unwrap();
-        sink.consume(&batch_of(&[frame_block(b"lost")]), 0).unwrap();
+        sink.consume(&batch_from_blocks(&[frame_block(b"lost")]), 0).unwrap();
         assert!(sink.finish().unwrap_err().to_string().contains("no space left"));
         assert_eq!(sink.amount_written(), Some(Amount::default()));
     }

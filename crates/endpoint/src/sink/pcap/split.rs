@@ -55,7 +55,7 @@ impl SplitPcap {
             let backward = block.context.flags.direction() == Direction::Backward;
             return FileKey::Session { number: session, backward: backward && self.one_way };
         }
-        match Headers::of_frame(block).and_then(|headers| headers.flow) {
+        match Headers::headers_of_frame(block).and_then(|headers| headers.flow) {
             Some(flow) if self.one_way => FileKey::Flow(flow),
             Some(flow) => FileKey::Flow(flow.normalized().0),
             None => FileKey::Unassigned,
@@ -67,7 +67,7 @@ impl SplitPcap {
     fn append_block(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         let is_new = self.frames.has_new_frame(block);
         let key = self.file_key(block);
-        let mut file = match self.file_set.take_out(key) {
+        let mut file = match self.file_set.take_file(key) {
             Some(file) => file,
             None if !is_new => return Ok(()),
             None => {
@@ -86,11 +86,11 @@ impl SplitPcap {
         let is_over = file.has_ended() || ended && self.one_way;
         self.file_set.put_back(key, file);
         outcome?;
-        if is_over { self.file_set.finish_by_key(key) } else { Ok(()) }
+        if is_over { self.file_set.finish_file(key) } else { Ok(()) }
     }
 
     fn append_frame(&mut self, file: &mut OutputFile, block: &Block<'_>) -> Result<(), Failure> {
-        let link = LinkType(block.marks.link).in_file();
+        let link = LinkType(block.marks.link).file_link_type();
         self.record.clear();
         match file.link.replace(link) {
             None => self.record.extend_from_slice(&write::file_header(link)),

@@ -117,7 +117,7 @@ fn open_ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys
             return Ok(ring);
         }
     }
-    Ring::with_own_memory(found, RouteSocket::open()?)
+    Ring::open_with_own_memory(found, RouteSocket::open()?)
 }
 
 /// Name of the call in failure messages.

@@ -83,7 +83,7 @@ impl Ring {
     }
 
     /// Opens a transmitter with its own memory.
-    pub(super) fn with_own_memory(found: &Interface, links: RouteSocket) -> sys::Result<Self> {
+    pub(super) fn open_with_own_memory(found: &Interface, links: RouteSocket) -> sys::Result<Self> {
         Self::open(&Frames::create("streamline-send", FRAME_BUFFER_COUNT)?, found, links)
     }
 
@@ -190,7 +190,7 @@ impl Ring {
             return;
         }
         self.mtu_read_at = Instant::now();
-        if let Ok(interface) = self.links.by_index(self.index) {
+        if let Ok(interface) = self.links.interface_by_index(self.index) {
             self.mtu = interface.mtu as usize;
         }
     }

@@ -4,8 +4,8 @@
 use super::*;
 use crate::source::{generate, rx};
 use crate::testing::{
-    EmittedBlock, bare_block, batch_of, block_over, checked_arguments, expect_failure, frame_block,
-    produce_once, sink_opening,
+    EmittedBlock, bare_block, batch_from_blocks, block_with_marks, checked_arguments,
+    expect_failure, frame_block, produce_once, sink_opening,
 };
 use crate::{Intake, Source, SourceStatus};
 use abi::{DbufId, Marks};
@@ -41,10 +41,10 @@ fn supported_transmitters(space: &Namespace) -> Vec<Transmitter> {
 }
 
 fn open_tx(space: &Namespace, form: Form) -> Result<Box<dyn Sink>, Failure> {
-    open_tx_by(space, form, QUEUEING_SOCKET)
+    open_tx_with_transmitter(space, form, QUEUEING_SOCKET)
 }
 
-fn open_tx_by(
+fn open_tx_with_transmitter(
     space: &Namespace,
     form: Form,
     transmitter: Transmitter,
@@ -88,7 +88,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn open_on(space: &Namespace) -> Self {
+    fn open_in_namespace(space: &Namespace) -> Self {
         let arguments = [("interface", SERVER_DEVICE), ("netns", space.name())];
         let checked = checked_arguments(&rx::RX, &arguments);
         let source = (rx::ENTRY.open)(&sink_opening(&checked, &[])).unwrap();
@@ -154,12 +154,12 @@ fn send_generated_frames(
 
 #[test]
 fn g1_hundred_thousand_frames_arrive_in_order() {
-    for_each_transmitter(assert_numbers_arrive);
+    for_each_transmitter(assert_numbered_frames_arrive);
 }
 
-fn assert_numbers_arrive(pair: &Pair, transmitter: Transmitter) {
-    let mut receiver = Receiver::open_on(&pair.server);
-    let mut sink = open_tx_by(&pair.client, Form::Frame, transmitter).unwrap();
+fn assert_numbered_frames_arrive(pair: &Pair, transmitter: Transmitter) {
+    let mut receiver = Receiver::open_in_namespace(&pair.server);
+    let mut sink = open_tx_with_transmitter(&pair.client, Form::Frame, transmitter).unwrap();
     let mut received = Vec::new();
     let mut next = 0;
     let mut check = |receiver: &mut Receiver| {
@@ -199,7 +199,7 @@ fn full_queue_delays_frames_without_loss() {
     }
     let shape = format!("qdisc add dev {CLIENT_DEVICE} root tbf rate 8mbit burst 3k limit 6k");
     pair.client.run_program("tc", &shape);
-    let mut receiver = Receiver::open_on(&pair.server);
+    let mut receiver = Receiver::open_in_namespace(&pair.server);
     let mut sink = open_concrete_tx(&pair.client, QUEUEING_SOCKET);
     sink.room_wait_max = LIMIT;
     let taken = send_generated_frames(
@@ -255,14 +255,14 @@ fn g1_rejected_frames_are_resent_in_order() {
     if !supported_transmitters(&pair.client).contains(&XDP_RING) {
         return;
     }
-    let mut receiver = Receiver::open_on(&pair.server);
+    let mut receiver = Receiver::open_in_namespace(&pair.server);
     let mut sink = open_concrete_tx(&pair.client, XDP_RING);
     // Waits for as long as this machine needs to bring the other end up.
     sink.room_wait_max = LIMIT;
     let frames = numbered_frames(0..60, 20);
     let mut send = |from: usize, to: usize| {
         let blocks: Vec<_> = frames[from..to].iter().map(|bytes| frame_block(bytes)).collect();
-        sink.consume(&batch_of(&blocks), 0).unwrap();
+        sink.consume(&batch_from_blocks(&blocks), 0).unwrap();
     };
     send(0, 10);
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} down"));
@@ -291,12 +291,12 @@ fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
         return;
     }
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} mtu 500"));
-    let mut receiver = Receiver::open_on(&pair.server);
-    let mut sink = open_tx_by(&pair.client, Form::Frame, XDP_RING).unwrap();
+    let mut receiver = Receiver::open_in_namespace(&pair.server);
+    let mut sink = open_tx_with_transmitter(&pair.client, Form::Frame, XDP_RING).unwrap();
     let (short, long) = (numbered_frames(0..40, 20), numbered_frames(7..8, 1000));
     let mut blocks: Vec<_> = short.iter().map(|bytes| frame_block(bytes)).collect();
     blocks.insert(5, frame_block(&long[0]));
-    sink.consume(&batch_of(&blocks), 0).unwrap();
+    sink.consume(&batch_from_blocks(&blocks), 0).unwrap();
     let received: Vec<Vec<u8>> =
         receiver.receive_frames(40).into_iter().map(|block| block.bytes).collect();
     assert!(received == short, "each frame arrives once and in order: {}", received.len());
@@ -312,21 +312,21 @@ fn unsendable_frames_are_counted_and_others_sent() {
 }
 
 fn assert_unsendable_counted(pair: &Pair, transmitter: Transmitter) {
-    let mut receiver = Receiver::open_on(&pair.server);
-    let mut sink = open_tx_by(&pair.client, Form::Frame, transmitter).unwrap();
+    let mut receiver = Receiver::open_in_namespace(&pair.server);
+    let mut sink = open_tx_with_transmitter(&pair.client, Form::Frame, transmitter).unwrap();
     let good: Vec<Vec<u8>> =
         (0..3).map(|n| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, n, b"good")).collect();
     let long = vec![0xee; 1600];
-    let snapped = block_over(Marks::frame(1, 42, 60), &good[0][..42]);
+    let snapped = block_with_marks(Marks::frame(1, 42, 60), &good[0][..42]);
     let viewed = frame_block(&good[1]).narrow(34, 8);
     sink.consume(
-        &batch_of(&[
+        &batch_from_blocks(&[
             frame_block(&good[0]),
             frame_block(&long),
             frame_block(&[0; 5]),
             viewed,
             snapped,
-            block_over(Marks::frame(101, 20, 20), &[0x45; 20]),
+            block_with_marks(Marks::frame(101, 20, 20), &[0x45; 20]),
             bare_block(b"not a frame"),
             frame_block(&good[2]),
         ]),
@@ -351,7 +351,7 @@ fn assert_unsendable_counted(pair: &Pair, transmitter: Transmitter) {
 #[test]
 fn offloaded_checksum_is_computed_before_sending() {
     let Some(pair) = silent_pair() else { return };
-    let mut receiver = Receiver::open_on(&pair.server);
+    let mut receiver = Receiver::open_in_namespace(&pair.server);
     let mut sink = open_tx(&pair.client, Form::Frame).unwrap();
     let right = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"sum");
     let mut unset = right.clone();
@@ -363,8 +363,11 @@ fn offloaded_checksum_is_computed_before_sending() {
     };
     let arp = vec![0; 60];
     // Without the flag, the same bytes are sent unchanged.
-    sink.consume(&batch_of(&[left(&unset), frame_block(&unset), left(&arp), left(&unset)]), 0)
-        .unwrap();
+    sink.consume(
+        &batch_from_blocks(&[left(&unset), frame_block(&unset), left(&arp), left(&unset)]),
+        0,
+    )
+    .unwrap();
     let received: Vec<Vec<u8>> =
         receiver.receive_frames(3).into_iter().map(|block| block.bytes).collect();
     assert_eq!(received, [&right, &unset, &right].map(Clone::clone));
@@ -381,10 +384,11 @@ fn down_interface_drops_frames_and_removed_one_fails() {
 }
 
 fn assert_down_and_removed(pair: &Pair, transmitter: Transmitter) {
-    let mut sink = open_tx_by(&pair.client, Form::Frame, transmitter).unwrap();
+    let mut sink = open_tx_with_transmitter(&pair.client, Form::Frame, transmitter).unwrap();
     let bytes = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"x");
     let mut send = || {
-        sink.consume(&batch_of(&[frame_block(&bytes)]), 0).map(|()| sink.amount_written().unwrap())
+        sink.consume(&batch_from_blocks(&[frame_block(&bytes)]), 0)
+            .map(|()| sink.amount_written().unwrap())
     };
     assert_eq!(send().unwrap().blocks, 1);
     pair.client.run_ip(&format!("link set dev {CLIENT_DEVICE} down"));

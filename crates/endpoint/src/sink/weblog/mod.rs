@@ -17,7 +17,7 @@ use super::out::Out;
 use super::tail::LineFormat;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::timestamp;
-use crate::entry::{names_standard_output, standard_output_use};
+use crate::entry::{is_file_standard_output, standard_output_use};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::{
     Block, Description, Form, Forms, InputNeeds, Parameter, Report, Time, Type, UsableInput,
@@ -66,7 +66,7 @@ are counted in the report.",
 /// The catalog entry of `weblog`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&WEBLOG, open)
     .with_file_writes()
-    .appending(|given| !names_standard_output(given))
+    .appending(|given| !is_file_standard_output(given))
     .with_standard_output(standard_output_use);
 
 #[derive(Debug)]
@@ -92,7 +92,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl BlockFormatter for Weblog {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
-        match MessageRecord::of_block(block)
+        match MessageRecord::record_of_block(block)
             .filter(|record| record.kind() == record::RecordKind::HttpExchange)
         {
             Some(record) => self.append_exchange(block, &record, out),

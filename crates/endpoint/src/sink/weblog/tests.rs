@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::testing::{
-    TEST_TIME, TempDir, batch_of, checked_arguments, description_block, description_record,
-    expect_failure, sink_opening,
+    TEST_TIME, TempDir, batch_from_blocks, checked_arguments, description_block,
+    description_record, expect_failure, sink_opening,
 };
 use filter::Amount;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn log_output(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(Str
     let given: Vec<_> = given.iter().copied().chain([("file", path.as_str())]).collect();
     let given = checked_arguments(&WEBLOG, &given);
     let mut sink = open(&Opening { form: Form::Message, ..sink_opening(&given, &[]) }).unwrap();
-    sink.consume(&batch_of(blocks), 0).unwrap();
+    sink.consume(&batch_from_blocks(blocks), 0).unwrap();
     let rows = sink.finish().unwrap().rows;
     assert_eq!(sink.amount_written().unwrap().blocks, blocks.len() as u64);
     (std::fs::read_to_string(path).unwrap(), rows)
@@ -186,7 +186,7 @@ fn full_disk_fails_the_sink() {
     let given = checked_arguments(&WEBLOG, &[("file", "/dev/full")]);
     let mut sink = open(&Opening { form: Form::Message, ..sink_opening(&given, &[]) }).unwrap();
     let bytes = exchange_record(|_| {});
-    sink.consume(&batch_of(&[description_block(&bytes)]), 0).unwrap();
+    sink.consume(&batch_from_blocks(&[description_block(&bytes)]), 0).unwrap();
     let failure = expect_failure(sink.finish()).to_string();
     assert!(failure.starts_with("cannot write /dev/full: no space left"), "{failure}");
     assert_eq!(sink.amount_written(), Some(Amount::default()));

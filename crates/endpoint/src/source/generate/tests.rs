@@ -88,7 +88,7 @@ fn flows_beyond_one_block_are_written_each_time() {
 }
 
 #[test]
-fn rate_is_kept_and_late_frames_are_caught_up() {
+fn late_frames_are_emitted_at_once_to_keep_the_rate() {
     let mut source = generate_source(&[("rate", "1000"), ("count", "10")]);
     let mut pool = small_segment_pool(1 << 16);
     let mut at = |us: u64, room| {

@@ -140,7 +140,7 @@ impl AttachPoint {
     /// another meaning in that namespace.
     pub fn socket_namespace_cookie(&self) -> Result<u64, AttachError> {
         let result = interface::run_in_namespace(self.attach.netns.as_deref(), || {
-            let result = Namespace::current().and_then(|space| space.has_our_users());
+            let result = Namespace::current().and_then(|space| space.is_in_our_user_namespace());
             Ok(result.and_then(|ours| Ok((ours, sys::net::namespace_cookie()?))))
         });
         match result.map_err(AttachError::Unobservable)? {
@@ -201,7 +201,7 @@ impl AttachPoint {
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.interface.as_ref().is_some_and(|interface| {
-            let found = interface.links.by_index(interface.index);
+            let found = interface.links.interface_by_index(interface.index);
             found.is_err_and(|error| error.errno == ENODEV)
         })
     }

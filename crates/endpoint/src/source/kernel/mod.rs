@@ -202,7 +202,7 @@ impl KernelSource {
                 self.last_edge = edge;
                 self.staged_blocks.push(staged);
             }
-            self.reader.pass_frame(&exported);
+            self.reader.advance_past_frame(&exported);
         }
         self.staged_blocks.len() < room
     }
@@ -319,7 +319,7 @@ impl KernelSource {
                 }
                 intake.put_entry(entry);
             }
-            self.reader.pass_frame(&exported);
+            self.reader.advance_past_frame(&exported);
         }
         batch.len()
     }
@@ -354,7 +354,7 @@ impl KernelSource {
         }
         // Programs send the next notification only when T_t has passed since the last one. Frames
         // exported before then cause no notification, so the wait ends at that time.
-        let due = self.reader.notified_at().saturating_add(self.parts.wait_ns);
+        let due = self.reader.last_notification_time().saturating_add(self.parts.wait_ns);
         let left = due.saturating_sub(sys::clock::monotonic());
         let until = now + if left > 0 { left.min(CHECK_INTERVAL_NS) } else { CHECK_INTERVAL_NS };
         Ok(SourceStatus::Wait { until: Some(until), readable: true })

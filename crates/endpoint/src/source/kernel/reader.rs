@@ -22,7 +22,7 @@ use sys::bpf::{CpuRing, FramePointer, Rings, RingsLayout};
 
 /// After a loss, the reader skips the lost pointers and, to stay ahead of the writer, this fraction
 /// (as a divisor) of the ring.
-const MARGIN_DIVISOR: u64 = 8;
+const SKIP_MARGIN_DIVISOR: u64 = 8;
 
 /// Maximum number of frames copied per check of the writer's position.
 pub const FRAMES_PER_CHECK: usize = 16;
@@ -147,13 +147,13 @@ impl Reader {
     }
 
     /// Returns the oldest frame that was available when the positions were last loaded, or `None`
-    /// if there is none. The frame stays at the front until [`Reader::pass_frame`].
+    /// if there is none. The frame stays at the front until [`Reader::advance_past_frame`].
     pub fn front_frame(&mut self) -> Option<ExportedFrame> {
         let order = |f: &ExportedFrame| (f.header.time, f.cpu, f.pointer.position, f.edge);
         let mut first: Option<ExportedFrame> = None;
         let mut at = 0;
         while let Some(number) = self.filled_sinks.get(at).copied() {
-            match self.front_frame_of(number) {
+            match self.front_frame_of_sink(number) {
                 // The ring is exhausted until the positions are loaded again.
                 None => {
                     self.filled_sinks.swap_remove(at);
@@ -169,7 +169,7 @@ impl Reader {
         first
     }
 
-    fn front_frame_of(&mut self, number: usize) -> Option<ExportedFrame> {
+    fn front_frame_of_sink(&mut self, number: usize) -> Option<ExportedFrame> {
         let sink = self.sinks.get_mut(number)?;
         if let Some(Some(front)) = sink.prefetched.front() {
             return Some(*front);
@@ -189,11 +189,11 @@ impl Reader {
 
     /// Moves past a frame that [`Reader::front_frame`] returned. If several exits share
     /// its sink, also counts earlier frames of the same exit as lost if their numbers were skipped.
-    pub fn pass_frame(&mut self, exported: &ExportedFrame) {
+    pub fn advance_past_frame(&mut self, exported: &ExportedFrame) {
         let ExportedFrame { cpu, sink, edge, pointer, .. } = *exported;
         let at = (cpu * self.rings.shape().sinks + sink) as usize;
         let Some(sink) = self.sinks.get_mut(at) else { return };
-        sink.pass_pointers(1);
+        sink.advance_past_pointers(1);
         if sink.only_exit.is_some() {
             return;
         }
@@ -261,7 +261,7 @@ impl Reader {
                 Some(missing) => {
                     missing.unread += region.head(sink.sink).saturating_sub(sink.next_pointer);
                 }
-                None => self.add_missing_of_shared_sink(sink, &region, &mut missing),
+                None => self.count_missing_of_shared_sink(sink, &region, &mut missing),
             }
         }
         missing
@@ -270,7 +270,7 @@ impl Reader {
     /// Adds to `missing`, for each exit that shares this sink, the frames that the writer has
     /// counted but the reader has not passed: as unread if they are still in the ring, and as lost
     /// otherwise.
-    fn add_missing_of_shared_sink(
+    fn count_missing_of_shared_sink(
         &self,
         sink: &PointerRing,
         region: &CpuRing<'_>,
@@ -310,7 +310,7 @@ impl Reader {
 
     /// Returns the monotonic time of the last notification, in nanoseconds; 0 before the first.
     #[must_use]
-    pub fn notified_at(&self) -> u64 {
+    pub fn last_notification_time(&self) -> u64 {
         let cpus = 0..self.rings.shape().cpus;
         let times =
             cpus.filter_map(|cpu| self.rings.region(cpu)?.scratch(region_offset::NOTIFY_TIME));
@@ -331,17 +331,17 @@ impl PointerRing {
             }
             let lag = region.head(self.sink).saturating_sub(self.next_pointer);
             let skip = match lag >= all {
-                true => (lag - all + 1 + all / MARGIN_DIVISOR).min(lag),
+                true => (lag - all + 1 + all / SKIP_MARGIN_DIVISOR).min(lag),
                 false => 1,
             };
             skipped += skip;
-            self.pass_pointers(skip);
+            self.advance_past_pointers(skip);
         }
         skipped
     }
 
     /// Moves past `count` pointers.
-    fn pass_pointers(&mut self, count: u64) {
+    fn advance_past_pointers(&mut self, count: u64) {
         self.next_pointer += count;
         let known = usize::try_from(count).unwrap_or(usize::MAX).min(self.prefetched.len());
         self.prefetched.drain(..known);

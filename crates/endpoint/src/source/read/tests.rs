@@ -32,7 +32,7 @@ fn bytes_of(emitted: &[EmittedBlock]) -> Vec<&[u8]> {
 
 /// Returns the flags of each block: `(` for the first of a line, `)` for the last, `()` for both,
 /// and `.` for neither.
-fn flags_of(emitted: &[EmittedBlock]) -> String {
+fn format_flags(emitted: &[EmittedBlock]) -> String {
     let flag = |block: &EmittedBlock| match block.entry.context.flags.0 {
         0 => ".",
         1 => "(",
@@ -60,7 +60,7 @@ fn blocks_have_fixed_size_except_the_last() {
 fn lines_are_emitted_without_terminators() {
     let lines = emitted_blocks(b"one\r\n\nthree\nfour", "64k", "yes", 1 << 16);
     assert_eq!(bytes_of(&lines), [&b"one"[..], b"", b"three", b"four"]);
-    assert_eq!(flags_of(&lines), "()()()()");
+    assert_eq!(format_flags(&lines), "()()()()");
     assert_eq!(bytes_of(&emitted_blocks(b"\n\n", "1", "yes", 1 << 16)), [b"", b""]);
     assert_eq!(emitted_blocks(b"", "64k", "yes", 1 << 16), []);
 }
@@ -70,7 +70,7 @@ fn long_lines_are_split_into_fragments() {
     let lines = emitted_blocks(b"1234\n12345\n123456789\n12345678", "4", "yes", 1 << 16);
     let expected: [&[u8]; 8] = [b"1234", b"1234", b"5", b"1234", b"5678", b"9", b"1234", b"5678"];
     assert_eq!(bytes_of(&lines), expected);
-    assert_eq!(flags_of(&lines), "()()".replacen("()()", "()(", 1) + ")(.)()");
+    assert_eq!(format_flags(&lines), "()()".replacen("()()", "()(", 1) + ")(.)()");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn lines_are_whole_up_to_the_largest_block() {
     let text: Vec<Vec<u8>> = lengths.iter().map(|length| vec![b'x'; *length]).collect();
     let emitted = emitted_blocks(&text.join(&b'\n'), "", "yes", 1 << 20);
     assert_eq!(emitted.iter().map(|block| block.bytes.len()).collect::<Vec<_>>(), lengths);
-    assert_eq!(flags_of(&emitted), "()".repeat(lengths.len()));
+    assert_eq!(format_flags(&emitted), "()".repeat(lengths.len()));
 }
 
 #[test]

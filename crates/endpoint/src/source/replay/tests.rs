@@ -22,7 +22,7 @@ fn pcap_capture(packets: &[(u64, &[u8])]) -> Vec<u8> {
     let mut bytes = write::file_header(LinkType::RAW).to_vec();
     for (time, data) in packets {
         let length = data.len() as u32;
-        bytes.extend(write::record_header(time * MILLION, length, length + 1));
+        bytes.extend(write::record_header(time * SPEED_DENOMINATOR, length, length + 1));
         bytes.extend(*data);
     }
     bytes
@@ -171,16 +171,16 @@ fn packets_are_paced_by_timestamps_and_speed() {
         let (given, emitted) = produce_once(&mut *source, &mut pool, room, now).unwrap();
         (given, block_lengths(&emitted))
     };
-    let until = |ms: u64| SourceStatus::retry_at(ms * MILLION);
-    let begin = 100 * MILLION;
+    let until = |ms: u64| SourceStatus::retry_at(ms * SPEED_DENOMINATOR);
+    let begin = 100 * SPEED_DENOMINATOR;
     assert_eq!(at(begin, 64), (SourceStatus::Blocks, vec![1]));
     assert_eq!(at(begin, 64), (until(110), vec![]));
-    assert_eq!(at(begin + 9 * MILLION, 64), (until(110), vec![]));
-    assert_eq!(at(begin + 10 * MILLION, 1), (SourceStatus::Blocks, vec![2]));
-    assert_eq!(at(begin + 10 * MILLION, 64), (SourceStatus::Blocks, vec![3]));
-    assert_eq!(at(begin + 10 * MILLION, 64), (until(115), vec![]));
-    assert_eq!(at(begin + 99 * MILLION, 64), (SourceStatus::Blocks, vec![4]));
-    assert_eq!(at(begin + 99 * MILLION, 64), (SourceStatus::End, vec![]));
+    assert_eq!(at(begin + 9 * SPEED_DENOMINATOR, 64), (until(110), vec![]));
+    assert_eq!(at(begin + 10 * SPEED_DENOMINATOR, 1), (SourceStatus::Blocks, vec![2]));
+    assert_eq!(at(begin + 10 * SPEED_DENOMINATOR, 64), (SourceStatus::Blocks, vec![3]));
+    assert_eq!(at(begin + 10 * SPEED_DENOMINATOR, 64), (until(115), vec![]));
+    assert_eq!(at(begin + 99 * SPEED_DENOMINATOR, 64), (SourceStatus::Blocks, vec![4]));
+    assert_eq!(at(begin + 99 * SPEED_DENOMINATOR, 64), (SourceStatus::End, vec![]));
     assert_eq!(source.counters().position, None, "the file was read before the packets were due");
     assert!(replay_source(&path, "max").unwrap().counters().position.is_some());
 }
@@ -188,7 +188,7 @@ fn packets_are_paced_by_timestamps_and_speed() {
 #[test]
 fn invalid_speeds_are_rejected_by_the_parser() {
     let speed = REPLAY.parameter("speed").unwrap();
-    assert_eq!(speed.parse("0.5"), Ok(filter::Value::Number(MILLION / 2)));
+    assert_eq!(speed.parse("0.5"), Ok(filter::Value::Number(SPEED_DENOMINATOR / 2)));
     assert!(speed.parse("fast").is_err() && speed.parse("0").is_err());
 }
 

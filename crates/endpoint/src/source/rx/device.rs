@@ -127,7 +127,7 @@ impl RxDevice {
         if self.index == ALL_INTERFACES {
             return LinkState::Up;
         }
-        match self.links.by_index(self.index) {
+        match self.links.interface_by_index(self.index) {
             Ok(interface) if interface.flags.up() => LinkState::Up,
             Err(error) if error.errno == ENODEV => LinkState::Gone,
             Ok(_) | Err(_) => LinkState::Down,

@@ -72,7 +72,7 @@ impl Losses {
 
     fn interface_counters(&self) -> Option<Counters> {
         let interfaces = match self.index {
-            Some(index) => vec![self.links.by_index(index).ok()?],
+            Some(index) => vec![self.links.interface_by_index(index).ok()?],
             None => self.links.list_interfaces().ok()?,
         };
         let mut all = Counters::default();

@@ -454,7 +454,7 @@ impl PacketSource {
         let unread = self.unread_frames().unwrap_or(u64::MAX);
         for gap in self.device.ring.gaps().unwrap_or_default() {
             if unread > 0 {
-                missing.add_discarded(1);
+                missing.add_discarded_ranges(1);
                 continue;
             }
             missing.add(position, gap.drops, None);

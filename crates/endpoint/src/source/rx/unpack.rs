@@ -66,7 +66,7 @@ fn packet_flags(packet: &PacketHeader) -> Flags {
     if packet.link.kind == PacketKind::Outgoing {
         flags = flags.with(Flags::BACKWARD);
     }
-    if packet.status.checksum_unset() {
+    if packet.status.has_unset_checksum() {
         flags = flags.with(Flags::CHECKSUM_UNSET);
     }
     flags
@@ -79,14 +79,14 @@ fn reinsert_frame_tag(
     link: LinkType,
     segment: &mut [u8],
 ) -> (u32, u32, u32) {
-    let plain = (segment_offset(packet.frame), packet.captured, packet.length);
+    let plain = (to_segment_offset(packet.frame), packet.captured, packet.length);
     let Some(tag) = packet.vlan.filter(|_| link == LinkType::ETHERNET) else { return plain };
     if reinsert_tag_bytes(tag, packet.frame, segment).is_none() {
         return plain;
     }
-    let tag = segment_offset(TAG_SIZE);
+    let tag = to_segment_offset(TAG_SIZE);
     (
-        segment_offset(packet.frame - TAG_SIZE),
+        to_segment_offset(packet.frame - TAG_SIZE),
         packet.captured + tag,
         packet.length.saturating_add(tag),
     )
@@ -105,6 +105,6 @@ pub(super) fn reinsert_tag_bytes(tag: VlanTag, at: usize, segment: &mut [u8]) ->
 }
 
 /// Converts an offset to 32 bits. A segment is at most `BLOCK_MAX` bytes long, so the offset fits.
-fn segment_offset(at: usize) -> u32 {
+fn to_segment_offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

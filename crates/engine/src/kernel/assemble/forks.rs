@@ -167,11 +167,11 @@ pub(super) fn emit_class_test<'s>(
     let open = |high: u32| if high >= ebpf::emit::ZERO { u32::MAX } else { high };
     match set.ranges() {
         [] => s.leave(miss),
-        [(low, high)] => s.only_in(class, *low, open(*high), miss),
+        [(low, high)] => s.only_in_range(class, *low, open(*high), miss),
         ranges => s.arm(|t, found| {
             for (low, high) in ranges {
                 t.arm(|u, other| {
-                    u.only_in(class, *low, open(*high), other);
+                    u.only_in_range(class, *low, open(*high), other);
                     u.leave(found);
                 });
             }

@@ -24,7 +24,9 @@ use super::note::{Note, PersistedDescriptors, take_newest_note};
 use super::request::{AttachedRequest, NewRequest, OwnedFrames, RequestResources, SharingDomain};
 use super::sockets::Sockets;
 use super::version::{NextProgram, Version};
-use super::{AttachError, AttachPoint, Point, PointState, Points, RequestHandle, RunningProgram};
+use super::{
+    AttachError, AttachPoint, AttachPoints, Point, PointState, RequestHandle, RunningProgram,
+};
 use filter::Attach;
 use pipeline::graph::Graph;
 use pipeline::plan::{Kernel, Machine, programs_for};
@@ -139,7 +141,7 @@ impl Point {
     }
 }
 
-impl Points {
+impl AttachPoints {
     /// Adopts persisted descriptors. `read` parses a requester's note again, or fails if the
     /// request may no longer run. Returns the adopted requests and, for each point that could not
     /// be adopted, the reason; the descriptors of such a point are discarded.
@@ -327,7 +329,7 @@ impl Point {
     }
 }
 
-impl Points {
+impl AttachPoints {
     /// Creates an attach point for a persisted program. If the program covers sockets, adopts the
     /// map `claims`, or creates a map if `claims` is `None`.
     fn restore_point(

@@ -1,7 +1,7 @@
 //! A request at an attach point, with its own resources and the ring of frames that it shares.
 
 use super::super::final_counters::FinalCounters;
-use super::super::fused::{KernelCounters, Member};
+use super::super::fused::{FusedMember, KernelCounters};
 use super::super::taps::OpenTaps;
 use super::super::tree::RequestTree;
 use ebpf::emit::tap::WakePolicy;
@@ -123,7 +123,7 @@ impl AttachedRequest {
         let owners = here.iter().map(|line| &line.owner);
         let whose = SharingDomain::of_request(&new);
         let mut same =
-            owners.filter(|owner| owner.whose == whose && owner.records.own_shape() == of_owner);
+            owners.filter(|owner| owner.whose == whose && owner.records.own_layout() == of_owner);
         let owner = match same.next() {
             Some(owner) => Arc::clone(owner),
             None => {
@@ -181,8 +181,8 @@ impl AttachedRequest {
         }
     }
 
-    pub(super) fn as_member(&self) -> Member<'_> {
-        Member { tree: &self.tree, graph: &self.graph, request: self.number }
+    pub(super) fn as_fused_member(&self) -> FusedMember<'_> {
+        FusedMember { tree: &self.tree, graph: &self.graph, request: self.number }
     }
 
     /// Returns the final counters and state of the request, after the last program that ran it has

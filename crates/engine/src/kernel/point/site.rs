@@ -8,7 +8,7 @@ use filter::Attach;
 /// The place at which an attach point runs its programs: one direction of an interface, or the
 /// sockets of a user.
 #[derive(Debug)]
-pub(super) struct Site {
+pub(super) struct AttachSite {
     pub(super) attach: Attach,
     pub(super) place: AttachPoint,
     /// True if programs must load without CAP_PERFMON.

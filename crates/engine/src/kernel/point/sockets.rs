@@ -32,7 +32,7 @@ impl Sockets {
             return Err(AttachError::Unsupported(why));
         }
         let netns = place.socket_namespace_cookie()?;
-        let processors = sys::machine::possible_processors().map_err(unsupported)?;
+        let processors = sys::machine::count_possible_processors().map_err(unsupported)?;
         let bytes = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(CLAIMS_STRIDE);
         let claims = match claims {
             Some(kept) => Map::from_received(kept).map_err(unsupported)?,

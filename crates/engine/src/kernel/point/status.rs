@@ -2,7 +2,7 @@
 
 use super::request::{OwnedFrames, SharingDomain};
 use super::version::Version;
-use super::{AttachedRequest, Point, PointState, Points};
+use super::{AttachPoints, AttachedRequest, Point, PointState};
 use filter::{Amount, Attach};
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -56,7 +56,7 @@ pub struct RequestStatus {
     pub steps: Vec<(String, usize, u64)>,
 }
 
-impl Points {
+impl AttachPoints {
     /// Returns the status of all attach points.
     #[must_use]
     pub fn status(&self) -> Vec<(Attach, PointStatus)> {
@@ -78,7 +78,7 @@ impl Point {
             match rings.iter_mut().find(|(known, _)| *known == at) {
                 Some((_, (.., lines))) => *lines += 1,
                 None => {
-                    let bytes = owner.records.own_shape().size().map_or(0, u64::from);
+                    let bytes = owner.records.own_layout().size().map_or(0, u64::from);
                     rings.push((at, (owner.whose.clone(), bytes, 1)));
                 }
             }

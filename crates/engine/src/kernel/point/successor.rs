@@ -7,7 +7,7 @@
 //! Once the old program has finished everywhere, its output is complete, and the counters of the
 //! old request are final.
 
-use super::super::fused::{Member, is_same_filter};
+use super::super::fused::{FusedMember, is_same_filter};
 use super::super::host::{
     KernelAttachment, KernelRefusal, PreparedSuccessor, ProgramSwitch, SwitchError,
 };
@@ -56,8 +56,10 @@ pub(super) fn prepare(
     let number = point.next_number();
     let mut kept = Vec::new();
     if let Some(line) = state.lines.iter().find(|line| line.number == old.number) {
-        let (before, member) =
-            (line.as_member(), Member { tree: &new.tree, graph: &new.graph, request: number });
+        let (before, member) = (
+            line.as_fused_member(),
+            FusedMember { tree: &new.tree, graph: &new.graph, request: number },
+        );
         // Pairs from a peer are untrusted, so only equal filters keep their state.
         let same =
             |(from, own): &&(usize, usize)| is_same_filter((&before, *from), (&member, *own));

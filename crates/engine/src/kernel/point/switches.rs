@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_of_a_closed_tap_is_not_used_at_once() {
+    fn slot_of_a_closed_tap_is_not_reused_at_once() {
         let mut memory = Memory::new();
         memory.set(vec![tap(0, 0)]);
         memory.set(vec![tap(1, 0)]);

@@ -1,10 +1,10 @@
 //! One version of the program at an attach point: its requests, memory and counters.
 
 use super::super::assemble::{AssemblyError, FrameAction, assemble};
-use super::super::fused::{CounterId, FusedTree, KernelCounters, Member};
+use super::super::fused::{CounterId, FusedMember, FusedTree, KernelCounters};
 use super::super::load::{self, LoadFailure, LoadOptions, Loaded};
 use super::request::AttachedRequest;
-use super::site::Site;
+use super::site::AttachSite;
 use super::switches::{Switches, memory_size, switch_layout};
 use ebpf::emit::tap;
 use ebpf::emit::tap::{Egress, FrameRing, PointerRing, Scratch};
@@ -71,13 +71,14 @@ pub(super) struct NextProgram<'n> {
 impl Version {
     /// Assembles and loads a program for these requests.
     pub(super) fn load(
-        site: &Site,
+        site: &AttachSite,
         lines: &[&AttachedRequest],
         steps: &Steps,
     ) -> Result<(Self, StateMaps), VersionError> {
         let drawn = Assembly::new(site, lines)?;
         let Assembly { lines, numbers, fused, layout, given, code, words, .. } = &drawn;
-        let members: Vec<Member<'_>> = lines.iter().map(|line| line.as_member()).collect();
+        let members: Vec<FusedMember<'_>> =
+            lines.iter().map(|line| line.as_fused_member()).collect();
         steps.announce(Resource::Memory, "a desk").map_err(VersionError::from_reason)?;
         let bytes = memory_size(layout, fused);
         let tallies = Map::array("desk", bytes, 1, true).map_err(VersionError::from_reason)?;
@@ -122,7 +123,7 @@ impl Version {
     /// Adopts a program that an earlier process loaded for these requests, together with its
     /// counters. Compare [`Self::fingerprint`] to check that the program is current.
     pub(super) fn adopt(
-        site: &Site,
+        site: &AttachSite,
         lines: &[&AttachedRequest],
         (program, tallies_map, counters): (Program, Map, Option<Map>),
     ) -> Result<Self, VersionError> {
@@ -253,10 +254,11 @@ struct Assembly<'l> {
 }
 
 impl<'l> Assembly<'l> {
-    fn new(site: &Site, lines: &[&'l AttachedRequest]) -> Result<Self, VersionError> {
+    fn new(site: &AttachSite, lines: &[&'l AttachedRequest]) -> Result<Self, VersionError> {
         let lines = group_by_frame_ring(lines);
         let numbers: Vec<u32> = lines.iter().map(|line| line.number).collect();
-        let members: Vec<Member<'_>> = lines.iter().map(|line| line.as_member()).collect();
+        let members: Vec<FusedMember<'_>> =
+            lines.iter().map(|line| line.as_fused_member()).collect();
         let fused = FusedTree::fuse(&members);
         let (layout, given) = layout(site, &lines, &fused)?;
         let target = filter::target(&site.attach, site.hardened);
@@ -305,7 +307,7 @@ fn partition_maps(
 /// Returns the memory layout of a program for these requests, and the descriptors of the shared
 /// maps. The counter map is number 0; the shared maps are numbered from 1.
 fn layout(
-    site: &Site,
+    site: &AttachSite,
     lines: &[&AttachedRequest],
     fused: &FusedTree,
 ) -> Result<(tap::FusedTap, Vec<i32>), VersionError> {
@@ -320,7 +322,7 @@ fn layout(
         let records = &line.owner.records;
         if last != Some(Arc::as_ptr(&line.owner)) {
             last = Some(Arc::as_ptr(&line.owner));
-            let shape = records.own_shape();
+            let shape = records.own_layout();
             owners.push(FrameRing {
                 map: give(records.as_fd().as_raw_fd()),
                 stride: shape.stride(),
@@ -330,7 +332,7 @@ fn layout(
                 pointer_rings: Vec::new(),
             });
         }
-        let shape = line.pointers.own_shape();
+        let shape = line.pointers.own_layout();
         let outlet = PointerRing {
             map: give(line.pointers.as_fd().as_raw_fd()),
             doorbell_map: give(line.doorbell_map.as_raw_fd()),

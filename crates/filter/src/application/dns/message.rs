@@ -75,7 +75,7 @@ struct MessageProperties<'m> {
 
 impl<'m> MessageProperties<'m> {
     fn from_message(message: &Message<'m>, length: usize, cut: bool) -> Result<Self, Reason> {
-        if !message.is_likely(length) && (cut || !message.is_sound()) {
+        if !message.is_likely_dns(length) && (cut || !message.is_exactly_one_message()) {
             return Err(NOT_DNS);
         }
         let has_question = message.questions() > 0;

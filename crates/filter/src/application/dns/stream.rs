@@ -303,7 +303,9 @@ impl DnsDirection {
             held.chain(piece.bytes()).zip(&mut header).map(|(byte, to)| *to = *byte).count();
         let message = Message::parse(&header).filter(|_| known == HEADER_LENGTH);
         let length = self.length.into();
-        message.is_none_or(|message| message.is_likely(length) || message.is_possible(length))
+        message.is_none_or(|message| {
+            message.is_likely_dns(length) || message.counts_fit_length(length)
+        })
     }
 
     /// Emits the held pieces as a message of `length` bytes if they form one, otherwise without a
@@ -361,8 +363,8 @@ fn is_message_start(bytes: &[u8]) -> bool {
     let Some((length, rest)) = bytes.split_first_chunk() else { return false };
     let length = usize::from(u16::from_be_bytes(*length));
     let message = rest.get(..length).unwrap_or(rest);
-    let likely = Message::parse(message).filter(|message| message.is_likely(length));
-    likely.is_some_and(|likely| message.len() < length || likely.is_sound())
+    let likely = Message::parse(message).filter(|message| message.is_likely_dns(length));
+    likely.is_some_and(|likely| message.len() < length || likely.is_exactly_one_message())
 }
 
 /// A block that is split into pieces, from front to back. The first emitted or held piece counts as

@@ -15,7 +15,7 @@ use abi::BLOCK_MAX;
 use brotli_decompressor::Decompressor;
 use flate2::{Decompress, FlushDecompress, Status};
 use std::io::Read;
-use wire::http::{Coding, Codings};
+use wire::http::{ContentCoding, ContentCodings};
 
 impl BlockWalk<'_, '_, '_> {
     /// Holds the block's bytes from offset `from` to the current offset as a piece of the open
@@ -140,8 +140,8 @@ impl BodyDecoder {
     /// undone, because a sender may announce a coding without applying it. Decodes nothing if the
     /// list contains a registered coding without a decoder, under which the content would remain
     /// coded. Returns the counter to increment: as `Ok` after success, as `Err` after a failure.
-    fn decode(&mut self, codings: Codings) -> Result<Counter, Counter> {
-        if codings.outermost_first().any(|coding| coding == Coding::OtherRegistered) {
+    fn decode(&mut self, codings: ContentCodings) -> Result<Counter, Counter> {
+        if codings.outermost_first().any(|coding| coding == ContentCoding::OtherRegistered) {
             return Err(reasons::NOT_DECODABLE);
         }
         let limit =
@@ -172,14 +172,14 @@ impl BodyDecoder {
 /// the coded input was complete. Fails with the counter to increment if nothing can be decoded, or
 /// if the output exceeds `limit` bytes.
 fn decode_coding(
-    coding: Coding,
+    coding: ContentCoding,
     bytes: &[u8],
     out: &mut Vec<u8>,
     limit: usize,
 ) -> Result<bool, Counter> {
     match coding {
-        Coding::Gzip => gunzip(bytes, out, limit),
-        Coding::Deflate => {
+        ContentCoding::Gzip => gunzip(bytes, out, limit),
+        ContentCoding::Deflate => {
             let zlib = matches!(bytes, [cmf, flg, ..]
                 if cmf & 0x0f == 8 && u16::from_be_bytes([*cmf, *flg]).is_multiple_of(31));
             if zlib {
@@ -198,8 +198,8 @@ fn decode_coding(
                 _ => Err(reasons::NOT_DECODABLE),
             }
         }
-        Coding::Brotli => decode_brotli(bytes, out, limit),
-        Coding::OtherRegistered | Coding::Unknown => Err(reasons::NOT_DECODABLE),
+        ContentCoding::Brotli => decode_brotli(bytes, out, limit),
+        ContentCoding::OtherRegistered | ContentCoding::Unknown => Err(reasons::NOT_DECODABLE),
     }
 }
 

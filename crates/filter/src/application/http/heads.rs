@@ -6,7 +6,7 @@ use super::reasons;
 use super::state::{HttpDirection, Phase, Protocol};
 use super::walk::BlockWalk;
 use wire::http::{
-    Body, Fields, Guess, Head, HeadError, HeadSearch, ParseMode, Start, guess_protocol,
+    Body, Fields, Head, HeadError, HeadSearch, ParseMode, ProtocolGuess, Start, guess_protocol,
     method_number,
 };
 
@@ -23,7 +23,7 @@ impl BlockWalk<'_, '_, '_> {
     /// handles the bytes as a response without a head if they may be one, or else emits bytes
     /// without a class up to the next possible start of a message.
     pub(super) fn handle_message_start(&mut self) {
-        if self.direction().phase() == Phase::LostAtLine && !self.try_resume_here() {
+        if self.direction().phase() == Phase::LostAtLineStart && !self.try_resume_here() {
             return;
         }
         let lost = self.direction().phase().is_lost();
@@ -103,21 +103,23 @@ impl BlockWalk<'_, '_, '_> {
     pub(super) fn detect_http(&mut self, rest: &[u8]) -> bool {
         let lost = self.direction().phase().is_lost();
         match guess_protocol(rest) {
-            Guess::Request => {
+            ProtocolGuess::Request => {
                 self.connection.requests_flow_backward = u8::from(self.direction == 1)
             }
-            Guess::Response => {
+            ProtocolGuess::Response => {
                 self.connection.requests_flow_backward = u8::from(self.direction == 0)
             }
-            Guess::TooShort if !lost => {}
-            Guess::Tls => return self.reject_protocol(Protocol::Tls),
-            Guess::Http2 => return self.reject_protocol(Protocol::Http2),
-            Guess::Other if !lost && self.skip_leading_header_lines(rest) => return false,
-            Guess::TooShort | Guess::Other if lost => {
+            ProtocolGuess::TooShort if !lost => {}
+            ProtocolGuess::Tls => return self.reject_protocol(Protocol::Tls),
+            ProtocolGuess::Http2 => return self.reject_protocol(Protocol::Http2),
+            ProtocolGuess::Other if !lost && self.skip_leading_header_lines(rest) => return false,
+            ProtocolGuess::TooShort | ProtocolGuess::Other if lost => {
                 self.skip_to_next_start(reasons::LOST);
                 return false;
             }
-            Guess::TooShort | Guess::Other => return self.reject_protocol(Protocol::Other),
+            ProtocolGuess::TooShort | ProtocolGuess::Other => {
+                return self.reject_protocol(Protocol::Other);
+            }
         }
         true
     }
@@ -240,7 +242,7 @@ impl BlockWalk<'_, '_, '_> {
     /// Begins a message whose head ends in this block. The last piece of the head is the range
     /// `from..to` of the block.
     pub(super) fn begin_message(&mut self, head: &Head<'_>, from: u32, to: u32) {
-        if head.is_preface() {
+        if head.is_http2_preface() {
             // The response that accepted the switch was not observed.
             self.release_held_head(self.direction, reasons::SWITCHED);
             return self.switch_protocol();
@@ -306,11 +308,14 @@ fn head_class(head: &Head<'_>) -> u32 {
 /// Returns true if `rest`, which follows a gap or syntax error, certainly begins with a head.
 pub(super) fn is_certain_start(rest: &[u8]) -> bool {
     match guess_protocol(rest) {
-        Guess::Request => {
+        ProtocolGuess::Request => {
             let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(0);
             method_number(rest.get(..end).unwrap_or_default()) != method_number(b"")
         }
-        Guess::Response => true,
-        Guess::TooShort | Guess::Http2 | Guess::Tls | Guess::Other => false,
+        ProtocolGuess::Response => true,
+        ProtocolGuess::TooShort
+        | ProtocolGuess::Http2
+        | ProtocolGuess::Tls
+        | ProtocolGuess::Other => false,
     }
 }

@@ -240,7 +240,7 @@ impl Http {
         let connection = self.connections.find(key);
         let is_known = connection.is_some();
         if let Some(block) =
-            connection.and_then(|connection| connection.try_whole_body_block(&block))
+            connection.and_then(|connection| connection.advance_within_body(&block))
         {
             return match self.options.emit {
                 EmittedParts::Message | EmittedParts::Body => Some(block),

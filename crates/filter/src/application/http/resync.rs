@@ -8,7 +8,7 @@ use super::reasons;
 use super::state::Phase;
 use super::walk::BlockWalk;
 use crate::prelude::*;
-use wire::http::{Guess, METHODS, guess_protocol, method_number};
+use wire::http::{METHODS, ProtocolGuess, guess_protocol, method_number};
 
 /// The first bytes of every response.
 const RESPONSE: &[u8] = b"HTTP/1.";
@@ -43,7 +43,7 @@ impl BlockWalk<'_, '_, '_> {
         let Some(found) = find_next_start(rest, self.expected_messages()) else {
             self.pass_unanswered(reason);
             if rest.ends_with(b"\n") {
-                self.direction().enter(Phase::LostAtLine);
+                self.direction().enter(Phase::LostAtLineStart);
             }
             return;
         };
@@ -127,7 +127,7 @@ fn may_become_start_line(line: &[u8], expected: ExpectedMessages) -> bool {
 
 /// Returns true if a line begins with a known method and a space.
 fn begins_with_method(line: &[u8]) -> bool {
-    if guess_protocol(line) != Guess::Request {
+    if guess_protocol(line) != ProtocolGuess::Request {
         return false;
     }
     let end = line.iter().position(|byte| *byte == b' ').unwrap_or(0);

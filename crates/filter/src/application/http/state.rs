@@ -76,7 +76,7 @@ pub(super) struct HttpDirection {
     /// Class of the open message.
     pub(super) class: u32,
     /// Content codings of the body if the filter will decode it, encoded by
-    /// [`wire::http::Codings::number`]; otherwise 0.
+    /// [`wire::http::ContentCodings::number`]; otherwise 0.
     pub(super) codings: u16,
     /// Discriminant of a [`Phase`].
     pub(super) phase_number: u8,
@@ -115,13 +115,13 @@ pub(super) enum Phase {
     /// The direction has ended.
     Ended,
     /// Like [`Phase::FramingLost`], but the next byte begins a line.
-    LostAtLine,
+    LostAtLineStart,
 }
 
 impl Phase {
     /// Returns true if the filter searches for the next message after a syntax error or a gap.
     pub(super) const fn is_lost(self) -> bool {
-        matches!(self, Self::FramingLost | Self::LostAtLine)
+        matches!(self, Self::FramingLost | Self::LostAtLineStart)
     }
 }
 
@@ -130,7 +130,7 @@ impl HttpDirection {
     /// discriminant is invalid.
     pub(super) fn phase(&self) -> Phase {
         use Phase::{
-            BetweenMessages, Closed, Ended, FramingLost, InBody, InHead, LostAtLine, New,
+            BetweenMessages, Closed, Ended, FramingLost, InBody, InHead, LostAtLineStart, New,
             OtherProtocol, Switched,
         };
         let all = [
@@ -143,7 +143,7 @@ impl HttpDirection {
             Switched,
             Closed,
             Ended,
-            LostAtLine,
+            LostAtLineStart,
         ];
         all.get(usize::from(self.phase_number)).copied().unwrap_or(FramingLost)
     }
@@ -201,7 +201,7 @@ impl HttpConnection {
     /// them, and returns the block with the class and the flags of its message. Otherwise changes
     /// nothing and returns `None`. This is the fast path.
     #[inline]
-    pub(super) fn try_whole_body_block<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
+    pub(super) fn advance_within_body<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
         let flags = block.context.flags;
         let [one, other] = &mut self.directions;
         let direction = if flags.has(Flags::BACKWARD) { other } else { one };

@@ -10,7 +10,7 @@ use super::options::{EmittedParts, Options};
 use super::reasons;
 use super::state::{HttpConnection, HttpDirection, Phase, Protocol};
 use crate::prelude::*;
-use wire::http::{BodyPart, Codings};
+use wire::http::{BodyPart, ContentCodings};
 
 /// The processing of one block, with the state of the block's connection.
 pub(super) struct BlockWalk<'w, 'c, 'a> {
@@ -98,7 +98,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
                     Phase::New
                     | Phase::BetweenMessages
                     | Phase::FramingLost
-                    | Phase::LostAtLine => self.handle_message_start(),
+                    | Phase::LostAtLineStart => self.handle_message_start(),
                     Phase::InHead => self.continue_head(),
                     Phase::InBody => self.handle_body(),
                     _ => self.pass_rest_of_block(),
@@ -282,7 +282,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
             self.note_lost_messages();
             if matches!(
                 self.direction().phase(),
-                Phase::New | Phase::BetweenMessages | Phase::InHead | Phase::LostAtLine
+                Phase::New | Phase::BetweenMessages | Phase::InHead | Phase::LostAtLineStart
             ) {
                 self.lose_framing();
             }
@@ -316,7 +316,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
     }
 
     /// Returns the content codings of the open body.
-    pub(super) fn codings(&mut self) -> Codings {
-        Codings::from_number(self.direction().codings)
+    pub(super) fn codings(&mut self) -> ContentCodings {
+        ContentCodings::from_number(self.direction().codings)
     }
 }

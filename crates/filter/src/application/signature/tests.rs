@@ -200,7 +200,7 @@ fn match_in_one_direction_identifies_the_session() {
 }
 
 #[test]
-fn midstream_text_is_not_guessed() {
+fn text_from_midstream_is_not_recognized() {
     let pieces = [
         Fragment::new(1, b"SSH-").with_flags(Flags::FIRST),
         Fragment::hole(1, 1),
@@ -215,7 +215,7 @@ fn midstream_text_is_not_guessed() {
 }
 
 #[test]
-fn message_is_recognized_by_itself() {
+fn each_message_is_recognized_separately() {
     let back = |piece: Fragment| piece.with_flags(Flags::BACKWARD);
     let found = fragment_classes(
         &mut make_node(&MPEG),
@@ -234,7 +234,7 @@ fn message_is_recognized_by_itself() {
 }
 
 #[test]
-fn datagram_may_end_with_its_last_packet() {
+fn mpeg_datagram_may_end_at_a_packet_boundary() {
     let mut mpeg = make_node(&MPEG);
     let mut whole = |bytes: &[u8]| fragment_classes(&mut mpeg, &[Fragment::new(0, bytes)]);
     assert_eq!(whole(&transport_stream(7)), [1]);

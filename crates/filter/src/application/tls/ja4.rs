@@ -22,7 +22,8 @@ pub(super) fn fingerprint(
 ) -> [u8; FINGERPRINT_LENGTH] {
     let named = hello.extensions().find(extension::SERVER_NAME).is_some();
     let extensions = || hello.extensions().map(|(number, _)| number).filter(|n| !is_grease(*n));
-    let [first, last] = alpn_ends(hello.protocols().next().unwrap_or_default());
+    let [first, last] =
+        first_and_last_alpn_characters(hello.protocols().next().unwrap_or_default());
     let [ciphers_tens, ciphers_ones] = format_two_digits(hello.ciphers().without_grease().count());
     let [extensions_tens, extensions_ones] = format_two_digits(extensions().count());
     let [major, minor] = version_digits(hello);
@@ -80,7 +81,7 @@ fn format_two_digits(number: usize) -> [u8; 2] {
 /// Returns the first and last character of the first offered protocol name, or `00` if none is
 /// offered. If either character is not alphanumeric, uses the hexadecimal form of the name for
 /// both.
-fn alpn_ends(protocol: &[u8]) -> [u8; 2] {
+fn first_and_last_alpn_characters(protocol: &[u8]) -> [u8; 2] {
     let (Some(&first), Some(&last)) = (protocol.first(), protocol.last()) else { return *b"00" };
     if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() {
         return [first, last];

@@ -122,7 +122,7 @@ fn ended_and_surplus_sessions_are_dropped() {
 }
 
 #[test]
-fn pattern_that_needs_an_anchor_may_match_nothing() {
+fn anchored_pattern_may_match_empty_text() {
     let texts: [&[u8]; 6] = [b"", b"a", b"\n", b"a\n\nb", b" ", b"no more than twenty!!"];
     let matches = |pattern: &str| {
         let mut node = make_node(&[pattern]);
@@ -186,7 +186,7 @@ fn errors_have_a_position_and_a_hint() {
 }
 
 #[test]
-fn patterns_are_bytes() {
+fn patterns_need_not_be_valid_utf8() {
     let mut arguments = Arguments::defaults(REGEX.parameters);
     arguments.add("pattern", Value::Bytes(b"[\xfe\xff]x\n".to_vec()));
     let mut node = make_node(&["a"]);

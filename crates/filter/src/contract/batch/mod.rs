@@ -270,7 +270,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Sets the same sequence number for all lanes.
-    pub fn number_all(&mut self, number: u32) {
+    pub fn set_all_orders(&mut self, number: u32) {
         self.columns.order[..self.columns.len].fill(number);
     }
 

@@ -133,7 +133,7 @@ impl DatagramTable {
                 cx.drop(&block, DUPLICATE);
                 return FragmentResult::Absorbed;
             }
-            if piece.is_ipv6() || gives_up(self.policy, fit) {
+            if piece.is_ipv6() || must_give_up(self.policy, fit) {
                 return self.give_up(key, OVERLAP, &block, cx);
             }
             cx.count(OVERLAPPING_DATAGRAMS, u64::from(datagram.has_overlaps == 0));
@@ -272,7 +272,7 @@ impl DatagramTable {
 /// Returns true if the policy gives up a datagram because a fragment has the relation `fit` to
 /// earlier fragments. The policy `drop` gives up after overlaps and contradictory ends, the policy
 /// `linux` only after contradictory ends.
-fn gives_up(policy: FragmentPolicy, fit: Overlap) -> bool {
+fn must_give_up(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,
         FragmentPolicy::Linux => fit == Overlap::Contradictory,

@@ -7,7 +7,7 @@ use super::limits;
 use super::outcomes::{CHECKSUM, EVICTED, NEW_SESSIONS, NOT_TCP, RESETS_WITHDRAWN, TIMED_OUT};
 use super::reassembly::Rules;
 use super::segment_info::{SegmentInfo, has_valid_checksum};
-use super::wheel::{TimerEntry, Wheel};
+use super::wheel::{TimerEntry, TimerWheel};
 use crate::layers::{self, Segment};
 use crate::prelude::*;
 use crate::transport::flows::FlowTable;
@@ -21,11 +21,11 @@ pub(super) struct Tcp {
     timeout: Time,
     checksum: bool,
     /// Timers for idle connections.
-    idle_timeouts: Wheel,
+    idle_timeouts: TimerWheel,
     /// Lag of the timestamps, by which `idle_timeouts` are behind the path's clock.
     lag: StampLag,
     /// Timers for connections with a gap or a pending RST.
-    gap_timeouts: Wheel,
+    gap_timeouts: TimerWheel,
     /// Lookups for the blocks of a batch, made before the first block is processed. Reused for
     /// every batch.
     lookups: Vec<SegmentLookup>,
@@ -121,7 +121,7 @@ impl HoldingLanes for Tcp {
     fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
         (self.rules, self.timeout) = limits(arguments);
         (self.idle_timeouts, self.gap_timeouts) =
-            (Wheel::new(self.timeout), Wheel::new(self.rules.gap_timeout));
+            (TimerWheel::new(self.timeout), TimerWheel::new(self.rules.gap_timeout));
         for key in self.flows.keys_by_session() {
             self.start_timers(key);
         }
@@ -165,7 +165,8 @@ impl Tcp {
         timeout: Time,
         checksum: bool,
     ) -> Self {
-        let (idle_timeouts, gap_timeouts) = (Wheel::new(timeout), Wheel::new(rules.gap_timeout));
+        let (idle_timeouts, gap_timeouts) =
+            (TimerWheel::new(timeout), TimerWheel::new(rules.gap_timeout));
         let found = vec![SegmentLookup::default(); LANES];
         let lag = StampLag::default();
         Self { flows, rules, timeout, checksum, idle_timeouts, lag, gap_timeouts, lookups: found }
@@ -400,7 +401,7 @@ impl Tcp {
 /// running.
 #[inline]
 fn start_gap_timer(
-    gaps: &mut Wheel,
+    gaps: &mut TimerWheel,
     timer: TimerEntry,
     connection: &mut TcpConnection,
     rules: Rules,

@@ -8,7 +8,7 @@ use crate::contract::Time;
 
 /// A timer wheel: an array of buckets, each with the keys that are due in one time span.
 #[derive(Debug)]
-pub(super) struct Wheel {
+pub(super) struct TimerWheel {
     /// Time span of a bucket in ns.
     bucket_span: u64,
     /// Index of the first bucket that may contain keys, counted in bucket spans from time 0.
@@ -28,7 +28,7 @@ pub(super) struct TimerEntry {
 
 const BUCKET_COUNT: usize = 32;
 
-impl Wheel {
+impl TimerWheel {
     /// Creates a wheel for due times up to about `ahead` ns in the future. Each bucket spans a
     /// sixteenth of `ahead`.
     pub(super) fn new(ahead: u64) -> Self {
@@ -56,12 +56,12 @@ impl Wheel {
     }
 
     /// Returns true if `due` is in an earlier bucket than `now`. If the result is false for a key
-    /// that [`Wheel::take_due_timers`] returned, the key expired early.
+    /// that [`TimerWheel::take_due_timers`] returned, the key expired early.
     pub(super) const fn is_due(&self, due: Time, now: Time) -> bool {
         now / self.bucket_span > due / self.bucket_span
     }
 
-    /// Returns the next time at which [`Wheel::take_due_timers`] may return a key, or `None` if the
+    /// Returns the next time at which [`TimerWheel::take_due_timers`] may return a key, or `None` if the
     /// wheel is empty.
     pub(super) fn next_due_time(&self) -> Option<Time> {
         if self.len == 0 {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn keys_expire_within_the_resolution() {
-        let mut wheel = Wheel::new(1600);
+        let mut wheel = TimerWheel::new(1600);
         let mut random = testkit::Random::replayable();
         let mut now = 12_345;
         let mut timer: Vec<(u64, u64)> = Vec::new();
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn clock_jump_visits_each_bucket_once() {
-        let mut wheel = Wheel::new(16);
+        let mut wheel = TimerWheel::new(16);
         wheel.add(TimerEntry { key: 1, session: 1 }, 1 << 60, 5);
         assert_eq!(wheel.next_due_time(), Some(5 + 31), "too early: it is put back");
         assert_eq!(wheel.take_due_timers(u64::MAX).len(), 1);

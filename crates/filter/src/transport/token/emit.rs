@@ -9,8 +9,8 @@ use super::{COVERED_BYTES_MAX, NUMBER_SIZE, RESIDUE_COUNT, TOKEN_SIZE, TokenArgu
 use crate::prelude::*;
 use crate::twin::{self, EmitResult, TwinExits};
 use ebpf::emit::{
-    Answer, Cmp, DynWindow, Exit, FramePos, Layers, Num, Scope, Sip, Transport, Unfit, Wide,
-    Window, be32, byte,
+    Answer, Cmp, DynWindow, Exit, FramePos, Layers, Num, Scope, SiphashState, Transport, Unfit,
+    Wide, Window, be32, byte,
 };
 use wire::ip::protocol;
 use wire::{ipv4, ipv6, ports, udp};
@@ -157,7 +157,7 @@ fn emit_last_word<'s>(
 /// Emits code that hashes the addresses. Returns the offset past the addresses in the tag's input.
 fn emit_address_hash<'s>(
     s: &mut Scope<'s, '_>,
-    sip: Sip<'s>,
+    sip: SiphashState<'s>,
     l3: FramePos<'s>,
     exits: TwinExits<'s>,
 ) -> Result<Num<'s>, Unfit> {

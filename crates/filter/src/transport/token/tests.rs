@@ -50,7 +50,7 @@ fn h22_data_after_a_valid_token_is_viewed() {
 }
 
 #[test]
-fn h22_every_covered_bit_counts() {
+fn h22_tag_depends_on_every_covered_bit() {
     let good = sealed_datagram(1);
     // Addresses and ports; the number, the tag and the data.
     for at in (26..38).chain(42..good.bytes.len()) {

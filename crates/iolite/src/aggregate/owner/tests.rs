@@ -25,7 +25,7 @@ fn read_through_window(window: &Window, aggregate: &Aggregate) -> Result<Vec<u8>
 
 #[test]
 fn q4_pool_is_granted_only_to_permitted_readers() {
-    let mut owner = Creator::new(4);
+    let mut owner = PoolOwner::new(4);
     let mut shared = create_pool(1, AccessList::new(1000, 100, 0o640));
     owner.share(&shared).unwrap();
     assert_eq!(owner.share(&shared), Err(GrantRefusal::Taken(shared.pool().id())));
@@ -59,7 +59,7 @@ fn q4_pool_is_granted_only_to_permitted_readers() {
 /// The reader of an aggregate in several pools needs access to each pool (CONTRACT 21).
 #[test]
 fn q4_p6_reader_needs_access_to_every_pool() {
-    let mut owner = Creator::new(4);
+    let mut owner = PoolOwner::new(4);
     let mut pools = [(1, 0o644), (2, 0o640), (3, 0o600)]
         .map(|(id, mode)| create_pool(id, AccessList::new(1000, 100, mode)));
     let mut joined = Aggregate::new();
@@ -81,7 +81,7 @@ fn q4_p6_reader_needs_access_to_every_pool() {
 /// One grant covers all later data in the pool, and permits only reading (Q5, Q6).
 #[test]
 fn q5_q6_pool_is_mapped_once_and_read_only() {
-    let mut owner = Creator::new(64);
+    let mut owner = PoolOwner::new(64);
     let mut pool = create_pool(1, AccessList::private(sys::process::identity()));
     owner.share(&pool).unwrap();
     let peer = owner.holders_mut().join(Credentials::from(sys::process::identity()));
@@ -113,7 +113,7 @@ fn q5_q6_pool_is_mapped_once_and_read_only() {
 /// Received memory that its sender can still change is copied once.
 #[test]
 fn mutable_foreign_memory_is_received_as_copy() {
-    let mut owner = Creator::new(64);
+    let mut owner = PoolOwner::new(64);
     let (mut theirs, mut ours) = (
         create_pool(1, AccessList::private(sys::process::identity())),
         create_pool(2, AccessList::private(sys::process::identity())),
@@ -138,7 +138,7 @@ fn mutable_foreign_memory_is_received_as_copy() {
 /// Only memory that cannot be written counts as immutable and is read in place (Q6, T6).
 #[test]
 fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
-    let mut owner = Creator::new(4);
+    let mut owner = PoolOwner::new(4);
     let mut local = create_pool(1, AccessList::private(sys::process::identity()));
     let bytes: Vec<u8> = (0..20_000u32).map(|n| (n % 253) as u8).collect();
     let id = DbufId::new(7).unwrap();

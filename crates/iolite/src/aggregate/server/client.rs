@@ -74,7 +74,7 @@ impl Client {
 
     /// Requests a dbuf like [`Client::request`], but waits for at most `limit` for each message.
     /// After a timeout the client must not be used again.
-    pub(crate) fn request_within(
+    pub(crate) fn request_with_timeout(
         &mut self,
         dbuf: DbufId,
         limit: Duration,
@@ -84,7 +84,7 @@ impl Client {
         }
         self.send_request(dbuf)?;
         loop {
-            match poll::readable_within(&[self.socket.as_fd()], Some(limit)).as_slice() {
+            match poll::readable_despite_signals(&[self.socket.as_fd()], Some(limit)).as_slice() {
                 [true] => {}
                 _ => return Err(GrantRefusal::Abandoned),
             }
@@ -99,7 +99,7 @@ impl Client {
     fn take_early_grant(&mut self, dbuf: DbufId) -> Option<Grant> {
         while self.early.iter().all(|grant| grant.dbuf() != dbuf) {
             let socket = self.socket.as_fd();
-            let waits = poll::readable_within(&[socket], Some(Duration::ZERO)) == [true];
+            let waits = poll::readable_despite_signals(&[socket], Some(Duration::ZERO)) == [true];
             // A failure is reported by the request that follows.
             if !waits || self.receive_reply(DbufId::HOLE).is_err() {
                 return None;

@@ -29,7 +29,7 @@ fn reference_count(server: &GrantServer, peer: PeerId) -> Option<u64> {
 /// A pointer into unmapped memory maps the memory once (a buffer fault), or fails with the reason.
 #[test]
 fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
-    let server = GrantServer::open(Creator::new(8)).unwrap();
+    let server = GrantServer::open(PoolOwner::new(8)).unwrap();
     let (mut open, mut secret) = (create_pool(1, 0o644), create_pool(2, 0o600));
     for pool in [&open, &secret] {
         server.owner(|owner| owner.share(pool)).unwrap();
@@ -64,7 +64,7 @@ fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
 
 #[test]
 fn q14_aggregate_over_several_pools_is_received_completely() {
-    let server = GrantServer::open(Creator::new(8)).unwrap();
+    let server = GrantServer::open(PoolOwner::new(8)).unwrap();
     let (mut one, mut two, mut ours) =
         (create_pool(1, 0o644), create_pool(2, 0o644), create_pool(3, 0o600));
     let mut sent = one.copy(&[1; 6000]).unwrap();
@@ -91,8 +91,8 @@ fn q14_aggregate_over_several_pools_is_received_completely() {
 /// A client that sends garbage or does not read is evicted, and the other clients continue to be
 /// served (T8).
 #[test]
-fn misbehaving_client_is_evicted_alone() {
-    let server = GrantServer::open(Creator::new(8)).unwrap();
+fn misbehaving_client_is_evicted_others_are_served() {
+    let server = GrantServer::open(PoolOwner::new(8)).unwrap();
     let mut pool = create_pool(1, 0o644);
     server.owner(|owner| owner.share(&pool)).unwrap();
     let introduce = || server.introduce(Credentials::new(1001, 1001)).unwrap();
@@ -133,7 +133,7 @@ fn misbehaving_client_is_evicted_alone() {
 
 #[test]
 fn closing_server_leaves_no_client_waiting() {
-    let server = GrantServer::open(Creator::new(8)).unwrap();
+    let server = GrantServer::open(PoolOwner::new(8)).unwrap();
     let mut pool = create_pool(1, 0o644);
     server.owner(|owner| owner.share(&pool)).unwrap();
     let (peer, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();
@@ -156,7 +156,7 @@ fn closing_server_leaves_no_client_waiting() {
 #[test]
 #[ignore = "a measurement"]
 fn prints_costs_of_grants() {
-    let server = GrantServer::open(Creator::new(8)).unwrap();
+    let server = GrantServer::open(PoolOwner::new(8)).unwrap();
     let mut pool = create_pool(1, 0o644);
     server.owner(|owner| owner.share(&pool)).unwrap();
     let (_, socket) = server.introduce(Credentials::new(1001, 1001)).unwrap();

@@ -10,7 +10,7 @@ use buffer::atomic::acquire;
 
 /// A pointer that has not been validated, and facts about the mapping of its dbuf: the length in
 /// bytes, and true if the bytes need no lease. The facts are `None` if the dbuf is not mapped.
-pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
+pub(super) type UnvalidatedPointer = (RichPointer, Option<(usize, bool)>);
 
 /// Number of times that a reader of an overwriting ring tries to read a block before it reports
 /// that no block is available.
@@ -62,7 +62,7 @@ impl Input {
     /// Returns the unread part of the next entry for forwarding, without mapping its dbuf. Returns
     /// `None` if no entry is published. A hole, or an entry with flags, is passed, counted as lost
     /// and reported as [`Fault::Hole`].
-    pub(super) fn next_unmapped_entry(&mut self) -> Result<Option<Allegation>, Fault> {
+    pub(super) fn next_unmapped_entry(&mut self) -> Result<Option<UnvalidatedPointer>, Fault> {
         loop {
             let pointer = match self.current {
                 Some(current) => current.unread_pointer(),

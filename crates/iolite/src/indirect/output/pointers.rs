@@ -26,7 +26,7 @@ impl Output {
         {
             return Ok(true);
         }
-        self.write_through(block.len(), |room| {
+        self.write_into_backing(block.len(), |room| {
             foreign::copy(block, room);
             block.len()
         })

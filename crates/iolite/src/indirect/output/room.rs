@@ -30,7 +30,7 @@ impl Output {
 
     fn has_room(&mut self) -> Result<bool, Fault> {
         let (capacity, head) = (self.ring.side.store.capacity, self.ring.side.head);
-        let passed = self.refresh_passed()?;
+        let passed = self.refresh_passed_position()?;
         self.limit = match self.policy {
             // At intervals of half a lap, check for departed readers and releasable memory.
             Policy::Overwrite => head + capacity / 2,
@@ -43,7 +43,7 @@ impl Output {
     /// Loads the readers' cursors, releases the memory that all readers have passed, and returns
     /// the position that all have passed. In a ring that overwrites, overwritten entries count as
     /// passed. Fails with [`Fault::Abandoned`] if no reader is left.
-    pub(super) fn refresh_passed(&mut self) -> Result<u64, Fault> {
+    pub(super) fn refresh_passed_position(&mut self) -> Result<u64, Fault> {
         let oldest = self.ring.side.refresh()?;
         if self.ring.side.is_abandoned() {
             return Err(Fault::Abandoned);
@@ -56,11 +56,11 @@ impl Output {
             }
             Policy::Block | Policy::DropNew => oldest,
         };
-        self.release_passed(passed);
+        self.release_passed_memory(passed);
         Ok(passed)
     }
 
-    fn release_passed(&mut self, passed: u64) {
+    fn release_passed_memory(&mut self, passed: u64) {
         self.extend_hold();
         if !self.flights.reap(passed) {
             self.hot = HotSegment::default();
@@ -71,7 +71,7 @@ impl Output {
     /// should also call it while the writer is idle for a long time, and before they wait for a
     /// followed input.
     pub fn reap(&mut self) -> Result<(), Fault> {
-        self.refresh_passed().map(|_| ())
+        self.refresh_passed_position().map(|_| ())
     }
 
     /// Frees memory in the backing dbuf. First releases the memory of blocks that readers have
@@ -85,7 +85,7 @@ impl Output {
             return Err(Fault::NoRoom(self.backing.dbuf()));
         };
         let before = self.flights.len();
-        let passed = self.refresh_passed()?;
+        let passed = self.refresh_passed_position()?;
         if self.end_round() || self.flights.len() < before {
             return Ok(true);
         }
@@ -96,13 +96,13 @@ impl Output {
                 // passed `oldest` detect it after their copy.
                 self.announced_min = self.announced_min.max(oldest + self.ring.side.store.capacity);
                 self.announce_overwrite(0);
-                self.release_passed(oldest.max(passed));
+                self.release_passed_memory(oldest.max(passed));
                 Ok(true)
             }
             Policy::Block => {
                 let until = self.flights.release_position(if self.spins == 0 { 7 } else { 4 });
                 self.wait_until_passed(until.max(oldest), |output| {
-                    output.refresh_passed()?;
+                    output.refresh_passed_position()?;
                     Ok(output.flights.len() < before)
                 })?;
                 Ok(true)

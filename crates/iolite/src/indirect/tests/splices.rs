@@ -118,7 +118,7 @@ fn e4_recently_hit_dbufs_share_one_cache_line() {
 #[test]
 fn d8_bytes_outside_dbufs_go_to_default_dbuf() {
     let fixture = Fixture::new();
-    let backing = Backing::new(fixture.pool(BACKING, 4));
+    let backing = Backing::new(fixture.pool(BACKING_DBUF, 4));
     let space = fixture.space(Space::new());
     for number in 20..23 {
         let config = Config { id: dbuf_id(number), ..stream_config() };
@@ -129,7 +129,7 @@ fn d8_bytes_outside_dbufs_go_to_default_dbuf() {
         output.flush();
         let mut pointers = [RichPointer::hole(0); 4];
         assert_eq!(input.pointers(&mut pointers), Ok(2));
-        assert!(pointers[..2].iter().all(|pointer| pointer.dbuf() == dbuf_id(BACKING)));
+        assert!(pointers[..2].iter().all(|pointer| pointer.dbuf() == dbuf_id(BACKING_DBUF)));
     }
     assert_eq!(space.faults().mapped, 1);
 }

@@ -90,7 +90,7 @@ impl<'c> ArcClassifiers<'c> {
         let nothing = |class: &Class| matches!(class, Class::One(Value::Number { value: 0, .. }));
         if self.classifiers.is_empty() && !list.iter().all(nothing) {
             if !self.unknown {
-                mistakes.push(self.missing_classifier(label));
+                mistakes.push(self.missing_classifier_error(label));
             }
             return ClassSet::all();
         }
@@ -201,13 +201,13 @@ impl<'c> ArcClassifiers<'c> {
                     .why("both give the class on this arc")
                     .hint("write the arcs apart")
             }
-            (None, _) => self.unknown_name(text, name.span),
+            (None, _) => self.unknown_name_error(text, name.span),
         };
         mistakes.push(mistake);
         None
     }
 
-    fn unknown_name(&self, name: &str, span: Span) -> Diagnostic {
+    fn unknown_name_error(&self, name: &str, span: Span) -> Diagnostic {
         let names = || self.classifiers.iter().flat_map(Classifier::label_names);
         let what =
             format!("`{}` is not a class of {}", truncate_word(name), self.classifier_names());
@@ -231,7 +231,7 @@ impl<'c> ArcClassifiers<'c> {
         }
     }
 
-    fn missing_classifier(&self, label: &Label) -> Diagnostic {
+    fn missing_classifier_error(&self, label: &Label) -> Diagnostic {
         let mistake = Diagnostic::error(label.span, "no filter before this arc has classes");
         match label.single_name().filter(|name| self.registry.find(name).is_some()) {
             Some(filter) => mistake.hint(format!("for the filter write `| {filter}`")),

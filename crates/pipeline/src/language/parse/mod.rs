@@ -31,13 +31,13 @@ use super::tree::{Branch, Group, Label, Not, Operator, Pipe, Pipeline, Request, 
 /// The tree is complete even after errors, with a `Term::Hole` for each missing filter, so that the
 /// checks can find further errors.
 pub fn parse(text: &str) -> (Request, Vec<Diagnostic>) {
-    let (request, mistakes, _) = parse_counted(text);
+    let (request, mistakes, _) = parse_and_count_steps(text);
     (request, mistakes)
 }
 
 /// Parses a request as `parse` does. Also returns the number of lexer and parser steps, which tests
 /// compare with the text length.
-pub fn parse_counted(text: &str) -> (Request, Vec<Diagnostic>, u64) {
+pub fn parse_and_count_steps(text: &str) -> (Request, Vec<Diagnostic>, u64) {
     if text.len() > TEXT_MAX {
         let span = Span::new(TEXT_MAX, text.len());
         let what = format!("the request has {} bytes", text.len());

@@ -74,7 +74,7 @@ impl ChainSearch<'_> {
         if used.is_process() || description.user.is_none() {
             return Err("not a filter of this process".to_owned());
         }
-        if used.published_as().is_some() {
+        if used.published_state_name().is_some() {
             return Err("its state is published (`state=`), as one state with this name".to_owned());
         }
         if self.plan.space_of(id).kind != SpaceKind::Thread {

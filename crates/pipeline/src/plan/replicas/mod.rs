@@ -152,7 +152,7 @@ impl Plan {
 }
 
 /// Returns true if the text is a valid value for `--parallel=`.
-pub(crate) fn is_parallelism(text: &str) -> bool {
+pub(crate) fn is_valid_parallel_value(text: &str) -> bool {
     matches!(text, "auto" | "no" | "power" | "latency")
         || text.parse().is_ok_and(|number: u64| (1..=REPLICAS_MAX).contains(&number))
 }

@@ -70,13 +70,13 @@ struct Program {
     /// Step at which a block begins.
     first: NextStep,
     /// Position of the operand that contains this program; `None` for the outermost program.
-    inside: Option<OperandPlace>,
+    inside: Option<OperandPosition>,
     /// Waiting blocks, by ticket.
     waiting: BTreeMap<u32, WaitingBlock>,
 }
 
 /// Position in an operand: indices of the program, of the step, and of the operand's part.
-type OperandPlace = (usize, usize, usize);
+type OperandPosition = (usize, usize, usize);
 
 /// A step of a program: an operand, and the next step for each answer.
 #[derive(Debug)]
@@ -187,7 +187,11 @@ impl OperandSection {
 
     /// Compiles an expression into a program, and returns the index of the program. `inside` is the
     /// position of the operand that contains the program; `None` for the outermost program.
-    fn compile_program(&mut self, expression: &OperandExpr, inside: Option<OperandPlace>) -> usize {
+    fn compile_program(
+        &mut self,
+        expression: &OperandExpr,
+        inside: Option<OperandPosition>,
+    ) -> usize {
         let number = self.programs.len();
         self.programs.push(Program { inside, ..Program::default() });
         let mut steps = Vec::new();
@@ -225,7 +229,7 @@ impl OperandSection {
     }
 
     /// Returns the position of a filter in the operands, or `None` if it is not part of any.
-    fn operand_place(&self, node: NodeId) -> Option<OperandPlace> {
+    fn operand_position(&self, node: NodeId) -> Option<OperandPosition> {
         self.programs.iter().enumerate().find_map(|(program, it)| {
             it.steps.iter().enumerate().find_map(|(step, it)| {
                 let mut parts = it.operand.iter();

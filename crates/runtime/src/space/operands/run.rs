@@ -1,6 +1,6 @@
 //! Evaluation of a section by running blocks through programs and operands.
 
-use super::{CALL_BLOCKS_MAX, Classes, NextStep, OperandPart, OperandPlace, OperandSection};
+use super::{CALL_BLOCKS_MAX, Classes, NextStep, OperandPart, OperandPosition, OperandSection};
 use crate::space::arc::NodeId;
 use crate::space::node;
 use crate::space::walk::{RunResult, Walk};
@@ -60,7 +60,7 @@ impl<'a> Walk<'_, 'a> {
         let given: Vec<_> =
             output.take_batches().iter().flat_map(Batch::blocks).map(|(_, block)| block).collect();
         self.with_detached_section(section, |asks, walk| {
-            let Some(place) = asks.operand_place(at) else { return Vec::new() };
+            let Some(place) = asks.operand_position(at) else { return Vec::new() };
             let given =
                 given.into_iter().map(|block| OperandBlock { block, input_index: 0 }).collect();
             let mut answer = OperandAnswer { output: given, ..OperandAnswer::default() };
@@ -70,7 +70,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Releases all blocks that wait in a section.
-    pub(in crate::space) fn release_section(&mut self, at: NodeId) -> RunResult<'a> {
+    pub(in crate::space) fn release_section_blocks(&mut self, at: NodeId) -> RunResult<'a> {
         self.with_detached_section(at, |asks, walk| asks.release_all_blocks(walk, at))
     }
 
@@ -227,7 +227,7 @@ impl OperandSection {
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
-        (program, step, from): OperandPlace,
+        (program, step, from): OperandPosition,
         mut answer: OperandAnswer<'a>,
     ) -> OperandAnswer<'a> {
         let parts = self.programs[program].steps[step].operand.len();
@@ -266,7 +266,7 @@ impl OperandSection {
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
-        (program, step, place): OperandPlace,
+        (program, step, place): OperandPosition,
         answer: OperandAnswer<'a>,
     ) -> Vec<Subject<'a>> {
         let answer = self.run_operand(walk, at, (program, step, place + 1), answer);

@@ -15,7 +15,7 @@ use filter::Time;
 
 impl Space {
     /// Records that the space has stopped for the hot swap with this number.
-    pub fn note_change(&mut self, number: u64) {
+    pub fn record_stop_for_swap(&mut self, number: u64) {
         self.ports.events.event(|| SpaceEvent::Change { number });
     }
 
@@ -23,7 +23,7 @@ impl Space {
     /// current time, which is then recorded.
     pub(in crate::space) fn record_retire_time(&mut self) -> Time {
         let now = self.now();
-        let Some(mut player) = self.ports.events.take_reader() else {
+        let Some(mut player) = self.ports.events.take_event_reader() else {
             let failure = self.graph.pass.failure.as_ref();
             self.ports
                 .events
@@ -34,7 +34,7 @@ impl Space {
         if let Some(SpaceEvent::Retire { now, failure }) = player.peek() {
             player.next_event();
             then = now;
-            self.take_closing_notes(&mut *player);
+            self.apply_closing_entries(&mut *player);
             self.fail_as_recorded(failure.as_deref());
         }
         self.ports.events = EventPort::Replay(Some(player));
@@ -48,7 +48,7 @@ impl Space {
         self.ports.events.event(|| SpaceEvent::Changed);
         // A reader of the record that sees the swap can read all events before it.
         self.ports.events.flush();
-        if let Some(mut player) = self.ports.events.take_reader() {
+        if let Some(mut player) = self.ports.events.take_event_reader() {
             if player.peek() == Some(SpaceEvent::Changed) {
                 player.next_event();
             }
@@ -57,8 +57,8 @@ impl Space {
     }
 
     /// Drains the removed rings as recorded. Does nothing outside a replay.
-    pub fn take_as_recorded(&mut self) {
-        let Some(mut player) = self.ports.events.take_reader() else { return };
+    pub fn drain_rings_as_recorded(&mut self) {
+        let Some(mut player) = self.ports.events.take_event_reader() else { return };
         loop {
             match player.peek() {
                 Some(SpaceEvent::Import { node, now, count }) => {

@@ -182,7 +182,7 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
 }
 
 #[test]
-fn l2_one_of_two_parallel_editors_copies_the_other_does_not() {
+fn l2_only_one_of_two_parallel_editors_copies() {
     let other: ReceivedNumbers = Arc::default();
     let (kept, results) = run_graph(100, 32, |a, from, to| {
         let one = a.add_node(filter_node("one", Filter::edit(Add(100))));
@@ -225,7 +225,7 @@ fn l2_d15_held_block_is_copied_before_an_edit() {
 #[test]
 fn l2_blocks_that_share_bytes_are_edited_in_copies() {
     let (kept, results) = run_graph(30, 8, |a, from, to| {
-        let thrice = a.add_node(filter_node("thrice", Filter::stream(Triple)));
+        let thrice = a.add_node(filter_node("thrice", Filter::stream(TripleFilter)));
         let add = a.add_node(filter_node("add", Filter::edit(Add(100))));
         a.add_arc(from, thrice, SelectedClasses::Answered, false, 0);
         a.add_arc(thrice, add, SelectedClasses::Answered, false, 1);
@@ -240,7 +240,7 @@ fn l2_blocks_that_share_bytes_are_edited_in_copies() {
 /// Runs `numbers | (ring to a second space | add | sink)`. If `edits_here` is true, `add | sink`
 /// also runs in the first space. Returns the numbers at the second space's sink, the numbers at the
 /// first space's sink, and the results of the first and the second space.
-fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2]) {
+fn run_edit_over_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2]) {
     let (there, here): (ReceivedNumbers, ReceivedNumbers) = (Arc::default(), Arc::default());
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let config = RingConfig { entries: 64, ..RingConfig::default() };
@@ -277,14 +277,14 @@ fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2]) 
 
 #[test]
 fn l7_block_of_another_space_is_edited_in_the_local_pool() {
-    let (there, _, results) = run_over_a_ring(false);
+    let (there, _, results) = run_edit_over_ring(false);
     assert!(there.into_iter().eq(100_000..110_000));
     assert_eq!(node_edits(&results[1], "there"), copied_edits(10_000));
 }
 
 #[test]
 fn l2_d15_block_in_a_ring_is_copied_before_an_edit() {
-    let (there, here, results) = run_over_a_ring(true);
+    let (there, here, results) = run_edit_over_ring(true);
     assert!(there.into_iter().eq(100_000..110_000), "the other space saw no change");
     assert!(here.into_iter().eq(500_000..510_000));
     assert_eq!(node_edits(&results[0], "here"), copied_edits(10_000));
@@ -495,7 +495,7 @@ fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u6
             }
             0..=2 => filter_node("add", Filter::edit(Add(step.amount))),
             3 => filter_node("late", Filter::stream(HoldThree(HeldList::default()))),
-            4 => filter_node("thrice", Filter::stream(Triple)),
+            4 => filter_node("thrice", Filter::stream(TripleFilter)),
             _ => filter_node("multiple", Filter::classify(MultipleClassifier(2 + step.amount % 3))),
         };
         let at = a.add_node(made);

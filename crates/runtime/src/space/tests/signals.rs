@@ -2,7 +2,7 @@
 //! K7, A16.
 
 use super::*;
-use buffer::signal::moderate::WakeupCounts;
+use buffer::signal::wakeup_moderation::WakeupCounts;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A source that emits one number at a time. It emits the next number only after the previous one

@@ -3,7 +3,7 @@
 use super::super::key::NodeKey;
 use super::*;
 use endpoint::DropReason;
-use endpoint::written::{WrittenBlocks, WrittenForm, pair};
+use endpoint::written::{WriterSource, WrittenForm, pair};
 
 /// A filter that holds every block until the end of the run.
 struct HoldAll(HeldList);
@@ -39,7 +39,7 @@ impl Sink for ByteCounter {
 /// source. Returns the number of bytes written.
 fn write_and_remove_source(space: &mut Space) -> u64 {
     let (mut outside, inside) = pair().unwrap();
-    let writer = WrittenBlocks::new(inside, WrittenForm::Stream, Class::YES);
+    let writer = WriterSource::new(inside, WrittenForm::Stream, Class::YES);
     space.attach_writer(SOURCE, writer).unwrap();
     let mut written = 0;
     while let Some(length) = outside.write(&[7; 16 << 10]).unwrap() {

@@ -87,7 +87,7 @@ impl Generator<'_> {
         if base == HeaderBase::TransportIp4 {
             return Ok((self.header_length_to_x(place), place.constant, true));
         }
-        Ok(match self.mark_offset_word(place) {
+        Ok(match self.use_offset_word(place) {
             Some(word) => (vec![load_x_from_word(word)], place.constant, true),
             None => (Vec::new(), place.constant, false),
         })
@@ -111,7 +111,7 @@ impl Generator<'_> {
     /// Returns code that loads the length of the IPv4 header into X, and adds the variable part of
     /// the header's offset to X.
     pub(super) fn header_length_to_x(&mut self, place: Offset) -> Code {
-        let Some(word) = self.mark_offset_word(place) else {
+        let Some(word) = self.use_offset_word(place) else {
             return vec![non_branching(code::LDX | code::MSH | code::B, place.constant)];
         };
         vec![
@@ -126,7 +126,7 @@ impl Generator<'_> {
 
     /// Returns the scratch word that contains the variable part of an offset, and records that the
     /// word is needed. Returns `None` if the offset is constant.
-    pub(super) fn mark_offset_word(&mut self, place: Offset) -> Option<u32> {
+    pub(super) fn use_offset_word(&mut self, place: Offset) -> Option<u32> {
         self.header_used |= place.word == Some(HEADER_WORD);
         self.payload_used |= place.word == Some(PAYLOAD_WORD);
         place.word

@@ -83,7 +83,7 @@ impl Generator<'_> {
             condition = condition.and(self.test_equal(HeaderBase::Network.half(2), session)?);
         }
         let header = self.base_offset(HeaderBase::Network)?.plus(6);
-        self.enter_header(L::PPP, header);
+        self.set_current_header(L::PPP, header);
         self.protocol = Some(header);
         self.payload = Some(header.plus(2));
         self.nl = 0;
@@ -93,7 +93,7 @@ impl Generator<'_> {
 
     /// Sets the current header, to which later tests apply, to the header of type `link` at offset
     /// `header`.
-    pub(super) fn enter_header(&mut self, link: L, header: Offset) {
+    pub(super) fn set_current_header(&mut self, link: L, header: Offset) {
         self.has_inner_link = true;
         self.link = link;
         self.header = header;

@@ -154,7 +154,7 @@ impl Generator<'_> {
     /// always holds. `lines` computes the offsets of the inner frame from A.
     fn enter_tunnel(&mut self, inner: &InnerWords, lines: Code) -> Condition {
         let offset_of = |word| Offset { constant: 0, word: Some(word) };
-        self.enter_header(LinkType::EN10MB, offset_of(inner.header));
+        self.set_current_header(LinkType::EN10MB, offset_of(inner.header));
         self.protocol = Some(offset_of(inner.protocol));
         self.payload = Some(offset_of(inner.payload));
         self.nl = 0;

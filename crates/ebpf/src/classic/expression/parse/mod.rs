@@ -131,7 +131,7 @@ impl<'a> Parser<'a> {
                     let what = format!(
                         "`and` and `or` follow each other more than {ALTERNATIONS_MAX} times"
                     );
-                    return Err(invalid_text_error(self.span_here(), what, None));
+                    return Err(invalid_text_error(self.current_span(), what, None));
                 }
                 let trees = vec![left, right];
                 Ok(if any { Tree::Any(trees) } else { Tree::All(trees) })
@@ -320,7 +320,7 @@ impl<'a> Parser<'a> {
     fn parse_nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         if self.depth == NESTING_MAX {
             let what = format!("parentheses and `not` are nested more than {NESTING_MAX} deep");
-            return Err(invalid_text_error(self.span_here(), what, None));
+            return Err(invalid_text_error(self.current_span(), what, None));
         }
         self.depth += 1;
         let result = parse(self);
@@ -328,7 +328,7 @@ impl<'a> Parser<'a> {
         result
     }
 
-    fn span_here(&self) -> Span {
+    fn current_span(&self) -> Span {
         self.lexemes.get(self.at).map_or(self.text.len()..self.text.len(), |l| l.span.clone())
     }
 
@@ -339,7 +339,7 @@ impl<'a> Parser<'a> {
     }
 
     fn unexpected_token_error(&self, wanted: &str) -> ExpressionError {
-        let span = self.span_here();
+        let span = self.current_span();
         let found = match &self.text[span.clone()] {
             "" => "the end".to_owned(),
             text => format!("`{text}`"),
@@ -349,7 +349,7 @@ impl<'a> Parser<'a> {
     }
 
     fn missing_qualifier_error(&self) -> ExpressionError {
-        let span = self.span_here();
+        let span = self.current_span();
         let hint = self
             .suggest_keyword(&self.text[span.clone()])
             .unwrap_or_else(|| "say what it is: `host`, `net`, `port` or `proto`".to_owned());

@@ -129,7 +129,7 @@ impl Parser<'_> {
         match self.peek() {
             Token::Number(number) if number & !mask != 0 => {
                 let message = format!("invalid {what} value {number:#x}");
-                Err(invalid_text_error(self.span_here(), message, None))
+                Err(invalid_text_error(self.current_span(), message, None))
             }
             Token::Number(number) => {
                 self.at += 1;
@@ -146,7 +146,7 @@ impl Parser<'_> {
             let nearest =
                 super::super::nearest::nearest_word(table.iter().map(|(name, _)| *name), &name);
             let hint = nearest.map(|word| format!("did you mean `{word}`?"));
-            invalid_text_error(self.span_here(), format!("unknown {what} `{name}`"), hint)
+            invalid_text_error(self.current_span(), format!("unknown {what} `{name}`"), hint)
         })
     }
 
@@ -209,7 +209,7 @@ impl Parser<'_> {
 
     fn parse_llc(&mut self) -> Parsed<Llc> {
         if self.peek() == Token::Word(Keyword::Foreign)
-            && self.text[self.span_here()].eq_ignore_ascii_case("rnr")
+            && self.text[self.current_span()].eq_ignore_ascii_case("rnr")
         {
             self.at += 1;
             return Ok(Llc::Supervisory(names::find_word_value(names::LLC_SUPERVISORY, "rnr")));
@@ -229,7 +229,7 @@ impl Parser<'_> {
             _ => {
                 self.at -= 1;
                 Err(invalid_text_error(
-                    self.span_here(),
+                    self.current_span(),
                     format!("unknown LLC type `{name}`"),
                     None,
                 ))

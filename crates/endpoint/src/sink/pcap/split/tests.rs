@@ -3,8 +3,8 @@
 use super::*;
 use crate::sink::pcap::{PCAP, tests::read_capture};
 use crate::testing::{
-    TempDir, batch_of, block_over, checked_arguments, decode_hex, expect_failure, frame_block,
-    hole_block, sink_opening,
+    TempDir, batch_from_blocks, block_with_marks, checked_arguments, decode_hex, expect_failure,
+    frame_block, hole_block, sink_opening,
 };
 use abi::Marks;
 use std::fs;
@@ -68,7 +68,7 @@ fn h10_frames_of_a_connection_share_one_file() {
         let dir = TempDir::new();
         let out = dir.path("out");
         let mut sink = split_sink(&out, &[("per", per), ("open", "1")], Form::Frame).unwrap();
-        sink.consume(&batch_of(&blocks), 0).unwrap();
+        sink.consume(&batch_from_blocks(&blocks), 0).unwrap();
         let rows = sink.finish().unwrap().rows;
         let files = ("files".to_owned(), expected.len() as u64);
         assert_eq!(rows[..2], [files, ("frames".to_owned(), 5)]);
@@ -95,7 +95,7 @@ fn ended_sessions_start_a_new_capture() {
     let ended = Flags::END.with(Flags::BACKWARD);
     let mut sink = split_sink(&out, &[("per", "connection")], Form::Segment).unwrap();
     let blocks = [of(1, Flags::NONE), of(2, Flags::NONE), of(1, ended), gap, of(1, Flags::NONE)];
-    sink.consume(&batch_of(&blocks), 0).unwrap();
+    sink.consume(&batch_from_blocks(&blocks), 0).unwrap();
     sink.finish().unwrap();
     let name = "-10.0.0.1.1-10.0.0.2.2.pcap";
     let expected = [("000001", 2), ("000002", 1), ("000003", 1)];
@@ -106,7 +106,7 @@ fn ended_sessions_start_a_new_capture() {
         "the blocks after the end belong to another connection"
     );
     let mut again = split_sink(&out, &[("per", "connection")], Form::Segment).unwrap();
-    again.consume(&batch_of(&[of(1, Flags::NONE)]), 0).unwrap();
+    again.consume(&batch_from_blocks(&[of(1, Flags::NONE)]), 0).unwrap();
     again.finish().unwrap();
     assert_eq!(capture_frame_counts(&out).last(), Some(&(format!("000004{name}"), 1)));
 }
@@ -122,8 +122,8 @@ fn failure_names_the_directory() {
     assert!(failure.to_string().contains("not a directory"), "{failure}");
     let out = dir.path("out");
     let mut sink = split_sink(&out, &[("per", "connection")], Form::Frame).unwrap();
-    let cooked = block_over(Marks::frame(276, 2, 2), b"ab");
-    let outcome = sink.consume(&batch_of(&[frame_block(b"x"), cooked]), 0);
+    let cooked = block_with_marks(Marks::frame(276, 2, 2), b"ab");
+    let outcome = sink.consume(&batch_from_blocks(&[frame_block(b"x"), cooked]), 0);
     let failure = expect_failure(outcome).to_string();
     assert!(failure.contains("frames of link type EN10MB, and one of LINUX_SLL2"), "{failure}");
 }

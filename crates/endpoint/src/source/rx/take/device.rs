@@ -130,13 +130,15 @@ impl TakeDevice {
         };
         step(Resource::Program, "a program that takes").map_err(cannot)?;
         let placed = match parameters.loader {
-            None => Redirect::attach_new((PROGRAM_NAME, count, fragments), found.index, lead),
+            None => {
+                Redirect::create_and_attach((PROGRAM_NAME, count, fragments), found.index, lead)
+            }
             Some(make) => {
                 let made = |sockets: &Map, asks| {
                     make(&LoadArguments { sockets, tag_lookup: asks, accepts_fragments: fragments })
                         .map_err(AttachRefusal::Load)
                 };
-                Redirect::attach_with((PROGRAM_NAME, count), &made, found.index, lead)
+                Redirect::create_and_attach_with((PROGRAM_NAME, count), &made, found.index, lead)
             }
         };
         let (redirect, attached) = placed.map_err(|why| match why {
@@ -348,7 +350,7 @@ fn check_not_protected(interface: &str, ours: bool) -> Result<(), Failure> {
 fn already_attached_failure(name: &str, found: &Interface) -> Failure {
     // The interface is queried again, because another process may have attached the program since
     // the first query.
-    let now = RouteSocket::open().and_then(|links| links.by_index(found.index)).ok();
+    let now = RouteSocket::open().and_then(|links| links.interface_by_index(found.index)).ok();
     let number = now.as_ref().unwrap_or(found).xdp.map_or(0, |xdp| xdp.program);
     let programs = sys::bpf::programs().unwrap_or_default();
     let named = programs.iter().find(|(id, name)| *id == number && !name.is_empty());

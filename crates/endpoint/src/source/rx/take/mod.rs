@@ -238,7 +238,7 @@ impl TakeSource {
             while !self.reassembly.bytes.is_empty() && !self.reassembly.is_complete {
                 self.pieces.clear();
                 if self.receive_from_queue(number, 1)? == 0 {
-                    return Err(self.broken_failure("a packet ends in the middle"));
+                    return Err(self.broken_packet_failure("a packet ends in the middle"));
                 }
                 if let Some(piece) = self.pieces.first().copied() {
                     self.add_buffer(piece, intake, clock)?;
@@ -272,7 +272,7 @@ impl TakeSource {
         let arrived =
             located.and_then(|(slot, at)| Some((intake.pool.draft_arrived_at(slot)?, at)));
         let Some((mut draft, at)) = arrived else {
-            return Err(self.broken_failure("a frame arrived a second time"));
+            return Err(self.broken_packet_failure("a frame arrived a second time"));
         };
         let end = at + piece.length as usize;
         let first = self.reassembly.bytes.is_empty();
@@ -284,7 +284,9 @@ impl TakeSource {
                     let Some((front, stamp)) = draft.get(at..end).and_then(|b| exits.read(b))
                     else {
                         drop(draft);
-                        return Err(self.broken_failure("a frame lacks the header of its program"));
+                        return Err(
+                            self.broken_packet_failure("a frame lacks the header of its program")
+                        );
                     };
                     at += exits.front_size();
                     self.reassembly.front = Some(front);
@@ -296,7 +298,7 @@ impl TakeSource {
         }
         if first && !piece.continues {
             let head = [draft.get(at).copied().unwrap_or_default()];
-            let place = draft.commit(end).within(page_offset(at), page_offset(end - at));
+            let place = draft.commit(end).within(to_page_offset(at), to_page_offset(end - at));
             self.add_frame((intake.pool.id(), place), &head);
             return Ok(());
         }
@@ -412,7 +414,7 @@ impl TakeSource {
         packets
     }
 
-    fn broken_failure(&self, what: &str) -> Failure {
+    fn broken_packet_failure(&self, what: &str) -> Failure {
         Failure::new("take from", &self.device.name, format!("the kernel's rings: {what}"))
     }
 }
@@ -449,6 +451,6 @@ fn reinsert_tag(tag: Option<VlanTag>, at: usize, frame: &mut [u8]) -> usize {
 }
 
 /// Converts an offset within a page to 32 bits, where it always fits.
-fn page_offset(at: usize) -> u32 {
+fn to_page_offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

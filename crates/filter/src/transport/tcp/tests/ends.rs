@@ -64,7 +64,7 @@ fn fin_with_data_cuts_a_held_segment_that_crosses_it() {
 }
 
 #[test]
-fn fin_beside_a_segment_out_of_window_is_no_byte() {
+fn fin_after_a_segment_out_of_window_is_not_a_missing_byte() {
     let frames = closed_connection_frames(
         [
             client_segment(0, 101, b"abc"),

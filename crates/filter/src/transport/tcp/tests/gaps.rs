@@ -8,7 +8,7 @@ use crate::testing::{Arena, Node, Space, parse_arguments};
 const SECOND: u64 = 1_000_000_000;
 
 #[test]
-fn acknowledged_unseen_bytes_are_a_hole() {
+fn acknowledged_uncaptured_bytes_become_a_hole() {
     let frames = with_handshake([
         client_segment(0, 101, b"abc").acknowledging(501),
         client_segment(0, 109, b"ij").acknowledging(501),
@@ -94,7 +94,7 @@ fn retransmission_of_truncated_bytes_is_a_duplicate() {
 }
 
 #[test]
-fn unacknowledged_gap_waits_for_a_second() {
+fn unacknowledged_gap_is_abandoned_after_a_second() {
     let mut frames = vec![
         client_segment(SYN, 100, b""),
         client_segment(0, 103, b"cd"),
@@ -112,7 +112,7 @@ fn unacknowledged_gap_waits_for_a_second() {
 }
 
 #[test]
-fn new_gap_and_timeout_apply_to_waiting_segments() {
+fn changed_gap_and_timeout_apply_to_held_segments() {
     let arena = Arena::new(3);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&TCP, &["gap=5s"]).unwrap();
@@ -145,7 +145,7 @@ fn exceeded_hold_limit_abandons_the_gap() {
 }
 
 #[test]
-fn truncated_bytes_are_a_hole() {
+fn truncated_bytes_become_a_hole() {
     let frames = with_handshake([
         client_segment(0, 101, b"abcdef").truncated_to(54 + 2),
         client_segment(0, 113, b"mnopqr").truncated_to(54 + 3),

@@ -148,7 +148,7 @@ fn fin_of_a_restarted_stream_is_discarded() {
 }
 
 #[test]
-fn server_number_may_change_until_acknowledged() {
+fn server_sequence_may_change_until_acknowledged() {
     let answers = |number: u32| server_segment(SYN, number, b"").acknowledging(101);
     let frames = [
         client_segment(SYN, 100, b""),

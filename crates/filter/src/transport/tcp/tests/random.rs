@@ -221,7 +221,7 @@ fn random_disturbance(random: &mut Random, lost: u64) -> Disturbance {
 }
 
 #[test]
-fn reordered_bytes_leave_in_order() {
+fn reordered_bytes_are_emitted_in_order() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS {
         let disturbance = random_disturbance(&mut random, 0);
@@ -241,7 +241,7 @@ fn reordered_bytes_leave_in_order() {
 /// Stray segments after the end of a stream do not change the output, regardless of their position
 /// in the capture.
 #[test]
-fn bytes_after_a_fin_leave_no_trace() {
+fn bytes_after_a_fin_do_not_change_the_output() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS {
         let disturbance = Disturbance { in_midstream: false, ..random_disturbance(&mut random, 0) };

@@ -114,7 +114,7 @@ fn reset_is_accepted_after_silence() {
 }
 
 #[test]
-fn other_end_alone_can_withdraw_a_reset() {
+fn segments_of_the_peer_alone_withdraw_a_reset() {
     // The capture contains only the server's data, and a RST in the client's name.
     let frames = [
         server_segment(0, 501, b"one").acknowledging(104),
@@ -200,7 +200,7 @@ fn syn_within_a_connection_has_no_data() {
 }
 
 #[test]
-fn ignored_reset_moves_no_acknowledgement() {
+fn acknowledgement_of_an_ignored_reset_has_no_effect() {
     let frames = with_handshake([
         client_segment(0, 101, b"abc").acknowledging(501),
         client_segment(0, 106, b"fg").acknowledging(501),

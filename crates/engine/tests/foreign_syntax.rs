@@ -7,7 +7,7 @@ use engine::registry::MachineRegistry;
 use pipeline::{Diagnostic, translate};
 
 /// Pairs of a mistaken request and the request that the error must propose.
-const PROPOSALS: &[(&str, &str)] = &[
+const EXPECTED_PROPOSALS: &[(&str, &str)] = &[
     ("tcp port 80", "rx | bpf \"tcp port 80\" | print"),
     ("host 10.0.0.1", "rx | bpf \"host 10.0.0.1\" | print"),
     ("port 80", "rx | bpf \"port 80\" | print"),
@@ -60,7 +60,7 @@ fn proposed_request(proposed: &str) -> &str {
 
 #[test]
 fn foreign_options_are_translated_to_a_request() {
-    for (written, wanted) in PROPOSALS {
+    for (written, wanted) in EXPECTED_PROPOSALS {
         let found = request_errors(written);
         let [mistake] = found.as_slice() else { panic!("{written}: {found:?}") };
         let proposed = mistake.hint.strip_prefix("write `").and_then(|hint| hint.strip_suffix('`'));

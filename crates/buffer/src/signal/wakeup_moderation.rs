@@ -339,7 +339,7 @@ impl Timer {
             let thread = std::thread::Builder::new().name("signals".to_owned());
             // Runs until the process exits.
             let _ = thread.spawn(move || {
-                sys::process::set_exact_timers();
+                sys::process::set_minimal_timer_slack();
                 let mut quiet = LINGER_CHECKS;
                 loop {
                     timer.check_and_sleep(&mut quiet, sys::clock::monotonic);

@@ -5,9 +5,9 @@ use std::fmt;
 
 /// The classes that at least one arc selects; by default all classes.
 #[derive(Clone, Copy, Default)]
-pub struct TakenClasses<'s>(Option<&'s dyn Fn(Class) -> bool>);
+pub struct ClassSelection<'s>(Option<&'s dyn Fn(Class) -> bool>);
 
-impl<'s> TakenClasses<'s> {
+impl<'s> ClassSelection<'s> {
     /// Creates a set from its membership test.
     #[must_use]
     pub fn new(takes: &'s dyn Fn(Class) -> bool) -> Self {
@@ -22,7 +22,7 @@ impl<'s> TakenClasses<'s> {
     }
 }
 
-impl fmt::Debug for TakenClasses<'_> {
+impl fmt::Debug for ClassSelection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "TakenClasses(some)" } else { "TakenClasses(all)" })
     }

@@ -12,7 +12,7 @@ const REQUEST_COMMANDS: [&str; 4] = ["run", "check", "explain", "start"];
 
 /// Recognizes the syntax of another program. Prints the name of the program, and the equivalent
 /// Streamline command. Returns false if the command line is in the syntax of no known program.
-pub(crate) fn suggest(given: impl Iterator<Item = OsString>) -> bool {
+pub(crate) fn suggest_equivalent_command(given: impl Iterator<Item = OsString>) -> bool {
     let words: Option<Vec<String>> = given.skip(1).map(|word| word.into_string().ok()).collect();
     let words = words.unwrap_or_default();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -65,7 +65,7 @@ impl Program {
                 command
             }
             Self::Mount { directory, socket, others, for_all } => {
-                mount::command_for_daemon(directory, (socket, others), *for_all)?
+                mount::daemon_mount_command(directory, (socket, others), *for_all)?
             }
         };
         // The program must not notify the service manager; only the daemon does.
@@ -101,12 +101,12 @@ impl Program {
 /// A running program, and the thread that restarts it. Dropping this value ends the program and the
 /// thread.
 #[derive(Debug)]
-pub(super) struct ProgramHost {
+pub(super) struct ProgramSupervisor {
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl ProgramHost {
+impl ProgramSupervisor {
     /// Starts the program. Fails with a sentence that describes the error.
     pub(super) fn start(program: Program, log: &Log) -> Result<Self, String> {
         let stop = Arc::new(EventFd::new().map_err(|error| error.to_string())?);
@@ -119,7 +119,7 @@ impl ProgramHost {
     }
 }
 
-impl Drop for ProgramHost {
+impl Drop for ProgramSupervisor {
     fn drop(&mut self) {
         self.stop.notify();
         // If the thread has panicked, it has already reported the panic.
@@ -147,7 +147,7 @@ fn keep_program_running(first: Helper, program: &Program, stop: &EventFd, log: &
             let (subject, again) = (program.reports().subject, pause.as_secs());
             warn(log, &format!("{subject} has ended ({end}), and starts again in {again} s"));
         }
-        if sys::poll::readable_within(&[stop.as_fd()], Some(pause)) == [true] {
+        if sys::poll::readable_despite_signals(&[stop.as_fd()], Some(pause)) == [true] {
             return;
         }
         pause = (pause * 2).min(PAUSE_MAX);
