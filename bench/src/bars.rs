@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 /// Assumed width of the terminal in columns if its width is unknown.
 const DEFAULT_COLUMNS: usize = 100;
 /// Maximum width of a bar in columns.
-const BAR_MAX: usize = 60;
+const BAR_COLUMNS_MAX: usize = 60;
 /// Minimum width of a bar in columns. A narrower terminal wraps the lines.
-const BAR_MIN: usize = 10;
+const BAR_COLUMNS_MIN: usize = 10;
 /// Ratio of the largest to the smallest median above which bars are logarithmic.
 const LOGARITHMIC_RATIO_MIN: f64 = 100.0;
 
@@ -26,10 +26,10 @@ pub(crate) fn draw_bars(bench: &str, rows: &[Row], columns: Option<usize>) -> St
         }
     }
     let of = |unit: &str| rows.iter().copied().filter(|row| row.unit == unit).collect::<Vec<_>>();
-    units.iter().map(|unit| draw_unit((bench, unit), &of(unit), columns)).collect()
+    units.iter().map(|unit| format_unit_chart((bench, unit), &of(unit), columns)).collect()
 }
 
-fn draw_unit((bench, unit): (&str, &str), rows: &[&Row], columns: usize) -> String {
+fn format_unit_chart((bench, unit): (&str, &str), rows: &[&Row], columns: usize) -> String {
     let names: Vec<String> =
         rows.iter().map(|row| format!("{}: {}", row.row, row.candidate)).collect();
     let figures: Vec<String> = rows
@@ -41,8 +41,10 @@ fn draw_unit((bench, unit): (&str, &str), rows: &[&Row], columns: usize) -> Stri
         .collect();
     let longest = |texts: &[String]| texts.iter().map(|text| text.chars().count()).max();
     let (name_width, figure_width) = (longest(&names).unwrap_or(0), longest(&figures).unwrap_or(0));
-    let width = columns.saturating_sub(name_width + figure_width + 6).clamp(BAR_MIN, BAR_MAX);
-    let scale = Scale::new(rows, width);
+    let width = columns
+        .saturating_sub(name_width + figure_width + 6)
+        .clamp(BAR_COLUMNS_MIN, BAR_COLUMNS_MAX);
+    let scale = BarScale::new(rows, width);
     let note = if scale.is_logarithmic { ", logarithmic" } else { "" };
     let mut out = format!("\n{bench}, {unit}{note}\n");
     for ((row, name), figure) in rows.iter().zip(&names).zip(&figures) {
@@ -53,14 +55,14 @@ fn draw_unit((bench, unit): (&str, &str), rows: &[&Row], columns: usize) -> Stri
 }
 
 /// The scale of the bars of one chart.
-struct Scale {
+struct BarScale {
     width: usize,
     low: f64,
     high: f64,
     is_logarithmic: bool,
 }
 
-impl Scale {
+impl BarScale {
     fn new(rows: &[&Row], width: usize) -> Self {
         let values = || rows.iter().map(|row| row.value).filter(|value| *value > 0.0);
         let high = rows.iter().flat_map(|row| [row.value, row.spread[1]]).fold(0.0, f64::max);

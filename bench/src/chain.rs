@@ -27,7 +27,7 @@ const FULLY_READ_BLOCKS: u64 = 2_000_000;
 /// Number of blocks in a measurement of a cycle.
 const CYCLE_BLOCKS: u64 = 300_000;
 /// Number of filters that a block in the cycle passes: two at first, and two in each of 16 rounds.
-const CYCLE_FILTERS: usize = 34;
+const CYCLE_FILTER_PASSES: usize = 34;
 /// Number of blocks in a measurement with pipes.
 const PIPED_BLOCKS: u64 = 100_000;
 /// Number of blocks in the reference loop's ring (1 MB).
@@ -43,25 +43,25 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     }
     let mut rows = Vec::new();
     for filters in [0, 1, 2, 4, 8] {
-        rows.extend(measure_first_byte(filters, rounds, pipes.as_ref().ok())?);
+        rows.extend(measure_first_byte_filters(filters, rounds, pipes.as_ref().ok())?);
     }
-    rows.extend(measure_every_byte(8, rounds, pipes.as_ref().ok())?);
+    rows.extend(measure_every_byte_filters(8, rounds, pipes.as_ref().ok())?);
     rows.extend(measure_cycle(rounds)?);
     Ok(rows)
 }
 
-/// Compares blocks in a cycle of two filters, which pass [`CYCLE_FILTERS`] filters each, with
+/// Compares blocks in a cycle of two filters, which pass [`CYCLE_FILTER_PASSES`] filters each, with
 /// blocks in a chain of the same number of filters.
 fn measure_cycle(rounds: usize) -> Result<Vec<Row>, String> {
     const MATCH: &str = "match hex=02 at=0";
     let source = format!("generate count={CYCLE_BLOCKS} size=1024");
     let first = "match --name=X hex=02 at=0";
     let cycle = format!("{source} | {first} | {MATCH} | {first}");
-    let chain = format!("{source} {} | discard", format!("| {MATCH} ").repeat(CYCLE_FILTERS));
+    let chain = format!("{source} {} | discard", format!("| {MATCH} ").repeat(CYCLE_FILTER_PASSES));
     let around = move || {
         let outcome = run_request(&cycle)?;
         let passed = outcome.ledger.filters.iter().map(|node| node.passed.blocks).sum::<u64>();
-        if passed < CYCLE_BLOCKS * CYCLE_FILTERS as u64 {
+        if passed < CYCLE_BLOCKS * CYCLE_FILTER_PASSES as u64 {
             return Err(format!("{passed} blocks passed the filters of `{cycle}`"));
         }
         Ok(CYCLE_BLOCKS as f64 * 1e3 / outcome.elapsed_ns as f64)
@@ -73,11 +73,11 @@ fn measure_cycle(rounds: usize) -> Result<Vec<Row>, String> {
         },
         Candidate { name: "cycle", measure: Box::new(around) },
     ];
-    let row = format!("{CYCLE_FILTERS} filters in a cycle of two");
+    let row = format!("{CYCLE_FILTER_PASSES} filters in a cycle of two");
     interleave(("chain", &row, f64::NAN), "Mblocks/s", rounds, candidates, &[])
 }
 
-fn measure_first_byte(
+fn measure_first_byte_filters(
     filters: usize,
     rounds: usize,
     pipes: Option<&PipedMatcher>,
@@ -88,7 +88,9 @@ fn measure_first_byte(
     let mut candidates = vec![
         Candidate {
             name: "loop",
-            measure: Box::new(move || Ok(measure_loop(filters, BLOCKS_IN_DBUF, first_byte_is_two))),
+            measure: Box::new(move || {
+                Ok(measure_reference_loop(filters, BLOCKS_IN_DBUF, first_byte_is_two))
+            }),
         },
         Candidate { name: "fast", measure: Box::new(move || measure_rate(&fast, BLOCKS_IN_DBUF)) },
         Candidate { name: "ring", measure: Box::new(move || measure_rate(&ring, RING_BLOCKS)) },
@@ -113,7 +115,7 @@ fn measure_first_byte(
     interleave(("chain", &row, filters as f64), "Mblocks/s", rounds, candidates, &goals)
 }
 
-fn measure_every_byte(
+fn measure_every_byte_filters(
     filters: usize,
     rounds: usize,
     pipes: Option<&PipedMatcher>,
@@ -124,7 +126,9 @@ fn measure_every_byte(
     let mut candidates = vec![
         Candidate {
             name: "loop",
-            measure: Box::new(move || Ok(measure_loop(filters, FULLY_READ_BLOCKS, no_byte_is_ff))),
+            measure: Box::new(move || {
+                Ok(measure_reference_loop(filters, FULLY_READ_BLOCKS, no_byte_is_ff))
+            }),
         },
         Candidate {
             name: "whole",
@@ -160,7 +164,7 @@ fn measure_rate(text: &str, blocks: u64) -> Result<f64, String> {
     Ok(blocks as f64 * 1e3 / outcome.elapsed_ns as f64)
 }
 
-fn measure_loop(filters: usize, blocks: u64, matcher: Matcher) -> f64 {
+fn measure_reference_loop(filters: usize, blocks: u64, matcher: Matcher) -> f64 {
     let memory = vec![2u8; LOOP_RING_BLOCKS * 1024];
     let slots: Vec<&[u8]> = memory.chunks_exact(1024).collect();
     let filters = std::hint::black_box(vec![matcher; filters]);

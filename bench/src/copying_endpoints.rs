@@ -2,7 +2,7 @@
 //! into the dbuf, and the sink copies each block from the ring into a user buffer. [Th §5.2.1,
 //! "slslow"]
 
-use crate::parallel::DIGEST;
+use crate::parallel::DIGEST_SINK;
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 use endpoint::{
     Failure, Intake, Opening, Sink, SinkEntry, Source, SourceCounters, SourceEntry,
@@ -18,7 +18,7 @@ const BLOCK_SIZE: usize = 1024;
 /// The sources that benches add to the catalog.
 pub(crate) const SOURCES: &[SourceEntry] = &[SourceEntry::new(&COPYING_SOURCE, open_source)];
 /// The sinks that benches add to the catalog.
-pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry::new(&COPYING_SINK, open_sink), DIGEST];
+pub(crate) const SINKS: &[SinkEntry] = &[SinkEntry::new(&COPYING_SINK, open_sink), DIGEST_SINK];
 
 const COPYING_SOURCE: Description = Description {
     name: "bench_write",
@@ -69,7 +69,7 @@ impl Source for CopyingSource {
         }
         let written = draft.commit(blocks * BLOCK_SIZE);
         let dbuf = intake.pool.id();
-        let put = intake.put_entries((0..blocks).map(|block| {
+        let put = intake.append_block_entries((0..blocks).map(|block| {
             let place = written.within((block * BLOCK_SIZE) as u32, BLOCK_SIZE as u32);
             let pointer = RichPointer::new(dbuf, place, Class::YES);
             Entry::new(pointer, BlockMetadata::default(), Marks::bare(BLOCK_SIZE as u32))

@@ -6,7 +6,7 @@
 //! edit shows the cost of generating and counting frames.
 
 use crate::harness::{Candidate, interleave};
-use crate::line::run_request_with;
+use crate::line::run_request_with_settings;
 use crate::row::Row;
 use engine::build::Settings;
 
@@ -40,7 +40,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
 /// `copies` is true, all edits are made in copies.
 fn measure_rate(text: &str, count: u64, copies: bool) -> Result<f64, String> {
     let settings = Settings { copies, ..Settings::default() };
-    let outcome = run_request_with(text, settings)?;
+    let outcome = run_request_with_settings(text, settings)?;
     #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
     Ok(count as f64 * 1e3 / outcome.elapsed_ns as f64)
 }

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use sys::clock;
 use sys::net::RouteSocket;
-use sys::packet::{PacketSender, Qdisc, SendStop};
+use sys::packet::{PacketSender, QdiscMode, SendStopReason};
 use testkit::Frame;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::packet::{SOURCE_MAC, TARGET_MAC};
@@ -26,7 +26,7 @@ const BATCH_FRAMES: usize = 64;
 const PACED_BATCH_FRAMES: usize = 16;
 /// Number of frames in a group. Sending a group takes some milliseconds, long enough for several
 /// doorbells.
-pub(crate) const GROUP_FRAMES: usize = 2_500;
+pub(crate) const FRAMES_PER_GROUP: usize = 2_500;
 /// Destination port of the wanted frames.
 pub(crate) const WANTED_PORT: u16 = 53;
 /// Destination port of all other frames.
@@ -45,7 +45,7 @@ pub(crate) struct Flood {
 /// Maximum number of frames sent over one veth pair before the other is used. This is at most a
 /// tenth of a second of traffic, but more frames than any ring in the benches holds, so that a slow
 /// reader loses frames.
-const SEND_BATCH: usize = 25_000;
+const SEND_BATCH_FRAMES: usize = 25_000;
 
 /// Two identical veth pairs.
 pub(crate) struct Floods {
@@ -100,7 +100,7 @@ impl Floods {
         let mut took = SendTimes::default();
         let mut left = count;
         while left > 0 {
-            let batch = left.min(SEND_BATCH);
+            let batch = left.min(SEND_BATCH_FRAMES);
             took.unobserved += self.unobserved.send(batch)?;
             took.observed += self.observed.send(batch)?;
             left -= batch;
@@ -137,7 +137,7 @@ impl Flood {
         };
         let sender = pair.client.run_inside(|| {
             let index = device_index(CLIENT_DEVICE)?;
-            PacketSender::open(index, Qdisc::Bypass).map_err(|why| why.to_string())
+            PacketSender::open(index, QdiscMode::Bypass).map_err(|why| why.to_string())
         })?;
         // The number of frames is a multiple of the batch size and of the number of ports.
         let ports = ports.iter().cycle().take(BATCH_FRAMES * ports.len());
@@ -188,10 +188,10 @@ impl Flood {
 
     /// Sends at least `count` frames in groups. Returns the processor time per frame of the median
     /// group, in ns, because interrupts affect only a few groups.
-    pub(crate) fn median_group_ns(&mut self, count: usize) -> Result<f64, String> {
+    pub(crate) fn measure_median_group_ns(&mut self, count: usize) -> Result<f64, String> {
         let mut groups = Vec::new();
-        for _ in 0..count.div_ceil(GROUP_FRAMES) {
-            groups.push(self.send(GROUP_FRAMES)? as f64 / GROUP_FRAMES as f64);
+        for _ in 0..count.div_ceil(FRAMES_PER_GROUP) {
+            groups.push(self.send(FRAMES_PER_GROUP)? as f64 / FRAMES_PER_GROUP as f64);
         }
         Ok(median(&groups))
     }
@@ -206,7 +206,7 @@ impl Flood {
             while !rest.is_empty() {
                 let sent = self.sender.send(rest);
                 rest = &rest[sent.frames..];
-                if let Some(SendStop::Refused(errno)) = sent.stopped {
+                if let Some(SendStopReason::Refused(errno)) = sent.stopped {
                     return Err(format!("the cable takes no frames: error {errno}"));
                 }
             }
@@ -226,8 +226,8 @@ pub(crate) fn udp_frame(port: u16, length: usize) -> Vec<u8> {
 }
 
 fn udp_frame_to(address: [u8; 6], port: u16, length: usize) -> Vec<u8> {
-    const HEADERS: usize = 14 + 20 + 8;
-    let payload = vec![0x5a; length.saturating_sub(HEADERS)];
+    const HEADERS_LENGTH: usize = 14 + 20 + 8;
+    let payload = vec![0x5a; length.saturating_sub(HEADERS_LENGTH)];
     Frame::ethernet_between(SOURCE_MAC, address).ipv4(CLIENT, SERVER).udp(4000, port, &payload)
 }
 

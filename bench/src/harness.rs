@@ -2,21 +2,21 @@
 //! machine affect all candidates equally. Ratios are computed per round.
 
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use std::sync::OnceLock;
 
 /// Words that select rows by name; an empty list selects all rows.
-static SELECTED_WORDS: OnceLock<Vec<String>> = OnceLock::new();
+static ROW_SELECTION_WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Restricts the run to rows whose name contains one of the words; an empty list selects all rows.
 pub(crate) fn select_rows(words: Vec<String>) {
     // The words are set only once, at the start of the program.
-    let _ = SELECTED_WORDS.set(words);
+    let _ = ROW_SELECTION_WORDS.set(words);
 }
 
 /// Returns true if the row is selected.
 pub(crate) fn is_selected(row: &str) -> bool {
-    let words = SELECTED_WORDS.get().map_or(&[][..], Vec::as_slice);
+    let words = ROW_SELECTION_WORDS.get().map_or(&[][..], Vec::as_slice);
     words.is_empty() || words.iter().any(|word| row.contains(word.as_str()))
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Samples {
 
 /// The direction in which a value is better.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Better {
+pub(crate) enum BetterDirection {
     More,
     Less,
 }
@@ -62,7 +62,7 @@ pub(crate) fn interleave(
         return Ok(Vec::new());
     }
     let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
-    Ok(rows_of_samples(subject, (unit, Better::More), sentinel_ns, &samples, goals))
+    Ok(rows_of_samples(subject, (unit, BetterDirection::More), sentinel_ns, &samples, goals))
 }
 
 /// Measures all candidates `rounds` times, interleaved. Returns the round-trip time of a cache line
@@ -75,7 +75,7 @@ pub(crate) fn measure_interleaved(
         candidates.iter().map(|c| Samples { name: c.name, values: Vec::new() }).collect();
     let mut sentinels = Vec::new();
     for round in 0..=rounds {
-        let mut sentinel = Sentinel::measure();
+        let mut sentinel = CacheRoundTrip::measure();
         for (candidate, samples) in candidates.iter_mut().zip(&mut samples) {
             let value = (candidate.measure)()?;
             // The first round is a warm-up.
@@ -83,7 +83,7 @@ pub(crate) fn measure_interleaved(
                 samples.values.push(value);
             }
         }
-        sentinel = (sentinel + Sentinel::measure()) / 2.0;
+        sentinel = (sentinel + CacheRoundTrip::measure()) / 2.0;
         sentinels.push(sentinel);
     }
     Ok((median(&sentinels), samples))
@@ -94,14 +94,14 @@ pub(crate) fn measure_interleaved(
 /// candidate is better.
 pub(crate) fn rows_of_samples(
     (bench, row, x): (&'static str, &str, f64),
-    (unit, better): (&'static str, Better),
+    (unit, better): (&'static str, BetterDirection),
     sentinel_ns: f64,
     samples: &[Samples],
     goals: &[Goal],
 ) -> Vec<Row> {
     let ratio = |(of, against): (&f64, &f64)| match better {
-        Better::More => of / against,
-        Better::Less => against / of,
+        BetterDirection::More => of / against,
+        BetterDirection::Less => against / of,
     };
     let make = |of: &Samples, against: &Samples, goal: Option<&Goal>| Row {
         bench,
@@ -169,7 +169,8 @@ mod tests {
     fn lower_cost_has_the_higher_ratio() {
         let samples =
             [("a", 6.0), ("b", 2.0)].map(|(name, value)| Samples { name, values: vec![value; 3] });
-        let rows = rows_of_samples(("t", "r", 1.0), ("ns", Better::Less), 0.0, &samples, &[]);
+        let rows =
+            rows_of_samples(("t", "r", 1.0), ("ns", BetterDirection::Less), 0.0, &samples, &[]);
         assert_eq!(rows.iter().map(|r| r.ratio).collect::<Vec<_>>(), [1.0, 3.0]);
     }
 }

@@ -5,7 +5,7 @@ use crate::copying_endpoints;
 use crate::parallel::WORK_FILTER;
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, run_alone};
+use engine::run::{Outcome, run_in_calling_thread};
 use filter::{Description, EndpointFacts};
 use pipeline::Registry;
 use pipeline::plan::{Machine, Plan, plan};
@@ -63,12 +63,12 @@ pub(crate) fn plan_for_machine(text: &str, machine: &Machine) -> Result<Plan, St
 /// Runs a request to its end, with all spaces in this thread, and returns the outcome. Fails if the
 /// ledger does not balance.
 pub(crate) fn run_request(text: &str) -> Result<Outcome, String> {
-    run_request_with(text, Settings::default())
+    run_request_with_settings(text, Settings::default())
 }
 
 /// Runs a request as [`run_request`] does, with the given settings. The sources and sinks of the
 /// benches replace the sources and sinks in the settings.
-pub(crate) fn run_request_with(text: &str, settings: Settings) -> Result<Outcome, String> {
+pub(crate) fn run_request_with_settings(text: &str, settings: Settings) -> Result<Outcome, String> {
     let plan = plan_request(text)?;
     let settings = Settings {
         sources: copying_endpoints::SOURCES,
@@ -76,7 +76,7 @@ pub(crate) fn run_request_with(text: &str, settings: Settings) -> Result<Outcome
         ..settings
     };
     let paths = build(&plan, settings).map_err(|why| why.to_string())?;
-    let outcome = run_alone(paths);
+    let outcome = run_in_calling_thread(paths);
     if let Some(failure) = outcome.failures.first() {
         return Err(failure.to_string());
     }
@@ -87,7 +87,7 @@ pub(crate) fn run_request_with(text: &str, settings: Settings) -> Result<Outcome
 }
 
 /// Runs a request. Returns the number of blocks from its sources and the time per block, as text.
-pub(crate) fn describe_cost_per_block(text: &str) -> Result<String, String> {
+pub(crate) fn measure_cost_per_block(text: &str) -> Result<String, String> {
     let outcome = run_request(text)?;
     let blocks: u64 =
         outcome.ledger.sources.iter().map(|(_, observed)| observed.given.blocks).sum();

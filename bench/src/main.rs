@@ -269,7 +269,7 @@ fn main() -> ExitCode {
         };
     }
     if let Some(text) = &arguments.line {
-        return match line::describe_cost_per_block(text) {
+        return match line::measure_cost_per_block(text) {
             Ok(description) => {
                 print_line(&description);
                 ExitCode::SUCCESS
@@ -289,7 +289,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     // The machine must be inspected before a bench pins the process to one processor.
-    sentinel::Sentinel::measure();
+    sentinel::CacheRoundTrip::measure();
     let wanted =
         |b: &&Bench| arguments.names.is_empty() || arguments.names.iter().any(|n| n == b.name);
     harness::select_rows(arguments.only);

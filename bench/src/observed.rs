@@ -7,7 +7,7 @@
 use crate::flood::{Floods, SendTimes};
 use crate::harness::median;
 use crate::processes::wait_until_idle;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 
 /// The costs per frame in one sample of a flood.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +77,7 @@ impl<W: Copy + PartialEq> ObserverSamples<W> {
             all.iter().map(|who| (*who, Vec::new())).collect();
         let mut sentinels = Vec::new();
         for round in 0..=rounds {
-            sentinels.push(Sentinel::measure());
+            sentinels.push(CacheRoundTrip::measure());
             for (who, samples) in &mut all {
                 let sample = observe(*who)?;
                 // The first round is a warm-up.

@@ -1,11 +1,11 @@
 //! `bench page`: processor time of the live page, of the daemon and of the paths that the page
 //! shows, without a viewer and with a viewer who has selected a path.
 
-use crate::harness::{Better, Samples, is_selected, median, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, is_selected, median, rows_of_samples};
 use crate::pipesfs::programs::Programs;
 use crate::processes::processor_ns;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -20,7 +20,7 @@ const FILTERS: usize = 28;
 const SAMPLE_DURATION: Duration = Duration::from_secs(5);
 /// Maximum processor time that a viewer may add to the daemon and the paths together, in percent
 /// of a core.
-const ADDED_TIME_LIMIT: f64 = 3.0;
+const ADDED_TIME_PERCENT_MAX: f64 = 3.0;
 /// Maximum time to wait for data from the page.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -35,7 +35,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         programs.add_path(&format!("p{number}"), &request)?;
     }
     let page = Page::start(&programs)?;
-    let sentinel_ns = Sentinel::measure();
+    let sentinel_ns = CacheRoundTrip::measure();
     let (mut rows, mut alone) = (Vec::new(), 0.0);
     for looks in [false, true] {
         let viewer = looks.then(|| Viewer::open(&page.url)).transpose()?;
@@ -61,11 +61,11 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         for (at, name) in names.into_iter().enumerate().filter(|(_, name)| !name.is_empty()) {
             let values = shares.iter().map(|share| value(at, share)).collect();
             let subject = ("page", ROW, f64::NAN);
-            let unit = ("% of a core", Better::Less);
+            let unit = ("% of a core", BetterDirection::Less);
             let mut row =
                 rows_of_samples(subject, unit, sentinel_ns, &[Samples { name, values }], &[]);
             if let (Some(row), 3) = (row.last_mut(), at) {
-                (row.reference, row.ratio) = ("limit", ADDED_TIME_LIMIT / row.value);
+                (row.reference, row.ratio) = ("limit", ADDED_TIME_PERCENT_MAX / row.value);
             }
             rows.append(&mut row);
         }

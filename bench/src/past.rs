@@ -8,10 +8,10 @@
 //! the end per byte of memory, the processor time of the whole process per frame, and the rate of
 //! the path, which the compressing thread of a history must not reduce.
 
-use crate::harness::{Better, Samples, median, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, median, rows_of_samples};
 use crate::options::Options;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -27,7 +27,7 @@ const LENGTH: usize = 1358;
 const MEMORY: &str = "64M";
 const NONE: &str = "nothing kept";
 const FREEZE: &str = "freeze";
-const HISTORY: &str = "history";
+const HISTORY_NAME: &str = "history";
 
 /// The figures of one run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,11 +91,11 @@ fn measure_content(
     let discard = format!("{read} | discard");
     let history = format!("--history={MEMORY}");
     let requests: [(&'static str, Vec<&str>); 3] =
-        [(NONE, vec![&discard]), (FREEZE, vec![&freeze]), (HISTORY, vec![&history, &discard])];
+        [(NONE, vec![&discard]), (FREEZE, vec![&freeze]), (HISTORY_NAME, vec![&history, &discard])];
     let mut samples = vec![Vec::new(); requests.len()];
     let mut sentinels = Vec::new();
     for round in 0..=rounds {
-        sentinels.push(Sentinel::measure());
+        sentinels.push(CacheRoundTrip::measure());
         for ((_, words), samples) in requests.iter().zip(&mut samples) {
             let sample = run_once(words, folder)?;
             // The first round is a warm-up.
@@ -114,9 +114,9 @@ fn measure_content(
     };
     let sentinel = median(&sentinels);
     let row = |what: &str| format!("{content}, {what}");
-    let cost = (("past", &*row("CPU"), f64::NAN), ("ns/frame", Better::Less));
-    let rate = (("past", &*row("rate"), f64::NAN), ("M/s", Better::More));
-    let kept = (("past", &*row("kept"), f64::NAN), ("B/B", Better::More));
+    let cost = (("past", &*row("CPU"), f64::NAN), ("ns/frame", BetterDirection::Less));
+    let rate = (("past", &*row("rate"), f64::NAN), ("M/s", BetterDirection::More));
+    let kept = (("past", &*row("kept"), f64::NAN), ("B/B", BetterDirection::More));
     let mut rows = rows_of_samples(cost.0, cost.1, sentinel, &of(|s| s.processor, 0), &[]);
     rows.extend(rows_of_samples(rate.0, rate.1, sentinel, &of(|s| s.rate, 0), &[]));
     rows.extend(rows_of_samples(kept.0, kept.1, sentinel, &of(|s| s.kept, 1), &[]));

@@ -37,7 +37,7 @@ impl CompiledPeer {
 
     /// Compiles a program in C that uses the C library, which must be in the directory of this
     /// program.
-    pub(crate) fn with_library(name: &str, source: &str) -> Result<Self, String> {
+    pub(crate) fn compile_with_library(name: &str, source: &str) -> Result<Self, String> {
         let own = std::env::current_exe().map_err(|why| why.to_string())?;
         let built = own.with_file_name(LIBRARY_FILE);
         if !built.is_file() {
@@ -58,7 +58,11 @@ impl CompiledPeer {
     }
 
     /// Compiles a C++ program that uses threads, with additional compiler arguments.
-    pub(crate) fn new_cpp(name: &str, source: &str, arguments: &[String]) -> Result<Self, String> {
+    pub(crate) fn compile_cpp(
+        name: &str,
+        source: &str,
+        arguments: &[String],
+    ) -> Result<Self, String> {
         let always = ["-std=c++20", "-pthread", "-Wno-interference-size"].map(str::to_owned);
         Self::compile("c++", (name, "cpp"), source, &[&always, arguments].concat())
     }

@@ -58,7 +58,7 @@ pub(crate) fn draw_chart(folder: &Path, bench: &str, rows: &[Row]) -> Result<(),
         for panel in &panels {
             let (this, below) = rest.split_vertically(panel.height());
             match panel {
-                Panel::Lines { unit, lines } => draw_lines(&this, bench, unit, lines)?,
+                Panel::Lines { unit, lines } => draw_curves(&this, bench, unit, lines)?,
                 Panel::Bars { unit, bars } => draw_bars(&this, bench, unit, bars)?,
             }
             rest = below;
@@ -285,7 +285,7 @@ fn format_value(value: f64) -> String {
     format!("{head} {tail}")
 }
 
-fn draw_lines(area: &DrawingSurface<'_>, bench: &str, unit: &str, lines: &[Curve]) -> DrawResult {
+fn draw_curves(area: &DrawingSurface<'_>, bench: &str, unit: &str, lines: &[Curve]) -> DrawResult {
     let points = || lines.iter().flat_map(|line| &line.points);
     let x = Axis::new(points().map(|point| point[0]));
     let y = Axis::new(points().flat_map(|point| [point[2], point[3]])).extended_to_zero();

@@ -8,14 +8,14 @@
 //! programs. The mechanism alone is a bare crossing, in which batches of 64 pointers pass from one
 //! thread to another.
 
-use crate::harness::{Better, Samples, median, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, median, rows_of_samples};
 use crate::line::plan_for_machine;
 use crate::options::Options;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use abi::{Entry, RichPointer};
 use buffer::crossing::{CrossingReader, CrossingWriter, RingConfig, crossing};
-use buffer::scale::Scaling;
+use buffer::scale::ScalingParameters;
 use buffer::signal::Doorbell;
 use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::AttachPoints;
@@ -64,7 +64,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
                 options.rounds,
             )?);
         }
-        all.extend(measure_mechanism(&format!("mechanism, {place}"), options.rounds));
+        all.extend(measure_crossing(&format!("mechanism, {place}"), options.rounds));
     }
     sys::process::pin_to_processors(&allowed).map_err(|why| why.to_string())?;
     Ok(all)
@@ -75,7 +75,7 @@ fn measure_request(name: &str, text: &str, rounds: usize) -> Result<Vec<Row>, St
     let (mut rates, mut costs) = (empty_samples(), empty_samples());
     let mut sentinels = Vec::new();
     for round in 0..=rounds {
-        sentinels.push(Sentinel::measure());
+        sentinels.push(CacheRoundTrip::measure());
         for (at, (_, change)) in CANDIDATES.iter().enumerate() {
             let (rate, cost) = run_and_measure_request(text, *change)?;
             // The first round is a warm-up.
@@ -88,14 +88,14 @@ fn measure_request(name: &str, text: &str, rounds: usize) -> Result<Vec<Row>, St
     let sentinel = median(&sentinels);
     let mut all = rows_of_samples(
         ("rings", name, f64::NAN),
-        ("Mblocks/s", Better::More),
+        ("Mblocks/s", BetterDirection::More),
         sentinel,
         &rates,
         &[],
     );
     all.extend(rows_of_samples(
         ("rings", name, f64::NAN),
-        ("cpu ns/block", Better::Less),
+        ("cpu ns/block", BetterDirection::Less),
         sentinel,
         &costs,
         &[],
@@ -138,26 +138,32 @@ pub(crate) fn run_and_measure_request(
 
 /// Measures a crossing alone, over which pointers pass without the bytes of blocks: with a fixed
 /// ring, and with a self-sizing ring.
-fn measure_mechanism(name: &str, rounds: usize) -> Vec<Row> {
+fn measure_crossing(name: &str, rounds: usize) -> Vec<Row> {
     let mut samples: Vec<Samples> =
         ["fixed 4096", "self-sizing"].map(|name| Samples { name, values: Vec::new() }).into();
     let mut sentinels = Vec::new();
     for round in 0..=rounds {
-        sentinels.push(Sentinel::measure());
+        sentinels.push(CacheRoundTrip::measure());
         for (scales, candidate) in samples.iter_mut().enumerate() {
-            let rate = run_mechanism(scales == 1);
+            let rate = run_crossing(scales == 1);
             if round > 0 {
                 candidate.values.push(rate);
             }
         }
     }
     let subject = ("rings", name, f64::NAN);
-    rows_of_samples(subject, ("Mblocks/s", Better::More), median(&sentinels), &samples, &[])
+    rows_of_samples(
+        subject,
+        ("Mblocks/s", BetterDirection::More),
+        median(&sentinels),
+        &samples,
+        &[],
+    )
 }
 
 /// Passes batches over a crossing. Returns the rate in millions of blocks per second. If `scales`
 /// is true, the crossing has a self-sizing ring.
-fn run_mechanism(scales: bool) -> f64 {
+fn run_crossing(scales: bool) -> f64 {
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let entries = if scales { 1024 } else { 4096 };
     let config = RingConfig { entries, ..RingConfig::default() };
@@ -166,8 +172,11 @@ fn run_mechanism(scales: bool) -> f64 {
         return 0.0;
     };
     let Some(reader) = readers.pop() else { return 0.0 };
-    let writer =
-        if scales { writer.scaling(Scaling::pointers(16 << 10, 256 << 10)) } else { writer };
+    let writer = if scales {
+        writer.scaling(ScalingParameters::pointers(16 << 10, 256 << 10))
+    } else {
+        writer
+    };
     let begin = sys::clock::monotonic();
     let reading = std::thread::spawn(move || read_all(reader, &far));
     write_all(writer, &near);

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A measurement of the round-trip time of a cache line.
-pub(crate) struct Sentinel;
+pub(crate) struct CacheRoundTrip;
 
-const ROUND_TRIPS: u64 = 20_000;
+const ROUND_TRIP_COUNT: u64 = 20_000;
 
-impl Sentinel {
+impl CacheRoundTrip {
     /// Measures the round-trip time between the first two processors in ns. Returns 0 on a machine
     /// with one processor.
     pub(crate) fn measure() -> f64 {
         // Number of processors before this thread was pinned to one of them.
-        static PROCESSORS: OnceLock<usize> = OnceLock::new();
-        if *PROCESSORS.get_or_init(|| sys::machine::Machine::detect().processors) < 2 {
+        static PROCESSOR_COUNT: OnceLock<usize> = OnceLock::new();
+        if *PROCESSOR_COUNT.get_or_init(|| sys::machine::Machine::detect().processors) < 2 {
             return 0.0;
         }
         let line = Arc::new(AtomicU64::new(0));
@@ -33,7 +33,7 @@ fn answer_round_trips(line: &AtomicU64) {
     // If pinning is refused, the scheduler chooses a processor, and the result is less accurate.
     let _ = sys::process::pin_to(1);
     let mut expected = 1;
-    while expected < ROUND_TRIPS * 2 {
+    while expected < ROUND_TRIP_COUNT * 2 {
         // SYNC POINT: call; pairs with the Release in `measure_round_trips`.
         if line.load(Ordering::Acquire) == expected {
             // SYNC POINT: answer; pairs with the Acquire in `measure_round_trips`.
@@ -51,7 +51,7 @@ fn measure_round_trips(line: &AtomicU64) -> f64 {
     let _ = sys::process::pin_to(0);
     let mut best = f64::INFINITY;
     let mut value = 0;
-    for _ in 0..ROUND_TRIPS / 1000 {
+    for _ in 0..ROUND_TRIP_COUNT / 1000 {
         let begin = sys::clock::monotonic();
         for _ in 0..1000 {
             line.store(value + 1, Ordering::Release);

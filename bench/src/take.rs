@@ -16,11 +16,11 @@
 mod rest;
 
 use crate::flood::{Floods, ReceivingHost};
-use crate::harness::{Better, Goal, Samples, median, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, median, rows_of_samples};
 use crate::options::Options;
 use crate::processes::{has_ingress_program, interrupt_and_wait, wait_until_idle};
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use std::process::Stdio;
 use testkit::net::{Pair, SERVER_DEVICE, is_observing, wait_until};
@@ -74,7 +74,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         let mut sentinels = Vec::new();
         let mut taken: Vec<Vec<TakeSample>> = vec![Vec::new(); REQUESTS.len()];
         for round in 0..=options.rounds {
-            sentinels.push(Sentinel::measure());
+            sentinels.push(CacheRoundTrip::measure());
             for ((.., line), samples) in REQUESTS.iter().zip(&mut taken) {
                 let sample = measure_request(&mut floods, &folder, line)?;
                 // The first round is a warm-up.
@@ -150,7 +150,7 @@ fn result_rows(length: &str, taken: &[Vec<TakeSample>], sentinel_ns: f64) -> Vec
         };
         let row = format!("{length}, {subject}");
         let mut add = |unit, values: &[Samples], goals: &[Goal]| {
-            let better = (unit, Better::Less);
+            let better = (unit, BetterDirection::Less);
             all.extend(rows_of_samples(
                 ("take", &row, f64::NAN),
                 better,

@@ -18,7 +18,7 @@ pub(crate) struct RunningTcpdumps {
 
 /// The final report of a tcpdump, in frames that passed its filter. A missing count is `u64::MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct FinalReport {
+pub(crate) struct TcpdumpReport {
     /// Number of frames received: tcpdump's "packets received by filter".
     pub(crate) received: u64,
     /// Number of these frames that were lost: tcpdump's "packets dropped by kernel".
@@ -41,7 +41,7 @@ impl RunningTcpdumps {
 
     /// Starts a tcpdump for each file, to which it writes the captured frames. The tcpdumps have no
     /// filter; otherwise, they are started as by [`Self::start`].
-    pub(crate) fn start_writing(
+    pub(crate) fn start_writing_files(
         pair: &Pair,
         folder: &Path,
         files: &[String],
@@ -83,7 +83,7 @@ impl RunningTcpdumps {
 
     /// Stops all tcpdumps. Returns their final reports. Frames in a partly filled block do not
     /// count as lost, because they would have been delivered within a second.
-    pub(crate) fn stop(self, folder: &Path) -> Result<Vec<FinalReport>, String> {
+    pub(crate) fn stop(self, folder: &Path) -> Result<Vec<TcpdumpReport>, String> {
         self.children.interrupt_and_wait(TCPDUMP)?;
         Ok((0..self.count)
             .map(|number| parse_report(&read_text(&folder.join(number.to_string()))))
@@ -91,8 +91,8 @@ impl RunningTcpdumps {
     }
 }
 
-fn parse_report(text: &str) -> FinalReport {
-    FinalReport {
+fn parse_report(text: &str) -> TcpdumpReport {
+    TcpdumpReport {
         received: number_before(text, " packets received by filter"),
         lost: number_before(text, " packets dropped by kernel"),
     }
@@ -103,10 +103,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn received_and_lost_frames_are_read_from_its_report() {
+    fn tcpdump_report_yields_received_and_lost_frames() {
         let text = "listening on server0\n12 packets captured\n14 packets received by filter\n\
                     7 packets dropped by kernel\n";
-        assert_eq!(parse_report(text), FinalReport { received: 14, lost: 7 });
-        assert_eq!(parse_report("it broke"), FinalReport { received: u64::MAX, lost: u64::MAX });
+        assert_eq!(parse_report(text), TcpdumpReport { received: 14, lost: 7 });
+        assert_eq!(parse_report("it broke"), TcpdumpReport { received: u64::MAX, lost: u64::MAX });
     }
 }

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Name prefix of directories that are locked.
-const LOCKED_PREFIX: &str = "streamline-bench.";
+const LOCKED_DIRECTORY_PREFIX: &str = "streamline-bench.";
 /// Name prefix of directories that are not locked yet.
-const UNLOCKED_PREFIX: &str = ".streamline-bench.";
+const UNLOCKED_DIRECTORY_PREFIX: &str = ".streamline-bench.";
 
 /// A temporary directory, removed on drop.
 #[derive(Debug)]
@@ -31,11 +31,11 @@ impl TempDirectory {
         remove_stale(base)?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{bench}-{}-{number}", std::process::id());
-        let made = base.join(format!("{UNLOCKED_PREFIX}{name}"));
+        let made = base.join(format!("{UNLOCKED_DIRECTORY_PREFIX}{name}"));
         std::fs::create_dir(&made)?;
         let lock = File::open(&made)?;
         lock.lock()?;
-        let path = base.join(format!("{LOCKED_PREFIX}{name}"));
+        let path = base.join(format!("{LOCKED_DIRECTORY_PREFIX}{name}"));
         std::fs::rename(&made, &path)?;
         Ok(Self(path, lock))
     }
@@ -52,7 +52,7 @@ impl Drop for TempDirectory {
 fn remove_stale(base: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(base)? {
         let entry = entry?;
-        if !entry.file_name().as_encoded_bytes().starts_with(LOCKED_PREFIX.as_bytes()) {
+        if !entry.file_name().as_encoded_bytes().starts_with(LOCKED_DIRECTORY_PREFIX.as_bytes()) {
             continue;
         }
         // Directories of other users cannot be opened or removed, and another process may have
@@ -71,13 +71,13 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
-    const PARENT_VARIABLE: &str = "STREAMLINE_BENCH_FOLDER";
+    const PARENT_DIRECTORY_VARIABLE: &str = "STREAMLINE_BENCH_FOLDER";
 
     /// Child process of the next test. Creates a directory in the directory that an environment
     /// variable names, and waits to be killed. Does nothing if the variable is not set.
     #[test]
     fn child_creates_a_directory_and_waits() {
-        let Some(base) = std::env::var_os(PARENT_VARIABLE) else { return };
+        let Some(base) = std::env::var_os(PARENT_DIRECTORY_VARIABLE) else { return };
         let folder = TempDirectory::new_in(Path::new(&base), "killed").unwrap();
         std::fs::write(folder.0.join("left"), "behind").unwrap();
         loop {
@@ -92,7 +92,7 @@ mod tests {
         let mine = std::env::current_exe().unwrap();
         let mut killed = Command::new(mine)
             .args(["--exact", "temp_directory::tests::child_creates_a_directory_and_waits"])
-            .env(PARENT_VARIABLE, &base.0)
+            .env(PARENT_DIRECTORY_VARIABLE, &base.0)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();

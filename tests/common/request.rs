@@ -7,8 +7,8 @@
 use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build, build_with};
 use engine::kernel::point::AttachPoints;
 use engine::live::Live;
-use engine::path::AdaptSettings;
-use engine::run::{Outcome, StopConditions, run, run_alone};
+use engine::path::AdaptationSettings;
+use engine::run::{Outcome, StopConditions, run, run_in_calling_thread};
 use filter::Description;
 use pipeline::Registry;
 use pipeline::plan::{Machine, Plan, plan};
@@ -49,7 +49,7 @@ impl PlannedRequest {
 
     /// Runs the request in the calling thread, with one space after the other.
     pub(crate) fn run_sequential(&self) -> Result<Outcome, BuildError> {
-        Ok(run_alone(self.build(Settings::default())?))
+        Ok(run_in_calling_thread(self.build(Settings::default())?))
     }
 
     /// Runs the request with a thread for each space.
@@ -78,7 +78,7 @@ impl PlannedRequest {
         work: impl FnOnce(&Live) -> T + Send,
     ) -> (Outcome, T) {
         let extras = PathOptions {
-            adapt: AdaptSettings::permitted_by(&self.plan, machine),
+            adapt: AdaptationSettings::permitted_by(&self.plan, machine),
             ..Default::default()
         };
         let built = build_with(&self.plan, Settings::default(), &AttachPoints::default(), &extras);

@@ -9,8 +9,8 @@ use abi::{Flags, RichPointer};
 use filter::catalog::FILTERS;
 use filter::testing::{Arena, Frame, Node, Space, example_words, total_amount};
 use filter::{
-    Amount, Batch, Counts, Description, Form, Gateway as _, LANES, MovedSession, PRIVATE_KEY,
-    StateScope, Time,
+    Amount, Batch, Counts, Description, Form, Gateway as _, LANES, MovedSession,
+    PRIVATE_SESSION_KEY, StateScope, Time,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use testkit::{Random, Segment};
@@ -251,7 +251,7 @@ fn test_forged_state(d: &'static Description, words: &[String], random: &mut Ran
         if !random.one_in(4) {
             forge_session(moved, &mut space, random);
         }
-        if moved.key != PRIVATE_KEY && random.one_in(8) {
+        if moved.key != PRIVATE_SESSION_KEY && random.one_in(8) {
             moved.key = random.pick(&BOUNDARY_VALUES).wrapping_sub(random.below(3));
         }
     }

@@ -16,7 +16,7 @@ use ebpf::interpret::Packet;
 use frames::{Frame, Random};
 use programs::{EXPRESSIONS, programs, random_program};
 use testkit::need;
-use translated::{ClassicJudge, TARGETS, emit_classic, judged_frames};
+use translated::{ClassicJudge, TARGETS, captured_and_random_frames, emit_classic};
 
 #[path = "../../crates/ebpf/tests/classic/cases.rs"]
 #[expect(dead_code, reason = "the cases use the rest")]
@@ -73,7 +73,7 @@ fn compare_programs(
             continue;
         }
         let mut random = Random(seed ^ (index as u64) << 32);
-        let mut made = judged_frames(program, captured, frames * rounds, &mut random);
+        let mut made = captured_and_random_frames(program, captured, frames * rounds, &mut random);
         made.retain(|frame| frame.len() < TEST_RUN_MAX);
         let tally = compare_judges(name, program, TARGETS[index % TARGETS.len()], &made);
         loaded += 1;

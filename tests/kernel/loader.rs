@@ -4,11 +4,11 @@
 use super::judge::{program_kind, with_capabilities};
 use ebpf::emit::Target;
 use ebpf::{Hook, MapSpec, Program, insn};
-use filter::testing::twins::{TwinChain, chains, program_if_allowed, request_text};
+use filter::testing::twins::{TwinChain, chains, request_text, try_emit_program};
 use rustix::thread::CapabilitySet;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{
-    self, Anchor, Link, LoadError, Map, ObjectKind, Side, XdpMode, object_ids, tcx_chain,
+    self, ChainPosition, Link, LoadError, Map, ObjectKind, Side, XdpMode, object_ids, tcx_chain,
 };
 use sys::net::RouteSocket;
 use testkit::need;
@@ -28,7 +28,7 @@ impl PreparedProgram {
     /// Builds the program of a chain; returns `None` if the chain edits frames, which the target
     /// does not allow.
     fn new(chain: &TwinChain, target: Target) -> Option<Self> {
-        let program = program_if_allowed(chain, target)?;
+        let program = try_emit_program(chain, target)?;
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
         let maps: Vec<Map> = program.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
@@ -95,7 +95,7 @@ fn o9_thousand_program_loads_leak_nothing() {
             let targets = [Hook::Tc.into(), Hook::Xdp.into(), Target::hardened(Hook::Tc)];
             targets.map(|target| (chain.clone(), target))
         })
-        .filter(|(chain, target)| program_if_allowed(chain, *target).is_some())
+        .filter(|(chain, target)| try_emit_program(chain, *target).is_some())
         .collect();
     let mut made = Vec::new();
     pair.server.run_inside(|| {
@@ -110,7 +110,7 @@ fn o9_thousand_program_loads_leak_nothing() {
             // Attaching takes 10 ms.
             let link = (round % 20 == 0).then(|| match target.hook {
                 Hook::Xdp => Link::xdp(&loaded, index, XdpMode::Native).unwrap(),
-                _ => Link::tcx(&loaded, index, Side::Egress, Anchor::Head, None).unwrap(),
+                _ => Link::tcx(&loaded, index, Side::Egress, ChainPosition::Head, None).unwrap(),
             });
             made.extend(link.map(|link| (ObjectKind::Links, link.info().unwrap().id)));
         }

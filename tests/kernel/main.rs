@@ -27,15 +27,15 @@ mod mutants;
 mod socket_filter;
 mod source;
 
-use corpus::borders::{boundary_frames, ethernet_bytes, looks_pending};
+use corpus::borders::{boundary_frames, ethernet_bytes, looks_like_pending_checksum};
 use ebpf::Hook;
 use ebpf::emit::Target;
 use ebpf::exam::{self, ExamTotals, Interpreter};
 use ebpf::interpret::Packet;
 use filter::testing::Frame;
 use filter::testing::twins::{
-    TwinCase, TwinChain, UserReference, chains, edits_frames, long_chains, program_if_allowed,
-    request_text,
+    ReferenceChain, TwinCase, TwinChain, chains, edits_frames, long_chains, request_text,
+    try_emit_program,
 };
 use judge::{KernelJudge, is_refused, run_without_perfmon};
 use testkit::{Random, need};
@@ -59,13 +59,14 @@ fn compare_judges<'a>(
     target: Target,
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Option<ExamTotals> {
-    let program = program_if_allowed(chain, target)?;
+    let program = try_emit_program(chain, target)?;
     let (mut user, mut interpreter) =
-        (UserReference::new(chain, &program), Interpreter::new(&program));
+        (ReferenceChain::new(chain, &program), Interpreter::new(&program));
     let mut kernel = KernelJudge::load(&program, "chain");
     // Stateful filters must all receive the same packets.
     let keeps = program.maps.iter().any(|map| map.state_of.is_some());
-    let packets = packets.into_iter().filter_map(|packet| exam::at_hook(&packet, target.hook));
+    let packets =
+        packets.into_iter().filter_map(|packet| exam::packet_at_hook(&packet, target.hook));
     let packets = packets.filter(|p| !keeps || !is_refused(target.hook, p.bytes));
     let sat = exam::compare(&mut [&mut user, &mut interpreter, &mut kernel], packets);
     Some(sat.unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request_text(chain))))
@@ -163,12 +164,12 @@ fn every_twin_matches_on_generated_frames_and_noise() {
     let frames: Vec<Frame> = traffic.iter().map(|(_, bytes)| ethernet_frame(bytes)).collect();
     let made = frames.iter().map(|frame| frame.bytes.clone());
     // At XDP a valid checksum may look pending, so the twin must be unsure.
-    let made: Vec<Vec<u8>> = made.filter(|frame| !looks_pending(frame)).collect();
+    let made: Vec<Vec<u8>> = made.filter(|frame| !looks_like_pending_checksum(frame)).collect();
     let tallies = compare_all_chains(&made, &[2, 13]);
     let plain = sum_tallies(&tallies);
     let unsure = tallies.iter().filter(|(_, tally)| tally.unsure > 0);
     let unsure: Vec<_> = unsure.map(|(chain, tally)| (request_text(chain), tally)).collect();
-    let mut noise = ethernet_bytes(corpus::noise_frames(&corpus::header_cases(), 2_000));
+    let mut noise = ethernet_bytes(corpus::noise_frames(&corpus::header_case_frames(), 2_000));
     noise.extend(ethernet_bytes(corpus::noise_frames(&frames, 1_000)));
     let noisy = sum_tallies(&compare_all_chains(&noise, &[2, 13]));
     println!("{} frames made: {plain:?}; {} of noise: {noisy:?}", made.len(), noise.len());
@@ -188,7 +189,7 @@ fn i6_long_chains_match_their_filters() {
     let mut total = 0;
     for place in HOOKS {
         for chain in long_chains() {
-            let Some(program) = program_if_allowed(&chain, place) else { continue };
+            let Some(program) = try_emit_program(&chain, place) else { continue };
             let parts = program.tails.len();
             assert!(chain.len() >= 40 && parts > 0, "{parts} parts at {place:?}");
             let packets = borders.iter().map(|frame| Packet::new(frame));

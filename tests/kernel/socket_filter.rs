@@ -15,7 +15,9 @@ use filter::testing::parse_arguments;
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
-use sys::packet::{Instruction, PacketRing, PacketSender, PacketSocket, Qdisc, RingShape};
+use sys::packet::{
+    Instruction, PacketRing, PacketRingParameters, PacketSender, PacketSocket, QdiscMode,
+};
 use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, Random, need};
 
@@ -62,7 +64,8 @@ fn expression_with_long_jumps() -> String {
 
 /// A ring of minimum size for sockets that are not read. The kernel counts frames even if they do
 /// not fit in the ring.
-const SMALL_RING: RingShape = RingShape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
+const SMALL_RING: PacketRingParameters =
+    PacketRingParameters { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
 
 fn device_index(space: &Namespace, device: &str) -> u32 {
     let file = format!("/sys/class/net/{device}/ifindex");
@@ -89,7 +92,7 @@ fn frames_counted(ring: &PacketRing) -> u64 {
 fn send_frames(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     let index = device_index(space, device);
     let mut sender =
-        space.run_inside(|| PacketSender::open(index, Qdisc::Through)).expect("a way in");
+        space.run_inside(|| PacketSender::open(index, QdiscMode::Through)).expect("a way in");
     for frame in frames {
         wait_until("there is room", || sender.send(&[frame]).frames == 1);
     }

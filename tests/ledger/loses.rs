@@ -13,9 +13,9 @@ use engine::live::Live;
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
 use request::PlannedRequest;
-use runtime::ledger::{EdgeKind, Imbalance};
+use runtime::ledger::{EdgeKind, LedgerImbalance};
 use std::process::Command;
-use sys::packet::{PacketSender, Qdisc};
+use sys::packet::{PacketSender, QdiscMode};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, wait_until};
 use testkit::{Frame, need};
 
@@ -48,7 +48,7 @@ fn child_loses_one_block() {
 }
 
 /// Asserts that exactly one block is missing on this kind of edge, or none if none was lost.
-fn assert_loss_found(found: &[Imbalance], lost: &str, kind: &str) {
+fn assert_loss_found(found: &[LedgerImbalance], lost: &str, kind: &str) {
     if lost == "nothing" {
         assert_eq!(found, []);
         return;
@@ -86,7 +86,7 @@ fn child_loses_blocks_after_the_kernel() {
     pair.client.run_inside(|| {
         let links = sys::net::RouteSocket::open().expect("links");
         let index = links.interface_by_name(CLIENT_DEVICE).expect("the device").index;
-        let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
+        let mut sender = PacketSender::open(index, QdiscMode::Through).expect("root may send");
         wait_until("all frames are sent", || {
             let sent = sender.send(&rest).frames;
             rest.drain(..sent);

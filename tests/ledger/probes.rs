@@ -146,7 +146,7 @@ impl Stream for HoldBlocks {
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         while !self.list.is_empty() {
-            cx.release_front(&mut self.list, |block| block);
+            cx.release_front_block(&mut self.list, |block| block);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::shared_program::quiet_pair;
 use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::AttachPoints;
 use engine::live::Live;
-use engine::path::{AdaptSettings, RatePolicy};
+use engine::path::{AdaptationSettings, RatePolicy};
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Costs, FilterCost, Machine, MovePeriod, SpaceKind, plan};
@@ -121,9 +121,9 @@ fn run_request(
         let rate_policy =
             RatePolicy { observation_ns: 2_000_000, pause_ns: 20_000_000, ..RatePolicy::default() };
         let adapt =
-            AdaptSettings::permitted_by(&plan, &machine_with_assumed_costs()).map(|adapt| {
+            AdaptationSettings::permitted_by(&plan, &machine_with_assumed_costs()).map(|adapt| {
                 assert!(!adapt.copies);
-                Arc::new(AdaptSettings { rate_policy, ..(*adapt).clone() })
+                Arc::new(AdaptationSettings { rate_policy, ..(*adapt).clone() })
             });
         let period = adapt.as_ref().map_or(MovePeriod::Never, |adapt| adapt.moves);
         let asked = match option {

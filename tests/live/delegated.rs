@@ -65,7 +65,7 @@ fn attach_here(
 ) -> (DelegatedProgram, DelegatedRequest) {
     let machine = engine::machine::inspect();
     let part = kernel_part(text, &machine);
-    let attached = points.attach_if(
+    let attached = points.attach_delegated(
         (&parse_as_daemon(text), &part),
         &machine,
         Owner { uid: owner, about: "" },
@@ -187,7 +187,7 @@ fn t17_delegated_layout_that_was_not_planned_is_refused() {
     for nodes in [vec![], vec![NodeId(99)], (0..graph.nodes.len()).map(NodeId).collect()] {
         let part = KernelPart { nodes, ..good.clone() };
         let asked = pair.server.run_inside(|| {
-            points.attach_if(
+            points.attach_delegated(
                 (&graph, &part),
                 &machine,
                 Owner { uid: ALICE_UID, about: "" },
@@ -232,7 +232,7 @@ fn serve_peer(
                 let machine = engine::machine::inspect();
                 let graph = parse_as_daemon(text);
                 let attached = pair.server.run_inside(|| {
-                    points.attach_if(
+                    points.attach_delegated(
                         (&graph, &part),
                         &machine,
                         Owner { uid: ALICE_UID, about: "" },

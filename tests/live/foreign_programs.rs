@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 use std::process::Command;
-use sys::bpf::{Anchor, Link, Program, ProgramKind, Side, XdpMode};
+use sys::bpf::{ChainPosition, Link, Program, ProgramKind, Side, XdpMode};
 use sys::net::RouteSocket;
-use sys::packet::{PacketRing, PacketSocket, RingShape};
+use sys::packet::{PacketRing, PacketRingParameters, PacketSocket};
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 use testkit::streamline_program;
@@ -36,13 +36,15 @@ impl ForeignPrograms {
                 .interface_by_name(SERVER_DEVICE)
                 .expect("it")
                 .index;
-            let tcx = |side| Link::tcx(&chained, index, side, Anchor::Head, None).expect("tcx");
+            let tcx =
+                |side| Link::tcx(&chained, index, side, ChainPosition::Head, None).expect("tcx");
             let links = vec![
                 tcx(Side::Ingress),
                 tcx(Side::Egress),
                 Link::xdp(&express, index, XdpMode::Generic).expect("xdp"),
             ];
-            let shape = RingShape { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
+            let shape =
+                PacketRingParameters { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
             let socket = PacketSocket::open().and_then(|socket| socket.ring(shape));
             let socket = socket.expect("a packet socket");
             socket.bind(index).expect("the device");

@@ -22,7 +22,7 @@ use std::fs;
 use std::io::{BufReader, Read as _};
 use std::net::UdpSocket;
 use std::process::Command;
-use sys::bpf::{Anchor, Chain, Link, Program, ProgramKind, Side, XdpMode, tcx_chain};
+use sys::bpf::{Chain, ChainPosition, Link, Program, ProgramKind, Side, XdpMode, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::{Frame, need};
@@ -350,8 +350,8 @@ fn v17_existing_programs_stay_and_receive_the_same() {
     };
     let (theirs, express) = (program(ProgramKind::Tc, 0), program(ProgramKind::Xdp, 2));
     let links = pair.server.run_inside(|| {
-        let tcx =
-            Link::tcx(&theirs, device_index(), Side::Ingress, Anchor::Head, None).expect("tcx");
+        let tcx = Link::tcx(&theirs, device_index(), Side::Ingress, ChainPosition::Head, None)
+            .expect("tcx");
         (tcx, Link::xdp(&express, device_index(), XdpMode::Generic).expect("xdp"))
     });
     let before = attached_programs(&pair, Side::Ingress);

@@ -354,7 +354,13 @@ fn b8_change_of_a_request_leaves_the_taps_of_others_as_they_are() {
             let owner = Owner { uid: user, about: "" };
             let how = (&[][..], OpenTaps::from_indices([1]));
             let request = (&graph, &part);
-            points.prepare_successor_if(&running, request, &machine, how, (owner, &|_| Ok(())))
+            points.prepare_delegated_successor(
+                &running,
+                request,
+                &machine,
+                how,
+                (owner, &|_| Ok(())),
+            )
         });
         let (_, next) = next.expect("a program");
         // After the next program was loaded with the taps as they were then.

@@ -76,7 +76,7 @@ impl Tap {
             let mut nodes: Vec<_> = program.sources.iter().chain(steps).copied().collect();
             nodes.sort_unstable_by_key(|id| id.0);
             let part = KernelPart { nodes, ring: program.ring.clone() };
-            let attached = points.attach_if(
+            let attached = points.attach_delegated(
                 (&complete(graph, &MachineRegistry::Local).0, &part),
                 &machine,
                 Owner { uid: user, about: "" },
@@ -91,7 +91,7 @@ impl Tap {
     /// Returns all packets, ordered by time.
     fn packets(&self) -> Vec<UserPacket> {
         let mut reader = Reader::new(Arc::clone(&self.rings), vec![0]);
-        reader.load_positions();
+        reader.load_writer_positions();
         let mut all = Vec::new();
         while let Some(handed) = reader.front_frame() {
             let mut bytes = vec![0; handed.header.captured as usize];

@@ -1,7 +1,7 @@
 //! Functions that send frames over a veth pair unchanged, and read frames from captures.
 
 use crate::scratch::Scratch;
-use sys::packet::{PacketSender, Qdisc};
+use sys::packet::{PacketSender, QdiscMode};
 use testkit::net::{
     CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, counters, wait_until, wait_until_received,
 };
@@ -15,7 +15,7 @@ pub(crate) fn send_frames(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     space.run_inside(|| {
         let processors = sys::process::allowed_processors().expect("this thread has some");
         sys::process::pin_to(processors[0]).expect("one of its own");
-        let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
+        let mut sender = PacketSender::open(index, QdiscMode::Through).expect("root may send");
         let mut rest: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         wait_until("all frames are sent", || {
             let sent = sender.send(&rest);

@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use sys::bpf::{RunStatistics, Side, tcx_chain};
+use sys::bpf::{RunStatisticsGuard, Side, tcx_chain};
 use sys::net::RouteSocket;
-use sys::packet::{PacketSender, Qdisc};
+use sys::packet::{PacketSender, QdiscMode};
 use sys::steps::{InjectedFault, Steps};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, need};
@@ -131,7 +131,7 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
         )
     };
     let points = AttachPoints::default();
-    let counting = RunStatistics::enable().expect("statistics");
+    let counting = RunStatisticsGuard::enable().expect("statistics");
     let inside =
         RunningRequest::start(&pair, &points, &line(&format!("rx {SERVER_DEVICE}"), "inside.pcap"));
     let programs = program_ids(&pair);
@@ -253,7 +253,7 @@ pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
             .interface_by_name(CLIENT_DEVICE)
             .expect("a device")
             .index;
-        let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
+        let mut sender = PacketSender::open(index, QdiscMode::Through).expect("root may send");
         let (begin, mut sent) = (Instant::now(), 0);
         while !stop.load(Ordering::Relaxed) {
             let frames = numbered_frames(sent..sent + FRAMES_PER_BATCH, FRAME_LENGTH);

@@ -8,7 +8,7 @@ use crate::shared_program::quiet_pair;
 use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::AttachPoints;
 use engine::live::Live;
-use engine::path::AdaptSettings;
+use engine::path::AdaptationSettings;
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::plan;
@@ -50,7 +50,7 @@ fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcom
     let paths = pair.server.run_inside(|| {
         let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
         let extras = PathOptions {
-            adapt: AdaptSettings::permitted_by(&plan, &machine),
+            adapt: AdaptationSettings::permitted_by(&plan, &machine),
             ..PathOptions::default()
         };
         build_with(&plan, Settings::default(), &AttachPoints::default(), &extras).expect("spaces")

@@ -11,7 +11,9 @@ use std::sync::{Mutex, PoisonError};
 const REPORT_AFFINITY: Description = Description {
     name: "where",
     summary: "tell where each copy may run",
-    user: Some(|arguments| Ok(Filter::lanes(ReportAffinity(arguments.replica_index().0)))),
+    user: Some(|arguments| {
+        Ok(Filter::lanes(ReportAffinity(arguments.replica_index_and_count().0)))
+    }),
     ..Description::EMPTY
 };
 

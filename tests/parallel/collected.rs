@@ -36,8 +36,8 @@ const YIELD_PROCESSOR: Description = Description {
     summary: "let others go first, by chance",
     parameters: &[number_parameter("seed", u64::MAX)],
     user: Some(|arguments| {
-        let seed =
-            arguments.number("seed").unwrap_or(1) ^ u64::from(arguments.replica_index().0) << 40;
+        let seed = arguments.number("seed").unwrap_or(1)
+            ^ u64::from(arguments.replica_index_and_count().0) << 40;
         Ok(Filter::lanes(YieldProcessor(testkit::Random::new(seed))))
     }),
     ..Description::EMPTY

@@ -66,7 +66,7 @@ impl Stream for Reassemble {
             cx.drop(&block, OLD_SEGMENT);
         }
         while cx.front(&connection.early).is_some_and(|(key, _)| key == connection.next) {
-            cx.release_front(&mut connection.early, |held| {
+            cx.release_front_block(&mut connection.early, |held| {
                 connection.next += held.length();
                 held
             });

@@ -11,11 +11,11 @@
 use crate::catalog_fixture::run_request;
 use crate::judge::{KernelJudge, run_without_perfmon};
 use ebpf::emit::{Outcome, Target};
-use ebpf::exam::{self, ExamTotals, Interpreter, Judge, Ruling};
+use ebpf::exam::{self, ExamTotals, Interpreter, Judge, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::prelude::*;
-use filter::testing::twins::{TwinCase, TwinChain, UserReference, emit_program};
+use filter::testing::twins::{ReferenceChain, TwinCase, TwinChain, emit_program};
 use std::collections::BTreeMap;
 use testkit::{Random, need};
 
@@ -50,7 +50,7 @@ fn compare_judges<'a>(
 ) -> ExamTotals {
     let program = emit_program(&dport_chain(), target).expect("`dport` has a twin");
     let (mut user, mut interpreter) =
-        (UserReference::new(&dport_chain(), &program), Interpreter::new(&program));
+        (ReferenceChain::new(&dport_chain(), &program), Interpreter::new(&program));
     let mut kernel = load_if_permitted(allowed, &program);
     let mut judges: Vec<&mut dyn Judge> = vec![&mut user, &mut interpreter];
     judges.extend(kernel.iter_mut().map(|kernel| -> &mut dyn Judge { kernel }));
@@ -175,7 +175,7 @@ fn twin_is_unsure_in_the_documented_cases_only() {
         for (what, frame) in unsure_frames() {
             let packet = Packet::new(&frame);
             let answer = interpreter.judge(&packet);
-            let unsure = Ruling::Answered {
+            let unsure = TwinVerdict::Answered {
                 outcome: Outcome::Unsure,
                 counted: vec![0; program.counters.len()],
                 frame: None,
@@ -220,7 +220,7 @@ fn count_answers(judge: &mut dyn Judge, frames: &[Vec<u8>]) -> Vec<(String, u64)
     let mut classes = CountClasses::default();
     for frame in frames {
         match judge.judge(&Packet::new(frame)) {
-            Ruling::Answered { outcome: Outcome::Class(class), .. } => {
+            TwinVerdict::Answered { outcome: Outcome::Class(class), .. } => {
                 *classes.0.entry(class).or_default() += 1;
             }
             other => panic!("{}: {other:?}", judge.name()),

@@ -10,7 +10,7 @@
 
 use crate::maps;
 use buffer::Policy;
-use buffer::dbuf::{BlockConfig, BlockVisitor, BlockWriter};
+use buffer::dbuf::{BlockConfig, BlockWriter, ForeignBlockReader};
 use buffer::share::{self, RingOffer};
 use rustix::fs::{FallocateFlags, SealFlags};
 use rustix::io::Errno;
@@ -182,7 +182,7 @@ fn child_attempts_to_write() {
 }
 
 /// Reads the given blocks, and compares every byte.
-fn read_all(visitor: &mut BlockVisitor, blocks: std::ops::Range<u64>) {
+fn read_all(visitor: &mut ForeignBlockReader, blocks: std::ops::Range<u64>) {
     let mut out = [0; 1024];
     for n in blocks {
         let length = visitor.read(&mut out).unwrap().expect("a block");

@@ -222,6 +222,6 @@ fn run_remaining_filters<'a>(
 fn passed_blocks(mut batch: Batch<'_>) -> Batch<'_> {
     let answered = |l: &usize| batch.class(*l) != Class::NONE;
     let mask = (0..batch.len().min(LANES)).filter(answered).fold(0, |mask, l| mask | 1 << l);
-    batch.keep_lanes(mask);
+    batch.retain_lanes(mask);
     batch
 }

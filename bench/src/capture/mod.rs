@@ -21,7 +21,7 @@
 
 use crate::c_program::{CProgram, CSource};
 use crate::flood::{Floods, ReceivingHost, SendTimes};
-use crate::harness::{Better, Goal, Samples, median, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, median, rows_of_samples};
 use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::{is_installed, processor_ns};
@@ -31,7 +31,7 @@ use crate::tcpdump::{RunningTcpdumps, TCPDUMP};
 use crate::temp_directory::TempDirectory;
 use ebpf::emit::tap::UNREAD_LAPS_LOG2;
 use sys::bpf::ring::region_offset;
-use sys::bpf::{Anchor, Link, ProgramKind, Side};
+use sys::bpf::{ChainPosition, Link, ProgramKind, Side};
 
 /// Numbers of observers, each with its name in the result rows.
 const OBSERVER_COUNTS: [(usize, &str); 4] =
@@ -50,7 +50,7 @@ const WARM_UP_FRAMES: usize = 2_000;
 const RING_SIZE: u32 = 4 << 20;
 /// Ring sizes of a tap whose doorbells are drained while no frame is read, each with its name in
 /// the result rows.
-const DRAINED_RINGS: [(u32, &str); 3] = [
+const DRAINED_RING_SIZES: [(u32, &str); 3] = [
     (RING_SIZE, "no reader, 4 MB"),
     (1 << 20, "no reader, 1 MB"),
     (512 << 10, "no reader, 512 KB"),
@@ -69,7 +69,7 @@ const C_TAPS: [(u32, bool, &str); 5] = [
 ];
 /// Memory that a tap in C uses besides its ring, in bytes: counters, pointers, and the longest
 /// captured frame.
-const C_TAP_OVERHEAD: u32 = 24 + 16 * (1 << 14) + 2048;
+const C_TAP_OVERHEAD_BYTES: u32 = 24 + 16 * (1 << 14) + 2048;
 const OUR_NAME: &str = "streamline";
 const NO_OBSERVER_NAME: &str = "no observer";
 const ONE_READER_NAME: &str = "1 reader";
@@ -126,7 +126,7 @@ struct CaptureBench<'b> {
 impl CaptureBench<'_> {
     fn measure_rows(mut self, rounds: usize) -> Result<Vec<Row>, String> {
         let mut all = vec![CaptureObservers::NoObserver, CaptureObservers::UnreadTap];
-        all.extend(DRAINED_RINGS.map(|(bytes, _)| CaptureObservers::DrainedTap(bytes)));
+        all.extend(DRAINED_RING_SIZES.map(|(bytes, _)| CaptureObservers::DrainedTap(bytes)));
         all.extend(OBSERVER_COUNTS.map(|(count, _)| CaptureObservers::Readers(count)));
         if is_installed(TCPDUMP, "tcpdump") {
             all.extend(OBSERVER_COUNTS.map(|(count, _)| CaptureObservers::Tcpdumps(count)));
@@ -147,8 +147,8 @@ impl CaptureBench<'_> {
                 Ok(ObserverSample::new(FRAMES_PER_SAMPLE, self.floods.send(FRAMES_PER_SAMPLE)?, 0))
             }
             CaptureObservers::Readers(readers) => self.measure_readers(readers),
-            CaptureObservers::DrainedTap(bytes) => self.measure_drained(bytes),
-            CaptureObservers::UnreadTap => self.measure_unread(),
+            CaptureObservers::DrainedTap(bytes) => self.measure_drained_tap(bytes),
+            CaptureObservers::UnreadTap => self.measure_unread_tap(),
             CaptureObservers::Tcpdumps(count) => self.measure_tcpdumps(count),
             CaptureObservers::CTap(bytes, clock) => self.measure_c_tap(bytes, clock),
         }
@@ -160,7 +160,7 @@ impl CaptureBench<'_> {
         ring as usize / (captured + region_offset::HEADER_SIZE as usize)
     }
 
-    fn measure_drained(&mut self, ring: u32) -> Result<ObserverSample, String> {
+    fn measure_drained_tap(&mut self, ring: u32) -> Result<ObserverSample, String> {
         let mut tap = self.attach_tap(ring)?;
         self.floods.send(WARM_UP_FRAMES)?;
         let at_once = self.frames_to_fill(RINGS_PER_DRAIN * ring);
@@ -181,16 +181,16 @@ impl CaptureBench<'_> {
         })
     }
 
-    fn measure_unread(&mut self) -> Result<ObserverSample, String> {
+    fn measure_unread_tap(&mut self) -> Result<ObserverSample, String> {
         let tap = self.attach_tap(RING_SIZE)?;
         // Floods the tap until it stops copying, and then with another ring of frames.
         self.floods.observed.send(
             self.frames_to_fill(RING_SIZE << UNREAD_LAPS_LOG2) + self.frames_to_fill(RING_SIZE),
         )?;
-        let (doorbells, whole) = (tap.doorbells_sent(), tap.committed_sum());
+        let (doorbells, whole) = (tap.doorbells_sent(), tap.committed_position_sum());
         let sample =
             ObserverSample::new(FRAMES_PER_SAMPLE, self.floods.send(FRAMES_PER_SAMPLE)?, 0);
-        if tap.committed_sum() != whole {
+        if tap.committed_position_sum() != whole {
             return Err("a tap without readers still copies".to_owned());
         }
         Ok(ObserverSample { doorbells: tap.doorbells_sent() - doorbells, ..sample })
@@ -206,11 +206,15 @@ impl CaptureBench<'_> {
         let mut macros = vec![format!("RING={bytes}"), format!("MOST={}", self.setting.keep)];
         macros.extend(clock.then(|| "CLOCK".to_owned()));
         let text = include_str!("../../c/bare_tap.c");
-        let source =
-            CSource { name: "bare_tap", text, macros: &macros, bss_size: bytes + C_TAP_OVERHEAD };
+        let source = CSource {
+            name: "bare_tap",
+            text,
+            macros: &macros,
+            bss_size: bytes + C_TAP_OVERHEAD_BYTES,
+        };
         let tap = CProgram::load(&self.folder.0, ProgramKind::Tc, source)?;
         let device = self.floods.observed.device()?;
-        let head = || Link::tcx(&tap.program, device, Side::Ingress, Anchor::Head, None);
+        let head = || Link::tcx(&tap.program, device, Side::Ingress, ChainPosition::Head, None);
         let _link =
             self.floods.observed.pair.server.run_inside(head).map_err(|why| why.to_string())?;
         self.floods.send(WARM_UP_FRAMES)?;
@@ -299,7 +303,8 @@ impl CaptureSamples {
         all.extend(self.comparison_rows("no observer", f64::NAN, "ns kernel/frame", &none, kernel));
         let doorbells =
             |taken: &ObserverSamples<_>, who| taken.values(who, |sample| sample.doorbells as f64);
-        let taps = DRAINED_RINGS.map(|(bytes, name)| (CaptureObservers::DrainedTap(bytes), name));
+        let taps =
+            DRAINED_RING_SIZES.map(|(bytes, name)| (CaptureObservers::DrainedTap(bytes), name));
         for (who, name) in taps.into_iter().chain([(CaptureObservers::UnreadTap, "no reader")]) {
             let tap = [(OUR_NAME, who)];
             all.extend(self.comparison_rows(name, f64::NAN, "bells", &tap, doorbells));
@@ -346,7 +351,7 @@ impl CaptureSamples {
         let rates = [rate(ONE_READER_NAME, &one), rate(TEN_READERS_NAME, &ten)];
         all.extend(self.comparison_goal_rows(
             "10 readers",
-            ("kframes/s", Better::More),
+            ("kframes/s", BetterDirection::More),
             &rates,
             0.9,
         ));
@@ -359,7 +364,7 @@ impl CaptureSamples {
             ];
             all.extend(self.comparison_goal_rows(
                 "10 readers",
-                ("ns CPU/frame", Better::Less),
+                ("ns CPU/frame", BetterDirection::Less),
                 &costs,
                 1.0,
             ));
@@ -371,7 +376,7 @@ impl CaptureSamples {
     fn comparison_goal_rows(
         &self,
         row: &str,
-        unit: (&'static str, Better),
+        unit: (&'static str, BetterDirection),
         samples: &[Samples; 2],
         target: f64,
     ) -> Vec<Row> {
@@ -395,7 +400,7 @@ impl CaptureSamples {
         let subject = ("capture", row.as_str(), f64::NAN);
         let mut made = rows_of_samples(
             subject,
-            ("ns/frame", Better::Less),
+            ("ns/frame", BetterDirection::Less),
             self.taken.sentinel_ns,
             &samples,
             &[],
@@ -418,7 +423,8 @@ impl CaptureSamples {
         let samples =
             who.iter().map(|(name, who)| Samples { name, values: value(&self.taken, *who) });
         let samples: Vec<_> = samples.filter(|samples| !samples.values.is_empty()).collect();
-        let better = if unit == "kframes/s" { Better::More } else { Better::Less };
+        let better =
+            if unit == "kframes/s" { BetterDirection::More } else { BetterDirection::Less };
         let row = format!("{}, {row}", self.setting.name);
         // Only the rows for short frames are plotted.
         let x = if self.setting.length < 100 { x } else { f64::NAN };

@@ -14,11 +14,11 @@ mod peers;
 
 use crate::c_program::{CProgram, CSource};
 use crate::flood::{Floods, ReceivingHost, SendTimes, WANTED_PORT, udp_frame};
-use crate::harness::{Better, Goal, Samples, median, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, median, rows_of_samples};
 use crate::options::Options;
 use crate::processes::is_installed;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use ebpf::insn::{self, Insn, R0};
 pub(crate) use ours::Generated;
@@ -45,8 +45,13 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("kernel").map_err(|why| why.to_string())?;
     let clang = is_installed(CLANG_NAME, "clang");
     let pair = |kind| -> Result<ProgramPair, String> {
-        let by_hand = clang.then(|| load_by_hand(&folder.0, kind)).transpose()?;
-        Ok(ProgramPair { ours: Generated::load(kind)?, by_hand, empty: load_empty(kind)?, kind })
+        let by_hand = clang.then(|| load_hand_written(&folder.0, kind)).transpose()?;
+        Ok(ProgramPair {
+            ours: Generated::load(kind)?,
+            by_hand,
+            empty: load_empty_program(kind)?,
+            kind,
+        })
     };
     let (tc, xdp) = (pair(ProgramKind::Tc)?, pair(ProgramKind::Xdp)?);
     let mut all = Vec::new();
@@ -71,13 +76,13 @@ fn measured_frames() -> [(&'static str, Vec<u8>); 3] {
 }
 
 /// Loads the hand-written program.
-fn load_by_hand(folder: &Path, kind: ProgramKind) -> Result<CProgram, String> {
+fn load_hand_written(folder: &Path, kind: ProgramKind) -> Result<CProgram, String> {
     let macros = if kind == ProgramKind::Xdp { vec!["XDP".to_owned()] } else { Vec::new() };
     let text = include_str!("../../c/count_dns.c");
     CProgram::load(folder, kind, CSource { name: "count_dns", text, macros: &macros, bss_size: 64 })
 }
 
-fn load_empty(kind: ProgramKind) -> Result<Program, String> {
+fn load_empty_program(kind: ProgramKind) -> Result<Program, String> {
     // At traffic control, the frame continues in the chain, as with the other candidates.
     let pass = if kind == ProgramKind::Xdp { 2 } else { -1 };
     let code = insn::encode(&[Insn::mov(R0, pass), Insn::exit()]);
@@ -144,8 +149,8 @@ impl ProgramPair {
         let subject = ("kernel", row.as_str(), f64::NAN);
         Ok(rows_of_samples(
             subject,
-            ("ns/frame", Better::Less),
-            Sentinel::measure(),
+            ("ns/frame", BetterDirection::Less),
+            CacheRoundTrip::measure(),
             &samples,
             &[goal],
         ))
@@ -223,7 +228,7 @@ impl DecideBench<'_> {
         let mut sending: Vec<(&'static str, Vec<SendTimes>)> = all.iter().map(empty).collect();
         let mut sentinels = Vec::new();
         for round in 0..=rounds {
-            sentinels.push(Sentinel::measure());
+            sentinels.push(CacheRoundTrip::measure());
             for ((_, decider), (_, samples)) in all.iter().zip(&mut sending) {
                 let took = self.measure_with(*decider)?;
                 // The first round warms up.
@@ -271,7 +276,8 @@ fn comparison_rows(sending: &[(&'static str, Vec<SendTimes>)], sentinel_ns: f64)
         samples.map(|(name, took)| Samples { name, values: values(took) }).collect()
     };
     let rates = each(|took| FRAMES_PER_SAMPLE as f64 * 1e6 / took.observed as f64, 0);
-    let mut all = rows_of_samples(subject, ("kframes/s", Better::More), sentinel_ns, &rates, &[]);
+    let mut all =
+        rows_of_samples(subject, ("kframes/s", BetterDirection::More), sentinel_ns, &rates, &[]);
     // Noise may make the difference negative.
     let added = |took: &SendTimes| {
         ((took.observed as f64 - took.unobserved as f64) / FRAMES_PER_SAMPLE as f64).max(1.0)
@@ -287,7 +293,7 @@ fn comparison_rows(sending: &[(&'static str, Vec<SendTimes>)], sentinel_ns: f64)
     let row = "flood of 64 B, added";
     all.extend(rows_of_samples(
         ("kernel", row, f64::NAN),
-        ("ns/frame", Better::Less),
+        ("ns/frame", BetterDirection::Less),
         sentinel_ns,
         &added,
         &goals,
@@ -309,9 +315,10 @@ mod tests {
         }
         let folder = TempDirectory::new("agree").unwrap();
         for kind in [ProgramKind::Tc, ProgramKind::Xdp] {
-            let by_hand = Some(load_by_hand(&folder.0, kind).unwrap());
+            let by_hand = Some(load_hand_written(&folder.0, kind).unwrap());
             let ours = Generated::load(kind).unwrap();
-            let pair = ProgramPair { ours, by_hand, empty: load_empty(kind).unwrap(), kind };
+            let pair =
+                ProgramPair { ours, by_hand, empty: load_empty_program(kind).unwrap(), kind };
             pair.compare_results().unwrap();
             // The program has counted frames.
             assert!(pair.ours.counters().unwrap().iter().all(|total| *total > 0));

@@ -113,6 +113,6 @@ fn find_description(name: &str) -> Result<&'static Description, emit::Unfit> {
     found.ok_or_else(|| emit::Unfit::new("no such filter"))
 }
 
-fn twin_emitter(description: &Description) -> Result<emit::Emit<Arguments>, emit::Unfit> {
+fn twin_emitter(description: &Description) -> Result<emit::EmitFn<Arguments>, emit::Unfit> {
     description.kernel.ok_or_else(|| emit::Unfit::new("no twin"))
 }

@@ -3,7 +3,7 @@
 
 use crate::processes::{is_installed, number_after};
 use std::process::Command;
-use sys::bpf::{Anchor, Link, Program, Side};
+use sys::bpf::{ChainPosition, Link, Program, Side};
 use testkit::net::Namespace;
 
 /// A tool that is configured by commands.
@@ -112,6 +112,7 @@ pub(super) fn attach_to_ingress(
     space: &Namespace,
     device: u32,
 ) -> Result<Link, String> {
-    let link = space.run_inside(|| Link::tcx(program, device, Side::Ingress, Anchor::Head, None));
+    let link =
+        space.run_inside(|| Link::tcx(program, device, Side::Ingress, ChainPosition::Head, None));
     link.map_err(|why| why.to_string())
 }

@@ -37,7 +37,7 @@ const BLOCK_SIZES: [(&str, usize); 6] = [
     ("1M", 1 << 20),
 ];
 /// Maximum length of a slice in bytes.
-const SLICE_MAX: usize = 512 << 10;
+const SLICE_SIZE_MAX: usize = 512 << 10;
 
 /// The destination of the copied bytes.
 #[derive(Clone, Copy)]
@@ -188,7 +188,7 @@ fn measure_copy(
 
 /// Writes a slice of the file dbuf to `to`; returns its length.
 fn write_slice(file: &CachedFile, at: u64, block: usize, to: &File) -> Result<usize, String> {
-    let length = u32::try_from(block.min(SLICE_MAX)).unwrap_or(0);
+    let length = u32::try_from(block.min(SLICE_SIZE_MAX)).unwrap_or(0);
     match file.splice_with_call(SpliceCall::Write, Extent::new(at, length), to) {
         Ok(Sent::Bytes(count)) => Ok(count),
         Ok(Sent::End) => Ok(0),

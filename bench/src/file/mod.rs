@@ -122,11 +122,14 @@ fn measure_pipelines(
     let counted = (size.div_ceil((LINE_LENGTH * LINES_PER_MATCH) as u64)).to_string();
     let script = format!("cat {path} | grep x | wc -l");
     let candidates = vec![
-        timed_candidate("pipes", size, &counted, pipes(script.clone())),
-        Candidate { name: "threads", measure: Box::new(|| time_threads(text, size, &counted)) },
-        timed_candidate("streams", size, &counted, streams(script.clone(), &[])),
-        timed_candidate("streams, lazy", size, &counted, streams(script.clone(), &["--lazy"])),
-        timed_candidate(
+        command_candidate("pipes", size, &counted, pipes(script.clone())),
+        Candidate {
+            name: "threads",
+            measure: Box::new(|| measure_thread_throughput(text, size, &counted)),
+        },
+        command_candidate("streams", size, &counted, streams(script.clone(), &[])),
+        command_candidate("streams, lazy", size, &counted, streams(script.clone(), &["--lazy"])),
+        command_candidate(
             "one program less",
             size,
             &counted,
@@ -151,8 +154,8 @@ fn measure_pipelines(
     )?);
     let script = format!("cat {path} | cat | cat | wc -c");
     let candidates = vec![
-        timed_candidate("pipes", size, &size.to_string(), pipes(script.clone())),
-        timed_candidate("streams", size, &size.to_string(), streams(script, &[])),
+        command_candidate("pipes", size, &size.to_string(), pipes(script.clone())),
+        command_candidate("streams", size, &size.to_string(), streams(script, &[])),
     ];
     let label = format!("cat|cat|cat|wc {name}");
     rows.extend(interleave(("file", &label, f64::NAN), "GB/s", options.rounds, candidates, &[])?);
@@ -160,9 +163,9 @@ fn measure_pipelines(
 }
 
 /// Counts matching lines in threads of this process; returns the throughput in GB/s.
-fn time_threads(text: &Path, size: u64, answer: &str) -> Result<f64, String> {
+fn measure_thread_throughput(text: &Path, size: u64, answer: &str) -> Result<f64, String> {
     let start = Instant::now();
-    let counted = threads::count_matches(text)?.to_string();
+    let counted = threads::count_matching_lines(text)?.to_string();
     let took = start.elapsed().as_secs_f64();
     if counted != answer {
         return Err(format!("threads: `{counted}` instead of {answer}"));
@@ -171,7 +174,7 @@ fn time_threads(text: &Path, size: u64, answer: &str) -> Result<f64, String> {
 }
 
 /// Returns a candidate that runs a command and checks its output; the result is in GB/s.
-fn timed_candidate<'c>(
+fn command_candidate<'c>(
     name: &'static str,
     size: u64,
     answer: &str,

@@ -14,12 +14,12 @@ const RING_SIZE: usize = 2 << 20;
 const BLOCK_SIZE: usize = 64 << 10;
 
 /// Returns the number of lines that contain `x`, excluding a last line without a newline.
-pub(super) fn count_matches(path: &Path) -> Result<u64, String> {
+pub(super) fn count_matching_lines(path: &Path) -> Result<u64, String> {
     let (all, from_cat) = create_stream(1)?;
     let (matches, from_grep) = create_stream(2)?;
     thread::scope(|scope| {
         let cat = scope.spawn(move || copy_file(path, all));
-        let grep = scope.spawn(move || copy_matches(from_cat, matches));
+        let grep = scope.spawn(move || copy_matching_lines(from_cat, matches));
         let wc = scope.spawn(move || count_lines(from_grep));
         let ended = || "a thread panicked".to_owned();
         cat.join().map_err(|_| ended())??;
@@ -57,7 +57,7 @@ fn copy_file(path: &Path, mut output: Output) -> Result<(), String> {
 }
 
 /// Writes the lines that contain `x`.
-fn copy_matches(offer: Offer, mut output: Output) -> Result<(), String> {
+fn copy_matching_lines(offer: Offer, mut output: Output) -> Result<(), String> {
     let mut input = offer.open().map_err(error_text)?;
     let mut buffer = vec![0; 2 * BLOCK_SIZE];
     // Number of bytes of an incomplete line at the beginning of the buffer.
@@ -75,7 +75,7 @@ fn copy_matches(offer: Offer, mut output: Output) -> Result<(), String> {
             memchr::memrchr(b'\n', there).map_or(0, |at| at + 1)
         };
         let (lines, rest) = there.split_at(whole);
-        write_matches(lines, &mut output)?;
+        write_matching_lines(lines, &mut output)?;
         if count == 0 {
             output.flush();
             return Ok(());
@@ -85,7 +85,7 @@ fn copy_matches(offer: Offer, mut output: Output) -> Result<(), String> {
     }
 }
 
-fn write_matches(mut lines: &[u8], output: &mut Output) -> Result<(), String> {
+fn write_matching_lines(mut lines: &[u8], output: &mut Output) -> Result<(), String> {
     while let Some(at) = memchr::memchr(b'x', lines) {
         let begin =
             memchr::memrchr(b'\n', lines.get(..at).unwrap_or_default()).map_or(0, |at| at + 1);
@@ -129,6 +129,6 @@ mod tests {
         lines.push_str("the last, without its end: x");
         std::fs::write(&path, &lines).unwrap();
         // The last line has no newline, so it is not counted. (`grep` would add a newline.)
-        assert_eq!(count_matches(&path), Ok(50_000_u64.div_ceil(7)));
+        assert_eq!(count_matching_lines(&path), Ok(50_000_u64.div_ceil(7)));
     }
 }

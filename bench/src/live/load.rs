@@ -4,7 +4,7 @@ use std::io::Result;
 use std::ops::Range;
 use std::path::Path;
 use sys::clock;
-use sys::packet::{PacketSender, Qdisc, SendStop};
+use sys::packet::{PacketSender, QdiscMode, SendStopReason};
 use testkit::net::{CLIENT_DEVICE, Pair};
 
 /// Number of frames per system call.
@@ -96,13 +96,13 @@ impl FrameLoad {
             // On a machine with one processor, the sender shares it with the observer.
             let _ = sys::process::pin_to(0);
             let sender =
-                PacketSender::open(index, Qdisc::Through).map_err(|why| why.to_string())?;
+                PacketSender::open(index, QdiscMode::Through).map_err(|why| why.to_string())?;
             let most = most.clamp(1, self.frames.len());
-            self.send_by(sender, rate, &self.frames[..most])
+            self.send_frames_at_rate(sender, rate, &self.frames[..most])
         })
     }
 
-    fn send_by(
+    fn send_frames_at_rate(
         &self,
         mut sender: PacketSender,
         rate: Rate,
@@ -125,7 +125,7 @@ impl FrameLoad {
             while !rest.is_empty() {
                 let sent = sender.send(rest);
                 rest = &rest[sent.frames..];
-                if let Some(SendStop::Refused(errno)) = sent.stopped {
+                if let Some(SendStopReason::Refused(errno)) = sent.stopped {
                     return Err(format!("the cable takes no frames: error {errno}"));
                 }
             }

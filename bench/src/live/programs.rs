@@ -75,7 +75,9 @@ pub(super) fn installed_programs(
     let mut programs = vec![LiveProgram { path: own, ..streamline_program() }];
     for peer in [suricata_program(), tcpflow_program(), tcpdump_program()] {
         match find_program(peer.name) {
-            Some(path) => programs.push(LiveProgram { path, ..peer }.count_expected(capture)?),
+            Some(path) => {
+                programs.push(LiveProgram { path, ..peer }.count_expected_requests(capture)?)
+            }
             None => eprintln!("left out: {}: it is not installed", peer.name),
         }
     }
@@ -191,7 +193,7 @@ af-packet:
 
 impl LiveProgram {
     /// Stores the number of requests in the capture, for a program that does not report losses.
-    fn count_expected(mut self, capture: &Path) -> Result<Self, String> {
+    fn count_expected_requests(mut self, capture: &Path) -> Result<Self, String> {
         if let (None, Some(count)) = (self.lost, self.requests) {
             let mut command = Command::new(&self.path);
             // The program writes its files to the capture's directory, which is removed later.

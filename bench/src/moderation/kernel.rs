@@ -10,7 +10,7 @@ use crate::flood::{Flood, ReceivingHost};
 use crate::harness::{Candidate, interleave};
 use crate::row::Row;
 use crate::tap::{
-    Tap, TapReader, UNREACHABLE_LIMIT, WakePolicy, Wakeup, policy_for_several_readers,
+    Tap, TapReader, UNREACHABLE_LIMIT, WakePolicy, WakeupTarget, policy_for_several_readers,
 };
 use std::cell::RefCell;
 use sys::bpf::RingsLayout;
@@ -51,7 +51,7 @@ pub(super) fn measure_figure(rounds: usize, processors: usize) -> Result<Vec<Row
         let every = BLOCKS_PER_NOTIFICATION.iter().map(|(every, name)| {
             let blocks = u32::try_from(*every).unwrap_or(UNREACHABLE_LIMIT);
             let (wait_ns, bytes, most, wakes) =
-                (UNREACHABLE_LIMIT, UNREACHABLE_LIMIT, UNREACHABLE_LIMIT, Wakeup::Everyone);
+                (UNREACHABLE_LIMIT, UNREACHABLE_LIMIT, UNREACHABLE_LIMIT, WakeupTarget::Everyone);
             let policy = WakePolicy { blocks, apart_ns: 0, wait_ns, bytes, most, wakes };
             (*name, Box::new(move |_| policy) as PolicyForLayout)
         });

@@ -25,12 +25,12 @@ mod reader;
 pub(crate) use reader::serve;
 
 use crate::harness::{
-    Better, Candidate, Goal, Samples, interleave, is_selected, median, rows_of_samples,
+    BetterDirection, Candidate, Goal, Samples, interleave, is_selected, median, rows_of_samples,
 };
 use crate::options::Options;
 use crate::processes::context_switches;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use buffer::stream::{Config, Output, WakingOverrides, stream};
 use reader::ModerationReader;
 
@@ -133,7 +133,9 @@ fn measure_figure(
             vec![goal("T_b 32", "T_b 1", 18.0), goal("T_b 2048", "T_b 1", 60.0)]
         }
         NotificationMode::Flag if !two_cores => vec![goal("T_b 1", "T_b 2048", 0.85)],
-        NotificationMode::Unconditional if two_cores && Sentinel::measure() < SAME_CACHE_NS => {
+        NotificationMode::Unconditional
+            if two_cores && CacheRoundTrip::measure() < SAME_CACHE_NS =>
+        {
             vec![goal("T_b 32", "T_b 1", 5.0)]
         }
         _ => Vec::new(),
@@ -186,7 +188,7 @@ fn measure_waits(rounds: usize) -> Result<Vec<Row>, String> {
                     counts.values.push(waits * 1e6 / BLOCK_SIZE as f64);
                 }
             }
-            sentinels.push(Sentinel::measure());
+            sentinels.push(CacheRoundTrip::measure());
         }
         let (candidate, reference) = ("stream", "timed waits");
         // A longer ring has too few waits for the goal.
@@ -195,12 +197,18 @@ fn measure_waits(rounds: usize) -> Result<Vec<Row>, String> {
         let (subject, sentinel) = (("moderation", name.as_str(), f64::NAN), median(&sentinels));
         all.extend(rows_of_samples(
             subject,
-            ("GB/s", Better::More),
+            ("GB/s", BetterDirection::More),
             sentinel,
             &rates,
             goal.as_slice(),
         ));
-        all.extend(rows_of_samples(subject, ("waits/MB", Better::Less), sentinel, &counts, &[]));
+        all.extend(rows_of_samples(
+            subject,
+            ("waits/MB", BetterDirection::Less),
+            sentinel,
+            &counts,
+            &[],
+        ));
     }
     Ok(all)
 }

@@ -58,7 +58,7 @@ fn measure_block_size(
     let written = FanOutMeasurement::new(WrittenPipes::new(block, consumers, processor)?);
     let teed = FanOutMeasurement::new(TeePipes::new(block, consumers, processor)?);
     let ours =
-        FanOutMeasurement::new(OurFanOut::new(&plain, block, &vec![true; consumers], processor)?);
+        FanOutMeasurement::new(MpipeFanOut::new(&plain, block, &vec![true; consumers], processor)?);
     let per_second = vec![
         Candidate { name: "n pipes", measure: Box::new(|| written.throughput()) },
         Candidate { name: "tee(2)", measure: Box::new(|| teed.throughput()) },
@@ -86,8 +86,8 @@ fn measure_stalled_consumer(
 ) -> Result<Vec<Row>, String> {
     let plain = Config::new(abi::DbufId::new(1).ok_or("no id")?).capacity(RING_SIZE);
     let lossy = plain.policy(Policy::Overwrite);
-    let both = FanOutMeasurement::new(OurFanOut::new(&lossy, block, &[true, true], processor)?);
-    let one = FanOutMeasurement::new(OurFanOut::new(&lossy, block, &[true, false], processor)?);
+    let both = FanOutMeasurement::new(MpipeFanOut::new(&lossy, block, &[true, true], processor)?);
+    let one = FanOutMeasurement::new(MpipeFanOut::new(&lossy, block, &[true, false], processor)?);
     let candidates = vec![
         Candidate { name: "both read", measure: Box::new(|| both.blocks_per_cpu_second()) },
         Candidate { name: "one is stopped", measure: Box::new(|| one.blocks_per_cpu_second()) },
@@ -144,14 +144,14 @@ const fn to_f64(number: u64) -> f64 {
 }
 
 /// Our multiway pipe.
-struct OurFanOut {
+struct MpipeFanOut {
     output: Output,
     readers: Vec<PipeReader>,
     block: Vec<u8>,
     lossy: bool,
 }
 
-impl OurFanOut {
+impl MpipeFanOut {
     /// Creates the pipe and starts its consumers. `reads` has an element for each consumer, which
     /// is true if the consumer reads.
     fn new(
@@ -177,7 +177,7 @@ impl OurFanOut {
     }
 }
 
-impl FanOut for OurFanOut {
+impl FanOut for MpipeFanOut {
     fn block_size(&self) -> usize {
         self.block.len()
     }

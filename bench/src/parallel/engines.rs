@@ -5,10 +5,10 @@
 //! processes are running. The bench fails unless all candidates deliver the same number of blocks
 //! to the sink.
 
-use crate::harness::{Better, Samples, median, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, median, rows_of_samples};
 use crate::processes::streamline_path;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -39,7 +39,7 @@ pub(super) fn measure_request(
         let mut taken: Vec<Vec<f64>> = vec![Vec::new(); CANDIDATES.len()];
         let (mut sentinels, mut out) = (Vec::new(), None);
         for round in 0..=rounds {
-            sentinels.push(Sentinel::measure());
+            sentinels.push(CacheRoundTrip::measure());
             for ((option, _), samples) in CANDIDATES.iter().zip(&mut taken) {
                 let line = format!("{option}replay '{capture}' | {behind}");
                 let (rate, came) = run_once(&program, &line, &report)?;
@@ -56,7 +56,7 @@ pub(super) fn measure_request(
         let samples: Vec<Samples> =
             each.map(|((_, name), values)| Samples { name, values }).collect();
         let subject = ("parallel", name, f64::NAN);
-        let unit = ("Mblocks/s", Better::More);
+        let unit = ("Mblocks/s", BetterDirection::More);
         all.extend(rows_of_samples(subject, unit, median(&sentinels), &samples, &[]));
     }
     Ok(all)

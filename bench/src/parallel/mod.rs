@@ -13,21 +13,21 @@ mod engines;
 mod stages;
 mod work;
 
-use crate::harness::{Better, Samples, is_selected, median, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, is_selected, median, rows_of_samples};
 use crate::line::plan_for_machine;
 use crate::options::Options;
 use crate::replay::generate_capture;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use engine::adapt::measurements;
 use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::AttachPoints;
-use engine::path::AdaptSettings;
+use engine::path::AdaptationSettings;
 use engine::run::{Outcome, StopConditions, run as go};
 use pipeline::explain::{Measurements, learn};
 use pipeline::plan::{Costs, Machine, Plan};
-pub(crate) use work::{DIGEST, WORK_FILTER};
+pub(crate) use work::{DIGEST_SINK, WORK_FILTER};
 
 /// The candidates, each with the option that it adds to the request, its name in the result rows,
 /// and true if the costs of an earlier run are known.
@@ -41,7 +41,7 @@ const CANDIDATES: [(&str, &str, bool); 4] = [
 /// the time that the path takes to measure its costs.
 const RUN_DURATION_NS: u64 = 1_500_000_000;
 /// Settings of the filter with configurable cost: loop iterations per block.
-const ITERATIONS: [u64; 6] = [0, 30, 100, 300, 1_000, 3_000];
+const ITERATIONS_PER_BLOCK: [u64; 6] = [0, 30, 100, 300, 1_000, 3_000];
 /// Maximum size of the capture in bytes.
 const CAPTURE_SIZE_MAX: u64 = 100_000_000;
 
@@ -80,7 +80,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
             format!("replay {capture} | tcp |http http | bench_digest"),
         ),
     ];
-    lines.extend(ITERATIONS.map(|work| NamedRequest {
+    lines.extend(ITERATIONS_PER_BLOCK.map(|work| NamedRequest {
         name: format!("work {work}"),
         text: format!("{} | bench_work {work} | bench_digest", made(50 + work * 11 / 10)),
         x: work as f64,
@@ -105,7 +105,7 @@ fn measure_request(line: &NamedRequest, rounds: usize) -> Result<Vec<Row>, Strin
     let new = Machine::example();
     let known = Machine { costs: analyze_costs(&line.text, &new)?, ..new.clone() };
     for round in 0..=rounds {
-        sentinels.push(Sentinel::measure());
+        sentinels.push(CacheRoundTrip::measure());
         for ((option, _, knows), samples) in CANDIDATES.iter().zip(&mut taken) {
             let sample =
                 run_once(&format!("{option} {}", line.text), if *knows { &known } else { &new })?;
@@ -127,10 +127,11 @@ fn measure_request(line: &NamedRequest, rounds: usize) -> Result<Vec<Row>, Strin
     };
     let subject = ("parallel", line.name.as_str(), line.x);
     let rate = of(&|sample| sample.rate / 1e6);
-    let mut all = rows_of_samples(subject, ("Mblocks/s", Better::More), sentinel, &rate, &[]);
+    let mut all =
+        rows_of_samples(subject, ("Mblocks/s", BetterDirection::More), sentinel, &rate, &[]);
     let chosen = of(&|sample| sample.replicas as f64).split_off(2);
     let nowhere = ("parallel", line.name.as_str(), f64::NAN);
-    all.extend(rows_of_samples(nowhere, ("copies", Better::More), sentinel, &chosen, &[]));
+    all.extend(rows_of_samples(nowhere, ("copies", BetterDirection::More), sentinel, &chosen, &[]));
     Ok(all)
 }
 
@@ -169,7 +170,7 @@ fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan
     let settings =
         Settings { sinks: crate::copying_endpoints::SINKS, timed, ..Settings::default() };
     let extras = PathOptions {
-        adapt: AdaptSettings::permitted_by(&plan, machine),
+        adapt: AdaptationSettings::permitted_by(&plan, machine),
         ..PathOptions::default()
     };
     let paths = build_with(&plan, settings, &AttachPoints::default(), &extras);

@@ -8,11 +8,11 @@
 
 use super::engines::run_once as run_command;
 use super::{RunResult, analyze_costs, read_digest, run_plan};
-use crate::harness::{Better, Samples, median, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, median, rows_of_samples};
 use crate::line::plan_for_machine;
 use crate::processes::streamline_path;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use pipeline::plan::{Machine, SpaceKind};
 
@@ -50,7 +50,7 @@ pub(super) fn measure_two_stages(rounds: usize) -> Result<Vec<Row>, String> {
     let mut taken: Vec<Vec<RunResult>> = vec![Vec::new(); CANDIDATES.len()];
     let mut sentinels = Vec::new();
     for round in 0..=rounds {
-        sentinels.push(Sentinel::measure());
+        sentinels.push(CacheRoundTrip::measure());
         for ((option, pin, _, knows), samples) in CANDIDATES.iter().zip(&mut taken) {
             let machine = if *knows { &known } else { &new };
             let sample = run_once(&format!("{option}{}", text(pin)), machine)?;
@@ -76,9 +76,16 @@ pub(super) fn measure_two_stages(rounds: usize) -> Result<Vec<Row>, String> {
     };
     let subject = ("parallel", "two stages of 1 us", f64::NAN);
     let rate = of(&|sample| sample.rate / 1e6);
-    let mut all = rows_of_samples(subject, ("Mblocks/s", Better::More), sentinel, &rate, &[]);
+    let mut all =
+        rows_of_samples(subject, ("Mblocks/s", BetterDirection::More), sentinel, &rate, &[]);
     let threads = of(&|sample| sample.replicas as f64).split_off(1);
-    all.extend(rows_of_samples(subject, ("threads", Better::More), sentinel, &threads, &[]));
+    all.extend(rows_of_samples(
+        subject,
+        ("threads", BetterDirection::More),
+        sentinel,
+        &threads,
+        &[],
+    ));
     Ok(all)
 }
 
@@ -103,7 +110,7 @@ pub(super) fn measure_request(folder: &TempDirectory, rounds: usize) -> Result<V
     let mut taken: Vec<Vec<f64>> = vec![Vec::new(); COMMAND_CANDIDATES.len()];
     let mut sentinels = Vec::new();
     for round in 0..=rounds {
-        sentinels.push(Sentinel::measure());
+        sentinels.push(CacheRoundTrip::measure());
         for ((option, _), samples) in COMMAND_CANDIDATES.iter().zip(&mut taken) {
             let line = format!("{option}{source} | {USER_REQUEST}");
             let (rate, came) = run_command(&program, &line, &report)?;
@@ -118,5 +125,11 @@ pub(super) fn measure_request(folder: &TempDirectory, rounds: usize) -> Result<V
     let each = COMMAND_CANDIDATES.iter().zip(taken);
     let samples: Vec<Samples> = each.map(|((_, name), values)| Samples { name, values }).collect();
     let subject = ("parallel", "two stages, compressed twice, command", f64::NAN);
-    Ok(rows_of_samples(subject, ("Mblocks/s", Better::More), median(&sentinels), &samples, &[]))
+    Ok(rows_of_samples(
+        subject,
+        ("Mblocks/s", BetterDirection::More),
+        median(&sentinels),
+        &samples,
+        &[],
+    ))
 }

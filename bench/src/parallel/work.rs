@@ -46,7 +46,7 @@ impl Classify for Work {
 }
 
 /// The sink that computes the order-dependent sum.
-pub(crate) const DIGEST: SinkEntry = SinkEntry::new(&DIGEST_DESCRIPTION, open_digest_sink);
+pub(crate) const DIGEST_SINK: SinkEntry = SinkEntry::new(&DIGEST_DESCRIPTION, open_digest_sink);
 
 const DIGEST_DESCRIPTION: Description = Description {
     name: "bench_digest",

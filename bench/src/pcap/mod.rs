@@ -16,14 +16,14 @@
 mod programs;
 
 use crate::flood::{Floods, ReceivingHost, WANTED_PORT};
-use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, is_selected, rows_of_samples};
 use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::is_installed;
 use crate::row::Row;
 use crate::tcpdump::TCPDUMP;
 use crate::temp_directory::TempDirectory;
-use programs::{Launch, RunningCaptures};
+use programs::{RunningCaptures, TcpdumpLaunch};
 use testkit::net::SERVER_DEVICE;
 
 /// Length of each frame in bytes.
@@ -50,7 +50,7 @@ struct PcapSetting {
     device: &'static str,
 }
 
-const WHOLE_FRAMES: PcapSetting = PcapSetting {
+const WHOLE_FRAME_SETTING: PcapSetting = PcapSetting {
     name: "ten, full rate",
     programs: 10,
     rate: None,
@@ -59,16 +59,16 @@ const WHOLE_FRAMES: PcapSetting = PcapSetting {
 };
 
 const SETTINGS: [PcapSetting; 5] = [
-    WHOLE_FRAMES,
-    PcapSetting { name: "ten, full rate, -s 96", snapshot: Some(96), ..WHOLE_FRAMES },
-    PcapSetting { name: "ten, full rate, -i any", device: "any", ..WHOLE_FRAMES },
-    PcapSetting { name: "one, 100 kpps", programs: 1, rate: Some(1e5), ..WHOLE_FRAMES },
+    WHOLE_FRAME_SETTING,
+    PcapSetting { name: "ten, full rate, -s 96", snapshot: Some(96), ..WHOLE_FRAME_SETTING },
+    PcapSetting { name: "ten, full rate, -i any", device: "any", ..WHOLE_FRAME_SETTING },
+    PcapSetting { name: "one, 100 kpps", programs: 1, rate: Some(1e5), ..WHOLE_FRAME_SETTING },
     PcapSetting {
         name: "one, 100 kpps, -i any",
         programs: 1,
         rate: Some(1e5),
         device: "any",
-        ..WHOLE_FRAMES
+        ..WHOLE_FRAME_SETTING
     },
 ];
 
@@ -76,11 +76,14 @@ const SETTINGS: [PcapSetting; 5] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PcapObservers {
     NoObserver,
-    Tcpdumps(Launch),
+    Tcpdumps(TcpdumpLaunch),
 }
 
-const CANDIDATES: [(&str, Launch); 3] =
-    [(TCPDUMP, Launch::Stock), (ALONE_NAME, Launch::Exec), (DAEMON_NAME, Launch::ExecWithDaemon)];
+const CANDIDATES: [(&str, TcpdumpLaunch); 3] = [
+    (TCPDUMP, TcpdumpLaunch::Stock),
+    (ALONE_NAME, TcpdumpLaunch::Exec),
+    (DAEMON_NAME, TcpdumpLaunch::ExecWithDaemon),
+];
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
@@ -152,25 +155,30 @@ fn result_rows(setting: PcapSetting, taken: &ObserverSamples<PcapObservers>) -> 
     if setting.rate.is_none() {
         let mut rates = values(&|sample| 1e6 / sample.sending);
         // Sending itself varies between samples, so the reference is from the same samples.
-        let with_daemon = PcapObservers::Tcpdumps(Launch::ExecWithDaemon);
+        let with_daemon = PcapObservers::Tcpdumps(TcpdumpLaunch::ExecWithDaemon);
         let alone = taken.values(with_daemon, |one| 1e6 / one.unobserved);
         rates.insert(0, Samples { name: NO_OBSERVER_NAME, values: alone });
         let reached = [goal(DAEMON_NAME, NO_OBSERVER_NAME, 0.9)];
-        all.extend(made("kframes/s", Better::More, &rates, &reached));
+        all.extend(made("kframes/s", BetterDirection::More, &rates, &reached));
     }
     let cost = match setting.programs {
         1 => vec![goal(ALONE_NAME, TCPDUMP, 1.0), goal(DAEMON_NAME, TCPDUMP, 1.0)],
         _ => vec![goal(DAEMON_NAME, TCPDUMP, 2.5)],
     };
-    all.extend(made("ns CPU/frame", Better::Less, &values(&ObserverSample::total_cost), &cost));
+    all.extend(made(
+        "ns CPU/frame",
+        BetterDirection::Less,
+        &values(&ObserverSample::total_cost),
+        &cost,
+    ));
     let processes = values(&|sample| sample.processes);
-    all.extend(made("ns in programs/frame", Better::Less, &processes, &[]));
+    all.extend(made("ns in programs/frame", BetterDirection::Less, &processes, &[]));
     // 0 divided by 0 is not a ratio, so each observer has its own group of rows.
     for one in values(&ObserverSample::kernel_cost) {
-        all.extend(made("ns kernel/frame", Better::Less, &[one], &[]));
+        all.extend(made("ns kernel/frame", BetterDirection::Less, &[one], &[]));
     }
     for one in values(&|sample| sample.lost * 100.0) {
-        all.extend(made("% lost", Better::Less, &[one], &[]));
+        all.extend(made("% lost", BetterDirection::Less, &[one], &[]));
     }
     all
 }
@@ -189,9 +197,9 @@ mod tests {
         };
         let all = [
             (PcapObservers::NoObserver, sample(2000.0, 0)),
-            (PcapObservers::Tcpdumps(Launch::Stock), sample(5000.0, 3000)),
-            (PcapObservers::Tcpdumps(Launch::Exec), sample(4000.0, 1500)),
-            (PcapObservers::Tcpdumps(Launch::ExecWithDaemon), sample(2500.0, 1000)),
+            (PcapObservers::Tcpdumps(TcpdumpLaunch::Stock), sample(5000.0, 3000)),
+            (PcapObservers::Tcpdumps(TcpdumpLaunch::Exec), sample(4000.0, 1500)),
+            (PcapObservers::Tcpdumps(TcpdumpLaunch::ExecWithDaemon), sample(2500.0, 1000)),
         ];
         let all = all.map(|(who, sample)| (who, vec![sample; 3])).to_vec();
         let taken = ObserverSamples { all, sentinel_ns: 0.0 };

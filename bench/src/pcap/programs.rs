@@ -11,7 +11,7 @@ use testkit::net::{Namespace, wait_until};
 
 /// The setup in which tcpdumps run: without `streamline exec` or under it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Launch {
+pub(super) enum TcpdumpLaunch {
     /// Without `streamline exec`, so libpcap captures.
     Stock,
     /// Under `streamline exec`. Each loads its own kernel programs.
@@ -23,7 +23,7 @@ pub(super) enum Launch {
 /// Running tcpdumps, and their daemon.
 pub(super) struct RunningCaptures {
     folder: PathBuf,
-    launch: Launch,
+    launch: TcpdumpLaunch,
     daemon: Children,
     tcpdumps: Children,
     count: usize,
@@ -35,20 +35,22 @@ impl RunningCaptures {
     pub(super) fn start(
         space: &Namespace,
         folder: &Path,
-        launch: Launch,
+        launch: TcpdumpLaunch,
         (count, snapshot, device): (usize, Option<u32>, &str),
     ) -> Result<Self, String> {
         let (daemon, tcpdumps) = (Children::default(), Children::default());
         let mut all = Self { folder: folder.to_owned(), launch, daemon, tcpdumps, count };
-        if launch == Launch::ExecWithDaemon {
+        if launch == TcpdumpLaunch::ExecWithDaemon {
             let mut command = all.command(&["daemon", "--socket"], "daemon")?;
             command.arg(all.state_directory());
             all.daemon.add(start_on_second_processor(space, &mut command)?);
-            all.wait_for("the daemon answers", |all| all.daemon_answers())?;
+            all.wait_for("the daemon answers", |all| all.is_daemon_responsive())?;
         }
         for number in 0..count {
             let mut command = match launch {
-                Launch::Stock => all.with_files(Command::new(TCPDUMP), &number.to_string()),
+                TcpdumpLaunch::Stock => {
+                    all.redirect_messages(Command::new(TCPDUMP), &number.to_string())
+                }
                 _ => all.command(&["exec", TCPDUMP], &number.to_string()),
             }?;
             command.args(["-n", "-Z", "root", "-i", device, "-w", "/dev/null"]);
@@ -79,7 +81,7 @@ impl RunningCaptures {
             let capture = parse_report(&text);
             let is_whole = capture.received == sent && capture.dropped <= sent;
             let is_ours = capture.from_ring.is_some_and(|frames| frames == capture.captured);
-            if !is_whole || (self.launch != Launch::Stock && !is_ours) {
+            if !is_whole || (self.launch != TcpdumpLaunch::Stock && !is_ours) {
                 return Err(format!("{capture:?} of {sent} frames: {text}"));
             }
             lost += capture.dropped;
@@ -90,14 +92,14 @@ impl RunningCaptures {
     /// Returns the command that starts our program with these words.
     fn command(&self, words: &[&str], name: &str) -> Result<Command, String> {
         let program = streamline_path().ok_or("there is nothing to measure")?;
-        let mut command = self.with_files(Command::new(program), name)?;
+        let mut command = self.redirect_messages(Command::new(program), name)?;
         command.args(words).env("STREAMLINE_PCAP", "report");
         command.env("STREAMLINE_DAEMON", self.state_directory()).env("HOME", &self.folder);
         Ok(command)
     }
 
     /// Directs the messages of a command to a file with this name.
-    fn with_files(&self, mut command: Command, name: &str) -> Result<Command, String> {
+    fn redirect_messages(&self, mut command: Command, name: &str) -> Result<Command, String> {
         let errors = File::create(self.error_file(name)).map_err(|why| why.to_string())?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
         Ok(command)
@@ -117,7 +119,7 @@ impl RunningCaptures {
         }
     }
 
-    fn daemon_answers(&self) -> bool {
+    fn is_daemon_responsive(&self) -> bool {
         let command = self.command(&["ps"], "ps");
         command.is_ok_and(|mut command| command.status().is_ok_and(|status| status.success()))
     }

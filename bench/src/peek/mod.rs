@@ -46,9 +46,9 @@ const REFERENCE_RATE: f64 = 1e3 / 1.5;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 12_000_000;
 /// Name of the candidate that reads through the C library, as the program of a user does.
-const C_READ: &str = "from C: read";
+const C_READ_NAME: &str = "from C: read";
 /// Name of the candidate that peeks through the C library, as the program of a user does.
-const C_PEEK: &str = "from C: peek";
+const C_PEEK_NAME: &str = "from C: peek";
 
 fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap_or_default()
@@ -61,7 +61,7 @@ fn error_text(why: impl std::fmt::Display) -> String {
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let processors = sys::machine::Machine::detect().processors;
     sys::process::pin_to(0).map_err(error_text)?;
-    let mut rows = measure_calls(options.rounds)?;
+    let mut rows = measure_peek_calls(options.rounds)?;
     for dbuf in RING_SIZES {
         for block in BLOCK_SIZES {
             rows.extend(measure_rings(dbuf, block, options.rounds)?);
@@ -71,7 +71,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     if let Err(why) = &plain {
         eprintln!("left out: the plain ring in C: {why}");
     }
-    let from_c = CompiledPeer::with_library("streams", STREAMS_SOURCE);
+    let from_c = CompiledPeer::compile_with_library("streams", STREAMS_SOURCE);
     if let Err(why) = &from_c {
         eprintln!("left out: streams from C: {why}");
     }
@@ -86,7 +86,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         }
         for extent in [ReadExtent::First, ReadExtent::All] {
             for block in BLOCK_SIZES {
-                rows.extend(measure_processes(
+                rows.extend(measure_process_transfers(
                     (cores, reader, programs),
                     extent,
                     block,
@@ -111,7 +111,7 @@ struct CPrograms<'p> {
 }
 
 /// Measures repeated calls of `peek` on the same block.
-fn measure_calls(rounds: usize) -> Result<Vec<Row>, String> {
+fn measure_peek_calls(rounds: usize) -> Result<Vec<Row>, String> {
     let (mut writer, mut readers) = dbuf::ring(&dbuf::BlockConfig::new(dbuf_id(1)));
     writer.write(&[1; 1024]).map_err(error_text)?;
     writer.publish();
@@ -218,7 +218,7 @@ fn measure_rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, S
 
 /// Measures transfers between two processes. The writer copies blocks in; the reader copies them
 /// out, or reads them in place.
-fn measure_processes(
+fn measure_process_transfers(
     (cores, reader, programs): (&'static str, usize, CPrograms<'_>),
     extent: ReadExtent,
     block: usize,
@@ -241,7 +241,7 @@ fn measure_processes(
         candidates.push(Candidate { name, measure: Box::new(move || ring.measure()) });
     }
     let [read, peek] = extent.stream_arguments();
-    for (name, word) in [(C_READ, read), (C_PEEK, peek)] {
+    for (name, word) in [(C_READ_NAME, read), (C_PEEK_NAME, peek)] {
         let Some(program) = programs.streams else { continue };
         let mut streams = RunningRing::start(program, word, reader + 1, block)?;
         candidates.push(Candidate { name, measure: Box::new(move || streams.measure()) });
@@ -258,10 +258,10 @@ fn measure_processes(
     let ours = goal(["copy, peek", "copy, copy"], "G5");
     let theirs = goal(["C ring: copy, peek", "C ring: copy, copy"], "G5 in C");
     let most = goal(["C ring: unread", "copy, copy"], "G5, most");
-    let in_c = goal([C_PEEK, C_READ], "G5 from C");
+    let in_c = goal([C_PEEK_NAME, C_READ_NAME], "G5 from C");
     let as_fast =
         |candidate, reference| Goal { candidate, reference, goal: "G5 from C", target: 0.8 };
-    let path = [as_fast(C_READ, "copy, copy"), as_fast(C_PEEK, "copy, peek")];
+    let path = [as_fast(C_READ_NAME, "copy, copy"), as_fast(C_PEEK_NAME, "copy, peek")];
     let path = path.into_iter().filter(|_| block == COMPARED_BLOCK);
     let all = ours.into_iter().chain(theirs).chain(most).chain(in_c).chain(path);
     let goals: Vec<Goal> = all.collect();

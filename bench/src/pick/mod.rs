@@ -18,11 +18,11 @@ pub(crate) use xdp::serve;
 
 use crate::decide::Generated;
 use crate::flood::{Floods, ReceivingHost};
-use crate::harness::{Better, Goal, Samples, median, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, median, rows_of_samples};
 use crate::options::Options;
 use crate::processes::wait_until_idle;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use sys::bpf::ProgramKind;
 use tools::PickTool;
@@ -43,7 +43,7 @@ const XDP_NAME: &str = "AF_XDP";
 const ROW_NAME: &str = "1 % of 64 B";
 
 /// The programs that select frames.
-enum Selector<'b> {
+enum FrameSelector<'b> {
     NoReceiver,
     Program(&'b Generated),
     Tool(PickTool),
@@ -68,11 +68,13 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("filter").map_err(|why| why.to_string())?;
     let generated = Generated::load(ProgramKind::Tc)?;
     let mut all = vec![
-        (NO_SELECTOR_NAME, Selector::NoReceiver),
-        (KERNEL_NAME, Selector::Program(&generated)),
+        (NO_SELECTOR_NAME, FrameSelector::NoReceiver),
+        (KERNEL_NAME, FrameSelector::Program(&generated)),
     ];
-    all.extend(tools::installed_tools().into_iter().map(|tool| (tool.name, Selector::Tool(tool))));
-    all.push((XDP_NAME, Selector::Xdp));
+    all.extend(
+        tools::installed_tools().into_iter().map(|tool| (tool.name, FrameSelector::Tool(tool))),
+    );
+    all.push((XDP_NAME, FrameSelector::Xdp));
     let mut bench = PickBench {
         floods: Floods::new(FRAME_LENGTH, WANTED_ONE_IN, ReceivingHost::Ignores)?,
         folder,
@@ -80,7 +82,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let mut taken: Vec<Vec<PickSample>> = all.iter().map(|_| Vec::new()).collect();
     let mut sentinels = Vec::new();
     for round in 0..=options.rounds {
-        sentinels.push(Sentinel::measure());
+        sentinels.push(CacheRoundTrip::measure());
         for ((_, picks), samples) in all.iter().zip(&mut taken) {
             let sample = bench.measure_with(picks)?;
             // The first round is a warm-up.
@@ -99,36 +101,36 @@ struct PickBench {
 }
 
 impl PickBench {
-    fn measure_with(&mut self, picks: &Selector<'_>) -> Result<PickSample, String> {
+    fn measure_with(&mut self, picks: &FrameSelector<'_>) -> Result<PickSample, String> {
         let sample = match picks {
-            Selector::NoReceiver => {
+            FrameSelector::NoReceiver => {
                 self.floods.send(WARM_UP_FRAMES)?;
                 (self.floods.send(FRAMES_PER_SAMPLE)?, 0, WARM_UP_FRAMES + FRAMES_PER_SAMPLE)
             }
-            Selector::Program(generated) => {
+            FrameSelector::Program(generated) => {
                 let device = self.floods.observed.device()?;
                 let before = generated.counted_blocks()?;
                 let link = generated.attach(&self.floods.observed.pair.server, device)?;
                 self.floods.send(WARM_UP_FRAMES)?;
                 let took = self.floods.send(FRAMES_PER_SAMPLE)?;
                 drop(link);
-                (took, 0, frames_sent_for(generated.counted_blocks()? - before))
+                (took, 0, total_frame_count(generated.counted_blocks()? - before))
             }
-            Selector::Tool(tool) => {
+            FrameSelector::Tool(tool) => {
                 let child = tool.start(&self.floods.observed.pair.server, &self.folder.0)?;
                 self.floods.send(WARM_UP_FRAMES)?;
                 let before = wait_until_idle(&[child.id()]);
                 let took = self.floods.send(FRAMES_PER_SAMPLE)?;
                 let (used, counted) = tool.stop(child, &self.folder.0)?;
-                (took, used - before, frames_sent_for(counted))
+                (took, used - before, total_frame_count(counted))
             }
-            Selector::Xdp => {
+            FrameSelector::Xdp => {
                 let picker = SelectingProcess::start(&self.floods.observed.pair.server)?;
                 self.floods.send(WARM_UP_FRAMES)?;
                 let before = wait_until_idle(&[picker.child.id()]);
                 let took = self.floods.send(FRAMES_PER_SAMPLE)?;
                 let used = wait_until_idle(&[picker.child.id()]) - before;
-                (took, used, frames_sent_for(picker.frame_count()?))
+                (took, used, total_frame_count(picker.frame_count()?))
             }
         };
         let (took, used, observed) = sample;
@@ -143,7 +145,7 @@ impl PickBench {
 }
 
 /// Returns the total number of frames sent, if `counted` of them are wanted.
-fn frames_sent_for(counted: u64) -> usize {
+fn total_frame_count(counted: u64) -> usize {
     usize::try_from(counted).unwrap_or(0) * WANTED_ONE_IN
 }
 
@@ -163,17 +165,28 @@ fn result_rows(names: &[&'static str], taken: &[Vec<PickSample>], sentinel_ns: f
         .map(|reference| Goal { candidate: KERNEL_NAME, reference, goal: "filter", target: 1.0 })
         .collect();
     let rates = each(&rate, 0);
-    let mut all =
-        rows_of_samples(subject, ("kframes/CPU s", Better::More), sentinel_ns, &rates, &goals);
+    let mut all = rows_of_samples(
+        subject,
+        ("kframes/CPU s", BetterDirection::More),
+        sentinel_ns,
+        &rates,
+        &goals,
+    );
     let subject = ("filter", "1 % of 64 B, added", f64::NAN);
     let added = each(&added, 1);
-    all.extend(rows_of_samples(subject, ("ns CPU/frame", Better::Less), sentinel_ns, &added, &[]));
+    all.extend(rows_of_samples(
+        subject,
+        ("ns CPU/frame", BetterDirection::Less),
+        sentinel_ns,
+        &added,
+        &[],
+    ));
     for samples in each(&lost, 1) {
         // 0 divided by 0 is not a ratio, so each filter has its own group of rows.
         let subject = ("filter", ROW_NAME, f64::NAN);
         all.extend(rows_of_samples(
             subject,
-            ("% lost", Better::Less),
+            ("% lost", BetterDirection::Less),
             sentinel_ns,
             &[samples],
             &[],

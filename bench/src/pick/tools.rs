@@ -35,7 +35,7 @@ pub(super) fn installed_tools() -> Vec<PickTool> {
 fn streamline_tool() -> Option<PickTool> {
     let path = streamline_path()?;
     let line = format!("rx {SERVER_DEVICE} ring={RING_MB}MB | ip | udp | dport |53 count");
-    Some(PickTool::with_request(path, &line, parse_our_count))
+    Some(PickTool::with_request(path, &line, parse_streamline_count))
 }
 
 fn tcpdump_tool() -> Option<PickTool> {
@@ -81,7 +81,7 @@ fn click_tool() -> Option<PickTool> {
     })
 }
 
-fn parse_our_count(report: &str) -> u64 {
+fn parse_streamline_count(report: &str) -> u64 {
     report.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
 }
 
@@ -150,6 +150,6 @@ mod tests {
         assert_eq!(parse_click_count("counted.count:\n2020\n\n"), 2020);
         assert_eq!(parse_click_count("2020\n"), 2020);
         assert_eq!(parse_click_count("it broke"), 0);
-        assert_eq!(parse_our_count("2020 blocks, 36360 bytes\n"), 2020);
+        assert_eq!(parse_streamline_count("2020 blocks, 36360 bytes\n"), 2020);
     }
 }

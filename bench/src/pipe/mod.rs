@@ -16,7 +16,7 @@ use crate::harness::{Candidate, Goal, interleave, is_selected};
 use crate::options::Options;
 use crate::peers::CompiledPeer;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use buffer::dbuf::fixed;
 use buffer::stream::{Config, stream};
 use other::InputKind;
@@ -46,12 +46,12 @@ const MEASUREMENT_NS_MIN: u64 = 60_000_000;
 
 /// The processors of writer and reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Cores {
+enum EndpointCores {
     One,
     Two,
 }
 
-impl Cores {
+impl EndpointCores {
     const fn name(self) -> &'static str {
         match self {
             Self::One => "one core",
@@ -80,8 +80,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     }
     let others = (plain.as_ref().map(CompiledPeer::program).ok(), available_rings());
     let mut rows = Vec::new();
-    for cores in [Cores::One, Cores::Two] {
-        if cores == Cores::Two && processors < 2 {
+    for cores in [EndpointCores::One, EndpointCores::Two] {
+        if cores == EndpointCores::Two && processors < 2 {
             eprintln!("left out: two cores, this machine has one");
             continue;
         }
@@ -94,7 +94,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 
 /// Measures one block size.
 fn measure_block_size(
-    cores: Cores,
+    cores: EndpointCores,
     block: usize,
     rounds: usize,
     (plain, peers): &(Option<&Path>, Vec<PeerRing>),
@@ -128,19 +128,19 @@ fn measure_block_size(
     interleave(("pipe", &name, x), "GB/s", rounds, candidates, &goals(cores, block, peers))
 }
 
-fn goals(cores: Cores, block: usize, peers: &[PeerRing]) -> Vec<Goal> {
+fn goals(cores: EndpointCores, block: usize, peers: &[PeerRing]) -> Vec<Goal> {
     let at = BLOCK_SIZES.iter().position(|known| *known == block).unwrap_or(0);
     let over_pipe = match cores {
-        Cores::One => ("G4", [70.0, 50.0, 20.0, 10.0, 8.0, 6.0]),
-        Cores::Two if Sentinel::measure() < SAME_CACHE_NS => {
+        EndpointCores::One => ("G4", [70.0, 50.0, 20.0, 10.0, 8.0, 6.0]),
+        EndpointCores::Two if CacheRoundTrip::measure() < SAME_CACHE_NS => {
             ("G2", [55.0, 15.0, 4.5, 4.5, 8.5, 30.0])
         }
-        Cores::Two => ("G2", [33.0, 7.0, 4.0, 5.0, 6.0, 20.0]),
+        EndpointCores::Two => ("G2", [33.0, 7.0, 4.0, 5.0, 6.0, 20.0]),
     };
     let (candidate, goal) = ("stream", over_pipe.0);
     let mut goals =
         vec![Goal { candidate, reference: "Linux pipe", goal, target: over_pipe.1[at] }];
-    let near = cores == Cores::Two && Sentinel::measure() < SAME_CACHE_NS;
+    let near = cores == EndpointCores::Two && CacheRoundTrip::measure() < SAME_CACHE_NS;
     if near {
         let threads = [1.3, 1.2, 1.2, 1.2, 0.95, 0.95][at];
         for candidate in [candidate, SLOTS] {
@@ -151,7 +151,7 @@ fn goals(cores: Cores, block: usize, peers: &[PeerRing]) -> Vec<Goal> {
         }
     }
     let of_copy = [(4096, 0.35), (16_384, 0.40)].into_iter().find(|(size, _)| *size == block);
-    if let (Cores::Two, Some((_, target))) = (cores, of_copy) {
+    if let (EndpointCores::Two, Some((_, target))) = (cores, of_copy) {
         goals.push(Goal { candidate, reference: "memcpy", goal: "G1", target });
     }
     goals
@@ -200,14 +200,14 @@ struct StreamTransport {
 }
 
 impl StreamTransport {
-    fn start_stream(cores: Cores, block: usize, ring: usize) -> Result<Self, String> {
+    fn start_stream(cores: EndpointCores, block: usize, ring: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let made = stream(&Config::new(id).capacity(ring));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
         let offer = offers.first().ok_or("no reader")?;
         let other =
             other::start(InputKind::Stream, cores.reader_processor(), block, &offer.descriptors())?;
-        if cores == Cores::One {
+        if cores == EndpointCores::One {
             output.spin(0);
         }
         let write = move |block: &[u8], blocks| {
@@ -222,7 +222,7 @@ impl StreamTransport {
 
     /// Creates a stream of slots: blocks of one size without headers, each at a multiple of that
     /// size, as in third-party rings of fixed-size elements.
-    fn start_slot_stream(cores: Cores, block: usize) -> Result<Self, String> {
+    fn start_slot_stream(cores: EndpointCores, block: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let config = fixed::SlotConfig {
             slot: block,
@@ -234,7 +234,7 @@ impl StreamTransport {
         let offer = offers.first().ok_or("no reader")?;
         let other =
             other::start(InputKind::Slots, cores.reader_processor(), block, &offer.descriptors())?;
-        if cores == Cores::One {
+        if cores == EndpointCores::One {
             output.spin(0);
         }
         let write = move |block: &[u8], blocks| {
@@ -273,7 +273,7 @@ struct Pipe {
 }
 
 impl Pipe {
-    fn new(cores: Cores, block: usize) -> Result<Self, String> {
+    fn new(cores: EndpointCores, block: usize) -> Result<Self, String> {
         let (reading, pipe) = std::io::pipe().map_err(|why| why.to_string())?;
         let other =
             other::start(InputKind::Pipe, cores.reader_processor(), block, &[reading.as_fd()])?;

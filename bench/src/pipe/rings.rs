@@ -157,7 +157,7 @@ impl CompiledRing {
         let arguments: Vec<String> = arguments.collect();
         match self.source {
             RingSource::C(source) => CompiledPeer::with_arguments(self.name, source, &arguments),
-            RingSource::Cpp(source) => CompiledPeer::new_cpp(self.name, source, &arguments),
+            RingSource::Cpp(source) => CompiledPeer::compile_cpp(self.name, source, &arguments),
         }
     }
 }

@@ -7,7 +7,9 @@
 
 use super::kernel::Counting;
 use crate::flood::{Flood, ReceivingHost};
-use crate::harness::{Better, Candidate, is_selected, measure_interleaved, rows_of_samples};
+use crate::harness::{
+    BetterDirection, Candidate, is_selected, measure_interleaved, rows_of_samples,
+};
 use crate::line::run_request;
 use crate::processes::{Children, has_ingress_program, streamline_path};
 use crate::row::Row;
@@ -45,7 +47,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         return Err(format!("`{observer}` failed"));
     }
     let candidates = vec![
-        Candidate { name: "in the thread", measure: Box::new(measure_thread) },
+        Candidate { name: "in the thread", measure: Box::new(measure_filters_in_thread) },
         Candidate {
             name: "sent over a device",
             measure: Box::new(|| Ok(flood.send(FRAMES as usize)? as f64 / f64::from(FRAMES))),
@@ -55,7 +57,13 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
     observers.interrupt_and_wait(&observer)?;
     let subject = ("pipesfs", ROW, f64::NAN);
-    Ok(rows_of_samples(subject, ("ns CPU/frame", Better::Less), sentinel_ns, &samples, &[]))
+    Ok(rows_of_samples(
+        subject,
+        ("ns CPU/frame", BetterDirection::Less),
+        sentinel_ns,
+        &samples,
+        &[],
+    ))
 }
 
 /// Returns the filters, all pinned to the kernel.
@@ -64,7 +72,7 @@ fn pinned_filters() -> String {
 }
 
 /// Returns the cost of the filters in a thread, without the cost of the source.
-fn measure_thread() -> Result<f64, String> {
+fn measure_filters_in_thread() -> Result<f64, String> {
     let cost = |behind: &str| {
         let began = sys::clock::thread();
         run_request(&format!("generate count={BLOCKS} size={LENGTH} port=53 | {behind}"))?;

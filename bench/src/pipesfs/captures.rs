@@ -3,7 +3,9 @@
 
 use super::programs::Programs;
 use crate::flood::{Flood, ReceivingHost};
-use crate::harness::{Better, Candidate, Goal, is_selected, measure_interleaved, rows_of_samples};
+use crate::harness::{
+    BetterDirection, Candidate, Goal, is_selected, measure_interleaved, rows_of_samples,
+};
 use crate::processes::{number_before, read_text};
 use crate::row::Row;
 use std::cell::RefCell;
@@ -29,7 +31,7 @@ struct Reader {
     count: fn(&str) -> u64,
 }
 
-const READERS: [Reader; 2] = [
+const CAPTURE_READERS: [Reader; 2] = [
     Reader {
         name: "tcpdump -r -",
         words: &["tcpdump", "-n", "-r", "-", "--count"],
@@ -50,7 +52,7 @@ const READERS: [Reader; 2] = [
 /// Measures the frames that each program reads, and the frames that are counted as lost.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
-    for reader in &READERS {
+    for reader in &CAPTURE_READERS {
         let row = format!("300,000 frames/s, {}", reader.name);
         if !is_selected(&row) {
             continue;
@@ -79,7 +81,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         let goal =
             Goal { candidate: "read or told", reference: "passed", goal: "G21", target: 1.0 };
         let subject = ("pipesfs", row.as_str(), f64::NAN);
-        let unit = ("of frames", Better::More);
+        let unit = ("of frames", BetterDirection::More);
         rows.extend(rows_of_samples(subject, unit, sentinel_ns, &samples, &[goal]));
     }
     Ok(rows)
@@ -94,7 +96,7 @@ fn measure(reader: &Reader) -> Result<(f64, f64), String> {
     flood.set_rate(Some(RATE));
     let mut programs = Programs::start()?;
     let request = format!("rx {SERVER_DEVICE} | count");
-    programs.add_path_in(Some(&flood.pair.server), NAME, &request)?;
+    programs.add_path_in_namespace(Some(&flood.pair.server), NAME, &request)?;
     let mount = programs.mount("pipes", None)?;
     let source = mount.join(format!("{NAME}/rx:{SERVER_DEVICE}"));
     wait_until("it is shown", || source.is_dir());

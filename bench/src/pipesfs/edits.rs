@@ -21,14 +21,14 @@ const WRITE_MAX_US: f64 = 9.0;
 /// The path that is changed.
 const REQUEST: &str = "generate rate=1 | udp | sample 2 | count";
 
-const MKDIR: &str = "mkdir";
+const MKDIR_NAME: &str = "mkdir";
 const WRITE: &str = "control write";
-const EDIT: &str = "the edit itself";
+const EDIT_NAME: &str = "the edit itself";
 
 /// Measures `mkdir` and writes to arguments.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
-    if ![MKDIR, WRITE].iter().any(|row| is_selected(row)) {
+    if ![MKDIR_NAME, WRITE].iter().any(|row| is_selected(row)) {
         return Ok(rows);
     }
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
@@ -38,19 +38,19 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let udp = mount.join("edited/generate/udp");
     wait_until("it is shown", || udp.is_dir());
     let to = paths::connect(&programs.client()?, "edited").map_err(|why| why.to_string())?;
-    if is_selected(MKDIR) {
+    if is_selected(MKDIR_NAME) {
         let candidates = vec![
-            Candidate { name: EDIT, measure: Box::new(|| add_filters(&to)) },
+            Candidate { name: EDIT_NAME, measure: Box::new(|| add_filters(&to)) },
             Candidate { name: "through the mount", measure: Box::new(|| make_directories(&udp)) },
         ];
         let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
         let cost = ExtraCost { name: "beyond it", parts: 1, limit: MKDIR_MAX_US, goal: "G21" };
-        rows.extend(cost.rows((MKDIR, "us"), sentinel_ns, &samples));
+        rows.extend(cost.rows((MKDIR_NAME, "us"), sentinel_ns, &samples));
     }
     if is_selected(WRITE) {
         let file = udp.join("sample:2/config/every");
         let candidates = vec![
-            Candidate { name: EDIT, measure: Box::new(|| set_argument(&to)) },
+            Candidate { name: EDIT_NAME, measure: Box::new(|| set_argument(&to)) },
             Candidate { name: "through the mount", measure: Box::new(|| write_argument(&file)) },
         ];
         let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;

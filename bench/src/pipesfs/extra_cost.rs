@@ -1,7 +1,7 @@
 //! Rows for two candidates, of which the second does additional work, and for the cost of this
 //! work.
 
-use crate::harness::{Better, Samples, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, rows_of_samples};
 use crate::row::Row;
 
 /// The additional cost of the second of two candidates.
@@ -24,7 +24,7 @@ impl ExtraCost {
         sentinel_ns: f64,
         samples: &[Samples],
     ) -> Vec<Row> {
-        let (subject, unit) = (("pipesfs", row, f64::NAN), (unit, Better::Less));
+        let (subject, unit) = (("pipesfs", row, f64::NAN), (unit, BetterDirection::Less));
         let mut rows = rows_of_samples(subject, unit, sentinel_ns, samples, &[]);
         let [without, with] = samples else { return rows };
         let values = with.values.iter().zip(&without.values);

@@ -33,11 +33,11 @@ impl Programs {
 
     /// Starts a path under a name. Returns the number of its process, for [`Self::child`].
     pub(crate) fn add_path(&mut self, name: &str, request: &str) -> Result<usize, String> {
-        self.add_path_in(None, name, request)
+        self.add_path_in_namespace(None, name, request)
     }
 
     /// Starts a path under a name, in a network namespace if one is given.
-    pub(crate) fn add_path_in(
+    pub(crate) fn add_path_in_namespace(
         &mut self,
         namespace: Option<&Namespace>,
         name: &str,
@@ -47,7 +47,7 @@ impl Programs {
             Some(namespace) => namespace.command(&self.program),
             None => Command::new(&self.program),
         };
-        self.set_up(&mut command, name);
+        self.set_up_command(&mut command, name);
         command.args(["run", "-q", "--as", name, request]).stdin(Stdio::piped());
         self.add(&mut command)?;
         let client = self.client()?;
@@ -86,11 +86,11 @@ impl Programs {
     /// name.
     pub(crate) fn command(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
-        self.set_up(&mut command, name);
+        self.set_up_command(&mut command, name);
         command
     }
 
-    fn set_up(&self, command: &mut Command, name: &str) {
+    fn set_up_command(&self, command: &mut Command, name: &str) {
         self.set_environment(command);
         if let Ok(messages) = File::create(self.folder.0.join(format!("{name}.err"))) {
             command.stderr(messages);

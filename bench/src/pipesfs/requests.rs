@@ -3,7 +3,7 @@
 
 use super::programs::Programs;
 use crate::harness::{
-    Better, Candidate, Goal, Samples, is_selected, measure_interleaved, rows_of_samples,
+    BetterDirection, Candidate, Goal, Samples, is_selected, measure_interleaved, rows_of_samples,
 };
 use crate::row::Row;
 use std::fs::{self, File, OpenOptions};
@@ -17,18 +17,18 @@ const REQUESTS: u32 = 2_000;
 /// Flag of open(2): reads do not block.
 const O_NONBLOCK: i32 = 0o4000;
 /// Number of arcs of the listed path, each with four filters. A request has at most 1,000 filters.
-const ARCS: usize = 249;
+const LISTED_ARC_COUNT: usize = 249;
 
 /// Number of paths that are listed together.
 const PATHS: usize = 100;
 /// The request of each of the [`PATHS`] paths, with ten filters.
-const FEW_FILTERS: &str = "generate rate=1 | dport | \
+const TEN_FILTER_REQUEST: &str = "generate rate=1 | dport | \
                            ((|1 sample 2 | sample 3 | sample 4 | count) + \
                            (|2 sample 3 | sample 4 | sample 5 | count))";
 /// Goal for listing a thousand filters, in µs.
 const LISTING_MAX_US: f64 = 250_000.0;
 
-/// The filters after each of the [`ARCS`].
+/// The filters after each of the [`LISTED_ARC_COUNT`].
 const FILTERS: &str = "sample 2 | sample 3 | sample 4 | count";
 
 const SAME_CORE_NAME: &str = "same core";
@@ -56,20 +56,21 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         let mut stream = OpenOptions::new();
         let stream = stream.read(true).custom_flags(O_NONBLOCK);
         let mut stream = stream.open(mount.join("bytes/read:-/all")).map_err(text)?;
-        time_each(|| match stream.read(&mut [0; 16]) {
+        mean_call_us(|| match stream.read(&mut [0; 16]) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
             read => Err(format!("a read of an empty stream returned {read:?}")),
         })
     };
     let control = |mount: &Path| {
         let value = File::open(mount.join("bytes/read:-/place")).map_err(text)?;
-        time_each(|| value.read_at(&mut [0; 64], 0).map(drop).map_err(text))
+        mean_call_us(|| value.read_at(&mut [0; 64], 0).map(drop).map_err(text))
     };
     rows.extend(measure_row("a request", rounds, &mounts, empty, None)?);
     rows.extend(measure_row("a control read", rounds, &mounts, control, Some(9.0))?);
     let mounts: Vec<_> = mounts.into_iter().take(1).collect();
     if is_selected("ls -R") || is_selected("du") {
-        let arcs: Vec<String> = (1..=ARCS).map(|class| format!("(|{class} {FILTERS})")).collect();
+        let arcs: Vec<String> =
+            (1..=LISTED_ARC_COUNT).map(|class| format!("(|{class} {FILTERS})")).collect();
         let many = programs
             .add_path("many", &format!("generate rate=1 | dport | ({})", arcs.join(" + ")))?;
         wait_until("it is shown", || mounts[0].1.join("many/generate/dport/249/sample:2").is_dir());
@@ -81,7 +82,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     }
     if is_selected("ls -R of 100 paths") {
         for number in 1..=PATHS {
-            programs.add_path(&format!("few{number}"), FEW_FILTERS)?;
+            programs.add_path(&format!("few{number}"), TEN_FILTER_REQUEST)?;
         }
         let last = format!("few{PATHS}/generate/dport/2/sample:3");
         wait_until("they are shown", || mounts[0].1.join(&last).is_dir());
@@ -115,11 +116,11 @@ fn measure_row(
         samples.push(Samples { name: LIMIT, values: vec![limit; rounds] });
     }
     let subject = ("pipesfs", row, f64::NAN);
-    Ok(rows_of_samples(subject, ("us", Better::Less), sentinel_ns, &samples, &goals))
+    Ok(rows_of_samples(subject, ("us", BetterDirection::Less), sentinel_ns, &samples, &goals))
 }
 
 /// Returns the mean time of a call in µs.
-fn time_each(mut call: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+fn mean_call_us(mut call: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let began = sys::clock::monotonic();
     for _ in 0..REQUESTS {
         call()?;
@@ -133,7 +134,11 @@ fn list(directory: &Path, attributes: bool) -> Result<f64, String> {
     let began = sys::clock::monotonic();
     let directories = list_directory(directory, attributes)?;
     let took = (sys::clock::monotonic() - began) as f64 / 1e3;
-    if directories < 4 * ARCS { Err(format!("{directories} directories")) } else { Ok(took) }
+    if directories < 4 * LISTED_ARC_COUNT {
+        Err(format!("{directories} directories"))
+    } else {
+        Ok(took)
+    }
 }
 
 fn list_directory(directory: &Path, attributes: bool) -> Result<usize, String> {

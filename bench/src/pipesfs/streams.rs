@@ -16,7 +16,7 @@ use std::path::Path;
 use streamline::paths::{self, PathClient, Tap};
 
 /// Sizes of reads in bytes, with the goals on one core and on two.
-const READS: [(usize, Option<f64>, Option<f64>); 4] = [
+const READ_SIZES: [(usize, Option<f64>, Option<f64>); 4] = [
     (4 << 10, None, None),
     (32 << 10, None, None),
     (128 << 10, Some(1.2), None),
@@ -30,8 +30,8 @@ const CHUNKS: usize = 6;
 const PIPE_SIZE: usize = 64 << 10;
 
 const PIPE: &str = "kernel pipe";
-const LARGE_PIPE: &str = "pipe of 1 MB";
-const PIPESFS: &str = "PipesFS";
+const LARGE_PIPE_NAME: &str = "pipe of 1 MB";
+const PIPESFS_NAME: &str = "PipesFS";
 
 /// Measures all sizes of reads, on one core and on two.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
@@ -43,7 +43,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             continue;
         }
         let name = |size: usize| format!("{} KB reads, {cores}", size >> 10);
-        if !READS.iter().any(|(size, ..)| is_selected(&name(*size))) {
+        if !READ_SIZES.iter().any(|(size, ..)| is_selected(&name(*size))) {
             continue;
         }
         sys::process::pin_to(processor).map_err(|why| why.to_string())?;
@@ -51,10 +51,15 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         let path = programs.add_path("bytes", "read - block=64k | discard")?;
         let mount = programs.mount("pipes", (processor == 0).then_some(0))?;
         sys::process::pin_to(0).map_err(|why| why.to_string())?;
-        for (size, one, two) in READS {
+        for (size, one, two) in READ_SIZES {
             let target = if processor == 0 { one } else { two };
             let goals: Vec<Goal> = target
-                .map(|target| Goal { candidate: PIPESFS, reference: PIPE, goal: "G21", target })
+                .map(|target| Goal {
+                    candidate: PIPESFS_NAME,
+                    reference: PIPE,
+                    goal: "G21",
+                    target,
+                })
                 .into_iter()
                 .collect();
             let bench = RefCell::new((&mut programs, path));
@@ -65,10 +70,10 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             let candidates = vec![
                 Candidate { name: PIPE, measure: Box::new(|| measure(Source::Pipe(PIPE_SIZE))) },
                 Candidate {
-                    name: LARGE_PIPE,
+                    name: LARGE_PIPE_NAME,
                     measure: Box::new(|| measure(Source::Pipe(1 << 20))),
                 },
-                Candidate { name: PIPESFS, measure: Box::new(|| measure(Source::File)) },
+                Candidate { name: PIPESFS_NAME, measure: Box::new(|| measure(Source::File)) },
             ];
             #[expect(clippy::cast_precision_loss, reason = "a size of a read")]
             let subject = ("pipesfs", name(size), size as f64);

@@ -1,11 +1,11 @@
 //! Runs of a placed request in threads of this program, on the second processor, in the namespace
 //! that receives the flood.
 
-use crate::flood::{Flood, GROUP_FRAMES};
+use crate::flood::{FRAMES_PER_GROUP, Flood};
 use engine::adapt::measurements;
 use engine::build::{BuiltPath, PathOptions, Settings, build, build_with};
 use engine::kernel::point::AttachPoints;
-use engine::path::AdaptSettings;
+use engine::path::AdaptationSettings;
 use engine::run::{Outcome, StopConditions, run};
 use pipeline::explain::learn;
 use pipeline::plan::{Costs, Machine, Plan};
@@ -17,17 +17,17 @@ use sys::eventfd::EventFd;
 use testkit::net::wait_until;
 
 /// Number of frames per sample, all of which fit into each ring of the requests.
-const FRAMES_PER_SAMPLE: usize = 6 * GROUP_FRAMES;
+const FRAMES_PER_SAMPLE: usize = 6 * FRAMES_PER_GROUP;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 1_000;
 /// Number of frames sent without observers as part of a sample.
-const UNOBSERVED_FRAMES: usize = 2 * GROUP_FRAMES;
+const UNOBSERVED_FRAMES: usize = 2 * FRAMES_PER_GROUP;
 /// Processor time in ns per [`IDLE_CHECK_INTERVAL`] below which threads are idle. A kernel ring
 /// with a few blocks sends its doorbell within a millisecond.
 const IDLE_NS: u64 = 50_000;
 /// Duration of the flood in ns after which a request no longer changes its placement: two seconds
 /// of observation and one move.
-const OBSERVED_NS: u64 = 2_500_000_000;
+const SETTLING_TIME_NS: u64 = 2_500_000_000;
 /// Interval at which the threads are checked for idleness.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(6);
 
@@ -76,7 +76,9 @@ pub(super) fn plan_after_first_seconds(
     plan: &Plan,
     machine: &Machine,
 ) -> Result<Plan, String> {
-    let Some(adapt) = AdaptSettings::permitted_by(plan, machine) else { return Ok(plan.clone()) };
+    let Some(adapt) = AdaptationSettings::permitted_by(plan, machine) else {
+        return Ok(plan.clone());
+    };
     let extras = PathOptions { adapt: Some(adapt), ..PathOptions::default() };
     let pair = Arc::clone(&flood.pair);
     let paths = pair.server.run_inside(|| {
@@ -86,10 +88,10 @@ pub(super) fn plan_after_first_seconds(
     let live = paths.first().map(BuiltPath::live).ok_or("it has no part")?;
     std::thread::scope(|scope| {
         let line = scope.spawn(|| run(paths, StopConditions::default()));
-        let end = clock::monotonic().saturating_add(OBSERVED_NS);
+        let end = clock::monotonic().saturating_add(SETTLING_TIME_NS);
         let mut sent = Ok(0);
         while sent.is_ok() && clock::monotonic() < end {
-            sent = flood.send(GROUP_FRAMES);
+            sent = flood.send(FRAMES_PER_GROUP);
         }
         let plan = live.plan();
         live.stop();
@@ -106,7 +108,7 @@ fn run_under_flood(
     plan: &Plan,
     settings: Settings,
 ) -> Result<(PlacementSample, Outcome), String> {
-    let unobserved = flood.median_group_ns(UNOBSERVED_FRAMES)?;
+    let unobserved = flood.measure_median_group_ns(UNOBSERVED_FRAMES)?;
     let stop = EventFd::new().map_err(|why| why.to_string())?;
     let pair = Arc::clone(&flood.pair);
     let (ready, begun) = mpsc::channel();
@@ -117,7 +119,7 @@ fn run_under_flood(
         let sent = begun.recv().map_err(|_| "it does not begin".to_owned()).and_then(|()| {
             flood.send(WARM_UP_FRAMES)?;
             let before = wait_until_idle();
-            let sending = flood.median_group_ns(FRAMES_PER_SAMPLE)?;
+            let sending = flood.measure_median_group_ns(FRAMES_PER_SAMPLE)?;
             // Both readings include the time of this thread, which may have grown in between.
             let threads =
                 wait_until_idle().saturating_sub(before) as f64 / FRAMES_PER_SAMPLE as f64;

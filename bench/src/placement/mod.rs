@@ -25,11 +25,11 @@ mod lines;
 mod verdict;
 
 use crate::flood::{Flood, ReceivingHost};
-use crate::harness::{Better, Samples, is_selected, median, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, is_selected, median, rows_of_samples};
 use crate::options::Options;
 use crate::replay;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use engine::calibrate::calibrate;
 use engine::machine;
 use line::{PlacementSample, analyze_costs, measure_sample, plan_after_first_seconds};
@@ -47,9 +47,9 @@ const TRIAL_ROUNDS: usize = 2;
 /// Maximum number of placements that run in the final rounds.
 const FINALISTS_MAX: usize = 3;
 /// Number of final rounds that are added at a time.
-const ROUNDS_ADDED: usize = 4;
+const FINAL_ROUNDS_ADDED: usize = 4;
 /// Maximum number of final rounds.
-const ROUNDS_MAX: usize = 81;
+const FINAL_ROUNDS_MAX: usize = 81;
 /// Number of attempts for a placement that loses frames.
 const ATTEMPTS_MAX: usize = 3;
 /// Maximum cost of the choice, as a multiple of the cost of the best placement.
@@ -57,11 +57,11 @@ const COST_RATIO_MAX: f64 = 1.1;
 const RATIO_UNIT: &str = "of the best";
 
 const PLACEMENT_NAME: &str = "this placement";
-const BEST_NAME: &str = "best placement";
-const COST_NAME: &str = "policy cost";
-const SETTLED_NAME: &str = "policy cost, after 2 s";
-const ANALYZED_NAME: &str = "policy cost, analyzed";
-const DEEPEST_NAME: &str = "policy deepest";
+const BEST_PLACEMENT_NAME: &str = "best placement";
+const COST_POLICY_NAME: &str = "policy cost";
+const SETTLED_COST_POLICY_NAME: &str = "policy cost, after 2 s";
+const ANALYZED_COST_POLICY_NAME: &str = "policy cost, analyzed";
+const DEEPEST_POLICY_NAME: &str = "policy deepest";
 const ONE_THREAD_NAME: &str = "all in one thread";
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
@@ -127,21 +127,21 @@ impl PlacementBench {
         };
         order.sort_by(|one, other| least(one).total_cmp(&least(other)));
         let policies = [
-            (COST_NAME, cost),
-            (SETTLED_NAME, settled),
-            (ANALYZED_NAME, second),
-            (DEEPEST_NAME, deepest),
+            (COST_POLICY_NAME, cost),
+            (SETTLED_COST_POLICY_NAME, settled),
+            (ANALYZED_COST_POLICY_NAME, second),
+            (DEEPEST_POLICY_NAME, deepest),
             (ONE_THREAD_NAME, one_thread),
         ];
         let is_asked = |at: &usize| policies.iter().any(|(_, spaces)| *spaces == all[*at].spaces);
         let (best, rest) = order.split_at(FINALISTS_MAX.min(order.len()));
         let asked = rest.iter().filter(|at| is_asked(at));
         let last: Vec<Placement> = best.iter().chain(asked).map(|at| all[*at].clone()).collect();
-        let sentinel = Sentinel::measure();
+        let sentinel = CacheRoundTrip::measure();
         let choice = last.iter().position(|placed| placed.spaces == policies[1].1);
         let mut final_ = vec![Some(FrameCosts::default()); last.len()];
         self.run_rounds(&last, &mut final_, rounds);
-        for _ in (rounds..ROUNDS_MAX).step_by(ROUNDS_ADDED) {
+        for _ in (rounds..FINAL_ROUNDS_MAX).step_by(FINAL_ROUNDS_ADDED) {
             let open = undecided_placements(&final_, choice);
             if open.is_empty() {
                 break;
@@ -149,7 +149,7 @@ impl PlacementBench {
             // A decided placement does not run again; it keeps the samples of its first rounds.
             let again: Vec<Placement> = open.iter().map(|at| last[*at].clone()).collect();
             let mut taken: Vec<_> = open.iter().map(|at| final_[*at].take()).collect();
-            self.run_rounds(&again, &mut taken, ROUNDS_ADDED);
+            self.run_rounds(&again, &mut taken, FINAL_ROUNDS_ADDED);
             open.iter().zip(taken).for_each(|(at, taken)| final_[*at] = taken);
         }
         let mut rows = placement_rows((number, line), &all, &tried, sentinel);
@@ -254,7 +254,7 @@ fn goal_row<'t>(
         sentinel_ns,
         ..replay::single_sample_row(
             format!("{number} {line}, by pairs"),
-            SETTLED_NAME,
+            SETTLED_COST_POLICY_NAME,
             times.median,
             RATIO_UNIT,
         )
@@ -273,7 +273,7 @@ fn placement_rows(
         let row = format!("{number} {line} @ {}", placed.summary());
         let samples = [Samples { name: PLACEMENT_NAME, values: taken.added_ns.clone() }];
         let subject = ("placement", row.as_str(), f64::NAN);
-        rows_of_samples(subject, ("ns CPU/frame", Better::Less), sentinel, &samples, &[])
+        rows_of_samples(subject, ("ns CPU/frame", BetterDirection::Less), sentinel, &samples, &[])
     };
     taken.flat_map(row).collect()
 }
@@ -288,7 +288,7 @@ fn request_rows(
     let middle = |(_, taken): &&(Placement, FrameCosts)| median(&taken.added_ns);
     let best = all.iter().min_by(|one, other| middle(one).total_cmp(&middle(other)));
     let Some(best) = best else { return Vec::new() };
-    let mut chosen = vec![(BEST_NAME, best)];
+    let mut chosen = vec![(BEST_PLACEMENT_NAME, best)];
     for (name, spaces) in policies {
         match all.iter().find(|(placement, _)| placement.spaces == *spaces) {
             Some(found) => chosen.push((name, found)),
@@ -302,7 +302,7 @@ fn request_rows(
     };
     let mut made = rows_of_samples(
         ("placement", "", number as f64),
-        ("ns CPU/frame", Better::Less),
+        ("ns CPU/frame", BetterDirection::Less),
         sentinel,
         &samples(|taken| &taken.added_ns),
         &[],
@@ -312,7 +312,13 @@ fn request_rows(
     });
     let rates: Vec<Samples> = rates.collect();
     let subject = ("placement", "", number as f64);
-    made.extend(rows_of_samples(subject, ("kframes/CPU s", Better::More), sentinel, &rates, &[]));
+    made.extend(rows_of_samples(
+        subject,
+        ("kframes/CPU s", BetterDirection::More),
+        sentinel,
+        &rates,
+        &[],
+    ));
     for made in &mut made {
         let who = chosen.iter().find(|(name, _)| *name == made.candidate);
         made.row = row(&who.map(|(_, (placed, _))| placed.summary()).unwrap_or_default());
@@ -345,26 +351,40 @@ fn summary_rows(all: &[Row], lines: usize) -> Vec<Row> {
         judged.iter().filter(of).count() as f64
     };
     let without_goal = |row: Row| Row { goal: None, target: None, ..row };
-    let certain =
-        row("surely within 1.1x of all", SETTLED_NAME, count(Verdict::WithinLimit), "lines");
+    let certain = row(
+        "surely within 1.1x of all",
+        SETTLED_COST_POLICY_NAME,
+        count(Verdict::WithinLimit),
+        "lines",
+    );
     vec![
         Row { ratio: certain.value / lines as f64, reference: "all lines", ..certain },
-        without_goal(row("cannot be told", SETTLED_NAME, count(Verdict::Undecided), "lines")),
+        without_goal(row(
+            "cannot be told",
+            SETTLED_COST_POLICY_NAME,
+            count(Verdict::Undecided),
+            "lines",
+        )),
         without_goal(row(
             "surely more than 1.1x",
-            SETTLED_NAME,
+            SETTLED_COST_POLICY_NAME,
             count(Verdict::BeyondLimit),
             "lines",
         )),
-        without_goal(row("worst choice", COST_NAME, worst_of(COST_NAME), RATIO_UNIT)),
+        without_goal(row("worst choice", COST_POLICY_NAME, worst_of(COST_POLICY_NAME), RATIO_UNIT)),
         without_goal(row(
             "more than 1.1x the best",
-            COST_NAME,
-            lost(COST_RATIO_MAX, COST_NAME),
+            COST_POLICY_NAME,
+            lost(COST_RATIO_MAX, COST_POLICY_NAME),
             "lines",
         )),
         at_least(
-            row("loses by 1.1x", DEEPEST_NAME, lost(COST_RATIO_MAX, DEEPEST_NAME), "lines"),
+            row(
+                "loses by 1.1x",
+                DEEPEST_POLICY_NAME,
+                lost(COST_RATIO_MAX, DEEPEST_POLICY_NAME),
+                "lines",
+            ),
             5.0,
         ),
         at_least(row("loses by 1.3x", ONE_THREAD_NAME, lost(1.3, ONE_THREAD_NAME), "lines"), 5.0),
@@ -383,15 +403,21 @@ mod tests {
         let thread = placed("rx lo @thread0 | udp @thread0 | count @thread0");
         assert_eq!(kernel.summary(), "kernel 3");
         let taken = |ns| FrameCosts { added_ns: vec![ns; 3], total_ns: vec![1000.0 + ns; 3] };
-        let policies =
-            [(ANALYZED_NAME, kernel.spaces.clone()), (DEEPEST_NAME, thread.spaces.clone())];
+        let policies = [
+            (ANALYZED_COST_POLICY_NAME, kernel.spaces.clone()),
+            (DEEPEST_POLICY_NAME, thread.spaces.clone()),
+        ];
         let all = [(kernel, taken(100.0)), (thread, taken(200.0))];
         let rows = request_rows((1, "rx | udp | count", 2), &all, &policies, 0.0);
         let of: Vec<_> = rows.iter().map(|row| (row.candidate, row.unit, row.ratio)).collect();
         let unit = "ns CPU/frame";
         assert_eq!(
             of[..3],
-            [(BEST_NAME, unit, 1.0), (ANALYZED_NAME, unit, 1.0), (DEEPEST_NAME, unit, 0.5)]
+            [
+                (BEST_PLACEMENT_NAME, unit, 1.0),
+                (ANALYZED_COST_POLICY_NAME, unit, 1.0),
+                (DEEPEST_POLICY_NAME, unit, 0.5)
+            ]
         );
         let mut rows = rows;
         let taken = [50.0, 100.0, 200.0].map(taken);

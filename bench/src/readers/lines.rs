@@ -57,10 +57,10 @@ impl RunningRequests {
         }
         match start {
             RequestStart::WithoutDaemon => all.wait_for("all have a program", |all| {
-                count_programs(space).is_ok_and(|count| count == all.count)
+                count_ingress_programs(space).is_ok_and(|count| count == all.count)
             })?,
             RequestStart::WithDaemon => all.wait_for("all are in the program", |all| {
-                all.list_paths().is_ok_and(|listed| has_one_program(&listed, all.count))
+                all.list_paths().is_ok_and(|listed| has_one_shared_program(&listed, all.count))
             })?,
         }
         Ok(all)
@@ -132,14 +132,14 @@ impl RunningRequests {
 }
 
 /// Returns true if one program serves `count` requests.
-fn has_one_program(listed: &Value, count: usize) -> bool {
+fn has_one_shared_program(listed: &Value, count: usize) -> bool {
     let programs = listed["kernel"].as_array().map_or(&[][..], Vec::as_slice);
     let [program] = programs else { return false };
     program["lines"].as_array().is_some_and(|lines| lines.len() == count)
 }
 
 /// Returns the number of programs that are attached to the ingress of the server's device.
-fn count_programs(space: &Namespace) -> Result<usize, String> {
+fn count_ingress_programs(space: &Namespace) -> Result<usize, String> {
     space.run_inside(|| {
         let links = RouteSocket::open().and_then(|links| links.interface_by_name(SERVER_DEVICE));
         let chain = links.and_then(|link| tcx_chain(link.index, Side::Ingress));

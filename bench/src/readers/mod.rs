@@ -14,7 +14,7 @@
 mod lines;
 
 use crate::flood::{Floods, ReceivingHost, WANTED_PORT};
-use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, is_selected, rows_of_samples};
 use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::is_installed;
@@ -116,7 +116,7 @@ impl ReadersBench<'_> {
         let (sample, lost) = match observers {
             Observers::NoObserver => (ObserverSample::measure(&mut self.floods, &[], frames)?, 0),
             Observers::Tcpdumps => {
-                let tcpdumps = RunningTcpdumps::start_writing(
+                let tcpdumps = RunningTcpdumps::start_writing_files(
                     &pair,
                     &self.folder.0,
                     &files,
@@ -169,22 +169,28 @@ fn result_rows(setting: Setting, taken: &ObserverSamples<Observers>) -> Vec<Row>
             taken.values(Observers::Requests(RequestStart::WithDaemon), |one| 1e6 / one.unobserved);
         rates.insert(0, Samples { name: NO_OBSERVER_NAME, values: alone });
         let reached = [goal(DAEMON_NAME, NO_OBSERVER_NAME, 0.9)];
-        all.extend(made("kframes/s", Better::More, &rates, &reached));
+        all.extend(made("kframes/s", BetterDirection::More, &rates, &reached));
     }
     let cost: &[Goal] = match (ten, setting.rate) {
         (true, None) => &[goal(DAEMON_NAME, TCPDUMP, 2.5)],
         (false, _) => &[goal(ALONE_NAME, TCPDUMP, 1.0), goal(DAEMON_NAME, TCPDUMP, 1.0)],
         _ => &[],
     };
-    all.extend(made("ns CPU/frame", Better::Less, &values(&ObserverSample::total_cost), cost));
+    all.extend(made(
+        "ns CPU/frame",
+        BetterDirection::Less,
+        &values(&ObserverSample::total_cost),
+        cost,
+    ));
     let processes = values(&|sample| sample.processes);
-    all.extend(made("ns in programs/frame", Better::Less, &processes, &[]));
+    all.extend(made("ns in programs/frame", BetterDirection::Less, &processes, &[]));
     if ten && setting.rate.is_some() {
         let daemon_samples = processes.iter().find(|samples| samples.name == DAEMON_NAME);
         all.extend(daemon_samples.and_then(|daemon_samples| {
             let unit = "ns in programs/frame";
             let mut row =
-                made(unit, Better::Less, std::slice::from_ref(daemon_samples), &[]).pop()?;
+                made(unit, BetterDirection::Less, std::slice::from_ref(daemon_samples), &[])
+                    .pop()?;
             (row.reference, row.ratio) = (LIMIT_NAME, TEN_READERS_NS_MAX / row.value.max(1.0));
             (row.goal, row.target) = (Some("G20"), Some(1.0));
             Some(row)
@@ -192,10 +198,10 @@ fn result_rows(setting: Setting, taken: &ObserverSamples<Observers>) -> Vec<Row>
     }
     // 0 divided by 0 is not a ratio, so each observer has its own group of rows.
     for one in values(&ObserverSample::kernel_cost) {
-        all.extend(made("ns kernel/frame", Better::Less, &[one], &[]));
+        all.extend(made("ns kernel/frame", BetterDirection::Less, &[one], &[]));
     }
     for one in values(&|sample| sample.lost * 100.0) {
-        all.extend(made("% lost", Better::Less, &[one], &[]));
+        all.extend(made("% lost", BetterDirection::Less, &[one], &[]));
     }
     all
 }

@@ -30,7 +30,7 @@ const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 
 /// Writes a capture of at least `size` bytes. Returns its size in bytes.
-pub(super) fn write_mixed(path: &Path, size: u64) -> Result<u64> {
+pub(super) fn write_mixed_capture(path: &Path, size: u64) -> Result<u64> {
     let mut tap = CaptureWriter::new(path, 17)?;
     let content: Vec<u8> = tap.random.bytes(1 << 20);
     let mut number = 0;
@@ -51,7 +51,7 @@ pub(super) fn write_mixed(path: &Path, size: u64) -> Result<u64> {
             connection.waiting.swap(0, 1);
         }
         if let Some(frame) = connection.waiting.pop_front() {
-            tap.write_or_lose(&frame)?;
+            tap.write_or_drop(&frame)?;
         }
     }
     tap.finish()
@@ -59,7 +59,7 @@ pub(super) fn write_mixed(path: &Path, size: u64) -> Result<u64> {
 
 /// Writes a capture whose connections are all open at its end, each within a response. Returns its
 /// size in bytes.
-pub(super) fn write_open(path: &Path, connections: u32) -> Result<u64> {
+pub(super) fn write_open_connections(path: &Path, connections: u32) -> Result<u64> {
     let mut tap = CaptureWriter::new(path, 18)?;
     let mut open: Vec<Connection> = Vec::new();
     for number in 1..=connections {
@@ -117,7 +117,7 @@ impl CaptureWriter {
     }
 
     /// Writes a frame, or drops it with a small probability.
-    fn write_or_lose(&mut self, frame: &[u8]) -> Result<()> {
+    fn write_or_drop(&mut self, frame: &[u8]) -> Result<()> {
         if self.random.one_in(LOST_ONE_IN) { Ok(()) } else { self.write_frame(frame) }
     }
 
@@ -292,14 +292,14 @@ mod tests {
         let folder = std::env::temp_dir();
         let path = |name: &str| folder.join(format!("{name}-{}.pcap", std::process::id()));
         let (one, two) = (path("one"), path("two"));
-        let length = write_mixed(&one, 3_000_000).unwrap();
-        assert_eq!(length, write_mixed(&two, 3_000_000).unwrap());
+        let length = write_mixed_capture(&one, 3_000_000).unwrap();
+        assert_eq!(length, write_mixed_capture(&two, 3_000_000).unwrap());
         let bytes = std::fs::read(&one).unwrap();
         assert!(bytes == std::fs::read(&two).unwrap() && bytes.len() as u64 == length);
         let packets = wire::capture::packets(&bytes).map(|packet| packet.unwrap().1);
         let is_syn = |packet: &&[u8]| packet[12..14] == [8, 0] && packet[47] == SYN;
         assert!(packets.filter(is_syn).count() > 500);
-        let length = write_open(&one, 1000).unwrap();
+        let length = write_open_connections(&one, 1000).unwrap();
         let bytes = std::fs::read(&one).unwrap();
         assert_eq!((wire::capture::packets(&bytes).count(), bytes.len() as u64), (5000, length));
         std::fs::remove_file(one).unwrap();

@@ -38,7 +38,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let file = folder.0.join("mixed.pcap");
     let length = generate_capture("mixed", &file, options.size)?;
     rows.extend(measure_throughput(&programs, &file, length, options)?);
-    rows.extend(compare_requests(&programs, &file, &folder.0, length)?);
+    rows.extend(compare_request_counts(&programs, &file, &folder.0, length)?);
     Ok(rows)
 }
 
@@ -46,8 +46,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 pub(crate) fn write_capture(kind: &str, file: &Path, size: &str) -> Result<(), String> {
     let size: u64 = size.parse().map_err(|_| format!("{size} is not a number"))?;
     let made = match kind {
-        "mixed" => capture::write_mixed(file, size),
-        "open" => capture::write_open(file, u32::try_from(size).unwrap_or(u32::MAX)),
+        "mixed" => capture::write_mixed_capture(file, size),
+        "open" => capture::write_open_connections(file, u32::try_from(size).unwrap_or(u32::MAX)),
         _ => return Err(format!("{kind} is neither mixed nor open")),
     };
     made.map(|_| ()).map_err(|why| format!("{}: {why}", file.display()))
@@ -91,7 +91,7 @@ fn measure_throughput<'p>(
 
 /// Compares the numbers of requests that the programs find. Our program must find at least as many
 /// as any other. The first row is the number of frames that begin a request.
-fn compare_requests(
+fn compare_request_counts(
     programs: &[ReplayProgram],
     file: &Path,
     folder: &Path,

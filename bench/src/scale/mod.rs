@@ -20,8 +20,8 @@ use crate::harness::{is_selected, median};
 use crate::options::Options;
 use crate::processes::context_switches;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
-use buffer::scale::Scaling;
+use crate::sentinel::CacheRoundTrip;
+use buffer::scale::ScalingParameters;
 use buffer::stream::{Config, Input, Output, stream};
 
 /// Ring sizes in bytes.
@@ -91,9 +91,9 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
             eprintln!("left out: two cores, this machine has one");
             continue;
         }
-        rows.extend(measure_setting(setting, &machine.caches, options.rounds)?);
+        rows.extend(measure_ring_setting(setting, &machine.caches, options.rounds)?);
         if setting != Processors::Thread {
-            rows.extend(user::measure_from_c(setting, &machine.caches, options)?);
+            rows.extend(user::measure_c_streams(setting, &machine.caches, options)?);
             let all: Vec<usize> = (0..setting.count()).collect();
             sys::process::pin_to_processors(&all).map_err(|why| why.to_string())?;
             rows.extend(user::measure_requests(setting.name(), options)?);
@@ -110,7 +110,7 @@ struct RingSamples {
     switches: Vec<f64>,
 }
 
-fn measure_setting(
+fn measure_ring_setting(
     setting: Processors,
     caches: &[usize],
     rounds: usize,
@@ -119,13 +119,13 @@ fn measure_setting(
         .iter()
         .map(|size| StreamPair::new(setting, *size, None, BLOCK_SIZE))
         .collect::<Result<Vec<_>, _>>()?;
-    let scaling = Some(Scaling::reallocation(caches));
+    let scaling = Some(ScalingParameters::reallocation(caches));
     let mut scaled = StreamPair::new(setting, LARGEST_RING_SIZE, scaling, BLOCK_SIZE)?;
     scaled.write_until_size_settles()?;
     let mut samples: Vec<RingSamples> = fixed.iter().map(|_| RingSamples::default()).collect();
     let (mut own, mut sentinels) = (RingSamples::default(), Vec::new());
     for round in 0..=rounds {
-        sentinels.push(Sentinel::measure());
+        sentinels.push(CacheRoundTrip::measure());
         let pairs = fixed.iter_mut().chain([&mut scaled]);
         for (pair, samples) in pairs.zip(samples.iter_mut().chain([&mut own])) {
             let (rate, switches) = pair.measure()?;
@@ -213,7 +213,7 @@ impl StreamPair {
     fn new(
         setting: Processors,
         size: usize,
-        scaling: Option<Scaling>,
+        scaling: Option<ScalingParameters>,
         block: usize,
     ) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;

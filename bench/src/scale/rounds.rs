@@ -7,7 +7,7 @@
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;
 use crate::row::Row;
-use buffer::scale::Scaling;
+use buffer::scale::ScalingParameters;
 use buffer::stream::{Config, stream};
 use std::cell::RefCell;
 
@@ -64,15 +64,17 @@ fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64,
     let config = Config::new(id).capacity(INITIAL_SIZE);
     let config = match kind {
         RingKind::Fixed => {
-            let stays = Scaling {
+            let stays = ScalingParameters {
                 same_processor: (INITIAL_SIZE, INITIAL_SIZE),
-                ..Scaling::reallocation(caches)
+                ..ScalingParameters::reallocation(caches)
             };
             config.scaling(stays)
         }
-        RingKind::Reallocated => config.scaling(shrinking_bounds(Scaling::reallocation(caches))),
+        RingKind::Reallocated => {
+            config.scaling(shrinking_bounds(ScalingParameters::reallocation(caches)))
+        }
         RingKind::Cut => {
-            config.cut(INITIAL_SIZE).scaling(shrinking_bounds(Scaling::deck_cut(caches)))
+            config.cut(INITIAL_SIZE).scaling(shrinking_bounds(ScalingParameters::deck_cut(caches)))
         }
     };
     let (mut output, mut offers) = stream(&config).map_err(|why| why.to_string())?;
@@ -103,6 +105,6 @@ fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64,
 }
 
 /// Returns the bounds for scaling in the paper, where rings shrink to as little as 16 KB.
-fn shrinking_bounds(scaling: Scaling) -> Scaling {
-    Scaling { same_processor: (16 << 10, INITIAL_SIZE), ..scaling }
+fn shrinking_bounds(scaling: ScalingParameters) -> ScalingParameters {
+    ScalingParameters { same_processor: (16 << 10, INITIAL_SIZE), ..scaling }
 }

@@ -5,7 +5,7 @@
 use super::{Processors, StreamPair};
 use crate::file::streamline_path;
 use crate::harness::{
-    Better, Candidate, Goal, Samples, measure_interleaved, median, rows_of_samples,
+    BetterDirection, Candidate, Goal, Samples, measure_interleaved, median, rows_of_samples,
 };
 use crate::options::Options;
 use crate::peek::STREAMS_SOURCE;
@@ -13,7 +13,7 @@ use crate::peers::CompiledPeer;
 use crate::pipe::RunningRing;
 use crate::rings::run_and_measure_request;
 use crate::row::Row;
-use buffer::scale::Scaling;
+use buffer::scale::ScalingParameters;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -26,12 +26,12 @@ const STREAM_SIZES: [(&str, &str); 7] = [
     ("from C, 1 MB", "read:1048576"),
     ("from C, 4 MB", "read:4194304"),
     ("from C, 16 MB", "read:16777216"),
-    (LARGEST_NAME, "read:67108864"),
+    (LARGEST_RING_NAME, "read:67108864"),
     (SELF_SIZING_NAME, "read:0"),
 ];
-const LARGEST_NAME: &str = "from C, 64 MB";
+const LARGEST_RING_NAME: &str = "from C, 64 MB";
 const SELF_SIZING_NAME: &str = "from C, self-sizing";
-const MECHANISM_NAME: &str = "self-sizing";
+const IN_PROCESS_NAME: &str = "self-sizing";
 /// The candidates that run requests: the candidate's name, and the option that it adds to the
 /// request.
 const REQUEST_SIZES: [(&str, &str); 6] = [
@@ -47,12 +47,12 @@ const REQUEST_NAME: &str = "line, self-sizing";
 const REQUEST_BLOCKS: u64 = 6_000_000;
 
 /// Measures streams from C, for two processes on one processor or on two.
-pub(super) fn measure_from_c(
+pub(super) fn measure_c_streams(
     setting: Processors,
     caches: &[usize],
     options: &Options,
 ) -> Result<Vec<Row>, String> {
-    let program = match CompiledPeer::with_library("streams", STREAMS_SOURCE) {
+    let program = match CompiledPeer::compile_with_library("streams", STREAMS_SOURCE) {
         Ok(program) => program,
         Err(why) => {
             eprintln!("left out: streams from C: {why}");
@@ -60,11 +60,11 @@ pub(super) fn measure_from_c(
         }
     };
     let cores = if setting == Processors::OneCore { 1 } else { 2 };
-    let scaling = Some(Scaling::reallocation(caches));
+    let scaling = Some(ScalingParameters::reallocation(caches));
     let mut ours = StreamPair::new(setting, super::LARGEST_RING_SIZE, scaling, BLOCK_SIZE)?;
     ours.write_until_size_settles()?;
     let mechanism = move || ours.measure().map(|(rate, _)| rate);
-    let mut candidates = vec![Candidate { name: MECHANISM_NAME, measure: Box::new(mechanism) }];
+    let mut candidates = vec![Candidate { name: IN_PROCESS_NAME, measure: Box::new(mechanism) }];
     for (name, word) in STREAM_SIZES {
         let mut ring = RunningRing::start(program.program(), word, cores, BLOCK_SIZE)?;
         candidates.push(Candidate { name, measure: Box::new(move || ring.measure()) });
@@ -77,12 +77,12 @@ pub(super) fn measure_from_c(
         target,
     };
     let best =
-        fastest_candidate(&samples, |name| name != MECHANISM_NAME && name != SELF_SIZING_NAME);
-    let goals = [goal(MECHANISM_NAME, 0.8), goal(best, 0.9), goal(LARGEST_NAME, 3.0)];
+        fastest_candidate(&samples, |name| name != IN_PROCESS_NAME && name != SELF_SIZING_NAME);
+    let goals = [goal(IN_PROCESS_NAME, 0.8), goal(best, 0.9), goal(LARGEST_RING_NAME, 3.0)];
     let name = format!("{BLOCK_SIZE} B, {}", setting.name());
     Ok(rows_of_samples(
         ("scale", &name, f64::NAN),
-        ("GB/s", Better::More),
+        ("GB/s", BetterDirection::More),
         sentinel_ns,
         &samples,
         &goals,
@@ -104,7 +104,7 @@ pub(super) fn measure_requests(place: &str, options: &Options) -> Result<Vec<Row
          @thread1"
     );
     let inside = || run_and_measure_request(&text, |_| ()).map(|(rate, _)| rate);
-    let mut candidates = vec![Candidate { name: MECHANISM_NAME, measure: Box::new(inside) }];
+    let mut candidates = vec![Candidate { name: IN_PROCESS_NAME, measure: Box::new(inside) }];
     for (name, option) in REQUEST_SIZES {
         let mut command = Command::new(&streamline);
         command.args(["run", &format!("{option}{text}")]);
@@ -122,11 +122,11 @@ pub(super) fn measure_requests(place: &str, options: &Options) -> Result<Vec<Row
         target,
     };
     let best = fastest_candidate(&samples, |name| name.starts_with("--ring"));
-    let goals = [goal(MECHANISM_NAME, 0.8), goal(best, 0.9)];
+    let goals = [goal(IN_PROCESS_NAME, 0.8), goal(best, 0.9)];
     let subject = format!("line, {place}");
     Ok(rows_of_samples(
         ("scale", &subject, f64::NAN),
-        ("Mblocks/s", Better::More),
+        ("Mblocks/s", BetterDirection::More),
         sentinel_ns,
         &samples,
         &goals,

@@ -20,7 +20,7 @@ mod users;
 pub(crate) use users::parse_ledger;
 
 use crate::flood::{Floods, OTHER_PORT, ReceivingHost, WANTED_PORT};
-use crate::harness::{Better, Samples, is_selected, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, is_selected, rows_of_samples};
 use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::is_installed;
@@ -174,7 +174,8 @@ fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
     };
     let alone = taken.values(ShareObservers::NoObserver, |sample| 1e6 / sample.sending);
     let alone = vec![Samples { name: NO_OBSERVER_NAME, values: alone }];
-    let mut all = made("the sender alone", f64::NAN, ("kframes/CPU s", Better::More), alone);
+    let mut all =
+        made("the sender alone", f64::NAN, ("kframes/CPU s", BetterDirection::More), alone);
     for (count, name) in USER_COUNTS {
         let both = [
             (TCPDUMP, ShareObservers::Tcpdumps(count)),
@@ -186,15 +187,15 @@ fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
         };
         let x = f64::from(count);
         let frame_rates = each(&|who| frame_rates(taken, who));
-        all.extend(made(name, x, ("kframes/CPU s", Better::More), frame_rates));
+        all.extend(made(name, x, ("kframes/CPU s", BetterDirection::More), frame_rates));
         let costs = each(&|who| taken.values(who, ObserverSample::total_cost));
-        all.extend(made(name, x, ("ns CPU/frame", Better::Less), costs));
+        all.extend(made(name, x, ("ns CPU/frame", BetterDirection::Less), costs));
         let kernel: Vec<Samples> = each(&|who| taken.values(who, ObserverSample::kernel_cost));
         let lost: Vec<Samples> = each(&|who| taken.values(who, |sample| sample.lost * 100.0));
         // 0 divided by 0 is not a ratio, so each observer has its own group of rows.
         for (unit, samples) in [("ns kernel/frame", kernel), ("% lost", lost)] {
             for one in samples {
-                all.extend(made(name, f64::NAN, (unit, Better::Less), vec![one]));
+                all.extend(made(name, f64::NAN, (unit, BetterDirection::Less), vec![one]));
             }
         }
     }

@@ -10,14 +10,14 @@
 //! is not added ten times. The bench fails if a request loses a block, or if its tail does not
 //! receive the same blocks as when the request runs alone.
 
-use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, is_selected, rows_of_samples};
 use crate::live::load::{FrameLoad, Rate};
 use crate::options::Options;
 use crate::processes::{
     Children, read_text, start_on_second_processor, streamline_path, wait_until_idle,
 };
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -29,7 +29,7 @@ use testkit::net::{Cable, Pair, SERVER_DEVICE, wait_until};
 /// The name of the row.
 const ROW: &str = "10 tails of one user";
 /// The tails of the requests, each of which follows the prefix.
-const TAILS: [&str; 10] = [
+const REQUEST_TAILS: [&str; 10] = [
     "|request json",
     "|response json",
     "|get print",
@@ -42,7 +42,7 @@ const TAILS: [&str; 10] = [
     "|request match \"GET /thing\" | count",
 ];
 /// The tail that discards all blocks, with which the cost of the prefix is measured.
-const NO_TAIL: &str = "| discard";
+const DISCARD_TAIL: &str = "| discard";
 /// Frames per second.
 const RATE: f64 = 50_000.0;
 /// Divisor of [`Options::size`], the capture size for all benches: this bench generates a smaller
@@ -57,7 +57,7 @@ const RING_MB: u32 = 16;
 const SETTLING_TIME: Duration = Duration::from_millis(1_300);
 
 const PREFIX_ONCE_NAME: &str = "prefix and tails once";
-const SEPARATE_NAME: &str = "apart";
+const SEPARATE_RUNS_NAME: &str = "apart";
 const SHARED: &str = "shared";
 
 pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
@@ -71,12 +71,12 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     crate::replay::generate_capture("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
     let load = FrameLoad::read(&file).map_err(|why| why.to_string())?;
     let bench = PrefixBench { pair, load, folder, program: streamline_path().ok_or("no program")? };
-    let mut samples =
-        [PREFIX_ONCE_NAME, SHARED, SEPARATE_NAME].map(|name| Samples { name, values: Vec::new() });
+    let mut samples = [PREFIX_ONCE_NAME, SHARED, SEPARATE_RUNS_NAME]
+        .map(|name| Samples { name, values: Vec::new() });
     let mut single = Samples { name: "one alone", values: Vec::new() };
     let mut sentinels = Vec::new();
     for round in 0..=options.rounds {
-        sentinels.push(Sentinel::measure());
+        sentinels.push(CacheRoundTrip::measure());
         let costs = bench.measure_round()?;
         // The first round is a warm-up.
         if round > 0 {
@@ -86,7 +86,7 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     }
     let sentinel_ns = crate::harness::median(&sentinels);
     let subject = ("share", ROW, 10.0);
-    let unit = ("ns CPU/frame", Better::Less);
+    let unit = ("ns CPU/frame", BetterDirection::Less);
     let goal = Goal {
         candidate: SHARED,
         reference: PREFIX_ONCE_NAME,
@@ -126,8 +126,8 @@ impl PrefixBench {
     fn measure_round(&self) -> Result<[f64; 4], String> {
         let (mut prefixes, mut tails, mut alone) = (Vec::new(), 0.0, Vec::new());
         let mut first = f64::NAN;
-        for tail in TAILS {
-            let prefix = self.measure_with(&[NO_TAIL], "private")?.cost;
+        for tail in REQUEST_TAILS {
+            let prefix = self.measure_with(&[DISCARD_TAIL], "private")?.cost;
             let run = self.measure_with(&[tail], "private")?;
             tails += run.cost - prefix;
             prefixes.push(prefix);
@@ -135,9 +135,9 @@ impl PrefixBench {
             alone.extend(run.taken);
         }
         let once = crate::harness::median(&prefixes) + tails;
-        let shared = self.measure_with(&TAILS, "shared")?;
-        let apart = self.measure_with(&TAILS, "private")?;
-        for (who, run) in [(SHARED, &shared), (SEPARATE_NAME, &apart)] {
+        let shared = self.measure_with(&REQUEST_TAILS, "shared")?;
+        let apart = self.measure_with(&REQUEST_TAILS, "private")?;
+        for (who, run) in [(SHARED, &shared), (SEPARATE_RUNS_NAME, &apart)] {
             if run.taken != alone {
                 return Err(format!("{who}: tails took {:?}, alone {alone:?}", run.taken));
             }

@@ -114,7 +114,7 @@ impl SharedDaemon {
     /// Checks that one program runs the requests of exactly `count` users, with one ring per user
     /// and one instance of each common filter.
     pub(super) fn check_shared_program(&self, count: u16) -> Result<(), String> {
-        check_one_program(&self.list_paths()?, count)
+        check_one_shared_program(&self.list_paths()?, count)
     }
 
     /// Returns the running paths, as printed by `ps --json`.
@@ -187,7 +187,7 @@ fn policy_for_users(users: u16) -> String {
     )
 }
 
-fn check_one_program(listed: &Value, count: u16) -> Result<(), String> {
+fn check_one_shared_program(listed: &Value, count: u16) -> Result<(), String> {
     let users: Vec<u64> = (0..count).map(|user| uid_of_user(user).into()).collect();
     let programs = listed["kernel"].as_array().map_or(&[][..], Vec::as_slice);
     let [program] = programs else {
@@ -244,7 +244,8 @@ mod tests {
 
     #[test]
     fn one_program_serves_all_users_with_common_filters_once() {
-        let checked = |programs: Vec<Value>| check_one_program(&json!({ "kernel": programs }), 2);
+        let checked =
+            |programs: Vec<Value>| check_one_shared_program(&json!({ "kernel": programs }), 2);
         assert_eq!(checked(vec![program()]), Ok(()));
         assert_eq!(checked(vec![]).unwrap_err(), "there are 0 programs for 2 users");
         assert_eq!(checked(vec![program(); 2]).unwrap_err(), "there are 2 programs for 2 users");

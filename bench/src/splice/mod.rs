@@ -32,7 +32,7 @@ const BLOCK_SIZES: [usize; 6] = [64, 512, 2048, 4096, 16_384, 65_536];
 const DBUF_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 
 /// Minimum rate in millions of blocks per second, which is the goal of at most 4 ns per block.
-const RATE_MIN: f64 = 250.0;
+const SPLICE_RATE_MIN: f64 = 250.0;
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let processors = sys::machine::Machine::detect().processors;
@@ -43,7 +43,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     } else {
         rows.extend(pointers::run_bench(options)?);
     }
-    let from_c = CompiledPeer::with_library("splice", include_str!("../../peers/splice.c"));
+    let from_c = CompiledPeer::compile_with_library("splice", include_str!("../../peers/splice.c"));
     if let Err(why) = &from_c {
         eprintln!("left out: splices from C: {why}");
     }
@@ -79,7 +79,7 @@ fn measure_block_size(
         ours(MANY_BLOCKS_NAME, SpliceMethod::SpliceMany, block),
         ours("peek only", SpliceMethod::Peek, block),
         ours("spliced, 64 B", SpliceMethod::PeekSpliced, 64),
-        Candidate { name: "4 ns a block", measure: Box::new(|| Ok(RATE_MIN)) },
+        Candidate { name: "4 ns a block", measure: Box::new(|| Ok(SPLICE_RATE_MIN)) },
         Candidate { name: "Linux pipe", measure: Box::new(|| kernel.borrow_mut().measure_pipe()) },
         Candidate {
             name: "Linux splice",

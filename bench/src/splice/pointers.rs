@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::peers::CompiledPeer;
 use crate::pipe::RunningRing;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use abi::access::{AccessList, Credentials};
 use abi::{Class, RichPointer};
 use buffer::pool;
@@ -60,7 +60,7 @@ fn measure_ring_size(
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
     let mut sender = PointerSender::new(ring / size_of::<RichPointer>())?;
-    let target = if Sentinel::measure() < SAME_CACHE_NS { 400.0 } else { 80.0 };
+    let target = if CacheRoundTrip::measure() < SAME_CACHE_NS { 400.0 } else { 80.0 };
     let mut candidates = vec![
         Candidate { name: "goal", measure: Box::new(move || Ok(target)) },
         Candidate { name: "pointers", measure: Box::new(move || sender.measure()) },
@@ -134,7 +134,7 @@ impl PointerSender {
         let begin = sys::clock::monotonic();
         for _ in 0..POINTER_COUNT / POINTERS_PER_BATCH {
             let batch = std::hint::black_box(&self.batch);
-            self.output.put_all(batch, self.blocks.pool()).map_err(error_text)?;
+            self.output.write_all_pointers(batch, self.blocks.pool()).map_err(error_text)?;
         }
         self.output.flush();
         let answer = sys::descriptor::receive(&self.socket, &mut [0; 8]).map_err(error_text)?;

@@ -24,7 +24,7 @@ pub(super) enum SpliceMethod {
     Peek,
     PeekSpliced,
     Splice,
-    /// One call for [`BLOCKS_AT_ONCE`] blocks.
+    /// One call for [`BLOCKS_PER_SPLICE`] blocks.
     SpliceMany,
     Read,
     ReadSpliced,
@@ -33,7 +33,7 @@ pub(super) enum SpliceMethod {
 }
 
 /// Number of blocks in one call of [`SpliceMethod::SpliceMany`].
-pub(super) const BLOCKS_AT_ONCE: usize = 64;
+pub(super) const BLOCKS_PER_SPLICE: usize = 64;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 12_000_000;
 /// Size of a stream's backing memory in bytes: half of a second-level cache of 1 MB.
@@ -93,7 +93,7 @@ impl SpliceSetup {
         let (mut blocks, mut ns) = (0_u64, 0);
         while ns < MEASUREMENT_NS_MIN {
             let begin = sys::clock::monotonic();
-            let at_once = if method == SpliceMethod::SpliceMany { BLOCKS_AT_ONCE } else { 1 };
+            let at_once = if method == SpliceMethod::SpliceMany { BLOCKS_PER_SPLICE } else { 1 };
             for _ in 0..piece / at_once {
                 if held.current_block().len() < block {
                     held.rewind();
@@ -109,7 +109,7 @@ impl SpliceSetup {
     }
 }
 
-/// Moves one block, or [`BLOCKS_AT_ONCE`] by [`SpliceMethod::SpliceMany`].
+/// Moves one block, or [`BLOCKS_PER_SPLICE`] by [`SpliceMethod::SpliceMany`].
 #[inline(always)]
 fn move_block(
     method: SpliceMethod,
@@ -131,7 +131,7 @@ fn move_block(
             splice(from, to, block).map_err(error_text)?;
         }
         SpliceMethod::SpliceMany => {
-            let mut left = BLOCKS_AT_ONCE * block;
+            let mut left = BLOCKS_PER_SPLICE * block;
             while left > 0 {
                 if from.current_block().is_empty() {
                     from.rewind();

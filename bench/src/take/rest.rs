@@ -21,7 +21,7 @@ use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
 /// Number of bytes per transfer.
 const BYTES: u64 = 1 << 30;
 /// Number of bytes per system call.
-const CALL_BYTES: usize = 1 << 20;
+const BYTES_PER_CALL: usize = 1 << 20;
 /// The port of the TCP stream; the request does not take its frames.
 const PORT: u16 = 7;
 /// The request that runs during the transfer.
@@ -84,15 +84,15 @@ fn transfer(pair: &Pair) -> Result<f64, String> {
     let begin = Instant::now();
     let received = std::thread::scope(|scope| {
         scope.spawn(move || {
-            let block = vec![0x5a; CALL_BYTES];
-            for _ in 0..BYTES / CALL_BYTES as u64 {
+            let block = vec![0x5a; BYTES_PER_CALL];
+            for _ in 0..BYTES / BYTES_PER_CALL as u64 {
                 if near.write_all(&block).is_err() {
                     return;
                 }
             }
             let _ = near.shutdown(Shutdown::Write);
         });
-        let (mut room, mut received) = (vec![0; CALL_BYTES], 0);
+        let (mut room, mut received) = (vec![0; BYTES_PER_CALL], 0);
         loop {
             match far.read(&mut room).map_err(wrong)? {
                 0 => return Ok::<u64, String>(received),

@@ -4,13 +4,13 @@
 mod program;
 mod reader;
 
-pub(crate) use ebpf::emit::tap::{WakePolicy, Wakeup};
+pub(crate) use ebpf::emit::tap::{WakePolicy, WakeupTarget};
 pub(crate) use reader::{TapReader, serve};
 
 use pipeline::plan::KernelRing;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use sys::bpf::ring::region_offset::NOTIFIED;
-use sys::bpf::{Anchor, Link, Program, RingBuffer, Rings, RingsLayout, Side};
+use sys::bpf::ring::region_offset::NOTIFICATION_COUNTS;
+use sys::bpf::{ChainPosition, Link, Program, RingBuffer, Rings, RingsLayout, Side};
 use testkit::net::Namespace;
 
 /// Value for the limits of a [`WakePolicy`] (a time in ns, bytes, or frames) that is never reached.
@@ -26,7 +26,7 @@ pub(crate) fn default_policy(shape: RingsLayout) -> WakePolicy {
 /// Returns the wake policy of a request that sets neither batches nor latency and has several
 /// readers.
 pub(crate) fn policy_for_several_readers(shape: RingsLayout) -> WakePolicy {
-    WakePolicy { wakes: Wakeup::Everyone, ..default_policy(shape) }
+    WakePolicy { wakes: WakeupTarget::Everyone, ..default_policy(shape) }
 }
 
 /// A tap: its ring, its doorbell and its program, attached until it is dropped.
@@ -58,8 +58,8 @@ impl Tap {
     /// Attaches the program to the ingress of a device in a namespace.
     pub(crate) fn attach(&mut self, space: &Namespace, device: u32) -> Result<(), String> {
         let program = &self.program;
-        let link =
-            space.run_inside(|| Link::tcx(program, device, Side::Ingress, Anchor::Head, None));
+        let link = space
+            .run_inside(|| Link::tcx(program, device, Side::Ingress, ChainPosition::Head, None));
         self.link = Some(link.map_err(|why| why.to_string())?);
         Ok(())
     }
@@ -72,12 +72,12 @@ impl Tap {
     /// Returns the number of doorbells sent.
     pub(crate) fn doorbells_sent(&self) -> u64 {
         self.sum_over_processors(|cpu| {
-            self.rings.region(cpu).and_then(|r| r.scratch(NOTIFIED)).unwrap_or(0)
+            self.rings.region(cpu).and_then(|r| r.scratch(NOTIFICATION_COUNTS)).unwrap_or(0)
         })
     }
 
     /// Returns the sum, over all processors, of the ring position below which records are complete.
-    pub(crate) fn committed_sum(&self) -> u64 {
+    pub(crate) fn committed_position_sum(&self) -> u64 {
         self.sum_over_processors(|cpu| {
             self.rings.region(cpu).map_or(0, |region| region.committed())
         })

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Program, ProgramKind, RingBuffer, Rings};
 
 /// Parameters for passing a frame to the only reader. Frames that cannot be copied are not counted.
-const DELIVERY: Delivery = Delivery { number: 0, reader: 0, exit: 0, shared: false, failed: None };
+const ONE_READER_DELIVERY: Delivery =
+    Delivery { number: 0, reader: 0, exit: 0, shared: false, failed: None };
 
 /// Loads the program that writes the tap's ring.
 pub(super) fn load_program(
@@ -32,7 +33,7 @@ pub(super) fn load_program(
         Hook::Tc,
         &layout,
         |s, on, _| {
-            s.deliver(DELIVERY, on, Value::Const(1));
+            s.deliver(ONE_READER_DELIVERY, on, Value::Const(1));
             Ok(())
         },
         |_, _| {},

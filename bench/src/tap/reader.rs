@@ -14,7 +14,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Divisor of the ring's capacity that yields the number of pointers to skip after a loss, in
 /// addition to the overwritten pointers. Skipping them prevents the writer from immediately lapping
 /// the reader again.
-const SKIPPED_ONE_IN: u64 = 8;
+const SKIP_DIVISOR: u64 = 8;
 /// Number of records copied between two checks for a lap. The writer stores its position with each
 /// frame, so each check fetches that cache line from the writer's processor.
 const RECORDS_PER_CHECK: usize = 16;
@@ -178,7 +178,7 @@ impl ReaderState {
         while next < head {
             let behind = newest - next;
             if behind >= pointers {
-                let skip = (behind - pointers + 1 + pointers / SKIPPED_ONE_IN).min(behind);
+                let skip = (behind - pointers + 1 + pointers / SKIP_DIVISOR).min(behind);
                 self.observed.lost += skip;
                 next += skip;
                 continue;

@@ -7,12 +7,12 @@
 //! the rest of its group. Sockets have no delay, so the socket's curve over the delays is constant
 //! and serves only for comparison.
 
-use super::fed::{Answers, Load, SOCKET, Setup, measure};
+use super::fed::{Answers, Load, SOCKET, UdpSetup, measure};
 use super::servers::{UdpLaunch, installed_servers};
-use crate::harness::{Better, Samples, is_selected, median, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, is_selected, median, rows_of_samples};
 use crate::options::Options;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use testkit::net::{Cable, Pair};
 
@@ -23,7 +23,7 @@ const REQUESTS: usize = 10_000;
 /// Numbers of requests that arrive at once.
 const GROUPS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Delays in µs, with the words that request them; 0 is no delay.
-const DELAYS: [(f64, &str); 7] = [
+const DELAYS_US: [(f64, &str); 7] = [
     (0.0, "report,always"),
     (100.0, "report,always,delay=100"),
     (200.0, "report,always,delay=200"),
@@ -33,8 +33,8 @@ const DELAYS: [(f64, &str); 7] = [
     (5000.0, "report,always,delay=5000"),
 ];
 
-const fn ring(name: &'static str, words: &'static str, is_fed: bool) -> Setup {
-    Setup { name, launch: UdpLaunch::Exec(words), is_fed, answers: Answers::Sent }
+const fn ring(name: &'static str, words: &'static str, is_fed: bool) -> UdpSetup {
+    UdpSetup { name, launch: UdpLaunch::Exec(words), is_fed, answers: Answers::Sent }
 }
 
 /// Measures all installed servers.
@@ -45,8 +45,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let mut all = Vec::new();
     for server in installed_servers() {
         let load = |group| Load { rate: Some(RATE), group, count: REQUESTS };
-        let groups = GROUPS.map(|group| (group as f64, load(group), DELAYS[4].1));
-        let delays = DELAYS.map(|(delay, words)| (delay, load(1), words));
+        let groups = GROUPS.map(|group| (group as f64, load(group), DELAYS_US[4].1));
+        let delays = DELAYS_US.map(|(delay, words)| (delay, load(1), words));
         for (variable, points) in [("group", groups), ("delay in µs", delays)] {
             let row = format!("{}, {variable}", server.name);
             if !is_selected(&row) {
@@ -58,7 +58,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
                 let mut samples = setups.map(|_| Vec::new());
                 let mut sentinels = Vec::new();
                 for _ in 0..options.rounds {
-                    sentinels.push(Sentinel::measure());
+                    sentinels.push(CacheRoundTrip::measure());
                     for (setup, samples) in setups.iter().zip(&mut samples) {
                         samples.push(measure(&pair, &folder, &server, *setup, load)?);
                     }
@@ -72,7 +72,13 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
                         })
                         .collect();
                     let subject = ("batching", row.as_str(), x);
-                    rows_of_samples(subject, (unit, Better::Less), median(&sentinels), &all, &[])
+                    rows_of_samples(
+                        subject,
+                        (unit, BetterDirection::Less),
+                        median(&sentinels),
+                        &all,
+                        &[],
+                    )
                 };
                 all.extend(rows("ns server/query", |sample| sample.server_ns));
                 all.extend(rows("µs latency", |sample| sample.latency_us));

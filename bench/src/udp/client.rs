@@ -17,7 +17,7 @@ const LOSS_MAX: f64 = 0.01;
 
 /// The result of an exchange.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Exchange {
+pub(super) struct UdpExchangeResult {
     pub(super) answered: u64,
     /// Time from the first request to the last answer, in ns.
     pub(super) elapsed_ns: u64,
@@ -34,7 +34,7 @@ pub(super) fn exchange(
     pair: &Pair,
     (request, count): (fn(u16) -> Vec<u8>, usize),
     rate: Option<f64>,
-) -> Result<Exchange, String> {
+) -> Result<UdpExchangeResult, String> {
     pair.client.run_inside(|| {
         // On a machine with one processor, the client shares it with the server.
         let _ = sys::process::pin_to(0);
@@ -43,16 +43,16 @@ pub(super) fn exchange(
         socket.connect(SocketAddr::new(host, PORT)).map_err(|why| why.to_string())?;
         socket.set_nonblocking(true).map_err(|why| why.to_string())?;
         let requests: Vec<Vec<u8>> = (0..1000).map(request).collect();
-        exchange_by(&socket, &requests, count, rate)
+        exchange_requests(&socket, &requests, count, rate)
     })
 }
 
-fn exchange_by(
+fn exchange_requests(
     socket: &UdpSocket,
     requests: &[Vec<u8>],
     count: usize,
     rate: Option<f64>,
-) -> Result<Exchange, String> {
+) -> Result<UdpExchangeResult, String> {
     let begin = clock::monotonic();
     let interval_ns = rate.map_or(0.0, |rate| 1e9 / rate);
     let (mut sent, mut answered, mut lost, mut sending_ns) = (0, 0, 0, 0);
@@ -86,7 +86,7 @@ fn exchange_by(
     match lost as f64 <= count as f64 * LOSS_MAX {
         true => {
             let latency_ns = median(&latencies);
-            Ok(Exchange { answered: answered as u64, elapsed_ns, sending_ns, latency_ns })
+            Ok(UdpExchangeResult { answered: answered as u64, elapsed_ns, sending_ns, latency_ns })
         }
         false => Err(format!("{lost} of {count} requests had no answer")),
     }

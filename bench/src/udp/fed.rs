@@ -9,10 +9,10 @@
 use super::memory::{MemorySocket, RingFeeder};
 use super::servers::{PORT, RunningServer, UdpLaunch, UdpServer};
 use super::{LOW_RATE, LOW_RATE_REQUESTS, UdpSample, WARM_UP_REQUESTS};
-use crate::harness::{Better, Goal, Samples, is_selected, median, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, is_selected, median, rows_of_samples};
 use crate::options::Options;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
@@ -23,9 +23,9 @@ use testkit::net::{CLIENT, Pair, SERVER};
 /// Maximum number of outstanding requests while answers are sent over an interface. The next
 /// constant applies while answers are stored in memory.
 const OUTSTANDING_MAX: usize = 128;
-const OUTSTANDING_STORED_MAX: usize = 1024;
+const OUTSTANDING_STORED_REQUESTS_MAX: usize = 1024;
 /// Number of equal requests that the feeder writes at once at full rate.
-const FULL_RATE_GROUP: usize = 32;
+const FULL_RATE_GROUP_SIZE: usize = 32;
 /// Time in ns without an answer after which outstanding requests count as lost.
 const LOSS_TIMEOUT_NS: u64 = 500_000_000;
 /// Maximum share of requests that may be lost in a sample, from 0 to 1.
@@ -35,7 +35,7 @@ const WARM_UPS_MAX: usize = 50;
 
 /// A measured setup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Setup {
+pub(super) struct UdpSetup {
     pub(super) name: &'static str,
     pub(super) launch: UdpLaunch,
     /// True if requests enter the ring from memory.
@@ -54,26 +54,30 @@ pub(super) enum Answers {
     FreeCalls,
 }
 
-pub(super) const SOCKET: Setup =
-    Setup { name: "socket", launch: UdpLaunch::Stock, is_fed: false, answers: Answers::Sent };
-const RING: Setup = Setup {
+pub(super) const SOCKET: UdpSetup =
+    UdpSetup { name: "socket", launch: UdpLaunch::Stock, is_fed: false, answers: Answers::Sent };
+const RING: UdpSetup = UdpSetup {
     name: "ring",
     launch: UdpLaunch::Exec("report,always"),
     is_fed: true,
     answers: Answers::Sent,
 };
-const RING_STORED: Setup = Setup { name: "ring, answers kept", answers: Answers::InMemory, ..RING };
-const FREE_CALLS: Setup = Setup {
+const RING_STORED_SETUP: UdpSetup =
+    UdpSetup { name: "ring, answers kept", answers: Answers::InMemory, ..RING };
+const FREE_CALLS_SETUP: UdpSetup = UdpSetup {
     name: "free calls",
     launch: UdpLaunch::Stock,
     is_fed: false,
     answers: Answers::FreeCalls,
 };
 const DELAYED_LAUNCH: UdpLaunch = UdpLaunch::Exec("report,always,delay=1000");
-/// [`RING_STORED`] with a delay of 1 ms. Without the delay, a server that is faster than the feeder
+/// [`RING_STORED_SETUP`] with a delay of 1 ms. Without the delay, a server that is faster than the feeder
 /// would go to sleep at each request, and the requests would arrive over the interface.
-const RING_STORED_DELAYED: Setup =
-    Setup { name: "ring, answers kept, delay 1 ms", launch: DELAYED_LAUNCH, ..RING_STORED };
+const RING_STORED_DELAYED_SETUP: UdpSetup = UdpSetup {
+    name: "ring, answers kept, delay 1 ms",
+    launch: DELAYED_LAUNCH,
+    ..RING_STORED_SETUP
+};
 
 /// The rate at which requests arrive.
 #[derive(Clone, Copy, Debug)]
@@ -92,12 +96,16 @@ pub(super) fn measure_rows(
     folder: &TempDirectory,
     server: &UdpServer,
 ) -> Result<Vec<Row>, String> {
-    let full = Load { rate: None, group: FULL_RATE_GROUP, count: server.requests };
+    let full = Load { rate: None, group: FULL_RATE_GROUP_SIZE, count: server.requests };
     let low = Load { rate: Some(LOW_RATE), group: 1, count: LOW_RATE_REQUESTS };
-    let delayed = |setup: Setup| Setup { launch: DELAYED_LAUNCH, ..setup };
+    let delayed = |setup: UdpSetup| UdpSetup { launch: DELAYED_LAUNCH, ..setup };
     let settings = [
-        ("full rate", full, vec![SOCKET, RING, RING_STORED, RING_STORED_DELAYED, FREE_CALLS]),
-        ("5,000/s, delay 1 ms", low, vec![SOCKET, delayed(RING), delayed(RING_STORED)]),
+        (
+            "full rate",
+            full,
+            vec![SOCKET, RING, RING_STORED_SETUP, RING_STORED_DELAYED_SETUP, FREE_CALLS_SETUP],
+        ),
+        ("5,000/s, delay 1 ms", low, vec![SOCKET, delayed(RING), delayed(RING_STORED_SETUP)]),
     ];
     let mut all = Vec::new();
     for (setting, load, setups) in settings {
@@ -108,7 +116,7 @@ pub(super) fn measure_rows(
         let mut samples: Vec<Vec<UdpSample>> = setups.iter().map(|_| Vec::new()).collect();
         let mut sentinels = Vec::new();
         for round in 0..=options.rounds {
-            sentinels.push(Sentinel::measure());
+            sentinels.push(CacheRoundTrip::measure());
             for (setup, samples) in setups.iter().zip(&mut samples) {
                 let sample = measure(pair, folder, server, *setup, load)?;
                 // The first round is a warm-up.
@@ -128,7 +136,7 @@ pub(super) fn measure(
     pair: &Pair,
     folder: &TempDirectory,
     server: &UdpServer,
-    setup: Setup,
+    setup: UdpSetup,
     load: Load,
 ) -> Result<UdpSample, String> {
     let requests: Vec<Vec<u8>> = (0..1000).map(server.request).collect();
@@ -139,8 +147,8 @@ pub(super) fn measure(
     let environment = memory.as_ref().map_or_else(Vec::new, MemorySocket::environment);
     let running =
         RunningServer::start(&pair.server, &folder.0, setup.launch, server, &environment)?;
-    let mut exchange = MemoryExchange::begin(pair, &requests, memory.as_ref())?;
-    let warm_up = Load { rate: None, group: FULL_RATE_GROUP, count: WARM_UP_REQUESTS };
+    let mut exchange = MemoryClient::begin(pair, &requests, memory.as_ref())?;
+    let warm_up = Load { rate: None, group: FULL_RATE_GROUP_SIZE, count: WARM_UP_REQUESTS };
     exchange.run(&mut None, warm_up)?;
     let mut feeder = None;
     if setup.is_fed {
@@ -158,7 +166,7 @@ pub(super) fn measure(
     }
     let before = running.processor_ns();
     let done = match setup.answers {
-        Answers::FreeCalls => exchange.run_free_calls(load.count)?,
+        Answers::FreeCalls => exchange.exchange_in_free_calls(load.count)?,
         _ => exchange.run(&mut feeder, load)?,
     };
     let used = running.processor_ns().saturating_sub(before) as f64;
@@ -183,14 +191,14 @@ struct ExchangeResult {
 }
 
 /// A client that spins until its requests are answered.
-struct MemoryExchange<'e> {
+struct MemoryClient<'e> {
     socket: UdpSocket,
     requests: &'e [Vec<u8>],
     frames: Vec<Vec<u8>>,
     memory: Option<&'e MemorySocket>,
 }
 
-impl<'e> MemoryExchange<'e> {
+impl<'e> MemoryClient<'e> {
     fn begin(
         pair: &Pair,
         requests: &'e [Vec<u8>],
@@ -225,7 +233,7 @@ impl<'e> MemoryExchange<'e> {
         let begin = clock::monotonic();
         let interval_ns = load.rate.map_or(0.0, |rate| 1e9 / rate);
         let most = match self.memory.is_some() && feeder.is_some() {
-            true => OUTSTANDING_STORED_MAX,
+            true => OUTSTANDING_STORED_REQUESTS_MAX,
             false => OUTSTANDING_MAX.max(2 * load.group),
         };
         let answered_before = self.memory.map_or(0, MemorySocket::answered);
@@ -296,7 +304,7 @@ impl<'e> MemoryExchange<'e> {
     }
 
     /// Lets the server receive requests in calls that cost a copy each.
-    fn run_free_calls(&mut self, count: usize) -> Result<ExchangeResult, String> {
+    fn exchange_in_free_calls(&mut self, count: usize) -> Result<ExchangeResult, String> {
         let memory = self.memory.ok_or("answers are not kept")?;
         let (begin, before) = (clock::monotonic(), memory.answered());
         memory.set_requests_left(count as u64);
@@ -336,7 +344,8 @@ fn result_rows(
             .collect();
         rows_of_samples(("udp", row, f64::NAN), (unit, better), sentinel_ns, &samples, goals)
     };
-    let candidate = if is_full_rate { RING_STORED_DELAYED.name } else { RING_STORED.name };
+    let candidate =
+        if is_full_rate { RING_STORED_DELAYED_SETUP.name } else { RING_STORED_SETUP.name };
     let goal = |target| Goal { candidate, reference: SOCKET.name, goal: "G18", target };
     let (time_goal, rate_goal) = match (server, is_full_rate) {
         ("named", true) => (Some(2.5), Some(2.3)),
@@ -348,14 +357,14 @@ fn result_rows(
     let goals = |target: Option<f64>| -> Vec<Goal> { target.map(goal).into_iter().collect() };
     let mut all = Vec::new();
     if is_full_rate {
-        let unit = ("kqueries/s", Better::More);
+        let unit = ("kqueries/s", BetterDirection::More);
         all.extend(rows(unit, |sample| sample.rate / 1e3, &goals(rate_goal)));
     }
-    let unit = ("ns server/query", Better::Less);
+    let unit = ("ns server/query", BetterDirection::Less);
     all.extend(rows(unit, |sample| sample.server_ns, &goals(time_goal)));
     if !is_full_rate {
-        all.extend(rows(("µs latency", Better::Less), |sample| sample.latency_us, &[]));
+        all.extend(rows(("µs latency", BetterDirection::Less), |sample| sample.latency_us, &[]));
     }
-    all.extend(rows(("% from the ring", Better::More), |sample| sample.ring_percent, &[]));
+    all.extend(rows(("% from the ring", BetterDirection::More), |sample| sample.ring_percent, &[]));
     all
 }

@@ -14,7 +14,7 @@ use testkit::net::{Namespace, SERVER_DEVICE};
 
 /// Layout of the file of `memory_socket.c`: offsets and sizes in bytes.
 const FILE_SIZE: usize = 8 << 20;
-const LEFT_OFFSET: usize = 64;
+const REQUESTS_LEFT_OFFSET: usize = 64;
 const REQUEST_COUNT_OFFSET: usize = 128;
 const PORT_OFFSET: usize = 192;
 const REQUESTS_OFFSET: usize = 4096;
@@ -39,7 +39,7 @@ impl MemorySocket {
         }
         let _ = memory.set_word(REQUEST_COUNT_OFFSET, requests.len() as u64);
         let _ = memory.set_word(PORT_OFFSET, u64::from(PORT));
-        Ok(Self { file, memory, preloaded: compile_library(folder)? })
+        Ok(Self { file, memory, preloaded: compile_memory_library(folder)? })
     }
 
     /// Returns the variables that let a server use the file.
@@ -56,11 +56,11 @@ impl MemorySocket {
 
     /// Lets the server receive this number of requests from the file.
     pub(super) fn set_requests_left(&self, count: u64) {
-        let _ = self.memory.set_word(LEFT_OFFSET, count);
+        let _ = self.memory.set_word(REQUESTS_LEFT_OFFSET, count);
     }
 }
 
-fn compile_library(folder: &Path) -> Result<PathBuf, String> {
+fn compile_memory_library(folder: &Path) -> Result<PathBuf, String> {
     let (source, library) = (folder.join("memory_socket.c"), folder.join("memory_socket.so"));
     if !library.is_file() {
         fs::write(&source, include_str!("../../c/memory_socket.c"))

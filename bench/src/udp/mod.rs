@@ -25,10 +25,10 @@ mod memory;
 mod servers;
 mod video;
 
-use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, is_selected, rows_of_samples};
 use crate::options::Options;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use servers::{RunningServer, UdpLaunch, UdpServer, installed_servers};
 use testkit::net::{Cable, Pair};
@@ -76,7 +76,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
             let mut samples = CANDIDATES.map(|_| Vec::new());
             let mut sentinels = Vec::new();
             for round in 0..=options.rounds {
-                sentinels.push(Sentinel::measure());
+                sentinels.push(CacheRoundTrip::measure());
                 for ((_, launch), samples) in CANDIDATES.iter().zip(&mut samples) {
                     let sample = measure(&pair, &folder, &server, *launch, rate)?;
                     // The first round is a warm-up.
@@ -139,16 +139,16 @@ fn result_rows(
     let goals = if row.starts_with("named") { &[goal][..] } else { &[] };
     let mut all = Vec::new();
     if is_full_rate {
-        all.extend(rows(("kqueries/s", Better::More), |sample| sample.rate / 1e3, &[]));
+        all.extend(rows(("kqueries/s", BetterDirection::More), |sample| sample.rate / 1e3, &[]));
     }
-    all.extend(rows(("ns server/query", Better::Less), |sample| sample.server_ns, &[]));
-    all.extend(rows(("ns CPU/query", Better::Less), |sample| sample.total_ns, goals));
+    all.extend(rows(("ns server/query", BetterDirection::Less), |sample| sample.server_ns, &[]));
+    all.extend(rows(("ns CPU/query", BetterDirection::Less), |sample| sample.total_ns, goals));
     if !is_full_rate {
-        all.extend(rows(("µs latency", Better::Less), |sample| sample.latency_us, &[]));
+        all.extend(rows(("µs latency", BetterDirection::Less), |sample| sample.latency_us, &[]));
     }
     let values = taken[1].iter().map(|sample| sample.ring_percent).collect();
     let shares = [Samples { name: RING_NAME, values }];
-    let unit = ("% from the ring", Better::More);
+    let unit = ("% from the ring", BetterDirection::More);
     all.extend(rows_of_samples(("udp", row, f64::NAN), unit, sentinel_ns, &shares, &[]));
     all
 }

@@ -108,14 +108,14 @@ fn dns_query(number: u16) -> Vec<u8> {
 }
 
 /// Writes a zone with 50 hosts.
-fn write_zone(folder: &Path) -> std::io::Result<()> {
+fn write_dns_zone(folder: &Path) -> std::io::Result<()> {
     let hosts: String = (0..50).map(|n| format!("h{n} IN A 10.1.2.{n}\n")).collect();
     let begin = format!("$TTL 60\n@ IN SOA ns a 1 60 60 60 60\n@ IN NS ns\nns IN A {SERVER}\n");
     fs::write(folder.join("zone"), begin + &hosts)
 }
 
 fn configure_named(folder: &Path) -> std::io::Result<Vec<String>> {
-    write_zone(folder)?;
+    write_dns_zone(folder)?;
     let (file, place) = (folder.join("named.conf"), folder.display());
     let text = format!(
         "options {{ directory \"{place}\"; listen-on port {PORT} {{ {SERVER}; }};\n\
@@ -130,7 +130,7 @@ fn configure_named(folder: &Path) -> std::io::Result<Vec<String>> {
 }
 
 fn configure_knot(folder: &Path) -> std::io::Result<Vec<String>> {
-    write_zone(folder)?;
+    write_dns_zone(folder)?;
     let (file, place) = (folder.join("knot.conf"), folder.display());
     let text = format!(
         "server:\n  rundir: \"{place}\"\n  listen: [ 0.0.0.0@{PORT} ]\n  \
@@ -161,7 +161,7 @@ impl RunningServer {
         environment: &[(&str, String)],
     ) -> Result<Self, String> {
         let program = match server.program {
-            "" => compile_echo(folder)?,
+            "" => compile_echo_server(folder)?,
             name => find_program(name).ok_or_else(|| format!("{name} is not installed"))?,
         };
         let arguments = (server.configure)(folder).map_err(|why| why.to_string())?;
@@ -248,7 +248,7 @@ fn ring_share(text: &str) -> f64 {
     number_before(text, &format!(" of {all}{ring}")) as f64 / all.max(1) as f64
 }
 
-fn compile_echo(folder: &Path) -> Result<PathBuf, String> {
+fn compile_echo_server(folder: &Path) -> Result<PathBuf, String> {
     let (source, program) = (folder.join("udp_echo.c"), folder.join("udp_echo"));
     if !program.is_file() {
         fs::write(&source, include_str!("../../c/udp_echo.c")).map_err(|why| why.to_string())?;

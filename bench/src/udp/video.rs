@@ -4,15 +4,15 @@
 //! The stream reaches the socket over veth, or the ring from memory, where it waits for at most
 //! 1 ms. The result is the processor time of the program for each datagram.
 
-use super::fed::{Answers, SOCKET, Setup};
+use super::fed::{Answers, SOCKET, UdpSetup};
 use super::memory::RingFeeder;
 use super::servers::{PORT, RunningServer, UdpLaunch, UdpServer};
-use crate::harness::{Better, Goal, Samples, is_selected, median, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, is_selected, median, rows_of_samples};
 use crate::options::Options;
 use crate::processes::{is_installed, read_text};
 use crate::replay::find_program;
 use crate::row::Row;
-use crate::sentinel::Sentinel;
+use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use std::fs;
 use std::net::UdpSocket;
@@ -25,14 +25,14 @@ use testkit::net::{CLIENT, Pair, SERVER, wait_until};
 /// Bytes of a datagram: seven packets of a transport stream.
 const DATAGRAM_SIZE: usize = 7 * 188;
 /// Bits per second of each setting.
-const RATES: [(&str, f64); 2] = [("100 Mb/s", 100e6), ("1 Gb/s", 1e9)];
+const BIT_RATES: [(&str, f64); 2] = [("100 Mb/s", 100e6), ("1 Gb/s", 1e9)];
 /// Duration of a sample in s.
-const SAMPLE_S: f64 = 2.0;
+const SAMPLE_DURATION_S: f64 = 2.0;
 /// Number of datagrams before a sample, and their rate per second.
 const WARM_UP_DATAGRAMS: usize = 4_000;
 const WARM_UP_RATE: f64 = 20_000.0;
 
-const RING: Setup = Setup {
+const RING: UdpSetup = UdpSetup {
     name: "ring",
     launch: UdpLaunch::Exec("report,always,delay=1000"),
     is_fed: true,
@@ -49,7 +49,7 @@ pub(super) fn measure_rows(
         return Ok(Vec::new());
     }
     let mut all = Vec::new();
-    for (setting, bits) in RATES {
+    for (setting, bits) in BIT_RATES {
         let row = format!("ffmpeg from memory, {setting}, delay 1 ms");
         if !is_selected(&row) {
             continue;
@@ -59,7 +59,7 @@ pub(super) fn measure_rows(
         let mut samples = [SOCKET, RING].map(|setup| (setup, Vec::new()));
         let mut sentinels = Vec::new();
         for round in 0..=options.rounds {
-            sentinels.push(Sentinel::measure());
+            sentinels.push(CacheRoundTrip::measure());
             for (setup, samples) in &mut samples {
                 let sample = measure(pair, folder, *setup, (&stream, rate))?;
                 // The first round is a warm-up.
@@ -71,7 +71,7 @@ pub(super) fn measure_rows(
         let samples = samples.map(|(setup, values)| Samples { name: setup.name, values });
         let goal = Goal { candidate: RING.name, reference: SOCKET.name, goal: "G19", target: 3.0 };
         let subject = ("udp", row.as_str(), f64::NAN);
-        let unit = ("ns server/datagram", Better::Less);
+        let unit = ("ns server/datagram", BetterDirection::Less);
         all.extend(rows_of_samples(subject, unit, median(&sentinels), &samples, &[goal]));
     }
     Ok(all)
@@ -109,7 +109,7 @@ fn configure_ffmpeg(_: &Path) -> std::io::Result<Vec<String>> {
 fn measure(
     pair: &Pair,
     folder: &TempDirectory,
-    setup: Setup,
+    setup: UdpSetup,
     (stream, rate): (&[Vec<u8>], f64),
 ) -> Result<f64, String> {
     find_program("ffmpeg").ok_or("ffmpeg is not installed")?;
@@ -155,7 +155,7 @@ fn measure(
         return Err(format!("ffmpeg has no ring: {}", running.output()));
     }
     send(&mut feeder, WARM_UP_DATAGRAMS, WARM_UP_RATE)?;
-    let count = (rate * SAMPLE_S) as usize;
+    let count = (rate * SAMPLE_DURATION_S) as usize;
     let before = running.processor_ns();
     let fed = send(&mut feeder, count, rate)?;
     let used = running.processor_ns().saturating_sub(before);

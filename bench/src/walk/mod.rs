@@ -14,7 +14,8 @@
 mod order;
 
 use crate::harness::{
-    Better, Candidate, Goal, Samples, is_selected, measure_interleaved, median, rows_of_samples,
+    BetterDirection, Candidate, Goal, Samples, is_selected, measure_interleaved, median,
+    rows_of_samples,
 };
 use crate::line::run_request;
 use crate::options::Options;
@@ -44,7 +45,7 @@ const CAPTURE_BLOCKS_MAX: u64 = 100_000;
 /// Size in bytes of the capture with HTTP requests.
 const MIXED_CAPTURE_SIZE: u64 = 64 << 20;
 /// Minimum rate of the planner's choice, as a fraction of the best candidate's rate.
-const RATIO_MIN: f64 = 1.0 / 1.1;
+const CHOICE_RATIO_MIN: f64 = 1.0 / 1.1;
 
 /// A filter that reads one byte.
 const ONE_BYTE_FILTERS: &[&str] = &["match hex=02 at=0 |all"];
@@ -161,7 +162,7 @@ fn compare_with_best(
     let goals: Vec<Goal> = goal_within_a_tenth(&samples, one).into_iter().collect();
     Ok(rows_of_samples(
         ("walk", row, f64::NAN),
-        ("Mblocks/s", Better::More),
+        ("Mblocks/s", BetterDirection::More),
         sentinel_ns,
         &samples,
         &goals,
@@ -174,7 +175,12 @@ fn goal_within_a_tenth(samples: &[Samples], one: &str) -> Option<Goal> {
     let judged = samples.iter().find(|samples| samples.name == one)?;
     let others = samples.iter().filter(|samples| samples.name != one);
     let best = others.max_by(|a, b| median(&a.values).total_cmp(&median(&b.values)))?;
-    Some(Goal { candidate: judged.name, reference: best.name, goal: "K2", target: RATIO_MIN })
+    Some(Goal {
+        candidate: judged.name,
+        reference: best.name,
+        goal: "K2",
+        target: CHOICE_RATIO_MIN,
+    })
 }
 
 #[cfg(test)]
@@ -188,7 +194,13 @@ mod tests {
         let goal = goal_within_a_tenth(&samples, DEFAULT_BATCH_NAME).unwrap();
         assert_eq!((goal.candidate, goal.reference), ("64", "8"));
         assert_eq!(crate::line::plan_request("generate | discard").unwrap().batch.max, 64);
-        let rows = rows_of_samples(("walk", "r", 0.0), ("x", Better::More), 0.0, &samples, &[goal]);
+        let rows = rows_of_samples(
+            ("walk", "r", 0.0),
+            ("x", BetterDirection::More),
+            0.0,
+            &samples,
+            &[goal],
+        );
         let last = rows.last().unwrap();
         assert_eq!((last.goal, last.ratio), (Some("K2"), 0.9));
         assert!(last.target.unwrap() > 0.9, "a tenth of the best is less than that");

@@ -32,7 +32,7 @@ pub(super) fn batch_size_candidates(
     filters: &str,
     length: u64,
 ) -> Result<Vec<Candidate<'static>>, String> {
-    let bench = Rc::new(RefCell::new(HandWalk::new(filters, length)?));
+    let bench = Rc::new(RefCell::new(HandWrittenWalk::new(filters, length)?));
     Ok(BATCH_SIZES
         .map(|(blocks, name)| {
             let bench = Rc::clone(&bench);
@@ -41,7 +41,7 @@ pub(super) fn batch_size_candidates(
         .into())
 }
 
-struct HandWalk {
+struct HandWrittenWalk {
     filters: Vec<(Filter, Counts)>,
     memory: Vec<u8>,
     entries: Vec<Entry>,
@@ -49,7 +49,7 @@ struct HandWalk {
     batch_memory: Vec<BatchMemory>,
 }
 
-impl HandWalk {
+impl HandWrittenWalk {
     fn new(text: &str, length: u64) -> Result<Self, String> {
         let plan = plan_request(&format!("generate | {text} discard"))?;
         let mut filters = Vec::new();
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn k2_every_filter_receives_all_blocks_at_any_batch_size() {
         for (at_once, name) in BATCH_SIZES {
-            let mut bench = HandWalk::new("ipproto |all hist of=length |all", 64).unwrap();
+            let mut bench = HandWrittenWalk::new("ipproto |all hist of=length |all", 64).unwrap();
             bench.run_pass(at_once).unwrap();
             let [_, (Filter::Statistics(hist), _)] = &mut *bench.filters else {
                 panic!("two filters, the second of which counts")
@@ -182,7 +182,7 @@ mod tests {
             let counted = hist.report().rows.first().map(|(_, blocks)| *blocks);
             assert_eq!(counted, Some(BLOCKS_PER_PASS as u64), "{name}");
         }
-        let why = HandWalk::new("tcp |all", 64).unwrap().run_pass(1).unwrap_err();
+        let why = HandWrittenWalk::new("tcp |all", 64).unwrap().run_pass(1).unwrap_err();
         assert!(why.contains("needs more"), "{why}");
     }
 }

@@ -26,7 +26,7 @@ pub const COUNTS_VARIABLE: &str = "STREAMLINE_COUNTS";
 pub const LAZY_VARIABLE: &str = "STREAMLINE_LAZY";
 /// Lowest number of the descriptors that a program inherits for its edges (rendezvous sockets,
 /// memory for counts, counter of ids), above the numbers that programs usually use.
-pub const DESCRIPTOR_MIN: i32 = 700;
+pub const INHERITED_DESCRIPTOR_MIN: i32 = 700;
 /// Maximum number of edges per program.
 pub const EDGES_MAX: usize = 4;
 
@@ -83,12 +83,12 @@ pub enum EdgeCount {
 
 impl EdgeCount {
     /// Size in bytes of the area for the counters of one edge. A counter is one 8-byte word.
-    pub const EDGE_SIZE: usize = 128;
+    pub const EDGE_COUNTERS_SIZE: usize = 128;
 
     /// Returns the byte offset, in the shared memory, of this counter for an edge.
     #[must_use]
     pub const fn offset(self, edge: u32) -> usize {
-        edge as usize * Self::EDGE_SIZE + self as usize * size_of::<u64>()
+        edge as usize * Self::EDGE_COUNTERS_SIZE + self as usize * size_of::<u64>()
     }
 }
 

@@ -118,7 +118,7 @@ pub struct Marks {
     /// Length of the frame on the wire in bytes; larger than `captured` for a truncated frame.
     pub wire_length: u32,
     /// Link type as in the pcap registry (`LINKTYPE_*`), [`Marks::NO_LINK`] or
-    /// [`Marks::DESCRIBED`].
+    /// [`Marks::DESCRIPTION_LINK`].
     pub link: u16,
     /// Offset of layer 3 in bytes.
     pub network: u16,
@@ -145,7 +145,7 @@ impl Marks {
     pub const NO_LINK: u16 = u16::MAX;
     /// Link type of a description: a block with an empty view, whose frame is a record
     /// (`wire::record`) about the message that follows.
-    pub const DESCRIBED: u16 = u16::MAX - 1;
+    pub const DESCRIPTION_LINK: u16 = u16::MAX - 1;
     /// Value that stands for the offset of a layer that was not found.
     pub const UNKNOWN: u16 = u16::MAX;
 
@@ -159,7 +159,7 @@ impl Marks {
     /// Creates the marks of a description of `length` bytes, with an empty view.
     #[must_use]
     pub const fn described(length: u32) -> Self {
-        Self::frame(Self::DESCRIBED, length, length)
+        Self::frame(Self::DESCRIPTION_LINK, length, length)
     }
 
     /// Creates the marks of a frame whose layers are unknown. The view covers all captured bytes.
@@ -230,13 +230,13 @@ impl Marks {
     /// Returns true if the block is a frame or a view into one.
     #[must_use]
     pub const fn is_frame(&self) -> bool {
-        self.link < Self::DESCRIBED
+        self.link < Self::DESCRIPTION_LINK
     }
 
     /// Returns true if the block is a description of the message that follows.
     #[must_use]
     pub const fn is_description(&self) -> bool {
-        self.link == Self::DESCRIBED
+        self.link == Self::DESCRIPTION_LINK
     }
 }
 

@@ -22,7 +22,7 @@ pub const LINE_WORDS: usize = 16;
 /// Distance in words between the two copies of a party's counters. The first word of a copy is the
 /// position at which the copy was made. The valid copy is the one whose position equals the
 /// published position.
-pub const COPY_WORDS: usize = LINE_WORDS / 2;
+pub const COPY_STRIDE_WORDS: usize = LINE_WORDS / 2;
 
 /// Offsets of the control words in the writer's page.
 pub mod writer {
@@ -35,12 +35,12 @@ pub mod writer {
     pub const COMMIT: usize = LINE_WORDS;
     /// Offset of the position of a record in the newer half of the ring, at which a lapped reader
     /// resumes.
-    pub const MARK: usize = 2 * LINE_WORDS;
+    pub const RESUME_POSITION: usize = 2 * LINE_WORDS;
     /// Offset of the state of the writer: [`super::OPEN`], [`super::CLOSED`] after the last block,
     /// or [`super::SWITCHED`].
     pub const STATE: usize = 3 * LINE_WORDS;
     /// Offset of the first word of the writer's counters, which are stored twice
-    /// ([`super::COPY_WORDS`]): blocks put, bytes put, blocks dropped, bytes dropped.
+    /// ([`super::COPY_STRIDE_WORDS`]): blocks put, bytes put, blocks dropped, bytes dropped.
     pub const LEDGER: usize = 4 * LINE_WORDS;
     /// Offset of the words with which the writer announces that it sleeps until readers reach a
     /// position ([`super::wait`]).
@@ -62,7 +62,7 @@ pub mod reader {
     /// Offset of the state of the reader: [`super::OPEN`], or [`super::CLOSED`] after it has left.
     pub const STATE: usize = LINE_WORDS;
     /// Offset of the first word of the reader's counters, which are stored twice
-    /// ([`super::COPY_WORDS`]): blocks taken, bytes taken, blocks lost, blocks skipped.
+    /// ([`super::COPY_STRIDE_WORDS`]): blocks taken, bytes taken, blocks lost, blocks skipped.
     pub const LEDGER: usize = 2 * LINE_WORDS;
     /// Offset of the words with which the reader announces that it sleeps until the writer reaches
     /// a position ([`super::wait`]).
@@ -170,13 +170,13 @@ impl RecordHeader {
     #[inline]
     #[must_use]
     pub const fn span(length: u32) -> u64 {
-        Self::span_of_len(length as usize)
+        Self::span_for_length(length as usize)
     }
 
     /// Returns [`RecordHeader::span`] for the length of a slice.
     #[inline]
     #[must_use]
-    pub const fn span_of_len(length: usize) -> u64 {
+    pub const fn span_for_length(length: usize) -> u64 {
         (length as u64 + 2 * Self::SIZE as u64 - 1) & !(Self::SIZE as u64 - 1)
     }
 
@@ -216,7 +216,7 @@ mod tests {
         for length in [0, 1, 15, 16, 17, 1500] {
             let record = RecordHeader { length, kind: RecordHeader::BLOCK, sequence: 9 };
             assert_eq!(RecordHeader::block_words(length as usize, 9), record.words());
-            assert_eq!(RecordHeader::span_of_len(length as usize), RecordHeader::span(length));
+            assert_eq!(RecordHeader::span_for_length(length as usize), RecordHeader::span(length));
         }
         assert_ne!(
             RecordHeader::from_words(RecordHeader::block_words(1 << 32, 0)).kind,

@@ -2,7 +2,7 @@
 //! writer. The reader loses no byte.
 
 use abi::DbufId;
-use streamline_buffer::scale::Scaling;
+use streamline_buffer::scale::ScalingParameters;
 use streamline_buffer::stream::{Config, stream};
 
 #[expect(clippy::print_stdout, reason = "prints each step")]
@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let caches = sys::machine::Machine::detect().caches;
     let config = Config::new(DbufId::new(1).ok_or("no id")?)
         .capacity(16 << 20)
-        .scaling(Scaling::reallocation(&caches));
+        .scaling(ScalingParameters::reallocation(&caches));
     let (mut output, mut offers) = stream(&config)?;
     // A reader in another process gets the four descriptors of the offer over a socket.
     let mut input = offers.pop().ok_or("no reader")?.open()?;

@@ -9,11 +9,11 @@
 //! Invariants, cited below:
 //! - B1 The owner writes the address of the lock into its record, executes a light fence, and reads
 //!   `owner` again before it touches the value. A thread that wants to become the owner writes
-//!   `MOVING` to `owner`, executes a heavy fence, and reads the record of the owner. Thus either
-//!   the owner sees `MOVING`, or the other thread sees the address.
+//!   `OWNER_CHANGING` to `owner`, executes a heavy fence, and reads the record of the owner. Thus either
+//!   the owner sees `OWNER_CHANGING`, or the other thread sees the address.
 //! - B2 A record is written only by its thread, so a former owner that has not yet noticed the
 //!   change cannot disturb a later owner.
-//! - B3 Only the thread that wrote `MOVING` replaces it.
+//! - B3 Only the thread that wrote `OWNER_CHANGING` replaces it.
 //! - B4 While `owner` is `SHARED`, the value belongs to the thread that has set `locked` and has
 //!   then read `SHARED`. Only that thread replaces `SHARED`, as its last access.
 
@@ -27,7 +27,7 @@ const UNOWNED: u64 = 0;
 /// State of a lock that every thread acquires by an atomic exchange.
 const SHARED: u64 = 1;
 /// State of a lock whose owner is about to be replaced by another thread.
-const MOVING: u64 = 2;
+const OWNER_CHANGING: u64 = 2;
 /// Owner number of the thread with the first record. Threads with later records have consecutive
 /// numbers.
 const FIRST_OWNER: u64 = 3;
@@ -61,7 +61,7 @@ pub(crate) struct Record {
 // One cache line, so that ends used by different threads do not disturb each other.
 #[repr(align(64))]
 pub struct BiasedLock<T> {
-    /// State of the lock: `UNOWNED`, `SHARED`, `MOVING`, or the number of the owner.
+    /// State of the lock: `UNOWNED`, `SHARED`, `OWNER_CHANGING`, or the number of the owner.
     owner: AtomicU64,
     /// 1 while the lock is shared and a thread holds it.
     locked: AtomicU32,
@@ -103,7 +103,7 @@ impl<T> BiasedLock<T> {
     #[cfg(not(loom))]
     #[inline(always)]
     pub fn try_lock(&self) -> Option<BiasedGuard<'_, T>> {
-        self.try_lock_as_owner(records::own_number(), records::all())
+        self.try_lock_as_owner(records::current_owner_number(), records::all())
     }
 
     #[inline(always)]
@@ -142,7 +142,7 @@ impl<T> BiasedLock<T> {
         };
         match owner {
             UNOWNED => {
-                let can_own = own != NO_RECORD && heavy_fence_is_supported();
+                let can_own = own != NO_RECORD && is_heavy_fence_supported();
                 replace(if can_own { own } else { SHARED });
                 SlowLockResult::Again
             }
@@ -158,12 +158,12 @@ impl<T> BiasedLock<T> {
                 self.locked.store(0, Ordering::Release);
                 SlowLockResult::Again
             }
-            MOVING => SlowLockResult::Busy,
+            OWNER_CHANGING => SlowLockResult::Busy,
             // A signal handler of this thread has become the owner, or another thread gave up
             // replacing it.
             owner if owner == own => SlowLockResult::Again,
             _ => {
-                if !replace(MOVING) {
+                if !replace(OWNER_CHANGING) {
                     return SlowLockResult::Again;
                 }
                 // B1, B3.
@@ -320,7 +320,7 @@ fn heavy_fence() -> bool {
     sys::membarrier::fence_all_threads()
 }
 
-fn heavy_fence_is_supported() -> bool {
+fn is_heavy_fence_supported() -> bool {
     cfg!(any(loom, miri)) || sys::membarrier::is_supported()
 }
 
@@ -338,12 +338,12 @@ mod records {
             THREADS_MAX];
 
     /// The record of a thread, released when the thread ends.
-    struct OwnRecord(usize);
+    struct ThreadRecord(usize);
 
     thread_local! {
         /// Owner number of this thread; 0 if the thread has not requested a record yet.
         static OWNER_NUMBER: Cell<u64> = const { Cell::new(0) };
-        static OWN_RECORD: Cell<Option<OwnRecord>> = const { Cell::new(None) };
+        static THREAD_RECORD: Cell<Option<ThreadRecord>> = const { Cell::new(None) };
     }
 
     pub(super) fn all() -> &'static [Record] {
@@ -352,7 +352,7 @@ mod records {
 
     /// Returns the owner number of this thread, or `NO_RECORD`.
     #[inline]
-    pub(super) fn own_number() -> u64 {
+    pub(super) fn current_owner_number() -> u64 {
         match OWNER_NUMBER.get() {
             0 => take_record(),
             number => number,
@@ -370,7 +370,7 @@ mod records {
         let Some(at) = RECORDS.iter().position(is_free) else { return NO_RECORD };
         let number = at as u64 + FIRST_OWNER;
         // A thread that is ending would never release the record.
-        match OWN_RECORD.try_with(|own| own.set(Some(OwnRecord(at)))) {
+        match THREAD_RECORD.try_with(|own| own.set(Some(ThreadRecord(at)))) {
             Ok(()) => OWNER_NUMBER.set(number),
             Err(_) => {
                 if let Some(record) = RECORDS.get(at) {
@@ -382,7 +382,7 @@ mod records {
         number
     }
 
-    impl Drop for OwnRecord {
+    impl Drop for ThreadRecord {
         fn drop(&mut self) {
             // Later calls of this thread use no record.
             OWNER_NUMBER.set(NO_RECORD);

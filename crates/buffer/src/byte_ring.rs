@@ -32,7 +32,7 @@ pub enum RingWord {
 }
 
 /// Access to the shared words of a ring.
-pub trait RingWords {
+pub trait RingWordAccess {
     /// Loads a word with Acquire ordering.
     fn load(&self, word: RingWord) -> u64;
     /// Stores a word with Release ordering.
@@ -53,7 +53,7 @@ impl RingWord {
     }
 }
 
-impl RingWords for sys::memory::Mapping {
+impl RingWordAccess for sys::memory::Mapping {
     fn load(&self, word: RingWord) -> u64 {
         self.word(word.offset()).unwrap_or_default()
     }
@@ -64,7 +64,7 @@ impl RingWords for sys::memory::Mapping {
     }
 }
 
-impl<W: RingWords> RingWords for std::sync::Arc<W> {
+impl<W: RingWordAccess> RingWordAccess for std::sync::Arc<W> {
     fn load(&self, word: RingWord) -> u64 {
         (**self).load(word)
     }
@@ -81,11 +81,11 @@ pub struct PositionFault;
 /// Returns the number of bytes that the reader has not yet taken from a ring of `size` bytes in
 /// which the writer has written `written` bytes. Fails if the reader's position is impossible.
 pub fn bytes_in_ring(
-    words: &impl RingWords,
+    words: &impl RingWordAccess,
     written: u64,
     size: usize,
 ) -> Result<usize, PositionFault> {
-    // This Acquire pairs with the Release in `ReaderPosition::take`.
+    // This Acquire pairs with the Release in `ByteRingReader::take`.
     let used = written.checked_sub(words.load(RingWord::Taken));
     let used = used.and_then(|used| usize::try_from(used).ok());
     used.filter(|used| *used <= size).ok_or(PositionFault)
@@ -93,13 +93,13 @@ pub fn bytes_in_ring(
 
 /// The writer's side of a ring of bytes.
 #[derive(Debug)]
-pub struct WriterPosition<W> {
+pub struct ByteRingWriter<W> {
     words: W,
     size: usize,
     written: u64,
 }
 
-impl<W: RingWords> WriterPosition<W> {
+impl<W: RingWordAccess> ByteRingWriter<W> {
     /// Starts an empty ring of `size` bytes, whose reader counts as waiting for the first bytes.
     pub fn new(words: W, size: usize) -> Self {
         words.store(RingWord::ReaderWaits, 1);
@@ -125,7 +125,7 @@ impl<W: RingWords> WriterPosition<W> {
     /// Publishes the next `length` bytes, which the caller has copied into the ring.
     pub fn publish(&mut self, length: usize) {
         self.written += length as u64;
-        // This Release pairs with the Acquire in `ReaderPosition::available`.
+        // This Release pairs with the Acquire in `ByteRingReader::available`.
         self.words.store(RingWord::Written, self.written);
     }
 
@@ -133,7 +133,7 @@ impl<W: RingWords> WriterPosition<W> {
     /// flag, so that the next call returns false unless the reader waits again.
     #[must_use]
     pub fn take_reader_waits(&self) -> bool {
-        // SYNC POINT: waiting. Pairs with the fence in `ReaderPosition::announce_wait`.
+        // SYNC POINT: waiting. Pairs with the fence in `ByteRingReader::announce_wait`.
         fence(Ordering::SeqCst);
         let waits = self.words.load(RingWord::ReaderWaits) != 0;
         if waits {
@@ -148,7 +148,7 @@ impl<W: RingWords> WriterPosition<W> {
         let room_min = self.size as u64 / 2;
         let wanted = self.written.saturating_sub(self.size as u64) + room_min;
         self.words.store(RingWord::RoomWanted, wanted);
-        // SYNC POINT: waiting. Pairs with the fence in `ReaderPosition::take`.
+        // SYNC POINT: waiting. Pairs with the fence in `ByteRingReader::take`.
         fence(Ordering::SeqCst);
         let has_room = self.words.load(RingWord::Taken) >= wanted;
         if has_room {
@@ -182,13 +182,13 @@ pub enum ReaderState {
 
 /// The reader's side of a ring of bytes.
 #[derive(Debug)]
-pub struct ReaderPosition<W> {
+pub struct ByteRingReader<W> {
     words: W,
     size: usize,
     taken: u64,
 }
 
-impl<W: RingWords> ReaderPosition<W> {
+impl<W: RingWordAccess> ByteRingReader<W> {
     /// Starts to read a ring of this size.
     pub const fn new(words: W, size: usize) -> Self {
         Self { words, size, taken: 0 }
@@ -207,7 +207,7 @@ impl<W: RingWords> ReaderPosition<W> {
 
     /// Returns the number of bytes that can be taken. Fails if the writer's position is impossible.
     pub fn available(&self) -> Result<usize, PositionFault> {
-        // This Acquire pairs with the Release in `WriterPosition::publish`.
+        // This Acquire pairs with the Release in `ByteRingWriter::publish`.
         let available = self.words.load(RingWord::Written).checked_sub(self.taken);
         let available = available.and_then(|all| usize::try_from(all).ok());
         available.filter(|all| *all <= self.size).ok_or(PositionFault)
@@ -247,7 +247,7 @@ impl<W: RingWords> ReaderPosition<W> {
         // This Release pairs with the Acquire in `bytes_in_ring`: the writer reuses memory after
         // the reader has read it.
         self.words.store(RingWord::Taken, self.taken);
-        // SYNC POINT: waiting. Pairs with the fence in `WriterPosition::announce_wait`.
+        // SYNC POINT: waiting. Pairs with the fence in `ByteRingWriter::announce_wait`.
         fence(Ordering::SeqCst);
         let wanted = self.words.load(RingWord::RoomWanted);
         let waits = wanted != 0 && self.taken >= wanted;
@@ -262,7 +262,7 @@ impl<W: RingWords> ReaderPosition<W> {
     /// notification.
     pub fn announce_wait(&self) {
         self.words.store(RingWord::ReaderWaits, 1);
-        // SYNC POINT: waiting. Pairs with the fence in `WriterPosition::take_reader_waits`.
+        // SYNC POINT: waiting. Pairs with the fence in `ByteRingWriter::take_reader_waits`.
         fence(Ordering::SeqCst);
     }
 }

@@ -48,13 +48,13 @@ pub(crate) const POSITION_MAX: u64 = u64::MAX >> 1;
 
 /// Offset of the data in the writer's memory, in words. In models the offset is smaller, because
 /// each word slows loom down.
-pub(crate) const DATA_WORDS: usize =
+pub(crate) const DATA_OFFSET_WORDS: usize =
     if cfg!(loom) { writer::WAIT + abi::ring::LINE_WORDS } else { PAGE_WORDS };
 
 /// The shared memory of one ring.
 #[derive(Debug)]
 pub struct RingMemory {
-    /// The writer's control words, followed by the data, which begins at word [`DATA_WORDS`].
+    /// The writer's control words, followed by the data, which begins at word [`DATA_OFFSET_WORDS`].
     pub writer: Region,
     /// The control words of each reader; an untrusted peer maps only its own.
     pub readers: Box<[Arc<Region>]>,
@@ -100,7 +100,7 @@ impl RingMemory {
         policy: Policy,
     ) -> Arc<Self> {
         assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two");
-        Self::new(Region::heap(DATA_WORDS + data_words), readers, capacity, policy)
+        Self::new(Region::heap(DATA_OFFSET_WORDS + data_words), readers, capacity, policy)
     }
 
     /// Returns the writer's published counts of blocks put and dropped.

@@ -8,7 +8,7 @@
 //! copies word by word and then checks the lap again.
 //!
 //! There are two kinds of reader. [`BlockReader`] is in the writer's process, trusts the writer,
-//! and may read blocks in place. [`BlockVisitor`] is attached to a ring of another process
+//! and may read blocks in place. [`ForeignBlockReader`] is attached to a ring of another process
 //! ([`crate::share`]). All bytes are foreign to the visitor, so it only copies (except under D6),
 //! and validates everything in the ring.
 //!
@@ -24,7 +24,7 @@
 //!   lives, the writer has therefore not seen the cursor pass it, and does not write there (D2).
 //! - D5 In a ring that overwrites, no slice of the ring is ever returned: reservations are private
 //!   memory that commit copies in word by word, and readers copy out.
-//! - D6 A [`BlockVisitor`] returns slices only if the creator of the memory is `TrustProof`: a party
+//! - D6 A [`ForeignBlockReader`] returns slices only if the creator of the memory is `TrustProof`: a party
 //!   that could write all memory of this process anyway (V3 of `iolite::view`), and is relied on to
 //!   maintain D2.
 
@@ -87,9 +87,9 @@ pub type BlockReader = readers::RingReader<RecordWalk, readers::Local>;
 
 /// A reader outside the writer's process, which copies blocks. Reads them in place only if the
 /// creator of the memory is trusted (D6).
-pub type BlockVisitor = readers::RingReader<RecordWalk, readers::Foreign>;
+pub type ForeignBlockReader = readers::RingReader<RecordWalk, readers::Foreign>;
 
-impl BlockVisitor {
+impl ForeignBlockReader {
     pub(crate) fn new(side: ReaderCursor) -> Self {
         Self::from_walk(RecordWalk::new(side))
     }

@@ -131,13 +131,13 @@ impl Doorbells {
     /// Returns the doorbell of the first present reader, or of the first reader if none is present,
     /// for a writer that polls a single descriptor. Returns `None` if there are no readers.
     #[must_use]
-    pub fn first_present(&self) -> Option<BorrowedFd<'_>> {
+    pub fn first_present_doorbell(&self) -> Option<BorrowedFd<'_>> {
         self.present_readers().next().or_else(|| self.ends.first()).map(|end| end.doorbell.as_fd())
     }
 
     /// Returns the doorbells of all present readers.
     #[must_use]
-    pub fn all_present(&self) -> Vec<BorrowedFd<'_>> {
+    pub fn all_present_doorbells(&self) -> Vec<BorrowedFd<'_>> {
         self.present_readers().map(|end| end.doorbell.as_fd()).collect()
     }
 

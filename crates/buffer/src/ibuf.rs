@@ -9,7 +9,7 @@
 //! Both sides publish their position once per call, so callers should push and read entire batches.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::cursor::{DATA_WORDS, ReaderCursor, RingMemory, WriterCursor};
+use crate::cursor::{DATA_OFFSET_WORDS, ReaderCursor, RingMemory, WriterCursor};
 use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::{BlockMetadata, Entry, Marks, RichPointer};
 use std::sync::Arc;
@@ -121,12 +121,12 @@ impl PointerWriter {
             }
             return Ok(PushResult { put: entries.len(), dropped: 0 });
         }
-        let fitting = self.count_fitting(entries.len())?;
+        let fitting = self.count_fitting_entries(entries.len())?;
         self.put(&mut entries.iter().copied(), fitting, |_, _| Ok(()))
     }
 
     /// Puts and publishes the first `fitting` entries, where `fitting` is a result of
-    /// [`PointerWriter::count_fitting`]. First calls `check` for each of these entries, with the
+    /// [`PointerWriter::count_fitting_entries`]. First calls `check` for each of these entries, with the
     /// position after the entry; if a check fails, puts nothing and fails with the same fault. The
     /// remaining entries are dropped and counted, or left in the iterator, depending on the policy.
     #[inline]
@@ -149,7 +149,7 @@ impl PointerWriter {
         Ok(pushed)
     }
 
-    /// Puts and publishes all entries. [`PointerWriter::count_fitting`] must have found room for
+    /// Puts and publishes all entries. [`PointerWriter::count_fitting_entries`] must have found room for
     /// them. `bytes` is the sum of the entries' view lengths.
     pub(crate) fn put_columns(&mut self, entries: Columns<'_>, bytes: u64) {
         let slots = EntrySlots::new(&self.side.store, self.lanes);
@@ -157,13 +157,13 @@ impl PointerWriter {
         let both = pointers.iter().zip(context);
         let head = self.side.head;
         match self.lanes {
-            EntryColumns::Marks => slots.store_all::<8>(
+            EntryColumns::Marks => slots.store_entries::<8>(
                 head,
                 both.zip(marks).map(|((pointer, context), marks)| {
                     zerocopy::transmute!(Entry::new(*pointer, *context, *marks))
                 }),
             ),
-            EntryColumns::Context => slots.store_all::<4>(
+            EntryColumns::Context => slots.store_entries::<4>(
                 head,
                 both.map(|(pointer, context)| {
                     let [[p0, p1], [c0, c1]]: [[u64; 2]; 2] =
@@ -171,7 +171,7 @@ impl PointerWriter {
                     [p0, p1, c0, c1]
                 }),
             ),
-            EntryColumns::Pointer => slots.store_all::<2>(
+            EntryColumns::Pointer => slots.store_entries::<2>(
                 head,
                 pointers.iter().map(|pointer| zerocopy::transmute!(*pointer)),
             ),
@@ -184,7 +184,7 @@ impl PointerWriter {
 
     /// Returns how many of `wanted` entries fit at the head. Fails with [`Fault::Abandoned`] if all
     /// readers have left.
-    pub(crate) fn count_fitting(&mut self, wanted: usize) -> Result<usize, Fault> {
+    pub(crate) fn count_fitting_entries(&mut self, wanted: usize) -> Result<usize, Fault> {
         let room = self.room(wanted)?;
         if self.side.is_abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
     }
@@ -396,7 +396,7 @@ impl PointerReader {
         let columns = pointers.iter_mut().zip(context).zip(marks);
         match self.lanes {
             EntryColumns::Marks => {
-                self.slots().load_all(from, columns, |((pointer, context), marks), words| {
+                self.slots().load_entries(from, columns, |((pointer, context), marks), words| {
                     let [p0, p1, c0, c1, m @ ..]: [u64; 8] = words;
                     *pointer = add_length(RichPointer::from_words([p0, p1]));
                     *context = zerocopy::transmute!([c0, c1]);
@@ -404,7 +404,7 @@ impl PointerReader {
                 });
             }
             EntryColumns::Context => {
-                self.slots().load_all(from, columns, |((pointer, context), marks), words| {
+                self.slots().load_entries(from, columns, |((pointer, context), marks), words| {
                     let [p0, p1, c0, c1]: [u64; 4] = words;
                     *pointer = add_length(RichPointer::from_words([p0, p1]));
                     *context = zerocopy::transmute!([c0, c1]);
@@ -412,7 +412,7 @@ impl PointerReader {
                 });
             }
             EntryColumns::Pointer => {
-                self.slots().load_all(from, columns, |((pointer, context), marks), words| {
+                self.slots().load_entries(from, columns, |((pointer, context), marks), words| {
                     *pointer = add_length(RichPointer::from_words(words));
                     *context = BlockMetadata::default();
                     *marks = Marks::bare(pointer.length());
@@ -439,7 +439,7 @@ pub(crate) struct EntrySlots<'s> {
 
 impl<'s> EntrySlots<'s> {
     fn new(store: &'s RingMemory, lanes: EntryColumns) -> Self {
-        let words = store.writer.words().get(DATA_WORDS..).unwrap_or_default();
+        let words = store.writer.words().get(DATA_OFFSET_WORDS..).unwrap_or_default();
         Self { words, capacity: store.capacity, lanes }
     }
 
@@ -450,14 +450,14 @@ impl<'s> EntrySlots<'s> {
     fn store(self, position: u64, entry: Entry) {
         let words: [u64; 8] = zerocopy::transmute!(entry);
         match self.lanes {
-            EntryColumns::Marks => self.store_words::<8>(position, words),
-            EntryColumns::Context => self.store_words::<4>(position, words),
-            EntryColumns::Pointer => self.store_words::<2>(position, words),
+            EntryColumns::Marks => self.store_entry_words::<8>(position, words),
+            EntryColumns::Context => self.store_entry_words::<4>(position, words),
+            EntryColumns::Pointer => self.store_entry_words::<2>(position, words),
         }
     }
 
     #[inline(always)]
-    fn store_words<const N: usize>(self, position: u64, words: [u64; 8]) {
+    fn store_entry_words<const N: usize>(self, position: u64, words: [u64; 8]) {
         if let Some(slot) = self.words.as_chunks::<N>().0.get(slot_index(position, self.capacity)) {
             for (word, value) in slot.iter().zip(words) {
                 word.store(value, Ordering::Relaxed);
@@ -467,7 +467,7 @@ impl<'s> EntrySlots<'s> {
 
     /// Stores at most one lap of entries in consecutive slots, beginning at position `from`.
     #[inline]
-    fn store_all<const N: usize>(self, from: u64, mut entries: impl Iterator<Item = [u64; N]>) {
+    fn store_entries<const N: usize>(self, from: u64, mut entries: impl Iterator<Item = [u64; N]>) {
         for part in self.slots_from::<N>(from) {
             // `part` ends first and is polled first, so no entry is lost between the two parts.
             for (slot, words) in part.iter().zip(&mut entries) {
@@ -481,7 +481,7 @@ impl<'s> EntrySlots<'s> {
     /// Calls `put` for each element of `places`, with that element and the words of the next entry,
     /// beginning with the entry at position `from`. Covers at most one lap.
     #[inline]
-    fn load_all<const N: usize, P>(
+    fn load_entries<const N: usize, P>(
         self,
         from: u64,
         mut places: impl Iterator<Item = P>,
@@ -510,10 +510,10 @@ impl<'s> EntrySlots<'s> {
             EntryColumns::Marks => zerocopy::transmute!(self.slot_words::<8>(position)),
             EntryColumns::Context => {
                 let [p0, p1, c0, c1] = self.slot_words(position);
-                bare_entry([p0, p1], zerocopy::transmute!([c0, c1]))
+                entry_without_marks([p0, p1], zerocopy::transmute!([c0, c1]))
             }
             EntryColumns::Pointer => {
-                bare_entry(self.slot_words(position), BlockMetadata::default())
+                entry_without_marks(self.slot_words(position), BlockMetadata::default())
             }
         }
     }
@@ -537,7 +537,7 @@ impl<'s> EntrySlots<'s> {
 /// Returns the entry for a ring without a marks column. The block is not a frame, and the view
 /// covers all of its bytes.
 #[inline]
-fn bare_entry(pointer: [u64; 2], context: BlockMetadata) -> Entry {
+fn entry_without_marks(pointer: [u64; 2], context: BlockMetadata) -> Entry {
     let pointer = RichPointer::from_words(pointer);
     Entry::new(pointer, context, Marks::bare(pointer.length()))
 }

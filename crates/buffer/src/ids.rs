@@ -8,7 +8,7 @@
 //! | 2²³ to 2²⁴ − 1 | the daemon ([`set_id_source`]) | on this machine |
 //!
 //! A process takes one range at a time and allocates ids from it. A child of fork(2) takes its own
-//! range, and a program that Streamline starts inherits the counter ([`duplicate_counter`]). A
+//! range, and a program that Streamline starts inherits the counter ([`duplicate_id_counter`]). A
 //! program that was started in another way, without a daemon, begins its own tree. When the daemon
 //! runs out of ids, ids of the tree are used; when these run out as well, no dbuf can be created.
 
@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use sys::memory::{Mapping, Memfd, Seals};
 
 /// The first id that a daemon may allocate; smaller ids belong to process trees.
-pub const MACHINE_ID_MIN: u32 = 1 << 23;
+pub const DAEMON_ID_MIN: u32 = 1 << 23;
 /// Name of the environment variable through which a program finds the counter of its process tree.
 /// The value is a descriptor and an inode number, separated by a colon.
 pub const VARIABLE: &str = "STREAMLINE_IDS";
@@ -86,7 +86,7 @@ pub fn fresh() -> Option<DbufId> {
 
 /// Returns the value of [`VARIABLE`] for a program that is about to be started, and a duplicate of
 /// the counter's descriptor, numbered `from` or higher, for that program to inherit.
-pub fn duplicate_counter(from: i32) -> std::io::Result<(String, OwnedFd)> {
+pub fn duplicate_id_counter(from: i32) -> std::io::Result<(String, OwnedFd)> {
     let mut ids = PROCESS_IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let tree = ids.tree_counter().ok_or(std::io::ErrorKind::OutOfMemory)?;
     let copy = sys::children::duplicate_inheritable(tree.file.as_fd(), from)?;
@@ -96,7 +96,7 @@ pub fn duplicate_counter(from: i32) -> std::io::Result<(String, OwnedFd)> {
 
 fn is_daemon_range(range: &IdRange) -> bool {
     let end = range.first.checked_add(range.count);
-    range.first >= MACHINE_ID_MIN && range.count > 0 && end.is_some_and(|end| end <= ID_END)
+    range.first >= DAEMON_ID_MIN && range.count > 0 && end.is_some_and(|end| end <= ID_END)
 }
 
 /// One more than the greatest id.
@@ -106,7 +106,7 @@ impl ProcessIds {
     fn take_tree_range(&mut self) -> Option<IdRange> {
         let taken = self.tree_counter()?.memory.add_word(0, ID_RANGE_LENGTH.into())?;
         let first = u32::try_from(taken.checked_add(1)?).ok()?;
-        (first + ID_RANGE_LENGTH <= MACHINE_ID_MIN)
+        (first + ID_RANGE_LENGTH <= DAEMON_ID_MIN)
             .then_some(IdRange { first, count: ID_RANGE_LENGTH })
     }
 
@@ -160,15 +160,15 @@ mod tests {
         let count = all.len();
         all.dedup();
         assert_eq!(all.len(), count);
-        assert!(all.iter().all(|id| (1..MACHINE_ID_MIN).contains(id)), "no daemon gave them");
+        assert!(all.iter().all(|id| (1..DAEMON_ID_MIN).contains(id)), "no daemon gave them");
     }
 
     #[test]
     fn d3_used_up_ids_are_refused() {
         let mut ids = ProcessIds { process: 0, next: 0, end: 0, tree: TreeCounter::create() };
         let memory = &ids.tree_counter().unwrap().memory;
-        assert!(memory.set_word(0, u64::from(MACHINE_ID_MIN - 1 - ID_RANGE_LENGTH)));
-        let last = IdRange { first: MACHINE_ID_MIN - ID_RANGE_LENGTH, count: ID_RANGE_LENGTH };
+        assert!(memory.set_word(0, u64::from(DAEMON_ID_MIN - 1 - ID_RANGE_LENGTH)));
+        let last = IdRange { first: DAEMON_ID_MIN - ID_RANGE_LENGTH, count: ID_RANGE_LENGTH };
         assert_eq!(ids.take_tree_range(), Some(last));
         assert_eq!(ids.take_tree_range(), None);
         assert!(ids.tree_counter().unwrap().memory.set_word(0, u64::MAX));
@@ -179,7 +179,7 @@ mod tests {
     fn d3_ranges_beyond_the_ids_of_daemons_are_rejected() {
         let range = |first, count| IdRange { first, count };
         assert!(
-            is_daemon_range(&range(MACHINE_ID_MIN, 64)) && is_daemon_range(&range(ID_END - 1, 1))
+            is_daemon_range(&range(DAEMON_ID_MIN, 64)) && is_daemon_range(&range(ID_END - 1, 1))
         );
         for wrong in [range(1, 64), range(ID_END - 1, 2), range(u32::MAX, 64), range(ID_END, 0)] {
             assert!(!is_daemon_range(&wrong), "{wrong:?}");

@@ -102,7 +102,7 @@ impl JoinQueue {
         state.joining.push(JoiningReader { ticket, page, contact, start: None });
         self.pending.store(1, Ordering::Release);
         drop(state);
-        // SYNC POINT: joining; pairs with the fence in `has_pending`.
+        // SYNC POINT: joining; pairs with the fence in `has_pending_changes`.
         fence(Ordering::SeqCst);
         let start = published();
         let mut state = self.lock();
@@ -170,7 +170,7 @@ impl JoinQueue {
 
     /// Returns true if a reader has joined or left since the last drain. Call this after the writer
     /// has published its position.
-    pub(crate) fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending_changes(&self) -> bool {
         // SYNC POINT: joining; pairs with the fence in `join`.
         fence(Ordering::SeqCst);
         self.pending.load(Ordering::Acquire) != 0
@@ -202,7 +202,7 @@ impl JoiningReader {
 
     /// Returns the position of the first block that the reader receives, or `otherwise` if that
     /// position has not been determined yet.
-    pub(crate) fn start_or(&self, otherwise: u64) -> u64 {
+    pub(crate) fn start_position_or(&self, otherwise: u64) -> u64 {
         self.start.unwrap_or(otherwise)
     }
 }

@@ -76,7 +76,7 @@ impl PageChoice {
     /// kernel grants.
     pub fn memory(&self, name: &str, len: usize) -> sys::Result<(Memfd, Mapping)> {
         if self.pages == PageKind::Reserved {
-            return match Memfd::create_huge(name, len) {
+            return match Memfd::create_with_huge_pages(name, len) {
                 Ok(file) => self.map_file(file, len),
                 Err(_) => Self { pages: PageKind::Transparent, ..*self }.memory(name, len),
             };
@@ -115,15 +115,15 @@ impl PageChoice {
             && let Ok(node) = sys::pages::node()
         {
             // Refused if this process may not use the node: pages are then placed on first touch.
-            let _refused = sys::pages::prefer_node(mapping, node);
+            let _refused = sys::pages::prefer_numa_node(mapping, node);
         }
     }
 }
 
 /// Returns the facts of this machine, detected once.
 pub fn facts() -> &'static PageFacts {
-    static FACTS: OnceLock<PageFacts> = OnceLock::new();
-    FACTS.get_or_init(PageFacts::detect)
+    static PAGE_FACTS: OnceLock<PageFacts> = OnceLock::new();
+    PAGE_FACTS.get_or_init(PageFacts::detect)
 }
 
 impl fmt::Display for PageChoice {
@@ -212,7 +212,7 @@ mod tests {
                     "{choice}"
                 );
                 if local {
-                    let node = sys::pages::preferred_node(&mapping).unwrap();
+                    let node = sys::pages::preferred_numa_node(&mapping).unwrap();
                     assert!(node.is_none() || node == sys::pages::node().ok());
                 }
                 file.seal(sys::memory::Seals::READER).unwrap();

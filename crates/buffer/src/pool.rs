@@ -92,10 +92,10 @@ pub struct Pool {
     populated: Cell<usize>,
     /// Number of the oldest segment that has not been returned to the lender.
     oldest: Cell<u64>,
-    /// For each slot of lent memory, the number of times that [`Pool::draft_arrived_at`] has opened
+    /// For each slot of lent memory, the number of times that [`Pool::draft_arrived_slot`] has opened
     /// the slot.
     laps: Box<[Cell<u64>]>,
-    /// Slots that [`Pool::draft_arrived_at`] has opened and that have not been returned to the
+    /// Slots that [`Pool::draft_arrived_slot`] has opened and that have not been returned to the
     /// lender.
     opened_slots: RefCell<Vec<usize>>,
     /// True while a draft exists.
@@ -331,7 +331,7 @@ impl Pool {
     /// Returns the number of unpin calls without a matching pin; nonzero only because of a bug in a
     /// caller.
     #[must_use]
-    pub const fn unpin_mistakes(&self) -> u64 {
+    pub const fn invalid_unpin_count(&self) -> u64 {
         self.mistakes.get()
     }
 

@@ -41,7 +41,7 @@ use std::ops::RangeInclusive;
 
 /// Parameters for sizing a ring automatically: ranges of sizes, and water marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Scaling {
+pub struct ScalingParameters {
     /// Minimum and maximum size in bytes if the writer and the reader share a processor.
     pub same_processor: (usize, usize),
     /// Minimum and maximum size in bytes if the writer and the reader run on different processors
@@ -56,7 +56,7 @@ pub struct Scaling {
     pub high: u8,
 }
 
-impl Scaling {
+impl ScalingParameters {
     /// Returns parameters for a ring that is resized by reallocation, given the sizes of the data
     /// caches in bytes, level 1 first.
     #[must_use]
@@ -77,7 +77,7 @@ impl Scaling {
 
     /// Returns parameters for a ring that is resized in place, given the sizes of the data caches
     /// in bytes, level 1 first. The water marks are closer together than in
-    /// [`Scaling::reallocation`], because resizing in place costs almost nothing. The ring never
+    /// [`ScalingParameters::reallocation`], because resizing in place costs almost nothing. The ring never
     /// exceeds the caches, since the memory for a larger ring would have to be reserved from the
     /// start.
     #[must_use]
@@ -196,7 +196,7 @@ pub struct SizeDecision {
 /// The self-sizing state of one ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SizingState {
-    scaling: Scaling,
+    scaling: ScalingParameters,
     /// Number of rounds so far.
     pub rounds: u64,
     /// Number of times that the ring has grown.
@@ -219,7 +219,7 @@ pub struct SizingState {
 impl SizingState {
     /// Creates the state before the first round.
     #[must_use]
-    pub const fn new(scaling: Scaling) -> Self {
+    pub const fn new(scaling: ScalingParameters) -> Self {
         Self {
             scaling,
             rounds: 0,
@@ -250,7 +250,7 @@ impl SizingState {
         };
         if round.was_full {
             if std::mem::take(&mut self.has_shrunk) {
-                self.patience = (self.patience * 2).min(PATIENCE_MAX);
+                self.patience = (self.patience * 2).min(PATIENCE_ROUNDS_MAX);
             }
             self.shrinkable_from_round = self.rounds + self.patience;
         }
@@ -276,7 +276,7 @@ impl SizingState {
     }
 
     fn describe(&self, round: &RoundMeasurements, why: SizeReason) -> String {
-        let (pressure, Scaling { low, high, .. }) = (pressure(round), self.scaling);
+        let (pressure, ScalingParameters { low, high, .. }) = (pressure(round), self.scaling);
         match why {
             SizeReason::Fits => format!("pressure {pressure} % is between {low} and {high} %"),
             SizeReason::Pressure if round.was_full => "the ring was full".to_owned(),
@@ -339,7 +339,7 @@ impl SizingState {
 
 /// Number of rounds for which shrinking is suspended at first.
 const INITIAL_PATIENCE_ROUNDS: u64 = 64;
-const PATIENCE_MAX: u64 = 1 << 20;
+const PATIENCE_ROUNDS_MAX: u64 = 1 << 20;
 
 /// Returns the pressure of a round in percent.
 fn pressure(round: &RoundMeasurements) -> u8 {
@@ -390,7 +390,7 @@ mod tests {
     /// to the largest size that fits into the cache if the reader is always late.
     #[test]
     fn f1_f5_pressure_decides_within_cache_bounds() {
-        let mut scale = SizingState::new(Scaling::reallocation(&CACHES));
+        let mut scale = SizingState::new(ScalingParameters::reallocation(&CACHES));
         let on_same =
             |distance: usize| move |c| round_at(c, distance, SidePlacement::SameProcessor);
         let down = sizes_after_rounds(&mut scale, 16 << 20, 12, on_same(64));
@@ -404,7 +404,7 @@ mod tests {
         let on_different = |c| round_at(c, c * 9 / 10, SidePlacement::DifferentProcessors);
         assert_eq!(sizes_after_rounds(&mut scale, SIZE_MIN, 20, on_different)[19], 4 << 20);
         let slack = |c| round_at(c, 0, SidePlacement::DifferentProcessors);
-        let mut fresh = SizingState::new(Scaling::reallocation(&CACHES));
+        let mut fresh = SizingState::new(ScalingParameters::reallocation(&CACHES));
         assert_eq!(sizes_after_rounds(&mut fresh, 64 << 20, 20, slack)[19], 4 << 20);
         assert!(scale.to_string().starts_with("41 rounds, grown "), "{scale}");
     }
@@ -413,7 +413,7 @@ mod tests {
     /// when the writer and the reader run on one processor.
     #[test]
     fn f1_remote_processors_get_ring_beyond_all_caches() {
-        let mut scale = SizingState::new(Scaling::reallocation(&CACHES));
+        let mut scale = SizingState::new(ScalingParameters::reallocation(&CACHES));
         let slow = |capacity: usize| RoundMeasurements {
             timing: Some(LapTiming {
                 bytes: 4096,
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(sizes_apart[59], 64 << 20, "{scale}");
         let on_same = |c| round_at(c, 0, SidePlacement::SameProcessor);
         assert_eq!(sizes_after_rounds(&mut scale, 64 << 20, 9, on_same)[8], 256 << 10);
-        let mut cut = SizingState::new(Scaling::deck_cut(&CACHES));
+        let mut cut = SizingState::new(ScalingParameters::deck_cut(&CACHES));
         assert_eq!(
             sizes_after_rounds(&mut cut, 16 << 20, 60, slow)[59],
             4 << 20,
@@ -440,17 +440,17 @@ mod tests {
     #[test]
     fn f3_deck_cut_has_closer_marks() {
         let third = |c| round_at(c, c / 3, SidePlacement::SameProcessor);
-        let mut moved = SizingState::new(Scaling::reallocation(&CACHES));
+        let mut moved = SizingState::new(ScalingParameters::reallocation(&CACHES));
         assert_eq!(sizes_after_rounds(&mut moved, 512 << 10, 9, third)[8], 512 << 10);
-        let mut cut = SizingState::new(Scaling::deck_cut(&CACHES));
+        let mut cut = SizingState::new(ScalingParameters::deck_cut(&CACHES));
         assert_eq!(sizes_after_rounds(&mut cut, 512 << 10, 9, third)[8], 256 << 10);
     }
 
     #[test]
     fn size_that_was_full_is_retried_less_and_less_often() {
-        let mut scale = SizingState::new(Scaling {
+        let mut scale = SizingState::new(ScalingParameters {
             same_processor: (SIZE_MIN, 1 << 20),
-            ..Scaling::reallocation(&CACHES)
+            ..ScalingParameters::reallocation(&CACHES)
         });
         // Full at 64 KB, nearly empty at twice that.
         let round = |c| RoundMeasurements {
@@ -469,7 +469,7 @@ mod tests {
         for caches in
             [&[][..], &[0], &[32 << 10], &[32 << 10, 256 << 10], &CACHES, &[usize::MAX; 3]]
         {
-            let scaling = Scaling::reallocation(caches);
+            let scaling = ScalingParameters::reallocation(caches);
             for (least, most) in [scaling.same_processor, scaling.shared_cache] {
                 assert!(least.is_power_of_two() && most.is_power_of_two() && least <= most);
             }

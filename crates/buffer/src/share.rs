@@ -45,13 +45,13 @@ pub use slots::slots;
 /// Creates a ring of blocks for readers in other processes. Returns the writer and an offer per
 /// reader.
 pub fn blocks(config: &dbuf::BlockConfig) -> sys::Result<(dbuf::BlockWriter, Vec<RingOffer>)> {
-    resizable_blocks(config, 0)
+    resizable_block_ring(config, 0)
 }
 
 /// Creates a ring like [`blocks`] whose capacity can change in place up to `extent` bytes. If
 /// `extent` is 0, the capacity is fixed. Readers of a resizable ring must trust the writer, which
 /// can punch holes into the memory.
-pub(crate) fn resizable_blocks(
+pub(crate) fn resizable_block_ring(
     config: &dbuf::BlockConfig,
     extent: usize,
 ) -> sys::Result<(dbuf::BlockWriter, Vec<RingOffer>)> {
@@ -85,7 +85,7 @@ pub struct RingOffer {
 }
 
 /// Creates a ring of blocks that readers join while it runs ([`crate::join`]).
-pub(crate) fn joinable_blocks(
+pub(crate) fn joinable_block_ring(
     config: &dbuf::BlockConfig,
 ) -> sys::Result<(dbuf::BlockWriter, JoinState)> {
     let geometry = ring_geometry(config.id, config.capacity_bytes(), 0, config.policy, 0);
@@ -153,7 +153,7 @@ impl RingOffer {
     }
 
     /// Validates the descriptors and opens a ring of blocks.
-    pub fn read_blocks(self) -> Result<dbuf::BlockVisitor, Refusal> {
+    pub fn read_blocks(self) -> Result<dbuf::ForeignBlockReader, Refusal> {
         Ok(self.read_blocks_with_seals(Seals::READER)?.0)
     }
 
@@ -162,13 +162,13 @@ impl RingOffer {
     pub(crate) fn read_blocks_with_seals(
         self,
         seals: Seals,
-    ) -> Result<(dbuf::BlockVisitor, Geometry), Refusal> {
+    ) -> Result<(dbuf::ForeignBlockReader, Geometry), Refusal> {
         let (geometry, policy) = read_geometry(&self.geometry, Geometry::MAGIC)?;
         if geometry.stride != 0 {
             return Err(Refusal::Geometry(geometry));
         }
         let (store, start) = self.attach(&geometry, geometry.capacity, policy, seals)?;
-        Ok((dbuf::BlockVisitor::new(ReaderCursor::starting_at(store, 0, start)), geometry))
+        Ok((dbuf::ForeignBlockReader::new(ReaderCursor::starting_at(store, 0, start)), geometry))
     }
 
     /// Validates the descriptors and opens a ring of rich pointers.

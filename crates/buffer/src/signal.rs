@@ -54,7 +54,7 @@ pub struct Doorbell {
 pub struct SleepTicket(u32);
 
 const WAITING: u32 = 1;
-const EPOCH: u32 = 2;
+const EPOCH_STEP: u32 = 2;
 
 impl Doorbell {
     /// Creates a doorbell without sleepers.
@@ -68,14 +68,14 @@ impl Doorbell {
     #[cfg(not(loom))]
     pub fn with_alarm() -> sys::Result<Self> {
         let doorbell = Self::new();
-        doorbell.add_alarm()?;
+        doorbell.add_alarm_descriptor()?;
         Ok(doorbell)
     }
 
     /// Adds the descriptor that [`Doorbell::sleep_among`] polls, unless there is one already. A
     /// thread that is already sleeping is not affected.
     #[cfg(not(loom))]
-    pub fn add_alarm(&self) -> sys::Result<()> {
+    pub fn add_alarm_descriptor(&self) -> sys::Result<()> {
         if self.alarm.get().is_none() {
             // Two threads may race here: the second descriptor is dropped.
             let _ = self.alarm.set(EventFd::new()?);
@@ -119,7 +119,7 @@ impl Doorbell {
 
     /// Blocks like [`Doorbell::sleep`], but also returns when one of the descriptors is readable or
     /// `limit` has passed (`None` means no limit). If the doorbell has no alarm
-    /// ([`Doorbell::add_alarm`]), notifications do not end the wait. May wake spuriously.
+    /// ([`Doorbell::add_alarm_descriptor`]), notifications do not end the wait. May wake spuriously.
     #[cfg(not(loom))]
     pub fn sleep_among(
         &self,
@@ -148,7 +148,7 @@ impl Doorbell {
         if before & WAITING == 0 {
             return false;
         }
-        self.word.fetch_add(EPOCH, Ordering::AcqRel);
+        self.word.fetch_add(EPOCH_STEP, Ordering::AcqRel);
         self.wake();
         true
     }

@@ -36,7 +36,7 @@ mod scaler;
 mod switch;
 mod waking;
 
-pub use crate::wait::{BlockRead, PartRead, WaitResult};
+pub use crate::wait::{BlockRead, ReadUntilMark, WaitResult};
 pub use admission::OFFER;
 pub use admission::{Admission, ReaderTicket, joinable, send_to};
 pub use config::{Config, caches, fix_processor_count, has_single_processor};
@@ -58,7 +58,7 @@ use sys::memory::Seals;
 pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     let is_cut = config.extent > 0 && config.ring.policy != Policy::Overwrite;
     let extent = if is_cut { config.extent } else { 0 };
-    let (writer, rings) = share::resizable_blocks(&config.ring, extent)?;
+    let (writer, rings) = share::resizable_block_ring(&config.ring, extent)?;
     let file = match rings.first() {
         Some(ring) if is_cut => Some(ring.duplicate_ring_file()?),
         _ => None,

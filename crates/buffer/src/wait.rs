@@ -56,7 +56,7 @@ pub enum Urgency {
 
 /// The result of a read that stops at *marks*, which are empty blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PartRead {
+pub enum ReadUntilMark {
     /// Number of bytes copied, from one block or several.
     Bytes(usize),
     /// An empty block, which has been taken.

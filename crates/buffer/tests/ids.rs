@@ -36,7 +36,7 @@ fn child_ids(variable: Option<&str>) -> Vec<u32> {
 
 #[test]
 fn d3_q10_ids_are_unique_in_a_tree_of_processes() {
-    let (variable, kept) = ids::duplicate_counter(700).unwrap();
+    let (variable, kept) = ids::duplicate_id_counter(700).unwrap();
     let mut all: Vec<u32> = (0..20).map(|_| ids::fresh().unwrap().number()).collect();
     all.extend(child_ids(Some(&variable)));
     all.extend(child_ids(Some(&variable)));

@@ -182,7 +182,7 @@ fn t13_owner_can_claim_a_squatted_name() {
 /// Hostile clients connect endlessly, send garbage and sockets, never read, and never close a
 /// descriptor that they receive.
 #[test]
-fn t12_hostile_client_is_bounded_and_stalls_no_other() {
+fn t12_hostile_client_is_bounded_and_stalls_no_client() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), unique_name("hostile"));
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();

@@ -11,7 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Write as _, stdin};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::FileExt as _;
-use streamline_buffer::dbuf::{BlockConfig, BlockVisitor, BlockWriter};
+use streamline_buffer::dbuf::{BlockConfig, BlockWriter, ForeignBlockReader};
 use streamline_buffer::share::{self, RingOffer};
 use streamline_buffer::{Fault, Policy};
 use sys::memory::{Memfd, Seals};
@@ -158,7 +158,7 @@ fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     let offer = RingOffer::from_descriptors(receive(stdin()).1).unwrap();
     match role.as_str() {
-        "attack" => try_all_changes(offer),
+        "attack" => try_all_file_changes(offer),
         "drain" => drain_blocks(offer.read_blocks().unwrap()),
         "lie" => store_false_cursors(&offer),
         "stall" => hold_without_reading(offer),
@@ -166,7 +166,7 @@ fn run_other_process() {
     }
 }
 
-fn drain_blocks(mut visitor: BlockVisitor) {
+fn drain_blocks(mut visitor: ForeignBlockReader) {
     report("ready");
     let (mut received, mut torn, mut next, mut out) = (0u64, 0u64, 0, [0; BLOCK_LENGTH]);
     while !visitor.is_finished().unwrap() {
@@ -263,7 +263,7 @@ fn reopen(file: &File) -> Option<File> {
     OpenOptions::new().read(true).write(true).open(path).ok()
 }
 
-fn try_all_changes(offer: RingOffer) {
+fn try_all_file_changes(offer: RingOffer) {
     report(&format!("uid {}", sys::process::identity().0));
     let [geometry, ring, _] =
         offer.descriptors().map(|fd| File::from(fd.try_clone_to_owned().unwrap()));

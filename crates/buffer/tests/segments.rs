@@ -29,7 +29,11 @@ fn stream_config(readers: usize) -> Config {
 
 /// Writes blocks, resizes the ring at random, and publishes all blocks.
 #[track_caller]
-fn write_resizing(output: &mut Output, numbers: std::ops::Range<u64>, random: &mut Random) {
+fn write_and_resize_watched(
+    output: &mut Output,
+    numbers: std::ops::Range<u64>,
+    random: &mut Random,
+) {
     with_watchdog("room for a block", || write_and_resize(output, numbers, random));
 }
 
@@ -55,7 +59,7 @@ fn f2_reader_of_another_user_follows_resizes() {
     let (mut output, offers) = stream(&stream_config(1)).unwrap();
     offer(&other, &offers[0]);
     drop(offers);
-    write_resizing(&mut output, 0..BLOCK_COUNT, &mut Random::replayable());
+    write_and_resize_watched(&mut output, 0..BLOCK_COUNT, &mut Random::replayable());
     assert!(output.segment_number() > 20, "{}", output.segment_number());
     drop(output);
     assert_eq!(other.receive_line(), Some(format!("{BLOCK_COUNT} None")));
@@ -74,13 +78,13 @@ fn stream_is_handed_to_another_user_and_back() {
     drop(offers);
     let reading = run(move || read(&mut input));
     let mut random = Random::replayable();
-    write_resizing(&mut output, 0..5000, &mut random);
+    write_and_resize_watched(&mut output, 0..5000, &mut random);
     let handover = output.hand_over().unwrap();
     send(&writer, &handover.message(), &handover.descriptors());
     drop(handover);
     let mut output = take_over(&writer);
     assert_eq!(output.counts().blocks, 10_000);
-    write_resizing(&mut output, 10_000..15_000, &mut random);
+    write_and_resize_watched(&mut output, 10_000..15_000, &mut random);
     drop(output);
     assert_eq!(reading.join(), (15_000, None));
     assert_eq!(reader.receive_line().as_deref(), Some("15000 None"));
@@ -100,7 +104,7 @@ fn readers_of_a_killed_successor_get_a_fault() {
         let Some(mut writer) = OtherProcess::start(role) else { return };
         let (mut output, mut offers) = stream(&stream_config(1)).unwrap();
         let mut input = offers.remove(0).open().unwrap();
-        write_resizing(&mut output, 0..10, &mut Random::new(1));
+        write_and_resize_watched(&mut output, 0..10, &mut Random::new(1));
         let handover = output.hand_over().unwrap();
         send(&writer, &handover.message(), &handover.descriptors());
         drop(handover);
@@ -121,9 +125,9 @@ fn t11_revoked_reader_of_another_user_reads_to_revocation() {
     drop(offers);
     let reading = run(move || read(&mut input));
     let mut random = Random::new(7);
-    write_resizing(&mut output, 0..2000, &mut random);
+    write_and_resize_watched(&mut output, 0..2000, &mut random);
     output.revoke(0).unwrap();
-    write_resizing(&mut output, 2000..4000, &mut random);
+    write_and_resize_watched(&mut output, 2000..4000, &mut random);
     drop(output);
     let reported = other.receive_line().unwrap();
     assert!(reported.starts_with("2000 Some(Revoked { position: "), "{reported}");
@@ -181,14 +185,15 @@ fn t2_hostile_segment_spoils_only_its_own_stream() {
 /// memory again. The test resizes by reallocation and in place.
 #[test]
 fn f2_f3_shrunk_ring_releases_shared_memory() {
-    const LARGE: usize = 512 << 20;
+    const LARGE_RING_BYTES: usize = 512 << 20;
     // Tolerance for other programs' use of memory.
-    const SLACK_BYTES_MAX: i64 = (LARGE / 4) as i64;
+    const SLACK_BYTES_MAX: i64 = (LARGE_RING_BYTES / 4) as i64;
     for in_place in [false, true] {
         // Other programs also use and release shared memory; a disturbed attempt is repeated.
-        let mut tried = resize_large(in_place, LARGE, SLACK_BYTES_MAX);
+        let mut tried = resize_large_ring(in_place, LARGE_RING_BYTES, SLACK_BYTES_MAX);
         for _ in 0..4 {
-            tried = tried.or_else(|_| resize_large(in_place, LARGE, SLACK_BYTES_MAX));
+            tried =
+                tried.or_else(|_| resize_large_ring(in_place, LARGE_RING_BYTES, SLACK_BYTES_MAX));
         }
         assert_eq!(tried, Ok(()), "in place {in_place}");
     }
@@ -196,7 +201,7 @@ fn f2_f3_shrunk_ring_releases_shared_memory() {
 
 /// Creates a ring of `large` bytes, shrinks it, and grows it again. Fails with the step after which
 /// the shared memory of the machine differs from the expected amount by more than `slack` bytes.
-fn resize_large(in_place: bool, large: usize, slack: i64) -> Result<(), &'static str> {
+fn resize_large_ring(in_place: bool, large: usize, slack: i64) -> Result<(), &'static str> {
     let before = shared_memory_bytes();
     let config = stream_config(1).capacity(large);
     let config = if in_place { config.cut(large) } else { config };
@@ -252,11 +257,11 @@ fn run_other_process() {
             let (mut output, offers) = stream(&stream_config(1)).unwrap();
             offer(stdin(), &offers[0]);
             drop(offers);
-            write_resizing(&mut output, 0..u64::MAX, &mut Random::new(3));
+            write_and_resize_watched(&mut output, 0..u64::MAX, &mut Random::new(3));
         }
         "take over and hand back" => {
             let mut output = take_over(stdin());
-            write_resizing(&mut output, 5000..10_000, &mut Random::new(4));
+            write_and_resize_watched(&mut output, 5000..10_000, &mut Random::new(4));
             let handover = output.hand_over().unwrap();
             let descriptors = handover.descriptors();
             send(stdin(), &handover.message(), &descriptors);

@@ -13,7 +13,7 @@ use std::io::stdin;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
-use streamline_buffer::dbuf::fixed::{SlotConfig, SlotVisitor, SlotWriter, stream};
+use streamline_buffer::dbuf::fixed::{ForeignSlotReader, SlotConfig, SlotWriter, stream};
 use streamline_buffer::share::{self, Refusal, RingOffer};
 use streamline_buffer::{Fault, Policy};
 use testkit::Random;
@@ -58,7 +58,7 @@ fn publish(writer: &mut SlotWriter) -> bool {
 /// Reads to the end of the stream and checks each block. Returns the numbers of blocks taken and
 /// lost.
 #[track_caller]
-fn drain(visitor: &mut SlotVisitor) -> (u64, u64) {
+fn drain(visitor: &mut ForeignSlotReader) -> (u64, u64) {
     let (mut out, mut next) = ([0; SLOT_BYTES], 0);
     wait_until("the end", || {
         while let Some(length) = visitor.read(&mut out).unwrap() {

@@ -170,7 +170,7 @@ impl Writer {
     #[inline]
     pub(crate) fn write(&mut self, bytes: &[u8], nonblocking: bool) -> Result<usize, Failure> {
         if nonblocking {
-            return self.write_fitting(bytes);
+            return self.write_fitting_blocks(bytes);
         }
         let longest = self.output.block_max().max(1);
         if bytes.len() <= longest {
@@ -186,7 +186,7 @@ impl Writer {
 
     /// Writes as many blocks as fit; returns the number of bytes. Fails with `EAGAIN` if no block
     /// fits.
-    fn write_fitting(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
+    fn write_fitting_blocks(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
         let longest = self.output.block_max().max(1);
         let mut count = 0;
         for block in bytes.chunks(longest) {

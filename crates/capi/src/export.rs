@@ -45,7 +45,7 @@ pub unsafe extern "C" fn streamline_create(
 ) -> c_int {
     int_result(|| {
         // SAFETY: X1, as the header asks for.
-        let (name, config) = (unsafe { str_from_c(name) }?, unsafe { config_ref(config) });
+        let (name, config) = (unsafe { str_from_c(name) }?, unsafe { config_ref_from_c(config) });
         stream_calls::create(name, config)
     })
 }
@@ -125,13 +125,13 @@ pub unsafe extern "C" fn streamline_mpipe_with(
         if fds.is_null() {
             return Err(null_pointer_error());
         }
-        if !(2..=iolite::mpipe::ENDS_MAX).contains(&length) {
+        if !(2..=iolite::mpipe::PIPE_ENDS_MAX).contains(&length) {
             return Err(iolite::mpipe::PipeError::Ends(length).into());
         }
         // SAFETY: X1; the length is small.
         let fds = unsafe { slice::from_raw_parts_mut(fds, length) };
         // SAFETY: X1.
-        stream_calls::pipe(fds, unsafe { config_ref(config) })
+        stream_calls::pipe(fds, unsafe { config_ref_from_c(config) })
     })
 }
 
@@ -462,7 +462,7 @@ pub unsafe extern "C" fn streamline_end(direction: c_int, path: *mut c_char, siz
             return Err(Failure::invalid("a path needs 32 bytes"));
         }
         let (path, fd) = run::create_end(reads)?;
-        run::write_string(&path, out);
+        run::write_c_string(&path, out);
         Ok(fd)
     })
 }
@@ -532,7 +532,7 @@ unsafe fn str_from_c<'a>(name: *const c_char) -> Result<&'a str, Failure> {
 ///
 /// # Safety
 /// `config` must be null or point to one configuration (X1).
-unsafe fn config_ref<'a>(config: *const streamline_config) -> Option<&'a streamline_config> {
+unsafe fn config_ref_from_c<'a>(config: *const streamline_config) -> Option<&'a streamline_config> {
     // SAFETY: the promise of this function.
     unsafe { config.as_ref() }
 }

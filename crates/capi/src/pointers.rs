@@ -47,7 +47,7 @@ pub(crate) fn grants() -> Outcome<Arc<GrantServer>> {
 }
 
 /// Returns an id that no other dbuf has had. Fails with `ENOSPC` if all ids are used.
-pub(crate) fn fresh_dbuf_id() -> Outcome<DbufId> {
+pub(crate) fn new_dbuf_id() -> Outcome<DbufId> {
     streamline::use_daemon_ids();
     let used_up = || {
         Failure::new(
@@ -100,7 +100,7 @@ impl PointerReader {
             if let Some(count) = self.stream().try_read(out)? {
                 return Ok(count);
             }
-            self.wait_or_fail(nonblocking)?;
+            self.wait_for_input(nonblocking)?;
         }
     }
 
@@ -111,13 +111,13 @@ impl PointerReader {
             if let Some(found) = self.stream().peek()? {
                 return Ok((found.as_ptr(), found.len()));
             }
-            self.wait_or_fail(nonblocking)?;
+            self.wait_for_input(nonblocking)?;
         }
     }
 
     /// Waits for input. If `nonblocking` is true, does not wait, and fails with `EAGAIN` if no
     /// input has arrived.
-    pub(crate) fn wait_or_fail(&mut self, nonblocking: bool) -> Outcome<()> {
+    pub(crate) fn wait_for_input(&mut self, nonblocking: bool) -> Outcome<()> {
         if !nonblocking {
             self.stream().wait(None)?;
         } else if !self.watch()? {
@@ -149,7 +149,7 @@ pub(crate) struct PointerWriter {
 
 impl PointerWriter {
     pub(crate) fn open(end: OwnedFd) -> Outcome<Self> {
-        let (pipe, every) = mpipe::open_pointer_write(end, fresh_dbuf_id()?, grants()?.as_ref())?;
+        let (pipe, every) = mpipe::open_pointer_write(end, new_dbuf_id()?, grants()?.as_ref())?;
         Ok(Self { pipe, publishes_at_once: every == 1 })
     }
 
@@ -221,7 +221,7 @@ impl FileEnd {
             sys::Error::new(call, path.to_owned(), error.raw_os_error().unwrap_or(0))
         };
         let file = File::open(path).map_err(|error| failed("open", &error))?;
-        let id = fresh_dbuf_id()?;
+        let id = new_dbuf_id()?;
         let frozen =
             FrozenData::read(id, file, usize::MAX).map_err(|error| failed("read", &error))?;
         let grants = grants()?;

@@ -18,7 +18,10 @@ impl Run {
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         match self {
             Self::Running(running) => {
-                sys::poll::readable_despite_signals(&[running.end_descriptor()], limit) == [true]
+                sys::poll::wait_until_readable_despite_signals(
+                    &[running.run_end_descriptor()],
+                    limit,
+                ) == [true]
             }
             Self::Ended(_) | Self::Failed(_) => true,
         }

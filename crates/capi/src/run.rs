@@ -43,7 +43,7 @@ pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
     }
     drop(ends);
     let running = streamline::open(request, Options { own, ..options })?;
-    let ended = duplicate_descriptor(&running.end_descriptor())?;
+    let ended = duplicate_descriptor(&running.run_end_descriptor())?;
     register_end(EndKind::Run(Run::Running(Box::new(running))), Some(ended))
 }
 
@@ -86,18 +86,20 @@ pub(crate) fn report(fd: i32, out: &mut [u8]) -> Outcome<usize> {
             run.join();
         }
         let text = match run {
-            Run::Running(running) => running.results_so_far().report().full_text(Form::Json),
-            Run::Ended(results) => results.report().full_text(Form::Json),
+            Run::Running(running) => {
+                running.results_so_far().report().format_full_report(Form::Json)
+            }
+            Run::Ended(results) => results.report().format_full_report(Form::Json),
             Run::Failed(why) => return Err(Failure::new(EIO, why)),
         };
         let text = text.trim_end();
-        write_string(text, out);
+        write_c_string(text, out);
         Ok(text.len())
     })
 }
 
 /// Writes a string with its terminating zero into `out`, truncated if it does not fit.
-pub(crate) fn write_string(text: &str, out: &mut [u8]) {
+pub(crate) fn write_c_string(text: &str, out: &mut [u8]) {
     let bytes = text.bytes().chain([0]);
     out.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
     if let Some(last) = out.last_mut() {

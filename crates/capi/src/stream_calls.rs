@@ -3,7 +3,7 @@
 use crate::config::streamline_config;
 use crate::end::{End, EndKind, Reader, Region, Writer};
 use crate::failure::{Failure, Outcome, wrong_end_error};
-use crate::pointers::{FileEnd, PointerReader, PointerWriter, fresh_dbuf_id};
+use crate::pointers::{FileEnd, PointerReader, PointerWriter, new_dbuf_id};
 use crate::table::{self, LockedEntry, duplicate_descriptor, not_an_end_error, register_end};
 use abi::DbufId;
 use abi::access::AccessList;
@@ -51,8 +51,8 @@ fn default_config() -> Outcome<Config> {
 
 /// Returns the configuration with an id that no other ring has had. Fails with `ENOSPC` if all ids
 /// are used.
-fn with_id(mut config: Config) -> Outcome<Config> {
-    config.ring.id = fresh_dbuf_id()?;
+fn config_with_new_id(mut config: Config) -> Outcome<Config> {
+    config.ring.id = new_dbuf_id()?;
     Ok(config)
 }
 
@@ -65,7 +65,7 @@ fn access_list(mode: u32) -> AccessList {
 /// inherit the thread.
 static HOST: Mutex<Option<(u32, Host)>> = Mutex::new(None);
 
-fn run_on_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
+fn call_with_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
     let mut host = HOST.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
     if host.as_ref().is_none_or(|(of, _)| *of != process) {
@@ -95,8 +95,8 @@ pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<
         }
     });
     let mode = if mode == 0 { 0o600 } else { mode };
-    let shape = with_id(shape)?;
-    let output = run_on_host(|host| host.create(name, access_list(mode), &shape, limits))?;
+    let shape = config_with_new_id(shape)?;
+    let output = call_with_host(|host| host.create(name, access_list(mode), &shape, limits))?;
     register_end(EndKind::Writer(Writer::new(output, publishes_at_once)), None)
 }
 
@@ -104,12 +104,12 @@ pub(crate) fn create_region(name: &str, bytes: usize, mode: u32) -> Outcome<i32>
     if bytes == 0 || bytes > CAPACITY_MAX {
         return Err(Failure::invalid(format!("invalid region size: {bytes} bytes")));
     }
-    let memory = run_on_host(|host| host.create_region(name, access_list(mode), bytes))?;
+    let memory = call_with_host(|host| host.create_region(name, access_list(mode), bytes))?;
     register_end(EndKind::Region(Region { memory, at: 0, writable: true }), None)
 }
 
 pub(crate) fn create_inbox(name: &str, mode: u32) -> Outcome<i32> {
-    let inbox = run_on_host(|host| host.create_inbox(name, access_list(mode)))?;
+    let inbox = call_with_host(|host| host.create_inbox(name, access_list(mode)))?;
     let doorbell = duplicate_descriptor(&inbox)?;
     register_end(EndKind::Inbox(inbox), Some(doorbell))
 }
@@ -137,7 +137,7 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
         (OpenedObject::Region(_), _) => Err(Error::ReadOnly.into()),
         // The inbox was opened for reading; open it again for writing.
         (OpenedObject::Inbox(_), true) => {
-            let output = name::open_write(name, &with_id(shape)?)?;
+            let output = name::open_write(name, &config_with_new_id(shape)?)?;
             register_end(EndKind::Writer(Writer::new(output, publishes_at_once)), None)
         }
         (OpenedObject::Inbox(_), false) => Err(wrong_end_error("readable: it is an inbox")),
@@ -164,13 +164,13 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
             let ring = indirect::Config {
                 policy: shape.ring.policy,
                 every: shape.every,
-                ..indirect::Config::new(fresh_dbuf_id()?)
+                ..indirect::Config::new(new_dbuf_id()?)
             };
             // The size of a ring that drops or overwrites determines which blocks are lost.
             let bytes = shape.scaling.is_none().then_some(shape.ring.capacity);
             mpipe::pointer_pipe(fds.len(), &ring, bytes)?
         }
-        _ => mpipe::mpipe(fds.len(), &with_id(shape)?)?,
+        _ => mpipe::mpipe(fds.len(), &config_with_new_id(shape)?)?,
     };
     for (fd, end) in fds.iter_mut().zip(ends) {
         *fd = raw_fd::into_raw(end);
@@ -195,11 +195,11 @@ pub(crate) fn lock_end(fd: i32, write: bool) -> Outcome<LockedEntry> {
 #[cold]
 #[inline(never)]
 fn open_end(entry: &mut LockedEntry, fd: i32, write: bool) -> Outcome<()> {
-    entry.put(End::new(open_unused(fd, write)?));
+    entry.put(End::new(open_unused_end(fd, write)?));
     Ok(())
 }
 
-fn open_unused(fd: i32, write: bool) -> Outcome<EndKind> {
+fn open_unused_end(fd: i32, write: bool) -> Outcome<EndKind> {
     let own = raw_fd::duplicate(fd)?;
     if !sys::descriptor::is_seqpacket_socket(&own) {
         return Err(not_an_end_error(fd));

@@ -22,7 +22,7 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
         (EndKind::Closed, _) => Ok(0),
         (EndKind::PointerReader(reader), EndKind::PointerWriter(writer)) => {
             if nonblocking && !reader.is_ready()? {
-                reader.wait_or_fail(true)?;
+                reader.wait_for_input(true)?;
             }
             writer.splice_pipe(reader, most)
         }

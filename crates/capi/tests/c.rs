@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use sys::process::identity;
 use testkit::need;
 
-const EXAM_PARTS: [&str; 6] = ["arguments", "calls", "region", "inbox", "mpipe", "threads"];
+const C_TEST_PARTS: [&str; 6] = ["arguments", "calls", "region", "inbox", "mpipe", "threads"];
 
 /// Returns a directory with a link to the library under its installed name. Cargo puts the library
 /// beside this test.
@@ -63,9 +63,9 @@ fn compile_program(source: &str, name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-fn exam_program() -> Option<&'static PathBuf> {
-    static EXAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    EXAM.get_or_init(|| compile_program("tests/c/exam.c", "exam")).as_ref()
+fn c_test_program() -> Option<&'static PathBuf> {
+    static C_TEST_PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    C_TEST_PROGRAM.get_or_init(|| compile_program("tests/c/exam.c", "exam")).as_ref()
 }
 
 fn assert_success(output: &Output) {
@@ -73,58 +73,58 @@ fn assert_success(output: &Output) {
     assert!(output.status.success(), "{:?}: {text}", output.status);
 }
 
-fn run_exam_part(name: &str) {
-    let Some(program) = exam_program() else { return };
+fn run_c_test_part(name: &str) {
+    let Some(program) = c_test_program() else { return };
     assert_success(&Command::new(program).arg(name).output().unwrap());
 }
 
 #[test]
 fn hostile_arguments_are_errors() {
-    run_exam_part("arguments");
+    run_c_test_part("arguments");
 }
 
 #[test]
 fn a19_file_interface_calls_work_within_one_process() {
-    run_exam_part("calls");
+    run_c_test_part("calls");
 }
 
 #[test]
 fn d17_c_program_reads_and_writes_a_region() {
-    run_exam_part("region");
+    run_c_test_part("region");
 }
 
 #[test]
 fn inbox_accepts_a_writer_in_another_process() {
-    run_exam_part("inbox");
+    run_c_test_part("inbox");
 }
 
 #[test]
 fn d9_multiway_pipe_ends_are_inherited_over_fork() {
-    run_exam_part("mpipe");
+    run_c_test_part("mpipe");
 }
 
 /// `streamline_peek` returns a pointer into the writer's memory, also from another process and in a
 /// ring that overwrites. A block that was overwritten in the meantime cannot be released.
 #[test]
 fn d10_c_program_peeks_in_place_and_detects_overwrites() {
-    run_exam_part("peek");
+    run_c_test_part("peek");
 }
 
 /// A reader with a corrupt cursor is evicted; the writer and the other readers lose nothing (T3).
 #[test]
 fn t3_reader_with_a_corrupt_cursor_is_evicted() {
-    run_exam_part("evict");
+    run_c_test_part("evict");
 }
 
 #[test]
 fn end_is_used_by_one_thread_at_a_time() {
-    run_exam_part("threads");
+    run_c_test_part("threads");
 }
 
 /// Reads published state from C: names, units, values, and the hang-up after the writer has gone.
 #[test]
 fn m3_c_program_reads_published_state() {
-    let Some(program) = exam_program() else { return };
+    let Some(program) = c_test_program() else { return };
     let name = format!("exam-{}", std::process::id());
     let column = |name: &str, unit: &str| Column { name: name.to_owned(), unit: unit.to_owned() };
     let columns = vec![column("blocks", "pcs"), column("bytes", "B")];
@@ -169,11 +169,11 @@ fn book_example_compiles_and_runs() {
 
 #[test]
 fn valgrind_reports_no_error() {
-    let Some(program) = exam_program() else { return };
-    if !is_installed("valgrind", EXAM_PARTS.len()) {
+    let Some(program) = c_test_program() else { return };
+    if !is_installed("valgrind", C_TEST_PARTS.len()) {
         return;
     }
-    for part in EXAM_PARTS {
+    for part in C_TEST_PARTS {
         // After a fork, the child lacks the stacks of the other threads, so the memory to which
         // only they refer seems lost.
         let forks = ["inbox", "mpipe"].contains(&part);

@@ -33,8 +33,8 @@ fn installed_library() -> &'static PathBuf {
 /// Returns the command of the example for each language whose compiler or interpreter is installed.
 /// The example in C is built once for all tests, which run concurrently.
 fn example_commands() -> &'static [Vec<String>] {
-    static COMMANDS: OnceLock<Vec<Vec<String>>> = OnceLock::new();
-    COMMANDS.get_or_init(find_example_commands)
+    static EXAMPLE_COMMANDS: OnceLock<Vec<Vec<String>>> = OnceLock::new();
+    EXAMPLE_COMMANDS.get_or_init(find_example_commands)
 }
 
 fn find_example_commands() -> Vec<Vec<String>> {

@@ -12,7 +12,7 @@ use std::process::Command;
 use testkit::need;
 
 /// Compares a committed file with its generated text. `UPDATE=1` rewrites the file first.
-fn check_generated(path: &Path, text: &str) {
+fn check_generated_file(path: &Path, text: &str) {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, text).unwrap();
     }
@@ -42,14 +42,14 @@ fn generated_header() -> String {
 #[test]
 fn committed_header_equals_generated_header() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    check_generated(&root.join("include/streamline.h"), &generated_header());
+    check_generated_file(&root.join("include/streamline.h"), &generated_header());
 }
 
 #[test]
 fn page_of_c_equals_page_generated_from_the_header() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let header = page::Header::parse(&generated_header());
-    check_generated(&root.join("../../docs/book/api-c.md"), &header.to_markdown());
+    check_generated_file(&root.join("../../docs/book/api-c.md"), &header.to_markdown());
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn page_of_python_equals_page_generated_from_the_module() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let module = std::fs::read_to_string(root.join("python/streamline.py")).unwrap();
     let page = page::python::to_markdown(&module).unwrap();
-    check_generated(&root.join("../../docs/book/api-python.md"), &page);
+    check_generated_file(&root.join("../../docs/book/api-python.md"), &page);
     let silent = module.replacen("\"\"\"The failure of a call", "#", 1);
     assert_eq!(page::python::to_markdown(&silent).unwrap_err(), "`Error` has no docstring");
 }

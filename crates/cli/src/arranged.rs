@@ -17,7 +17,7 @@ pub(crate) fn arrange(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = given.collect();
     let command = Arguments::command();
     let Some(first) = words.get(1) else { return words };
-    if is_bare_request(first, &command) {
+    if is_request_without_command(first, &command) {
         words.insert(1, "run".into());
     }
     let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
@@ -31,7 +31,7 @@ pub(crate) fn arrange(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
 
 /// Returns true if the first argument begins a request without a command: the argument is not a
 /// command, and looks like a request or an option of `run`.
-fn is_bare_request(word: &OsStr, command: &clap::Command) -> bool {
+fn is_request_without_command(word: &OsStr, command: &clap::Command) -> bool {
     let Some(word) = word.to_str() else { return false };
     if word.starts_with('-') && !["-h", "--help", "-V", "--version"].contains(&word) {
         return true;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn bare_request_becomes_run() {
+    fn request_without_command_becomes_run() {
         assert_eq!(arrange_words(&["replay x | count"]), ["run", "--", "replay x | count"]);
         assert_eq!(arrange_words(&["count"]), ["run", "--", "count"]);
         assert_eq!(arrange_words(&["replay|count"]), ["run", "--", "replay|count"]);

@@ -203,7 +203,7 @@ fn print_missing_privilege(text: &str, plan: &Plan, machine: &Machine) {
 
 /// Prints the differences between this plan and the plan of the last analyzed run.
 fn print_plan_changes(text: &str, plan: &Plan) {
-    for change in analysis::changes_since_analyzed(text, plan) {
+    for change in analysis::changes_since_last_analysis(text, plan) {
         terminal::print_note(&format!("since it was analyzed: {change}"));
     }
 }

@@ -22,13 +22,13 @@ pub(crate) fn request_text(arguments: &RequestArguments) -> Result<String, Statu
             );
             Err(Status::Usage)
         }
-        None => Ok(with_unix_line_ends(&arguments.words.join(" "))),
+        None => Ok(to_unix_line_endings(&arguments.words.join(" "))),
     }
 }
 
 /// Returns a request with Unix line endings, and without trailing white space. Carriage returns are
 /// removed because the request of a path must not contain hidden characters.
-pub(crate) fn with_unix_line_ends(text: &str) -> String {
+pub(crate) fn to_unix_line_endings(text: &str) -> String {
     text.trim_end().replace("\r\n", "\n")
 }
 
@@ -47,7 +47,7 @@ fn read_request_file(path: &Path) -> Result<String, Status> {
         let missing = error.kind() == ErrorKind::NotFound;
         return Err(if missing { Status::NotFound } else { Status::Failed });
     }
-    String::from_utf8(bytes).map(|text| with_unix_line_ends(&text)).map_err(|_| {
+    String::from_utf8(bytes).map(|text| to_unix_line_endings(&text)).map_err(|_| {
         terminal::print_error(&format!("cannot read {name}: it is not UTF-8 text"));
         Status::Usage
     })
@@ -55,7 +55,7 @@ fn read_request_file(path: &Path) -> Result<String, Status> {
 
 /// Prints mistakes, each with its position.
 pub(crate) fn print_mistakes(text: &str, mistakes: &[Diagnostic]) {
-    terminal::print_error_text(&pipeline::render(text, mistakes, terminal::has_color_errors()));
+    terminal::print_error_text(&pipeline::render(text, mistakes, terminal::can_color_stderr()));
 }
 
 /// Prints one mistake with its position `span`, its description `what` and, if known, the remedy

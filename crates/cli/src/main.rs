@@ -48,7 +48,7 @@ use streamline::CompletedTask;
 
 fn main() -> ExitCode {
     // A failure of this call only means that the use of a closed standard stream is not detected.
-    let _ = sys::closed_output::fail_if_closed();
+    let _ = sys::closed_output::replace_closed_standard_streams();
     // This call cannot fail, because the signal and its action are valid.
     let _ = sys::children::keep_exited_children();
     streamline::use_daemon_ids();

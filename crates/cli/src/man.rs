@@ -4,7 +4,7 @@
 //! Section 1 has a page for the program and one for each command; section 7 has one page for all
 //! filters, sources and sinks.
 
-use crate::arguments::{ABOUT, Arguments, EXIT_STATUS_HELP, FIRST_EXAMPLES, ManArguments};
+use crate::arguments::{ABOUT_TEXT, Arguments, EXIT_STATUS_HELP, FIRST_EXAMPLES, ManArguments};
 use crate::filters;
 use crate::status::Status;
 use crate::terminal;
@@ -92,7 +92,7 @@ fn write_pages(folder: &Path, sheets: &[ManualPage]) -> io::Result<()> {
 fn generate_pages() -> io::Result<Vec<ManualPage>> {
     let mut whole = Arguments::command()
         .about("run a request over packets, files or streams")
-        .long_about(ABOUT)
+        .long_about(ABOUT_TEXT)
         .override_usage("streamline COMMAND\nstreamline 'REQUEST'");
     whole.build();
     let mut sheets = vec![command_page(&whole, true)?];
@@ -154,11 +154,11 @@ fn filters_page() -> ManualPage {
         "A request is one or more pipelines: a source, filters, and a sink, with | between them. \
          This page contains the description that streamline filters NAME prints for each.",
     )]);
-    page.control("SH", [explain::COMMON_TITLE.to_uppercase().as_str()]);
+    page.control("SH", [explain::COMMON_PARAMETERS_TITLE.to_uppercase().as_str()]);
     write_labeled(&mut page, &explain::common_parameters());
     for (title, known) in filters::entries_by_group() {
         page.control("SH", [title.to_uppercase().as_str()]);
-        known.iter().for_each(|known| write_entry(&mut page, known));
+        known.iter().for_each(|known| write_filter_entry(&mut page, known));
     }
     page.control("SH", ["SEE ALSO"]);
     write_references(
@@ -169,13 +169,15 @@ fn filters_page() -> ManualPage {
 }
 
 /// Writes the entry of one filter, source or sink.
-fn write_entry(page: &mut Roff, known: &Page) {
+fn write_filter_entry(page: &mut Roff, known: &Page) {
     page.control("SS", [&*format!("{} - {}", known.name, known.summary)]);
     page.text([bold(known.name), roman(format!(" {}", known.usage))]);
     page.control("PP", []);
     write_paragraphs(page, known.details);
     // Common parameters are described once, at the top of the page.
-    for section in known.sections.iter().filter(|part| part.title != explain::COMMON_TITLE) {
+    for section in
+        known.sections.iter().filter(|part| part.title != explain::COMMON_PARAMETERS_TITLE)
+    {
         page.control("PP", []).text([roman(format!("{}:", section.title))]);
         write_labeled(page, &section.facts);
     }

@@ -113,7 +113,7 @@ fn serve(
     let stdin = std::io::stdin();
     let mut ends = vec![mount.ended(), signals];
     ends.extend(arguments.of_daemon.then(|| stdin.as_fd()));
-    while !sys::poll::readable_despite_signals(&ends, None).contains(&true) {}
+    while !sys::poll::wait_until_readable_despite_signals(&ends, None).contains(&true) {}
     Ok(Status::Done)
 }
 
@@ -177,7 +177,7 @@ fn run_command(
 ) -> ExitCode {
     let mount = Mount::new(directory, options.clone()).or_else(|error| {
         // The failed attempt has started no thread, so this process is still single-threaded.
-        Mount::new_private(directory, options).map_err(|_| error)
+        Mount::new_in_user_namespace(directory, options).map_err(|_| error)
     });
     let mount = match mount {
         Ok(mount) => mount,

@@ -212,7 +212,7 @@ pub(crate) fn format_bytes_short(bytes: u64) -> String {
 }
 
 /// Formats consecutive numbers as ranges, such as `7` or `1-3`.
-pub(crate) fn consecutive_ranges(numbers: impl Iterator<Item = u64>) -> Vec<String> {
+pub(crate) fn format_consecutive_ranges(numbers: impl Iterator<Item = u64>) -> Vec<String> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
         match runs.last_mut() {

@@ -20,14 +20,14 @@ use member::client::ClientError;
 use member::protocol::{PathEvent, PathNumber};
 use pipeline::graph::Graph;
 use runtime::failure::PathFailure;
-use runtime::latency::Breach;
+use runtime::latency::LatencyBreach;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use streamline::analysis::{self, SaveError};
 use streamline::report::{Form, format_count};
 use streamline::{Finished, OpenError, Options, Prepared, Ready, Results, StopConditions};
-use sys::open::PipeWait;
+use sys::open::PipeWaitRules;
 use sys::poll::PollSet;
 
 /// Runs the request in the arguments, or replays a record.
@@ -83,7 +83,7 @@ pub(crate) fn build_and_run_request(
     silence_space_panics();
     // From now on, a signal ends the run in an orderly way.
     signal::watch().map_err(|error| report_system_error(&error))?;
-    sys::open::set_pipe_wait(PipeWait {
+    sys::open::set_pipe_wait_rules(PipeWaitRules {
         notify: if arguments.quiet { |_| {} } else { print_pipe_wait },
         deadline: run_options.time.and_then(|time| Instant::now().checked_add(time)),
     });
@@ -168,7 +168,7 @@ pub(crate) fn run_built_request(
         .map(|printer| ProgressWatch { every_ns: printer.every_ns(), report: &report });
     let named = arguments.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
     let reporter = ready.reporter();
-    let late = |breach: &Breach| {
+    let late = |breach: &LatencyBreach| {
         let text = latency_breach::describe_breach(breach);
         reporter.report(PathEvent::Late, &text);
         if !arguments.quiet {
@@ -273,11 +273,11 @@ pub(crate) fn print_results(
     let unbalanced = !report.imbalances().is_empty();
     let written = match (wanted || lost || unbalanced, file) {
         (true, Some(ReportTarget::Output)) => {
-            print_apart_from_capture(&report.full_text(form), &plan.graph)
+            print_apart_from_capture(&report.format_full_report(form), &plan.graph)
         }
-        (true, Some(place)) => place.write(&report.full_text(form)),
+        (true, Some(place)) => place.write(&report.format_full_report(form)),
         (true, None) => {
-            terminal::print_error_text(&report.full_text(form));
+            terminal::print_error_text(&report.format_full_report(form));
             Status::Done
         }
         (false, _) => {

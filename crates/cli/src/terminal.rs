@@ -31,13 +31,13 @@ pub(crate) fn drawing_columns() -> Option<usize> {
 
 /// Returns true if messages may be colored: standard error is a terminal that interprets control
 /// sequences, and NO_COLOR is empty or not set.
-pub(crate) fn has_color_errors() -> bool {
+pub(crate) fn can_color_stderr() -> bool {
     io::stderr().is_terminal() && may_color()
 }
 
 /// Returns true if text on standard output may be colored: standard output is a terminal that
 /// interprets control sequences, and NO_COLOR is empty or not set.
-pub(crate) fn has_color_output() -> bool {
+pub(crate) fn can_color_stdout() -> bool {
     io::stdout().is_terminal() && may_color()
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn print_text(text: &str) -> Status {
     // The status line is erased because standard output and standard error may be the same
     // terminal.
     erase_status();
-    let text = visible_text(text, has_color_output());
+    let text = visible_text(text, can_color_stdout());
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Status::Done,
@@ -148,7 +148,7 @@ fn held_messages() -> MutexGuard<'static, Option<String>> {
 
 /// Writes a text to standard error. Errors are ignored, because they cannot be reported.
 pub(crate) fn print_error_text(text: &str) {
-    let text = visible_text(text, has_color_errors());
+    let text = visible_text(text, can_color_stderr());
     if let Some(held) = held_messages().as_mut() {
         return held.push_str(&text);
     }
@@ -209,7 +209,7 @@ pub(crate) fn print_note(what: &str) {
 fn print_labeled(word: &str, colour: &str, what: &str) {
     // The text may quote untrusted input, such as a request, a file name or another process.
     let what = VisibleLines(what);
-    match has_color_errors() {
+    match can_color_stderr() {
         true => print_error_text(&format!("\x1b[{colour}m{word}\x1b[0m: {what}\n")),
         false => print_error_text(&format!("{word}: {what}\n")),
     }

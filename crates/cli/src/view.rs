@@ -9,7 +9,7 @@ use crate::screen::{Screen, style_graph_row};
 use crate::shared::format_rate_short;
 use crate::status::Status;
 use crate::{progress, terminal};
-use member::client::replace_hidden;
+use member::client::mask_hidden_characters;
 use pipeline::explain::{self, DrawnFigures, format_rounded_duration};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
@@ -218,7 +218,7 @@ impl Session {
         let graph = explain::format_drawing(&results.plan, Some(&recent));
         self.now = Some(SampleText {
             heading,
-            request: replace_hidden(&results.text.replace('\n', " ")),
+            request: mask_hidden_characters(&results.text.replace('\n', " ")),
             graph: graph.lines().map(str::to_owned).collect(),
         });
         self.previous = Some(figures);
@@ -241,12 +241,12 @@ impl Session {
             true => HELP.iter().map(|line| Line::from(*line)).collect(),
             false => {
                 let rows = picture.graph.iter().skip(self.scroll);
-                rows.map(|row| style_graph_row(row, terminal::has_color_errors())).collect()
+                rows.map(|row| style_graph_row(row, terminal::can_color_stderr())).collect()
             }
         };
         frame.render_widget(Paragraph::new(lines), body);
         let foot_line = match (terminal::last_held_message(), self.is_stopping) {
-            (Some(message), _) => Line::from(replace_hidden(&message)),
+            (Some(message), _) => Line::from(mask_hidden_characters(&message)),
             (None, true) => Line::styled("the path ends; q leaves the view", dim),
             (None, false) => Line::styled(KEY_HELP, dim),
         };

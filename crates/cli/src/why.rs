@@ -5,7 +5,7 @@
 
 use crate::arguments::{RunArguments, WhyArguments};
 use crate::failure::{self, report_open_error, report_system_error};
-use crate::progress::consecutive_ranges;
+use crate::progress::format_consecutive_ranges;
 use crate::run::{self, silence_space_panics};
 use crate::status::Status;
 use crate::terminal;
@@ -128,7 +128,7 @@ fn open_record(file: &Path) -> Result<TraceInput, Status> {
         ));
         return Err(Status::Failed);
     }
-    let (gap, is_damaged) = (recorded.gap_reason(), recorded.is_damaged());
+    let (gap, is_damaged) = (recorded.record_gap_reason(), recorded.is_damaged());
     let (prepared, record_mode, count) = recorded.into_parts();
     Ok(TraceInput { prepared, record_mode, count, gap, is_damaged })
 }
@@ -236,7 +236,7 @@ fn format_other_counts(row: &NodeFate) -> String {
 /// replaced by `…`.
 fn format_ranges(numbers: &[u64]) -> String {
     const RANGES_MAX: usize = 12;
-    let mut texts = consecutive_ranges(numbers.iter().copied());
+    let mut texts = format_consecutive_ranges(numbers.iter().copied());
     if texts.len() > RANGES_MAX {
         texts.truncate(RANGES_MAX);
         texts.push("…".to_owned());

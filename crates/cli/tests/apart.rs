@@ -17,7 +17,7 @@ const CONNECTIONS: u32 = 1000;
 
 /// Returns the frames of the first or the second half of all connections. The first half contains
 /// the handshake and half of a message.
-fn connection_halves(first: bool) -> Capture {
+fn connection_half(first: bool) -> Capture {
     let frame = |connection: u32, sequence: u32, flags: u8, payload: &str| {
         let source = format!("10.0.{}.{}", connection >> 8, connection & 0xff);
         let ports = Segment { source: 4000, target: 80, window: 8192, ..Segment::default() };
@@ -63,7 +63,7 @@ fn v18_connections_survive_a_move_of_their_filter() {
         command
     };
     for (name, first) in [("begin.pcap", true), ("rest.pcap", false)] {
-        std::fs::write(folder.path().join(name), connection_halves(first).to_pcap()).unwrap();
+        std::fs::write(folder.path().join(name), connection_half(first).to_pcap()).unwrap();
     }
     // Returns the number of blocks that the filters with this name have received.
     let taken = |name: &str| -> u64 {

@@ -13,12 +13,12 @@ use testkit::net::{Namespace, is_observing, wait_until};
 
 /// Shell command that replaces `sleep` in a page. It waits until the server listens on port 8000
 /// and a bound packet socket exists. An unbound packet socket receives nothing.
-const WAIT_READY: &str = "until grep -q ':1F40 .* 0A ' /proc/net/tcp && \
+const WAIT_READY_COMMAND: &str = "until grep -q ':1F40 .* 0A ' /proc/net/tcp && \
                      grep -Eq '^[^ ]+ +[0-9]+ +[0-9]+ +0*[1-9a-f][0-9a-f]* +[0-9]+ +1 ' \
                      /proc/net/packet; do :; done";
 /// Shell command that replaces `sleep` in a page. It waits until the path is running or its process
 /// has exited.
-const WAIT_RUNNING: &str = "until ! kill -0 $! 2> /dev/null || \
+const WAIT_RUNNING_COMMAND: &str = "until ! kill -0 $! 2> /dev/null || \
                     cat /proc/$!/task/*/comm 2> /dev/null | grep -q ^thread; do :; done";
 
 #[test]
@@ -34,7 +34,7 @@ fn live_traffic_page_runs_without_privilege() {
     let (_, block) = page.split_once("```sh\n").unwrap();
     let (typed, _) = block.split_once("```").unwrap();
     assert!(typed.contains("\nsleep 1\n"), "{typed}");
-    let typed = typed.replace("sleep 1", WAIT_READY);
+    let typed = typed.replace("sleep 1", WAIT_READY_COMMAND);
     let folder = Folder::new();
     // The outer shell has the command in its PATH; the inner shell runs in a new network namespace.
     let mut shell = folder.shell("exec \"$@\"");
@@ -101,8 +101,9 @@ fn j5_security_page_runs_without_privilege() {
     assert!(typed[1].contains("\nsleep 1\n") && typed[1].contains("count=5000 "), "{typed:?}");
     // The number of blocks is increased until the path is killed before it ends by itself.
     for count in [5000, 20_000, 80_000] {
-        let ran =
-            run(&typed[1].replace("sleep 1", WAIT_RUNNING).replace("5000", &count.to_string()));
+        let ran = run(&typed[1]
+            .replace("sleep 1", WAIT_RUNNING_COMMAND)
+            .replace("5000", &count.to_string()));
         let everything = format!("{count} blocks, {} bytes\n", count * 64);
         assert_eq!(ran.out, everything, "the other branch got everything: {ran:?}");
         assert!(ran.err.contains("the ledger balances"), "{ran:?}");
@@ -165,10 +166,10 @@ fn ps_lists_the_shared_kernel_program() {
     shell.env("TMPDIR", folder.path()).env("NO_COLOR", "1");
     let ran = CommandResult::from(shell.stdin(Stdio::null()).output().unwrap());
     let lines: Vec<String> =
-        format!("{}\n{}", ran.out, ran.err).lines().map(without_numbers).collect();
+        format!("{}\n{}", ran.out, ran.err).lines().map(mask_numbers).collect();
     for expected in indented_blocks(section)[0].iter().filter(|line| !line.is_empty()) {
         // The order of the requests may differ, and the kernel itself may send frames on `lo`.
-        let expected = without_numbers(expected).replace("N lo", "lo");
+        let expected = mask_numbers(expected).replace("N lo", "lo");
         let is_expected = |line: &String| line.split(' ').eq(expected.split(' '));
         assert!(lines.iter().any(is_expected), "{expected}\n{ran:?}");
     }
@@ -201,7 +202,7 @@ fn indented_blocks(page: &str) -> Vec<Vec<&str>> {
 }
 
 /// Returns a line without padding, and with `N` in place of each number.
-fn without_numbers(line: &str) -> String {
+fn mask_numbers(line: &str) -> String {
     let words = line.split_whitespace().map(|word| {
         let is_figure = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '\u{2013}');
         if word.chars().all(is_figure) { "N" } else { word }
@@ -228,9 +229,9 @@ fn kernel_chapter_matches_explain() {
     let expected = &indented_blocks(&page)[0];
     assert!(expected.len() > 8, "{expected:?}");
     // Numbers are not compared.
-    let lines: Vec<String> = ran.out.lines().map(without_numbers).collect();
+    let lines: Vec<String> = ran.out.lines().map(mask_numbers).collect();
     let missing: Vec<_> =
-        expected.iter().filter(|line| !lines.contains(&without_numbers(line))).collect();
+        expected.iter().filter(|line| !lines.contains(&mask_numbers(line))).collect();
     assert!(missing.is_empty(), "explain does not say {missing:#?}, but\n{}", ran.out);
 }
 
@@ -259,9 +260,9 @@ fn kernel_chapter_refusal_note_and_tables_match() {
     });
     wait_until("it ends", || child.try_wait().unwrap().is_some());
     let ran = CommandResult::from(child.wait_with_output().unwrap());
-    let lines: Vec<String> = ran.err.lines().map(without_numbers).collect();
+    let lines: Vec<String> = ran.err.lines().map(mask_numbers).collect();
     let missing: Vec<_> =
-        expected.iter().filter(|line| !lines.contains(&without_numbers(line))).collect();
+        expected.iter().filter(|line| !lines.contains(&mask_numbers(line))).collect();
     assert!(missing.is_empty(), "it does not say {missing:#?}, but\n{}", ran.err);
 }
 

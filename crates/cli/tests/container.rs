@@ -17,7 +17,7 @@ use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
 /// The image on which the recipe builds.
 const BASE_IMAGE: &str = "docker.io/library/debian:bookworm-slim";
 /// Options that prevent podman from raising limits, which some machines do not permit.
-const LOW_LIMITS: [&str; 2] = ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"];
+const PODMAN_LIMIT_OPTIONS: [&str; 2] = ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"];
 
 /// Podman, with the options that this machine requires.
 struct Podman {
@@ -37,7 +37,7 @@ impl Podman {
             return need::report_skip(&format!("needs the image {BASE_IMAGE}: {why}{pull}"));
         }
         for runtime in [&[] as &[_], &["--runtime=runc"]] {
-            for limits in [&[] as &[_], &LOW_LIMITS] {
+            for limits in [&[] as &[_], &PODMAN_LIMIT_OPTIONS] {
                 let podman = Self { runtime, limits };
                 match output(&mut podman.run(&[BASE_IMAGE, "true"])) {
                     Ok(_) => return Some(podman),

@@ -13,7 +13,7 @@ const WARNING: &str = "`http` produces no results that need both directions";
 
 /// Runs a subcommand on a request with the source `source`, which reads the server's device of the
 /// pair.
-fn run_verb(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> CommandResult {
+fn run_subcommand(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> CommandResult {
     let netns = pair.server.path();
     let source = source.replacen(' ', &format!(" netns={} ", netns.display()), 1);
     let line = format!("{source} | tcp | http |exchange weblog");
@@ -27,23 +27,23 @@ fn one_sided_source_of_exchanges_causes_a_warning() {
     let folder = Folder::new();
     let one = format!("rx {SERVER_DEVICE}");
     for verb in [&["check"][..], &["explain"], &["run", "--for=1ms"]] {
-        let ran = run_verb(&folder, &pair, verb, &one);
+        let ran = run_subcommand(&folder, &pair, verb, &one);
         assert_eq!(ran.status, Some(0), "{verb:?}: {}", ran.err);
         assert!(ran.err.contains(WARNING), "{verb:?}: {}", ran.err);
         let hint = format!("write `rx {SERVER_DEVICE} both=yes`");
         assert!(ran.err.contains(&hint), "{verb:?}: {}", ran.err);
     }
-    let both = run_verb(&folder, &pair, &["check"], &format!("rx {SERVER_DEVICE} both=yes"));
+    let both = run_subcommand(&folder, &pair, &["check"], &format!("rx {SERVER_DEVICE} both=yes"));
     assert_eq!((both.status, both.err.as_str()), (Some(0), ""));
-    let lo = run_verb(&folder, &pair, &["check"], "rx lo");
+    let lo = run_subcommand(&folder, &pair, &["check"], "rx lo");
     assert_eq!((lo.status, lo.err.as_str()), (Some(0), ""));
-    let other = run_verb(&folder, &pair, &["check"], &format!("rx {CLIENT_DEVICE}"));
+    let other = run_subcommand(&folder, &pair, &["check"], &format!("rx {CLIENT_DEVICE}"));
     assert_eq!((other.status, other.err.as_str()), (Some(0), ""), "it is in the other namespace");
 }
 
 #[test]
 fn mirror_port_without_address_causes_no_warning() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let ran = run_verb(&Folder::new(), &pair, &["check"], &format!("rx {SERVER_DEVICE}"));
+    let ran = run_subcommand(&Folder::new(), &pair, &["check"], &format!("rx {SERVER_DEVICE}"));
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
 }

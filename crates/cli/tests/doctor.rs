@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::need;
 
-const SECTIONS: [&str; 8] = [
+const PAGE_SECTIONS: [&str; 8] = [
     "\nthis process\n",
     "\nwhat the kernel permits (tried, unless noted)\n",
     "\nlimits\n",
@@ -73,7 +73,7 @@ fn suggested_commands(verdict: &Value) -> Vec<&str> {
 }
 
 /// Wrapper that runs a command as an unprivileged user.
-const AS_UNPRIVILEGED: [&str; 6] =
+const UNPRIVILEGED_WRAPPER: [&str; 6] =
     ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"];
 
 #[test]
@@ -81,7 +81,7 @@ fn doctor_page_is_complete_in_80_columns() {
     let ran = Fixture::new().run(&[], &["doctor"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
     let mut from = 0;
-    for section in SECTIONS {
+    for section in PAGE_SECTIONS {
         let at = ran.out[from..].find(section).unwrap_or_else(|| panic!("{section}: {}", ran.out));
         from += at;
     }
@@ -180,9 +180,13 @@ fn cap_net_raw_alone_suffices_to_capture() {
     // The capability is granted in the same way as by the systemd unit.
     let setpriv_options = ["--inh-caps=-all,+net_raw", "--ambient-caps=+net_raw", "--no-new-privs"];
     let bound = "--bounding-set=-all,+net_raw";
-    let before =
-        [&[setpriv.to_str().unwrap()], &AS_UNPRIVILEGED[1..4], &setpriv_options, &[bound, "--"]]
-            .concat();
+    let before = [
+        &[setpriv.to_str().unwrap()],
+        &UNPRIVILEGED_WRAPPER[1..4],
+        &setpriv_options,
+        &[bound, "--"],
+    ]
+    .concat();
     let fixture = Fixture::new();
     assert!(fixture.capture_verdict(&before)["open"].as_bool().unwrap());
     let ran = fixture.run(&before, &["run", "--for", "100ms", "rx lo both=yes | count"]);
@@ -203,18 +207,18 @@ fn file_capability_suffices_to_capture() {
     let own = fixture.folder.path().join("own");
     testkit::copy_program(&fixture.program, &own);
     std::fs::rename(&own, &fixture.program).unwrap();
-    let verdict = fixture.capture_verdict(&AS_UNPRIVILEGED);
+    let verdict = fixture.capture_verdict(&UNPRIVILEGED_WRAPPER);
     if !suggested_commands(&verdict).iter().any(|line| line.starts_with("sudo setcap ")) {
         let _: Option<()> = need::report_skip("needs a folder for temporary files without nosuid");
         return;
     }
     let given = Command::new(setcap).arg("cap_net_raw+ep").arg(&fixture.program).output();
     assert!(given.as_ref().is_ok_and(|output| output.status.success()), "{given:?}");
-    assert!(fixture.capture_verdict(&AS_UNPRIVILEGED)["open"].as_bool().unwrap());
-    let ran = fixture.run(&AS_UNPRIVILEGED, &["run", "--for", "100ms", "rx lo | count"]);
+    assert!(fixture.capture_verdict(&UNPRIVILEGED_WRAPPER)["open"].as_bool().unwrap());
+    let ran = fixture.run(&UNPRIVILEGED_WRAPPER, &["run", "--for", "100ms", "rx lo | count"]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
     // A file capability has no effect with `no_new_privs`.
-    let bound = [&AS_UNPRIVILEGED[..], &["setpriv", "--no-new-privs", "--"]].concat();
+    let bound = [&UNPRIVILEGED_WRAPPER[..], &["setpriv", "--no-new-privs", "--"]].concat();
     assert!(!fixture.capture_verdict(&bound)["open"].as_bool().unwrap());
 }
 
@@ -235,7 +239,7 @@ fn unprivileged_user_sees_capability_and_remedies() {
         return;
     };
     let fixture = Fixture::new();
-    let verdict = fixture.capture_verdict(&AS_UNPRIVILEGED);
+    let verdict = fixture.capture_verdict(&UNPRIVILEGED_WRAPPER);
     assert_eq!(
         explanation(&verdict),
         "CAP_NET_RAW is missing, without which no process may open packet sockets"
@@ -249,7 +253,7 @@ fn unprivileged_user_sees_capability_and_remedies() {
     let install = format!("sudo install -m 755 {program} /usr/local/bin/streamline");
     assert!(commands[1] == setcap || commands[1] == install, "{commands:?}");
 
-    let page = fixture.run(&AS_UNPRIVILEGED, &["doctor"]);
+    let page = fixture.run(&UNPRIVILEGED_WRAPPER, &["doctor"]);
     assert_eq!(page.status, Some(0), "looking is no failure");
     assert!(page.out.contains("\n ✗ packet socket "), "{}", page.out);
     assert!(page.out.contains("→ see the end: capturing (rx)\n"), "{}", page.out);
@@ -266,7 +270,7 @@ fn unobtainable_capability_is_distinguished() {
     let verdict = fixture.capture_verdict(&bound);
     assert!(explanation(&verdict).contains("not in the bounding set"), "{verdict}");
     assert_eq!(suggested_commands(&verdict), ["unshare -Urn"]);
-    let setpriv_options = [&AS_UNPRIVILEGED[..5], &["--no-new-privs", "--"]].concat();
+    let setpriv_options = [&UNPRIVILEGED_WRAPPER[..5], &["--no-new-privs", "--"]].concat();
     let verdict = fixture.capture_verdict(&setpriv_options);
     assert!(
         verdict["ways"][0]["says"].as_str().unwrap().starts_with("no_new_privs is set"),
@@ -326,7 +330,7 @@ fn unprivileged_request_prints_remedies() {
     };
     let fixture = Fixture::new();
     let line = "rx lo | match \"it's\" | count";
-    let ran = fixture.run(&AS_UNPRIVILEGED, &["run", line]);
+    let ran = fixture.run(&UNPRIVILEGED_WRAPPER, &["run", line]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(1), ""), "{ran:?}");
     assert!(ran.err.contains("error: cannot watch lo: "), "{}", ran.err);
     assert!(ran.err.contains("\nnote: CAP_NET_RAW is missing"), "{}", ran.err);
@@ -337,7 +341,7 @@ fn unprivileged_request_prints_remedies() {
     let words = CommandResult::from(words).out;
     assert_eq!(words, format!("{}\n{line}\n", fixture.program.display()));
     // `explain` also reports the missing capability, but starts nothing.
-    let explained = fixture.run(&AS_UNPRIVILEGED, &["explain", line]);
+    let explained = fixture.run(&UNPRIVILEGED_WRAPPER, &["explain", line]);
     assert_eq!(explained.status, Some(0), "{explained:?}");
     assert!(
         explained.err.starts_with("note: this request would not start: CAP_NET_RAW is"),
@@ -345,12 +349,12 @@ fn unprivileged_request_prints_remedies() {
     );
     assert!(explained.err.lines().any(|err_line| err_line.trim() == remedy), "{explained:?}");
     assert!(!explained.out.contains("run as root"), "{explained:?}");
-    let page = fixture.run(&AS_UNPRIVILEGED, &["doctor"]);
+    let page = fixture.run(&UNPRIVILEGED_WRAPPER, &["doctor"]);
     assert!(page.out.contains("TCX") && !page.out.contains("run as root"), "{page:?}");
-    let explained = fixture.run(&AS_UNPRIVILEGED, &["explain", "generate | count"]);
+    let explained = fixture.run(&UNPRIVILEGED_WRAPPER, &["explain", "generate | count"]);
     assert_eq!((explained.status, explained.err.as_str()), (Some(0), ""), "it lacks nothing");
     // For a request that enters a namespace, the remedies do not include a file capability.
-    let ran = fixture.run(&AS_UNPRIVILEGED, &["run", "rx netns=/proc/self/ns/net | count"]);
+    let ran = fixture.run(&UNPRIVILEGED_WRAPPER, &["run", "rx netns=/proc/self/ns/net | count"]);
     assert!(ran.err.contains("CAP_SYS_ADMIN is missing"), "{}", ran.err);
     assert!(ran.err.contains("\n  sudo ") && !ran.err.contains("setcap"), "{}", ran.err);
     // Errors for other reasons do not mention privileges.

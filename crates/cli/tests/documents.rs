@@ -5,7 +5,7 @@
 //! A command is a block marked `sh`, or a line that is indented by four spaces and starts with
 //! `streamline`, `sudo streamline` or `cargo run --release --`. The commands of a page run in
 //! order, in one directory and in a network namespace with two virtual cables (`eth0`, `eth1`).
-//! [`PAGES`] contains a preamble for each page, which creates the preconditions, such as a running
+//! [`COMMAND_PAGES`] contains a preamble for each page, which creates the preconditions, such as a running
 //! path or a file. A command that would run forever is interrupted (^C) as soon as its path is
 //! running.
 
@@ -41,7 +41,7 @@ const fn page_without_setup(file: &'static str) -> Page {
 }
 
 /// All pages with commands. A test fails if a page is missing from this list.
-const PAGES: &[Page] = &[
+const COMMAND_PAGES: &[Page] = &[
     page_without_setup("README.md"),
     Page {
         preamble: "streamline daemon --socket $STREAMLINE_DAEMON &",
@@ -95,7 +95,7 @@ const PAGES: &[Page] = &[
 
 /// The reason for skipping commands that use a mount: each command of this test runs in a separate
 /// mount namespace.
-const NEEDS_ONE_SHELL: &str =
+const NEEDS_ONE_SHELL_REASON: &str =
     "the test `b1_commands_of_the_book_run_as_printed` runs them in one shell";
 
 /// Prefixes of commands that cannot run in this test, with the reasons.
@@ -106,17 +106,17 @@ const SKIPPED_COMMANDS: &[(&str, &str)] = &[
     ("streamline completion", "its output is for a file of the shell"),
     ("streamline exec tcpdump", "captures until it is stopped"),
     ("streamline exec --with=udp named", "serves port 53 until it is stopped"),
-    ("mkdir pipes", NEEDS_ONE_SHELL),
-    ("head -3 pipes/", NEEDS_ONE_SHELL),
-    ("echo 10s > pipes/", NEEDS_ONE_SHELL),
-    ("head -2 pipes/", NEEDS_ONE_SHELL),
-    ("cat pipes/", NEEDS_ONE_SHELL),
-    ("chmod 755 pipes/", NEEDS_ONE_SHELL),
-    ("umount pipes", NEEDS_ONE_SHELL),
+    ("mkdir pipes", NEEDS_ONE_SHELL_REASON),
+    ("head -3 pipes/", NEEDS_ONE_SHELL_REASON),
+    ("echo 10s > pipes/", NEEDS_ONE_SHELL_REASON),
+    ("head -2 pipes/", NEEDS_ONE_SHELL_REASON),
+    ("cat pipes/", NEEDS_ONE_SHELL_REASON),
+    ("chmod 755 pipes/", NEEDS_ONE_SHELL_REASON),
+    ("umount pipes", NEEDS_ONE_SHELL_REASON),
 ];
 
 /// Programs that some commands use. A command is skipped if its program is not installed.
-const USED_PROGRAMS: &[&str] = &["jq", "tcpdump", "tshark", "gcc"];
+const OPTIONAL_PROGRAMS: &[&str] = &["jq", "tcpdump", "tshark", "gcc"];
 
 /// Prefixes of commands that exit with a status other than 0.
 const FAILING_COMMANDS: &[(&str, i32)] = &[
@@ -214,14 +214,14 @@ fn finish_child(child: Child, endless: bool) -> CommandResult {
     let mut interrupted = false;
     while !reader.is_finished() {
         if begun.elapsed() > COMMAND_TIMEOUT {
-            signal_group(process, "-KILL");
+            signal_process_group(process, "-KILL");
             return CommandResult {
                 err: format!("it goes on after {COMMAND_TIMEOUT:?}"),
                 ..reader.join().unwrap()
             };
         }
         if endless && !interrupted && is_path_running(process) {
-            signal_group(process, "-INT");
+            signal_process_group(process, "-INT");
             interrupted = true;
         }
         std::thread::park_timeout(Duration::from_millis(5));
@@ -247,7 +247,7 @@ fn is_path_running(group: u32) -> bool {
 
 /// Sends a signal to a process group. Errors are ignored, because processes may already have
 /// exited.
-fn signal_group(group: u32, which: &str) {
+fn signal_process_group(group: u32, which: &str) {
     let _ = Command::new("kill").args([which, "--", &format!("-{group}")]).status();
 }
 
@@ -272,7 +272,7 @@ fn run_commands(place: &Environment, page: &Page, typed: &PageCommands) -> (usiz
         if SKIPPED_COMMANDS.iter().any(|(begins, _)| command.text.starts_with(begins)) {
             continue;
         }
-        let mut used = USED_PROGRAMS.iter().filter(|name| command.uses(name));
+        let mut used = OPTIONAL_PROGRAMS.iter().filter(|name| command.uses(name));
         if used.any(|name| need::require_command(name).is_none()) {
             continue;
         }
@@ -294,12 +294,12 @@ fn run_commands(place: &Environment, page: &Page, typed: &PageCommands) -> (usiz
         }
     }
     if let Some(mut traffic) = traffic {
-        signal_group(traffic.id(), "-KILL");
+        signal_process_group(traffic.id(), "-KILL");
         traffic.wait().unwrap();
     }
     if let Some(mut kept) = kept {
         let _ = finish_child(place.start("streamline ps --json", 0), false);
-        signal_group(kept.id(), "-INT");
+        signal_process_group(kept.id(), "-INT");
         kept.wait().unwrap();
     }
     (count, wrong)
@@ -316,7 +316,7 @@ fn commands_of_readme_and_book_run_as_printed() {
     }
     let mut wrong = Vec::new();
     let mut count = 0;
-    for page in PAGES {
+    for page in COMMAND_PAGES {
         let text = std::fs::read_to_string(repository_root().join(page.file)).unwrap();
         let Some(place) = Environment::new() else { return };
         let (ran, mistakes) = run_commands(&place, page, &page_commands(page.file, &text));
@@ -378,7 +378,7 @@ fn every_page_with_commands_is_listed() {
             let name = path.file_name().unwrap().to_str().unwrap();
             let file = if folder == "." { name.to_owned() } else { format!("{folder}/{name}") };
             let text = std::fs::read_to_string(&path).unwrap();
-            let known = PAGES.iter().any(|page| page.file == file);
+            let known = COMMAND_PAGES.iter().any(|page| page.file == file);
             if !known && !page_commands(&file, &text).all.is_empty() {
                 missing.push(file);
             }

@@ -229,11 +229,11 @@ fn run_on_cable(
     of: usize,
     send_traffic: impl FnOnce(&Folder, &Pair, &[u32]),
 ) -> Option<(CommandResult, Value)> {
-    run_on_cable_with(of, "", send_traffic)
+    run_on_cable_with_option(of, "", send_traffic)
 }
 
 /// Like [`run_on_cable`], with an additional option in the request.
-fn run_on_cable_with(
+fn run_on_cable_with_option(
     of: usize,
     option: &str,
     send_traffic: impl FnOnce(&Folder, &Pair, &[u32]),
@@ -312,7 +312,9 @@ fn n7_v14_latency_covers_all_workers() {
         wait_until("the bound has passed", || here.elapsed() > LATENCY_BOUND);
         signal_process(engines[0], "-CONT");
     };
-    let Some((ran, report)) = run_on_cable_with(2, "--latency=50ms", send_traffic) else { return };
+    let Some((ran, report)) = run_on_cable_with_option(2, "--latency=50ms", send_traffic) else {
+        return;
+    };
     let way = &report["latency"]["ways"][0];
     assert_eq!((&way["name"], &way["blocks"]), (&"json".into(), &FRAMES_SENT.into()), "{report}");
     assert!(way["late"].as_u64().unwrap() > 0, "{report}");
@@ -327,7 +329,7 @@ fn n7_v14_latency_covers_all_workers() {
 }
 
 #[test]
-fn n7_killed_worker_ends_alone_and_its_loss_is_counted() {
+fn n7_killed_worker_stops_no_other_and_loss_is_counted() {
     const FRAMES_SENT: u64 = 4000;
     let Some((ran, report)) = run_on_cable(2, |folder, pair, engines| {
         send_frames(folder, pair, FRAMES_SENT / 2, 20_000);

@@ -106,7 +106,7 @@ fn serve_escapes(log: &str, ready: impl Fn()) {
     let mut bytes = [0; 65536];
     let receive = |from: &OwnedFd, bytes: &mut [u8]| {
         // Sockets from the daemon are non-blocking, so the call waits for data.
-        sys::poll::readable_despite_signals(&[from.as_fd()], None);
+        sys::poll::wait_until_readable_despite_signals(&[from.as_fd()], None);
         sys::descriptor::receive(from, bytes).unwrap()
     };
     let (_, mut callers) = receive(&way, &mut bytes);

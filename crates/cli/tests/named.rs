@@ -28,7 +28,7 @@ fn spawn_captured(mut command: Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn wait_output(child: Child) -> CommandResult {
+fn wait_for_output(child: Child) -> CommandResult {
     let output = child.wait_with_output().unwrap();
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -56,7 +56,7 @@ fn h19_readers_get_every_block_of_a_path_that_waits() {
     wait_for_endpoint(&name);
     let reader = folder.streamline(&["cat", &name]).output().unwrap();
     assert_eq!((reader.status.code(), reader.stdout.len()), (Some(0), TCP_BYTES));
-    let ran = wait_output(path);
+    let ran = wait_for_output(path);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let report = parse_report(&ran);
     assert_eq!((&report["balanced"], &report["lost"]), (&true.into(), &0.into()), "{report}");
@@ -81,7 +81,7 @@ fn h19_waiting_path_without_a_reader_ends_when_stopped() {
     wait_for_endpoint(&name);
     let stopped = Command::new("kill").args(["-INT", &path.id().to_string()]).status().unwrap();
     assert!(stopped.success());
-    let ran = wait_output(path);
+    let ran = wait_for_output(path);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert_eq!(parse_report(&ran)["balanced"], true, "{}", ran.err);
 }
@@ -101,9 +101,9 @@ fn h19_blocks_of_several_writers_reach_the_path() {
         })
         .collect();
     for writer in writers {
-        assert_eq!(wait_output(writer).status, Some(0));
+        assert_eq!(wait_for_output(writer).status, Some(0));
     }
-    let ran = wait_output(path);
+    let ran = wait_for_output(path);
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), "30 blocks, 210 bytes\n"), "{}", ran.err);
 }
 
@@ -135,7 +135,8 @@ fn h19_p6_mode_decides_which_users_may_read_and_write() {
         let path = Guard(spawn_captured(folder.streamline(&["run", &line])));
         wait_for_endpoint(&name);
         let mut bobs = folder.command_as_user((BOB, BOB), None);
-        let reader = wait_output(spawn_piped(bobs.args(["cat", "-c", "1", &format!("0/{name}")])));
+        let reader =
+            wait_for_output(spawn_piped(bobs.args(["cat", "-c", "1", &format!("0/{name}")])));
         assert_eq!(
             (reader.status == Some(0), reader.err.is_empty()),
             (is_permitted, is_permitted),
@@ -153,12 +154,12 @@ fn spawn_piped(command: &mut Command) -> Child {
 
 /// Number of blocks, and their length in bytes, that a path generates in the tests of ring sizes.
 /// The total exceeds the size of the largest ring many times.
-const BLOCKS_AND_BYTES: (usize, usize) = (20_000, 1400);
+const BLOCK_COUNT_AND_LENGTH: (usize, usize) = (20_000, 1400);
 
 /// Runs a path that waits for its readers, and a reader. `arguments` are further arguments of the
 /// path's sink `user`. Returns the bytes that the reader received, and the path's report.
 fn read_generated_blocks(arguments: &str) -> (Vec<u8>, serde_json::Value) {
-    let (folder, name, (blocks, length)) = (Folder::new(), unique_name(), BLOCKS_AND_BYTES);
+    let (folder, name, (blocks, length)) = (Folder::new(), unique_name(), BLOCK_COUNT_AND_LENGTH);
     let line = format!(
         "generate count={blocks} size={length} seq=yes | user {name} full=wait {arguments}"
     );
@@ -166,7 +167,7 @@ fn read_generated_blocks(arguments: &str) -> (Vec<u8>, serde_json::Value) {
     wait_for_endpoint(&name);
     let reader = folder.streamline(&["cat", &name]).output().unwrap();
     assert_eq!(reader.status.code(), Some(0));
-    let ran = wait_output(path);
+    let ran = wait_for_output(path);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     (reader.stdout, parse_report(&ran))
 }
@@ -182,7 +183,7 @@ fn f6_ring_for_readers_grows_within_the_explained_range() {
     assert!(least == 1 << 20 && most >= least, "{range}");
     let (sized, report) = read_generated_blocks("");
     let (fixed, fixed_report) = read_generated_blocks("size=64K");
-    assert_eq!(sized.len(), BLOCKS_AND_BYTES.0 * BLOCKS_AND_BYTES.1);
+    assert_eq!(sized.len(), BLOCK_COUNT_AND_LENGTH.0 * BLOCK_COUNT_AND_LENGTH.1);
     assert!(sized == fixed, "the size of the ring changed the bytes");
     let sink = |report: &serde_json::Value| {
         let filters = report["filters"].as_array().unwrap();

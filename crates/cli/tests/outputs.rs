@@ -13,9 +13,9 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::process::{Command, Stdio};
 use testkit::need;
 
-const REPLAY_CAPTURE: &str = "replay examples/web.pcap";
+const REPLAY_REQUEST: &str = "replay examples/web.pcap";
 /// A request whose expression matches no frame of the capture.
-const NO_OUTPUT: &str = "replay examples/web.pcap | bpf \"tcp port 1\"";
+const NO_OUTPUT_REQUEST: &str = "replay examples/web.pcap | bpf \"tcp port 1\"";
 
 /// Returns the bytes of the example capture.
 fn read_example_capture() -> Vec<u8> {
@@ -45,7 +45,7 @@ fn request_without_output_leaves_the_old_capture() {
     let path = folder.path().join("x.pcap");
     fs::write(&path, "yesterday").unwrap();
     for (line, status) in [
-        (format!("{NO_OUTPUT} | pcap x.pcap"), 0),
+        (format!("{NO_OUTPUT_REQUEST} | pcap x.pcap"), 0),
         // A failure before the first frame leaves the file unchanged, too.
         ("replay missing.pcap | pcap x.pcap".to_owned(), 3),
     ] {
@@ -53,10 +53,10 @@ fn request_without_output_leaves_the_old_capture() {
         assert_eq!(ran.status, Some(status), "{line}: {ran:?}");
         assert_eq!(fs::read(&path).unwrap(), b"yesterday", "{line}");
     }
-    let ran = folder.run(&[&format!("{NO_OUTPUT} | pcap x.pcap")]);
+    let ran = folder.run(&[&format!("{NO_OUTPUT_REQUEST} | pcap x.pcap")]);
     assert!(ran.err.contains("warning: x.pcap was left unchanged"), "{ran:?}");
     // Without an old file, an empty capture is created.
-    let ran = folder.run(&[&format!("{NO_OUTPUT} | pcap new.pcap")]);
+    let ran = folder.run(&[&format!("{NO_OUTPUT_REQUEST} | pcap new.pcap")]);
     assert!(ran.status == Some(0) && !ran.err.contains("warning"), "{ran:?}");
     assert_eq!(count_packets(&folder, "new.pcap"), 0);
 }
@@ -68,7 +68,7 @@ fn first_block_replaces_the_old_file() {
     fs::write(&path, "yesterday").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
     let mut reader = File::open(&path).unwrap();
-    let line = format!("{REPLAY_CAPTURE} | pcap x.pcap");
+    let line = format!("{REPLAY_REQUEST} | pcap x.pcap");
     assert_eq!(folder.run(&[&line]).status, Some(0));
     let mut old = String::new();
     reader.read_to_string(&mut old).unwrap();
@@ -82,7 +82,7 @@ fn first_block_replaces_the_old_file() {
     fs::hard_link(folder.path().join("target.pcap"), folder.path().join("second.pcap")).unwrap();
     for name in ["link.pcap", "second.pcap"] {
         fs::write(folder.path().join("target.pcap"), "yesterday").unwrap();
-        assert_eq!(folder.run(&[&format!("{REPLAY_CAPTURE} | pcap {name}")]).status, Some(0));
+        assert_eq!(folder.run(&[&format!("{REPLAY_REQUEST} | pcap {name}")]).status, Some(0));
         assert_eq!(count_packets(&folder, "target.pcap"), 105, "{name}");
     }
     assert!(fs::symlink_metadata(folder.path().join("link.pcap")).unwrap().is_symlink());
@@ -100,7 +100,7 @@ fn old_report_stays_until_a_new_one_is_written() {
     let ran = folder.run(&["--report", "report", "replay missing.pcap | discard"]);
     assert_eq!(ran.status, Some(3), "{ran:?}");
     assert!(folder.read("report").starts_with("yesterday"));
-    let ran = folder.run(&["--json", "--report", "report", &format!("{REPLAY_CAPTURE} | discard")]);
+    let ran = folder.run(&["--json", "--report", "report", &format!("{REPLAY_REQUEST} | discard")]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
     let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
     assert_eq!(report["balanced"], true);
@@ -116,7 +116,7 @@ fn file_of_another_owner_keeps_its_owner() {
     let path = folder.path().join("x.pcap");
     fs::write(&path, "yesterday").unwrap();
     chown(&path, Some(41_003), Some(41_003)).unwrap();
-    assert_eq!(folder.run(&[&format!("{REPLAY_CAPTURE} | pcap x.pcap")]).status, Some(0));
+    assert_eq!(folder.run(&[&format!("{REPLAY_REQUEST} | pcap x.pcap")]).status, Some(0));
     let about = fs::metadata(&path).unwrap();
     assert_eq!((about.uid(), about.gid()), (41_003, 41_003));
     assert_eq!(count_packets(&folder, "x.pcap"), 105);
@@ -163,7 +163,7 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
             $(($(df --output=avail -k full | tail -1) / 4 - 2)) 2>/dev/null
         streamline \"$0 | pcap full/c per=connection\"; echo status $?
         cp -r full/c connections";
-    let ran = run_unshared(&folder, script, REPLAY_CAPTURE);
+    let ran = run_unshared(&folder, script, REPLAY_REQUEST);
     let listed = "d\nfiller\nlog\npage\nx.pcap\n";
     let ended = "status 1\nstatus 1\nstatus 0\nstatus 1\n";
     let expected = format!("status 1\nyesterday\n{listed}{ended}");
@@ -229,13 +229,13 @@ fn full_disk_report_counts_only_what_was_written() {
 fn capture_on_standard_output_stays_a_capture() {
     let folder = Folder::new();
     for other in ["print", "json", "pcap -", "pcap /dev/stdout", "weblog -", "exec \"cat\""] {
-        let ran = folder.run(&["check", &format!("{REPLAY_CAPTURE} | pcap - + {other}")]);
+        let ran = folder.run(&["check", &format!("{REPLAY_REQUEST} | pcap - + {other}")]);
         assert_eq!(ran.status, Some(2), "{other}: {ran:?}");
         let name = other.split(' ').next().unwrap();
         let expected = format!("`{name}` would write into the capture that `pcap` writes");
         assert!(ran.err.contains(&expected), "{ran:?}");
     }
-    for line in [format!("{REPLAY_CAPTURE} | pcap -"), "replay - | count".to_owned()] {
+    for line in [format!("{REPLAY_REQUEST} | pcap -"), "replay - | count".to_owned()] {
         let ran = folder.run(&["run", "--background", &line]);
         assert!(ran.err.contains(": name a file, or use `run`"), "{ran:?}");
     }
@@ -245,15 +245,15 @@ fn capture_on_standard_output_stays_a_capture() {
         "{ran:?}"
     );
     // Reports are written to standard error, because they would corrupt the capture.
-    let line = format!("streamline --report - '{REPLAY_CAPTURE} | pcap /dev/stdout' > r.pcap");
+    let line = format!("streamline --report - '{REPLAY_REQUEST} | pcap /dev/stdout' > r.pcap");
     let ran = CommandResult::from(folder.shell(&line).output().unwrap());
     assert_eq!((ran.status, count_packets(&folder, "r.pcap")), (Some(0), 105), "{ran:?}");
-    let ran = folder.shell(&format!("streamline '{REPLAY_CAPTURE} | pcap - + count' > x.pcap"));
+    let ran = folder.shell(&format!("streamline '{REPLAY_REQUEST} | pcap - + count' > x.pcap"));
     let ran = CommandResult::from({ ran }.output().unwrap());
     assert_eq!(ran.status, Some(0), "{ran:?}");
     assert!(ran.err.contains("105 blocks, "), "{ran:?}");
     assert_eq!(count_packets(&folder, "x.pcap"), 105);
-    let ran = folder.run(&[&format!("{REPLAY_CAPTURE} | print + json + pcap x.pcap")]);
+    let ran = folder.run(&[&format!("{REPLAY_REQUEST} | print + json + pcap x.pcap")]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
 }
 
@@ -277,18 +277,18 @@ fn lines_of_several_sinks_are_not_torn() {
 fn torn_line_of_a_killed_run_is_repaired_and_reported() {
     let folder = Folder::new();
     let at = |name: &str| folder.path().join(name);
-    let exchanges = format!("{REPLAY_CAPTURE} | tcp | http |exchange");
+    let exchanges = format!("{REPLAY_REQUEST} | tcp | http |exchange");
     let objects = |name: &str| -> usize {
         let text = folder.read(name);
         text.lines().for_each(|line| drop(serde_json::from_str::<Value>(line).unwrap()));
         text.lines().count()
     };
     // First case: the index of `files`, whose incomplete record is removed.
-    assert_eq!(folder.run(&[&format!("{REPLAY_CAPTURE} | tcp | http | files d")]).status, Some(0));
+    assert_eq!(folder.run(&[&format!("{REPLAY_REQUEST} | tcp | http | files d")]).status, Some(0));
     let whole = objects("d/index.jsonl");
     let torn = File::options().append(true).open(at("d/index.jsonl")).unwrap();
     (&torn).write_all(b"{\"version\":1,\"file\":\"0000").unwrap();
-    let ran = folder.run(&[&format!("{REPLAY_CAPTURE} | tcp | http | files d")]);
+    let ran = folder.run(&[&format!("{REPLAY_REQUEST} | tcp | http | files d")]);
     let warning = "d/index.jsonl ended in the middle of a record";
     assert!(ran.status == Some(0) && ran.err.contains(warning), "{ran:?}");
     assert!(ran.err.contains("its 25 bytes were cut off"), "{ran:?}");
@@ -351,7 +351,7 @@ fn index_that_is_a_pipe_or_hard_link_is_refused() {
     fs::create_dir(folder.path().join("d")).unwrap();
     fs::write(folder.path().join("victim"), "untouched").unwrap();
     for sink in ["files d", "pcap d per=connection"] {
-        let line = format!("{REPLAY_CAPTURE} | tcp | {sink}");
+        let line = format!("{REPLAY_REQUEST} | tcp | {sink}");
         create_pipe(&folder, "d/index.jsonl");
         let ran = folder.run(&[&line]);
         assert!(ran.status == Some(1) && ran.err.contains("it is a named pipe"), "{ran:?}");
@@ -366,7 +366,7 @@ fn index_that_is_a_pipe_or_hard_link_is_refused() {
 }
 
 #[test]
-fn output_pipe_without_reader_is_named_and_ends_with_for() {
+fn output_pipe_without_reader_ends_after_duration() {
     let folder = Folder::new();
     create_pipe(&folder, "p");
     let ran = folder.run(&["run", "--for=1200ms", "generate | pcap p"]);
@@ -380,7 +380,7 @@ fn output_pipe_waits_for_reader_and_ends_on_one_signal() {
     let folder = Folder::new();
     for (sink, name) in [("pcap", "p"), ("tcp | http |exchange weblog", "w")] {
         create_pipe(&folder, name);
-        let line = format!("{REPLAY_CAPTURE} | {sink} {name}");
+        let line = format!("{REPLAY_REQUEST} | {sink} {name}");
         let mut child = folder.begin(&["run", &line]);
         let tasks = format!("/proc/{}/task", child.0.id());
         let waits = || {
@@ -415,11 +415,11 @@ fn summary_counts_the_output() {
         ("print", "105 blocks printed of 105 blocks read, "),
         ("count", "105 blocks, 27828 bytes in "),
     ] {
-        let ran = folder.run(&[&format!("{REPLAY_CAPTURE} | {line}")]);
+        let ran = folder.run(&[&format!("{REPLAY_REQUEST} | {line}")]);
         assert!(ran.status == Some(0) && ran.err.starts_with(begins), "{line}: {ran:?}");
         assert!(ran.err.ends_with("none lost\n"), "{ran:?}");
     }
-    let ran = folder.run(&["--json", &format!("{REPLAY_CAPTURE} | pcap y.pcap")]);
+    let ran = folder.run(&["--json", &format!("{REPLAY_REQUEST} | pcap y.pcap")]);
     let report: Value = serde_json::from_str(&ran.err).unwrap();
     let filters = report["filters"].as_array().unwrap();
     let sink = filters.iter().find(|filter| filter["name"] == "pcap").unwrap();
@@ -432,24 +432,24 @@ fn summary_counts_the_output() {
 fn requested_drop_is_not_counted_as_loss() {
     let folder = Folder::new();
     for line in ["drop", "udp |dns drop", "sample 4 | discard", "ratelimit 1 | discard"] {
-        let ran = folder.run(&["--no-loss", &format!("{REPLAY_CAPTURE} | {line}")]);
+        let ran = folder.run(&["--no-loss", &format!("{REPLAY_REQUEST} | {line}")]);
         assert!(ran.status == Some(0) && ran.err.ends_with("none lost\n"), "{line}: {ran:?}");
         assert!(!ran.err.contains("warning"), "{line}: {ran:?}");
     }
-    let ran = folder.run(&["--json", &format!("{REPLAY_CAPTURE} | drop")]);
+    let ran = folder.run(&["--json", &format!("{REPLAY_REQUEST} | drop")]);
     let report: Value = serde_json::from_str(&ran.err).unwrap();
     assert_eq!((&report["lost"], &report["balanced"]), (&0.into(), &true.into()));
     let filters = report["filters"].as_array().unwrap();
     let sink = filters.iter().find(|filter| filter["name"] == "drop").unwrap();
     assert_eq!(sink["dropped"]["by request"]["blocks"], 105);
-    let ran = folder.run(&[&format!("{REPLAY_CAPTURE} | drop")]);
+    let ran = folder.run(&[&format!("{REPLAY_REQUEST} | drop")]);
     assert!(ran.err.contains("105 dropped by request, none lost"), "{ran:?}");
 }
 
 #[test]
 fn each_row_of_the_stats_table_balances() {
     let folder = Folder::new();
-    let ran = folder.run(&["--stats", &format!("{REPLAY_CAPTURE} | tcp | http | files d")]);
+    let ran = folder.run(&["--stats", &format!("{REPLAY_REQUEST} | tcp | http | files d")]);
     let mut lines = ran.err.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let head = lines.find(|words| words.first() == Some(&"filter")).unwrap();
     assert_eq!(&head[..4], ["filter", "space", "in", "made"]);

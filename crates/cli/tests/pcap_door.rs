@@ -26,7 +26,7 @@ use testkit::{need, wait_until};
 const PORT: u16 = 5300;
 /// Maximum difference between the times of a packet in two captures, in seconds. The times agree
 /// within microseconds, unless the test machine pauses a program.
-const TIME_TOLERANCE: f64 = 0.5;
+const TIME_TOLERANCE_S: f64 = 0.5;
 
 /// Builds the libraries, and creates a cable and a directory. Reports a skip and returns `None` if
 /// the machine does not permit the test.
@@ -53,11 +53,11 @@ impl Observer {
         is_ours: bool,
         (words, ready): (&[&str], &str),
     ) -> Self {
-        Self::start_in((pair, folder, folder), is_ours, (words, ready))
+        Self::start_in_folder((pair, folder, folder), is_ours, (words, ready))
     }
 
     /// Like [`Self::start`], but with the program's files in `folder` and the daemon in `shared`.
-    fn start_in(
+    fn start_in_folder(
         (pair, folder, shared): (&Pair, &Folder, &Folder),
         is_ours: bool,
         (words, ready): (&[&str], &str),
@@ -98,7 +98,7 @@ impl Observer {
 
 const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
 /// Text that tcpdump prints when it begins to capture.
-const LISTENING: &str = "listening on";
+const LISTENING_TEXT: &str = "listening on";
 
 /// Sends numbered datagrams of these sizes from the client to the server.
 fn send(pair: &Pair, port: u16, sizes: impl IntoIterator<Item = usize> + Send) {
@@ -164,7 +164,7 @@ fn capture_on_device_with_libpcap_and_rings(
         let file = files[usize::from(is_ours)].display().to_string();
         let mut all = vec!["tcpdump", "-Z", "root", "-U", "-n", "-i", device, "-w", &file];
         all.extend(words);
-        Observer::start((&pair, &folder), is_ours, (&all, LISTENING))
+        Observer::start((&pair, &folder), is_ours, (&all, LISTENING_TEXT))
     };
     let (real, ours) = (start(false), start(true));
     traffic(&pair);
@@ -184,7 +184,7 @@ fn assert_same([real, ours]: &[Vec<Packet>; 2]) {
     for (number, (real, ours)) in real.iter().zip(ours).enumerate() {
         assert_eq!((real.length, &real.bytes), (ours.length, &ours.bytes), "packet {number}");
         let apart = (real.seconds - ours.seconds).abs();
-        assert!(apart < TIME_TOLERANCE, "packet {number}: {apart} s apart");
+        assert!(apart < TIME_TOLERANCE_S, "packet {number}: {apart} s apart");
     }
 }
 
@@ -240,7 +240,7 @@ fn tcpdump_under_exec_applies_filter_and_snapshot_length() {
 fn tcpdump_under_exec_ends_by_count_with_the_same_lines() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     let words = ["tcpdump", "-t", "-n", "-e", "-c", "10", "-i", SERVER_DEVICE, "udp"];
-    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, LISTENING));
+    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, LISTENING_TEXT));
     let (real, ours) = (start(false), start(true));
     send(&pair, PORT, [64; 10]);
     real.finish();
@@ -268,7 +268,7 @@ fn device_without_ethernet_is_left_to_libpcap_with_a_reason() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     any::add_tun(&pair);
     let words = ["tcpdump", "-n", "-i", any::TUN_DEVICE];
-    let observer = Observer::start((&pair, &folder), true, (&words, LISTENING));
+    let observer = Observer::start((&pair, &folder), true, (&words, LISTENING_TEXT));
     let errors = observer.interrupt();
     let reason = "read by libpcap, not from a shared ring: its frames are not Ethernet frames";
     assert!(errors.contains(reason), "{errors}");
@@ -294,7 +294,7 @@ fn capture_continues_when_the_daemon_is_killed() {
         let name = file.display().to_string();
         let words =
             ["tcpdump", "-Z", "root", "-U", "-n", "-i", device, "-w", &name, "udp port 5300"];
-        let ours = Observer::start((&pair, &folder), true, (&words, LISTENING));
+        let ours = Observer::start((&pair, &folder), true, (&words, LISTENING_TEXT));
         let written = |count: usize| {
             wait_until("the packets are written", || read_packets(&file).len() >= count);
         };

@@ -184,7 +184,7 @@ fn assert_same_python_results(before: &str, body: &str, after: &str) {
 
 /// Python code that defines `some(n)`, which copies `n` bytes from standard input to standard
 /// output, and copies enough bytes for the edges to become rings.
-const READ_PREAMBLE: &str = "import os, sys, subprocess, select\n\
+const PYTHON_READ_PREAMBLE: &str = "import os, sys, subprocess, select\n\
     def some(n):\n    \
         while n > 0:\n        \
             b = os.read(0, 65536)\n        \
@@ -193,7 +193,7 @@ const READ_PREAMBLE: &str = "import os, sys, subprocess, select\n\
     some(1500000)\n";
 
 #[test]
-fn forked_reader_shares_the_rest_with_its_child() {
+fn forked_reader_shares_unread_bytes_with_its_child() {
     let bodies = [
         "subprocess.run(['cat'])",
         "subprocess.run('head -c 1000 > /dev/null; cat > /dev/null', shell=True)",
@@ -207,7 +207,11 @@ fn forked_reader_shares_the_rest_with_its_child() {
          except ChildProcessError: pass\nsome(1 << 30)",
     ];
     for body in bodies {
-        assert_same_python_results("cat $F | ", &format!("{READ_PREAMBLE}{body}\n"), " | md5sum");
+        assert_same_python_results(
+            "cat $F | ",
+            &format!("{PYTHON_READ_PREAMBLE}{body}\n"),
+            " | md5sum",
+        );
     }
 }
 
@@ -227,7 +231,11 @@ fn reader_continues_after_exec_and_poll() {
              if not b: break\n    \
              os.write(1, b)",
     ] {
-        assert_same_python_results("cat $F | ", &format!("{READ_PREAMBLE}{body}\n"), " | md5sum");
+        assert_same_python_results(
+            "cat $F | ",
+            &format!("{PYTHON_READ_PREAMBLE}{body}\n"),
+            " | md5sum",
+        );
     }
 }
 
@@ -267,7 +275,7 @@ fn writer_without_reader_ends_as_in_a_shell() {
     let ended = run_with_timeout(shell_command(&["--pipefail"], "yes | head -c 10000000 | wc -c"));
     assert_eq!((ended.status.code(), &*ended.stdout), (Some(141), &b"10000000\n"[..]));
     let Some(python) = python_path() else { return };
-    let body = format!("{READ_PREAMBLE}os.kill(os.getpid(), 9)\n");
+    let body = format!("{PYTHON_READ_PREAMBLE}os.kill(os.getpid(), 9)\n");
     let path = text_file().with_extension("killed.py");
     std::fs::write(&path, body).unwrap();
     let killed =
@@ -315,7 +323,7 @@ fn d19_edge_is_a_kernel_pipe_if_isolated_or_not_preloadable() {
 
 /// Asserts that the output of a copying command is the same with and without lazy copies, on
 /// standard output and in a file.
-fn assert_lazy_copy(words: &str) {
+fn assert_lazy_copy_equals_copy(words: &str) {
     let out = text_file().with_extension("out");
     let place = out.display().to_string();
     let words: Vec<String> = words
@@ -358,7 +366,7 @@ fn e3_lazy_copy_output_equals_copy_whether_read_or_not() {
         "cat -A IN IN",
         "cat IN /nowhere IN",
     ] {
-        assert_lazy_copy(words);
+        assert_lazy_copy_equals_copy(words);
     }
 }
 
@@ -639,7 +647,7 @@ fn missing_library_is_reported_with_a_remedy() {
 }
 
 #[test]
-fn forged_edge_environment_changes_nothing() {
+fn forged_edge_variables_are_ignored() {
     // The environment contains invalid entries, and entries that refer to descriptors of other
     // kinds.
     for edges in ["r:1:700:1", "w:0:0:0,r:0:0:0", "nonsense", "r:1:999999:1,,,,"] {

@@ -155,7 +155,7 @@ print(poll.poll(100))";
 }
 
 #[test]
-fn b1_tools_walk_the_tree_and_end() {
+fn b1_find_and_copy_tools_walk_the_tree_and_terminate() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -194,7 +194,7 @@ fn b1_tools_walk_the_tree_and_end() {
 }
 
 #[test]
-fn b10_events_are_lines() {
+fn b10_events_file_has_one_line_per_event() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -220,7 +220,7 @@ fn b10_events_are_lines() {
 }
 
 #[test]
-fn b13_directories_are_closed_to_other_users() {
+fn b13_directories_are_inaccessible_to_other_users() {
     const ALICE: u32 = 41_021;
     const BOB: u32 = 41_022;
     if need::require_root().is_none() {
@@ -291,7 +291,7 @@ fn b2_killed_server_ends_all_operations_at_once() {
 }
 
 #[test]
-fn b1_mount_lasts_as_long_as_a_command() {
+fn b1_mount_with_a_command_ends_when_the_command_exits() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
@@ -313,7 +313,7 @@ fn b1_mount_lasts_as_long_as_a_command() {
 }
 
 #[test]
-fn b10_daemon_mounts_for_as_long_as_it_runs() {
+fn b10_mount_by_the_daemon_exists_while_the_daemon_runs() {
     let folder = Folder::new();
     let Some(mounted) = Mounted::without_server(&folder) else { return };
     let place = folder.path().join("no-daemon").display().to_string();
@@ -381,7 +381,7 @@ fn b2_reader_gets_reasons_for_lost_blocks_and_changed_nodes() {
 }
 
 #[test]
-fn v9_stream_of_retained_frames_starts_in_the_past() {
+fn v9_stream_starts_with_the_retained_frames() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -422,7 +422,7 @@ fn v9_stream_of_retained_frames_starts_in_the_past() {
 }
 
 #[test]
-fn v9_frozen_past_stays_until_the_freeze_ends() {
+fn v9_frozen_frames_are_retained_until_the_freeze_ends() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };

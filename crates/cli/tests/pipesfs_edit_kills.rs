@@ -11,8 +11,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 use testkit::wait_until;
 
-const MOVED_FROM_REQUEST: &str = "generate rate=1000 | (udp | count) + (sample 2 | inspect)";
-const MOVED_TO_REQUEST: &str = "generate rate=500 | sample 3 | discard";
+const MOVE_SOURCE_REQUEST: &str = "generate rate=1000 | (udp | count) + (sample 2 | inspect)";
+const MOVE_TARGET_REQUEST: &str = "generate rate=500 | sample 3 | discard";
 
 /// A daemon, a server in the foreground, and two paths.
 struct Scene {
@@ -31,8 +31,8 @@ impl Scene {
         let folder = Folder::new();
         let mounted = Mounted::without_server(&folder)?;
         let daemon = folder.daemon();
-        let giver = folder.spawn_named("giver", MOVED_FROM_REQUEST);
-        let taker = folder.spawn_named("taker", MOVED_TO_REQUEST);
+        let giver = folder.spawn_named("giver", MOVE_SOURCE_REQUEST);
+        let taker = folder.spawn_named("taker", MOVE_TARGET_REQUEST);
         let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
         let server = Reader(server.stderr(Stdio::null()).spawn().unwrap());
         wait_until("both are shown", || {
@@ -51,7 +51,7 @@ impl Scene {
     /// Returns the request of a path after all earlier edits have been made or refused. To ensure
     /// this, makes one more edit, which sets an argument of `sample`. The returned request contains
     /// the previous value of this argument.
-    fn settled_request(&self, path: &str) -> String {
+    fn request_after_pending_edits(&self, path: &str) -> String {
         let words = ["set", path, "arg", "sample", "every=7"];
         wait_until("the path makes another edit", || self.folder.run(&words).status == Some(0));
         let listed = self.folder.run(&["ps"]).out;
@@ -62,7 +62,7 @@ impl Scene {
 }
 
 /// Blocks until a thread of the server is waiting for a path's reply to an edit.
-fn wait_for_edit(server: u32) {
+fn wait_for_pending_edit(server: u32) {
     wait_until("the edit has begun", || {
         let threads = fs::read_dir(format!("/proc/{server}/task")).unwrap();
         threads.flatten().any(|thread| {
@@ -85,13 +85,13 @@ fn b6_waiting_edit_of_a_killed_server_is_not_applied() {
         let giver = scene.giver.0.id();
         stop(giver);
         let mut edit = scene.begin(words);
-        wait_for_edit(scene.server.0.id());
+        wait_for_pending_edit(scene.server.0.id());
         signal("-KILL", scene.server.0.id());
         scene.server.0.wait().unwrap();
         assert!(!edit.0.wait().unwrap().success(), "{words:?}");
         signal("-CONT", giver);
-        assert_eq!(scene.settled_request("giver"), MOVED_FROM_REQUEST, "{words:?}");
-        assert_eq!(scene.settled_request("taker"), MOVED_TO_REQUEST, "{words:?}");
+        assert_eq!(scene.request_after_pending_edits("giver"), MOVE_SOURCE_REQUEST, "{words:?}");
+        assert_eq!(scene.request_after_pending_edits("taker"), MOVE_TARGET_REQUEST, "{words:?}");
     }
 }
 
@@ -102,7 +102,7 @@ fn b6_path_killed_during_a_move_leaves_both_unchanged() {
         let taker = scene.taker.0.id();
         stop(taker);
         let mut edit = scene.begin(&["mv", "giver/generate/udp/count", "taker/generate/"]);
-        wait_for_edit(scene.server.0.id());
+        wait_for_pending_edit(scene.server.0.id());
         let victim = if giver_dies { &mut scene.giver } else { &mut scene.taker };
         signal("-KILL", victim.0.id());
         victim.0.wait().unwrap();
@@ -111,8 +111,8 @@ fn b6_path_killed_during_a_move_leaves_both_unchanged() {
         }
         assert!(!edit.0.wait().unwrap().success());
         match giver_dies {
-            true => assert_eq!(scene.settled_request("taker"), MOVED_TO_REQUEST),
-            false => assert_eq!(scene.settled_request("giver"), MOVED_FROM_REQUEST),
+            true => assert_eq!(scene.request_after_pending_edits("taker"), MOVE_TARGET_REQUEST),
+            false => assert_eq!(scene.request_after_pending_edits("giver"), MOVE_SOURCE_REQUEST),
         }
     }
 }
@@ -126,7 +126,7 @@ fn kill_processes_during_moves(rounds: usize) {
         let Some(mut scene) = Scene::new() else { return };
         let mut edit = scene.begin(&["mv", "giver/generate/udp/count", "taker/generate/"]);
         if round % 2 == 0 {
-            wait_for_edit(scene.server.0.id());
+            wait_for_pending_edit(scene.server.0.id());
         }
         // The number of yields determines the point at which the process is killed.
         (0..round * 20).for_each(|_| std::thread::yield_now());
@@ -138,13 +138,13 @@ fn kill_processes_during_moves(rounds: usize) {
         victim.kill().unwrap();
         victim.wait().unwrap();
         let made = edit.0.wait().unwrap().success();
-        let given = (round % 3 != 1).then(|| scene.settled_request("giver"));
-        let taken = (round % 3 != 2).then(|| scene.settled_request("taker"));
+        let given = (round % 3 != 1).then(|| scene.request_after_pending_edits("giver"));
+        let taken = (round % 3 != 2).then(|| scene.request_after_pending_edits("taker"));
         let known = |request: &Option<String>, before: &str, after: &str| {
             request.as_ref().is_none_or(|request| request == before || request == after)
         };
         assert!(
-            known(&given, MOVED_FROM_REQUEST, GIVEN) && known(&taken, MOVED_TO_REQUEST, TAKEN),
+            known(&given, MOVE_SOURCE_REQUEST, GIVEN) && known(&taken, MOVE_TARGET_REQUEST, TAKEN),
             "{given:?} {taken:?}"
         );
         if let (Some(given), Some(taken)) = (&given, &taken) {

@@ -30,7 +30,7 @@ fn numbered(length: usize) -> Vec<u8> {
 }
 
 /// Ends the input of a path, and waits until its process has exited.
-fn end_input(path: &mut Guard) {
+fn close_input_and_wait_for_exit(path: &mut Guard) {
     drop(path.0.stdin.take());
     let status = path.0.wait().unwrap();
     assert!(status.success(), "{status}");
@@ -57,7 +57,7 @@ fn b2_backlog_stays_readable_after_the_path_has_exited() {
     path.0.stdin.as_mut().unwrap().write_all(&sent).unwrap();
     let mut begun = vec![0; 100_000];
     first.read_exact(&mut begun).unwrap();
-    end_input(&mut path);
+    close_input_and_wait_for_exit(&mut path);
     let (rest, end) = read_all(&mut first);
     begun.extend(rest);
     assert!(begun == sent, "{} of {} bytes", begun.len(), sent.len());
@@ -99,7 +99,7 @@ fn b2_stream_that_lost_blocks_ends_with_an_error() {
     let sent = numbered(16 << 20);
     path.0.stdin.as_mut().unwrap().write_all(&sent).unwrap();
     wait_until("the loss is counted while the stream is open", || missed() > 0);
-    end_input(&mut path);
+    close_input_and_wait_for_exit(&mut path);
     let (all, end) = read_all(&mut stream);
     assert!(all.len() >= 8 << 20, "{} bytes", all.len());
     assert!(all == sent[..all.len()], "the first blocks are whole");
@@ -123,5 +123,5 @@ fn b2_stream_of_a_removed_filter_ends_after_its_backlog() {
     let (all, end) = read_all(&mut stream);
     assert!(all == sent, "{} of {} bytes", all.len(), sent.len());
     assert_eq!(end, Some(EIO));
-    end_input(&mut path);
+    close_input_and_wait_for_exit(&mut path);
 }

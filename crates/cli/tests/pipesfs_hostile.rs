@@ -45,7 +45,7 @@ impl Shared {
     }
 
     /// Starts a path of a user under a name.
-    fn start_as(&self, uid: u32, name: &str, line: &str) -> Reader {
+    fn start_path_as_user(&self, uid: u32, name: &str, line: &str) -> Reader {
         let mut path = self.folder.command_as_user((uid, uid), None);
         path.args(["run", "-q", "--as", name, line]);
         Reader(path.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
@@ -54,7 +54,7 @@ impl Shared {
 
 /// Commands with which a user attacks the path `hers` of another user. The attacker also owns a
 /// path, `his`.
-const ATTEMPTS: [&str; 39] = [
+const ATTACK_COMMANDS: [&str; 39] = [
     "ls hers",
     "cd hers",
     "cat hers/request",
@@ -100,10 +100,10 @@ const ATTEMPTS: [&str; 39] = [
 fn b13_hostile_user_reads_and_changes_no_path_of_another() {
     let Some(shared) = Shared::new(&["--all-users"]) else { return };
     let line = "generate rate=1000 | udp | dport |9 count";
-    let _hers = shared.start_as(ALICE, "hers", line);
+    let _hers = shared.start_path_as_user(ALICE, "hers", line);
     wait_until("hers is shown", || shared.mounted.path("hers/generate/udp").is_dir());
     assert_eq!(shared.run_as(BOB, "mkdir his his/http").1, 0);
-    for script in ATTEMPTS {
+    for script in ATTACK_COMMANDS {
         let (output, status) = shared.run_as(BOB, script);
         assert_ne!(status, 0, "{script}: {output}");
         assert!(!output.contains("rate="), "{script}: {output}");
@@ -120,7 +120,7 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
     assert_eq!(shared.run_as(ALICE, "cat .error").0, "", "she is told nothing of it");
     assert!(shared.run_as(ALICE, "head -n 1 .events").0.contains(line));
     // A path of BOB with the same name does not replace ALICE's path.
-    let _copy = shared.start_as(BOB, "hers", "generate rate=77 | count");
+    let _copy = shared.start_path_as_user(BOB, "hers", "generate rate=77 | count");
     let two = || shared.folder.run(&["ps"]).out.matches(" hers ").count() == 2;
     wait_until("both are listed", two);
     assert_eq!(shared.run_as(ALICE, "cat hers/request").0.trim_end(), line);
@@ -147,7 +147,7 @@ fn t8_many_readers_leave_connections_for_commands() {
 }
 
 #[test]
-fn t20_filter_that_sends_needs_the_right_of_its_path() {
+fn t20_sending_filter_is_refused_without_the_right_of_its_path() {
     let Some(shared) = Shared::new(&["--all-users"]) else { return };
     assert_eq!(shared.run_as(ALICE, "mkdir stream:form=frame").1, 0);
     let (output, status) = shared.run_as(ALICE, "mkdir stream/tx:lo");

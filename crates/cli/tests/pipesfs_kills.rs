@@ -26,7 +26,7 @@ const OPERATIONS: [(&str, &str); 8] = [
 ];
 
 /// Kills a server while programs use its mount, and asserts that each program ends.
-fn kill_server(folder: &Folder, mounted: &Mounted, round: usize) {
+fn kill_server_in_use(folder: &Folder, mounted: &Mounted, round: usize) {
     let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
     let mut server = Reader(server.stderr(Stdio::null()).spawn().unwrap());
     wait_until("it is mounted", || mounted.path("web/generate/udp").is_dir());
@@ -64,7 +64,7 @@ fn kill_servers(rounds: usize) {
     fs::create_dir(&mounted.directory).unwrap();
     let path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
     for round in 0..rounds {
-        kill_server(&folder, &mounted, round);
+        kill_server_in_use(&folder, &mounted, round);
     }
     assert!(folder.run(&["ps"]).out.contains(" web "));
     wait_until("no tap is left", || {
@@ -86,7 +86,7 @@ fn b13_server_killed_200_times_ends_every_operation() {
 }
 
 #[test]
-fn b2_stopped_reader_delays_no_other_and_learns_its_loss() {
+fn b2_stopped_reader_delays_no_other_and_is_told_its_loss() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -141,7 +141,7 @@ fn b2_counters_of_a_stopped_path_always_fail_with_one_reason() {
 }
 
 #[test]
-fn b1_names_of_paths_neither_collide_nor_escape() {
+fn b1_path_names_neither_collide_nor_leave_the_mount() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };

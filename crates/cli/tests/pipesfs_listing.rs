@@ -12,7 +12,7 @@ use std::path::Path;
 use testkit::wait_until;
 
 /// Number of classes in the path. Two filters follow each class.
-const CLASSES: usize = 25;
+const CLASS_COUNT: usize = 25;
 
 /// Returns the directories of filters and classes below a directory, without the directories of
 /// counters and arguments.
@@ -38,13 +38,13 @@ fn b1_next_listing_of_many_filters_contains_each_edit() {
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let arc = |class| format!("(|{class} sample 2 | count)");
-    let arcs: Vec<String> = (1..=CLASSES).map(arc).collect();
+    let arcs: Vec<String> = (1..=CLASS_COUNT).map(arc).collect();
     let line = format!("generate rate=10 | dport | ({})", arcs.join(" + "));
     let _path = folder.spawn_named("web", &line);
     wait_until("it is shown", || mounted.path("web/generate").is_dir());
     let top = mounted.path("web/generate/dport");
     let below = |class| ["", "/sample:2", "/sample:2/count"].map(|below| format!("{class}{below}"));
-    let mut expected: BTreeSet<String> = (1..=CLASSES).flat_map(below).collect();
+    let mut expected: BTreeSet<String> = (1..=CLASS_COUNT).flat_map(below).collect();
     for _ in 0..2 {
         assert_eq!(filters_below(&top), expected);
     }

@@ -14,7 +14,7 @@ use testkit::{need, wait_until};
 
 /// Runs a shell script in the mount, and returns its output. Reports a skip and returns `None` if
 /// `program` is not installed.
-fn run_if_installed(mounted: &Mounted, program: &str, script: &str) -> Option<String> {
+fn run_script_if_installed(mounted: &Mounted, program: &str, script: &str) -> Option<String> {
     need::require_command(program)?;
     let (out, status) = run_in(mounted, script);
     assert_eq!(status, 0, "{script}: {out}");
@@ -29,26 +29,27 @@ fn b1_programs_that_walk_trees_end_and_see_each_filter_once() {
     let request = "generate rate=2000 | udp | dport | ((|9 count) + (|10:20 sample 2 | count))";
     let _path = folder.spawn_named("web", request);
     wait_until("it is shown", || mounted.path("web/generate/udp/dport/10:20").is_dir());
-    let found = run_if_installed(&mounted, "find", "find web -type d").unwrap_or_default();
+    let found = run_script_if_installed(&mounted, "find", "find web -type d").unwrap_or_default();
     let directories: BTreeSet<&str> = found.lines().collect();
     assert_eq!(directories.len(), found.lines().count(), "each once: {found}");
     assert!(directories.contains("web/generate/udp/dport/10:20/sample:2/count"), "{found}");
-    let links = run_if_installed(&mounted, "find", "find -L web -name all -prune -print");
+    let links = run_script_if_installed(&mounted, "find", "find -L web -name all -prune -print");
     assert!(links.unwrap_or_default().contains("web/generate/udp/all\n"));
-    if let Some(out) = run_if_installed(&mounted, "tree", "tree -d --noreport web") {
+    if let Some(out) = run_script_if_installed(&mounted, "tree", "tree -d --noreport web") {
         assert_eq!(out.lines().count(), directories.len(), "{out}");
     }
-    let out = run_if_installed(&mounted, "grep", "grep -rl thread0 web/generate").unwrap();
+    let out = run_script_if_installed(&mounted, "grep", "grep -rl thread0 web/generate").unwrap();
     assert!(out.contains("web/generate/udp/dport/place"), "{out}");
-    let out = run_if_installed(&mounted, "dd", "dd if=web/request bs=3 status=none").unwrap();
+    let out =
+        run_script_if_installed(&mounted, "dd", "dd if=web/request bs=3 status=none").unwrap();
     assert_eq!(out, format!("{request}\n"));
     let walk = "python3 -c \"import os; print(sum(1 for _ in os.walk('web')))\"";
-    if let Some(out) = run_if_installed(&mounted, "python3", walk) {
+    if let Some(out) = run_script_if_installed(&mounted, "python3", walk) {
         assert_eq!(out.trim(), directories.len().to_string());
     }
     let copy = folder.path().join("copy");
     let rsync = format!("rsync -a web/ '{}'", copy.display());
-    if run_if_installed(&mounted, "rsync", &rsync).is_some() {
+    if run_script_if_installed(&mounted, "rsync", &rsync).is_some() {
         assert_eq!(fs::read_to_string(copy.join("request")).unwrap(), format!("{request}\n"));
         assert!(copy.join("generate/all").is_symlink(), "a stream is copied as a link");
     }
@@ -57,7 +58,7 @@ fn b1_programs_that_walk_trees_end_and_see_each_filter_once() {
     assert_eq!(run_in(&mounted, executed), ("yes\n".to_owned(), 0));
     assert_ne!(run_in(&mounted, "web/generate/why").1, 0, "a file is not executed");
     let archive = "tar cf - web | tar tf - | grep -c '/all$'";
-    let streams = run_if_installed(&mounted, "tar", archive).unwrap();
+    let streams = run_script_if_installed(&mounted, "tar", archive).unwrap();
     assert!(streams.trim().parse::<usize>().unwrap() > 3, "{streams}");
 }
 
@@ -69,7 +70,7 @@ fn b1_shells_complete_names_of_filters_and_classes() {
     let _path = folder.spawn_named("web", "generate rate=2000 | udp | dport |9 count");
     wait_until("it is shown", || mounted.path("web/generate/udp/dport").is_dir());
     let bash = "bash -c 'compgen -f web/generate/u; compgen -d web/generate/udp/dport/9/c'";
-    if let Some(out) = run_if_installed(&mounted, "bash", bash) {
+    if let Some(out) = run_script_if_installed(&mounted, "bash", bash) {
         let names: Vec<&str> = out.lines().collect();
         assert_eq!(names, ["web/generate/udp", "web/generate/udp/dport/9/count"]);
     }
@@ -79,19 +80,19 @@ fn b1_shells_complete_names_of_filters_and_classes() {
         ("zsh", format!("zsh -f -c '{globs}'")),
         ("fish", format!("fish --no-config -c '{globs}'")),
     ] {
-        if let Some(out) = run_if_installed(&mounted, shell, &script) {
+        if let Some(out) = run_script_if_installed(&mounted, shell, &script) {
             assert_eq!(out, "web/generate/udp/dport/9/count\n", "{shell}");
         }
     }
     let fish = "fish --no-config -c 'complete -C \"ls web/generate/u\"'";
-    if let Some(out) = run_if_installed(&mounted, "fish", fish) {
+    if let Some(out) = run_script_if_installed(&mounted, "fish", fish) {
         assert!(out.contains("web/generate/udp/"), "{out}");
     }
 }
 
 /// Reads 64-byte frames from a stream until their numbers include `count` consecutive numbers.
 /// Returns all numbers. Panics if a number is repeated.
-fn read_numbers(stream: &mut File, count: u64) -> BTreeSet<u64> {
+fn read_frame_numbers(stream: &mut File, count: u64) -> BTreeSet<u64> {
     let (mut known, mut frame) = (BTreeSet::new(), [0; 64]);
     let mut first = None;
     wait_until("all numbers have come", || {
@@ -120,7 +121,7 @@ fn b2_stream_of_replicas_has_each_block_once() {
     let place = mounted.text("copied/generate/dport/place");
     assert_eq!(place.split_whitespace().count(), 2, "two replicas: {place}");
     let mut stream = File::open(mounted.path("copied/generate/dport/all")).unwrap();
-    read_numbers(&mut stream, 4000);
+    read_frame_numbers(&mut stream, 4000);
     drop(stream);
     // The capture has only one file header, although it comes from several replicas.
     if need::require_command("tcpdump").is_some() {
@@ -148,7 +149,7 @@ fn b2_capture_programs_read_live_streams_and_count_losses() {
         ("tcpdump", "cat web/generate/all.pcap | tcpdump -nr - -c 5000 2>/dev/null | wc -l"),
         ("tshark", "cat web/generate/all.pcap | tshark -n -i - -c 5000 2>/dev/null | wc -l"),
     ] {
-        if let Some(out) = run_if_installed(&mounted, program, script) {
+        if let Some(out) = run_script_if_installed(&mounted, program, script) {
             assert_eq!(out.trim(), "5000", "{script}");
         }
     }

@@ -18,14 +18,14 @@ use testkit::{need, wait_until};
 const O_NONBLOCK: i32 = 0o4000;
 /// Request whose source emits the bytes that programs write to it, as a separate stream for each
 /// writer.
-const HTTP_REQUEST: &str = "buffer clean link=stream | http | (|get count + |post count)";
+const BUFFER_HTTP_REQUEST: &str = "buffer clean link=stream | http | (|get count + |post count)";
 
 fn writer(path: &Path) -> File {
     OpenOptions::new().write(true).open(path).unwrap_or_else(|why| panic!("{path:?}: {why}"))
 }
 
 /// Waits until the source of a path has emitted all bytes that programs wrote to it.
-fn wait_until_balanced(mounted: &Mounted, source: &str) {
+fn wait_until_written_bytes_are_emitted(mounted: &Mounted, source: &str) {
     wait_until("all that was written is emitted", || {
         let written = mounted.number(&format!("{source}/stats/written"));
         written > 0 && written == mounted.number(&format!("{source}/stats/bytes"))
@@ -43,7 +43,7 @@ fn b7_each_open_for_writing_is_a_separate_stream() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let _path = folder.spawn_named("clean", HTTP_REQUEST);
+    let _path = folder.spawn_named("clean", BUFFER_HTTP_REQUEST);
     wait_until("it is shown", || mounted.path("clean/buffer:clean/http/get").is_dir());
     let all = mounted.path("clean/buffer:clean/all");
     // Two HTTP requests are written alternately, through separate files. The first line of each is
@@ -67,7 +67,7 @@ fn b7_each_open_for_writing_is_a_separate_stream() {
     // Each HTTP request is two blocks: its description and its bytes.
     wait_until("4 of get", || mounted.number(&format!("{http}/get/count/stats/blocks")) >= 8);
     wait_until("1 of post", || mounted.number(&format!("{http}/post/count/stats/blocks")) >= 2);
-    wait_until_balanced(&mounted, "clean/buffer:clean");
+    wait_until_written_bytes_are_emitted(&mounted, "clean/buffer:clean");
     assert!(fs::read_dir(mounted.path(&format!("{http}/stats/dropped"))).unwrap().next().is_none());
 }
 
@@ -76,7 +76,7 @@ fn b7_killed_writer_leaves_an_incomplete_message() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let path = spawn_reported(&folder, "cut", "buffer cut link=stream | http | count");
+    let path = spawn_path_with_report(&folder, "cut", "buffer cut link=stream | http | count");
     wait_until("it is shown", || mounted.path("cut/buffer:cut/http").is_dir());
     let mut cat = Command::new("cat");
     cat.stdin(Stdio::piped()).stdout(writer(&mounted.path("cut/buffer:cut/all")));
@@ -92,13 +92,13 @@ fn b7_killed_writer_leaves_an_incomplete_message() {
     // Two blocks follow the bytes: the ends of both directions.
     let blocks = || mounted.number("cut/buffer:cut/stats/blocks");
     wait_until("the session ends", || blocks() >= 3);
-    wait_until_balanced(&mounted, "cut/buffer:cut");
+    wait_until_written_bytes_are_emitted(&mounted, "cut/buffer:cut");
     let report = stop_and_read_report(&folder, "cut", path);
     assert!(report.contains("incomplete messages"), "{report}");
 }
 
 /// Starts a path whose output and report [`stop_and_read_report`] reads later. Waits until the path is listed.
-fn spawn_reported(folder: &Folder, name: &str, line: &str) -> Child {
+fn spawn_path_with_report(folder: &Folder, name: &str, line: &str) -> Child {
     let mut command = folder.streamline(&["run", "-s", "--as", name, line]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let path = command.spawn().unwrap();
@@ -152,7 +152,7 @@ print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
         let mut waiting = Command::new("python3");
         waiting.args(["-c", poll]).stdout(nonblocking.try_clone().unwrap());
         let mut waiting = Reader(waiting.stderr(Stdio::piped()).spawn().unwrap());
-        let waits = || is_blocked_in(waiting.0.id(), "poll");
+        let waits = || is_blocked_in_kernel_function(waiting.0.id(), "poll");
         wait_until("it polls", waits);
         signal("-CONT", process);
         let mut polled = String::new();
@@ -166,15 +166,15 @@ print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
     let mut blocked = Reader(blocking.spawn().unwrap());
     wait_until("it writes", || mounted.number("slow/buffer:slow/stats/bytes") > written);
     stop(process);
-    wait_until("it waits", || is_blocked_in(blocked.0.id(), "fuse"));
+    wait_until("it waits", || is_blocked_in_kernel_function(blocked.0.id(), "fuse"));
     signal("-TERM", blocked.0.id());
     wait_until("the signal ends it", || blocked.0.try_wait().unwrap().is_some());
     signal("-CONT", process);
-    wait_until_balanced(&mounted, "slow/buffer:slow");
+    wait_until_written_bytes_are_emitted(&mounted, "slow/buffer:slow");
 }
 
 /// Returns true if a process is waiting in a kernel function whose name contains `name`.
-fn is_blocked_in(process: u32, name: &str) -> bool {
+fn is_blocked_in_kernel_function(process: u32, name: &str) -> bool {
     ["stack", "wchan"].iter().any(|file| {
         fs::read_to_string(format!("/proc/{process}/{file}")).is_ok_and(|text| {
             text.contains(name) || (name == "fuse" && text.contains("request_wait"))
@@ -187,7 +187,7 @@ fn b7_writers_fail_with_a_reason_when_the_path_ends() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
-    let path = spawn_reported(&folder, "over", "buffer over link=none | count");
+    let path = spawn_path_with_report(&folder, "over", "buffer over link=none | count");
     wait_until("it is shown", || mounted.path("over/buffer:over").is_dir());
     let mut open = writer(&mounted.path("over/buffer:over/all"));
     open.write_all(b"accepted").unwrap();

@@ -113,8 +113,8 @@ impl PrefixFixture {
     }
 
     /// Requests responses of these sizes in bytes, each over a separate connection.
-    fn request_each(&self, sizes: impl IntoIterator<Item = usize>) {
-        sizes.into_iter().for_each(|size| self.open_connection().request_bytes(size));
+    fn request_over_separate_connections(&self, sizes: impl IntoIterator<Item = usize>) {
+        sizes.into_iter().for_each(|size| self.open_connection().request_http_body(size));
     }
 
     /// Waits until a reader has printed `count` messages.
@@ -195,7 +195,7 @@ impl Connection {
     }
 
     /// Requests a body of `size` bytes, and reads the response.
-    fn request_bytes(&mut self, size: usize) {
+    fn request_http_body(&mut self, size: usize) {
         self.send_text(&format!("GET /{size} HTTP/1.1\r\nHost: here\r\n\r\n"));
         self.read_bytes(size, true);
     }
@@ -239,18 +239,18 @@ fn prefix_request(rest: &str) -> String {
     format!("--prefix=shared {PREFIX} | http |{rest} json")
 }
 
-fn request_paths(sizes: impl IntoIterator<Item = usize>) -> Vec<String> {
+fn http_request_paths(sizes: impl IntoIterator<Item = usize>) -> Vec<String> {
     sizes.into_iter().map(|size| format!("\"/{size}\"")).collect()
 }
 
 /// Asserts that the remark of the source `shared` in a report contains the text `what`.
 fn assert_source_remark(site: &PrefixFixture, report: &Value, what: &str) {
-    let remark = shared_source(report)["remark"].as_str().unwrap();
+    let remark = shared_source_counters(report)["remark"].as_str().unwrap();
     assert!(remark.contains(what), "{remark}: {}", site.listed_paths());
 }
 
 /// Returns the counters of the source `shared` in a report.
-fn shared_source(report: &Value) -> &Value {
+fn shared_source_counters(report: &Value) -> &Value {
     &report["sources"][0]
 }
 
@@ -264,9 +264,9 @@ fn o6_o7_sharers_print_what_private_requests_print() {
     // One process reassembles streams for all three requests.
     assert_eq!(site.prefix_server_ids().len(), 1, "{}", site.listed_paths());
     let mut several = site.open_connection();
-    (1..20).for_each(|size| several.request_bytes(size * 100));
-    site.request_each(20..60);
-    let wanted: Vec<String> = request_paths((1..20).map(|size| size * 100).chain(20..60));
+    (1..20).for_each(|size| several.request_http_body(size * 100));
+    site.request_over_separate_connections(20..60);
+    let wanted: Vec<String> = http_request_paths((1..20).map(|size| size * 100).chain(20..60));
     for reader in [&private, &one, &other, &answers] {
         site.wait_until_printed(reader, wanted.len());
     }
@@ -279,7 +279,7 @@ fn o6_o7_sharers_print_what_private_requests_print() {
     for reader in [one, other, answers] {
         let report = site.stop(reader);
         assert_eq!(report["lost"], 0, "{report}");
-        let source = shared_source(&report);
+        let source = shared_source_counters(&report);
         assert_eq!(source["name"], "shared");
         assert_eq!(source["seen"], source["given"], "{report}");
     }
@@ -310,7 +310,7 @@ fn o6_sharer_gets_bytes_once_a_filter_reads_them() {
         });
         count("private")
     };
-    site.request_each(20..40);
+    site.request_over_separate_connections(20..40);
     // Each message is two blocks, its description and its bytes. `match` passes only the second
     // one.
     let before = wait_equal(2 * 20);
@@ -318,7 +318,7 @@ fn o6_sharer_gets_bytes_once_a_filter_reads_them() {
         let set = site.run(&["set", name, "insert", "match \"GET /5\"", "before", "count"]);
         assert_eq!(set.status, Some(0), "{}", set.err);
     }
-    site.request_each(45..55);
+    site.request_over_separate_connections(45..55);
     wait_equal(before + 5);
     let reports = [private, sharer].map(|reader| site.stop(reader));
     let taken = |report: &Value| report["filters"].as_array().unwrap().last().cloned().unwrap();
@@ -334,14 +334,14 @@ fn o6_joining_leaving_or_killed_sharers_disturb_no_other() {
     let mut first = site.start("first", &prefix_request("request"));
     let stays = site.start("stays", &prefix_request("request"));
     let mut open = site.open_connection();
-    open.request_bytes(100);
+    open.request_http_body(100);
     site.wait_until_printed(&stays, 1);
     first.kill();
     let late = site.start("late", &prefix_request("request"));
     let streams = site.start("streams", &format!("--prefix=shared {PREFIX} | count"));
-    open.request_bytes(101);
-    site.request_each(200..210);
-    let wanted = request_paths([100, 101].into_iter().chain(200..210));
+    open.request_http_body(101);
+    site.request_over_separate_connections(200..210);
+    let wanted = http_request_paths([100, 101].into_iter().chain(200..210));
     site.wait_until_printed(&stays, 12);
     site.wait_until_printed(&late, 11);
     assert_eq!(site.printed_messages(&stays), wanted);
@@ -356,7 +356,7 @@ fn o6_joining_leaving_or_killed_sharers_disturb_no_other() {
     let report = site.stop(streams);
     assert_source_remark(&site, &report, "10 connections of `rx server0 both=yes | tcp`");
     assert_source_remark(&site, &report, "had begun before this request joined");
-    open.request_bytes(102);
+    open.request_http_body(102);
     site.wait_until_printed(&stays, 13);
     assert_eq!(site.prefix_server_ids().len(), 1);
     assert_eq!(site.stop(stays)["lost"], 0);
@@ -383,7 +383,7 @@ fn o6_stopped_sharer_reports_its_loss_and_delays_no_other() {
     let reads = site.start("reads", &format!("--prefix=shared {PREFIX} | count"));
     let stops = site.start("stops", &format!("--prefix=shared {PREFIX} | count"));
     let mut open = site.open_connection();
-    open.request_bytes(10);
+    open.request_http_body(10);
     wait_until("it knows the connection", || given("stops") == before);
     signal_process(stops.child.id(), "-STOP");
     open.send_text(&format!("GET /half/{BODY_BYTES} HTTP/1.1\r\nHost: here\r\n\r\n"));
@@ -393,14 +393,14 @@ fn o6_stopped_sharer_reports_its_loss_and_delays_no_other() {
     signal_process(stops.child.id(), "-CONT");
     open.send_text("!");
     open.read_bytes(BODY_BYTES / 2, false);
-    open.request_bytes(11);
+    open.request_http_body(11);
     drop(open);
     for name in ["reads", "stops"] {
         wait_until("all bytes have arrived", || given(name) == sent);
     }
     let (whole, torn) = (site.stop(reads), site.stop(stops));
     let lost = torn["lost"].as_u64().unwrap();
-    let [whole, torn] = [shared_source(&whole), shared_source(&torn)];
+    let [whole, torn] = [shared_source_counters(&whole), shared_source_counters(&torn)];
     assert!(lost > 0 && torn["dropped"]["overwritten"] == lost, "{torn}");
     // The lost part of the connection appears as a hole of the same length, so the total is the
     // same.
@@ -415,21 +415,21 @@ fn o6_o7_longer_and_shorter_prefixes_run_tcp_and_http_once() {
     let streams = site.start("streams", &format!("--prefix=shared {PREFIX} | count"));
     // One process runs both prefixes.
     assert_eq!(site.prefix_server_ids().len(), 1, "{}", site.listed_paths());
-    site.request_each(10..30);
+    site.request_over_separate_connections(10..30);
     [&gets, &all].iter().for_each(|reader| site.wait_until_printed(reader, 20));
     let late_one = site.start("late", &prefix_request("request"));
     // The prefix of this request extends a prefix that is already running.
     let classes = site.start("classes", &format!("--prefix=shared {PREFIX} |80 http |get json"));
     assert_eq!(site.prefix_server_ids().len(), 2, "{}", site.listed_paths());
-    site.request_each(30..40);
+    site.request_over_separate_connections(30..40);
     [&late_one, &classes].iter().for_each(|reader| site.wait_until_printed(reader, 10));
     [&gets, &all].iter().for_each(|reader| site.wait_until_printed(reader, 30));
     assert_eq!(
         [&gets, &all].map(|reader| site.printed_messages(reader)),
-        [request_paths(10..40), request_paths(10..40)]
+        [http_request_paths(10..40), http_request_paths(10..40)]
     );
-    assert_eq!(site.printed_messages(&late_one), request_paths(30..40));
-    assert_eq!(site.printed_messages(&classes), request_paths(30..40));
+    assert_eq!(site.printed_messages(&late_one), http_request_paths(30..40));
+    assert_eq!(site.printed_messages(&classes), http_request_paths(30..40));
     let explained = site.run(&["explain", &prefix_request("get")]).out;
     assert!(
         explained.contains("`rx server0 both=yes | tcp | http` with 3 requests"),
@@ -475,10 +475,11 @@ fn o6_request_joins_a_running_prefix_of_messages() {
         "{explained:?}"
     );
     assert!(explained.err.contains("with `--prefix=private` it runs its own"), "{explained:?}");
-    site.request_each(10..20);
+    site.request_over_separate_connections(10..20);
     let all = [&alone, &shares, &joins, &private];
     all.iter().for_each(|reader| site.wait_until_printed(reader, 10));
-    all.iter().for_each(|reader| assert_eq!(site.printed_messages(reader), request_paths(10..20)));
+    all.iter()
+        .for_each(|reader| assert_eq!(site.printed_messages(reader), http_request_paths(10..20)));
     site.stop(shares);
     let joined = site.stop(joins);
     assert_source_remark(&site, &joined, "http`, which runs once for all that share it");

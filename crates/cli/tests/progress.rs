@@ -37,7 +37,7 @@ fn status_seconds(line: &str) -> f64 {
 
 /// Asserts that no status line appears more than 0.11 s early. The n-th line is due n times `every`
 /// seconds after the start.
-fn assert_interval(lines: &[&str], every: f64) {
+fn assert_status_line_interval(lines: &[&str], every: f64) {
     for (number, line) in (1_u32..).zip(lines) {
         assert!(status_seconds(line) + 0.11 > f64::from(number) * every, "{lines:?}");
     }
@@ -46,7 +46,11 @@ fn assert_interval(lines: &[&str], every: f64) {
 /// Calls `run` with a running time of `ms` milliseconds, and returns the output. While `enough`
 /// returns false for the output, repeats the call with twice the time, up to 16 times `ms`, because
 /// a busy machine may need more time.
-fn run_until_enough(ms: u32, run: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool) -> String {
+fn rerun_longer_until(
+    ms: u32,
+    run: impl Fn(u32) -> String,
+    enough: impl Fn(&str) -> bool,
+) -> String {
     let mut output = String::new();
     for times in [1, 2, 4, 8, 16] {
         output = run(ms * times);
@@ -66,9 +70,9 @@ fn terminal_progress_line_is_erased_at_the_end() {
         let typed = format!("streamline '{line}' --for {ms}ms --progress 200ms");
         run_on_terminal(&script, &folder, &typed)
     };
-    let output = run_until_enough(700, run, |output| !status_lines(output).is_empty());
+    let output = rerun_longer_until(700, run, |output| !status_lines(output).is_empty());
     let lines = status_lines(&output);
-    assert_interval(&lines, 0.2);
+    assert_status_line_interval(&lines, 0.2);
     for line in &lines {
         assert!(line.starts_with(" ") && line.contains(" s  "), "{line:?}");
         assert!(line.contains(" blocks  ") && line.contains(" blocks/s  "), "{line:?}");
@@ -89,7 +93,7 @@ fn progress_line_is_erased_before_other_output() {
             format!("streamline 'generate rate=20000 | count' --for {ms}ms --progress 200ms");
         run_on_terminal(&script, &folder, &typed)
     };
-    let output = run_until_enough(500, run, |output| !status_lines(output).is_empty());
+    let output = rerun_longer_until(500, run, |output| !status_lines(output).is_empty());
     // The report of `count` is printed to the same terminal, and must be on a separate line.
     let (_, end) = output.rsplit_once(ERASE_LINE).unwrap();
     assert_eq!(end.lines().count(), 2, "{output:?}");
@@ -120,10 +124,10 @@ fn progress_appears_only_on_a_free_foreground_terminal() {
                     run_on_terminal(script, &folder, &typed)
                 };
                 // The running time suffices for one progress line, which appears after 1 s.
-                let output = run_until_enough(1500, run, |output| {
+                let output = rerun_longer_until(1500, run, |output| {
                     status_lines(output).is_empty() != is_visible
                 });
-                assert_interval(&status_lines(&output), 1.0);
+                assert_status_line_interval(&status_lines(&output), 1.0);
             });
         }
     });
@@ -139,9 +143,9 @@ fn progress_on_request_prints_lines_to_a_file() {
         let time = format!("{ms}ms");
         folder.run(&[&words[..3], &[&time, "--progress", "200ms"]].concat()).err
     };
-    let stderr = run_until_enough(700, run, |stderr| stderr.lines().count() > 1);
+    let stderr = rerun_longer_until(700, run, |stderr| stderr.lines().count() > 1);
     let lines: Vec<&str> = stderr.lines().collect();
-    assert_interval(&lines[..lines.len() - 1], 0.2);
+    assert_status_line_interval(&lines[..lines.len() - 1], 0.2);
     assert!(!stderr.contains(['\r', '\x1b']), "{stderr}");
     let wrong = folder.run(&[&words[..], &["--progress", "often"]].concat());
     assert_eq!(wrong.status, Some(2));
@@ -149,13 +153,13 @@ fn progress_on_request_prints_lines_to_a_file() {
 }
 
 #[test]
-fn paced_replay_shows_no_estimate_by_its_file() {
+fn paced_replay_shows_no_estimate_from_its_file() {
     let folder = Folder::new();
     let run = |ms: u32| {
         let (time, line) = (format!("{ms}ms"), "replay examples/web.pcap speed=0.01 | discard");
         folder.run(&["run", line, "--for", &time, "--progress", "200ms"]).err
     };
-    let stderr = run_until_enough(700, run, |stderr| stderr.lines().count() > 1);
+    let stderr = rerun_longer_until(700, run, |stderr| stderr.lines().count() > 1);
     assert!(!stderr.contains('%') && !stderr.contains("left"), "{stderr}");
 }
 

@@ -12,9 +12,9 @@ use testkit::traffic::Side::{Client, Server};
 
 const GET_REQUEST: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 const OK_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-const RESPONSE_WITHOUT_LENGTH: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n to the end";
+const RESPONSE_WITHOUT_CONTENT_LENGTH: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n to the end";
 /// TCP-MD5 option with an invalid digest.
-const SIGNATURE_OPTION: [u8; 18] = [19, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+const TCP_MD5_OPTION: [u8; 18] = [19, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
 /// Runs a request on the capture of a connection, and asserts that its ledger balances. Returns the
 /// output lines and the report.
@@ -30,7 +30,7 @@ fn run_over(folder: &Folder, script: &Script, rest: &str) -> (Vec<String>, Value
     (ran.out.lines().map(str::to_owned).collect(), report)
 }
 
-fn json_objects(folder: &Folder, script: &Script, rest: &str) -> Vec<Value> {
+fn run_and_parse_json_objects(folder: &Folder, script: &Script, rest: &str) -> Vec<Value> {
     let (lines, _) = run_over(folder, script, rest);
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -63,7 +63,7 @@ fn folded_header_line_smuggles_no_request() {
         let cut = Script::with_handshake().send_data(Client, one).send_data(Client, other);
         for script in [whole, cut] {
             let script = script.close_direction(Client).close_direction(Server);
-            let requests = json_objects(&folder, &script, "| http |request json");
+            let requests = run_and_parse_json_objects(&folder, &script, "| http |request json");
             let found: Vec<&str> = requests.iter().map(|r| r["url"].as_str().unwrap()).collect();
             assert_eq!(found, urls, "{fields:?}");
         }
@@ -84,8 +84,8 @@ fn reset_ignored_by_the_receiver_hides_nothing() {
     };
     let log = "| http |exchange weblog";
     for (resets, counter) in [
-        (begun().send_reset(Client, &SIGNATURE_OPTION), "resets ignored"),
-        (begun().send_reset(Server, &SIGNATURE_OPTION).advance_clock(30_000), "resets ignored"),
+        (begun().send_reset(Client, &TCP_MD5_OPTION), "resets ignored"),
+        (begun().send_reset(Server, &TCP_MD5_OPTION).advance_clock(30_000), "resets ignored"),
         (begun().send_reset(Client, &[]), "resets taken back"),
         (begun().send_reset(Server, &[]).send_reset(Client, &[]), "resets taken back"),
         (begun().send_reset(Client, &[]).advance_clock(5_000), "resets taken back"),
@@ -98,7 +98,7 @@ fn reset_ignored_by_the_receiver_hides_nothing() {
 }
 
 #[test]
-fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
+fn stray_bytes_after_a_post_do_not_hide_its_response() {
     let folder = Folder::new();
     let post = b"POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
     for stray in [&b"name=value"[..], b"name=value\r\n", b"\x00\n\x01\n", b"a b c\r\n\r\n"] {
@@ -123,7 +123,7 @@ fn only_a_fin_completes_a_body_without_length() {
     let open = || {
         Script::with_handshake()
             .send_data(Client, GET_REQUEST)
-            .send_data(Server, RESPONSE_WITHOUT_LENGTH)
+            .send_data(Server, RESPONSE_WITHOUT_CONTENT_LENGTH)
     };
     for (number, (script, complete)) in [
         (open().close_direction(Server).close_direction(Client), true),
@@ -145,19 +145,19 @@ fn only_a_fin_completes_a_body_without_length() {
             let found: Vec<bool> = server.map(|line| line["complete"] == true).collect();
             assert_eq!(found, [complete], "{name}: {index}");
         }
-        let exchanges = json_objects(&folder, &script, "| http |exchange json");
+        let exchanges = run_and_parse_json_objects(&folder, &script, "| http |exchange json");
         assert_eq!(exchanges[0]["incomplete"].is_null(), complete, "{exchanges:?}");
     }
 }
 
 #[test]
-fn truncated_head_is_reported() {
+fn truncated_http_head_is_reported() {
     let folder = Folder::new();
     let script = Script::with_handshake()
         .send_data(Client, &GET_REQUEST[..GET_REQUEST.len() - 2])
         .close_direction(Client)
         .close_direction(Server);
-    let requests = json_objects(&folder, &script, "| http |request json");
+    let requests = run_and_parse_json_objects(&folder, &script, "| http |request json");
     assert_eq!(requests.len(), 1);
     assert_eq!((&requests[0]["url"], &requests[0]["host"]), (&"/a".into(), &"h".into()));
     assert_eq!(requests[0]["incomplete"], true);

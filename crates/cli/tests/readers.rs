@@ -13,15 +13,17 @@ use testkit::need;
 const ALICE: u32 = 41_001;
 const BOB: u32 = 41_002;
 /// A group to which a test may add either user.
-const TEAM: u32 = 41_200;
+const READER_GROUP_ID: u32 = 41_200;
 
 /// Creates a directory with three captures. The first is readable by all users, the second by the
 /// group TEAM, and the third only by the user ALICE.
-fn create_captures() -> Folder {
+fn create_captures_with_modes() -> Folder {
     let folder = Folder::accessible_to_all();
-    for (name, group, mode) in
-        [("open.pcap", 0, 0o644), ("team.pcap", TEAM, 0o640), ("secret.pcap", ALICE, 0o600)]
-    {
+    for (name, group, mode) in [
+        ("open.pcap", 0, 0o644),
+        ("team.pcap", READER_GROUP_ID, 0o640),
+        ("secret.pcap", ALICE, 0o600),
+    ] {
         let file = folder.path().join(name);
         fs::write(&file, fs::read(common::examples().join("web.pcap")).unwrap()).unwrap();
         chown(&file, Some(ALICE), Some(group)).unwrap();
@@ -51,8 +53,8 @@ fn p6_output_is_readable_by_readers_of_all_inputs() {
     if need::require_root().is_none() {
         return;
     }
-    let folder = create_captures();
-    let [alice, bob, member] = [(ALICE, ALICE), (BOB, BOB), (BOB, TEAM)];
+    let folder = create_captures_with_modes();
+    let [alice, bob, member] = [(ALICE, ALICE), (BOB, BOB), (BOB, READER_GROUP_ID)];
     // Each case contains the group of ALICE, the inputs, and two flags: the output is readable by
     // BOB, and by BOB as a member of the group TEAM.
     for (at, (group, inputs, others, members)) in [
@@ -60,10 +62,10 @@ fn p6_output_is_readable_by_readers_of_all_inputs() {
         (ALICE, "replay open.pcap + replay secret.pcap", false, false),
         (ALICE, "replay secret.pcap + generate count=3", false, false),
         (ALICE, "replay - + generate count=3", false, false),
-        (TEAM, "replay team.pcap + replay open.pcap", false, true),
+        (READER_GROUP_ID, "replay team.pcap + replay open.pcap", false, true),
         // ALICE is not a member of the group, so she cannot change the group of her files to TEAM.
         (ALICE, "replay team.pcap + replay open.pcap", false, false),
-        (TEAM, "replay team.pcap + replay secret.pcap", false, false),
+        (READER_GROUP_ID, "replay team.pcap + replay secret.pcap", false, false),
     ]
     .into_iter()
     .enumerate()
@@ -81,8 +83,8 @@ fn p6_setgid_directory_and_existing_file_keep_their_modes() {
     if need::require_root().is_none() {
         return;
     }
-    let folder = create_captures();
-    let [bob, member] = [(BOB, BOB), (BOB, TEAM)];
+    let folder = create_captures_with_modes();
+    let [bob, member] = [(BOB, BOB), (BOB, READER_GROUP_ID)];
     // `files` writes its index into a separate directory.
     run_as_alice(&folder, ALICE, "(replay open.pcap + replay secret.pcap) | files out per=block");
     let made: Vec<_> = fs::read_dir(folder.path().join("out")).unwrap().flatten().collect();
@@ -94,7 +96,7 @@ fn p6_setgid_directory_and_existing_file_keep_their_modes() {
     // The setgid directory has a group of which ALICE is not a member.
     let given = folder.path().join("given");
     fs::create_dir(&given).unwrap();
-    chown(&given, Some(ALICE), Some(TEAM)).unwrap();
+    chown(&given, Some(ALICE), Some(READER_GROUP_ID)).unwrap();
     fs::set_permissions(&given, Permissions::from_mode(0o2775)).unwrap();
     run_as_alice(&folder, ALICE, "(replay open.pcap + replay team.pcap) | pcap given/team.pcap");
     assert!(

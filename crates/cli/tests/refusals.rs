@@ -104,7 +104,7 @@ fn is_unprivileged() -> bool {
 }
 
 #[test]
-fn name_without_a_daemon_is_refused_with_the_reason() {
+fn path_name_without_a_daemon_is_refused_with_the_reason() {
     let folder = Folder::new();
     let ran = folder.run(&["run", "--as", "web", "generate count=3 | count"]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(3), ""), "{}", ran.err);

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use testkit::need;
 
-const FIRST_REQUEST: &str =
+const BRANCHED_WEB_REQUEST: &str =
     "replay examples/web.pcap | bpf \"tcp port 80\" | dport |80 count + !bpf \"tcp\" | print";
 
 /// Parses the report of a run, which must be one line of JSON.
@@ -53,7 +53,7 @@ fn assert_balanced(report: &Value) {
 #[test]
 fn a1_first_request_prints_its_output() {
     let folder = Folder::new();
-    let ran = folder.run(&["run", FIRST_REQUEST]);
+    let ran = folder.run(&["run", BRANCHED_WEB_REQUEST]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert_eq!(ran.out.lines().count(), 39, "what goes to port 80, once: none of it is no TCP");
     assert!(ran.out.lines().all(|line| line.contains(":80 tcp [")), "{}", ran.out);
@@ -68,14 +68,14 @@ fn a1_first_request_prints_its_output() {
 #[test]
 fn report_and_data_use_separate_streams() {
     let folder = Folder::new();
-    let plain = folder.run(&["run", "-q", FIRST_REQUEST]);
+    let plain = folder.run(&["run", "-q", BRANCHED_WEB_REQUEST]);
     assert_eq!(plain.err, "");
-    let ran = folder.run(&["run", "--stats", FIRST_REQUEST]);
+    let ran = folder.run(&["run", "--stats", BRANCHED_WEB_REQUEST]);
     assert_eq!(ran.out, plain.out);
     for word in ["replay", "dport", "!bpf", "unselected", "ns/block", "the ledger balances"] {
         assert!(ran.err.contains(word), "{word}: {}", ran.err);
     }
-    let json = folder.run(&["run", "--json", FIRST_REQUEST]);
+    let json = folder.run(&["run", "--json", BRANCHED_WEB_REQUEST]);
     assert_eq!(json.out, plain.out);
     let value = parse_report(&json.err);
     assert_balanced(&value);
@@ -118,7 +118,7 @@ fn report_option_selects_the_destination() {
 }
 
 #[test]
-fn v2_loss_is_a_warning_or_a_failure_with_no_loss() {
+fn v2_loss_is_a_warning_or_with_option_no_loss_a_failure() {
     let folder = Folder::new();
     let line = "replay examples/web.pcap | dport --name=again |80 count | dport --name=again";
     let ran = folder.run(&["run", line]);

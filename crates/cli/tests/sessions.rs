@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use testkit::wait_until;
 
 /// Creates a directory with two captures of web traffic, whose connections have the same addresses.
-fn capture_folder() -> Folder {
+fn create_capture_folder() -> Folder {
     let folder = Folder::new();
     for (name, seed) in [("a.pcap", 19), ("b.pcap", 20)] {
         fs::write(folder.path().join(name), testkit::mixed_traffic(seed, 60).to_pcap()).unwrap();
@@ -22,7 +22,7 @@ fn capture_folder() -> Folder {
 }
 
 /// Runs a request that ends with `count`. Returns the printed numbers in the order of the output.
-fn printed_counts(folder: &Folder, line: &str) -> Vec<u64> {
+fn run_and_parse_counts(folder: &Folder, line: &str) -> Vec<u64> {
     let ran = folder.run(&["run", "-q", line]);
     assert_eq!(ran.status, Some(0), "{line}: {ran:?}");
     let words = ran.out.lines().next().unwrap().split_whitespace();
@@ -35,7 +35,7 @@ fn pairwise_sums(one: &[u64], other: &[u64]) -> Vec<u64> {
 }
 
 /// Parses the blocks in the output of `json`.
-fn printed_blocks(out: &str) -> Vec<Value> {
+fn parse_json_blocks(out: &str) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -57,9 +57,9 @@ fn flows_by_session(blocks: &[Value]) -> BTreeMap<u64, BTreeSet<String>> {
 
 #[test]
 fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
-    let folder = capture_folder();
+    let folder = create_capture_folder();
     let alone = |file: &str, behind: &str| {
-        printed_counts(&folder, &format!("replay {file} | tcp | {behind}"))
+        run_and_parse_counts(&folder, &format!("replay {file} | tcp | {behind}"))
     };
     for behind in [
         "http | count",
@@ -72,21 +72,21 @@ fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
         let wanted = pairwise_sums(&alone("a.pcap", behind), &alone("b.pcap", behind));
         assert!(behind.starts_with("dns") || wanted[0] > 9, "{behind}: {wanted:?}");
         let both = format!("(replay a.pcap | tcp) + (replay b.pcap | tcp) | {behind}");
-        assert_eq!(printed_counts(&folder, &both), wanted, "{behind}");
+        assert_eq!(run_and_parse_counts(&folder, &both), wanted, "{behind}");
     }
     let split = "replay a.pcap | split 2 | (|1 tcp + |2 tcp) | http | count";
-    assert_eq!(printed_counts(&folder, split), alone("a.pcap", "http | count"));
+    assert_eq!(run_and_parse_counts(&folder, split), alone("a.pcap", "http | count"));
 }
 
 #[test]
 fn a14_files_of_tcp_and_udp_contain_one_flow_each() {
-    let folder = capture_folder();
+    let folder = create_capture_folder();
     // The map contains the digest of each file and the number of blocks in the file.
     let digests = |line: &str, into: &str| {
         let ran = folder.run(&["run", "-q", &format!("{line} | files {into}")]);
         assert_eq!(ran.status, Some(0), "{ran:?}");
         let index = folder.read(&format!("{into}/index.jsonl"));
-        let mut all: Vec<_> = printed_blocks(&index)
+        let mut all: Vec<_> = parse_json_blocks(&index)
             .iter()
             .map(|file| (file["sha256"].to_string(), file["blocks"].as_u64().unwrap()))
             .collect();
@@ -99,12 +99,12 @@ fn a14_files_of_tcp_and_udp_contain_one_flow_each() {
     assert!(wanted.len() > 50, "{}", wanted.len());
     assert_eq!(digests("replay a.pcap | (tcp + udp)", "both"), wanted);
     let session = |folder: &str, file: &Value| (folder.to_owned(), file["session"].to_string());
-    let index = printed_blocks(&folder.read("both/index.jsonl"));
+    let index = parse_json_blocks(&folder.read("both/index.jsonl"));
     let sessions: BTreeSet<_> = index.iter().map(|file| session("both", file)).collect();
     let apart: BTreeSet<_> = ["tcp", "udp"]
         .iter()
         .flat_map(|name| {
-            let index = printed_blocks(&folder.read(&format!("{name}/index.jsonl")));
+            let index = parse_json_blocks(&folder.read(&format!("{name}/index.jsonl")));
             index.iter().map(|file| session(name, file)).collect::<Vec<_>>()
         })
         .collect();
@@ -113,11 +113,11 @@ fn a14_files_of_tcp_and_udp_contain_one_flow_each() {
 
 #[test]
 fn a14_single_filter_numbers_from_1_and_two_in_steps() {
-    let folder = capture_folder();
+    let folder = create_capture_folder();
     let sessions = |line: &str| {
         let ran = folder.run(&["run", "-q", &format!("{line} | json")]);
         assert_eq!(ran.status, Some(0), "{ran:?}");
-        flows_by_session(&printed_blocks(&ran.out))
+        flows_by_session(&parse_json_blocks(&ran.out))
     };
     let lone = sessions("replay a.pcap | udp");
     assert!(lone.keys().copied().eq(1..=lone.len() as u64), "{lone:?}");
@@ -135,11 +135,11 @@ fn a14_single_filter_numbers_from_1_and_two_in_steps() {
 
 #[test]
 fn a14_workers_and_sandboxes_assign_unique_numbers() {
-    let folder = capture_folder();
+    let folder = create_capture_folder();
     let sessions = |words: &[&str]| {
         let ran = folder.run(words);
         assert_eq!(ran.status, Some(0), "{ran:?}");
-        flows_by_session(&printed_blocks(&ran.out))
+        flows_by_session(&parse_json_blocks(&ran.out))
     };
     let line = "replay a.pcap | (tcp + udp) | json";
     let one = sessions(&["run", "-q", line]);
@@ -159,7 +159,7 @@ fn a14_workers_and_sandboxes_assign_unique_numbers() {
 
 #[test]
 fn a14_v10_record_of_two_session_filters_replays_identically() {
-    let folder = capture_folder();
+    let folder = create_capture_folder();
     let line = "(replay a.pcap | tcp) + (replay b.pcap | (tcp + udp)) | json";
     let first = folder.run(&["run", "--record=r.pcapng", line]);
     assert_eq!(first.status, Some(0), "{first:?}");
@@ -170,7 +170,7 @@ fn a14_v10_record_of_two_session_filters_replays_identically() {
         "{}",
         again.err
     );
-    let sessions = flows_by_session(&printed_blocks(&first.out));
+    let sessions = flows_by_session(&parse_json_blocks(&first.out));
     let thirds = [0, 1, 2].map(|rest| sessions.keys().any(|session| session % 3 == rest));
     assert_eq!(thirds, [true; 3], "{sessions:?}");
 }
@@ -193,7 +193,7 @@ fn a14_v3_v10_inserted_session_filter_replays_identically() {
     wait_until("all flows have come to both", || out().contains(&later));
     let stopped = Command::new("kill").args(["-INT", &path.0.id().to_string()]).status();
     assert!(stopped.unwrap().success() && path.0.wait().unwrap().success());
-    let sessions = flows_by_session(&printed_blocks(&out()));
+    let sessions = flows_by_session(&parse_json_blocks(&out()));
     let first = 1_u64 << 31;
     assert!(sessions.keys().copied().eq((1..=5).chain(first..first + 5)), "{sessions:?}");
     let again = folder.run(&["run", "--replay", "r.pcapng"]);

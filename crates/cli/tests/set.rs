@@ -10,7 +10,7 @@ use std::process::{Child, Stdio};
 
 /// Starts a path with a name, whose report is written to the file `NAME.json`. Returns when the
 /// daemon lists the path.
-fn start_named(folder: &Folder, name: &str, line: &str) -> Child {
+fn start_named_path(folder: &Folder, name: &str, line: &str) -> Child {
     let (report, name_option) = (format!("--report={name}.json"), format!("--as={name}"));
     let words = ["run", "-q", "--json", &report, &name_option, line];
     let mut command = folder.streamline(&words);
@@ -21,7 +21,7 @@ fn start_named(folder: &Folder, name: &str, line: &str) -> Child {
 }
 
 /// Stops a path, and asserts that its ledger balances. Returns its report.
-fn stop_named(folder: &Folder, name: &str, child: Child) -> Value {
+fn stop_named_path(folder: &Folder, name: &str, child: Child) -> Value {
     let stop = folder.run(&["stop", name]);
     assert_eq!(stop.status, Some(0), "{}", stop.err);
     let ran = CommandResult::from(child.wait_with_output().unwrap());
@@ -43,7 +43,7 @@ fn start_path(folder: &Folder, words: &[&str]) -> Child {
 }
 
 /// Stops the path `web`, and returns its report.
-fn stop_path(folder: &Folder, child: Child) -> Value {
+fn stop_web_path(folder: &Folder, child: Child) -> Value {
     let stop = folder.run(&["stop", "web"]);
     assert_eq!(stop.status, Some(0), "{}", stop.err);
     let ran = CommandResult::from(child.wait_with_output().unwrap());
@@ -114,7 +114,7 @@ fn v3_argument_is_set_while_the_path_runs() {
     let complete = folder.run(&["complete", "--", "set", "web", "arg", "sample"]);
     assert_eq!(complete.out, "every=\n");
     wait_for_blocks(&folder, 100);
-    let report = stop_path(&folder, child);
+    let report = stop_web_path(&folder, child);
     let all = report["sources"][0]["given"]["blocks"].as_u64().unwrap();
     // `sample` counts from the first block of the run, not from the block at which the argument
     // changed.
@@ -141,7 +141,7 @@ fn v3_argument_is_set_in_all_worker_processes() {
         assert!(folder.run(&["ps"]).out.contains(&format!("regex x {keep} |all")));
         wait_for_blocks(&folder, 100);
     }
-    let report = stop_path(&folder, child);
+    let report = stop_web_path(&folder, child);
     let rows = report["filters"].as_array().unwrap();
     let regex: Vec<&Value> = rows.iter().filter(|row| row["name"] == "regex").collect();
     assert_eq!(regex.len(), 1, "the same filter from the beginning to the end: {report}");
@@ -158,7 +158,7 @@ fn v3_v10_argument_set_in_a_recorded_run_is_replayed() {
     wait_for_blocks(&folder, 100);
     set_argument(&folder, &["sample", "every=4"]);
     wait_for_blocks(&folder, 100);
-    stop_path(&folder, child);
+    stop_web_path(&folder, child);
     let again = folder.run(&["run", "--replay", "r.pcapng"]);
     assert_eq!(again.status, Some(0), "{again:?}");
     assert!(
@@ -174,9 +174,11 @@ fn v3_v10_argument_set_in_a_recorded_run_is_replayed() {
 fn v3_subtree_moves_to_another_path_with_its_state() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    let one = start_named(&folder, "one", "generate rate=5000 | sample 10 | count");
-    let two = start_named(&folder, "two", "generate count=7 | discard ; generate rate=1 | discard");
-    let other = start_named(&folder, "other", "generate rate=1000 | (inspect + pcap other.pcap)");
+    let one = start_named_path(&folder, "one", "generate rate=5000 | sample 10 | count");
+    let two =
+        start_named_path(&folder, "two", "generate count=7 | discard ; generate rate=1 | discard");
+    let other =
+        start_named_path(&folder, "other", "generate rate=1000 | (inspect + pcap other.pcap)");
     let lines = |name: &str| -> String {
         let listed = folder.run(&["ps", "--json"]).out;
         let listed: Value = serde_json::from_str(&listed).unwrap();
@@ -205,8 +207,9 @@ fn v3_subtree_moves_to_another_path_with_its_state() {
     assert_eq!(lines("one"), "generate rate=5000 | discard");
     assert!(lines("other").contains("sample 10 | count"), "{}", lines("other"));
     wait_for_total_blocks(&folder, "other", 300);
-    stop_named(&folder, "two", two);
-    let (one, other) = (stop_named(&folder, "one", one), stop_named(&folder, "other", other));
+    stop_named_path(&folder, "two", two);
+    let (one, other) =
+        (stop_named_path(&folder, "one", one), stop_named_path(&folder, "other", other));
     let position = |text: &str| -> u64 { text.split(':').next().unwrap().parse().unwrap() };
     let mut positions = moved.out.split("switched at block ").skip(1).map(position);
     let (from, to) = (positions.next().unwrap(), positions.next().unwrap());
@@ -235,8 +238,8 @@ fn wait_for_total_blocks(folder: &Folder, path: &str, wanted: u64) {
 fn v3_move_to_a_stopped_path_changes_neither() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    let one = start_named(&folder, "one", "generate rate=5000 | count");
-    let other = start_named(&folder, "other", "generate rate=1000 | discard");
+    let one = start_named_path(&folder, "one", "generate rate=5000 | count");
+    let other = start_named_path(&folder, "other", "generate rate=1000 | discard");
     let signal = |name: &str| {
         let mut kill = std::process::Command::new("kill");
         assert!(kill.args([name, &other.id().to_string()]).status().unwrap().success());
@@ -255,7 +258,8 @@ fn v3_move_to_a_stopped_path_changes_neither() {
     assert!(listed.contains("generate rate=1000 | discard"), "{listed}");
     let moved = folder.run(&words);
     assert_eq!(moved.status, Some(0), "the next one finds both as they were: {moved:?}");
-    let (one, other) = (stop_named(&folder, "one", one), stop_named(&folder, "other", other));
+    let (one, other) =
+        (stop_named_path(&folder, "one", one), stop_named_path(&folder, "other", other));
     assert!(passed_blocks(&other, "count") > 0);
     let rows = one["filters"].as_array().unwrap();
     let gone = rows.iter().find(|row| row["name"] == "count").unwrap();

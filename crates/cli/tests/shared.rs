@@ -455,7 +455,7 @@ fn run_is_registered_unless_embedded() {
 }
 
 #[test]
-fn v9_tap_starts_in_the_past_of_a_path() {
+fn v9_tap_starts_with_the_retained_blocks_of_a_path() {
     let fixture = Fixture::new();
     let daemon = fixture.daemon();
     let line = "generate seq=yes rate=2000 | count";
@@ -547,7 +547,7 @@ fn t10_killed_path_is_unregistered_within_the_time_limit() {
     for _ in 0..20 {
         let number = fixture.start(own_uid(), "web");
         let process = daemon.path_process_id(number).unwrap();
-        let handle = sys::local_socket::open_process(process).unwrap();
+        let handle = sys::local_socket::open_pidfd(process).unwrap();
         let client = Client::connect_at(&daemon.place).unwrap();
         let begin = Instant::now();
         sys::local_socket::kill(&handle).unwrap();

@@ -22,7 +22,7 @@ fn signal_child(child: &Child, name: &str) {
 }
 
 /// Waits until `holds` returns true for the child's process id. Panics if the child exits first.
-fn wait_until_child(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
+fn wait_for_child_condition(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
     testkit::wait_until(what, || {
         let holds = holds(child.id());
         assert!(holds || child.try_wait().unwrap().is_none(), "it ended, and not: {what}");
@@ -32,7 +32,7 @@ fn wait_until_child(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) 
 
 /// Sends a signal repeatedly until the process exits, because a signal has no effect while the same
 /// signal is pending. Returns the exit status.
-fn repeat_signal(child: &mut Child, name: &str) -> Option<i32> {
+fn signal_until_exit(child: &mut Child, name: &str) -> Option<i32> {
     let mut ended = None;
     testkit::wait_until("the second signal ends it", || {
         ended = child.try_wait().unwrap();
@@ -45,7 +45,7 @@ fn repeat_signal(child: &mut Child, name: &str) -> Option<i32> {
 }
 
 /// Returns true if a thread of a process runs a space.
-fn has_space(process: u32) -> bool {
+fn has_space_thread(process: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
     tasks.filter_map(|task| name(task).ok()).any(|name| name.starts_with("thread"))
@@ -74,7 +74,7 @@ fn first_signal_drains_the_path() {
         }
         let folder = Folder::new();
         let mut child = start_request(&folder, "generate | count");
-        wait_until_child("it runs", &mut child, has_space);
+        wait_for_child_condition("it runs", &mut child, has_space_thread);
         signal_child(&child, name);
         let ran = CommandResult::from(child.wait_with_output().unwrap());
         assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -92,7 +92,7 @@ fn duplicated_signal_counts_once() {
     testkit::wait_until("signals that come at once are one", || {
         let folder = Folder::new();
         let mut child = start_request(&folder, "generate | count");
-        wait_until_child("it runs", &mut child, has_space);
+        wait_for_child_condition("it runs", &mut child, has_space_thread);
         let id = child.id().to_string();
         let sent = Command::new("kill").args(["-INT", &id, &id, &id]).status();
         assert!(sent.unwrap().success());
@@ -112,9 +112,9 @@ fn second_signal_ends_a_blocked_sink() {
     let mut first = [0; 100];
     child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     signal_child(&child, "INT");
-    wait_until_child("the first is heard", &mut child, has_no_pending_signal);
+    wait_for_child_condition("the first is heard", &mut child, has_no_pending_signal);
     assert_eq!(child.try_wait().unwrap(), None, "the first only asks");
-    assert_eq!(repeat_signal(&mut child, "INT"), Some(130));
+    assert_eq!(signal_until_exit(&mut child, "INT"), Some(130));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn first_signal_lets_programs_finish() {
     let folder = Folder::new();
     let mut child =
         start_request(&folder, "generate | exec \"cat; echo the end\" | exec \"tail -c 8 > out\"");
-    wait_until_child("it runs", &mut child, has_space);
+    wait_for_child_condition("it runs", &mut child, has_space_thread);
     signal_child(&child, "INT");
     let ran = CommandResult::from(child.wait_with_output().unwrap());
     assert_eq!((ran.status, ran.out.as_str()), (Some(0), ""), "{}", ran.err);
@@ -136,13 +136,13 @@ fn second_signal_kills_programs_and_their_children() {
     let pids = folder.path().join("pids");
     let script = "trap '' INT TERM; sleep 1000 & echo $$ $! > new; mv new pids; wait";
     let mut child = start_request(&folder, &format!("generate | exec \"{script}\" | count"));
-    wait_until_child("its program runs", &mut child, |_| pids.exists());
+    wait_for_child_condition("its program runs", &mut child, |_| pids.exists());
     signal_child(&child, "INT");
-    wait_until_child("the first is heard", &mut child, has_no_pending_signal);
+    wait_for_child_condition("the first is heard", &mut child, has_no_pending_signal);
     assert_eq!(child.try_wait().unwrap(), None, "the first only asks");
     let pids = folder.read("pids");
     assert!(pids.split_whitespace().all(is_alive), "nobody was killed: {pids}");
-    assert_eq!(repeat_signal(&mut child, "INT"), Some(130));
+    assert_eq!(signal_until_exit(&mut child, "INT"), Some(130));
     for pid in pids.split_whitespace() {
         testkit::wait_until("whatever it started has ended", || !is_alive(pid));
     }
@@ -157,12 +157,12 @@ fn written_bytes(process: u32) -> u64 {
 
 /// Waits until a process has filled a pipe that is not read, and sends one signal to the process.
 /// Returns its result.
-fn run_until_one_signal(child: &mut Child) -> CommandResult {
+fn signal_when_pipe_is_full(child: &mut Child) -> CommandResult {
     const PIPE_SIZE: u64 = 65_536;
     // The pipe also counts as full if the number of bytes no longer changes, because the next write
     // does not fit.
     let latest = Cell::new((0, 0));
-    wait_until_child("it fills the pipe", child, |process| {
+    wait_for_child_condition("it fills the pipe", child, |process| {
         let (before, equal) = latest.get();
         let written = written_bytes(process);
         latest.set((written, if written == before { equal + 1 } else { 0 }));
@@ -193,7 +193,7 @@ fn one_signal_ends_a_path_whose_output_is_not_read() {
         "generate size=1400 | exec \"sh stopped\"",
     ] {
         let mut child = start_request(&folder, request);
-        let ran = run_until_one_signal(&mut child);
+        let ran = signal_when_pipe_is_full(&mut child);
         assert_eq!(ran.status, Some(1), "{request}: {}", ran.err);
         let why = "nothing was read for 5 s after the path had been stopped";
         assert!(ran.err.contains(why), "{request}: {}", ran.err);
@@ -211,7 +211,7 @@ fn one_signal_ends_a_path_with_a_suspended_program() {
         ["generate count=3 | exec \"sh stopped\" | count", "generate count=3 | exec \"sh stopped\""]
     {
         let mut child = start_request(&folder, request);
-        wait_until_child("its program runs", &mut child, |_| here.exists());
+        wait_for_child_condition("its program runs", &mut child, |_| here.exists());
         signal_child(&child, "TERM");
         testkit::wait_until("one signal ends it", || child.try_wait().unwrap().is_some());
         let ran = CommandResult::from(child.wait_with_output().unwrap());

@@ -46,7 +46,7 @@ fn unique_name(of: &str) -> String {
     format!("cli-{}-{of}", std::process::id())
 }
 
-fn open_table(name: &str) -> TableReader {
+fn open_state_table(name: &str) -> TableReader {
     let mut reader = None;
     wait::wait_until("the name", || {
         reader = TableReader::open(name).ok();
@@ -56,7 +56,7 @@ fn open_table(name: &str) -> TableReader {
 }
 
 /// Returns the JSON output of `streamline state` for a name.
-fn printed_state(folder: &Folder, name: &str) -> Value {
+fn run_state_command(folder: &Folder, name: &str) -> Value {
     let ran = folder.run(&["state", name, "--json"]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     serde_json::from_str(&ran.out).unwrap()
@@ -84,7 +84,7 @@ fn m3_published_state_equals_the_ledger() {
     let (folder, name) = (Folder::new(), unique_name("count"));
     let line = format!("replay - | sample 3 state={name}-3 | count state={name} | discard");
     let mut path = PathWithInput::start(&folder, &line);
-    let (reader, sample) = (open_table(&name), open_table(&format!("{name}-3")));
+    let (reader, sample) = (open_state_table(&name), open_state_table(&format!("{name}-3")));
     let (head, frames) = build_capture(300);
     path.write_input(&head);
     for round in 1..=4 {
@@ -93,7 +93,7 @@ fn m3_published_state_equals_the_ledger() {
         wait::wait_until("what came", || reader.snapshot().rows == all);
         assert!(reader.snapshot().whole);
         assert_eq!(sample.snapshot().rows, [[300 * round]]);
-        let state = printed_state(&folder, &name);
+        let state = run_state_command(&folder, &name);
         assert_eq!((&state["rows"][0][0], &state["whole"]), (&(100 * round).into(), &true.into()));
         assert_eq!(
             (&state["filter"], &state["columns"][1]["unit"]),
@@ -126,7 +126,7 @@ fn m3_published_state_has_a_row_per_session() {
     let tcp = format!("tcp gap=5ms state={name}");
     let line = format!("replay - | {tcp} | (|80 http state={name}-h + count) | discard");
     let mut path = PathWithInput::start(&folder, &line);
-    let (reader, http) = (open_table(&name), open_table(&format!("{name}-h")));
+    let (reader, http) = (open_state_table(&name), open_state_table(&format!("{name}-h")));
     path.write_input(&std::fs::read(folder.path().join("examples/web.pcap")).unwrap());
     wait::wait_until("seven connections, all closed", || {
         let closed = reader.snapshot().rows.iter().filter(|row| row[7] == 1).count();
@@ -156,7 +156,7 @@ fn m3_authorized_reader_sees_state_and_end_of_killed_path() {
     let line =
         format!("{line} | count state={name} state_mode=644 | count state={name}-own | discard");
     let mut path = PathWithInput::start(&folder, &line);
-    let reader = open_table(&name);
+    let reader = open_state_table(&name);
     wait::wait_until("blocks", || reader.snapshot().rows.first().is_some_and(|row| row[0] > 0));
     let as_unprivileged = |words: &[&str]| {
         let mut command = folder.streamline(words);
@@ -215,7 +215,7 @@ fn m3_inaccessible_state_is_refused_with_a_reason() {
     let name = unique_name("taken");
     let line = format!("generate rate=100 | count state={name} | discard");
     let mut first = PathWithInput::start(&folder, &line);
-    open_table(&name);
+    open_state_table(&name);
     let second = folder.run(&["run", &line]);
     assert_eq!(second.status, Some(1), "{}", second.err);
     assert!(second.err.contains("is taken by another state of the same user"), "{}", second.err);

@@ -39,12 +39,12 @@ impl Fixture {
     /// Returns a command that runs the program with these arguments and the daemon of this fixture.
     /// The output of the command is discarded.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
-        self.with_environment(self.folder.streamline(words))
+        self.set_fixture_environment(self.folder.streamline(words))
     }
 
     /// Sets the environment of a command so that it uses the daemon of this fixture, and discards
     /// its output.
-    pub(crate) fn with_environment(&self, mut command: Command) -> Command {
+    pub(crate) fn set_fixture_environment(&self, mut command: Command) -> Command {
         command
             .env("STREAMLINE_DAEMON", self.daemon_dir())
             .env("XDG_STATE_HOME", self.folder.path());

@@ -8,7 +8,7 @@ use common::Folder;
 use common::screen::Screen;
 
 #[test]
-fn top_helps_sorts_filters_and_opens_nodes_by_keys() {
+fn top_keys_show_help_sort_filter_and_open_nodes() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let _path = folder.spawn_named("web", "generate rate=1000 | udp | count");
@@ -28,7 +28,7 @@ fn top_helps_sorts_filters_and_opens_nodes_by_keys() {
 }
 
 #[test]
-fn top_without_a_path_sorts_filters_and_opens_paths_by_keys() {
+fn top_keys_without_a_path_sort_filter_and_open_paths() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let _web = folder.spawn_named("web", "generate rate=1000 | udp | count");

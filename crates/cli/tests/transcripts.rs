@@ -15,19 +15,19 @@ use std::path::Path;
 
 /// Runs a shell command. Returns its output on both streams, followed by the exit status if the
 /// status is not 0.
-fn shell_output(folder: &Folder, typed: &str) -> String {
+fn run_in_shell(folder: &Folder, typed: &str) -> String {
     let output = folder.shell(&format!("{{ {typed}\n}} 2>&1")).output().unwrap();
     let mut text = String::from_utf8(output.stdout).unwrap();
     let status = output.status.code().unwrap();
     if status != 0 {
         let _ = writeln!(text, "[{status}]");
     }
-    text.lines().map(|line| format!("{}\n", without_filter_count(line.trim_end()))).collect()
+    text.lines().map(|line| format!("{}\n", mask_filter_count(line.trim_end()))).collect()
 }
 
 /// Replaces the number of filters in a line with `N`, because the number changes with every new
 /// filter.
-fn without_filter_count(line: &str) -> String {
+fn mask_filter_count(line: &str) -> String {
     const BEFORE: &str = "lists all ";
     match line.split_once(BEFORE) {
         Some((head, tail)) => {
@@ -38,7 +38,7 @@ fn without_filter_count(line: &str) -> String {
 }
 
 #[test]
-fn transcripts_match_the_output() {
+fn documented_transcripts_match_the_output() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts");
     let mut found = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -48,7 +48,7 @@ fn transcripts_match_the_output() {
         let mut now: String =
             text.lines().filter(|line| line.starts_with('#')).map(|l| format!("{l}\n")).collect();
         for typed in text.lines().filter_map(|line| line.strip_prefix("$ ")) {
-            let _ = write!(now, "\n$ {typed}\n{}", shell_output(&place, typed));
+            let _ = write!(now, "\n$ {typed}\n{}", run_in_shell(&place, typed));
             found += 1;
         }
         if std::env::var_os("UPDATE").is_some() {

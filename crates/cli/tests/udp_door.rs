@@ -43,7 +43,7 @@ const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
 const PORT: u16 = 5400;
 /// Number of datagrams after which a server's socket has certainly been promoted, that is, receives
 /// from a ring.
-const PROMOTING_DATAGRAMS: usize = 160;
+const DATAGRAMS_UNTIL_PROMOTION: usize = 160;
 /// Maximum time to wait for a reply.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -144,7 +144,7 @@ fn receive(client: &UdpSocket, room: &mut [u8]) -> (usize, SocketAddr) {
 }
 
 /// Exchanges numbered datagrams of different sizes.
-fn exchange_numbered(client: &UdpSocket, count: usize) {
+fn exchange_numbered_datagrams(client: &UdpSocket, count: usize) {
     for number in 0..count {
         let mut bytes = vec![number as u8; 4 + number % 1400];
         bytes[..4].copy_from_slice(&(number as u32).to_be_bytes());
@@ -153,7 +153,7 @@ fn exchange_numbered(client: &UdpSocket, count: usize) {
 }
 
 /// Sends several datagrams at once. Asserts that the server replies once to each of them.
-fn exchange_many(client: &UdpSocket, count: u32) {
+fn exchange_datagram_burst(client: &UdpSocket, count: u32) {
     for number in 0..count {
         client.send_to(&number.to_be_bytes(), address()).unwrap();
     }
@@ -170,12 +170,15 @@ fn exchange_many(client: &UdpSocket, count: u32) {
 
 /// Returns two counts from the report of the first promoted socket: the datagrams from the ring,
 /// and all datagrams since the promotion.
-fn reported_datagrams(errors: &str) -> (u64, u64) {
-    reported_lines(errors).first().copied().unwrap_or_else(|| panic!("no report: {errors}"))
+fn reported_datagram_counts(errors: &str) -> (u64, u64) {
+    reported_counts_per_socket(errors)
+        .first()
+        .copied()
+        .unwrap_or_else(|| panic!("no report: {errors}"))
 }
 
-/// Returns the counts of [`reported_datagrams`] for each promoted socket.
-fn reported_lines(errors: &str) -> Vec<(u64, u64)> {
+/// Returns the counts of [`reported_datagram_counts`] for each promoted socket.
+fn reported_counts_per_socket(errors: &str) -> Vec<(u64, u64)> {
     let is_report = |line: &&str| line.contains("datagrams came from the ring");
     let numbers = |line: &str| {
         assert!(line.ends_with("; 0 lost, 0 damaged"), "{line}");
@@ -187,7 +190,7 @@ fn reported_lines(errors: &str) -> Vec<(u64, u64)> {
 }
 
 /// Returns the number of BPF programs attached to the ingress of the server's interface.
-fn ingress_programs(pair: &Pair) -> usize {
+fn attached_ingress_program_count(pair: &Pair) -> usize {
     pair.server.run_inside(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         tcx_chain(index, Side::Ingress).unwrap().members.len()
@@ -195,7 +198,7 @@ fn ingress_programs(pair: &Pair) -> usize {
 }
 
 #[test]
-fn c1_udp_servers_receive_from_their_ring_by_each_call() {
+fn c1_udp_servers_receive_from_their_ring_with_each_call() {
     let Some((pair, _folder, program)) = prepare() else { return };
     let program = program.display().to_string();
     let ways = [
@@ -211,17 +214,17 @@ fn c1_udp_servers_receive_from_their_ring_by_each_call() {
     for (wait, call) in ways {
         let server = Server::start(&pair, &[&program, &PORT.to_string(), wait, call]);
         let client = server.client();
-        exchange_numbered(&client, 400);
-        exchange_many(&client, 64);
+        exchange_numbered_datagrams(&client, 400);
+        exchange_datagram_burst(&client, 64);
         exchange(&client, b"");
         // This datagram arrives in fragments, which the kernel reassembles, so it does not come
         // from the ring.
         exchange(&client, &[7; 3000]);
-        exchange_many(&client, 8);
+        exchange_datagram_burst(&client, 8);
         let errors = server.finish(&client);
-        let (ring, all) = reported_datagrams(&errors);
+        let (ring, all) = reported_datagram_counts(&errors);
         assert!(ring * 100 >= all * 95 && all - ring >= 1, "{wait} {call}: {errors}");
-        assert_eq!(ingress_programs(&pair), 0, "{wait} {call}");
+        assert_eq!(attached_ingress_program_count(&pair), 0, "{wait} {call}");
     }
 }
 
@@ -231,16 +234,16 @@ fn socket_that_other_processes_share_returns_to_the_kernel() {
     let program = program.display().to_string();
     let server = Server::start(&pair, &[&program, &PORT.to_string(), "poll", "recvfrom"]);
     let client = server.client();
-    exchange_numbered(&client, PROMOTING_DATAGRAMS);
-    assert_eq!(ingress_programs(&pair), 1);
+    exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
+    assert_eq!(attached_ingress_program_count(&pair), 1);
     exchange(&client, b"fork");
     // Until the program is detached, datagrams are copied to the ring of the parent, which does not
     // read while it waits for its child.
-    wait_until("the program is gone", || ingress_programs(&pair) == 0);
-    exchange_numbered(&client, 50);
+    wait_until("the program is gone", || attached_ingress_program_count(&pair) == 0);
+    exchange_numbered_datagrams(&client, 50);
     // The child's socket is not promoted, because its parent could receive the same datagrams.
-    exchange_numbered(&client, 2 * PROMOTING_DATAGRAMS);
-    assert_eq!(ingress_programs(&pair), 0);
+    exchange_numbered_datagrams(&client, 2 * DATAGRAMS_UNTIL_PROMOTION);
+    assert_eq!(attached_ingress_program_count(&pair), 0);
     let errors = server.finish(&client);
     assert!(errors.contains("another process has the socket"), "{errors}");
 }
@@ -251,11 +254,11 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
     let program = program.display().to_string();
     let mut server = Server::start(&pair, &[&program, &PORT.to_string(), "level", "recvfrom"]);
     let client = server.client();
-    exchange_numbered(&client, PROMOTING_DATAGRAMS);
-    assert_eq!(ingress_programs(&pair), 1);
+    exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
+    assert_eq!(attached_ingress_program_count(&pair), 1);
     server.process.0.kill().unwrap();
     server.process.0.wait().unwrap();
-    wait_until("the program is gone", || ingress_programs(&pair) == 0);
+    wait_until("the program is gone", || attached_ingress_program_count(&pair) == 0);
 
     let shared = Folder::new();
     let mut command = pair.server.command(STREAMLINE);
@@ -271,17 +274,17 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
     let process = Guard(command.spawn().unwrap());
     let server = Server { pair: &pair, folder: shared, process };
     wait_until("the server is ready", || server.errors().contains("ready"));
-    exchange_numbered(&client, PROMOTING_DATAGRAMS);
+    exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
     let listing = server.folder.run(&["ps"]).out;
     assert!(listing.contains("server["), "{listing}");
     daemon.0.kill().unwrap();
     daemon.0.wait().unwrap();
-    wait_until("the program is gone", || ingress_programs(&pair) == 0);
-    exchange_numbered(&client, 50);
+    wait_until("the program is gone", || attached_ingress_program_count(&pair) == 0);
+    exchange_numbered_datagrams(&client, 50);
     let errors = server.finish(&client);
-    let (ring, all) = reported_datagrams(&errors);
+    let (ring, all) = reported_datagram_counts(&errors);
     // The ring was detached when the daemon was killed.
-    assert!(ring > 0 && all < PROMOTING_DATAGRAMS as u64, "{errors}");
+    assert!(ring > 0 && all < DATAGRAMS_UNTIL_PROMOTION as u64, "{errors}");
 }
 
 #[test]
@@ -303,8 +306,8 @@ while True:
 ";
     let server = Server::start(&pair, &["python3", "-c", script]);
     let client = server.client();
-    exchange_numbered(&client, PROMOTING_DATAGRAMS);
-    assert_eq!(ingress_programs(&pair), 0);
+    exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
+    assert_eq!(attached_ingress_program_count(&pair), 0);
     let errors = server.finish(&client);
     let note = "streamline: udp 0.0.0.0:5400: received by the kernel, not from a ring: it asks for \
                 options (IP_RECVOPTS)";
@@ -336,8 +339,8 @@ asyncio.run(main())
 ";
     let server = Server::start(&pair, &["python3", "-c", script]);
     let client = server.client();
-    exchange_numbered(&client, 400);
-    exchange_many(&client, 64);
-    let (ring, all) = reported_datagrams(&server.finish(&client));
+    exchange_numbered_datagrams(&client, 400);
+    exchange_datagram_burst(&client, 64);
+    let (ring, all) = reported_datagram_counts(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }

@@ -12,7 +12,7 @@ const BLOCKS: u64 = 5000;
 
 /// Runs a hostile filter alongside an honest branch, and asserts the invariants that hold for any
 /// filter. Returns the output and the exit status.
-fn run_hostile(attack: &str) -> CommandResult {
+fn run_hostile_filter(attack: &str) -> CommandResult {
     let folder = Folder::new();
     let line = format!(
         "generate count={BLOCKS} size=100 | ((hostile {attack} untrusted=yes | discard) + count)"
@@ -35,8 +35,8 @@ fn run_hostile(attack: &str) -> CommandResult {
     ran
 }
 
-fn assert_error(attack: &str, what: &[&str]) {
-    let ran = run_hostile(attack);
+fn assert_attack_error(attack: &str, what: &[&str]) {
+    let ran = run_hostile_filter(attack);
     let head = "error: `hostile`: the filter `hostile`, in a process of its own, ";
     let error = ran.err.lines().find(|line| line.starts_with(head));
     let error = error.unwrap_or_else(|| panic!("{attack}: {}", ran.err));
@@ -75,7 +75,7 @@ fn j5_sandboxed_filter_output_equals_in_process_output() {
 }
 
 #[test]
-fn j5_filter_with_forbidden_syscall_ends_alone() {
+fn j5_forbidden_syscall_ends_only_its_filter() {
     for (attack, call) in [
         ("open", "openat"),
         ("connect", "socket"),
@@ -85,50 +85,56 @@ fn j5_filter_with_forbidden_syscall_ends_alone() {
         ("kill", "kill"),
         ("memfd", "memfd_create"),
     ] {
-        assert_error(
+        assert_attack_error(
             attack,
             &[&format!("was ended because it made a forbidden system call: `{call}`, number")],
         );
     }
     // The first forbidden system call depends on the C library.
-    assert_error(
+    assert_attack_error(
         "thread",
         &["forbidden system call: `rt_sigaction`", "forbidden system call: `clone3`"],
     );
-    assert_error("setuid", &["was ended because it made a forbidden system call: number"]);
+    assert_attack_error("setuid", &["was ended because it made a forbidden system call: number"]);
 }
 
 #[test]
-fn j5_filter_that_dies_ends_alone() {
-    assert_error("segment", &["was ended by signal 11 (SIGSEGV)"]);
-    assert_error("abort", &["was ended by signal 6 (SIGABRT)"]);
-    assert_error("exit", &["ended by itself before it had processed all blocks"]);
-    assert_error("panic", &["ended with status 101: a panic, this filter panics on purpose"]);
-    assert_error("allocate", &["because it exceeded its memory limit of 512 MB"]);
+fn j5_crash_ends_only_its_filter() {
+    assert_attack_error("segment", &["was ended by signal 11 (SIGSEGV)"]);
+    assert_attack_error("abort", &["was ended by signal 6 (SIGABRT)"]);
+    assert_attack_error("exit", &["ended by itself before it had processed all blocks"]);
+    assert_attack_error(
+        "panic",
+        &["ended with status 101: a panic, this filter panics on purpose"],
+    );
+    assert_attack_error("allocate", &["because it exceeded its memory limit of 512 MB"]);
 }
 
 #[test]
-fn j5_filter_with_forged_ring_positions_ends_alone() {
+fn j5_forged_ring_positions_end_only_their_filter() {
     // The filter cannot make read-only memory writable, and all positions that it writes are
     // checked.
-    assert_error("ring", &["was ended by signal 11 (SIGSEGV)"]);
+    assert_attack_error("ring", &["was ended by signal 11 (SIGSEGV)"]);
     // The filter then hangs. It may be killed for that reason, if its writes have not been checked
     // yet.
     let hangs = "made no progress in 2 s";
-    assert_error("spoof", &["was ended because it wrote invalid output", hangs]);
-    assert_error("cursor", &["was ended because it reported an invalid read position", hangs]);
+    assert_attack_error("spoof", &["was ended because it wrote invalid output", hangs]);
+    assert_attack_error(
+        "cursor",
+        &["was ended because it reported an invalid read position", hangs],
+    );
 }
 
 #[test]
-fn j5_filter_without_progress_ends_alone() {
-    assert_error("hang", &["made no progress in 2 s of processor time, and was ended"]);
-    assert_error("flood", &["made no progress in 2 s", "kept sending notifications"]);
+fn j5_missing_progress_ends_only_its_filter() {
+    assert_attack_error("hang", &["made no progress in 2 s of processor time, and was ended"]);
+    assert_attack_error("flood", &["made no progress in 2 s", "kept sending notifications"]);
 }
 
 #[test]
 #[ignore = "waits 20 s: cargo test -p streamline-cli --test untrusted -- --ignored"]
-fn j5_filter_that_sleeps_ends_alone() {
-    assert_error("sleep", &["slept for 20 s although blocks waited for it, and was ended"]);
+fn j5_sleep_ends_only_its_filter() {
+    assert_attack_error("sleep", &["slept for 20 s although blocks waited for it, and was ended"]);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn v22_log_lines_equal_those_of_the_server() {
 }
 
 #[test]
-fn json_and_weblog_agree() {
+fn json_and_weblog_report_the_same_requests() {
     let folder = Folder::new();
     let values = |text: &str| -> Vec<Value> {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -115,7 +115,7 @@ fn v12_untraceable_run_is_refused_with_a_reason() {
 }
 
 /// Returns the packet numbers of a flow at the source, for a capture with these frames.
-fn packets_of_flow(frames: Vec<Vec<u8>>, flow: &str) -> Vec<u64> {
+fn packet_numbers_of_flow(frames: Vec<Vec<u8>>, flow: &str) -> Vec<u64> {
     let folder = Folder::new();
     let file = Capture::from_frames(frames).to_pcap();
     std::fs::write(folder.path().join("c.pcap"), file).unwrap();
@@ -136,7 +136,7 @@ fn v12_flow_is_found_behind_tags_and_extension_headers() {
         tcp(Frame::ethernet().tag(7).ipv4("10.0.0.1", "10.0.0.3")),
     ];
     for flow in ["tcp 10.0.0.1:4000 10.0.0.2:80", "tcp port 80 and host 10.0.0.2"] {
-        assert_eq!(packets_of_flow(frames.clone(), flow), [1, 2], "{flow}");
+        assert_eq!(packet_numbers_of_flow(frames.clone(), flow), [1, 2], "{flow}");
     }
     let six = || Frame::ethernet().ipv6("fd00::1", "fd00::2").extension(60, &[0, 1, 4, 0, 0, 0, 0]);
     let frames = vec![
@@ -144,7 +144,7 @@ fn v12_flow_is_found_behind_tags_and_extension_headers() {
         six().udp(4000, 80, b""),
         tcp(Frame::ethernet().tag(7).ipv6("fd00::1", "fd00::2")),
     ];
-    assert_eq!(packets_of_flow(frames, "tcp [fd00::1]:4000 [fd00::2]:80"), [1, 3]);
+    assert_eq!(packet_numbers_of_flow(frames, "tcp [fd00::1]:4000 [fd00::2]:80"), [1, 3]);
 }
 
 #[test]
@@ -160,9 +160,9 @@ fn v12_flow_contains_all_fragments_in_any_order() {
         let other = Frame::ethernet().ipv4("10.0.0.9", "10.0.0.2").fragment(24, false);
         let other = other.protocol(17, &data[24..]);
         let forward = vec![first.clone(), other.clone(), last.clone()];
-        assert_eq!(packets_of_flow(forward, "udp port 53"), [1, 3], "{source}");
+        assert_eq!(packet_numbers_of_flow(forward, "udp port 53"), [1, 3], "{source}");
         let backward = vec![other, last, first];
-        assert_eq!(packets_of_flow(backward, "udp port 53"), [2, 3], "{source}");
+        assert_eq!(packet_numbers_of_flow(backward, "udp port 53"), [2, 3], "{source}");
     }
 }
 

@@ -65,13 +65,13 @@ fn remedy(process: Option<u32>) -> String {
     format!(
         ": process {process}{}; end it with `kill {process}`, or choose another directory with \
          --socket",
-        command_suffix(process)
+        format_command_suffix(process)
     )
 }
 
 /// Formats the command name of a process for a message, such as ` (streamline)`. Returns an empty
 /// text if the process has exited.
-fn command_suffix(process: u32) -> String {
+fn format_command_suffix(process: u32) -> String {
     command_name(process).map_or_else(String::new, |name| format!(" ({name})"))
 }
 
@@ -136,7 +136,7 @@ impl Directory {
             }
             _ => DirectoryError::System(error),
         })?;
-        check_directory(path, &directory)?;
+        check_directory_owner_and_mode(path, &directory)?;
         steps.announce(Resource::File, "the lock of a daemon")?;
         let lock = Self::lock_file(path, &directory)?;
         Ok(Self { path: path.to_owned(), directory, lock, is_own })
@@ -222,7 +222,7 @@ impl Directory {
 
 /// Refuses a directory that belongs to a user other than root and this user, or to which others may
 /// write.
-fn check_directory(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryError> {
+fn check_directory_owner_and_mode(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryError> {
     let status = sys::file::status(directory)?;
     let own = sys::process::identity().0;
     if status.uid != own && status.uid != ROOT {

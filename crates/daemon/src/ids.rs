@@ -10,7 +10,7 @@
 //! A process requests ids from the first daemon that it finds. On a machine with both kinds of
 //! daemon, their ids are disjoint.
 
-use engine::ids::{IdRange, MACHINE_ID_MIN};
+use engine::ids::{DAEMON_ID_MIN, IdRange};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -26,7 +26,7 @@ const IDS_PER_RANGE: u32 = 64;
 /// Number of ids available to one kind of daemon.
 const IDS_PER_DAEMON_KIND: u32 = 1 << 22;
 /// Maximum number of ids that one user other than root may get.
-const USER_IDS_MAX: u32 = IDS_PER_DAEMON_KIND / 8;
+const IDS_PER_USER_MAX: u32 = IDS_PER_DAEMON_KIND / 8;
 const ROOT_UID: u32 = 0;
 
 /// The state of id allocation: the next free id, the number of ids that each user has received, and
@@ -48,7 +48,7 @@ impl DbufIdRanges {
     /// Creates the state of the machine-wide daemon if `machine` is true, else of a user's daemon.
     /// No range has been allocated yet.
     pub(crate) fn new(machine: bool) -> Self {
-        let first = if machine { MACHINE_ID_MIN } else { MACHINE_ID_MIN + IDS_PER_DAEMON_KIND };
+        let first = if machine { DAEMON_ID_MIN } else { DAEMON_ID_MIN + IDS_PER_DAEMON_KIND };
         let (by_user, holders) = (BTreeMap::new(), BTreeSet::new());
         Self { first, file: None, next: first, by_user, holders, continues: false }
     }
@@ -76,7 +76,7 @@ impl DbufIdRanges {
         (uid, process): (u32, i32),
     ) -> Option<IdRange> {
         let given = self.by_user.get(&uid).copied().unwrap_or(0);
-        if uid != ROOT_UID && given >= USER_IDS_MAX {
+        if uid != ROOT_UID && given >= IDS_PER_USER_MAX {
             return None;
         }
         if self.file.is_none() {

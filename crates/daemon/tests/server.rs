@@ -364,7 +364,7 @@ fn query_of_a_path_that_closes_its_clients_times_out() {
     let query = || {
         let paths = [(0, "full".to_owned())];
         let mut counted =
-            client.count_all(&paths, &[], QUERY_TIMEOUT, |_, counters, _| Ok(counters));
+            client.query_all_counters(&paths, &[], QUERY_TIMEOUT, |_, counters, _| Ok(counters));
         counted.pop().unwrap().unwrap_err()
     };
     std::thread::scope(|scope| {

@@ -56,7 +56,7 @@ impl std::error::Error for AsmError {}
 
 /// A program under construction.
 #[derive(Debug, Default)]
-pub struct Asm {
+pub struct Assembler {
     code: Vec<Insn>,
     labels: Vec<LabelSite>,
     jumps: Vec<(usize, Label)>,
@@ -70,7 +70,7 @@ struct LabelSite {
     used: bool,
 }
 
-impl Asm {
+impl Assembler {
     /// Creates an empty program.
     pub fn new() -> Self {
         Self::default()
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn forward_jumps_reach_their_label() {
-        let mut asm = Asm::new();
+        let mut asm = Assembler::new();
         let (odd, end) = (asm.label(), asm.label());
         asm.push(Insn::mov(R0, 0));
         asm.jump_if(Cond::Set, R1, 1, odd);
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn unreachable_code_is_dropped() {
-        let mut asm = Asm::new();
+        let mut asm = Assembler::new();
         let (end, unused) = (asm.label(), asm.label());
         asm.push(Insn::mov(R0, 0));
         asm.jump(end);
@@ -242,22 +242,22 @@ mod tests {
 
     #[test]
     fn assembler_reports_label_and_control_flow_errors() {
-        let mut open = Asm::new();
+        let mut open = Assembler::new();
         open.push(Insn::mov(R0, 0));
         assert_eq!(open.finish(), Err(AsmError::MissingExit));
 
-        let mut unbound = Asm::new();
+        let mut unbound = Assembler::new();
         let label = unbound.label();
         unbound.jump(label);
         assert_eq!(unbound.finish(), Err(AsmError::UnboundLabel { at: 0 }));
 
-        let mut back = Asm::new();
+        let mut back = Assembler::new();
         let label = back.label();
         back.bind(label);
         back.jump(label);
         assert_eq!(back.finish(), Err(AsmError::ReboundLabel { at: 0 }));
 
-        let mut far = Asm::new();
+        let mut far = Assembler::new();
         let label = far.label();
         far.jump_if(Cond::Eq, R1, 0, label);
         (0..40_000).for_each(|_| far.push(Insn::mov(R0, 0)));

@@ -8,7 +8,7 @@
 use std::fmt::Write;
 
 use crate::insn::{
-    Alu, Cond, Helper, Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE, SOURCE_REG, Size, atomic, class, mode,
+    Alu, Cond, Helper, Insn, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, SOURCE_REG, Size, atomic, class, mode,
 };
 use crate::program::Program;
 
@@ -78,7 +78,7 @@ fn wide_or_packet_text(insn: Insn, next: Option<Insn>) -> Option<String> {
                 let value = u64::from(high as u32) << 32 | u64::from(imm as u32);
                 Some(format!("r{dst} = {value:#x} ll"))
             }
-            PSEUDO_MAP => Some(format!("r{dst} = map[{imm}] ll")),
+            PSEUDO_MAP_FD => Some(format!("r{dst} = map[{imm}] ll")),
             PSEUDO_MAP_VALUE => Some(format!("r{dst} = map[{imm}][{high}] ll")),
             _ => None,
         };

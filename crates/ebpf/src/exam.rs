@@ -22,7 +22,7 @@ use crate::program::{Hook, Program};
 
 /// A judge's ruling on one packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ruling {
+pub enum TwinVerdict {
     /// The program ran and returned an answer.
     Answered {
         /// Class, or unsure.
@@ -44,7 +44,7 @@ pub trait Judge {
     /// Returns the name of the judge for messages.
     fn name(&self) -> &str;
     /// Runs the implementation on a packet, and returns its ruling.
-    fn judge(&mut self, packet: &Packet<'_>) -> Ruling;
+    fn judge(&mut self, packet: &Packet<'_>) -> TwinVerdict;
     /// Returns the states of the filters, in the order of the program's maps, or `None` if this
     /// judge cannot read them.
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
@@ -71,7 +71,7 @@ impl<'p> Interpreter<'p> {
 
     /// Makes `skb_pull_data` fail in the judge's runs, as if memory had run out.
     #[must_use]
-    pub fn with_memory_shortage(mut self) -> Self {
+    pub fn with_failing_pull_data(mut self) -> Self {
         self.machine.lacks_memory = true;
         self
     }
@@ -98,7 +98,7 @@ impl Judge for Interpreter<'_> {
         "interpreter"
     }
 
-    fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
+    fn judge(&mut self, packet: &Packet<'_>) -> TwinVerdict {
         match self.run(packet) {
             Ok(value) => {
                 // The kernel's test run returns 32 bits as well.
@@ -108,11 +108,11 @@ impl Judge for Interpreter<'_> {
                 counted.truncate(self.program.counters.len());
                 let machine = &self.machine;
                 let frame = machine.frame.as_deref().unwrap_or(packet.bytes);
-                let frame = with_tag_inline(frame, machine.tag, self.program.hook);
+                let frame = insert_tag_inline(frame, machine.tag, self.program.hook);
                 let frame = self.program.edits.then_some(frame);
-                Ruling::Answered { outcome, counted, frame }
+                TwinVerdict::Answered { outcome, counted, frame }
             }
-            Err(fault) => Ruling::Broken(fault.to_string()),
+            Err(fault) => TwinVerdict::Broken(fault.to_string()),
         }
     }
 
@@ -124,7 +124,7 @@ impl Judge for Interpreter<'_> {
 
 /// Returns the frame as the host's network stack receives it, with the tag `tag` inserted again
 /// (CONTRACT 3). At XDP the tag is still inline.
-pub fn with_tag_inline(frame: &[u8], tag: Option<Tag>, hook: Hook) -> Vec<u8> {
+pub fn insert_tag_inline(frame: &[u8], tag: Option<Tag>, hook: Hook) -> Vec<u8> {
     match (tag, frame.split_at_checked(12)) {
         (Some(tag), Some((addresses, rest))) if hook != Hook::Xdp => {
             [addresses, &tag.protocol.to_be_bytes(), &tag.tci.to_be_bytes(), rest].concat()
@@ -136,7 +136,7 @@ pub fn with_tag_inline(frame: &[u8], tag: Option<Tag>, hook: Hook) -> Vec<u8> {
 /// Returns the packet as programs at `hook` receive it. At hooks without a link header, the packet
 /// is the payload of an untagged Ethernet frame with an IP EtherType; returns `None` for any other
 /// frame.
-pub fn at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>> {
+pub fn packet_at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>> {
     /// Length in bytes of an Ethernet header.
     const LINK: usize = 14;
     if hook.has_link_header() {
@@ -175,7 +175,7 @@ pub struct Disagreement {
     /// Length in bytes of the linear part of the packet; 0 if only the states differ.
     pub linear: usize,
     /// Each judge's name and ruling; empty if only the states differ.
-    pub rulings: Vec<(String, Ruling)>,
+    pub rulings: Vec<(String, TwinVerdict)>,
     /// For each judge, the states of the filters, if the judges agreed on every packet but their
     /// states differ at the end; otherwise empty.
     pub states: Vec<Vec<Vec<u8>>>,
@@ -202,8 +202,9 @@ pub fn compare<'a>(
 ) -> Result<ExamTotals, Box<Disagreement>> {
     let mut tally = ExamTotals::default();
     for packet in packets {
-        let rulings: Vec<Ruling> = judges.iter_mut().map(|judge| judge.judge(&packet)).collect();
-        if !rulings_agree(&rulings) {
+        let rulings: Vec<TwinVerdict> =
+            judges.iter_mut().map(|judge| judge.judge(&packet)).collect();
+        if !verdicts_agree(&rulings) {
             let names = judges.iter().map(|judge| judge.name().to_owned());
             return Err(Box::new(Disagreement {
                 packet: packet.bytes.to_vec(),
@@ -213,10 +214,10 @@ pub fn compare<'a>(
             }));
         }
         tally.packets += 1;
-        let any_rules = |wanted: fn(&Ruling) -> bool| u64::from(rulings.iter().any(wanted));
-        tally.refused += any_rules(|ruling| matches!(ruling, Ruling::Refused(_)));
-        let known = rulings.first().and_then(ruling_outcome) != Some(Outcome::Unsure);
-        let unsure = any_rules(|ruling| ruling_outcome(ruling) == Some(Outcome::Unsure));
+        let any_rules = |wanted: fn(&TwinVerdict) -> bool| u64::from(rulings.iter().any(wanted));
+        tally.refused += any_rules(|ruling| matches!(ruling, TwinVerdict::Refused(_)));
+        let known = rulings.first().and_then(verdict_outcome) != Some(Outcome::Unsure);
+        let unsure = any_rules(|ruling| verdict_outcome(ruling) == Some(Outcome::Unsure));
         if known
             && unsure > 0
             && let Some((reference, twins)) = judges.split_first_mut()
@@ -226,7 +227,7 @@ pub fn compare<'a>(
         }
         tally.unsure += if known { unsure } else { 0 };
         tally.answered += any_rules(
-            |ruling| matches!(ruling_outcome(ruling), Some(Outcome::Class(class)) if class != 0),
+            |ruling| matches!(verdict_outcome(ruling), Some(Outcome::Class(class)) if class != 0),
         );
     }
     // A judge that refused packets has a different state.
@@ -245,19 +246,19 @@ fn compare_states(judges: &mut [&mut dyn Judge]) -> Result<(), Box<Disagreement>
     Err(Box::new(Disagreement { packet: Vec::new(), linear: 0, rulings: Vec::new(), states }))
 }
 
-fn ruling_outcome(ruling: &Ruling) -> Option<Outcome> {
+fn verdict_outcome(ruling: &TwinVerdict) -> Option<Outcome> {
     match ruling {
-        Ruling::Answered { outcome, .. } => Some(*outcome),
-        Ruling::Refused(_) | Ruling::Broken(_) => None,
+        TwinVerdict::Answered { outcome, .. } => Some(*outcome),
+        TwinVerdict::Refused(_) | TwinVerdict::Broken(_) => None,
     }
 }
 
-fn rulings_agree(rulings: &[Ruling]) -> bool {
+fn verdicts_agree(rulings: &[TwinVerdict]) -> bool {
     let Some((reference, twins)) = rulings.split_first() else { return true };
-    let mut given = twins.iter().filter(|ruling| !matches!(ruling, Ruling::Refused(_)));
+    let mut given = twins.iter().filter(|ruling| !matches!(ruling, TwinVerdict::Refused(_)));
     let Some(first) = given.next() else { return true };
-    let acceptable = ruling_outcome(first) == Some(Outcome::Unsure) || first == reference;
-    acceptable && !matches!(first, Ruling::Broken(_)) && given.all(|ruling| ruling == first)
+    let acceptable = verdict_outcome(first) == Some(Outcome::Unsure) || first == reference;
+    acceptable && !matches!(first, TwinVerdict::Broken(_)) && given.all(|ruling| ruling == first)
 }
 
 /// Yields the frame truncated to every length, from 0 to its full length.

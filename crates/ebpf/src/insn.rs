@@ -119,12 +119,12 @@ pub mod mode {
 /// Source bit of arithmetic and jumps, which is set if the operand is a register.
 pub const SOURCE_REG: u8 = 0x08;
 /// Pseudo-source of a `load64` whose `imm` is a map.
-pub const PSEUDO_MAP: u8 = 1;
+pub const PSEUDO_MAP_FD: u8 = 1;
 /// Pseudo-source of a `load64` whose `imm` is a map and whose second `imm` is an offset in the
 /// first value of this map.
 pub const PSEUDO_MAP_VALUE: u8 = 2;
 /// Pseudo-source of a call to a kfunc, whose `imm` is the BTF id of the function.
-pub const PSEUDO_FUNCTION: u8 = 2;
+pub const PSEUDO_KFUNC_CALL: u8 = 2;
 
 /// The width of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -502,8 +502,8 @@ impl Insn {
     }
 
     /// Creates a call of a kfunc, given its BTF id.
-    pub fn call_kernel(function: i32) -> Self {
-        Self { src: PSEUDO_FUNCTION, ..Self { imm: function, ..Self::call(Helper::MapLookup) } }
+    pub fn call_kfunc(function: i32) -> Self {
+        Self { src: PSEUDO_KFUNC_CALL, ..Self { imm: function, ..Self::call(Helper::MapLookup) } }
     }
 
     /// Creates the exit from the program with the return value in r0.
@@ -519,7 +519,7 @@ impl Insn {
     /// Creates a load of the map with this number into `dst`. Relocation replaces the number with a
     /// file descriptor.
     pub fn load_map(dst: Reg, map: u32) -> [Self; 2] {
-        Self::wide(dst, PSEUDO_MAP, map as i32, 0)
+        Self::wide(dst, PSEUDO_MAP_FD, map as i32, 0)
     }
 
     /// Creates a load into `dst` of the address of the byte at `offset` in a map's element 0.

@@ -5,7 +5,7 @@
 //! with maps identified by number; `sys` loads a program after `relocate` has replaced map numbers
 //! with file descriptors. This module creates no map and loads no program.
 
-use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
+use crate::insn::{Insn, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE};
 
 /// The kernel hook at which a program runs. The hook determines the context, the available helpers
 /// and the access to the packet.
@@ -64,7 +64,7 @@ impl FilterSpan {
 
     /// Sets the request number of the span.
     #[must_use]
-    pub fn in_request(self, request: u32) -> Self {
+    pub fn with_request_number(self, request: u32) -> Self {
         Self { request, ..self }
     }
 
@@ -200,7 +200,7 @@ fn relocate_code(code: &[Insn], descriptors: &[i32]) -> Option<Vec<Insn>> {
     let mut wide = false;
     for insn in &mut code {
         let first = insn.is_load_imm64() && !wide;
-        if first && matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE) {
+        if first && matches!(insn.src, PSEUDO_MAP_FD | PSEUDO_MAP_VALUE) {
             insn.imm = *descriptors.get(usize::try_from(insn.imm).ok()?)?;
         }
         wide = first;

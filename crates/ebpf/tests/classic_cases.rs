@@ -88,7 +88,7 @@ fn skip_reason(name: &str) -> Option<&'static str> {
 }
 
 /// Returns the address families of the system for which a row was made.
-fn case_families(case: &Value, name: &str) -> AddressFamilies {
+fn case_address_families(case: &Value, name: &str) -> AddressFamilies {
     if case.get("generate_offline_filter").is_some() {
         return AddressFamilies::Any;
     }
@@ -200,7 +200,7 @@ fn check_accept_row(
     let captured = captured.get(&link).unwrap_or(&none);
     let step = captured.len().div_ceil(CAPTURED_MAX).max(1);
     for frame in captured.iter().step_by(step) {
-        judge_frame(&row, frame, &Metadata::default(), counts);
+        compare_programs_on_frame(&row, frame, &Metadata::default(), counts);
     }
     for round in 0..FRAMES {
         let mut frame = match captured.len() {
@@ -216,7 +216,7 @@ fn check_accept_row(
         if random.one_in(6) {
             truncate_randomly(&mut frame, random);
         }
-        judge_frame(&row, &frame, &metadata, counts);
+        compare_programs_on_frame(&row, &frame, &metadata, counts);
     }
 }
 
@@ -235,7 +235,7 @@ fn compile_aliases(case: &Value, row: &mut AcceptCase<'_>, counts: &mut CaseCoun
                 resolver: &InstalledNames,
                 live_metadata: case.get("linuxext").is_some(),
                 netmask: case_netmask(case),
-                families: case_families(case, name),
+                families: case_address_families(case, name),
             };
             let program = match compile(alias, link, &options) {
                 Ok(program) => program,
@@ -264,7 +264,12 @@ fn compile_aliases(case: &Value, row: &mut AcceptCase<'_>, counts: &mut CaseCoun
 
 /// Runs every program of a row over one frame, and compares the results. If the results of
 /// libpcap's own programs differ, the frame is only counted.
-fn judge_frame(row: &AcceptCase<'_>, frame: &Frame, metadata: &Metadata, counts: &mut CaseCounts) {
+fn compare_programs_on_frame(
+    row: &AcceptCase<'_>,
+    frame: &Frame,
+    metadata: &Metadata,
+    counts: &mut CaseCounts,
+) {
     let AcceptCase { name, snaplen, theirs, ours, .. } = row;
     let run = |program: &ClassicProgram| program.run(&frame.bytes, frame.wire_length, metadata);
     let wanted = run(&theirs[0]);
@@ -343,7 +348,7 @@ fn check_planted_faults(table: &[Value], percent: usize) {
 }
 
 /// Returns the quoted words and the numbers in a libpcap message.
-fn quoted_facts(message: &str) -> Vec<String> {
+fn quoted_words_and_numbers(message: &str) -> Vec<String> {
     let mut facts = Vec::new();
     let message = message.replace("can't", "cannot");
     for (index, part) in message.split(['\'', '"']).enumerate() {
@@ -456,7 +461,7 @@ fn check_reject_table(table: &[Value]) {
         let known = EQUIVALENT_WORDS.iter().find(|(words, _)| theirs.contains(words));
         let (_, words) = known.unwrap_or_else(|| panic!("{context}: no fact is known for this"));
         assert!(words.iter().any(|word| ours.contains(word)), "{context}");
-        for fact in quoted_facts(theirs) {
+        for fact in quoted_words_and_numbers(theirs) {
             assert!(ours.contains(&fact), "{context}: `{fact}` is missing");
         }
         refused += 1;

@@ -24,7 +24,7 @@ use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
 use ebpf::exam::{self, ExamTotals, Interpreter};
 use frames::{Frame, Random};
 use programs::{EXPRESSIONS, programs, random_program};
-use translated::{ClassicJudge, TARGETS, emit_classic, frame_forms, judged_frames};
+use translated::{ClassicJudge, TARGETS, captured_and_random_frames, emit_classic, frame_forms};
 
 fn env_number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
@@ -32,7 +32,7 @@ fn env_number(name: &str, otherwise: u64) -> u64 {
 
 /// Judges a program at every target. Panics if the program is unfit for a target, or if the judges
 /// disagree.
-fn judge_program(
+fn compare_program_at_every_target(
     name: &str,
     program: &ClassicProgram,
     frames: &[Vec<u8>],
@@ -58,7 +58,7 @@ fn judge_program(
     sum
 }
 
-fn report_tally(test: &str, programs: usize, sums: &[ExamTotals]) -> ExamTotals {
+fn report_exam_totals(test: &str, programs: usize, sums: &[ExamTotals]) -> ExamTotals {
     let sum = sums.iter().fold(ExamTotals::default(), |sum, tally| ExamTotals {
         packets: sum.packets + tally.packets,
         answered: sum.answered + tally.answered,
@@ -86,10 +86,10 @@ fn corpus_libpcap_programs_give_the_same_verdict_as_ebpf() {
             continue;
         }
         let mut random = Random(seed ^ (index as u64) << 32);
-        let frames = judged_frames(program, &captured, 6 * rounds, &mut random);
-        sums.push(judge_program(name, program, &frames, &mut random));
+        let frames = captured_and_random_frames(program, &captured, 6 * rounds, &mut random);
+        sums.push(compare_program_at_every_target(name, program, &frames, &mut random));
     }
-    report_tally(test, sums.len(), &sums);
+    report_exam_totals(test, sums.len(), &sums);
     assert!(loops * 10 < sums.len(), "{loops} of {} cannot be translated", sums.len());
 }
 
@@ -110,10 +110,10 @@ fn project_expressions_give_the_same_verdict_as_ebpf() {
         let program = compile(expression, LinkType::EN10MB, &options);
         let program = program.unwrap_or_else(|error| panic!("{expression}: {error}"));
         let mut random = Random(seed ^ (index as u64) << 32);
-        let frames = judged_frames(&program, &[], 100 * rounds, &mut random);
-        sums.push(judge_program(expression, &program, &frames, &mut random));
+        let frames = captured_and_random_frames(&program, &[], 100 * rounds, &mut random);
+        sums.push(compare_program_at_every_target(expression, &program, &frames, &mut random));
     }
-    report_tally(test, sums.len(), &sums);
+    report_exam_totals(test, sums.len(), &sums);
 }
 
 #[test]
@@ -125,8 +125,13 @@ fn random_programs_give_the_same_verdict_as_ebpf() {
     let mut sums = Vec::new();
     for _ in 0..400 * rounds {
         let program = random_program(&mut random);
-        let frames = judged_frames(&program, &[], 4, &mut random);
-        sums.push(judge_program("random_program", &program, &frames, &mut random));
+        let frames = captured_and_random_frames(&program, &[], 4, &mut random);
+        sums.push(compare_program_at_every_target(
+            "random_program",
+            &program,
+            &frames,
+            &mut random,
+        ));
     }
-    report_tally(test, sums.len(), &sums);
+    report_exam_totals(test, sums.len(), &sums);
 }

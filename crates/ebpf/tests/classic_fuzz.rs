@@ -62,15 +62,15 @@ fn fuzz_expression(data: &[u8], frames: &[Frame]) -> usize {
         match compile(&text, *link, &options) {
             Ok(program) => {
                 programs += 1;
-                check_program(&program, frames);
+                assert_listing_and_verdicts(&program, frames);
             }
-            Err(error) => check_error(&text, &error),
+            Err(error) => assert_error_is_well_formed(&text, &error),
         }
     }
     programs
 }
 
-fn check_program(program: &ClassicProgram, frames: &[Frame]) {
+fn assert_listing_and_verdicts(program: &ClassicProgram, frames: &[Frame]) {
     let listed: ClassicProgram = program.to_string().parse().expect("a program lists itself");
     assert_eq!(listed, *program);
     for frame in frames {
@@ -79,7 +79,7 @@ fn check_program(program: &ClassicProgram, frames: &[Frame]) {
     }
 }
 
-fn check_error(text: &str, error: &ExpressionError) {
+fn assert_error_is_well_formed(text: &str, error: &ExpressionError) {
     assert!(text.get(error.span.clone()).is_some(), "{text:?}: {error:?}");
     assert!(!error.what.is_empty() && !error.what.ends_with('.'), "{text:?}: {error:?}");
     assert!(error.kind != ErrorKind::Unsupported || !error.what.contains("the compiler produced"));
@@ -177,7 +177,7 @@ fn compile_time_is_linear_in_the_length() {
         for (index, link) in FUZZED_LINK_TYPES.iter().take(4).enumerate() {
             let options = Options { optimize: index % 2 == 0, ..Options::default() };
             if let Err(error) = compile(&text, *link, &options) {
-                check_error(&text, &error);
+                assert_error_is_well_formed(&text, &error);
             }
         }
         let spent = start.elapsed();

@@ -34,7 +34,7 @@ use programs::{EXPRESSIONS, insert_tags, programs, random_program};
 /// Number of frames generated for each program of libpcap's test suite.
 const FRAMES: usize = 150;
 /// Number of random programs, and number of frames generated for each.
-const RANDOM_PROGRAMS: (usize, usize) = (1500, 60);
+const RANDOM_PROGRAM_AND_FRAME_COUNTS: (usize, usize) = (1500, 60);
 /// Maximum number of captured frames per program.
 const CAPTURED_MAX: usize = 60;
 /// Byte range of an inline tag.
@@ -59,18 +59,18 @@ struct JudgeCounts {
 struct FilterPair<'p> {
     program: &'p ClassicProgram,
     filter: ClassicProgram,
-    restored: RestoredPair<'p>,
+    restored: RestoredTagPair<'p>,
     name: &'p str,
 }
 
 /// A program for frames whose tag is in the skb, and its rewritten form for frames whose tag has
 /// been restored.
-struct RestoredPair<'p> {
+struct RestoredTagPair<'p> {
     program: &'p ClassicProgram,
     rewritten: ClassicProgram,
 }
 
-impl<'p> RestoredPair<'p> {
+impl<'p> RestoredTagPair<'p> {
     fn new(program: &'p ClassicProgram) -> Self {
         let rewritten = rewrite_for_restored_tags(program);
         Self { program, rewritten: rewritten.unwrap_or_else(|why| panic!("{why}\n{program}")) }
@@ -104,10 +104,10 @@ impl<'p> FilterPair<'p> {
     fn new(name: &'p str, program: &'p ClassicProgram, counts: &mut JudgeCounts) -> Option<Self> {
         match socket_filter(Direction::Both, Some(program), None) {
             Ok(filter) => {
-                check_classic(&filter);
+                assert_kernel_accepts_classic(&filter);
                 counts.programs += 1;
                 counts.longest = counts.longest.max(filter.instructions().len());
-                Some(Self { program, filter, restored: RestoredPair::new(program), name })
+                Some(Self { program, filter, restored: RestoredTagPair::new(program), name })
             }
             Err(SocketFilterError::BackwardJump) => {
                 assert!(program.has_loop());
@@ -138,13 +138,13 @@ impl<'p> FilterPair<'p> {
         counts.frames += 1;
         counts.accepted += usize::from(wanted > 0);
         for tpid in [0x8100, 0x88a8, 0x9100] {
-            self.judge_tagged(frame, tpid, counts);
+            self.compare_tagged_frame(frame, tpid, counts);
         }
     }
 
     /// Writes a tag of type `tpid` to bytes 12 to 15 of a frame. Then compares the program's result
     /// with the filter's result for the frame with the tag moved to its metadata.
-    fn judge_tagged(&self, frame: &Frame, tpid: u16, counts: &mut JudgeCounts) {
+    fn compare_tagged_frame(&self, frame: &Frame, tpid: u16, counts: &mut JudgeCounts) {
         let Frame { mut bytes, wire_length } = frame.clone();
         let (Some(&[_, _, c, d]), Some(length)) =
             (bytes.get(TAG_RANGE), wire_length.checked_sub(4))
@@ -176,7 +176,7 @@ impl<'p> FilterPair<'p> {
 /// Asserts the rules of the kernel's `bpf_check_classic`: the length, no backward jump, and scratch
 /// words written before they are read. Like the kernel, treats the instruction after a return as a
 /// successor of the return.
-fn check_classic(filter: &ClassicProgram) {
+fn assert_kernel_accepts_classic(filter: &ClassicProgram) {
     let instructions = filter.instructions();
     assert!(!filter.has_loop() && instructions.len() <= INSTRUCTIONS_MAX);
     let mut masks = vec![u16::MAX; instructions.len() + 1];
@@ -305,7 +305,7 @@ fn live_expressions_decide_alike_with_restored_tag() {
         for optimize in [true, false] {
             let options = Options { optimize, live_metadata: true, ..Options::default() };
             let program = compile(expression, LinkType::EN10MB, &options).unwrap();
-            let pair = RestoredPair::new(&program);
+            let pair = RestoredTagPair::new(&program);
             let mut random = Random(seed ^ (index as u64) << 32);
             let mut accepted = 0;
             for _ in 0..1000 * rounds {
@@ -325,11 +325,17 @@ fn random_programs_decide_alike_with_tag_in_skb() {
     println!("random_programs_decide_alike_with_tag_in_skb: SEED={seed}");
     let mut counts = JudgeCounts::default();
     let mut random = Random(seed);
-    for _ in 0..RANDOM_PROGRAMS.0 * rounds {
+    for _ in 0..RANDOM_PROGRAM_AND_FRAME_COUNTS.0 * rounds {
         let program = random_program(&mut random);
         let pair =
             FilterPair::new("random_program", &program, &mut counts).expect("it can be rewritten");
-        compare_with_filter(&pair, &[], RANDOM_PROGRAMS.1, &mut random, &mut counts);
+        compare_with_filter(
+            &pair,
+            &[],
+            RANDOM_PROGRAM_AND_FRAME_COUNTS.1,
+            &mut random,
+            &mut counts,
+        );
     }
     println!("{counts:?}");
     let some = counts.frames / 10;

@@ -175,7 +175,7 @@ proptest! {
     /// Arbitrary bytes disassemble to `.insn`, or to text from which all meaningful fields can be
     /// parsed.
     #[test]
-    fn arbitrary_bytes_disassemble_truthfully(any_bytes in any::<[u8; 8]>()) {
+    fn arbitrary_bytes_disassemble_to_text_with_all_fields(any_bytes in any::<[u8; 8]>()) {
         let insn = Insn::decode(any_bytes);
         let line = disassemble_insn(insn, Some(Insn::default()));
         if let Some(again) = text::parse(&line) {

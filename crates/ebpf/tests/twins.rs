@@ -6,7 +6,7 @@ mod pieces;
 
 use ebpf::emit::{Finish, Target, Verdict};
 use ebpf::exam::{
-    self, Disagreement, ExamTotals, Interpreter, Judge, Ruling, mutants, truncations,
+    self, Disagreement, ExamTotals, Interpreter, Judge, TwinVerdict, mutants, truncations,
 };
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{Hook, Program};
@@ -32,7 +32,7 @@ fn nonlinear_frames(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
     })
 }
 
-fn judge_chain<'a>(
+fn compare_interpreter_with_rust<'a>(
     chain: &[Step],
     program: &Program,
     packets: impl Iterator<Item = Packet<'a>>,
@@ -50,8 +50,12 @@ fn twins_answer_like_plain_rust() {
         for target in TARGETS {
             let what = format!("{} for {target:?}", request(chain));
             let program = program(chain, target, Finish::Answer).unwrap();
-            let tally = judge_chain(chain, &program, truncated_frames(&frames, target.hook))
-                .unwrap_or_else(|differ| panic!("{what}: {differ}"));
+            let tally = compare_interpreter_with_rust(
+                chain,
+                &program,
+                truncated_frames(&frames, target.hook),
+            )
+            .unwrap_or_else(|differ| panic!("{what}: {differ}"));
             assert!(tally.packets > 6_000 && tally.answered > 50, "{what}: {tally:?}");
             assert_eq!(tally.refused, 0);
             // With direct access a twin cannot tell bytes beyond the pulled ones, or in the next
@@ -64,12 +68,12 @@ fn twins_answer_like_plain_rust() {
 }
 
 #[test]
-fn twins_never_guess_about_nonlinear_frames() {
+fn twins_answer_correctly_or_unsure_for_nonlinear_frames() {
     let frames = frames::all_frames();
     for chain in CHAINS {
         for target in [Hook::Tc.into(), Target::hardened(Hook::Tc)] {
             let program = program(chain, target, Finish::Answer).unwrap();
-            let tally = judge_chain(chain, &program, nonlinear_frames(&frames))
+            let tally = compare_interpreter_with_rust(chain, &program, nonlinear_frames(&frames))
                 .unwrap_or_else(|differ| panic!("{} for {target:?}: {differ}", request(chain)));
             // A trusted program pulls bytes, so its twins are sure about nearly all packets.
             let bound = if target.hardened { tally.packets } else { tally.packets / 20 };
@@ -104,7 +108,7 @@ fn deep_headers_of_nonlinear_frames_are_unsure() {
     let deep = untagged.max_by_key(Vec::len).unwrap();
     assert!(deep.len() > 300, "the longest frame has {} bytes", deep.len());
     let answer = |ruling| match ruling {
-        Ruling::Answered { outcome, .. } => outcome,
+        TwinVerdict::Answered { outcome, .. } => outcome,
         other => panic!("{other:?}"),
     };
     use ebpf::emit::Outcome::{Class, Unsure};
@@ -148,9 +152,9 @@ fn frames_around_byte_256(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>
 /// equivalent to the program (for example, if it pulls one byte more than necessary), or if only
 /// the kernel would detect the change.
 #[test]
-fn exam_notices_mutated_twins() {
+fn exam_detects_mutated_twins() {
     let (mut caught, mut all) = (0, 0);
-    let deep = frames::deep_frames();
+    let deep = frames::frames_with_deep_headers();
     let mut survivors = Vec::new();
     for (chain, place) in [(CHAINS[1], Hook::Tc), (CHAINS[2], Hook::Xdp), (CHAINS[5], Hook::Xdp)] {
         let twin = program(chain, place, Finish::Answer).unwrap();
@@ -158,11 +162,11 @@ fn exam_notices_mutated_twins() {
         let mut frames = frames::all_frames();
         frames.retain(|frame| frame.len() < 120 && (tags || !matches!(frame[12], 0x81 | 0x88)));
         let packets = || truncated_frames(&frames, place).chain(frames_around_byte_256(&deep));
-        let sound = judge_chain(chain, &twin, packets()).unwrap();
+        let sound = compare_interpreter_with_rust(chain, &twin, packets()).unwrap();
         for mutant in mutants(&twin) {
             all += 1;
             // A mutant that is unsure about more packets than the twin counts as noticed.
-            let found = judge_chain(chain, &mutant.program, packets());
+            let found = compare_interpreter_with_rust(chain, &mutant.program, packets());
             if found.map_or(true, |tally| tally.unsure > sound.unsure) {
                 caught += 1;
             } else {

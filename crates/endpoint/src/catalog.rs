@@ -10,7 +10,7 @@ use crate::{ProcessEntry, SinkEntry, SourceEntry};
 /// All sources, in the order of the help text.
 pub const SOURCES: &[SourceEntry] = &[
     rx::ENTRY,
-    rx::SENT_ENTRY,
+    rx::TX_SOURCE_ENTRY,
     replay::ENTRY,
     read::ENTRY,
     generate::ENTRY,
@@ -39,7 +39,7 @@ pub const SINKS: &[SinkEntry] = &[
 ];
 
 /// All programs in the catalog. The only entry, `exec`, runs any command.
-pub const PROCESSES: &[ProcessEntry] = &[process::ENTRY];
+pub const PROCESS_ENTRIES: &[ProcessEntry] = &[process::ENTRY];
 
 /// Returns the source with this name, or `None` if the catalog has none.
 #[must_use]
@@ -56,7 +56,7 @@ pub fn find_sink(name: &str) -> Option<&'static SinkEntry> {
 /// Returns the program with this name, or `None` if the catalog has none.
 #[must_use]
 pub fn find_process(name: &str) -> Option<&'static ProcessEntry> {
-    PROCESSES.iter().find(|entry| entry.description.name == name)
+    PROCESS_ENTRIES.iter().find(|entry| entry.description.name == name)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use std::fmt;
 
 const SECOND_NS: u64 = 1_000_000_000;
-const DAY_S: u64 = 86_400;
+const SECONDS_PER_DAY: u64 = 86_400;
 
 /// A time of day with microseconds: `09:24:46.123456`.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct TimeOfDay(pub(crate) Time);
 
 impl fmt::Display for TimeOfDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let second = self.0 / SECOND_NS % DAY_S;
+        let second = self.0 / SECOND_NS % SECONDS_PER_DAY;
         let (hours, minutes, seconds) = (second / 3600, second / 60 % 60, second % 60);
         let micros = self.0 % SECOND_NS / 1000;
         write!(f, "{hours:02}:{minutes:02}:{seconds:02}.{micros:06}")

@@ -245,14 +245,14 @@ impl<'s> Intake<'s> {
     /// Appends blocks, whose bytes must be in the pool, until the intake is full. Returns the
     /// number of appended blocks.
     #[inline]
-    pub fn put_entries(&mut self, entries: impl Iterator<Item = Entry>) -> usize {
+    pub fn append_block_entries(&mut self, entries: impl Iterator<Item = Entry>) -> usize {
         let room = self.room();
         self.columns.extend(&mut entries.take(room))
     }
 
     /// Appends a block, whose bytes must be in the pool. Returns false if there is no room.
     #[inline]
-    pub fn put_entry(&mut self, entry: Entry) -> bool {
+    pub fn append_block_entry(&mut self, entry: Entry) -> bool {
         self.room() > 0 && self.columns.push(entry)
     }
 }

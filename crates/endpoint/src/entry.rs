@@ -32,7 +32,10 @@ impl SourceEntry {
 
     /// Sets the function that predicts the link types.
     #[must_use]
-    pub const fn with_links(self, links: fn(&Arguments) -> Option<Vec<LinkType>>) -> Self {
+    pub const fn with_link_type_prediction(
+        self,
+        links: fn(&Arguments) -> Option<Vec<LinkType>>,
+    ) -> Self {
         Self { links, ..self }
     }
 

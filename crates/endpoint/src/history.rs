@@ -97,13 +97,13 @@ pub struct FrameHeader {
 }
 
 /// Dbuf id in the pointers of blocks whose bytes are copies. These pointers are never dereferenced.
-const COPIED_DBUF: DbufId = match DbufId::new(1) {
+const COPIED_BYTES_DBUF_ID: DbufId = match DbufId::new(1) {
     Some(id) => id,
     None => DbufId::HOLE,
 };
 
 /// Memory used per stored frame in addition to the bytes of the frame, in bytes.
-const FRAME_OVERHEAD: usize = size_of::<FrameHeader>();
+const FRAME_OVERHEAD_BYTES: usize = size_of::<FrameHeader>();
 
 /// Start position of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,13 +143,13 @@ impl History {
         self.newest = self.newest.max(block.context.time);
         let length = block.frame.len();
         if self.newest < self.frozen_until {
-            self.push_frozen(block);
+            self.push_while_frozen(block);
             return;
         }
         if self.skipped > 0 {
             self.clear();
         }
-        let fits = block.marks.is_frame() && length + FRAME_OVERHEAD <= self.limits.bytes;
+        let fits = block.marks.is_frame() && length + FRAME_OVERHEAD_BYTES <= self.limits.bytes;
         if fits {
             self.store(block);
         } else {
@@ -206,8 +206,8 @@ impl History {
     /// Stores the frame of a block if the block has one and no eviction is needed; otherwise skips
     /// the block. The blocks after a skipped one are skipped too, because the sequence numbers of
     /// stored frames are consecutive.
-    fn push_frozen(&mut self, block: &Block<'_>) {
-        let needed = block.frame.len() + FRAME_OVERHEAD;
+    fn push_while_frozen(&mut self, block: &Block<'_>) {
+        let needed = block.frame.len() + FRAME_OVERHEAD_BYTES;
         if block.marks.is_frame() && self.skipped == 0 && self.make_room(needed) {
             self.store(block);
         } else {
@@ -235,7 +235,7 @@ impl History {
     /// Returns the memory in use, in bytes.
     #[must_use]
     pub fn memory_used(&self) -> usize {
-        self.bytes.len() + self.cold.stored_size() + self.frames.len() * FRAME_OVERHEAD
+        self.bytes.len() + self.cold.stored_size() + self.frames.len() * FRAME_OVERHEAD_BYTES
     }
 
     /// Returns the number of stored frames and their size before and after compression.
@@ -354,7 +354,7 @@ impl FrameHeader {
         let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         let (time, origin, flags) = (self.time, self.origin, self.flags);
         Block {
-            pointer: RichPointer::new(COPIED_DBUF, Extent::new(0, length), Class::YES),
+            pointer: RichPointer::new(COPIED_BYTES_DBUF_ID, Extent::new(0, length), Class::YES),
             frame,
             marks: Marks::frame(self.link.0, length, self.wire_length),
             context: BlockMetadata { time, session: 0, origin, flags },

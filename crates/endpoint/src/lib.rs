@@ -29,7 +29,7 @@ mod stop_limit;
 pub mod tap_ring;
 pub mod written;
 
-pub use catalog::{PROCESSES, SINKS, SOURCES};
+pub use catalog::{PROCESS_ENTRIES, SINKS, SOURCES};
 pub use class_selection::ClassSelection;
 pub use contract::{
     Intake, NextTime, Opening, Position, Sink, Source, SourceCounters, SourceProperties,

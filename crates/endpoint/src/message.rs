@@ -152,7 +152,7 @@ pub fn copy_into_intake(
             None => return Ok(None),
         }
     };
-    Ok(intake.put_entry(entry).then_some(entry.pointer.length()))
+    Ok(intake.append_block_entry(entry).then_some(entry.pointer.length()))
 }
 
 /// Returns the entry of a block whose frame is stored in this extent of a dbuf.
@@ -164,7 +164,7 @@ fn placed_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
 /// Returns the entry of a block whose frame is stored in this extent of a dbuf. The block may be a
 /// hole.
 #[must_use]
-pub fn located_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
+pub fn entry_or_hole_at(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     if entry.pointer.is_hole() { hole_entry(entry) } else { placed_entry(entry, dbuf, frame) }
 }
 

@@ -21,9 +21,9 @@ const CHECK_INTERVAL_NS: i64 = 50_000_000;
 
 /// The stop flag of a path; `None` for an output that belongs to no path.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct StopLimit(Option<Arc<AtomicBool>>);
+pub(crate) struct StopFlag(Option<Arc<AtomicBool>>);
 
-impl StopLimit {
+impl StopFlag {
     /// Creates the limit for a path with this stop flag.
     pub(crate) fn new(stopped: &Arc<AtomicBool>) -> Self {
         Self(Some(Arc::clone(stopped)))
@@ -43,7 +43,7 @@ impl StopLimit {
         loop {
             // If poll fails, the next write reports the error.
             match poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&interval)) {
-                Ok(0) if stall.exceeds_limit(self.is_stopped()) => {
+                Ok(0) if stall.record_stall_check(self.is_stopped()) => {
                     let why = format!(
                         "nothing was read for {} s after the path had been stopped",
                         STALL_MAX.as_secs()
@@ -67,7 +67,7 @@ pub(crate) struct Stall {
 impl Stall {
     /// Records a check. Returns true if `stalled` was true in all checks of at least the last
     /// [`STALL_MAX`], this one included.
-    pub(crate) fn exceeds_limit(&mut self, stalled: bool) -> bool {
+    pub(crate) fn record_stall_check(&mut self, stalled: bool) -> bool {
         if !stalled {
             self.begin = None;
             return false;

@@ -14,7 +14,7 @@
 pub use buffer::byte_ring::{Notification, ReaderState};
 
 use buffer::byte_ring::{
-    PositionFault, ReaderPosition, RingWord, RingWords as _, WriterPosition, bytes_in_ring,
+    ByteRingReader, ByteRingWriter, PositionFault, RingWord, RingWordAccess as _, bytes_in_ring,
 };
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const ALLOCATION_STEP_MIN: u64 = 256 << 10;
 #[derive(Debug)]
 pub struct TapRingWriter {
     file: Memfd,
-    position: WriterPosition<Arc<Mapping>>,
+    position: ByteRingWriter<Arc<Mapping>>,
     /// Positions between which memory is allocated. If they are at least [`TAP_RING_SIZE`] apart,
     /// all memory of the ring is allocated.
     allocated: (u64, u64),
@@ -65,7 +65,7 @@ impl TapRingWriter {
     pub fn new() -> sys::Result<Self> {
         let file = Memfd::create("streamline-tap", TAP_FILE_SIZE)?;
         file.allocate(0, DATA_OFFSET)?;
-        let position = WriterPosition::new(Arc::new(file.map()?), TAP_RING_SIZE);
+        let position = ByteRingWriter::new(Arc::new(file.map()?), TAP_RING_SIZE);
         file.seal(Seals::SIZE)?;
         Ok(Self { file, position, allocated: (0, 0) })
     }
@@ -166,7 +166,7 @@ impl TapRingLevel {
 
 /// The reader's side of a ring.
 #[derive(Debug)]
-pub struct TapRingReader(ReaderPosition<Mapping>);
+pub struct TapRingReader(ByteRingReader<Mapping>);
 
 impl TapRingReader {
     /// Opens the ring in a file that a path has shared. Returns `None` if the file is not a ring,
@@ -175,7 +175,7 @@ impl TapRingReader {
         if file.len() != TAP_FILE_SIZE || !file.seals()?.has(Seals::SIZE) {
             return Ok(None);
         }
-        Ok(Some(Self(ReaderPosition::new(file.map()?, TAP_RING_SIZE))))
+        Ok(Some(Self(ByteRingReader::new(file.map()?, TAP_RING_SIZE))))
     }
 
     /// Returns the number of bytes that can be read. Fails if the path reports an impossible

@@ -62,7 +62,7 @@ pub(crate) fn frame_block(bytes: &[u8]) -> Block<'_> {
 }
 
 /// Returns a block without a frame.
-pub(crate) fn bare_block(bytes: &[u8]) -> Block<'_> {
+pub(crate) fn frameless_block(bytes: &[u8]) -> Block<'_> {
     block_with_marks(Marks::bare(u32::try_from(bytes.len()).unwrap()), bytes)
 }
 

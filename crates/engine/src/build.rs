@@ -5,7 +5,7 @@
 //! (whose effects are unknown). Every step returns an owned value, so a later failure releases the
 //! values of earlier steps. [`crate::run`] starts the spaces.
 
-use self::builder::{Builder, Draft, Local, entry_thread, process_nodes};
+use self::builder::{Builder, Draft, Local, entry_thread_space, nodes_in_processes};
 use self::replicas::ReplicatedChain;
 use self::rings::PendingRing;
 pub use crate::error::BuildError;
@@ -162,7 +162,7 @@ impl Builder<'_> {
             let Draft { assembly, inputs, lent, .. } = draft;
             kernels.extend(draft.kernels.into_iter().map(|(_, kernel)| kernel));
             let (nodes, shape) = assembly.finish();
-            let mut intakes = vec![self.create_intake(intake_config(&nodes))?];
+            let mut intakes = vec![self.create_intake_pool(intake_config(&nodes))?];
             intakes.extend(lent);
             spaces.push(Space::new(SpaceParts {
                 name: self.space_name(place),
@@ -205,7 +205,7 @@ impl Builder<'_> {
             space.processor = processor;
         }
         if let Some(bytes) = self.extras.history {
-            spaces.iter_mut().for_each(|space| space.store_source_histories(bytes));
+            spaces.iter_mut().for_each(|space| space.start_source_histories(bytes));
         }
         part.publish();
         let live = Live::new(Arc::clone(&self.control), Arc::clone(&part.listed));
@@ -234,10 +234,10 @@ impl Builder<'_> {
                     .replace_operator(local, self.endpoint_context().open_sink(id, &lenders)?);
             }
         }
-        for (id, used) in process_nodes(&self.plan.graph) {
+        for (id, used) in nodes_in_processes(&self.plan.graph) {
             self.start_component_program(id, used, &mut drafts)?;
         }
-        self.bound_signals(&mut drafts, &chains);
+        self.limit_notification_thresholds(&mut drafts, &chains);
         self.attach_gauges(&mut drafts);
         Ok(ComponentDrafts { rings, chains, drafts, lenders })
     }
@@ -256,7 +256,7 @@ impl Builder<'_> {
         // A program's node runs in a process of its own, so its two halves are absent from this
         // list.
         let here = |id: NodeId| {
-            entry_thread(self.plan, self.plan.placements[id.0].space) == self.spaces[place]
+            entry_thread_space(self.plan, self.plan.placements[id.0].space) == self.spaces[place]
         };
         let (inner, outer): (Vec<_>, Vec<_>) = graph
             .ids()
@@ -264,7 +264,9 @@ impl Builder<'_> {
             .partition(|(_, node)| node.inside.is_some());
         // Order of the inputs: output halves of programs, kernel programs, sources. The input
         // halves of programs come last.
-        for (id, used) in process_nodes(graph).filter(|(id, _)| self.has_output_half(place, *id)) {
+        for (id, used) in
+            nodes_in_processes(graph).filter(|(id, _)| self.has_output_half(place, *id))
+        {
             let local = self.add_process_half(id, used, true, &mut draft);
             if !draft.kept.iter().any(|(kept, _)| *kept == local) {
                 draft.inputs.push(Input::Source { node: local, intake: GENERAL_INTAKE });
@@ -327,7 +329,9 @@ impl Builder<'_> {
             }
         }
         self.drives_clock |= drives_clock;
-        for (id, used) in process_nodes(graph).filter(|(id, _)| self.has_input_half(place, *id)) {
+        for (id, used) in
+            nodes_in_processes(graph).filter(|(id, _)| self.has_input_half(place, *id))
+        {
             locals[id.0] = Some(self.add_process_half(id, used, false, &mut draft));
         }
         self.add_replicas(place, shared, &mut locals, &mut draft)?;

@@ -16,7 +16,7 @@ pub use sys::probe::KernelFeature;
 use crate::error::reason_text;
 use std::fs;
 use std::path::{Path, PathBuf};
-use sys::packet::{PacketSocket, RingShape};
+use sys::packet::{PacketRingParameters, PacketSocket};
 
 /// The facts about the machine that `streamline doctor` reports.
 #[derive(Clone, Debug)]
@@ -134,14 +134,14 @@ impl MachineFacts {
             limits: read_limits(),
             interfaces: to_refusal(sys::net::interfaces()),
             neighbors: neighbors::Neighbors::find(None, None),
-            helpers: find_helpers(),
+            helpers: find_helper_programs(),
         }
     }
 }
 
 /// Probes a packet socket with a mapped ring, which `rx` needs.
 pub fn probe_packet_ring() -> Result<(), Refusal> {
-    let shape = RingShape { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
+    let shape = PacketRingParameters { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
     to_refusal(PacketSocket::open().and_then(|socket| socket.ring(shape)).map(drop))
 }
 
@@ -205,12 +205,12 @@ fn probe_features() -> Vec<Feature> {
     let types = Feature {
         facility: KernelFeature::Btf,
         serves: "kernel programs that use the kernel's types",
-        outcome: has_kernel_types().then_some(()).ok_or_else(absent),
+        outcome: has_kernel_btf().then_some(()).ok_or_else(absent),
     };
     tried.chain([types]).collect()
 }
 
-fn has_kernel_types() -> bool {
+fn has_kernel_btf() -> bool {
     Path::new("/sys/kernel/btf/vmlinux").exists()
 }
 
@@ -231,10 +231,10 @@ fn read_limits() -> Vec<Limit> {
         let value = match name.contains('.') {
             true => fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/")))
                 .ok()
-                .and_then(|text| parse_bound(text.trim())),
+                .and_then(|text| parse_limit_value(text.trim())),
             false => {
                 let rest = own.lines().find_map(|line| line.strip_prefix(name));
-                rest.and_then(|rest| parse_bound(rest.split_whitespace().next()?))
+                rest.and_then(|rest| parse_limit_value(rest.split_whitespace().next()?))
             }
         };
         Limit { name, value }
@@ -242,7 +242,7 @@ fn read_limits() -> Vec<Limit> {
     LIMITS.iter().map(|name| of(name)).collect()
 }
 
-fn parse_bound(text: &str) -> Option<Bound> {
+fn parse_limit_value(text: &str) -> Option<Bound> {
     match text {
         "unlimited" => Some(Bound::Unlimited),
         _ => text.parse().ok().map(Bound::At),
@@ -250,7 +250,7 @@ fn parse_bound(text: &str) -> Option<Bound> {
 }
 
 /// Looks up helper programs and libraries.
-fn find_helpers() -> Vec<(&'static str, Option<String>)> {
+fn find_helper_programs() -> Vec<(&'static str, Option<String>)> {
     let library = sys::libpcap::Libpcap::load().is_ok();
     let programs = ["tcpdump", "tshark", "setcap"].map(|name| (name, find_program(name)));
     let libpcap = ("libpcap", library.then(|| "found by dlopen".to_owned()));

@@ -7,7 +7,7 @@ use filter::{Key, KeyReader};
 use std::fs::Metadata;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
-use sys::open::OpenRegular;
+use sys::open::RegularOpenOptions;
 
 /// The key files of this machine, opened with the privileges of this process.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,9 +15,9 @@ pub struct KeyFiles;
 
 /// A key store that returns the same key for every name. Calibration uses it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FixedKey;
+pub(crate) struct FixedKeyReader;
 
-impl KeyReader for FixedKey {
+impl KeyReader for FixedKeyReader {
     fn read_key(&self, _: &str) -> Result<Key, String> {
         Ok(Key([7; 16]))
     }
@@ -31,7 +31,7 @@ const GROUP_AND_OTHER_BITS: u32 = 0o077;
 impl KeyReader for KeyFiles {
     fn read_key(&self, file: &str) -> Result<Key, String> {
         let failed = |error: std::io::Error| format!("cannot read the key file {file}: {error}");
-        let opened = OpenRegular::read().open(file).map_err(failed)?;
+        let opened = RegularOpenOptions::read().open(file).map_err(failed)?;
         check_file(file, &opened.metadata().map_err(failed)?)?;
         let mut text = Vec::new();
         opened.take(BYTES_MAX).read_to_end(&mut text).map_err(failed)?;

@@ -1,12 +1,12 @@
 //! Messages about latency breaches.
 
 use pipeline::explain::{format_nanoseconds, format_rounded_duration};
-use runtime::latency::Breach;
+use runtime::latency::LatencyBreach;
 
 /// Formats a latency breach: the age of the block, the sink, the bound, and the wait that exceeded
 /// its share the most.
 #[must_use]
-pub fn describe_breach(breach: &Breach) -> String {
+pub fn describe_breach(breach: &LatencyBreach) -> String {
     let over = |ns: u64| format_rounded_duration(ns.saturating_sub(breach.asked_ns));
     let asked = format_nanoseconds(breach.asked_ns).replace(' ', "");
     match (&breach.late_sink, &breach.worst_wait) {
@@ -42,13 +42,17 @@ mod tests {
         let text = "a block was 14.0 ms old when `b` received it, 4.00 ms over --latency=10ms; a → \
                     b: waited 12.0 ms, permitted 4.00 ms";
         assert_eq!(
-            describe_breach(&Breach { asked_ns: 10 * MS, late_sink: way, worst_wait: wait }),
+            describe_breach(&LatencyBreach { asked_ns: 10 * MS, late_sink: way, worst_wait: wait }),
             text
         );
         let wait = Some(("a → b".to_owned(), 11 * MS, 4 * MS));
         let text = "a → b: a block has waited for 11.0 ms, 1.00 ms over --latency=10ms";
         assert_eq!(
-            describe_breach(&Breach { asked_ns: 10 * MS, late_sink: None, worst_wait: wait }),
+            describe_breach(&LatencyBreach {
+                asked_ns: 10 * MS,
+                late_sink: None,
+                worst_wait: wait
+            }),
             text
         );
     }

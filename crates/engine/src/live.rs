@@ -15,7 +15,7 @@ use pipeline::plan::Plan;
 use runtime::commands::{CommandError, CommandQueue};
 use runtime::control::{Control, ControlEvent};
 use runtime::counters::SpaceCounters;
-use runtime::latency::{Breach, Latency};
+use runtime::latency::{Latency, LatencyBreach};
 use runtime::ledger::Ledger;
 use runtime::report::{self, NodeReport};
 use runtime::space::Space;
@@ -52,7 +52,7 @@ pub struct Snapshot {
 
 /// The age of a space's counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Freshness {
+pub enum CounterFreshness {
     /// The space responded, so the counters are current.
     Now,
     /// The space has ended; these are its final counters.
@@ -98,7 +98,7 @@ impl Live {
     }
 
     /// Replaces node and edge numbers in the totals of programs with plan indices, in place.
-    pub(crate) fn use_plan_indices_in_programs(&self, programs: &mut [ProgramTotals]) {
+    pub(crate) fn convert_programs_to_plan_indices(&self, programs: &mut [ProgramTotals]) {
         let Some(whole) = self.running_path() else { return };
         let (node, edge) = whole.state().plan_indices();
         for program in programs {
@@ -200,7 +200,7 @@ impl Live {
     }
 
     /// Returns the worst latency breach since the last call, if any.
-    pub(crate) fn take_worst_breach(&self) -> Option<Breach> {
+    pub(crate) fn take_worst_breach(&self) -> Option<LatencyBreach> {
         self.running_path()?.extras.budget.take_breach(sys::clock::monotonic())
     }
 
@@ -236,7 +236,7 @@ impl Live {
 
     /// Sets the listener that is called with each later automatic change, and replaces any earlier
     /// listener. The listener runs in the thread that makes the change, and must return quickly.
-    pub fn watch_adaptations(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
+    pub fn set_adaptation_listener(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
         if let Some(whole) = self.running_path() {
             whole.state().listener = Some(AdaptationListener(Arc::new(listener)));
         }
@@ -332,12 +332,12 @@ impl Live {
             let fresh = match answer {
                 Ok((now, has)) => {
                     (inbox.last, inbox.resources) = (Some(now), Some(has));
-                    Freshness::Now
+                    CounterFreshness::Now
                 }
-                Err(CommandError::Ended) => Freshness::Ended,
+                Err(CommandError::Ended) => CounterFreshness::Ended,
                 Err(why) => {
                     held_up = why.full_ring().or(held_up);
-                    Freshness::Old(why)
+                    CounterFreshness::Old(why)
                 }
             };
             let (name, runs) =

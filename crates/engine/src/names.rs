@@ -18,16 +18,16 @@ impl NameResolver for MachineNameCache {
     fn resolve(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let found = answers.entry((question, name.to_owned()));
-        found.or_insert_with(|| look_up(question, name)).clone()
+        found.or_insert_with(|| look_up_in_libc(question, name)).clone()
     }
 }
 
-fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
+fn look_up_in_libc(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
     let found = match question {
         NameQuery::Host => return name_service::find_host(name).map(NameAnswer::Addresses),
         NameQuery::Network => name_service::find_network(name).map(NameAnswer::Network),
         NameQuery::Ethernet => name_service::find_ethernet_address(name).map(NameAnswer::Ethernet),
-        NameQuery::Port => look_up_port(name).map(|(port, by)| NameAnswer::Port(port, by)),
+        NameQuery::Port => look_up_port_name(name).map(|(port, by)| NameAnswer::Port(port, by)),
         NameQuery::Protocol => name_service::find_protocol(name).map(NameAnswer::Protocol),
     };
     found.ok_or_else(|| {
@@ -38,7 +38,7 @@ fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
 /// Looks up a port name with libpcap's semantics. Returns the TCP port with this name, valid for
 /// both transports if the UDP port is the same. If there is no such TCP port, returns the UDP port.
 /// Returns `None` for an unknown name.
-fn look_up_port(name: &str) -> Option<(u16, Transports)> {
+fn look_up_port_name(name: &str) -> Option<(u16, Transports)> {
     match (name_service::find_port(name, c"tcp"), name_service::find_port(name, c"udp")) {
         (Some(tcp), Some(udp)) if tcp == udp => Some((tcp, Transports::Both)),
         (Some(tcp), _) => Some((tcp, Transports::Tcp)),

@@ -52,9 +52,9 @@ pub(crate) struct Numbering {
     /// Number of filters that number sessions in the first plan; 1 if there are none.
     initial: u32,
     /// Each filter's share of the session numbers, with the number of the filter's node.
-    shares: Vec<(usize, NumberShare)>,
+    shares: Vec<(usize, SessionNumberShare)>,
     /// Unused shares, longest unused first.
-    free: VecDeque<NumberShare>,
+    free: VecDeque<SessionNumberShare>,
     /// True if every filter uses all numbers, as in recordings of the first two formats.
     independent: bool,
     /// True if the plan has more filters that number sessions than shares.
@@ -63,7 +63,7 @@ pub(crate) struct Numbering {
 
 /// A filter's share of the session numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum NumberShare {
+enum SessionNumberShare {
     /// The share of a filter in the first plan: every n-th number, beginning with this one.
     Initial(u32),
     /// The share of a filter that a change added: the contiguous range with this index.
@@ -76,9 +76,10 @@ impl Numbering {
     pub(crate) fn for_first_plan(graph: &Graph, nodes: &[usize], independent: bool) -> Self {
         let initial =
             u32::try_from(numbering_nodes(graph, nodes).count()).unwrap_or(u32::MAX).max(1);
-        let free = (0..initial).map(NumberShare::Initial);
-        let free =
-            free.chain((0..SessionNumbers::ADDED_FILTERS_MAX).map(NumberShare::Later)).collect();
+        let free = (0..initial).map(SessionNumberShare::Initial);
+        let free = free
+            .chain((0..SessionNumbers::ADDED_FILTERS_MAX).map(SessionNumberShare::Later))
+            .collect();
         let none = Self { initial, shares: Vec::new(), free, independent, is_short: false };
         none.for_next_plan(graph, nodes)
     }
@@ -93,9 +94,10 @@ impl Numbering {
                 None => next.is_short = true,
             }
         }
-        let goes =
-            |(_, share): &&(usize, NumberShare)| !next.shares.iter().any(|(_, kept)| kept == share);
-        let goes: Vec<NumberShare> =
+        let goes = |(_, share): &&(usize, SessionNumberShare)| {
+            !next.shares.iter().any(|(_, kept)| kept == share)
+        };
+        let goes: Vec<SessionNumberShare> =
             self.shares.iter().filter(goes).map(|(_, share)| *share).collect();
         next.free.extend(goes);
         next
@@ -105,10 +107,10 @@ impl Numbering {
     pub(crate) fn numbers(&self, node: usize) -> SessionNumbers {
         let share = self.shares.iter().find(|(known, _)| *known == node);
         match share.filter(|_| !self.independent) {
-            Some((_, NumberShare::Initial(number))) => {
+            Some((_, SessionNumberShare::Initial(number))) => {
                 SessionNumbers::initial(*number, self.initial)
             }
-            Some((_, NumberShare::Later(range))) => SessionNumbers::for_added_filter(*range),
+            Some((_, SessionNumberShare::Later(range))) => SessionNumbers::for_added_filter(*range),
             None => SessionNumbers::ALL,
         }
     }
@@ -136,7 +138,7 @@ fn numbering_nodes<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<It
 }
 
 /// Returns the edges and sources of a graph as node numbers.
-pub(crate) fn numbered_links(graph: &Graph, numbers: &[usize]) -> Links {
+pub(crate) fn links_by_node_number(graph: &Graph, numbers: &[usize]) -> Links {
     let number = |id: NodeId| numbers[id.0];
     Links {
         edges: graph.edges.iter().map(|edge| (number(edge.from), number(edge.to))).collect(),

@@ -2,7 +2,7 @@
 //! of `endpoint`, and the spaces of this machine (CONTRACT 27).
 
 use crate::compiler::Libpcap;
-use crate::keys::{FixedKey, KeyFiles};
+use crate::keys::{FixedKeyReader, KeyFiles};
 use crate::names::MachineNameCache;
 use filter::{
     Arguments, Compiler, Description, EndpointFacts, FilterKind, KeyReader, LinkType, Mistake,
@@ -36,7 +36,7 @@ impl MachineRegistry {
     /// programs, sinks.
     pub fn descriptions() -> impl Iterator<Item = &'static Description> {
         let sources = endpoint::catalog::SOURCES.iter().map(|entry| entry.description);
-        let programs = endpoint::catalog::PROCESSES.iter().map(|entry| entry.description);
+        let programs = endpoint::catalog::PROCESS_ENTRIES.iter().map(|entry| entry.description);
         let sinks = endpoint::catalog::SINKS.iter().map(|entry| entry.description);
         let filters = filter::catalog::FILTERS.iter().copied();
         sources.chain(filters).chain(test_filters()).chain(programs).chain(sinks)
@@ -133,7 +133,7 @@ impl Registry for MachineRegistry {
         match self {
             Self::Local | Self::Recorded => Some(Arc::new(KeyFiles)),
             Self::Untrusted => None,
-            Self::Calibration => Some(Arc::new(FixedKey)),
+            Self::Calibration => Some(Arc::new(FixedKeyReader)),
         }
     }
 

@@ -6,7 +6,7 @@
 //! [`run`] waits until the spaces end. The first signal, or the time limit, ends the sources;
 //! blocks in flight drain. [`ProgressWatch`] requests periodic progress reports.
 
-use crate::adapt::AdaptThread;
+use crate::adapt::AdaptationThread;
 use crate::build::BuiltPath;
 use crate::change::ChangeRepeater;
 use crate::kernel::{Kernel, ProgramTotals};
@@ -18,7 +18,7 @@ use endpoint::SourceCounters;
 use runtime::control::Control;
 use runtime::counters::SpaceCounters;
 use runtime::failure::PathFailure;
-use runtime::latency::{Breach, Latency};
+use runtime::latency::{Latency, LatencyBreach};
 use runtime::ledger::Ledger;
 use runtime::report::{self, NodeReport};
 use runtime::space::{Space, SpaceResults, results};
@@ -51,7 +51,7 @@ pub struct StopConditions<'f> {
 pub struct Alarm<'f>(
     /// The function to call. The thread that waits for the end of the run calls it, so it must not
     /// block.
-    pub &'f dyn Fn(&Breach),
+    pub &'f dyn Fn(&LatencyBreach),
 );
 
 impl fmt::Debug for Alarm<'_> {
@@ -153,7 +153,7 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
         }
     }
     steps.checkpoint("all runs");
-    let watcher = AdaptThread::start_for(&lives);
+    let watcher = AdaptationThread::start_for(&lives);
     let changer = ChangeRepeater::start_for(&lives);
     let alarms = LatencyChecks::new(until.alarm, lives.first());
     let stopped = wait_for_end(&controls, until, (begin, alarms), &done, &results, &running);
@@ -194,7 +194,7 @@ impl SpaceThreads {
             ended: ended.clone(),
             done: Arc::clone(&done),
             running: Arc::clone(&running),
-            near: processors::for_threads(path.spaces.len()).into(),
+            near: processors::processors_for_threads(path.spaces.len()).into(),
         };
         let starters: Vec<ThreadStarter> = paths.iter().enumerate().map(starter).collect();
         let of_path = |(starter, path): (&ThreadStarter, &BuiltPath)| {
@@ -216,7 +216,7 @@ impl SpaceThreads {
 ///
 /// A filter must not emit more blocks in one call than fit in a ring. A path with a program may
 /// hang, because the two halves of the program must run concurrently.
-pub fn run_alone(paths: Vec<BuiltPath>) -> Outcome {
+pub fn run_in_calling_thread(paths: Vec<BuiltPath>) -> Outcome {
     let begin = sys::clock::monotonic();
     let mut ended: Vec<EndedSpace> = Vec::new();
     let mut kernels = Vec::new();
@@ -380,7 +380,7 @@ impl<'f> ProgressReports<'f> {
 /// Replaces node and edge numbers in an outcome with plan indices.
 fn use_plan_indices(live: &Live, outcome: &mut Outcome) {
     live.use_plan_indices(&mut outcome.ledger, &mut outcome.reports);
-    live.use_plan_indices_in_programs(&mut outcome.programs);
+    live.convert_programs_to_plan_indices(&mut outcome.programs);
 }
 
 fn build_outcome(
@@ -417,7 +417,7 @@ fn build_outcome(
             results.iter_mut().filter_map(|space| space.failure.take()).collect();
         for program in programs {
             // The space of the program may have reported the same end.
-            if !failures.iter().any(|failure| failure.reports_same_exit(&program)) {
+            if !failures.iter().any(|failure| failure.is_same_program_exit(&program)) {
                 failures.push(program);
             }
         }

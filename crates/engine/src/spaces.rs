@@ -6,7 +6,7 @@
 //! space wakes the thread and would change that state. A process in the path (a program or a
 //! sandboxed filter) is reported by the space that feeds it.
 
-use crate::live::{Freshness, Live};
+use crate::live::{CounterFreshness, Live};
 use pipeline::plan::Plan;
 use runtime::space::SpaceResources;
 use sys::task::{self, Task};
@@ -17,7 +17,7 @@ pub struct SpaceStatus {
     /// Name of the space.
     pub name: String,
     /// Age of the space's counters.
-    pub fresh: Freshness,
+    pub fresh: CounterFreshness,
     /// The thread or process that runs the space; `None` if its thread has not started or has
     /// ended, or if a thread of the caller runs the space.
     pub runs: Option<SpaceTask>,
@@ -67,7 +67,8 @@ impl Live {
             let task = Task::read_process(*process);
             // The id of an ended process may belong to a child of another process now.
             let task = task.filter(|task| task.parent == std::process::id());
-            let fresh = if task.is_some() { Freshness::Now } else { Freshness::Ended };
+            let fresh =
+                if task.is_some() { CounterFreshness::Now } else { CounterFreshness::Ended };
             let memory = task.as_ref().map(|task| task.resident);
             found.push(SpaceStatus { name, fresh, runs, task, held_up: None, memory });
         }
@@ -82,7 +83,7 @@ impl Live {
     /// the kernel refuses.
     pub fn pin(&self, found: &SpaceStatus, processors: &[usize]) -> Result<(), PinError> {
         match found.runs {
-            Some(SpaceTask::Process(process)) => pin_child(process, processors),
+            Some(SpaceTask::Process(process)) => pin_child_process(process, processors),
             Some(SpaceTask::Thread(thread)) => {
                 let all = self.command_queues();
                 let those = all.iter().find(|queue| queue.thread_id() == Some(thread));
@@ -96,7 +97,7 @@ impl Live {
 
 /// Pins a child of this process to these processors. Fails if the process is not a child or has
 /// ended, or if the kernel refuses.
-pub fn pin_child(process: u32, processors: &[usize]) -> Result<(), PinError> {
+pub fn pin_child_process(process: u32, processors: &[usize]) -> Result<(), PinError> {
     let ours = |task: &Task| task.parent == std::process::id();
     Task::read_process(process).filter(ours).ok_or(PinError::Ended)?;
     task::pin_process(process, processors).map_err(PinError::System)

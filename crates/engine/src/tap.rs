@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// Parses the start position of a tap: `-5s`, `block:100` or `oldest`. Fails with a usage message.
-pub fn parse_since(text: &str) -> Result<TapOrigin, String> {
+pub fn parse_tap_origin(text: &str) -> Result<TapOrigin, String> {
     if text == "oldest" {
         return Ok(TapOrigin::Oldest);
     }
@@ -151,7 +151,7 @@ impl Live {
         let mut whole: Option<TapStart> = None;
         for (space, mut feed) in spaces.into_iter().zip(feeds) {
             if in_kernel {
-                feed.set_in_kernel();
+                feed.set_fed_by_kernel();
             }
             let began = self.execute(space, limit, move |space| space.tap(number, since, feed));
             let Some(began) = began.map_err(TapError::SpaceUnavailable)? else {
@@ -335,7 +335,7 @@ impl Live {
     /// Returns the classes that a label selects among the blocks that leave a node. Fails if the
     /// node assigns some of these classes only if an arc names them, and no arc does.
     fn classes_leaving(&self, number: usize, label: &str) -> Result<SelectedClasses, TapError> {
-        let classes = self.class_set_leaving(number, label)?;
+        let classes = self.outgoing_class_set(number, label)?;
         let (plan, at) = (self.plan(), self.node_with_number(number));
         let node = plan.as_ref().zip(at).map(|(plan, at)| (&plan.graph, at));
         let used = node.and_then(|(graph, at)| graph.node(at).filter());
@@ -354,15 +354,15 @@ impl Live {
     }
 
     /// Returns the ranges of the classes that a label selects among the blocks that leave a node.
-    pub(crate) fn class_ranges_leaving(
+    pub(crate) fn outgoing_class_ranges(
         &self,
         number: usize,
         label: &str,
     ) -> Result<Vec<(u32, u32)>, TapError> {
-        self.class_set_leaving(number, label).map(|classes| classes.ranges().to_vec())
+        self.outgoing_class_set(number, label).map(|classes| classes.ranges().to_vec())
     }
 
-    fn class_set_leaving(&self, number: usize, label: &str) -> Result<ClassSet, TapError> {
+    fn outgoing_class_set(&self, number: usize, label: &str) -> Result<ClassSet, TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
             return Err(TapError::Which("there is no such node".to_owned()));
         };

@@ -3,7 +3,7 @@
 
 use filter::StateFacts;
 use filter::prelude::*;
-use sys::hostile_syscalls::{HOSTILE_ACTS, HostileAct};
+use sys::hostile_syscalls::{HOSTILE_ACT_NAMES, HostileAct};
 
 /// Description of a filter that panics on blocks of a chosen length.
 pub(crate) const PANICS: Description = Description {
@@ -29,7 +29,7 @@ pub(crate) const HOSTILE: Description = Description {
     details: "Leaves blocks as they are, until it acts as `deed` says.",
     example: "replay web.pcap | hostile fork untrusted=yes | discard",
     kind: FilterKind::Inspection,
-    parameters: &[Parameter::required("deed", Type::OneOf(HOSTILE_ACTS), "what it does")],
+    parameters: &[Parameter::required("deed", Type::OneOf(HOSTILE_ACT_NAMES), "what it does")],
     user: Some(create_hostile_filter),
     ..Description::EMPTY
 };
@@ -125,11 +125,11 @@ impl FilterState for LyingFilter {
     fn session_keys(&self) -> Vec<u64> {
         match self.lie.as_str() {
             "many" => (0..1 << 20).collect(),
-            "none" | "false" | "long" | "shape" => vec![PRIVATE_KEY],
-            lie if lie.starts_with("taught-") => vec![PRIVATE_KEY],
+            "none" | "false" | "long" | "shape" => vec![PRIVATE_SESSION_KEY],
+            lie if lie.starts_with("taught-") => vec![PRIVATE_SESSION_KEY],
             _ => {
                 self.deed.perform();
-                vec![PRIVATE_KEY]
+                vec![PRIVATE_SESSION_KEY]
             }
         }
     }

@@ -164,7 +164,7 @@ impl FlowQuery {
             return false;
         }
         let number = state.numbers.get(&frame_key(block)).copied();
-        let row = state.fate_of_node(planned);
+        let row = state.node_fate(planned);
         row.came.add(block.length());
         row.add_packet(number);
         true
@@ -181,9 +181,9 @@ impl FlowQuery {
         let mut state = self.state();
         if after.held.blocks > before.held.blocks {
             state.held.insert((planned, block), now);
-            state.fate_of_node(planned).held += 1;
+            state.node_fate(planned).held += 1;
         }
-        let row = state.fate_of_node(planned);
+        let row = state.node_fate(planned);
         row.consumed += after.consumed.blocks.saturating_sub(before.consumed.blocks);
         let named = |number: usize| reasons.get(number).copied().unwrap_or("unnamed").to_owned();
         let dropped = after.dropped.iter().zip(&before.dropped).enumerate();
@@ -214,7 +214,7 @@ impl FlowQuery {
         let name = frame_key(block);
         let since = state.held.remove(&(planned, name));
         let number = state.numbers.get(&name).copied();
-        let row = state.fate_of_node(planned);
+        let row = state.node_fate(planned);
         row.add_packet(number);
         *row.answered.entry(class_name(classes, block.pointer.class.0)).or_default() += 1;
         row.unselected += u64::from(!wanted);
@@ -279,7 +279,7 @@ impl Observer for FlowObserver {
 }
 
 impl QueryState {
-    fn fate_of_node(&mut self, planned: usize) -> &mut NodeFate {
+    fn node_fate(&mut self, planned: usize) -> &mut NodeFate {
         self.rows.entry(planned).or_insert_with(|| NodeFate { planned, ..NodeFate::default() })
     }
 
@@ -320,14 +320,14 @@ fn upstream(graph: &Graph, id: NodeId) -> Option<NodeId> {
 }
 
 /// Returns a node and the chain of its first inputs upstream, nearest first.
-fn self_and_upstream(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
+fn node_and_upstream(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
     std::iter::successors(Some(id), |at| upstream(graph, *at)).take(graph.nodes.len())
 }
 
 /// Returns the class names of a node's output: its own names, or the names of the nearest node
 /// upstream that has class names.
 fn class_names(graph: &Graph, id: NodeId) -> Classes {
-    let used = self_and_upstream(graph, id).filter_map(|at| graph.node(at).filter());
+    let used = node_and_upstream(graph, id).filter_map(|at| graph.node(at).filter());
     let mut own = used.map(|used| used.description.classes);
     own.find(|own| !matches!(own, Classes::Same)).unwrap_or(Classes::Same)
 }
@@ -338,8 +338,8 @@ fn numbering_node(graph: &Graph, id: NodeId) -> usize {
     let numbers = |at: &NodeId| {
         graph.node(*at).filter().is_some_and(|used| used.description.state.writes_session_numbers)
     };
-    let giving = self_and_upstream(graph, id).find(numbers);
-    giving.or_else(|| self_and_upstream(graph, id).last()).unwrap_or(id).0
+    let giving = node_and_upstream(graph, id).find(numbers);
+    giving.or_else(|| node_and_upstream(graph, id).last()).unwrap_or(id).0
 }
 
 fn class_name(classes: Classes, class: u32) -> String {

@@ -83,7 +83,7 @@ impl Live {
         if label.is_empty() {
             return Ok(Class::YES);
         }
-        let ranges = self.class_ranges_leaving(number, label)?;
+        let ranges = self.outgoing_class_ranges(number, label)?;
         match ranges.as_slice() {
             [(low, high)] if low == high => Ok(Class(*low)),
             _ => Err(TapError::Closed(format!(

@@ -72,7 +72,7 @@ fn foreign_options_are_translated_to_a_request() {
 }
 
 #[test]
-fn foreign_commands_are_translated_to_ours() {
+fn foreign_commands_are_translated_to_streamline() {
     for (words, wanted) in [
         ("-i lo port 80", "streamline 'rx lo | bpf \"port 80\" | print'"),
         ("-i lo -w x.pcap", "streamline 'rx lo | pcap x.pcap'"),

@@ -2,7 +2,7 @@
 //!
 //! Each test parses, checks, plans and runs a request. The frames are numbered, and their ports
 //! cycle through 10000, 10001 and so forth, so that each test knows which blocks an operator
-//! passes. `node_inputs` returns the number of blocks that reached each node, in the order of the
+//! passes. `node_input_counts` returns the number of blocks that reached each node, in the order of the
 //! request's text.
 
 use engine::build::{Settings, build};
@@ -25,7 +25,7 @@ fn run_to_end(text: &str) -> Outcome {
 
 /// Returns the number of blocks that the nodes with these names received, in the order of the
 /// request's text.
-fn node_inputs<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
+fn node_input_counts<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
     let outcome = run_to_end(text);
     let mut nodes: Vec<_> = outcome.ledger.filters.iter().collect();
     nodes.sort_by_key(|node| node.planned);
@@ -42,7 +42,10 @@ const FOUR_PORT_SOURCE: &str = "generate count=600 seq=yes flows=4";
 fn a2_pipe_composes_filters_in_sequence() {
     // `inspect` receives the blocks that both `dport` and `sport` pass.
     let text = format!("{FOUR_PORT_SOURCE} | dport |9 sport |10001:10002 inspect | discard");
-    assert_eq!(node_inputs(&text, ["dport", "sport", "inspect", "discard"]), [600, 600, 300, 300]);
+    assert_eq!(
+        node_input_counts(&text, ["dport", "sport", "inspect", "discard"]),
+        [600, 600, 300, 300]
+    );
 }
 
 #[test]
@@ -50,7 +53,7 @@ fn a3_plus_feeds_every_branch_and_joins_them() {
     let text =
         format!("{FOUR_PORT_SOURCE} | count + (sport |10003 inspect) + hist length | discard");
     let names = ["count", "sport", "inspect", "hist", "discard"];
-    assert_eq!(node_inputs(&text, names), [600, 600, 150, 600, 1350]);
+    assert_eq!(node_input_counts(&text, names), [600, 600, 150, 600, 1350]);
 }
 
 #[test]
@@ -58,9 +61,9 @@ fn a4_parentheses_group_branches() {
     // `+` binds closer than `|`.
     let names = ["count", "inspect", "discard"];
     let text = format!("{FOUR_PORT_SOURCE} | sport |10000 count + inspect | discard");
-    assert_eq!(node_inputs(&text, names), [150, 150, 300]);
+    assert_eq!(node_input_counts(&text, names), [150, 150, 300]);
     let text = format!("{FOUR_PORT_SOURCE} | (sport |10000 count) + inspect | discard");
-    assert_eq!(node_inputs(&text, names), [150, 600, 750]);
+    assert_eq!(node_input_counts(&text, names), [150, 600, 750]);
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn a6_a7_a8_arc_selects_a_class_a_range_or_its_complement() {
         ("!9", 600),
     ] {
         let text = format!("{FOUR_PORT_SOURCE} | sport |{label} count");
-        assert_eq!(node_inputs(&text, ["count"]), [blocks], "{label}");
+        assert_eq!(node_input_counts(&text, ["count"]), [blocks], "{label}");
     }
 }
 
@@ -97,7 +100,7 @@ fn a6_a7_a15_unanswered_block_passes_no_arc_or_range() {
     let text =
         |arc: &str| format!("generate count=300 flows=3 | bpf \"src port 10001\" {arc} count");
     for (arc, blocks) in [("|", 100), ("|all", 300), ("|0", 200), ("|!0", 100), ("|!1", 200)] {
-        assert_eq!(node_inputs(&text(arc), ["count"]), [blocks], "{arc}");
+        assert_eq!(node_input_counts(&text(arc), ["count"]), [blocks], "{arc}");
     }
 }
 
@@ -105,7 +108,7 @@ fn a6_a7_a15_unanswered_block_passes_no_arc_or_range() {
 fn a9_arc_accepts_the_class_names_of_its_filter() {
     let line = |label: &str| format!("generate count=100 port=53 | dport |{label} count");
     for (label, blocks) in [("dns", 100), ("ssh:dns", 100), ("ssh", 0), ("!dns", 0)] {
-        assert_eq!(node_inputs(&line(label), ["count"]), [blocks], "{label}");
+        assert_eq!(node_input_counts(&line(label), ["count"]), [blocks], "{label}");
     }
     let (_, mistakes) = pipeline::read_request(&line("dnss"), &MachineRegistry::Local);
     assert!(mistakes[0].hint.contains("dns"), "what was meant: {mistakes:?}");
@@ -114,13 +117,17 @@ fn a9_arc_accepts_the_class_names_of_its_filter() {
 #[test]
 fn a10_union_of_operands_passes_each_block_once() {
     let text = format!("{FOUR_PORT_SOURCE} | bpf \"src port 10000\" ++ bpf \"udp\" | count");
-    assert_eq!(node_inputs(&text, ["count"]), [600], "both match 150, and nothing is there twice");
+    assert_eq!(
+        node_input_counts(&text, ["count"]),
+        [600],
+        "both match 150, and nothing is there twice"
+    );
     let text =
         format!("{FOUR_PORT_SOURCE} | bpf \"src port 10000\" ++ bpf \"src port 10003\" | count");
-    assert_eq!(node_inputs(&text, ["count"]), [300]);
+    assert_eq!(node_input_counts(&text, ["count"]), [300]);
     // A union of sources passes the blocks of both.
     let text = "generate count=200 seq=yes ++ generate count=100 seq=yes | count";
-    assert_eq!(node_inputs(text, ["count"]), [300]);
+    assert_eq!(node_input_counts(text, ["count"]), [300]);
 }
 
 #[test]
@@ -128,18 +135,18 @@ fn a11_intersection_passes_blocks_that_both_answer() {
     let text = format!(
         "{FOUR_PORT_SOURCE} | bpf \"src portrange 10000-10002\" +* bpf \"src port 10002\" | count"
     );
-    assert_eq!(node_inputs(&text, ["count"]), [150]);
+    assert_eq!(node_input_counts(&text, ["count"]), [150]);
 }
 
 #[test]
 fn a12_negation_passes_unanswered_blocks_unchanged() {
     let text = format!("{FOUR_PORT_SOURCE} | !bpf \"src port 10000\" | count");
-    assert_eq!(node_inputs(&text, ["count"]), [450]);
+    assert_eq!(node_input_counts(&text, ["count"]), [450]);
     let text = format!("{FOUR_PORT_SOURCE} | sport +* !bpf \"src port 10000\" | discard");
-    assert_eq!(node_inputs(&text, ["discard"]), [450]);
+    assert_eq!(node_input_counts(&text, ["discard"]), [450]);
     let text =
         format!("{FOUR_PORT_SOURCE} | !(bpf \"src port 10000\" ++ bpf \"src port 10001\") | count");
-    assert_eq!(node_inputs(&text, ["count"]), [300]);
+    assert_eq!(node_input_counts(&text, ["count"]), [300]);
 }
 
 /// Sinks are activated first, so that every writer finds an active reader. [SL §7.1]

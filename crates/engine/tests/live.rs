@@ -2,9 +2,9 @@
 
 use endpoint::{Failure, Sink, SinkEntry};
 use engine::build::{BuiltPath, Settings, build};
-use engine::live::{Freshness, Live, Snapshot};
+use engine::live::{CounterFreshness, Live, Snapshot};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, StopConditions, run, run_alone};
+use engine::run::{Outcome, StopConditions, run, run_in_calling_thread};
 use filter::{Batch, Report, Time};
 use pipeline::plan::{Machine, plan};
 use runtime::commands::CommandError;
@@ -62,7 +62,10 @@ fn live_counters_balance_and_grow_to_the_final_counters() {
     });
     for snapshot in &snapshots {
         assert_eq!(snapshot.ledger.imbalances(), []);
-        assert!(snapshot.spaces.iter().all(|space| space.fresh == Freshness::Now), "{snapshot:?}");
+        assert!(
+            snapshot.spaces.iter().all(|space| space.fresh == CounterFreshness::Now),
+            "{snapshot:?}"
+        );
         let count = snapshot.ledger.filters.iter().find(|node| node.name == "count");
         assert_eq!(
             count.expect("a node").taken.blocks,
@@ -72,7 +75,7 @@ fn live_counters_balance_and_grow_to_the_final_counters() {
     }
     assert!(live.is_ended());
     let last = live.counters(TIME_LIMIT);
-    assert!(last.spaces.iter().all(|space| space.fresh == Freshness::Ended), "{last:?}");
+    assert!(last.spaces.iter().all(|space| space.fresh == CounterFreshness::Ended), "{last:?}");
     assert_eq!(last.ledger, outcome.ledger, "an ended path tells its last counters");
     assert_eq!(live.totals_ledger(TIME_LIMIT), outcome.ledger);
     assert_eq!(last.reports, outcome.reports);
@@ -116,7 +119,7 @@ fn path_run_by_its_caller_executes_commands() {
         (answer, live)
     });
     // The command arrives before the path starts, while it runs, or after its end.
-    let outcome = run_alone(paths);
+    let outcome = run_in_calling_thread(paths);
     let (answer, live) = ordered.join().expect("no panic");
     assert!(matches!(answer.as_deref(), Ok("thread0") | Err(CommandError::Ended)), "{answer:?}");
     assert_eq!(live.counters(TIME_LIMIT).ledger, outcome.ledger);
@@ -164,7 +167,10 @@ fn blocked_space_reports_and_skips_a_withdrawn_command() {
         let late = live.execute(1, short, |_| ());
         assert_eq!(late, Err(CommandError::Late { space: "thread1".to_owned() }));
         let snapshot = live.counters(2 * short);
-        assert!(matches!(snapshot.spaces[0].fresh, Freshness::Old(CommandError::RingFull { .. })));
+        assert!(matches!(
+            snapshot.spaces[0].fresh,
+            CounterFreshness::Old(CommandError::RingFull { .. })
+        ));
         assert_eq!(snapshot.spaces[0].held_up, Some(0), "the index of the edge in the plan");
         *GATE.0.lock().expect("no panic") = true;
         GATE.1.notify_all();

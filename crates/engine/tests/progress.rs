@@ -72,7 +72,7 @@ fn progress_grows_to_the_final_totals() {
 }
 
 #[test]
-fn sleeping_source_wakes_to_answer() {
+fn sleeping_source_wakes_up_to_report_progress() {
     // One space sleeps on a descriptor that never becomes ready, the other without a limit.
     for text in ["exec \"sleep 1000\" | count", "exec \"sleep 1000\" | count | exec \"cat\""] {
         let (reports, _) = collect_progress(text, |reports| reports.len() == 3);

@@ -140,9 +140,9 @@ fn v9_tap_starts_in_the_past_and_reports_the_position() {
 fn v9_history_of_a_tap_is_bounded() {
     const BYTES: usize = 64 << 10;
     /// Upper bound on the compression ratio of these frames, which differ only in their numbers.
-    const RATIO_MAX: u64 = 16;
+    const COMPRESSION_RATIO_MAX: u64 = 16;
     run_while("generate seq=yes rate=200000 | count", Some(BYTES), |live| {
-        let most = RATIO_MAX * BYTES as u64 / 64;
+        let most = COMPRESSION_RATIO_MAX * BYTES as u64 / 64;
         wait_until("more than can be remembered has come", || blocks_emitted(live) > 2 * most);
         let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Block(0)));
         assert!(began.block > 0 && began.past <= most, "{began:?}");

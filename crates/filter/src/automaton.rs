@@ -33,7 +33,7 @@ pub(crate) struct Automaton {
     after_hole: StateID,
     /// For each pattern, true if matches of the pattern never depend on the next byte.
     ignores_next_byte: Vec<bool>,
-    skip: Option<LiteralSkip>,
+    skip: Option<LiteralPrefilter>,
     fingerprint: u32,
     /// The reachable state with the highest number.
     last_state: StateID,
@@ -60,7 +60,7 @@ pub(crate) struct CompileOptions {
 }
 
 /// Prefilter that skips to the next occurrence of a literal while no match has begun.
-struct LiteralSkip {
+struct LiteralPrefilter {
     literals: Prefilter,
     /// Length in bytes of the longest proper prefix of a literal. This many bytes at the end of a
     /// piece cannot be skipped, because a literal may begin in them.
@@ -108,7 +108,7 @@ impl Automaton {
             (0..=u8::MAX).map(|byte| from(Some(byte))).collect::<Result<_, _>>()?;
         let skip = literals.map(|literals| {
             let tail = literals.max_needle_len().saturating_sub(1);
-            LiteralSkip { literals, tail_length: tail, start_states: starts.clone() }
+            LiteralPrefilter { literals, tail_length: tail, start_states: starts.clone() }
         });
         let ignores_next_byte = parsed.iter().map(ignores_next_byte).collect();
         let fingerprint = fingerprint(&dfa);
@@ -392,7 +392,7 @@ fn compile_dfa(
         .nfa_size_limit(Some(options.size_max));
     let nfa = thompson::Compiler::new().configure(nfa).build_many_from_hir(parsed);
     let nfa = nfa.map_err(|error| match error.size_limit() {
-        Some(_) => size_error(options.size_max),
+        Some(_) => pattern_size_error(options.size_max),
         None => PatternError::new(error.to_string()),
     })?;
     let start = if options.is_anchored { StartKind::Anchored } else { StartKind::Unanchored };
@@ -404,13 +404,13 @@ fn compile_dfa(
         .determinize_size_limit(Some(options.size_max));
     dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|error| {
         match error.is_size_limit_exceeded() {
-            true => size_error(options.size_max),
+            true => pattern_size_error(options.size_max),
             false => PatternError::new(error.to_string()),
         }
     })
 }
 
-fn size_error(size: usize) -> PatternError {
+fn pattern_size_error(size: usize) -> PatternError {
     PatternError::new(format!("the automaton would be larger than {size} bytes")).hint(
         "write repeats as `.*` or with small counts (`.{0,9}`), classes instead of `.`, \
          or allow more with `size=`",

@@ -190,7 +190,7 @@ pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
         return Ok(None);
     }
     match Ports::read(protocol, packet_bytes(block, at)) {
-        None => Err(missing_reason(block, at, PORTS_SIZE)),
+        None => Err(missing_bytes_reason(block, at, PORTS_SIZE)),
         ports => Ok(ports),
     }
 }
@@ -204,7 +204,7 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Head
         return Ok(None);
     }
     let Some((udp, _)) = Udp::parse(packet_bytes(block, at)) else {
-        return Err(missing_reason(block, at, udp::HEADER_LENGTH as u32));
+        return Err(missing_bytes_reason(block, at, udp::HEADER_LENGTH as u32));
     };
     let (payload, end) =
         (at + udp::HEADER_LENGTH as u32, packet_end(block, block.marks.network.into()));
@@ -242,14 +242,14 @@ pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
     let (frame, marks) = (block.frame, &mut block.marks);
     match common_segment(frame, marks).or_else(|| common_ipv6_segment(frame, marks)) {
         Some(segment) => Ok(Some(segment)),
-        None => any_segment(block),
+        None => parse_tcp_segment(block),
     }
 }
 
 /// Returns the segment in a frame of the most common form: untagged Ethernet, IPv4 without options,
 /// not fragmented. Returns `None` for frames of other forms, and if the headers are invalid or not
 /// completely captured. This is the fast path of [`segment`]; for such a frame, the full parse
-/// ([`any_segment`]) returns the same segment.
+/// ([`parse_tcp_segment`]) returns the same segment.
 #[inline]
 pub(crate) fn common_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<Segment<'a>> {
     const TCP_OFFSET: usize = ethernet::HEADER_LENGTH + wire::ipv4::LENGTH_MIN;
@@ -314,7 +314,7 @@ fn common_segment_at<'a, const AT: usize>(
 }
 
 /// Returns the TCP segment in a frame of any form, or `Ok(None)` for another protocol.
-fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
+fn parse_tcp_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
     let Transport { protocol, offset: at } = transport(block)?;
     if protocol != protocol::TCP {
         return Ok(None);
@@ -325,7 +325,7 @@ fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
     let end = packet_end(block, block.marks.network.into());
     let bytes = head_bytes(block).get(at as usize..).unwrap_or_default();
     let Some((header, _)) = Tcp::parse(bytes).filter(|_| end >= at + tcp::LENGTH_MIN as u32) else {
-        return Err(missing_reason(block, at, tcp::LENGTH_MIN as u32));
+        return Err(missing_bytes_reason(block, at, tcp::LENGTH_MIN as u32));
     };
     let payload = at + u32::from(header.header_length());
     if usize::from(header.header_length()) < tcp::LENGTH_MIN || payload > end {
@@ -352,7 +352,7 @@ pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
 
 /// Returns the flow of any IP packet. The flow has no ports if the transport protocol has none, or
 /// if they are in another fragment.
-pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, HeaderError> {
+pub fn packet_flow(block: &mut Block<'_>) -> Result<Flow, HeaderError> {
     let layers = parse(block);
     Flow::from_frame(&layers, head_bytes(block)).ok_or_else(|| HeaderError::from_layers(&layers))
 }
@@ -376,7 +376,7 @@ pub fn packet_bytes<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
 /// Returns the reason why fewer than `length` bytes follow offset `at`: the packet is too short, or
 /// the bytes were not captured.
 #[cold]
-fn missing_reason(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
+fn missing_bytes_reason(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
     match packet_end(block, block.marks.network.into()) {
         end if end < at + length => HeaderError::Malformed,
         _ => HeaderError::Truncated,
@@ -507,7 +507,7 @@ mod tests {
                 continue;
             };
             plain += 1;
-            let long = any_segment(&mut other).ok().flatten().expect("a segment");
+            let long = parse_tcp_segment(&mut other).ok().flatten().expect("a segment");
             let place = |s: &Segment<'_>| (s.flow, s.at, s.payload, s.end, s.header.sequence());
             assert_eq!(place(&short), place(&long));
             assert_eq!(one.marks, other.marks);

@@ -181,7 +181,7 @@ fn flow(block: &Block<'_>) -> Option<Flow> {
     let mut block = *block;
     match layers::common_segment(block.frame, &mut block.marks) {
         Some(segment) => Some(segment.flow),
-        None => layers::any_flow(&mut block).ok(),
+        None => layers::packet_flow(&mut block).ok(),
     }
 }
 
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn n3_session_key_equals_the_key_in_the_filters_table() {
         use crate::transport::{tcp::TCP, udp::UDP};
-        use crate::{Arguments, PRIVATE_KEY};
+        use crate::{Arguments, PRIVATE_SESSION_KEY};
         let seed = 77;
         for (description, frames) in [
             (&UDP, vec![Frame::udp(7, 53, b"x"), Frame::udp(53, 7, b"y").with_swapped_addresses()]),
@@ -253,7 +253,7 @@ mod tests {
                 let keys = node.filter.state().unwrap().session_keys();
                 for (_, block) in space.batch(frames).blocks() {
                     let key = ShardKey::Flow.session_key(&block, seed);
-                    assert_eq!(keys, [PRIVATE_KEY, key], "{}", description.name);
+                    assert_eq!(keys, [PRIVATE_SESSION_KEY, key], "{}", description.name);
                     assert_eq!(ShardKey::Flow.key_of_session(key, 1), Some(key));
                 }
             }

@@ -76,7 +76,7 @@ impl<'a> Space<'a> {
     /// Limits the present bytes of each frame to the first `head` bytes, as a space over a lossy
     /// ring does.
     #[must_use]
-    pub const fn with_heads(self, head: usize) -> Self {
+    pub const fn with_head_limit(self, head: usize) -> Self {
         Self { head, ..self }
     }
 
@@ -96,10 +96,10 @@ impl<'a> Space<'a> {
             let context = BlockMetadata { time: frame.time, ..BlockMetadata::default() };
             assert!(columns.push(Entry::new(pointer, context, marks)), "a free lane");
         }
-        Batch::new(columns.into(), |columns, l| self.provided_bytes(&columns.entry(l)))
+        Batch::new(columns.into(), |columns, l| self.bytes_of_entry(&columns.entry(l)))
     }
 
-    fn provided_bytes(&self, entry: &Entry) -> &'a [u8] {
+    fn bytes_of_entry(&self, entry: &Entry) -> &'a [u8] {
         let whole = self.arena.frame_at(entry.frame());
         whole.get(..self.head).unwrap_or(whole)
     }
@@ -107,7 +107,7 @@ impl<'a> Space<'a> {
 
 impl<'a> Gateway<'a> for Space<'a> {
     fn frame(&self, entry: &Entry) -> &'a [u8] {
-        self.provided_bytes(entry)
+        self.bytes_of_entry(entry)
     }
 
     fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>> {
@@ -231,14 +231,14 @@ impl Node {
         let keys = state.session_keys().into_iter();
         let saved: Vec<MovedSession> =
             keys.filter_map(|key| state.take_session(key, &mut self.holds)).collect();
-        held_lengths(&saved).for_each(|bytes| self.counts.held.subtract(bytes));
+        held_block_lengths(&saved).for_each(|bytes| self.counts.held.subtract(bytes));
         saved
     }
 
     /// Restores saved state into this filter.
     pub fn restore(&mut self, saved: Vec<MovedSession>) -> Result<(), Mistake> {
         let Some(state) = self.filter.state() else { return Ok(()) };
-        held_lengths(&saved).for_each(|bytes| self.counts.held.add(bytes));
+        held_block_lengths(&saved).for_each(|bytes| self.counts.held.add(bytes));
         saved.into_iter().try_for_each(|moved| state.put_session(moved, &mut self.holds))
     }
 
@@ -263,7 +263,7 @@ impl Node {
 }
 
 /// Yields the lengths in bytes of the blocks held in the saved state.
-fn held_lengths(saved: &[MovedSession]) -> impl Iterator<Item = u32> + '_ {
+fn held_block_lengths(saved: &[MovedSession]) -> impl Iterator<Item = u32> + '_ {
     saved.iter().flat_map(|moved| &moved.held).flatten().map(|(_, entry, _)| entry.pointer.length())
 }
 
@@ -356,7 +356,7 @@ pub fn parse_arguments(
     description: &'static Description,
     words: &[&str],
 ) -> Result<Arguments, Mistake> {
-    let keys: Arc<dyn KeyReader> = Arc::new(FixedKeys);
+    let keys: Arc<dyn KeyReader> = Arc::new(FixedKeyService);
     let mut arguments = Arguments::defaults(description.parameters).with_key_reader(Some(keys));
     let mut positional = description.parameters.iter().filter(|p| p.positional);
     let mut last: Option<&Parameter> = None;
@@ -392,9 +392,9 @@ pub const TEST_KEY: Key = Key(*b"a key for tests!");
 
 /// A key service that returns the same key for every file name.
 #[derive(Debug)]
-struct FixedKeys;
+struct FixedKeyService;
 
-impl KeyReader for FixedKeys {
+impl KeyReader for FixedKeyService {
     fn read_key(&self, _: &str) -> Result<Key, String> {
         Ok(TEST_KEY)
     }

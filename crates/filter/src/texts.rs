@@ -33,14 +33,14 @@ impl TextPosition {
     pub(crate) fn from_block(block: &Block<'_>) -> Self {
         let flags = block.context.flags;
         let (begins, ends) = (flags.has(Flags::FIRST), is_last(flags));
-        let whole = block.context.session == 0 || (begins && ends) || is_datagram(block);
+        let whole = block.context.session == 0 || (begins && ends) || is_udp_datagram(block);
         Self {
             session: (!whole).then_some(block.context.session.into()),
             backward: flags.has(Flags::BACKWARD),
             is_first: begins || whole,
             is_last: ends || whole,
             is_hole: block.pointer.is_hole() && block.length() > 0,
-            is_description: block.marks.link == Marks::DESCRIBED,
+            is_description: block.marks.link == Marks::DESCRIPTION_LINK,
         }
     }
 }
@@ -50,6 +50,6 @@ fn is_last(flags: Flags) -> bool {
 }
 
 /// Returns true if the block is a UDP datagram, which is a text of its own even within a flow.
-fn is_datagram(block: &Block<'_>) -> bool {
+fn is_udp_datagram(block: &Block<'_>) -> bool {
     block.marks.is_frame() && layers::ip_protocol(&mut block.clone()) == Ok(protocol::UDP)
 }

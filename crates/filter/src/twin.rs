@@ -64,7 +64,7 @@ pub(crate) fn parse_link<'s>(
         return (kind, on.at);
     }
     if !s.hook().has_link_header() {
-        return (parse_version(s, on, cut), on.frame);
+        return (parse_ip_version(s, on, cut), on.frame);
     }
     let header = s.need::<{ ethernet::HEADER_LENGTH }>(on.frame, cut);
     let inside = s.load(header, be16::<ETHERTYPE>());
@@ -84,7 +84,7 @@ pub(crate) fn parse_link<'s>(
 
 /// Returns the EtherType of a packet without a link header, derived from the version field in the
 /// first byte of the packet. The emitted code yields 0 for an unknown version.
-fn parse_version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> {
+fn parse_ip_version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> {
     let first = s.need::<1>(on.frame, cut);
     let first = s.load(first, byte::<0>());
     let version = s.shr(first, 4);
@@ -176,7 +176,7 @@ pub(crate) fn parse_packet<'s>(
     let (protocol, length, at) = (s.get(number), s.get(length), s.get_position(data));
     // Most packets are IPv4 without options.
     let usual = (ethernet::HEADER_LENGTH + ipv4::LENGTH_MIN) as u16;
-    let at = if on.linked { s.with_usual_distance(at, usual) } else { at };
+    let at = if on.linked { s.hint_usual_distance(at, usual) } else { at };
     (l3, Transport { at, protocol, length })
 }
 
@@ -302,7 +302,7 @@ pub(crate) fn parse_network_with_exit<'s>(
     let (kind, l3) = (s.get(kind), s.get_position(l3));
     require_untagged(s, kind, unsure);
     // Most frames have no inline tag.
-    (kind, if on.linked { s.with_usual_distance(l3, ethernet::HEADER_LENGTH as u16) } else { l3 })
+    (kind, if on.linked { s.hint_usual_distance(l3, ethernet::HEADER_LENGTH as u16) } else { l3 })
 }
 
 /// Parses an IPv4 header. Returns the protocol, and the length and position of the payload.
@@ -354,7 +354,7 @@ fn parse_ipv6<'s>(
     s.arm(|t, upper| {
         for _ in 0..EXTENSIONS_MAX {
             let (kind, rest, at) = (t.get(number), t.get(length), t.get_position(data));
-            require_extension(t, kind, exits.unsure, upper);
+            require_extension_header(t, kind, exits.unsure, upper);
             t.only(rest, Cmp::Ge, EXTENSION_LENGTH as u32, exits.unsure);
             let header = t.need::<EXTENSION_LENGTH>(at, exits.unsure);
             let longer = t.load(header, byte::<1>());
@@ -367,7 +367,7 @@ fn parse_ipv6<'s>(
             t.set_position(data, behind);
         }
         let kind = t.get(number);
-        require_extension(t, kind, exits.unsure, upper);
+        require_extension_header(t, kind, exits.unsure, upper);
         t.leave(exits.unsure);
     });
     (s.get(number), s.get(length), s.get_position(data))
@@ -376,7 +376,12 @@ fn parse_ipv6<'s>(
 /// Emits a test of the protocol number `kind`. The code after the test runs if `kind` is a
 /// supported extension header. The test jumps to `unsure` for an unsupported extension header, and
 /// to `upper` for any other protocol.
-fn require_extension<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>, upper: Exit<'s>) {
+fn require_extension_header<'s>(
+    s: &mut Scope<'s, '_>,
+    kind: Num<'s>,
+    unsure: Exit<'s>,
+    upper: Exit<'s>,
+) {
     use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
     for other in [FRAGMENT, AH, MOBILITY, HIP, SHIM6] {
         s.only(kind, Cmp::Ne, u32::from(other), unsure);

@@ -28,7 +28,7 @@ fn example_node(description: &'static Description) -> Node {
 
 /// Runs a filter over batches. After each batch, calls `see` with the filter, its input and its
 /// output.
-fn run_observed(
+fn run_with_observer(
     node: &mut Node,
     frames: &[Frame],
     head: usize,
@@ -36,7 +36,7 @@ fn run_observed(
 ) {
     // Held blocks must outlive the pass.
     let arena = Arena::new(4 * frames.len() + LANES);
-    let mut space = Space::new(&arena).with_heads(head);
+    let mut space = Space::new(&arena).with_head_limit(head);
     for batch in corpus::uneven_batches(frames) {
         let before = space.batch(batch);
         let now = batch.iter().map(|frame| frame.time).max().unwrap_or(0);
@@ -47,7 +47,7 @@ fn run_observed(
 
 fn all_answers(node: &mut Node, frames: &[Frame], head: usize) -> Vec<Answer> {
     let mut answers = Vec::new();
-    run_observed(node, frames, head, |_, _, after| {
+    run_with_observer(node, frames, head, |_, _, after| {
         let blocks = after.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
         answers.extend(blocks.map(|(_, block)| Answer::from_block(&block, None)));
     });
@@ -132,7 +132,7 @@ fn class_named_like_a_filter_selects_its_blocks() {
 }
 
 fn assert_classes_lead_to_filters(captured: CaptureReader) {
-    let frames = [captured(16), corpus::header_cases()].concat();
+    let frames = [captured(16), corpus::header_case_frames()].concat();
     let (mut named, mut leading) = (BTreeSet::new(), BTreeSet::new());
     for d in FILTERS {
         let Classes::Number { names, .. } = d.classes else { continue };
@@ -148,12 +148,12 @@ fn assert_classes_lead_to_filters(captured: CaptureReader) {
             let (mut first, mut second, mut there) = (example_node(d), example_node(other), 0);
             for frames in corpus::uneven_batches(&frames) {
                 for mut batch in first.pass(space.batch(frames), &mut space, 0) {
-                    batch.keep_lanes(batch.lanes_with_class(|class| class.0 == *value));
+                    batch.retain_lanes(batch.lanes_with_class(|class| class.0 == *value));
                     // Blocks without bytes (ends and holes) have no contents by which a filter
                     // could classify them.
                     let bytes = batch.blocks().filter(|(_, block)| !block.bytes().is_empty());
                     let bytes = bytes.fold(0, |mask, (l, _)| mask | 1 << l);
-                    batch.keep_lanes(bytes);
+                    batch.retain_lanes(bytes);
                     there += u64::from(batch.live().count_ones());
                     second.pass(batch, &mut space, 0);
                 }
@@ -188,9 +188,12 @@ fn m5_filters_keep_to_the_rights_of_their_kind() {
 }
 
 fn assert_kinds_keep_rights(captured: CaptureReader) {
-    let frames =
-        [captured(2), corpus::header_cases(), corpus::truncate_everywhere(&corpus::header_cases())]
-            .concat();
+    let frames = [
+        captured(2),
+        corpus::header_case_frames(),
+        corpus::truncate_to_every_length(&corpus::header_case_frames()),
+    ]
+    .concat();
     for d in FILTERS {
         let mut node = example_node(d);
         let fits = match node.filter {
@@ -209,7 +212,7 @@ fn assert_kinds_keep_rights(captured: CaptureReader) {
         if let Filter::Stream(_) = node.filter {
             continue;
         }
-        run_observed(&mut node, &frames, usize::MAX, |_, before, after| {
+        run_with_observer(&mut node, &frames, usize::MAX, |_, before, after| {
             let [after] = after else { panic!("`{}` is not a stream", d.name) };
             for l in lanes(after.live()) {
                 assert_rights(d, &before.block(l), &after.block(l));
@@ -276,13 +279,16 @@ fn every_unanswered_block_has_a_reason() {
 }
 
 fn assert_answers_or_reasons(captured: CaptureReader) {
-    let frames =
-        [captured(2), corpus::header_cases(), corpus::truncate_everywhere(&corpus::header_cases())]
-            .concat();
+    let frames = [
+        captured(2),
+        corpus::header_case_frames(),
+        corpus::truncate_to_every_length(&corpus::header_case_frames()),
+    ]
+    .concat();
     for d in FILTERS.iter().filter(|d| d.kind >= FilterKind::Classification) {
         let mut node = example_node(d);
         let (mut unanswered, mut taken, mut passed) = (0, 0, 0);
-        run_observed(&mut node, &frames, usize::MAX, |node, before, after| {
+        run_with_observer(&mut node, &frames, usize::MAX, |node, before, after| {
             taken += u64::from(before.live().count_ones());
             passed += after.iter().map(|batch| u64::from(batch.live().count_ones())).sum::<u64>();
             assert_eq!(
@@ -319,12 +325,12 @@ fn filters_never_panic_on_any_bytes_or_marks() {
 }
 
 fn assert_no_panic(captured: CaptureReader) {
-    let shapes = [corpus::header_cases(), captured(1)].concat();
+    let shapes = [corpus::header_case_frames(), captured(1)].concat();
     let noise = corpus::noise_frames(&shapes, 4000);
     let mut random = testkit::Random::replayable();
     for d in FILTERS {
         let mut node = example_node(d);
-        run_observed(&mut node, &noise, usize::MAX, |_, _, _| {});
+        run_with_observer(&mut node, &noise, usize::MAX, |_, _, _| {});
         for frames in corpus::uneven_batches(&noise[..1000]) {
             let arena = Arena::new(4 * LANES);
             let mut space = Space::new(&arena);
@@ -351,7 +357,7 @@ fn head_suffices_for_filters_that_read_a_head() {
 }
 
 fn assert_heads_suffice(captured: CaptureReader) {
-    let frames = [captured(2), corpus::header_cases()].concat();
+    let frames = [captured(2), corpus::header_case_frames()].concat();
     for d in FILTERS {
         let head = match d.reads {
             ReadDepth::Nothing => 0,
@@ -377,9 +383,12 @@ fn marks_and_a_fresh_parse_agree() {
 }
 
 fn assert_marks_agree(captured: CaptureReader) {
-    let frames =
-        [captured(2), corpus::header_cases(), corpus::truncate_everywhere(&corpus::header_cases())]
-            .concat();
+    let frames = [
+        captured(2),
+        corpus::header_case_frames(),
+        corpus::truncate_to_every_length(&corpus::header_case_frames()),
+    ]
+    .concat();
     let marking = filter::catalog::find("ipproto").expect("it is in the catalog");
     for d in FILTERS.iter().filter(|d| d.kind >= FilterKind::Classification) {
         let (mut first, mut marked, mut fresh) =
@@ -408,7 +417,7 @@ fn marks_of_a_source_agree_with_those_of_a_filter() {
 }
 
 fn assert_recorded_layers_agree(captured: CaptureReader) {
-    let shapes = corpus::header_cases();
+    let shapes = corpus::header_case_frames();
     // Options of 248 bytes, repeated, before the transport header.
     let options = [&[30][..], &[0; 246]].concat();
     let deep = |times: usize| {
@@ -418,7 +427,7 @@ fn assert_recorded_layers_agree(captured: CaptureReader) {
     };
     let long = [deep(0), deep(1), deep(2), deep(4)];
     let frames =
-        [captured(2), corpus::truncate_everywhere(&shapes), shapes, long.to_vec()].concat();
+        [captured(2), corpus::truncate_to_every_length(&shapes), shapes, long.to_vec()].concat();
     let (mut beyond, mut found) = (0, 0);
     for one in &frames {
         let arena = Arena::new(4);
@@ -439,7 +448,7 @@ fn assert_recorded_layers_agree(captured: CaptureReader) {
 fn reports_exist_exactly_where_declared() {
     for d in FILTERS {
         let mut node = example_node(d);
-        run_observed(&mut node, &corpus::header_cases(), usize::MAX, |_, _, _| {});
+        run_with_observer(&mut node, &corpus::header_case_frames(), usize::MAX, |_, _, _| {});
         assert_eq!(!node.report().rows.is_empty(), d.reports, "`{}`", d.name);
     }
 }
@@ -462,7 +471,7 @@ fn m1_m4_saved_state_continues_in_another_instance() {
 
 fn assert_saved_state_continues(captured: CaptureReader) {
     // The header cases precede and follow the move, so that every filter has state.
-    let (shapes, captured) = (corpus::header_cases(), captured(1));
+    let (shapes, captured) = (corpus::header_case_frames(), captured(1));
     let (early, late) = captured.split_at(captured.len() / 2);
     let mut frames = [&shapes, early, &shapes, late].concat();
     for (number, frame) in frames.iter_mut().enumerate() {
@@ -496,7 +505,7 @@ fn assert_saved_state_continues(captured: CaptureReader) {
         match d.state.scope {
             StateScope::Nothing => assert_eq!(keeps, None, "`{}`", d.name),
             StateScope::Private => {
-                assert_eq!(keeps, Some(vec![filter::PRIVATE_KEY]), "`{}`", d.name)
+                assert_eq!(keeps, Some(vec![filter::PRIVATE_SESSION_KEY]), "`{}`", d.name)
             }
             StateScope::Sessions => {
                 assert!(keeps.is_some_and(|keys| !keys.is_empty()), "`{}`", d.name)
@@ -563,7 +572,7 @@ fn groups_are_ranges_of_the_classes() {
 /// a corpus must have as many numbers as there are columns.
 #[test]
 fn m3_published_state_has_the_described_columns() {
-    let frames = corpus::header_cases();
+    let frames = corpus::header_case_frames();
     let mut showing = 0;
     for d in FILTERS {
         let Some((whose, columns)) = d.published_state() else { continue };
@@ -575,7 +584,7 @@ fn m3_published_state_has_the_described_columns() {
         }
         assert_ne!(d.state.scope, StateScope::Nothing, "`{}` shows what it does not keep", d.name);
         let mut node = example_node(d);
-        run_observed(&mut node, &frames, usize::MAX, |_, _, _| {});
+        run_with_observer(&mut node, &frames, usize::MAX, |_, _, _| {});
         let (mut rows, mut sessions) = (0, Vec::new());
         let state = node.filter.state().expect("what shows keeps");
         sessions.extend(state.session_keys());
@@ -584,7 +593,7 @@ fn m3_published_state_has_the_described_columns() {
             assert_eq!(row.len(), names.len(), "`{}`", d.name);
             rows += 1;
         });
-        let private = sessions.contains(&filter::PRIVATE_KEY);
+        let private = sessions.contains(&filter::PRIVATE_SESSION_KEY);
         let wanted = match whose {
             filter::PublishedSessions::Private => 1,
             filter::PublishedSessions::Sessions => sessions.len() - usize::from(private),

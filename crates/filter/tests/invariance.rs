@@ -14,11 +14,11 @@ mod corpus;
 use abi::{BlockMetadata, Class, Flags};
 use ebpf::Hook;
 use ebpf::emit::{Answer as TwinAnswer, Exit, Layers, Outcome, Scope, Unfit, be16};
-use ebpf::exam::{Interpreter, Judge, Ruling};
+use ebpf::exam::{Interpreter, Judge, TwinVerdict};
 use ebpf::interpret::Packet;
 use filter::catalog::{FILTERS, find};
 use filter::prelude::*;
-use filter::testing::twins::{TwinCase, UserReference, chains, program_if_allowed, request_text};
+use filter::testing::twins::{ReferenceChain, TwinCase, chains, request_text, try_emit_program};
 use filter::testing::{self, Answer, Arena, ETHERNET, Frame, Node, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::LinkType;
@@ -171,7 +171,7 @@ fn run_frames(nodes: &mut [Node], frames: &[Frame]) -> Vec<Answer> {
             if number + 1 < count {
                 batches
                     .iter_mut()
-                    .for_each(|batch| batch.keep_lanes(batch.lanes_with_class(Class::answered)));
+                    .for_each(|batch| batch.retain_lanes(batch.lanes_with_class(Class::answered)));
             }
         }
         let blocks = batches.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
@@ -255,14 +255,14 @@ fn examine(d: &'static Description, change: Change, frames: &[Frame]) -> Result<
 
 /// Returns IP packets with up to eight bytes of data, a selection of the frames of the other tests,
 /// and frames of captures. All frames have a timestamp.
-fn exam_frames() -> Vec<Frame> {
+fn invariance_frames() -> Vec<Frame> {
     let empty = [6, 17, 132, 136, 1, 47].into_iter().flat_map(|protocol| {
         let short = (0..9).map(move |length| vec![0; length]);
         short.flat_map(move |data| [Frame::ipv4(protocol, &data), Frame::ipv6(protocol, &data)])
     });
     let borders = corpus::borders::boundary_frames().into_iter().map(|b| Frame::new(ETHERNET, &b));
     let mut frames: Vec<Frame> =
-        empty.chain(corpus::header_cases()).chain(borders.step_by(7)).collect();
+        empty.chain(corpus::header_case_frames()).chain(borders.step_by(7)).collect();
     frames.extend(corpus::generated_frames(4));
     for (number, frame) in frames.iter_mut().enumerate() {
         frame.time = number as u64 * 1_000_000;
@@ -272,7 +272,7 @@ fn exam_frames() -> Vec<Frame> {
 
 #[test]
 fn bytes_around_a_packet_change_no_class() {
-    let frames = exam_frames();
+    let frames = invariance_frames();
     for d in FILTERS {
         let (mut compared, mut excused, mut differs) = (0, false, false);
         for change in CHANGES {
@@ -298,15 +298,15 @@ fn compare_twin_answers(
 ) -> Result<usize, String> {
     let mut compared = 0;
     for hook in [Hook::Tc, Hook::Xdp] {
-        let Some(program) = program_if_allowed(chain, hook) else { continue };
-        let mut user = UserReference::new(chain, &program);
+        let Some(program) = try_emit_program(chain, hook) else { continue };
+        let mut user = ReferenceChain::new(chain, &program);
         let (mut twin, mut other) = (Interpreter::new(&program), Interpreter::new(&program));
         let pairs =
             frames.iter().zip(1..).filter_map(|(frame, number)| change.apply(frame, number));
         for (plain, changed) in pairs {
             let [changed] = &changed[..] else { continue };
             let class = |ruling| match ruling {
-                Ruling::Answered { outcome: Outcome::Class(class), .. } => Some(class),
+                TwinVerdict::Answered { outcome: Outcome::Class(class), .. } => Some(class),
                 _ => None,
             };
             let before = class(twin.judge(&Packet::new(&plain.bytes)));
@@ -329,7 +329,7 @@ fn compare_twin_answers(
 
 #[test]
 fn bytes_around_a_packet_change_no_class_of_a_twin() {
-    let frames: Vec<Frame> = exam_frames().into_iter().step_by(2).collect();
+    let frames: Vec<Frame> = invariance_frames().into_iter().step_by(2).collect();
     let mut compared = 0;
     for chain in chains(1) {
         let d = chain[0].description;
@@ -426,7 +426,7 @@ fn streams_in_smaller_segments_have_the_same_answers() {
 
 /// A faulty filter with a faulty twin: both read a port at its offset even if the packet ends
 /// before it.
-const FAULTY: Description = Description {
+const FAULTY_FILTER: Description = Description {
     name: "faulty",
     kind: FilterKind::Classification,
     input_forms: Forms::FRAMED,
@@ -438,10 +438,10 @@ const FAULTY: Description = Description {
     },
     reasons: &["cut"],
     user: Some(|_| Ok(Filter::classify(Faulty))),
-    kernel: Some(emit_faulty),
+    kernel: Some(emit_faulty_twin),
     ..Description::EMPTY
 };
-const CUT: Reason = FAULTY.reason("cut");
+const CUT: Reason = FAULTY_FILTER.reason("cut");
 
 struct Faulty;
 
@@ -454,7 +454,7 @@ impl Classify for Faulty {
     }
 }
 
-fn emit_faulty<'s>(
+fn emit_faulty_twin<'s>(
     _: &Arguments,
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -468,14 +468,14 @@ fn emit_faulty<'s>(
 
 #[test]
 fn comparison_detects_padding_read_as_a_header() {
-    let frames = exam_frames();
+    let frames = invariance_frames();
     let padding = CHANGES[1];
-    let found = examine(&FAULTY, padding, &frames).expect_err("padding is no header");
+    let found = examine(&FAULTY_FILTER, padding, &frames).expect_err("padding is no header");
     assert!(found.contains("`faulty` under Padding"), "{found}");
-    let twin = [TwinCase::without_arguments(&FAULTY)];
+    let twin = [TwinCase::without_arguments(&FAULTY_FILTER)];
     // Filter and twin agree, so only the comparison of the twin with itself finds the mistake.
     let found = compare_twin_answers(&twin, padding, &frames).expect_err("padding is no header");
     let agrees = found.rsplit_once("; the filter: Some(").is_some();
     assert!(found.contains("the twin of `faulty`") && agrees, "{found}");
-    assert!(examine(&FAULTY, Change::Tag, &frames).is_err(), "nor do tags move a port");
+    assert!(examine(&FAULTY_FILTER, Change::Tag, &frames).is_err(), "nor do tags move a port");
 }

@@ -116,7 +116,7 @@ fn v21_hellos_of_each_generated_capture_are_described() {
 #[test]
 fn corpus_tshark_finds_the_same_hellos() {
     let Some(cases) = testkit::case_directory() else { return };
-    for (path, wanted) in KNOWN_HELLOS {
+    for (path, wanted) in EXPECTED_HELLOS {
         let messages = described_hellos(&cases.join("pcapplusplus").join(path));
         assert_eq!(hello_rows(&messages), *wanted, "{path}");
     }
@@ -132,7 +132,7 @@ type HelloRows<'h> = &'h [[&'h str; 4]];
 
 /// Version, server name, protocols and cipher suite of each hello, for each capture. A ServerHello
 /// is listed with the client's server name.
-const KNOWN_HELLOS: &[(&str, HelloRows<'_>)] = &[
+const EXPECTED_HELLOS: &[(&str, HelloRows<'_>)] = &[
     (
         "ExamplesTest/pcap_examples/tls.pcap",
         &[

@@ -8,16 +8,16 @@
 mod corpus;
 
 use corpus::borders::{
-    boundary_frames, chance_pending_frames, ethernet_bytes, kernel_layouts,
-    pending_checksum_frames, truncated_at_headers,
+    boundary_frames, ethernet_bytes, kernel_layouts, pending_checksum_frames,
+    pending_lookalike_frames, truncated_at_headers,
 };
 use ebpf::emit::Outcome;
-use ebpf::exam::{self, Interpreter, Judge, Ruling};
+use ebpf::exam::{self, Interpreter, Judge, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::testing::twins::{
-    TwinCase, UserReference, chains, edits_frames, emit_program, long_chains, program_if_allowed,
-    request_text,
+    ReferenceChain, TwinCase, chains, edits_frames, emit_program, long_chains, request_text,
+    try_emit_program,
 };
 
 fn compare_packets<'a>(
@@ -26,9 +26,9 @@ fn compare_packets<'a>(
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Result<exam::ExamTotals, String> {
     let (mut user, mut interpreter) =
-        (UserReference::new(chain, program), Interpreter::new(program));
+        (ReferenceChain::new(chain, program), Interpreter::new(program));
     let place = program.hook;
-    let packets = packets.into_iter().filter_map(|packet| exam::at_hook(&packet, place));
+    let packets = packets.into_iter().filter_map(|packet| exam::packet_at_hook(&packet, place));
     exam::compare(&mut [&mut user, &mut interpreter], packets)
         .map_err(|differ| format!("`{}` at {:?}: {differ}", request_text(chain), program.hook))
 }
@@ -54,7 +54,7 @@ fn v4_every_twin_answers_like_its_filter() {
                 (_, Hook::Tc) => 37,
                 _ => continue,
             };
-            let Some(program) = program_if_allowed(chain, place) else { continue };
+            let Some(program) = try_emit_program(chain, place) else { continue };
             let tally = compare_packets(chain, &program, packets.iter().copied().step_by(step));
             answered += tally.unwrap_or_else(|wrong| panic!("{wrong}")).answered;
         }
@@ -78,10 +78,11 @@ fn i6_editing_twins_edit_all_or_nothing() {
             for packet in
                 packets.iter().copied().chain(exam::truncations(&borders[0]).map(Packet::new))
             {
-                let Ruling::Answered { outcome, frame, .. } = interpreter.judge(&packet) else {
+                let TwinVerdict::Answered { outcome, frame, .. } = interpreter.judge(&packet)
+                else {
                     panic!("`{}` at {place:?} is broken", request_text(&chain))
                 };
-                let before = exam::with_tag_inline(packet.bytes, packet.tag, place);
+                let before = exam::insert_tag_inline(packet.bytes, packet.tag, place);
                 if matches!(outcome, Outcome::Unsure | Outcome::Class(0)) {
                     unsure += 1;
                     assert_eq!(frame.as_deref(), Some(&before[..]), "`{}`", request_text(&chain));
@@ -97,10 +98,10 @@ fn i6_editing_twins_edit_all_or_nothing() {
 /// the valid checksum.
 #[test]
 fn i6_checksums_that_look_pending_are_updated() {
-    let frames = chance_pending_frames();
+    let frames = pending_lookalike_frames();
     for chain in chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
-            let program = program_if_allowed(&chain, place)?;
+            let program = try_emit_program(&chain, place)?;
             let packets = frames.iter().map(|frame| Packet::new(frame));
             Some(
                 compare_packets(&chain, &program, packets)
@@ -125,7 +126,7 @@ fn i6_pending_checksums_stay_pending() {
     let packets = || frames.iter().map(|frame| Packet::new(frame).unfilled());
     for chain in chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
-            let program = program_if_allowed(&chain, place)?;
+            let program = try_emit_program(&chain, place)?;
             Some(
                 compare_packets(&chain, &program, packets())
                     .unwrap_or_else(|wrong| panic!("{wrong}")),
@@ -159,7 +160,7 @@ fn assert_truncated_frames_answered(captured: corpus::CaptureReader) {
     borders.extend(captured.step_by(20));
     for chain in chains(1) {
         for place in [Hook::Xdp, Hook::Tc, Hook::Cgroup] {
-            let Some(program) = program_if_allowed(&chain, place) else { continue };
+            let Some(program) = try_emit_program(&chain, place) else { continue };
             let step = if place == Hook::Tc { 29 } else { 11 };
             let cut = borders.iter().step_by(step).flat_map(|frame| exam::truncations(frame));
             let tally = compare_packets(&chain, &program, cut.map(Packet::new));
@@ -185,7 +186,7 @@ fn assert_plain_frames_answered(captured: corpus::CaptureReader) {
     captured.retain(|frame| frame.len() < 2000);
     for (number, chain) in chains(2).iter().enumerate() {
         for place in [Hook::Tc, Hook::Cgroup] {
-            let Some(program) = program_if_allowed(chain, place) else { continue };
+            let Some(program) = try_emit_program(chain, place) else { continue };
             let step = if place == Hook::Tc { 1 } else { 11 };
             let packets = captured.iter().skip(number % step).step_by(step);
             let tally = compare_packets(chain, &program, packets.map(|frame| Packet::new(frame)));

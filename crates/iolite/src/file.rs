@@ -70,11 +70,12 @@ impl CachedFile {
     /// Opens a file for reading. `id` must be unique. Fails unless the file is a regular file.
     pub fn open(id: DbufId, path: impl AsRef<Path>) -> Result<Self, Refusal> {
         let target = || path.as_ref().display().to_string();
-        let file =
-            sys::open::OpenRegular::read().open(&path).map_err(|e| match e.raw_os_error() {
+        let file = sys::open::RegularOpenOptions::read().open(&path).map_err(|e| {
+            match e.raw_os_error() {
                 Some(errno) => sys::Error::new("open", target(), errno).into(),
                 None => Refusal::NotRegularFile,
-            })?;
+            }
+        })?;
         Self::from_descriptor(id, file.into())
     }
 

@@ -31,7 +31,7 @@ use std::time::Duration;
 mod source;
 mod stamped;
 
-use source::ProducerEnd;
+use source::ProducerReader;
 pub use source::Source;
 use stamped::StagedBlocks;
 pub use stamped::Stamped;
@@ -94,7 +94,7 @@ pub struct Merged {
 #[derive(Debug)]
 struct Producer {
     id: ProducerId,
-    input: Box<dyn ProducerEnd>,
+    input: Box<dyn ProducerReader>,
     /// Blocks consumed but not returned yet; used only with [`Order::Stamped`].
     stage: StagedBlocks,
     /// `None` while the producer is running; afterwards its fault, if there was one.
@@ -200,7 +200,7 @@ impl Merged {
         let found = match self.order {
             Order::Fair(most) => self.take_round_robin(most.max(1), out)?,
             Order::Stamped(_) => {
-                self.fill_stages();
+                self.stage_blocks();
                 self.take_oldest_staged(out, true)?
             }
         };

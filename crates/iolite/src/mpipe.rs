@@ -33,14 +33,14 @@ pub use pointers::{
 
 /// Creates a pipe with `n` ends: the first one is for writing, the others are for reading. `config`
 /// describes the ring; its number of readers is set to `n - 1`. Fails unless `n` is from 2 to
-/// [`ENDS_MAX`].
+/// [`PIPE_ENDS_MAX`].
 pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
-    create_ends(n, &PipeShape::new(config, n.saturating_sub(1)))
+    create_ends(n, &RingConfigMessage::new(config, n.saturating_sub(1)))
 }
 
 /// Creates `n` connected ends, and puts `shape` as a message into the writing end.
-fn create_ends(n: usize, shape: &PipeShape) -> Result<Vec<OwnedFd>, PipeError> {
-    if !(2..=ENDS_MAX).contains(&n) {
+fn create_ends(n: usize, shape: &RingConfigMessage) -> Result<Vec<OwnedFd>, PipeError> {
+    if !(2..=PIPE_ENDS_MAX).contains(&n) {
         return Err(PipeError::Ends(n));
     }
     let (server, writing) = descriptor::pair()?;
@@ -57,20 +57,21 @@ fn create_ends(n: usize, shape: &PipeShape) -> Result<Vec<OwnedFd>, PipeError> {
 
 /// Maximum number of ends that a pipe can have. The limit results from the maximum number of
 /// descriptors in one message.
-pub const ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
+pub const PIPE_ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
 
 /// Opens the writing end: creates the ring and sends it to the readers. Consumes the descriptor.
 /// Also returns the number of blocks after which written blocks are published.
 pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
-    if !begins_with(&end, &MAGIC.to_ne_bytes())? {
+    if !first_message_begins_with(&end, &MAGIC.to_ne_bytes())? {
         return Err(PipeError::NotAPipeEnd);
     }
-    let mut bytes = [0; size_of::<PipeShape>()];
+    let mut bytes = [0; size_of::<RingConfigMessage>()];
     let (length, theirs) = descriptor::receive(end, &mut bytes)?;
     if length == 0 {
         return Err(PipeError::AlreadyOpened);
     }
-    let shape = bytes.get(..length).and_then(|bytes| PipeShape::read_from_bytes(bytes).ok());
+    let shape =
+        bytes.get(..length).and_then(|bytes| RingConfigMessage::read_from_bytes(bytes).ok());
     let config = shape.and_then(|shape| shape.config()).ok_or(PipeError::NotAPipeEnd)?;
     if theirs.len() != config.ring.readers {
         return Err(PipeError::NotAPipeEnd);
@@ -83,7 +84,7 @@ pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
 /// Opens a reading end. Blocks until the writing end is opened. Returns `None` if the writing end
 /// was closed without being opened.
 pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
-    if !begins_with(&end, stream::OFFER)? {
+    if !first_message_begins_with(&end, stream::OFFER)? {
         return Err(PipeError::NotAPipeEnd);
     }
     match Offer::receive(end)? {
@@ -94,7 +95,7 @@ pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
 
 /// Returns true if the first message of an end begins with `magic`, or if the peer has closed its
 /// end. Blocks until there is a message, which stays in the socket.
-fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
+fn first_message_begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
     if !descriptor::is_seqpacket_socket(end) {
         return Ok(false);
     }
@@ -106,9 +107,9 @@ fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
 /// The message in the writing end: the configuration of the ring that opening the end creates.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct PipeShape {
+struct RingConfigMessage {
     magic: u64,
-    /// Capacity in bytes, or [`SELF_SIZING`].
+    /// Capacity in bytes, or [`SELF_SIZING_CAPACITY`].
     capacity: u64,
     every: u64,
     id: u32,
@@ -119,15 +120,15 @@ struct PipeShape {
 const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe1");
 const CAPACITY_MAX: u64 = 1 << 40;
 /// Capacity value that requests a self-sizing ring.
-const SELF_SIZING: u64 = 0;
+const SELF_SIZING_CAPACITY: u64 = 0;
 
-impl PipeShape {
+impl RingConfigMessage {
     fn new(config: &Config, readers: usize) -> Self {
         let policy = config.ring.policy.code();
         Self {
             magic: MAGIC,
             capacity: if config.scaling.is_some() {
-                SELF_SIZING
+                SELF_SIZING_CAPACITY
             } else {
                 config.ring.capacity as u64
             },
@@ -145,7 +146,7 @@ impl PipeShape {
         let capacity = number(self.capacity).filter(|_| self.capacity <= CAPACITY_MAX)?;
         let config = Config::new(id).policy(policy);
         let config = match self.capacity {
-            SELF_SIZING => config.self_sizing(),
+            SELF_SIZING_CAPACITY => config.self_sizing(),
             _ => config.capacity(capacity),
         };
         Some(Config { every: number(self.every)?, ..config }.readers(number(self.readers)?))
@@ -157,7 +158,7 @@ impl PipeShape {
 pub enum PipeError {
     /// The requested number of ends is out of range.
     #[error(
-        "a multiway pipe has 2 to {ENDS_MAX} ends, not {0}: one that writes and at least \
+        "a multiway pipe has 2 to {PIPE_ENDS_MAX} ends, not {0}: one that writes and at least \
          one that reads"
     )]
     Ends(usize),

@@ -11,14 +11,14 @@ use crate::file::CachedFile;
 use abi::{DbufId, RichPointer};
 use buffer::Fault;
 use buffer::crossing::Batch;
-use buffer::dbuf::BlockVisitor;
+use buffer::dbuf::ForeignBlockReader;
 use buffer::pool::{Lease, Pool};
 
 /// The memory that a space can currently read.
 #[derive(Debug, Default)]
 pub struct Table<'a> {
     held: Vec<HeldMemory<'a>>,
-    foreign: Vec<(DbufId, &'a mut BlockVisitor)>,
+    foreign: Vec<(DbufId, &'a mut ForeignBlockReader)>,
     files: Vec<&'a CachedFile>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Table<'a> {
     }
 
     /// Registers a ring of another process, under the id that its writer announced.
-    pub fn visit(&mut self, dbuf: DbufId, visitor: &'a mut BlockVisitor) {
+    pub fn visit(&mut self, dbuf: DbufId, visitor: &'a mut ForeignBlockReader) {
         self.foreign.push((dbuf, visitor));
     }
 

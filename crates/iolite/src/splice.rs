@@ -44,7 +44,7 @@ where
     let mut moved = SpliceResult::default();
     while moved.bytes < max {
         let left = max - moved.bytes;
-        if forward_run(from, to, left, &mut moved)? {
+        if forward_pointers(from, to, left, &mut moved)? {
             continue;
         }
         let before = moved.bytes;
@@ -134,7 +134,7 @@ enum ForwardResult {
 /// Moves several blocks of up to `max` bytes in total as pointers, if the source lends them and the
 /// destination has room. Adds them to `moved`. Returns false if none was moved.
 #[inline]
-fn forward_run<F, T>(
+fn forward_pointers<F, T>(
     from: &mut F,
     to: &mut T,
     max: usize,

@@ -99,25 +99,25 @@ impl Space {
 
     /// Adds an owner, given the socket received from its grant server.
     pub fn introduce(&self, server: OwnedFd) {
-        self.lock_owners().owners.push(Client::new(server));
+        self.lock_space_state().owners.push(Client::new(server));
     }
 
     /// Returns true if the dbuf is mapped.
     #[must_use]
     pub fn has(&self, dbuf: DbufId) -> bool {
-        self.lock_owners().dbufs.contains_key(&dbuf)
+        self.lock_space_state().dbufs.contains_key(&dbuf)
     }
 
     /// Removes a dbuf. The dbuf is unmapped when the last reader drops its translation, and a later
     /// pointer into it causes a new fault. Returns false if the dbuf was not mapped.
     pub fn forget(&self, dbuf: DbufId) -> bool {
-        self.lock_owners().dbufs.remove(&dbuf).is_some()
+        self.lock_space_state().dbufs.remove(&dbuf).is_some()
     }
 
     /// Returns the counters of queries.
     #[must_use]
     pub fn faults(&self) -> QueryCounts {
-        self.lock_owners().faults
+        self.lock_space_state().faults
     }
 
     /// Returns true if the space trusts this user, whose processes could write the memory of this
@@ -128,13 +128,13 @@ impl Space {
 
     /// Returns a dbuf, or `None` if the dbuf is not mapped.
     fn mapped(&self, dbuf: DbufId) -> Option<Arc<ForeignDbuf>> {
-        self.lock_owners().dbufs.get(&dbuf).cloned()
+        self.lock_space_state().dbufs.get(&dbuf).cloned()
     }
 
     /// Returns a dbuf. If the dbuf is not mapped, requests it from the owners and blocks until they
     /// reply. Fails if no owner grants it, or if the space already maps [`DBUFS_MAX`] dbufs.
     fn map(&self, dbuf: DbufId) -> Result<Arc<ForeignDbuf>, Fault> {
-        let mut known = self.lock_owners();
+        let mut known = self.lock_space_state();
         if let Some(foreign) = known.dbufs.get(&dbuf) {
             return Ok(foreign.clone());
         }
@@ -159,7 +159,7 @@ impl Space {
     /// Obtains a grant of a dbuf that is to be passed on, without mapping the dbuf. Waits for the
     /// owners' replies.
     pub(crate) fn request_grant(&self, dbuf: DbufId) -> Result<Grant, Fault> {
-        let mut known = self.lock_owners();
+        let mut known = self.lock_space_state();
         Ok(self.query_owners(&mut known, dbuf)?.0)
     }
 
@@ -197,7 +197,7 @@ impl Space {
         Err(fault)
     }
 
-    fn lock_owners(&self) -> MutexGuard<'_, SpaceState> {
+    fn lock_space_state(&self) -> MutexGuard<'_, SpaceState> {
         self.0.known_owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -33,7 +33,7 @@ use testkit::Random;
 
 const SEGMENT_SIZE: usize = 4096;
 const SEGMENTS: usize = 8;
-const LENT_SEGMENTS: usize = 3;
+const LENT_SEGMENT_COUNT: usize = 3;
 const SHARED_DBUF: u32 = 1;
 const SECRET_DBUF: u32 = 2;
 const FROZEN_DBUF: u32 = 3;
@@ -80,7 +80,7 @@ impl Fixture {
         let [pool, secret] = [(SHARED_DBUF, 0o644), (SECRET_DBUF, 0o600)].map(|(number, mode)| {
             AllocationPool::new(dbuf_id(number), config, AccessList::new(0, 0, mode)).unwrap()
         });
-        let mut creator = PoolOwner::new(LENT_SEGMENTS);
+        let mut creator = PoolOwner::new(LENT_SEGMENT_COUNT);
         creator.share(&pool).unwrap();
         creator.share(&secret).unwrap();
         Self { creator, pool, random: Random::replayable() }
@@ -122,7 +122,7 @@ impl Fixture {
     fn step(&mut self, client: &Process, step: u64) {
         report_step(&client.other, "go");
         if step == STEP_MAPPED {
-            (0..LENT_SEGMENTS).for_each(|_| self.lend(client));
+            (0..LENT_SEGMENT_COUNT).for_each(|_| self.lend(client));
         }
     }
 
@@ -150,7 +150,7 @@ impl Fixture {
 
 /// Returns the number of memfd descriptors and the number of memfd mappings of this process.
 /// Neither number may grow.
-fn memory_counts() -> (usize, usize) {
+fn memfd_counts() -> (usize, usize) {
     let links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let is_ours = |path: &PathBuf| {
         fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("memfd:streamline"))
@@ -167,7 +167,7 @@ fn q18_process_killed_at_any_step_releases_everything() {
     let mut fixture = Fixture::new();
     let Some(survivor) = fixture.start_client() else { return };
     fixture.serve(&survivor, STEP_READ);
-    let before = memory_counts();
+    let before = memfd_counts();
     let mut slowest = Duration::ZERO;
     for round in 0..3 {
         for (step, segments) in [
@@ -183,23 +183,23 @@ fn q18_process_killed_at_any_step_releases_everything() {
             fixture.serve(&client, step);
             assert_eq!(
                 fixture.pool.usage().leased,
-                LENT_SEGMENTS + segments,
+                LENT_SEGMENT_COUNT + segments,
                 "round {round}, step {step}"
             );
             let (kept, took) = fixture.kill(client);
             slowest = slowest.max(took);
             let expected = HeldCounts { segments, references: segments as u64, mistakes: 0 };
             assert_eq!(kept, expected, "round {round}, step {step}");
-            assert_eq!(fixture.pool.usage().leased, LENT_SEGMENTS, "what the survivor keeps");
-            assert_eq!(memory_counts(), before, "round {round}, step {step}");
+            assert_eq!(fixture.pool.usage().leased, LENT_SEGMENT_COUNT, "what the survivor keeps");
+            assert_eq!(memfd_counts(), before, "round {round}, step {step}");
             // All other memory is reused with other contents.
             let fill = fixture
                 .pool
-                .copy(&[step as u8; (SEGMENTS - LENT_SEGMENTS) * SEGMENT_SIZE])
+                .copy(&[step as u8; (SEGMENTS - LENT_SEGMENT_COUNT) * SEGMENT_SIZE])
                 .unwrap();
             assert!(
                 fixture.pool.copy(&[0]).is_err()
-                    && fill.len() == (SEGMENTS - LENT_SEGMENTS) * SEGMENT_SIZE
+                    && fill.len() == (SEGMENTS - LENT_SEGMENT_COUNT) * SEGMENT_SIZE
             );
         }
     }
@@ -211,7 +211,7 @@ fn q18_process_killed_at_any_step_releases_everything() {
     let (kept, _) = fixture.kill(survivor);
     assert_eq!(
         kept.segments,
-        LENT_SEGMENTS - 1,
+        LENT_SEGMENT_COUNT - 1,
         "it gave one back, and read the others again before"
     );
     assert_eq!(fixture.pool.usage().leased, 0);
@@ -241,7 +241,7 @@ fn sent_memory_outlives_its_owner() {
         }
     }
     let (data, sent) = frozen.unwrap();
-    assert_eq!((blocks.len(), data.len()), (LENT_SEGMENTS, LENT_SEGMENTS * SEGMENT_SIZE));
+    assert_eq!((blocks.len(), data.len()), (LENT_SEGMENT_COUNT, LENT_SEGMENT_COUNT * SEGMENT_SIZE));
     for is_dead in [false, true] {
         if is_dead {
             maker.kill();
@@ -261,9 +261,9 @@ fn q18_grant_server_notices_killed_client() {
     let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
     let access = AccessList::new(0, 0, 0o644);
     let mut pool = AllocationPool::new(dbuf_id(SHARED_DBUF), config, access).unwrap();
-    let server = GrantServer::open(PoolOwner::new(LENT_SEGMENTS)).unwrap();
+    let server = GrantServer::open(PoolOwner::new(LENT_SEGMENT_COUNT)).unwrap();
     server.owner(|owner| owner.share(&pool)).unwrap();
-    let before = memory_counts();
+    let before = memfd_counts();
     for round in 0..10u8 {
         let (peer, socket) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
         let sent = pool.copy(&[round; 2 * SEGMENT_SIZE]).unwrap();
@@ -274,14 +274,16 @@ fn q18_grant_server_notices_killed_client() {
         });
         let role = format!("asks{}", pointers.collect::<String>());
         drop(sent);
-        let Some(mut client) = OtherProcess::start_on(socket, &role, Stdio::null()) else { return };
+        let Some(mut client) = OtherProcess::start_on_socket(socket, &role, Stdio::null()) else {
+            return;
+        };
         let holding = || server.owner(|owner| owner.holders().holding(peer));
         wait_until("the guest", || holding().unwrap().references == 1);
         assert_eq!(pool.usage().leased, 1, "it has read both and given one back");
         client.kill();
         wait_until("what was kept", || holding().is_none());
         assert_eq!(pool.usage().leased, 0);
-        wait_until("descriptors and mappings", || memory_counts() == before);
+        wait_until("descriptors and mappings", || memfd_counts() == before);
     }
 }
 
@@ -308,7 +310,7 @@ fn run_other_process() {
     let socket = stdin().as_fd().try_clone_to_owned().unwrap();
     match role.as_str() {
         "guest" => run_client(&socket),
-        "maker" => own_memory(&socket),
+        "maker" => run_memory_owner(&socket),
         _ => request_grants(socket, &role),
     }
 }
@@ -337,7 +339,7 @@ fn run_client(socket: &OwnedFd) {
     let unknown_id = RichPointer::new(dbuf_id(SECRET_DBUF), abi::Extent::new(0, 1), Class::YES);
     assert!(window.copy(unknown_id, &mut [0]).is_err());
     at(STEP_MAPPED);
-    let blocks: Vec<_> = (0..LENT_SEGMENTS).map(|_| receive_text(socket).unwrap().1).collect();
+    let blocks: Vec<_> = (0..LENT_SEGMENT_COUNT).map(|_| receive_text(socket).unwrap().1).collect();
     blocks.iter().for_each(|block| check_block(&window, block));
     at(STEP_READ);
     // The survivor has been waiting here.
@@ -368,7 +370,7 @@ fn request_grants(socket: OwnedFd, role: &str) {
     while client.request(dbuf_id(SHARED_DBUF)).is_ok() {}
 }
 
-fn own_memory(socket: &OwnedFd) {
+fn run_memory_owner(socket: &OwnedFd) {
     let config = PoolConfig { segment: SEGMENT_SIZE, segments: SEGMENTS };
     let access = AccessList::private(identity());
     let mut pool = AllocationPool::new(dbuf_id(SHARED_DBUF), config, access).unwrap();
@@ -378,7 +380,7 @@ fn own_memory(socket: &OwnedFd) {
     let grant = creator.grant(dbuf_id(SHARED_DBUF), peer).unwrap();
     send(socket, b"grant", &[grant.descriptor()]);
     let mut kept = Aggregate::new();
-    for number in 0..LENT_SEGMENTS {
+    for number in 0..LENT_SEGMENT_COUNT {
         let bytes = vec![number as u8 + 1; SEGMENT_SIZE];
         let sent = pool.copy(&bytes).unwrap();
         creator.lend(&sent, peer).unwrap();

@@ -66,7 +66,7 @@ fn start(role: &str) -> Option<(GrantServer, OtherProcess, [NamedFile; 2])> {
     assert_eq!(creator.share_file(&taken), Err(GrantRefusal::Taken(dbuf_id(1))));
     let server = GrantServer::open(creator).unwrap();
     let (_, peer) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
-    Some((server, OtherProcess::start_on(peer, role, Stdio::piped())?, files))
+    Some((server, OtherProcess::start_on_socket(peer, role, Stdio::piped())?, files))
 }
 
 #[test]

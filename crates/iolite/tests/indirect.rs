@@ -239,7 +239,7 @@ fn write_truncated_pointer(
 }
 
 #[test]
-fn d5_killed_owner_keeps_mappings_and_fails_new_faults() {
+fn d5_mappings_outlive_killed_owner_and_new_faults_fail() {
     let Some(mut other) = OtherProcess::start("own and write") else { return };
     let space = Space::new();
     let mut input = receive_input(&other, &space).unwrap();

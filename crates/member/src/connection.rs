@@ -113,7 +113,7 @@ impl Connection {
                 let uid = self.socket.uid();
                 let has_some = !descriptors.is_empty();
                 let descriptors = Foreign::all(descriptors, uid);
-                match has_some && closer::is_overloaded(uid) {
+                match has_some && closer::is_user_overloaded(uid) {
                     true => Received::Closed,
                     false => Received::Message(bytes, descriptors),
                 }
@@ -199,8 +199,8 @@ impl Connection {
 
     /// Makes `watcher` report free space in the socket buffer, as event `number`, for as long as
     /// messages are queued.
-    pub fn watch_for_room(&mut self, watcher: &Watcher, number: u64) -> Result<(), Disconnected> {
-        let waits = self.has_unsent();
+    pub fn watch_writable(&mut self, watcher: &Watcher, number: u64) -> Result<(), Disconnected> {
+        let waits = self.has_unsent_messages();
         if waits == std::mem::replace(&mut self.watched_for_room, waits) {
             return Ok(());
         }
@@ -209,7 +209,7 @@ impl Connection {
     }
 
     /// Returns true if queued messages remain.
-    pub fn has_unsent(&self) -> bool {
+    pub fn has_unsent_messages(&self) -> bool {
         !self.unsent_messages.is_empty()
     }
 }
@@ -281,7 +281,7 @@ mod tests {
             let refused_at =
                 (0..1_000_000).find(|_| here.send(vec![b'x'; 1000], Vec::new()).is_err());
             assert!(refused_at.is_some_and(|n| n > 100), "{framing:?}: {refused_at:?}");
-            assert!(here.has_unsent());
+            assert!(here.has_unsent_messages());
             drop(there);
             assert_eq!(here.flush(), Err(Disconnected));
         }
@@ -302,6 +302,6 @@ mod tests {
             taken += sys::descriptor::try_receive(&there, &mut bytes).unwrap().unwrap().0;
             here.flush().unwrap();
         }
-        assert!(taken == sent && !here.has_unsent());
+        assert!(taken == sent && !here.has_unsent_messages());
     }
 }

@@ -12,12 +12,12 @@ const IDS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Makes this process request its dbuf ids from the daemon, if a daemon is running when ids are
 /// needed. Must be called before the first dbuf is created. Repeated calls have no effect.
 pub fn use_daemon_ids() {
-    set_id_source(request_range);
+    set_id_source(request_id_range);
 }
 
 /// Requests a range of ids from the daemon. Returns `None` if there is no daemon, or if it refuses
 /// or does not reply within [`IDS_TIMEOUT`].
-fn request_range() -> Option<IdRange> {
+fn request_id_range() -> Option<IdRange> {
     let caller = Client::find(None).ok()?.into_caller(IDS_TIMEOUT).ok()?;
     let reply: crate::protocol::DbufIds =
         caller.call("io.streamline.DbufIds", &crate::protocol::NoParameters {}).ok()?;

@@ -19,7 +19,7 @@ pub const PAGE_SOCKET: &str = "io.streamline.page";
 /// Parameters of `Open`, which returns the address of the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OpenPage {
+pub struct OpenPageParameters {
     /// True to invalidate the earlier tokens of the caller; false by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renew: Option<bool>,
@@ -33,7 +33,7 @@ struct PageAddress {
 /// Returns the directory of the page's socket beside the daemon's `directory` or, if that is
 /// `None`, beside the directory of the machine-wide daemon.
 #[must_use]
-pub fn page_directory(directory: Option<&Path>) -> PathBuf {
+pub fn page_socket_directory(directory: Option<&Path>) -> PathBuf {
     let directory = directory.unwrap_or_else(|| Path::new(MACHINE_DIRECTORY));
     // Appending to the text of a path that ends in a slash would name a file in the directory.
     let mut name = directory.components().as_path().as_os_str().to_owned();
@@ -43,11 +43,15 @@ pub fn page_directory(directory: Option<&Path>) -> PathBuf {
 
 /// Handles a call on the page's socket, and returns the bytes of the reply. `open` returns the URL
 /// for the caller.
-pub fn reply_to(call: &[u8], open: impl FnOnce(OpenPage) -> Result<String, Fault>) -> Vec<u8> {
+pub fn reply_to_call(
+    call: &[u8],
+    open: impl FnOnce(OpenPageParameters) -> Result<String, Fault>,
+) -> Vec<u8> {
     let reply = Call::read(call).map_err(|_| Fault::invalid_parameter("method")).and_then(|call| {
         let (named, method) = call.interface_and_method();
         if named == interface::SERVICE_INTERFACE.name {
-            return interface::call_service(&call, PAGE_INTERFACE).map(|value| Reply::new(&value));
+            return interface::execute_service_call(&call, PAGE_INTERFACE)
+                .map(|value| Reply::new(&value));
         }
         match (named == PAGE_INTERFACE.name, method) {
             (true, "Open") => {
@@ -64,13 +68,16 @@ pub fn reply_to(call: &[u8], open: impl FnOnce(OpenPage) -> Result<String, Fault
 /// Requests the URL of the page beside the daemon's `directory` or, if that is `None`, beside the
 /// first standard directory that has a page. Returns `None` if there is no page for this user.
 /// Fails with [`ClientError::UntrustedDaemon`] unless root or this user serves the page.
-pub fn find_page(directory: Option<&Path>, given: OpenPage) -> Result<Option<String>, ClientError> {
+pub fn find_page_url(
+    directory: Option<&Path>,
+    given: OpenPageParameters,
+) -> Result<Option<String>, ClientError> {
     let places = match directory {
         Some(directory) => vec![directory.to_owned()],
         None => place::search_directories(),
     };
     for place in &places {
-        match ask(&page_directory(Some(place)), given) {
+        match ask(&page_socket_directory(Some(place)), given) {
             Ok(Some(url)) => return Ok(Some(url)),
             Ok(None) => {}
             Err(ClientError::Refused(fault)) if fault.name == NOT_YOUR_PAGE => {}
@@ -80,14 +87,14 @@ pub fn find_page(directory: Option<&Path>, given: OpenPage) -> Result<Option<Str
     Ok(None)
 }
 
-fn ask(directory: &Path, given: OpenPage) -> Result<Option<String>, ClientError> {
+fn ask(directory: &Path, given: OpenPageParameters) -> Result<Option<String>, ClientError> {
     let path = directory.join(PAGE_SOCKET);
     let socket = match local_socket::connect_to(&path, Framing::Packets, CALL_TIMEOUT) {
         Ok(socket) => socket,
         Err(error) if [ENOENT, ECONNREFUSED, EACCES].contains(&error.errno) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let (uid, _) = sys::descriptor::peer_identity(&socket)?;
+    let (uid, _) = sys::descriptor::peer_uid_and_gid(&socket)?;
     if uid != 0 && uid != sys::process::identity().0 {
         return Err(ClientError::UntrustedDaemon { directory: directory.to_owned(), uid });
     }
@@ -105,11 +112,11 @@ mod tests {
     use serde_json::Value;
 
     fn reply(call: &str) -> Reply {
-        let open = |given: OpenPage| match given.renew {
+        let open = |given: OpenPageParameters| match given.renew {
             Some(true) => Err(crate::faults::too_many_tokens(3)),
             _ => Ok("http://there/".to_owned()),
         };
-        Reply::read(&reply_to(call.as_bytes(), open)).unwrap()
+        Reply::read(&reply_to_call(call.as_bytes(), open)).unwrap()
     }
 
     #[test]
@@ -138,11 +145,11 @@ mod tests {
 
     #[test]
     fn page_socket_is_beside_the_daemon_directory() {
-        assert_eq!(page_directory(None), Path::new("/run/streamline-page"));
+        assert_eq!(page_socket_directory(None), Path::new("/run/streamline-page"));
         for directory in ["/tmp/d", "/tmp/d/", "/tmp/d//", "/tmp/d/."] {
-            assert_eq!(page_directory(Some(Path::new(directory))), Path::new("/tmp/d-page"));
+            assert_eq!(page_socket_directory(Some(Path::new(directory))), Path::new("/tmp/d-page"));
         }
         let nowhere = Path::new("/nonexistent/streamline");
-        assert_eq!(find_page(Some(nowhere), OpenPage::default()), Ok(None));
+        assert_eq!(find_page_url(Some(nowhere), OpenPageParameters::default()), Ok(None));
     }
 }

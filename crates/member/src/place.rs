@@ -27,13 +27,13 @@ pub const PACKET_SOCKET: &str = "io.streamline.packets";
 
 /// Returns the preferred directory for the daemon of this user, or `None` if there is none.
 #[must_use]
-pub fn user_directory() -> Option<PathBuf> {
-    user_directories().into_iter().next()
+pub fn user_daemon_directory() -> Option<PathBuf> {
+    user_daemon_directories().into_iter().next()
 }
 
 /// Returns the possible directories for the daemon of this user, in order of preference. Omits
 /// runtime directories that belong to another user, or that others may write to.
-fn user_directories() -> Vec<PathBuf> {
+fn user_daemon_directories() -> Vec<PathBuf> {
     let named = |variable: &str| {
         std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
     };
@@ -59,7 +59,10 @@ fn user_directories() -> Vec<PathBuf> {
 pub fn search_directories() -> Vec<PathBuf> {
     match std::env::var_os(DIRECTORY_VARIABLE).filter(|value| !value.is_empty()) {
         Some(named) => vec![PathBuf::from(named)],
-        None => user_directories().into_iter().chain([PathBuf::from(MACHINE_DIRECTORY)]).collect(),
+        None => user_daemon_directories()
+            .into_iter()
+            .chain([PathBuf::from(MACHINE_DIRECTORY)])
+            .collect(),
     }
 }
 

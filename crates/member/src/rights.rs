@@ -22,7 +22,7 @@ impl Denial<'_> {
 
     /// Explains that the user may not observe an interface in this network namespace.
     #[must_use]
-    pub fn interface_denied(self, interface: &str, netns: Option<&str>) -> String {
+    pub fn interface_denied_text(self, interface: &str, netns: Option<&str>) -> String {
         let space = netns.map_or_else(String::new, |name| format!("{name}/"));
         format!(
             "{} may not watch {space}{interface}: an observer sees the frames of all users there, \
@@ -35,7 +35,7 @@ impl Denial<'_> {
     /// Explains that the user may not divert flows from the host at an interface in this network
     /// namespace.
     #[must_use]
-    pub fn diversion_denied(self, interface: &str, netns: Option<&str>) -> String {
+    pub fn diversion_denied_text(self, interface: &str, netns: Option<&str>) -> String {
         let space = netns.map_or_else(String::new, |name| format!("{name}/"));
         format!(
             "{} may watch {space}{interface} but not take from it: taken frames do not reach their \
@@ -63,7 +63,7 @@ impl Denial<'_> {
 
     /// Explains that the user may not run a filter in the kernel.
     #[must_use]
-    pub fn filter_denied(self, filter: &str) -> String {
+    pub fn filter_denied_text(self, filter: &str) -> String {
         format!(
             "{} may not run `{filter}` in the kernel: root has not opened it ([kernel] filters in \
              {})",
@@ -88,13 +88,13 @@ pub fn matches_interface(names: &[String], interface: &str, netns: Option<&str>)
 
 /// Looks up the id of a user in `/etc/passwd`. Returns `None` if the user is unknown.
 #[must_use]
-pub fn user_number(name: &str) -> Option<u32> {
+pub fn look_up_user_id(name: &str) -> Option<u32> {
     name_entries("/etc/passwd").find(|(known, _)| known == name).map(|(_, number)| number)
 }
 
 /// Looks up the id of a group in `/etc/group`. Returns `None` if the group is unknown.
 #[must_use]
-pub fn group_number(name: &str) -> Option<u32> {
+pub fn look_up_group_id(name: &str) -> Option<u32> {
     name_entries("/etc/group").find(|(known, _)| known == name).map(|(_, number)| number)
 }
 

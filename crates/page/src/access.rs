@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_admits_only_itself() {
+    fn token_matches_only_itself() {
         let (one, other) = (Token::random().unwrap(), Token::random().unwrap());
         let bearer = |token: &Token| format!("Bearer {}", token.text());
         assert!(one.matches_header(Some(&bearer(&one))));

@@ -68,11 +68,11 @@ struct Mistake {
 
 /// Returns the mistakes in a request.
 pub(crate) async fn check(Json(given): Json<RequestText>) -> Result<Json<Value>, Failure> {
-    let mistakes = in_thread(move || mistakes_in(&given.line)).await?;
+    let mistakes = in_thread(move || request_mistakes(&given.line)).await?;
     Ok(Json(serde_json::json!({ "mistakes": mistakes })))
 }
 
-fn mistakes_in(line: &str) -> Vec<Mistake> {
+fn request_mistakes(line: &str) -> Vec<Mistake> {
     let list = match read_graph(line, &Options::alone()) {
         Ok(_) => return Vec::new(),
         Err(OpenError::Mistakes { list, .. }) => list,
@@ -108,7 +108,7 @@ pub(crate) async fn check_edit(
     let line = line.ok_or_else(gone)?;
     let checked = in_thread(move || match paths::check_edit(&line, &split_words(&given.edit)) {
         Ok(edited) => {
-            let mistakes = edited.as_deref().map(mistakes_in).unwrap_or_default();
+            let mistakes = edited.as_deref().map(request_mistakes).unwrap_or_default();
             serde_json::json!({ "line": edited, "mistakes": mistakes, "running": line })
         }
         Err(what) => {
@@ -173,7 +173,7 @@ pub(crate) async fn stop(
 ) -> Result<Json<Value>, Failure> {
     in_thread(move || {
         let client = server.live.connect()?;
-        client.connect_described(&given.path.to_string())?.0.stop()
+        client.connect_and_describe(&given.path.to_string())?.0.stop()
     })
     .await??;
     Ok(Json(serde_json::json!({})))
@@ -187,7 +187,7 @@ pub(crate) async fn change(
 ) -> Result<Json<Value>, Failure> {
     let reply = in_thread(move || {
         let client = server.live.connect()?;
-        let (to, _) = client.connect_described(&given.path.to_string())?;
+        let (to, _) = client.connect_and_describe(&given.path.to_string())?;
         let words = split_words(&given.edit);
         let change = Change { words, running: given.running, ..Change::default() };
         to.change_within(&change, EDIT_TIMEOUT)

@@ -172,7 +172,7 @@ fn write_capture(
     state: &Mutex<CaptureState>,
 ) {
     let mut out = FrameFile::new(out);
-    let end = out.copy_from(&mut pipe, stop, LIMITS, |progress| lock(state).progress = progress);
+    let end = out.copy_frames(&mut pipe, stop, LIMITS, |progress| lock(state).progress = progress);
     let mut report = format_count(out.progress.frames, "frame");
     match to.tap_report() {
         Ok(tap) if tap.skipped > 0 => {

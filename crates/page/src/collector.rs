@@ -14,9 +14,9 @@ use streamline::paths::rates::{self, Rate};
 use streamline::paths::{Client, ClientError, PathClient, PathUpdate, RegisteredPath, Totals};
 
 /// Interval between two samples.
-pub const INTERVAL: Duration = Duration::from_millis(500);
+pub const COLLECTION_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between two samples of the edges of a path that is not selected.
-const EDGE_INTERVAL: Duration = Duration::from_secs(5);
+const EDGE_SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 /// Time without an update after which a path counts as silent.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time between two attempts to connect to the daemon or to a path.
@@ -24,7 +24,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time to wait until the daemon has connected this process to a path.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of paths from which figures are collected.
-const PATHS_MAX: usize = 512;
+const FOLLOWED_PATHS_MAX: usize = 512;
 /// Maximum number of ended paths in the list; older ones are removed.
 const ENDED_PATHS_MAX: usize = 8;
 
@@ -77,14 +77,14 @@ impl Collector {
     /// Collects and publishes figures until the last viewer has left. Fails if the connection to
     /// the daemon is closed.
     fn run(&mut self, live: &Live) -> Result<(), ClientError> {
-        let mut next = Instant::now() + INTERVAL;
+        let mut next = Instant::now() + COLLECTION_INTERVAL;
         loop {
             self.wait(next.saturating_duration_since(Instant::now()))?;
             let now = Instant::now();
             if now < next {
                 continue;
             }
-            next = now.max(next + INTERVAL);
+            next = now.max(next + COLLECTION_INTERVAL);
             if !live.continue_collecting() {
                 return Ok(());
             }
@@ -109,16 +109,16 @@ impl Collector {
         let mut ready = sys::poll::readable(&sockets, Some(limit));
         let has_event = ready.pop() == Some(true);
         for (number, _) in numbers.into_iter().zip(ready).filter(|(_, ready)| *ready) {
-            self.take_update(number);
+            self.receive_path_update(number);
         }
         if has_event {
             let event = self.events.next_event()?;
-            self.take_event(&event.event, event.path);
+            self.apply_event(&event.event, event.path);
         }
         Ok(())
     }
 
-    fn take_event(&mut self, what: &str, path: RegisteredPath) {
+    fn apply_event(&mut self, what: &str, path: RegisteredPath) {
         let number = path.number;
         if what == "went" {
             self.followed.remove(&number);
@@ -128,7 +128,7 @@ impl Collector {
             return;
         }
         let now = Instant::now();
-        if path.yours && self.followed.len() < PATHS_MAX {
+        if path.yours && self.followed.len() < FOLLOWED_PATHS_MAX {
             let new = FollowedPath { to: Err(now), last: now, sends_counters: false };
             self.followed.entry(number).or_insert(new);
             self.follow(number, now);
@@ -203,7 +203,7 @@ impl Collector {
         }
     }
 
-    fn take_update(&mut self, number: u32) {
+    fn receive_path_update(&mut self, number: u32) {
         let Some(path) = self.followed.get_mut(&number) else { return };
         let Ok(to) = &path.to else { return };
         let now = Instant::now();
@@ -239,9 +239,9 @@ impl Collector {
 /// Subscribes to all counters of a path, or to its totals.
 fn subscribe(to: &PathClient, counters: bool) -> Result<(), ClientError> {
     if counters {
-        to.subscribe(INTERVAL)
+        to.subscribe(COLLECTION_INTERVAL)
     } else {
-        to.subscribe_to_totals(INTERVAL, Some(EDGE_INTERVAL))
+        to.subscribe_to_totals(COLLECTION_INTERVAL, Some(EDGE_SAMPLE_INTERVAL))
     }
 }
 

@@ -80,9 +80,10 @@ impl Program {
 /// if the process exited by itself.
 fn wait(child: &mut Child) -> bool {
     let number = i32::try_from(child.id()).unwrap_or_default();
-    let ended = sys::local_socket::open_process(number).is_ok_and(|process| {
+    let ended = sys::local_socket::open_pidfd(number).is_ok_and(|process| {
         use std::os::fd::AsFd as _;
-        sys::poll::readable_despite_signals(&[process.as_fd()], Some(COMMAND_TIMEOUT)) == [true]
+        sys::poll::wait_until_readable_despite_signals(&[process.as_fd()], Some(COMMAND_TIMEOUT))
+            == [true]
     });
     if !ended {
         // An error means that the process has exited in the meantime.

@@ -19,7 +19,7 @@ use streamline::paths::{self, Tap};
 use sys::eventfd::EventFd;
 
 /// Default and maximum duration of the tap, in seconds.
-const TAP_SECONDS: (u64, u64) = (5, 20);
+const TAP_DURATION_LIMITS_S: (u64, u64) = (5, 20);
 /// Maximum number of frames that are traced.
 const FRAMES_MAX: u64 = 100_000;
 /// Maximum number of bytes that are traced.
@@ -46,8 +46,9 @@ pub(crate) fn trace(live: &Live, program: &Program, given: &FlowChoice) -> Resul
         return Err(refuse("a flow is missing: `tcp 10.0.0.1:1234 10.0.0.2:80`, or `port 53`"));
     }
     let number = given.path.to_string();
-    let line = live.connect()?.connect_described(&number)?.1.line;
-    let seconds = given.seconds.unwrap_or(TAP_SECONDS.0).clamp(1, TAP_SECONDS.1);
+    let line = live.connect()?.connect_and_describe(&number)?.1.line;
+    let seconds =
+        given.seconds.unwrap_or(TAP_DURATION_LIMITS_S.0).clamp(1, TAP_DURATION_LIMITS_S.1);
     let folder = PrivateFolder::new().map_err(failed)?;
     let file = folder.0.join("frames.pcap").display().to_string();
     let to = paths::connect(&live.connect()?, &number)?;
@@ -57,7 +58,8 @@ pub(crate) fn trace(live: &Live, program: &Program, given: &FlowChoice) -> Resul
     let never = EventFd::new().map_err(|error| refuse(&error.to_string()))?;
     let limits =
         Limits { time: Duration::from_secs(seconds), frames: FRAMES_MAX, bytes: BYTES_MAX };
-    if let CaptureEnd::Failed(error) = frames.copy_from(&mut pipe.into(), &never, limits, |_| {}) {
+    if let CaptureEnd::Failed(error) = frames.copy_frames(&mut pipe.into(), &never, limits, |_| {})
+    {
         return Err(failed(error));
     }
     let collected = frames.progress.frames;

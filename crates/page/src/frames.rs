@@ -62,7 +62,7 @@ impl FrameFile {
 
     /// Copies frames from the pipe of a tap, and calls `note` after each chunk. Blocks until the
     /// tap ends, `stop` is notified, a limit is reached, or an error occurs.
-    pub(crate) fn copy_from(
+    pub(crate) fn copy_frames(
         &mut self,
         pipe: &mut File,
         stop: &EventFd,

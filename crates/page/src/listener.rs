@@ -92,7 +92,7 @@ impl Listener {
             }
             Address::Unix(path) => {
                 remove_stale(path)?;
-                let listener = bind_private(path, admission)?;
+                let listener = bind_private_socket(path, admission)?;
                 listener.set_nonblocking(true)?;
                 let inode = std::fs::symlink_metadata(path)?.ino();
                 Ok(Self::Unix(listener, path.clone(), inode))
@@ -121,7 +121,7 @@ impl Drop for Listener {
 
 /// Creates a Unix socket whose file has its final permissions from the moment it appears at `path`:
 /// the file is created in a private directory, and then moved.
-fn bind_private(path: &Path, admission: Admission) -> io::Result<UnixListener> {
+fn bind_private_socket(path: &Path, admission: Admission) -> io::Result<UnixListener> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
     let mode = match admission {
         Admission::Own => 0o600,

@@ -16,13 +16,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use streamline::paths::page_socket::{OpenPage, find_page};
+use streamline::paths::page_socket::{OpenPageParameters, find_page_url};
 
 /// Exit status after a failure.
 const FAILED: u8 = 1;
 
 /// Default time without a connection after which the process of a user ends, in ms.
-const IDLE_MS: &str = "30000";
+const DEFAULT_IDLE_MS: &str = "30000";
 
 /// Show the running paths in a browser.
 ///
@@ -52,7 +52,7 @@ struct Arguments {
     #[arg(long, hide = true, requires = "all_users")]
     of_daemon: bool,
     /// Time without a connection after which the process of a user ends, in ms
-    #[arg(long, hide = true, value_name = "MS", default_value = IDLE_MS)]
+    #[arg(long, hide = true, value_name = "MS", default_value = DEFAULT_IDLE_MS)]
     idle: u64,
     /// Serve the connections that a page for all users hands over
     #[arg(long, hide = true)]
@@ -84,7 +84,7 @@ fn run(given: Arguments) -> Result<(), String> {
         return users::serve(HostOptions { listen, daemon, idle, of_daemon });
     }
     match given.listen {
-        None if print_shared_page(&given)? => Ok(()),
+        None if print_shared_page_url(&given)? => Ok(()),
         _ => serve(&listen, given.socket),
     }
 }
@@ -92,9 +92,9 @@ fn run(given: Arguments) -> Result<(), String> {
 /// Prints the URL of the page that the daemon serves, and returns true. Returns false if there is
 /// no page or, after printing a note, if the page does not reply. With `--renew`, fails in both
 /// cases.
-fn print_shared_page(given: &Arguments) -> Result<bool, String> {
+fn print_shared_page_url(given: &Arguments) -> Result<bool, String> {
     let renew = given.renew.then_some(true);
-    match find_page(given.socket.as_deref(), OpenPage { renew }) {
+    match find_page_url(given.socket.as_deref(), OpenPageParameters { renew }) {
         Ok(Some(url)) => {
             let _ = writeln!(io::stdout(), "{url}");
             Ok(true)

@@ -17,7 +17,7 @@ impl PathPlan {
     /// Queries a path for its plan. Blocks until the path has replied, for a limited time.
     pub fn query(live: &Live, number: u32) -> Result<Self, ClientError> {
         let client = live.connect()?;
-        let (to, path) = client.connect_described(&number.to_string())?;
+        let (to, path) = client.connect_and_describe(&number.to_string())?;
         let (_, nodes) = paths::node_details(&to)?;
         Ok(Self { path, nodes })
     }

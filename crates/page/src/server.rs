@@ -75,7 +75,7 @@ impl Server {
             .route("/capture", post(actions::start_capture))
             .route("/capture-stop", post(actions::stop_capture))
             .layer(middleware::from_fn_with_state(self.clone(), check_token));
-        with_assets(Router::new().nest("/api", data)).with_state(self)
+        add_asset_routes(Router::new().nest("/api", data)).with_state(self)
     }
 
     /// Serves requests until the future is dropped. Fails if the listener cannot be used.
@@ -89,7 +89,7 @@ impl Server {
             Listener::Unix(socket, ..) => {
                 let socket = tokio::net::UnixListener::from_std(socket.try_clone()?)?;
                 let uid = sys::process::identity().0;
-                axum::serve(OwnUserListener { socket, uid }, routes).await
+                axum::serve(SingleUserListener { socket, uid }, routes).await
             }
         }
     }
@@ -97,8 +97,8 @@ impl Server {
 
 /// Returns the routes for the static files of the page. Any request for data is refused for lack of
 /// a token.
-pub fn routes_without_data() -> Router {
-    with_assets(Router::new().route("/api/{*rest}", any(async || refuse_token())))
+pub fn static_routes() -> Router {
+    add_asset_routes(Router::new().route("/api/{*rest}", any(async || refuse_token())))
 }
 
 /// Makes the server close each connection after one reply, so that each request of a browser can be
@@ -111,7 +111,7 @@ pub fn close_after_reply(routes: Router) -> Router {
 }
 
 /// Adds the routes for the files of the page, and the header checks for all requests.
-fn with_assets<S: Clone + Send + Sync + 'static>(mut routes: Router<S>) -> Router<S> {
+fn add_asset_routes<S: Clone + Send + Sync + 'static>(mut routes: Router<S>) -> Router<S> {
     for asset in ASSETS {
         routes = routes.route(asset.path, get(move || async move { send_asset(*asset) }));
     }
@@ -119,12 +119,12 @@ fn with_assets<S: Clone + Send + Sync + 'static>(mut routes: Router<S>) -> Route
 }
 
 /// A Unix socket that accepts connections only from one user and from root.
-struct OwnUserListener {
+struct SingleUserListener {
     socket: tokio::net::UnixListener,
     uid: u32,
 }
 
-impl axum::serve::Listener for OwnUserListener {
+impl axum::serve::Listener for SingleUserListener {
     type Io = tokio::net::UnixStream;
     type Addr = ();
 

@@ -14,14 +14,14 @@ use std::process::{Command, Stdio};
 use testkit::need;
 
 /// The node modules that the test uses, with their versions.
-const MODULES: [&str; 2] = ["playwright-core@1.65.1", "axe-core@4.14.1"];
+const NODE_MODULES: [&str; 2] = ["playwright-core@1.65.1", "axe-core@4.14.1"];
 
 /// The request of the path in the picture. The pins (`@kernel`, `@thread0`) make the plan
 /// independent of this machine.
 const PICTURED: &str = "rx lo | dport@kernel | (|53 pcap@thread0 dns.pcap + \
                         |80 (tcp@thread0 | http@thread1 |exchange weblog access.log))";
 /// Maximum length of the picture in bytes.
-const PICTURE_MAX: usize = 40 << 10;
+const PICTURE_SIZE_MAX: usize = 40 << 10;
 
 /// Returns a directory with the node modules, which are installed on the first call. Reports a skip
 /// and returns `None` if they are unavailable.
@@ -33,7 +33,7 @@ fn node_modules(target: &Path) -> Option<PathBuf> {
         std::fs::create_dir_all(&folder).unwrap();
         let mut install = Command::new(npm);
         install.args(["install", "--no-save", "--no-audit", "--no-fund", "--prefix"]).arg(&folder);
-        let installed = install.args(MODULES).stdin(Stdio::null()).output().unwrap();
+        let installed = install.args(NODE_MODULES).stdin(Stdio::null()).output().unwrap();
         if !installed.status.success() {
             return need::report_skip("needs playwright-core and axe-core from the npm registry");
         }
@@ -98,7 +98,7 @@ fn book_picture_equals_the_drawing_of_the_page() {
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let drawn = String::from_utf8(output.stdout).unwrap();
-    assert!(drawn.len() <= PICTURE_MAX, "{} bytes", drawn.len());
+    assert!(drawn.len() <= PICTURE_SIZE_MAX, "{} bytes", drawn.len());
     let path = own.join("../../docs/book/pictures/page.svg");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, &drawn).unwrap();

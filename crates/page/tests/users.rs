@@ -46,7 +46,7 @@ impl Host {
         idle: &str,
         change: impl FnOnce(&mut Command),
     ) -> Self {
-        let mut command = Command::new(page_program(machine));
+        let mut command = Command::new(install_page_program(machine));
         machine.set_environment(&mut command);
         command.args(["--all-users", "--listen", listen, "--idle", idle]).arg("--socket");
         command.arg(machine.path("daemon")).env("PATH", search_path(machine));
@@ -99,7 +99,7 @@ fn spawn_line_reader(stream: ChildStderr) -> Receiver<String> {
 
 /// Copies the programs to a directory in which all users can run them. Returns the path of
 /// `streamline-page`.
-fn page_program(machine: &Machine) -> PathBuf {
+fn install_page_program(machine: &Machine) -> PathBuf {
     let copies = machine.path("bin");
     if !copies.exists() {
         fs::create_dir(&copies).unwrap();
@@ -116,7 +116,7 @@ fn search_path(machine: &Machine) -> String {
 
 /// Returns a command that runs a program as a user.
 fn user_command(machine: &Machine, uid: u32, program: &str) -> Command {
-    let copies = page_program(machine);
+    let copies = install_page_program(machine);
     let state = machine.path(&format!("state-{uid}"));
     fs::create_dir_all(&state).unwrap();
     std::os::unix::fs::chown(&state, Some(uid), Some(uid)).unwrap();
@@ -312,7 +312,7 @@ fn token_opens_the_page_of_its_user_only() {
 }
 
 #[test]
-fn process_has_the_ids_of_its_user_and_nothing_else() {
+fn user_process_has_only_the_rights_of_its_user() {
     let Some(()) = need::require_root() else { return };
     let machine = Machine::new();
     let host = Host::start(&machine, "127.0.0.1:0", "60000");
@@ -509,7 +509,7 @@ fn page_of_a_daemon_reports_to_its_log() {
 }
 
 #[test]
-fn page_of_a_daemon_starts_again() {
+fn page_of_a_daemon_restarts_after_exit() {
     let Some(()) = need::require_root() else { return };
     let machine = Machine::with(&["--page", "127.0.0.1:0"]);
     let host = || processes_named("streamline-page", &machine);
@@ -584,10 +584,11 @@ fn page_of_a_user_serves_this_user_only() {
     let refused = fetch(BOB);
     assert!(!refused.status.success(), "{refused:?}");
     // The other user gets no token, even if the permissions of the directory allow access.
-    let page_directory = directory.with_file_name("daemon-page");
-    for (path, mode) in
-        [(&page_directory, 0o755), (&page_directory.join("io.streamline.page"), 0o666)]
-    {
+    let page_socket_directory = directory.with_file_name("daemon-page");
+    for (path, mode) in [
+        (&page_socket_directory, 0o755),
+        (&page_socket_directory.join("io.streamline.page"), 0o666),
+    ] {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
         fs::set_permissions(path, mode).unwrap();
     }
@@ -595,10 +596,12 @@ fn page_of_a_user_serves_this_user_only() {
     assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
     // The program of the other user would query only a page of root, so this test calls the socket
     // directly. The page itself refuses.
-    let reply = call_page_socket(&page_directory, BOB, r#"{"method":"io.streamline.page.Open"}"#);
+    let reply =
+        call_page_socket(&page_socket_directory, BOB, r#"{"method":"io.streamline.page.Open"}"#);
     assert_eq!(reply["error"], "io.streamline.page.NotYourPage", "{reply}");
     assert_eq!(reply["parameters"], json!({ "uid": ALICE }));
-    let reply = call_page_socket(&page_directory, ALICE, r#"{"method":"io.streamline.page.Open"}"#);
+    let reply =
+        call_page_socket(&page_socket_directory, ALICE, r#"{"method":"io.streamline.page.Open"}"#);
     assert_eq!(reply["parameters"]["url"], url.trim(), "{reply}");
 }
 

@@ -40,7 +40,7 @@ const RING_SIZE_MIN: u64 = 512 << 10;
 pub(crate) struct AllInterfaces {
     routes: RouteSocket,
     events: LinkEvents,
-    known: Vec<KnownInterface>,
+    known: Vec<InterfaceProperties>,
     /// Indices of the Ethernet interfaces whose frames cannot be captured in the kernel.
     refused: Vec<u32>,
     remainder: RemainderSocket,
@@ -48,7 +48,7 @@ pub(crate) struct AllInterfaces {
 
 /// The properties of an interface that cooked headers contain or depend on.
 #[derive(Clone, Copy, Debug)]
-struct KnownInterface {
+struct InterfaceProperties {
     index: u32,
     /// Device type (`ARPHRD_…`).
     hardware: u16,
@@ -90,7 +90,7 @@ impl AllInterfaces {
 
     /// Updates the set of interfaces if the kernel has notified a change. Returns true if the
     /// capture has new doorbells.
-    pub(crate) fn update_if_changed(&mut self, capture: &mut Capture) -> bool {
+    pub(crate) fn update_interfaces(&mut self, capture: &mut Capture) -> bool {
         // If the update fails, the interfaces remain as they are until the next change.
         self.events.take() && self.update(capture).unwrap_or(false)
     }
@@ -137,11 +137,11 @@ impl AllInterfaces {
         match self.known.iter_mut().find(|one| one.index == index) {
             Some(known) => {
                 let in_ring_since = has_ring.then_some(known.in_ring_since.unwrap_or(now));
-                *known = KnownInterface { index, hardware, address, in_ring_since };
+                *known = InterfaceProperties { index, hardware, address, in_ring_since };
             }
             None => {
                 let in_ring_since = has_ring.then_some(now);
-                self.known.push(KnownInterface { index, hardware, address, in_ring_since });
+                self.known.push(InterfaceProperties { index, hardware, address, in_ring_since });
             }
         }
     }

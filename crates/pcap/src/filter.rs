@@ -9,7 +9,7 @@ use ebpf::classic::insn::code;
 use ebpf::classic::kernel::rewrite_for_restored_tags;
 use ebpf::classic::{
     ClassicProgram, Instruction, LinkType, Metadata, VlanTag, cooked_layout, rewrite_for_ethernet,
-    write_numbers,
+    write_numeric_program,
 };
 use streamline::capture::{CapturedFrame, FRAME_MAX};
 use wire::cooked::{CookedHeader, kind};
@@ -18,7 +18,7 @@ use wire::vlan;
 /// Code of an instruction that returns a constant.
 const RETURN_CONSTANT: u16 = code::RET | code::K;
 /// Device type of interfaces with Ethernet frames (`ARPHRD_ETHER`).
-const HARDWARE_ETHERNET: u16 = 1;
+const ETHERNET_DEVICE_TYPE: u16 = 1;
 /// Range of the outermost VLAN tag in a frame, and the types of tags that the kernel removes.
 const TAG_RANGE: std::ops::Range<usize> = 12..16;
 const TAG_TYPES: [u16; 2] = [vlan::CUSTOMER, vlan::SERVICE];
@@ -80,12 +80,12 @@ impl Filter {
         match () {
             () if cooked_layout(self.link).is_some() => {
                 rewrite_for_ethernet(instructions, self.link)
-                    .map(|rewritten| write_numbers(&rewritten))
+                    .map(|rewritten| write_numeric_program(&rewritten))
                     .map_err(|why| why.to_string())
             }
-            () if self.expects_tags => Ok(write_numbers(instructions)),
+            () if self.expects_tags => Ok(write_numeric_program(instructions)),
             () => rewrite_for_restored_tags(&self.program)
-                .map(|rewritten| write_numbers(rewritten.instructions()))
+                .map(|rewritten| write_numeric_program(rewritten.instructions()))
                 .map_err(|why| why.to_string()),
         }
     }
@@ -106,7 +106,7 @@ impl Filter {
             packet_type: if frame.is_sent { kind::OUTGOING } else { kind::HOST },
             protocol: be16(bytes, TAG_RANGE.start).unwrap_or(0),
             interface_index: self.interface_index,
-            hardware_type: HARDWARE_ETHERNET,
+            hardware_type: ETHERNET_DEVICE_TYPE,
         };
         self.program.run(bytes, frame.wire_length.saturating_sub(tag_length), &metadata) as usize
     }

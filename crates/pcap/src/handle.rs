@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Maximum number of handles in the table.
 const HANDLES_MAX: usize = 64;
 /// `PCAP_ERRBUF_SIZE`: the size of an error text in bytes.
-pub(crate) const ERROR_SIZE: usize = 256;
+pub(crate) const ERROR_BUFFER_SIZE: usize = 256;
 /// Value of a descriptor number that is not set.
 const NO_DESCRIPTOR: i32 = -1;
 
@@ -27,7 +27,7 @@ pub(crate) mod status {
 
 static TABLE: [Handle; HANDLES_MAX] = [const { Handle::new() }; HANDLES_MAX];
 /// Number of entries of the table that have ever been used.
-static USED_COUNT: AtomicUsize = AtomicUsize::new(0);
+static USED_HANDLE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A handle that libpcap has created for the program.
 #[derive(Debug)]
@@ -42,12 +42,12 @@ pub(crate) struct Handle {
     /// The capture; `None` before activation, and if libpcap reads the handle.
     live: Mutex<Option<Arc<LiveCapture>>>,
     /// Error text of the last failed call, terminated by a zero byte.
-    error: Mutex<[u8; ERROR_SIZE]>,
+    error: Mutex<[u8; ERROR_BUFFER_SIZE]>,
 }
 
 /// Finds a handle by the address that the program passes; `None` if the handle is not in the table.
 pub(crate) fn find(address: usize) -> Option<&'static Handle> {
-    let used = USED_COUNT.load(Ordering::Acquire).min(HANDLES_MAX);
+    let used = USED_HANDLE_COUNT.load(Ordering::Acquire).min(HANDLES_MAX);
     let known = |handle: &&Handle| handle.address.load(Ordering::Acquire) == address;
     TABLE.iter().take(used).find(known).filter(|_| address != 0)
 }
@@ -62,13 +62,13 @@ pub(crate) fn add(address: usize, device: &str) -> Option<&'static Handle> {
     let handle = TABLE.get(place)?;
     handle.reset();
     handle.settings().device = device.to_owned();
-    USED_COUNT.fetch_max(place + 1, Ordering::AcqRel);
+    USED_HANDLE_COUNT.fetch_max(place + 1, Ordering::AcqRel);
     Some(handle)
 }
 
 /// Calls `body` with each capture that is still open.
 pub(crate) fn for_each_capture(mut body: impl FnMut(&LiveCapture)) {
-    for handle in TABLE.iter().take(USED_COUNT.load(Ordering::Acquire).min(HANDLES_MAX)) {
+    for handle in TABLE.iter().take(USED_HANDLE_COUNT.load(Ordering::Acquire).min(HANDLES_MAX)) {
         if let Some(live) = handle.try_live_capture() {
             body(&live);
         }
@@ -83,7 +83,7 @@ impl Handle {
             waker: AtomicI32::new(NO_DESCRIPTOR),
             settings: Mutex::new(Settings::new()),
             live: Mutex::new(None),
-            error: Mutex::new([0; ERROR_SIZE]),
+            error: Mutex::new([0; ERROR_BUFFER_SIZE]),
         }
     }
 
@@ -122,7 +122,7 @@ impl Handle {
 
     /// Stores the capture from which the handle will be read.
     pub(crate) fn set_live_capture(&self, live: LiveCapture) {
-        self.waker.store(live.waker_number(), Ordering::Release);
+        self.waker.store(live.waker_fd(), Ordering::Release);
         *lock(&self.live) = Some(Arc::new(live));
     }
 
@@ -143,7 +143,7 @@ impl Handle {
     pub(crate) fn set_error(&self, text: &str) -> i32 {
         let mut place = lock(&self.error);
         place.fill(0);
-        for (to, from) in place.iter_mut().take(ERROR_SIZE - 1).zip(text.bytes()) {
+        for (to, from) in place.iter_mut().take(ERROR_BUFFER_SIZE - 1).zip(text.bytes()) {
             *to = from;
         }
         status::ERROR

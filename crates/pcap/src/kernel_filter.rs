@@ -25,7 +25,7 @@ pub(crate) struct KernelFilter {
 /// power of two, so that more captures copy the same number of bytes and can share the copies.
 const COPIED_BYTES_MIN: usize = 256;
 /// Number of bytes per frame at or above which the kernel copies whole frames.
-const WHOLE_FRAME_BYTES: usize = 1500;
+const WHOLE_FRAME_BYTES_MIN: usize = 1500;
 
 /// Returns the filter for the kernel, given the program's filter and the snapshot length: an
 /// expression, and the number of bytes to copy from each frame (`None` for whole frames). If the
@@ -34,7 +34,7 @@ const WHOLE_FRAME_BYTES: usize = 1500;
 pub(crate) fn kernel_capture_filter(filter: &Filter, snapshot: usize) -> CaptureFilter {
     let bytes = snapshot.max(filter.reach);
     let bytes =
-        (bytes < WHOLE_FRAME_BYTES).then(|| bytes.next_power_of_two().max(COPIED_BYTES_MIN));
+        (bytes < WHOLE_FRAME_BYTES_MIN).then(|| bytes.next_power_of_two().max(COPIED_BYTES_MIN));
     CaptureFilter {
         expression: filter.expression().ok().filter(|_| !filter.accepts_all()),
         bytes: bytes.and_then(|bytes| u32::try_from(bytes).ok()),

@@ -22,7 +22,7 @@ use std::time::Duration;
 use streamline::Options;
 use streamline::capture::Capture;
 use sys::eventfd::EventFd;
-use sys::packet::{PacketSender, PacketSocket, Qdisc, SendStop};
+use sys::packet::{PacketSender, PacketSocket, QdiscMode, SendStopReason};
 use sys::poll::PollSet;
 use sys::timer::Timer;
 
@@ -109,7 +109,7 @@ impl LiveCapture {
                 return Err("its frames are not Ethernet frames".to_owned());
             }
             let index = interface.index;
-            let sender = PacketSender::open(index, Qdisc::Through).map_err(text)?;
+            let sender = PacketSender::open(index, QdiscMode::Through).map_err(text)?;
             let promiscuous = settings.is_promiscuous.then(|| {
                 let socket = PacketSocket::open()?;
                 socket.promiscuous(index)?;
@@ -152,7 +152,7 @@ impl LiveCapture {
     }
 
     /// Returns the number of the descriptor that wakes a blocked read.
-    pub(crate) fn waker_number(&self) -> i32 {
+    pub(crate) fn waker_fd(&self) -> i32 {
         self.wake.as_fd().as_raw_fd()
     }
 
@@ -284,7 +284,7 @@ impl LiveCapture {
 
     /// Returns a descriptor that is readable when frames may be available. Creates it at the first
     /// call; returns `None` if this fails.
-    pub(crate) fn selectable_number(&self) -> Option<i32> {
+    pub(crate) fn selectable_fd(&self) -> Option<i32> {
         if self.selectable.get().is_none() {
             let reading = lock(&self.reading);
             let timer = Timer::new().ok()?;
@@ -304,7 +304,7 @@ impl LiveCapture {
     /// rings again even if no doorbell is notified.
     fn set_timer(&self, reading: &mut CaptureReader) {
         let Some(SelectableDescriptor { timer, .. }) = self.selectable.get() else { return };
-        let silence = reading.capture.silence_left();
+        let silence = reading.capture.unnotified_time_left();
         let after = match reading.has_packets() {
             true => Some(Duration::ZERO),
             false => Some(silence).filter(|silence| !silence.is_zero()),
@@ -325,13 +325,13 @@ impl LiveCapture {
         loop {
             match sender.send(&[frame]).stopped {
                 None => return Ok(()),
-                Some(SendStop::Full(errno)) if self.is_nonblocking() => {
+                Some(SendStopReason::Full(errno)) if self.is_nonblocking() => {
                     return Err(failure(errno));
                 }
-                Some(SendStop::Full(_)) => {
+                Some(SendStopReason::Full(_)) => {
                     sys::poll::writable(sender.as_fd(), CHECK_INTERVAL);
                 }
-                Some(SendStop::Refused(errno)) => return Err(failure(errno)),
+                Some(SendStopReason::Refused(errno)) => return Err(failure(errno)),
             }
         }
     }

@@ -68,7 +68,7 @@ pub(crate) fn print_totals(device: &str, totals: &Totals, place: &str) {
 
 /// Prints the count of packets of a handle that libpcap has read, if the user has requested
 /// `report`.
-pub(crate) fn print_fallback(device: &str, received: u32) {
+pub(crate) fn print_libpcap_count(device: &str, received: u32) {
     if has_word("report") {
         print_message(&format!("{device}: 0 of {received} packets came from the ring"));
     }

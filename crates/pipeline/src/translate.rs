@@ -12,7 +12,7 @@ use filter::general::bpf::parses_as_expression;
 use filter::{Classes, Description, FilterKind};
 
 use self::options::{is_option, translate_options};
-use crate::check::read_untranslated;
+use crate::check::read_native_request;
 use crate::language::{Diagnostic, Span, write_quoted};
 use crate::registry::Registry;
 
@@ -147,7 +147,7 @@ fn translate_stages(
     registry: &dyn Registry,
     rounds: usize,
 ) -> Option<Translation> {
-    let (_, mistakes) = read_untranslated(&translation.line, registry);
+    let (_, mistakes) = read_native_request(&translation.line, registry);
     if !mistakes.iter().any(Diagnostic::is_error) {
         return Some(translation);
     }
@@ -213,7 +213,7 @@ fn translate_stage(
         return of(MISPLACED_OPTION_MESSAGE, line);
     }
     if let Some(line) = translate_pipes_path(text, stages, at, registry).filter(|_| is_head) {
-        return of(path::PATH_MESSAGE, line);
+        return of(path::PIPES_PATH_MESSAGE, line);
     }
     let entry = registry.find(first);
     if let Some(written) = entry.and_then(|entry| argument_as_label(entry, arguments)) {
@@ -276,10 +276,10 @@ fn translate_pipes_path(
     let stage = stages.get(at)?;
     let behind = stages.get(at + 1).and_then(|next| text.get(next.start..));
     match stage_words(text.get(stage.start..stage.end)?).as_slice() {
-        [path] => path::path_request(path, behind.map(str::to_owned), registry),
+        [path] => path::pipes_path_request(path, behind.map(str::to_owned), registry),
         ["cat", path] => {
             let command = behind.map(|shell| format!("exec {}", quote_word(shell)));
-            path::path_request(path, command, registry)
+            path::pipes_path_request(path, command, registry)
         }
         _ => None,
     }
@@ -290,7 +290,7 @@ fn translate_pipes_path(
 fn file_source(file: &str) -> String {
     let is_capture = [".pcap", ".pcapng", ".cap"].iter().any(|end| file.ends_with(end));
     let lines = if is_capture { "" } else { " lines=yes" };
-    with_argument(if is_capture { "replay" } else { "read" }, Some(file)) + lines
+    format_with_argument(if is_capture { "replay" } else { "read" }, Some(file)) + lines
 }
 
 /// Replaces a stage of the text with `written`.
@@ -348,7 +348,7 @@ fn request_before_shell(
     Some(if writes_output { line.to_owned() } else { format!("{line} | print") })
 }
 
-fn with_argument(name: &str, value: Option<&str>) -> String {
+fn format_with_argument(name: &str, value: Option<&str>) -> String {
     match value {
         None => name.to_owned(),
         Some(value) => {

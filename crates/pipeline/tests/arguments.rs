@@ -35,7 +35,7 @@ const RECORDS: Description = Description {
 };
 
 /// A filter that edits, but with `look=yes` only inspects.
-const SCRUB: Description = Description {
+const SCRUB_FILTER: Description = Description {
     name: "scrub",
     kind: FilterKind::Editing,
     effect: Some(scrub_effect),
@@ -60,7 +60,7 @@ struct ArgumentRegistry;
 
 impl Registry for ArgumentRegistry {
     fn find(&self, name: &str) -> Option<&'static Description> {
-        let own: [&'static Description; 4] = [&LINES, &RECORDS, &SCRUB, &PRINT];
+        let own: [&'static Description; 4] = [&LINES, &RECORDS, &SCRUB_FILTER, &PRINT];
         let own = own.into_iter().find(|entry| entry.name == name);
         own.or_else(|| filter::catalog::find(name))
     }

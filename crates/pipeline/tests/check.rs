@@ -4,7 +4,7 @@
 mod common;
 
 use common::world::check_registry;
-use common::{Random, read_cases, request_text, trees, update_cases};
+use common::{Random, read_cases, request_text, trees, updated_case_file};
 use pipeline::graph::{BlockOrder, Step};
 use pipeline::language::limits::{ARCS_MAX, PROGRAMS_MAX};
 use pipeline::{Diagnostic, Graph, check, read_request};
@@ -35,7 +35,7 @@ fn checks_match_the_case_file() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/check.cases");
     let text = std::fs::read_to_string(path).unwrap();
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(path, update_cases(&text, format_graph)).unwrap();
+        std::fs::write(path, updated_case_file(&text, format_graph)).unwrap();
     }
     let cases = read_cases(&std::fs::read_to_string(path).unwrap());
     assert!(cases.len() > 100, "the cases are there");

@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{read_cases, request_text, update_cases};
+use common::{read_cases, request_text, updated_case_file};
 use pipeline::language::diagnose::Diagnostic;
 use pipeline::language::parse;
 
 /// Formats the result of parsing a request in the format of the case file.
-fn format_result(line: &str) -> Vec<String> {
+fn format_parse_result(line: &str) -> Vec<String> {
     let (request, mistakes) = parse(&request_text(line));
     if mistakes.is_empty() {
         return vec![format!("= {}", request.outline()), format!("~ {request}")];
@@ -30,12 +30,12 @@ fn parser_matches_the_case_file() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/language.cases");
     let text = std::fs::read_to_string(path).unwrap();
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(path, update_cases(&text, format_result)).unwrap();
+        std::fs::write(path, updated_case_file(&text, format_parse_result)).unwrap();
     }
     let cases = read_cases(&std::fs::read_to_string(path).unwrap());
     assert!(cases.len() > 100, "the table is there");
     for (line, expected) in cases {
-        assert_eq!(format_result(&line), expected, "{line}");
+        assert_eq!(format_parse_result(&line), expected, "{line}");
     }
 }
 

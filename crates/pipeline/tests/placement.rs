@@ -29,9 +29,9 @@ fn random_request(random: &mut Random) -> String {
     let source = random.pick(&["rx eth0", "rx eth0", "rx eth1", "rx", "replay a.pcap"]);
     let mut line = source.to_owned();
     append_random_chain(random, &mut line, 4);
-    if random.once_in(2) {
+    if random.one_chance_in(2) {
         let branches = 2 + random.below(4);
-        let joined = random.once_in(3);
+        let joined = random.one_chance_in(3);
         let mut all = Vec::new();
         for number in 0..branches {
             let mut branch = match random.below(3) {
@@ -73,7 +73,7 @@ fn random_costs(random: &mut Random) -> Costs {
             let (block, byte) = (random.below(400) as f64, random.below(10) as f64 / 10.0);
             costs.set_filter(FilterCost { filter: (*filter).to_owned(), kernel, block, byte });
         }
-        if random.once_in(2) {
+        if random.one_chance_in(2) {
             let (classes, share) = ("!0".to_owned(), random.below(100) as f64 / 100.0);
             costs.set_share(ArcShare { filter: (*filter).to_owned(), classes, share });
         }

@@ -206,7 +206,7 @@ fn dot_output_contains_every_node_and_edge() {
 }
 
 /// Returns the values of an attribute of all node boxes, in order.
-fn frame_attribute(svg: &str, name: &str) -> Vec<usize> {
+fn node_box_attributes(svg: &str, name: &str) -> Vec<usize> {
     let frames = svg.split("<rect class=\"node").skip(1);
     let value = |frame: &str| {
         let (_, rest) = frame.split_once(&format!(" {name}=\"")).expect("the attribute");
@@ -230,7 +230,7 @@ fn svg_shows_every_node_and_edge_without_overlap() {
             assert_eq!(opened, svg.matches(&format!("</{tag}>")).count(), "{tag}");
         }
         let [x, y, width, height] =
-            ["x", "y", "width", "height"].map(|name| frame_attribute(&svg, name));
+            ["x", "y", "width", "height"].map(|name| node_box_attributes(&svg, name));
         for a in 0..outer {
             for b in a + 1..outer {
                 let beside = x[a] + width[a] < x[b] || x[b] + width[b] < x[a];

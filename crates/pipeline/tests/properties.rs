@@ -20,7 +20,7 @@ fn random_trees_survive_printing_and_parsing() {
         assert!(mistakes.is_empty(), "{canonical}\n{mistakes:?}");
         assert_eq!(trees::without_spans(again), tree, "{canonical}");
 
-        let varied = writer::write_randomly(&tree, &mut random);
+        let varied = writer::write_random_text(&tree, &mut random);
         let (again, mistakes) = parse(&varied);
         assert!(mistakes.is_empty(), "{varied}\n{mistakes:?}");
         assert_eq!(again.to_string(), canonical, "{varied}");

@@ -9,13 +9,13 @@ use pipeline::graph::NodeId;
 use pipeline::plan::{Costs, FilterCost, Machine, Plan, SpaceKind, plan};
 
 /// The costs of filters on the test machine, in ns.
-const FILTER_COSTS: [(&str, f64); 4] =
+const FILTER_COSTS_NS: [(&str, f64); 4] =
     [("regex", 2_000.0), ("compress", 9_000.0), ("tcp", 400.0), ("http", 1_600.0)];
 
-/// Returns a machine with `processors` processors and the costs in [`FILTER_COSTS`].
+/// Returns a machine with `processors` processors and the costs in [`FILTER_COSTS_NS`].
 fn test_machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
-    for (filter, block) in FILTER_COSTS {
+    for (filter, block) in FILTER_COSTS_NS {
         costs.set_filter(FilterCost { filter: filter.to_owned(), kernel: false, block, byte: 0.0 });
     }
     Machine { processors, costs, ..Machine::example() }
@@ -23,7 +23,7 @@ fn test_machine(processors: usize) -> Machine {
 
 /// Plans a request, after adding `--parallel=auto` unless it sets `--parallel`, and asserts the
 /// invariants of the plan.
-fn plan_and_check(text: &str, machine: &Machine) -> Plan {
+fn plan_and_assert_invariants(text: &str, machine: &Machine) -> Plan {
     let world = fixture::planner_registry();
     let option = if text.starts_with("--parallel") { "" } else { "--parallel=auto " };
     let text = &format!("{option}{text}");
@@ -68,14 +68,14 @@ fn assert_valid(plan: &Plan, text: &str) {
 /// Returns the names of the replicated filters, the number of replicas, and the key by which blocks
 /// are distributed. Returns `None` unless exactly one chain of filters is replicated.
 fn replica_choice(text: &str, processors: usize) -> Option<(Vec<String>, usize, Option<ShardKey>)> {
-    let plan = plan_and_check(text, &test_machine(processors));
+    let plan = plan_and_assert_invariants(text, &test_machine(processors));
     let [replicas] = plan.replicas.as_slice() else { return None };
     let names = replicas.nodes.iter().map(|id| plan.graph.node(*id).name().to_owned());
     Some((names.collect(), replicas.spaces.len(), replicas.sharing))
 }
 
 fn replica_refusals(text: &str, processors: usize) -> String {
-    let plan = plan_and_check(text, &test_machine(processors));
+    let plan = plan_and_assert_invariants(text, &test_machine(processors));
     assert!(plan.replicas.is_empty(), "{text}");
     let reasons = plan
         .replica_refusals
@@ -122,18 +122,18 @@ fn n1_v1_section_after_replicas_moves_with_its_operands() {
     ] {
         for option in ["--parallel=2", "--parallel=3", "--parallel=auto"] {
             let text = format!("{option} replay a | regex x | {behind} | discard");
-            let plan = plan_and_check(&text, &test_machine(4));
+            let plan = plan_and_assert_invariants(&text, &test_machine(4));
             assert_eq!(plan.replicas.len(), 1, "{text}");
         }
         let text = format!("--parallel=2 replay a | tcp | {behind} | pcap x");
-        plan_and_check(&text, &test_machine(4));
+        plan_and_assert_invariants(&text, &test_machine(4));
     }
 }
 
 #[test]
 fn n4_every_connected_component_gets_its_own_replicas() {
     let text = "replay a | regex x | print ; replay b | compress | discard";
-    let plan = plan_and_check(text, &test_machine(2));
+    let plan = plan_and_assert_invariants(text, &test_machine(2));
     assert_eq!(plan.replicas.len(), 2);
     let parts: Vec<usize> = plan.replicas.iter().map(|c| plan.spaces[c.join].component).collect();
     assert_eq!(parts, [0, 1]);

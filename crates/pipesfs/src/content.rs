@@ -68,7 +68,7 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
         }
         Text::Program => {
             let (view, node) = tree.first_node(tree.directory(&key.place)?)?;
-            paths::kernel_listing(&view.line, node).ok()
+            paths::kernel_instruction_listing(&view.line, node).ok()
         }
         // The server produces these texts, because the tree does not contain them.
         Text::NsPerBlock

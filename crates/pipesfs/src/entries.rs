@@ -106,7 +106,7 @@ const KERNEL: &str = "kernel";
 /// Name of the hidden directory with the streams.
 const STREAMS_DIRECTORY: &str = ".streams";
 /// Name of the stream of events.
-const EVENTS: &str = ".events";
+const EVENTS_STREAM: &str = ".events";
 
 impl Key {
     /// Returns the key of a directory of the tree.
@@ -223,7 +223,9 @@ impl Tree {
                 let state = |name: &str| key.text_entry(name, Text::State(name.to_owned()));
                 Some(published_name(node).map(state).into_iter().collect())
             }
-            (Part::Streams, DirectoryId::Root) => Some(vec![key.entry(EVENTS, Part::Events)]),
+            (Part::Streams, DirectoryId::Root) => {
+                Some(vec![key.entry(EVENTS_STREAM, Part::Events)])
+            }
             (Part::Streams, _) => {
                 let forms = self.forms(&key.place).into_iter();
                 Some(forms.map(|(form, name)| key.entry(name, stream(form, None))).collect())
@@ -284,7 +286,7 @@ impl Tree {
                 ]),
             }
             entries.push(key.text_entry("why", Text::Why));
-            if has_program(node) {
+            if has_ebpf_program(node) {
                 entries.push(key.text_entry("program", Text::Program));
             }
             if node.form == "frame" && paths::is_source(&node.filter) {
@@ -294,7 +296,7 @@ impl Tree {
         if let DirectoryId::Path(_) = key.place {
             entries.push(key.text_entry("request", Text::Request));
         }
-        debug_assert!(entries.iter().all(|entry| is_place_entry(&entry.name)), "{entries:?}");
+        debug_assert!(entries.iter().all(|entry| is_fixed_entry_name(&entry.name)), "{entries:?}");
         Some(entries)
     }
 
@@ -345,13 +347,13 @@ impl Tree {
 
 /// Returns true if the directory of a path, a node or a class can contain an entry with this name
 /// that is neither a filter nor a link to a filter.
-fn is_place_entry(name: &str) -> bool {
+fn is_fixed_entry_name(name: &str) -> bool {
     STREAM_ENTRIES.contains(&name) || name == "freeze"
 }
 
 /// Returns true if a node is a filter that runs as an eBPF program in the kernel, so that its
 /// instructions can be listed.
-fn has_program(node: &paths::NodeDetails) -> bool {
+fn has_ebpf_program(node: &paths::NodeDetails) -> bool {
     let is_filter = !node.filter.is_empty() && !node.form.is_empty();
     is_filter && node.space == KERNEL && !paths::is_source(&node.filter)
 }
@@ -368,7 +370,7 @@ fn root_entries(key: &Key) -> Vec<Entry> {
         key.text_entry(".error", Text::Error),
         // The events are behind a link, because a program that reads every file of the tree would
         // never reach their end.
-        key.entry(EVENTS, Part::Link(EVENTS.to_owned())),
+        key.entry(EVENTS_STREAM, Part::Link(EVENTS_STREAM.to_owned())),
         Entry { name: ".filters".to_owned(), key: Key::directory(DirectoryId::Filters) },
         Entry { name: ".machine".to_owned(), key: Key::directory(DirectoryId::Machine) },
     ]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use streamline::paths::{Client, ClientError, Event, replace_hidden};
+use streamline::paths::{Client, ClientError, Event, mask_hidden_characters};
 use sys::eventfd::EventFd;
 
 /// A thread that follows the events of the daemon. Dropping this value ends the thread.
@@ -37,7 +37,8 @@ pub fn follow(client: Client) -> Result<(OwnedFd, EventFollower), ClientError> {
 /// pipe.
 fn write_events(client: &Client, mut output: File, stop: &EventFd) {
     loop {
-        let ready = sys::poll::readable_despite_signals(&[stop.as_fd(), client.as_fd()], None);
+        let ready =
+            sys::poll::wait_until_readable_despite_signals(&[stop.as_fd(), client.as_fd()], None);
         if ready.first() == Some(&true) {
             return;
         }
@@ -52,8 +53,8 @@ fn write_events(client: &Client, mut output: File, stop: &EventFd) {
 /// request.
 fn line(event: &Event) -> String {
     let path = &event.path;
-    let name = path.name.as_deref().map_or_else(|| "-".to_owned(), replace_hidden);
+    let name = path.name.as_deref().map_or_else(|| "-".to_owned(), mask_hidden_characters);
     let request = path.line.as_deref().unwrap_or("-").replace('\n', " ");
     let (kind, number, uid) = (&event.event, path.number, path.uid);
-    format!("{kind} {number} {uid} {name} {}\n", replace_hidden(&request))
+    format!("{kind} {number} {uid} {name} {}\n", mask_hidden_characters(&request))
 }

@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum number of users whose latest failure is stored.
-const USERS_MAX: usize = 4096;
+const STORED_USERS_MAX: usize = 4096;
 /// Age from which a reason is shown together with its age, because a later failure may have stored
 /// no reason.
-const AGE_DISPLAY_MIN: Duration = Duration::from_secs(5);
+const SHOWN_AGE_MIN: Duration = Duration::from_secs(5);
 
 /// The reason for the latest failure of each user, and its time.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ impl Failures {
     /// Stores the reason for a user's latest failure and replaces any earlier reason.
     pub fn set(&self, uid: u32, why: String) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= USERS_MAX {
+        if known.len() >= STORED_USERS_MAX {
             known.clear();
         }
         known.insert(uid, (why, Instant::now()));
@@ -36,7 +36,7 @@ impl Failures {
 
 fn line(why: &str, age: Duration) -> String {
     let seconds = age.as_secs();
-    match (age < AGE_DISPLAY_MIN, seconds / 60) {
+    match (age < SHOWN_AGE_MIN, seconds / 60) {
         (true, _) => format!("{why}\n"),
         (false, 0) => format!("{why} ({seconds} s ago)\n"),
         (false, minutes) => format!("{why} ({minutes} min ago)\n"),
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b1_old_reason_has_its_age() {
+    fn b1_old_failure_reason_is_shown_with_its_age() {
         let lines = [0, 4, 5, 59, 60, 7200].map(|age| line("gone", Duration::from_secs(age)));
         let expected = ["", "", " (5 s ago)", " (59 s ago)", " (1 min ago)", " (120 min ago)"];
         assert_eq!(lines, expected.map(|age| format!("gone{age}\n")));

@@ -58,7 +58,7 @@ impl Mount {
     /// Moves this process into a new user namespace, and mounts the file system on a directory
     /// there. The process must be single-threaded. Only this process and programs that it starts
     /// see the mount.
-    pub fn new_private(directory: &Path, options: MountOptions) -> sys::Result<Self> {
+    pub fn new_in_user_namespace(directory: &Path, options: MountOptions) -> sys::Result<Self> {
         sys::fuse::enter_user_namespace()?;
         let device = sys::fuse::mount(directory, false)?;
         Self::serve(directory, device, options)

@@ -78,7 +78,8 @@ pub fn filter_name(filter: &str, arguments: &[&str]) -> String {
 pub fn free_name(escaped: String, number: u64, is_taken: impl Fn(&str) -> bool) -> String {
     let mut name = escaped;
     if name.len() > ESCAPED_NAME_MAX {
-        let end = (0..=ESCAPED_NAME_MAX).rev().find(|end| is_boundary(&name, *end)).unwrap_or(0);
+        let end =
+            (0..=ESCAPED_NAME_MAX).rev().find(|end| is_truncation_point(&name, *end)).unwrap_or(0);
         name = format!("{}#{number}", &name[..end]);
     }
     let mut again = number;
@@ -93,7 +94,7 @@ pub fn free_name(escaped: String, number: u64, is_taken: impl Fn(&str) -> bool) 
 
 /// Returns true if a name can be truncated at this position: it is not inside a character or an
 /// escape sequence.
-fn is_boundary(name: &str, at: usize) -> bool {
+fn is_truncation_point(name: &str, at: usize) -> bool {
     let bytes = name.as_bytes();
     let within = (1..=2).any(|back| at >= back && bytes.get(at - back) == Some(&b'%'));
     name.is_char_boundary(at) && !within
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn b1_names_cannot_escape_hide_or_look_numbered() {
+    fn b1_escaped_names_are_not_dots_hidden_or_numbered() {
         for (text, name) in [
             ("out/", "out%2F"),
             ("..", "%2E."),

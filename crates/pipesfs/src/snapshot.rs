@@ -46,7 +46,7 @@ type Samples = (Instant, Arc<Counters>, Arc<Counters>);
 
 /// The latest counters of a path.
 #[derive(Debug)]
-struct KnownCounters {
+struct CachedCounters {
     taken_at: Instant,
     /// Duration of the query that returned the counters.
     query_time: Duration,
@@ -54,7 +54,7 @@ struct KnownCounters {
     counters: Option<Arc<Counters>>,
 }
 
-impl KnownCounters {
+impl CachedCounters {
     /// Returns true if the counters are younger than `age`, or than [`QUERY_RATIO_MIN`] times the
     /// duration of their query.
     fn is_current(&self, age: Duration) -> bool {
@@ -70,7 +70,7 @@ pub struct Snapshots {
     /// The connection to the daemon, or `None` before the first query. The lock serializes queries.
     client: Mutex<Option<Client>>,
     /// Latest counters, by path number.
-    counters: Mutex<HashMap<u32, KnownCounters>>,
+    counters: Mutex<HashMap<u32, CachedCounters>>,
     /// Two samples of the counters, by path number.
     samples: Mutex<HashMap<u32, Samples>>,
     /// Idle connections to paths.
@@ -108,7 +108,7 @@ impl Snapshots {
     /// no snapshot is young enough.
     #[must_use]
     pub fn is_current(&self, age: Duration) -> bool {
-        !self.has_changed() && self.has_snapshot_younger_than(age)
+        !self.has_unqueried_changes() && self.has_snapshot_younger_than(age)
     }
 
     /// Records that this process has changed a path. The next request that needs the tree queries
@@ -120,7 +120,7 @@ impl Snapshots {
     /// Returns true if this process has changed a path and has not queried the path since. Does not
     /// block.
     #[must_use]
-    pub fn has_changed(&self) -> bool {
+    pub fn has_unqueried_changes(&self) -> bool {
         let changed = lock(&self.changed);
         !changed.numbers.is_empty() || !changed.queried.is_empty()
     }
@@ -206,7 +206,7 @@ impl Snapshots {
         };
         let updated = reply
             .filter(|_| version(planned) == version(&self.latest()))
-            .and_then(|reply| self.replace(number, |view| view.after_change(reply)));
+            .and_then(|reply| self.replace(number, |view| view.view_after_change(reply)));
         drop(client);
         updated.unwrap_or_else(|| self.update(number))
     }
@@ -214,9 +214,9 @@ impl Snapshots {
     /// Queries one path over an idle connection. Returns `None` if there is no such connection or
     /// the query fails. The caller must hold the lock of `client`.
     fn update_over_idle_connection(&self, number: u32) -> Option<Arc<Snapshot>> {
-        let to = self.take_connection(number)?;
-        let updated = self.replace(number, |view| paths::query_again(&to, view).ok())?;
-        self.keep_connection(to);
+        let to = self.take_idle_connection(number)?;
+        let updated = self.replace(number, |view| paths::requery_path(&to, view).ok())?;
+        self.store_idle_connection(to);
         Some(updated)
     }
 
@@ -241,13 +241,13 @@ impl Snapshots {
     }
 
     /// Takes the idle connection to a path, if there is one.
-    pub fn take_connection(&self, number: u32) -> Option<PathClient> {
+    pub fn take_idle_connection(&self, number: u32) -> Option<PathClient> {
         self.connections.take(number)
     }
 
     /// Stores an idle connection of this process to a path for later use. No reply may be
     /// outstanding on the connection.
-    pub fn keep_connection(&self, to: PathClient) {
+    pub fn store_idle_connection(&self, to: PathClient) {
         self.connections.keep(to);
     }
 
@@ -298,7 +298,7 @@ impl Snapshots {
         let mut known = lock(&self.counters);
         for ((_, number), reply) in missing.iter().zip(asked.unwrap_or_default()) {
             let (taken_at, counters) = (Instant::now(), reply.ok().map(Arc::new));
-            known.insert(*number, KnownCounters { taken_at, query_time, counters });
+            known.insert(*number, CachedCounters { taken_at, query_time, counters });
         }
         found(&known, wanted)
     }
@@ -314,7 +314,7 @@ impl Snapshots {
 
     /// Returns two samples of the counters of paths, from which rates can be computed. Samples are
     /// cached for 1 s. Blocks for a limited time.
-    pub fn two_samples(&self, wanted: &[(u32, u32)]) -> (CountersByPath, CountersByPath) {
+    pub fn two_counter_samples(&self, wanted: &[(u32, u32)]) -> (CountersByPath, CountersByPath) {
         let mut samples = lock(&self.samples);
         samples.retain(|_, (taken_at, _, _)| taken_at.elapsed() < SAMPLE_LIFETIME);
         let missing = wanted.iter().filter(|(_, number)| !samples.contains_key(number));
@@ -329,7 +329,7 @@ impl Snapshots {
         if !connected.is_empty() {
             // Waits for the interval between the samples, or until a path ends.
             let processes: Vec<_> = connected.iter().map(|(_, to)| to.process()).collect();
-            sys::poll::readable_despite_signals(&processes, Some(SAMPLE_INTERVAL));
+            sys::poll::wait_until_readable_despite_signals(&processes, Some(SAMPLE_INTERVAL));
         }
         for (((number, _), first), second) in connected.iter().zip(first).zip(count()) {
             if let (Some(first), Some(second)) = (first, second) {
@@ -370,7 +370,7 @@ impl Snapshots {
 }
 
 /// Returns the known counters of the wanted paths.
-fn found(known: &HashMap<u32, KnownCounters>, wanted: &[(u32, u32)]) -> CountersByPath {
+fn found(known: &HashMap<u32, CachedCounters>, wanted: &[(u32, u32)]) -> CountersByPath {
     let found = wanted
         .iter()
         .filter_map(|(_, number)| Some((*number, known.get(number)?.counters.clone()?)));

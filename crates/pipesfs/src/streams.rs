@@ -223,12 +223,12 @@ impl Streams {
     pub fn serve(&self) {
         loop {
             for event in self.watcher.wait(Some(Duration::from_secs(3600))) {
-                self.serve_stream(event.number);
+                self.answer_waiting_reads(event.number);
             }
         }
     }
 
-    fn serve_stream(&self, handle: u64) {
+    fn answer_waiting_reads(&self, handle: u64) {
         let mut open = self.lock();
         let Some(stream) = open.get_mut(&handle) else { return };
         while let Some(WaitingRead { unique, size }) = stream.waiting_reads.first().copied() {
@@ -272,7 +272,7 @@ impl OpenStream {
         // Once the outcome is known, the input has been read completely.
         let read = match (&mut self.rest, self.failed) {
             (Some(rest), Some(failed)) => rest.reply(reply, size, failed),
-            (None, Some(failed)) => end_reply(reply, failed),
+            (None, Some(failed)) => reply_end_of_stream(reply, failed),
             (_, None) => self.input.reply(reply, size),
         };
         if let StreamRead::Sent(length) = read {
@@ -283,7 +283,7 @@ impl OpenStream {
 
     /// Returns the current event bits for poll(2).
     fn events(&mut self) -> u32 {
-        let (readable, ended) = self.input.is_readable_or_ended();
+        let (readable, ended) = self.input.poll_readable_and_ended();
         (u32::from(readable) * READABLE) | (u32::from(ended) * CLOSED)
     }
 }
@@ -294,20 +294,20 @@ impl Rest {
         let mut bytes = vec![0; REPLY_HEADER_LENGTH + (size as usize).min(PIPE_SIZE)];
         let room = bytes.get_mut(REPLY_HEADER_LENGTH..).unwrap_or_default();
         match self.file.read_at(room, self.bytes_read) {
-            Ok(0) if size > 0 => end_reply(reply, failed),
+            Ok(0) if size > 0 => reply_end_of_stream(reply, failed),
             Ok(length) => {
                 self.bytes_read += length as u64;
                 bytes.truncate(REPLY_HEADER_LENGTH + length);
                 reply.message(bytes);
                 StreamRead::Sent(length)
             }
-            Err(_) => end_reply(reply, true),
+            Err(_) => reply_end_of_stream(reply, true),
         }
     }
 }
 
 /// Replies with the end of a stream: EIO if the stream has failed, otherwise end of file.
-fn end_reply(reply: Reply<'_>, failed: bool) -> StreamRead {
+fn reply_end_of_stream(reply: Reply<'_>, failed: bool) -> StreamRead {
     if failed {
         reply.error(errno::EIO)
     } else {

@@ -9,12 +9,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of concurrent edits; further edits are queued. Each edit ends within the time
 /// limit of the mount.
-pub(crate) const EDITS_MAX: usize = 64;
+pub(crate) const CONCURRENT_EDITS_MAX: usize = 64;
 /// Name of the threads that execute edits.
 pub(crate) const EDIT_THREAD_NAME: &str = "pipesfs edits";
 
 /// A thread pool. Its threads exit, after the queued requests, when the pool is dropped.
-pub(crate) struct RequestThreads<R = Request> {
+pub(crate) struct RequestThreadPool<R = Request> {
     name: &'static str,
     threads_max: usize,
     started: usize,
@@ -34,7 +34,7 @@ struct RequestQueue<R> {
     is_closed: bool,
 }
 
-impl<R: Send + 'static> RequestThreads<R> {
+impl<R: Send + 'static> RequestThreadPool<R> {
     /// Creates a pool of up to `threads_max` threads that pass requests to `execute`. No thread is
     /// started before the first request.
     pub(crate) fn new(
@@ -82,7 +82,7 @@ impl<R: Send + 'static> RequestThreads<R> {
     }
 }
 
-impl<R> Drop for RequestThreads<R> {
+impl<R> Drop for RequestThreadPool<R> {
     fn drop(&mut self) {
         let mut queue = self.shared.lock();
         queue.is_closed = true;
@@ -124,7 +124,7 @@ mod tests {
     fn b4_each_request_is_executed_once_by_a_limited_number_of_threads() {
         let (done, executed) = mpsc::channel();
         let executing = move |request: &u64| done.send(*request).unwrap();
-        let mut threads = RequestThreads::new(("test", 3), executing);
+        let mut threads = RequestThreadPool::new(("test", 3), executing);
         for round in 0..100 {
             (0..8).for_each(|at| threads.pass(round * 8 + at).unwrap());
             let mut got: Vec<u64> = executed.iter().take(8).collect();
@@ -147,7 +147,7 @@ mod tests {
             }
             done.send(*request).unwrap();
         };
-        let mut threads = RequestThreads::new(("test", 2), executing);
+        let mut threads = RequestThreadPool::new(("test", 2), executing);
         (0..20).for_each(|request| threads.pass(request).unwrap());
         assert_eq!(executed.iter().take(19).collect::<Vec<_>>(), Vec::from_iter(1..20));
         release.send(()).unwrap();

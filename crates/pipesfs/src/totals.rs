@@ -42,7 +42,7 @@ impl Totals {
 }
 
 /// Number of directories with counters from which the counters of deleted directories are removed.
-const TOTALS_KEPT_MAX: usize = 1024;
+const STORED_TOTALS_MAX: usize = 1024;
 
 /// The byte and block counters of all directories.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl TotalsByDirectory {
     /// Returns the counters of a directory of `tree`, which start at 0 if the directory has none.
     pub fn at(&self, place: &DirectoryId, tree: &Tree) -> Arc<Totals> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if places.len() >= TOTALS_KEPT_MAX {
+        if places.len() >= STORED_TOTALS_MAX {
             places.retain(|place, _| tree.has(&crate::entries::Key::directory(place.clone())));
         }
         Arc::clone(places.entry(place.clone()).or_default())

@@ -70,9 +70,10 @@ impl StreamInput {
 
     /// Returns two values: true if a read would not block, and true if the tap has ended. Does not
     /// block.
-    pub fn is_readable_or_ended(&mut self) -> (bool, bool) {
+    pub fn poll_readable_and_ended(&mut self) -> (bool, bool) {
         let pipe = [self.pipe.as_fd()];
-        let (readable, gone) = sys::poll::readable_or_hung_up(&pipe, &pipe, Some(Duration::ZERO));
+        let (readable, gone) =
+            sys::poll::wait_until_readable_or_hung_up(&pipe, &pipe, Some(Duration::ZERO));
         let (readable, gone) = (readable == [true], gone == [true]);
         match &mut self.ring {
             None => (readable, gone),

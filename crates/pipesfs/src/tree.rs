@@ -147,7 +147,7 @@ pub struct Tree {
 }
 
 /// Name of the source of a path that starts as an empty stream.
-pub const EMPTY_STREAM: &str = "stream";
+pub const EMPTY_STREAM_SOURCE: &str = "stream";
 
 impl Tree {
     /// Creates the tree of these paths. If names conflict, root's paths get them first, then the
@@ -214,7 +214,7 @@ impl Tree {
             self.describe(at, path);
             let top = top_nodes(&self.paths[path].nodes, parents);
             if let [node] = top.as_slice()
-                && self.paths[path].nodes[*node].filter == EMPTY_STREAM
+                && self.paths[path].nodes[*node].filter == EMPTY_STREAM_SOURCE
             {
                 // A path that started as an empty stream shares one directory with the node
                 // `stream`.
@@ -276,7 +276,7 @@ impl Tree {
         for group in groups.all {
             let parent = match group.class.is_empty() {
                 true => at,
-                false => self.class_directory(at, &group.class),
+                false => self.ensure_class_directory(at, &group.class),
             };
             self.add_node(parent, group.members, open);
         }
@@ -284,7 +284,7 @@ impl Tree {
 
     /// Returns the index of the directory of a class of the blocks that leave the node of the
     /// directory `at`. Adds the directory if it is missing.
-    fn class_directory(&mut self, at: usize, class: &str) -> usize {
+    fn ensure_class_directory(&mut self, at: usize, class: &str) -> usize {
         let DirectoryId::Node(path, node) = self.directories[at].place.clone() else { return at };
         let place = DirectoryId::Class(path, node, class.to_owned());
         if let Some(known) = self.places.get(&place) {

@@ -50,7 +50,7 @@ struct WaitingWrite {
 }
 
 /// Events of poll(2): data can be written.
-const WRITABLE: u32 = 0x004 | 0x100;
+const POLLOUT_EVENTS: u32 = 0x004 | 0x100;
 
 impl Writers {
     /// Creates an empty set of writers.
@@ -163,12 +163,12 @@ impl Writers {
     pub fn serve(&self) {
         loop {
             for event in self.watcher.wait(Some(Duration::from_secs(3600))) {
-                self.serve_writer(event.number);
+                self.answer_waiting_writes(event.number);
             }
         }
     }
 
-    fn serve_writer(&self, handle: u64) {
+    fn answer_waiting_writes(&self, handle: u64) {
         let mut open = self.lock();
         let Some(writer) = open.get_mut(&handle) else { return };
         while let Some(write) = writer.waiting_writes.front_mut() {
@@ -251,7 +251,7 @@ impl OpenWriter {
     /// writable, because a write fails immediately.
     fn events(&self) -> u32 {
         match sys::poll::writable(&self.socket, Duration::ZERO) {
-            true => WRITABLE,
+            true => POLLOUT_EVENTS,
             false => 0,
         }
     }

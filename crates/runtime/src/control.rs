@@ -203,7 +203,7 @@ impl Control {
     /// and stores the positions of its sources when the number has changed.
     #[inline]
     #[must_use]
-    pub fn position_requests(&self) -> u32 {
+    pub fn position_request_count(&self) -> u32 {
         self.requests.load(Ordering::Relaxed)
     }
 

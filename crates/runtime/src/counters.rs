@@ -38,7 +38,7 @@ pub struct ImportCounters {
 /// Counters of one space, collected by the space between two passes or when it ends.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceCounters {
-    pub(crate) nodes: Vec<CountedNode>,
+    pub(crate) nodes: Vec<NodeCounters>,
     /// Edges that were removed while the space ran, except continuations of kernel edges.
     pub(crate) edges: Vec<Edge>,
     /// User-space continuations of kernel edges, including edges to nodes that were removed.
@@ -76,7 +76,7 @@ pub struct ExitEdge {
 /// counters of nodes or edges with the same name are merged ([`crate::retired`]).
 #[derive(Clone, Debug, Default)]
 pub struct RetiredCounters {
-    pub(crate) nodes: Vec<CountedNode>,
+    pub(crate) nodes: Vec<NodeCounters>,
     pub(crate) edges: Vec<Edge>,
     pub(crate) continuations: Vec<KernelContinuation>,
     pub(crate) imported: Vec<ImportCounters>,
@@ -121,14 +121,14 @@ impl RetiredCounters {
     }
 
     /// Adds the input counters of a removed ring.
-    pub fn add_import(&mut self, imported: ImportCounters) {
+    pub fn add_import_counters(&mut self, imported: ImportCounters) {
         self.imported.push(imported);
     }
 }
 
 /// Counters of one node.
 #[derive(Clone, Debug)]
-pub(crate) struct CountedNode {
+pub(crate) struct NodeCounters {
     pub(crate) entry: NodeEntry,
     /// Counts of the source; `None` for other nodes.
     pub(crate) source: Option<SourceCounters>,
@@ -166,7 +166,7 @@ impl SpaceCounters {
                 Operator::Export(export) => Some(ring_edge(node, export)),
                 _ => None,
             };
-            CountedNode {
+            NodeCounters {
                 entry: NodeEntry {
                     kept: retained_frames(node, kept),
                     operand: operands.contains(&number),
@@ -182,7 +182,7 @@ impl SpaceCounters {
                 ring,
             }
         });
-        let mut counted: Vec<CountedNode> = counted.collect();
+        let mut counted: Vec<NodeCounters> = counted.collect();
         counted.extend(retired.nodes.iter().cloned());
         imported.extend(retired.imported.iter().cloned());
         let edges = retired.edges.clone();
@@ -216,7 +216,7 @@ impl SpaceCounters {
     /// node number `source`. Returns `None` if the space receives no output of such a program.
     pub fn received_from_kernel(&self, source: usize) -> Option<&SourceCounters> {
         let receives =
-            |node: &&CountedNode| node.receives_kernel_output && node.entry.planned == source;
+            |node: &&NodeCounters| node.receives_kernel_output && node.entry.planned == source;
         self.nodes.iter().find(receives).and_then(|node| node.source.as_ref())
     }
 
@@ -232,12 +232,13 @@ impl SpaceCounters {
 /// the kernel edge that it continues. `before` contains the removed nodes, including the receivers
 /// of earlier programs.
 fn continuations(
-    before: &[CountedNode],
-    node: &CountedNode,
+    before: &[NodeCounters],
+    node: &NodeCounters,
     calls: Vec<Edge>,
 ) -> impl Iterator<Item = KernelContinuation> + use<> {
     let source = node.entry.planned;
-    let same = |other: &&CountedNode| other.receives_kernel_output && other.entry.planned == source;
+    let same =
+        |other: &&NodeCounters| other.receives_kernel_output && other.entry.planned == source;
     let generation = before.iter().filter(same).count();
     calls.into_iter().enumerate().map(move |(way, edge)| ((source, generation, way), edge))
 }
@@ -252,7 +253,12 @@ fn call_edge(from: &Node, arc: &GraphArc, nodes: &[Node]) -> Edge {
     Edge {
         put: arc.put,
         taken: to.taken[arc.branch],
-        dropped: arc.dropped.by_reason().into_iter().filter(|(_, a)| a.blocks > 0).collect(),
+        dropped: arc
+            .dropped
+            .amounts_by_reason()
+            .into_iter()
+            .filter(|(_, a)| a.blocks > 0)
+            .collect(),
         ..Edge::new(from.name.clone(), to.name.clone(), kind, arc.planned)
     }
 }

@@ -173,7 +173,7 @@ impl PathFailure {
     }
 
     /// Returns true if both failures report the exit of the same program.
-    pub fn reports_same_exit(&self, other: &Self) -> bool {
+    pub fn is_same_program_exit(&self, other: &Self) -> bool {
         match (&self.cause, &other.cause) {
             (FailureCause::Program(one), FailureCause::Program(two)) => {
                 self.node == other.node && one == two

@@ -115,7 +115,7 @@ impl Latency {
 /// A breach of the latency bound: the sink that received the oldest late block, and the ring or
 /// source whose wait exceeded its share most.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Breach {
+pub struct LatencyBreach {
     /// Requested bound, in nanoseconds.
     pub asked_ns: u64,
     /// The sink that received the oldest late block, and the block's age on arrival, in
@@ -134,12 +134,12 @@ impl LatencyBudget {
 
     /// Adds a gauge of the wait at one ring or source. `share_ns` is the share of the bound
     /// assigned to the gauge, in nanoseconds.
-    pub fn add_wait(&self, name: String, share_ns: u64) -> Arc<Gauge> {
+    pub fn add_wait_gauge(&self, name: String, share_ns: u64) -> Arc<Gauge> {
         self.add_gauge(name, false, share_ns)
     }
 
     /// Adds a gauge of the latency from the sources to the sink `name`.
-    pub fn add_sink(&self, name: String) -> Arc<Gauge> {
+    pub fn add_sink_gauge(&self, name: String) -> Arc<Gauge> {
         self.add_gauge(name, true, self.asked_ns.load(Ordering::Relaxed))
     }
 
@@ -172,13 +172,13 @@ impl LatencyBudget {
     /// Returns the worst latencies since the last call if any block exceeded the bound, including
     /// blocks that are still waiting, and counts them as one breach. Returns `None` if no block
     /// exceeded the bound or if there is no bound. `now` is monotonic time in nanoseconds.
-    pub fn take_breach(&self, now: u64) -> Option<Breach> {
+    pub fn take_breach(&self, now: u64) -> Option<LatencyBreach> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         if asked_ns == 0 {
             return None;
         }
-        let mut breach = Breach { asked_ns, late_sink: None, worst_wait: None };
-        let Breach { late_sink, worst_wait, .. } = &mut breach;
+        let mut breach = LatencyBreach { asked_ns, late_sink: None, worst_wait: None };
+        let LatencyBreach { late_sink, worst_wait, .. } = &mut breach;
         let mut late = false;
         self.with_gauges(|gauges| {
             for gauge in gauges {
@@ -227,7 +227,7 @@ impl Gauge {
     pub fn stamp(&self, number: u64) {
         if self.watched.load(Ordering::Relaxed) == 0 {
             self.since.store(sys::clock::monotonic(), Ordering::Relaxed);
-            // SYNC POINT: block watched; pairs with the Acquire in `measure_watched` and in
+            // SYNC POINT: block watched; pairs with the Acquire in `measure_watched_block` and in
             // `waiting_ns`. The exchange fails only on a closed gauge.
             let _ = self.watched.compare_exchange(0, number, Ordering::Release, Ordering::Relaxed);
         }
@@ -237,7 +237,7 @@ impl Gauge {
     /// left in the ring for longer than the gauge's share, records this time, which is a lower
     /// bound on their wait. Must be called after the reader has taken all blocks up to `number`.
     /// `more` is true if the ring contains further blocks, which may have no stamp.
-    pub fn measure_watched(&self, number: u64, more: bool) {
+    pub fn measure_watched_block(&self, number: u64, more: bool) {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let watched = self.watched.load(Ordering::Acquire);
         let is_watched = watched != 0 && watched <= number;
@@ -370,8 +370,10 @@ mod tests {
     #[test]
     fn v14_wait_over_share_is_counted_and_over_bound_is_a_breach() {
         let budget = example_budget();
-        let (ring, sink) =
-            (budget.add_wait("a → b".to_owned(), 4 * MS), budget.add_sink("b".to_owned()));
+        let (ring, sink) = (
+            budget.add_wait_gauge("a → b".to_owned(), 4 * MS),
+            budget.add_sink_gauge("b".to_owned()),
+        );
         ring.record(3, 1, 5 * MS);
         sink.record(64, 0, 9 * MS);
         assert_eq!(budget.take_breach(0), None, "others needed less than their share");
@@ -397,7 +399,7 @@ mod tests {
     #[test]
     fn v14_gauge_watches_one_block_and_reports_a_stuck_one() {
         let budget = example_budget();
-        let ring = budget.add_wait("a → b".to_owned(), 4 * MS);
+        let ring = budget.add_wait_gauge("a → b".to_owned(), 4 * MS);
         ring.stamp(1);
         let since = ring.since.load(Ordering::Relaxed);
         ring.stamp(65);
@@ -408,13 +410,13 @@ mod tests {
             (breach.late_sink, breach.worst_wait),
             (None, Some(("a → b".to_owned(), 11 * MS, 4 * MS)))
         );
-        ring.measure_watched(0, false);
+        ring.measure_watched_block(0, false);
         assert_eq!(ring.measured.load(Ordering::Relaxed), 0, "it is not among these");
-        ring.measure_watched(64, true);
+        ring.measure_watched_block(64, true);
         assert_eq!(ring.measured.load(Ordering::Relaxed), 1);
         let left = ring.left_since.load(Ordering::Relaxed);
         assert_eq!(ring.waiting_ns(left + 3), 3, "those that were left wait");
-        ring.measure_watched(128, false);
+        ring.measure_watched_block(128, false);
         assert_eq!(ring.waiting_ns(u64::MAX), 0, "none is left");
         ring.stamp(129);
         ring.close();
@@ -426,7 +428,7 @@ mod tests {
     #[test]
     fn v14_end_of_a_timed_out_connection_has_no_age() {
         let budget = example_budget();
-        let gauge = AgeGauge::new(budget.add_sink("b".to_owned()), 0);
+        let gauge = AgeGauge::new(budget.add_sink_gauge("b".to_owned()), 0);
         let mut batch = Batch::empty();
         for (pointer, time) in [
             (RichPointer::hole(0), 1),

@@ -270,7 +270,7 @@ pub struct Ledger {
 
 /// A violated equation in a ledger, with the values of both sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Imbalance {
+pub struct LedgerImbalance {
     /// Name of the node or edge.
     pub place: String,
     /// Equation that does not hold.
@@ -281,7 +281,7 @@ pub struct Imbalance {
     pub right: u64,
 }
 
-impl fmt::Display for Imbalance {
+impl fmt::Display for LedgerImbalance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { place, rule, left, right } = self;
         write!(f, "{place}: {rule} does not hold: {left} against {right}")
@@ -322,8 +322,8 @@ impl NodeEntry {
             *amount += more;
         }
         self.dropped.extend(other.dropped);
-        add_by_name(&mut self.unanswered, other.unanswered);
-        add_by_name(&mut self.counters, other.counters);
+        add_counts_by_name(&mut self.unanswered, other.unanswered);
+        add_counts_by_name(&mut self.counters, other.counters);
         self.edits.direct += other.edits.direct;
         self.edits.copied += other.edits.copied;
         self.edits.appended += other.edits.appended;
@@ -376,7 +376,7 @@ impl NodeEntry {
 }
 
 /// Adds each count to the entry with the same name, or appends a new entry if there is none.
-fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
+fn add_counts_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     for (name, count) in more {
         match to.iter_mut().find(|(known, _)| *known == name) {
             Some((_, known)) => *known += count,
@@ -418,31 +418,31 @@ impl Ledger {
 
     /// Returns all imbalances; empty if the ledger balances.
     #[must_use]
-    pub fn imbalances(&self) -> Vec<Imbalance> {
+    pub fn imbalances(&self) -> Vec<LedgerImbalance> {
         let mut found = Vec::new();
         for edge in &self.edges {
             let place = format!("{} → {} ({})", edge.from, edge.to, edge.kind.name());
             let (left, right) = (edge.put.blocks, edge.accounted_blocks());
             if left != right {
                 let rule = "put = taken + dropped + resident";
-                found.push(Imbalance { place: place.clone(), rule, left, right });
+                found.push(LedgerImbalance { place: place.clone(), rule, left, right });
             } else if edge.dropped.iter().all(|(_, a)| a.blocks == 0)
                 && edge.put.bytes != edge.taken.bytes + edge.resident.bytes
             {
                 let (left, right) = (edge.put.bytes, edge.taken.bytes + edge.resident.bytes);
-                found.push(Imbalance { place, rule: "bytes put = bytes taken", left, right });
+                found.push(LedgerImbalance { place, rule: "bytes put = bytes taken", left, right });
             }
         }
         for node in &self.filters {
             let (left, right) = (node.input(BLOCKS), node.accounted(BLOCKS));
             if left != right {
                 let rule = "taken + made = passed + unselected + consumed + held + dropped";
-                found.push(Imbalance { place: node.name.to_string(), rule, left, right });
+                found.push(LedgerImbalance { place: node.name.to_string(), rule, left, right });
             } else if node.program {
                 let (left, right) = (node.input(BYTES), node.accounted(BYTES));
                 if left != right {
                     let rule = "bytes taken + made = passed + unselected + consumed + dropped";
-                    found.push(Imbalance { place: node.name.to_string(), rule, left, right });
+                    found.push(LedgerImbalance { place: node.name.to_string(), rule, left, right });
                 }
             }
         }
@@ -453,7 +453,7 @@ impl Ledger {
             let (left, right) = (observed.blocks, source.given.blocks + dropped);
             if left != right {
                 let rule = "seen = given + dropped";
-                found.push(Imbalance { place: name.clone(), rule, left, right });
+                found.push(LedgerImbalance { place: name.clone(), rule, left, right });
             }
         }
         found

@@ -2,7 +2,7 @@
 
 pub use crate::counters::NodeReport;
 use crate::counters::{
-    CountedNode, ExitEdge, ImportCounters, KernelContinuation, SpaceCounters, node_report,
+    ExitEdge, ImportCounters, KernelContinuation, NodeCounters, SpaceCounters, node_report,
 };
 use crate::ledger::{Edge, Ledger, LossRanges, NodeEntry, NodeName};
 use crate::space::SpaceResults;
@@ -15,11 +15,11 @@ pub fn node_reports(results: &[SpaceResults]) -> Vec<NodeReport> {
         let last = space.nodes.iter().filter_map(node_report);
         last.chain(space.retired.reports.iter().cloned()).collect()
     };
-    merge_by_node(results.iter().flat_map(ended))
+    merge_reports_by_node(results.iter().flat_map(ended))
 }
 
 /// Merges the reports of the same node, and omits empty ones.
-pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
+pub fn merge_reports_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
     let mut reports: Vec<NodeReport> = Vec::new();
     for node_report in all {
         match reports.iter_mut().find(|known| known.planned == node_report.planned) {
@@ -110,7 +110,7 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
         }
         ledger.edges.extend(space.edges);
         for node in space.nodes.into_iter().filter(|node| !node.receives_kernel_output) {
-            let CountedNode { entry: counted, source, calls, ring, copied, .. } = node;
+            let NodeCounters { entry: counted, source, calls, ring, copied, .. } = node;
             ledger.sources.extend(source.map(|source| (counted.name.to_string(), source)));
             // The user implementation of a kernel node may also run in a thread; both share one
             // entry.
@@ -184,7 +184,9 @@ fn untaken_amount(edge: &Edge) -> Amount {
 
 /// Returns the reports of the filters and sinks, merged across the spaces.
 pub fn merge_reports(spaces: &[SpaceCounters]) -> Vec<NodeReport> {
-    merge_by_node(spaces.iter().flat_map(|space| &space.reports).map(|(_, report)| report.clone()))
+    merge_reports_by_node(
+        spaces.iter().flat_map(|space| &space.reports).map(|(_, report)| report.clone()),
+    )
 }
 
 /// Adds the reader's counters to the edge of a ring. Blocks that were neither taken nor dropped are

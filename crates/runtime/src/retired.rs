@@ -5,7 +5,7 @@
 //! the current plan. Once there are many removed nodes, the counters of nodes with the same name
 //! are therefore added up.
 
-use crate::counters::{CountedNode, RetiredCounters};
+use crate::counters::{NodeCounters, RetiredCounters};
 use crate::ledger::{DropReason, Edge, LossRanges};
 use crate::report::merge_report_rows;
 use filter::Amount;
@@ -27,13 +27,13 @@ impl RetiredCounters {
             return;
         }
         if self.nodes.len() > SEPARATE_COUNTERS_MAX {
-            let mut merged: Vec<CountedNode> = Vec::new();
+            let mut merged: Vec<NodeCounters> = Vec::new();
             for node in std::mem::take(&mut self.nodes) {
                 let known = merged.iter_mut().find(|known| is_mergeable(known, &node, live));
                 match known {
                     Some(known) => {
                         known.entry.join(node.entry);
-                        merge_amounts(&mut known.entry.dropped);
+                        merge_amounts_by_reason(&mut known.entry.dropped);
                     }
                     None => merged.push(node),
                 }
@@ -72,8 +72,8 @@ impl RetiredCounters {
 /// Returns true if the counters of two removed nodes can be merged: the nodes have the same name,
 /// either both or neither are replicas, either both or neither are operands, and both are plain
 /// filters or sinks that no longer run in any space.
-fn is_mergeable(one: &CountedNode, other: &CountedNode, live: &[usize]) -> bool {
-    let is_plain = |node: &CountedNode| {
+fn is_mergeable(one: &NodeCounters, other: &NodeCounters, live: &[usize]) -> bool {
+    let is_plain = |node: &NodeCounters| {
         node.source.is_none()
             && !node.receives_kernel_output
             && node.ring.is_none()
@@ -94,7 +94,7 @@ fn add_edge_counters(to: &mut Edge, more: Edge) {
     to.taken += more.taken;
     to.resident += more.resident;
     to.dropped.extend(more.dropped);
-    merge_amounts(&mut to.dropped);
+    merge_amounts_by_reason(&mut to.dropped);
     for (reason, ranges) in more.missing {
         // Positions are relative to the beginning of an edge, so ranges of two edges cannot be
         // merged.
@@ -105,7 +105,7 @@ fn add_edge_counters(to: &mut Edge, more: Edge) {
 }
 
 /// Adds up the amounts that have the same reason.
-fn merge_amounts(all: &mut Vec<(DropReason, Amount)>) {
+fn merge_amounts_by_reason(all: &mut Vec<(DropReason, Amount)>) {
     let mut merged: Vec<(DropReason, Amount)> = Vec::new();
     for (reason, amount) in all.drain(..) {
         match merged.iter_mut().find(|(known, _)| *known == reason) {
@@ -124,13 +124,13 @@ mod tests {
     use filter::Report;
 
     /// Returns the counters of a removed node that has dropped one block for the reason `full`.
-    fn removed_node(name: &str, planned: usize) -> CountedNode {
+    fn removed_node(name: &str, planned: usize) -> NodeCounters {
         let (taken, passed) = (Amount { blocks: 3, bytes: 30 }, Amount { blocks: 2, bytes: 20 });
         let dropped = vec![(DropReason::NoRoom, Amount { blocks: 1, bytes: 10 })];
         let name = NodeName::from(name);
         let entry = NodeEntry { name, planned, taken, passed, dropped, ..NodeEntry::default() };
         let (source, ring, calls) = (None, None, Vec::new());
-        CountedNode { entry, source, receives_kernel_output: false, copied: true, calls, ring }
+        NodeCounters { entry, source, receives_kernel_output: false, copied: true, calls, ring }
     }
 
     #[test]

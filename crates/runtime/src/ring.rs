@@ -17,9 +17,9 @@ use buffer::crossing::{
     Batch as RingBatch, Columns, CrossingReader, CrossingWriter, Origin, Pools,
 };
 use buffer::ibuf::PushResult;
-use buffer::scale::Scaling;
+use buffer::scale::ScalingParameters;
 use buffer::signal::Doorbell;
-use buffer::signal::wakeup_moderation::{Moderator, Threshold, Timer, WakeupCounts};
+use buffer::signal::wakeup_moderation::{Moderator, Timer, WakeupCounts, WakeupThreshold};
 use buffer::{Fault, WriterCounts};
 use filter::{Amount, Batch};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub struct Export {
     pub kind: EdgeKind,
     /// Number, counted from 1, of the filter that the writing replica is ending during its
     /// shutdown; 0 before the shutdown. Stored in the marks of entries (see
-    /// `crate::space::replica_end`).
+    /// `crate::space::replica_shutdown`).
     pub step: u32,
     /// Gauge of the time that blocks wait in the ring; `None` if it is not measured.
     gauge: Option<Arc<Gauge>>,
@@ -66,7 +66,7 @@ impl Export {
         planned: usize,
         writer: CrossingWriter,
         (doorbell, reader_doorbell): (Arc<Doorbell>, Arc<Doorbell>),
-        threshold: Threshold,
+        threshold: WakeupThreshold,
     ) -> Self {
         let spins =
             buffer::signal::spins(std::thread::available_parallelism().map_or(1, usize::from));
@@ -78,7 +78,7 @@ impl Export {
             planned,
             writer: Some(writer),
             doorbell,
-            events: Moderator::new(Timer::of_process(), threshold, reader_doorbell.clone()),
+            events: Moderator::new(Timer::for_process(), threshold, reader_doorbell.clone()),
             reader_doorbell,
             spins,
             counts: WriterCounts::default(),
@@ -98,19 +98,19 @@ impl Export {
 
     /// Connects the status of the writer's space and, in a replay, its handle to the stall
     /// detector.
-    pub fn connect_space(&mut self, status: Arc<SpaceStatus>, probe: Option<StallProbe>) {
+    pub fn connect_space_status(&mut self, status: Arc<SpaceStatus>, probe: Option<StallProbe>) {
         (self.status, self.stall_probe) = (Some(status), probe);
     }
 
     /// Limits the number of blocks that are put into the ring before the reader is notified.
     /// Without a limit, the blocks could fill a dbuf while the reader sleeps. [SL §6.2]
-    pub fn limit_unnotified(&mut self, blocks: u64) {
+    pub fn limit_unnotified_blocks(&mut self, blocks: u64) {
         self.events.limit_blocks(blocks);
     }
 
     /// Lets T_b grow to up to `most` blocks while blocks arrive at a high rate. If `scaling` is
     /// given, the ring may also grow and shrink with the load, within the limits of `scaling`.
-    pub fn adapt(&mut self, most: u64, scaling: Option<Scaling>) {
+    pub fn adapt(&mut self, most: u64, scaling: Option<ScalingParameters>) {
         self.events.adapt(most);
         if let Some(scaling) = scaling {
             self.writer = self.writer.take().map(|writer| writer.scaling(scaling));
@@ -142,7 +142,7 @@ impl Export {
 
     /// Returns the threshold at which the reader is notified.
     #[must_use]
-    pub const fn threshold(&self) -> Threshold {
+    pub const fn threshold(&self) -> WakeupThreshold {
         self.events.threshold()
     }
 
@@ -180,7 +180,7 @@ impl Export {
         }
         match self.kind {
             EdgeKind::Dispatch => {
-                batch.store_order(mask, mask.checked_ilog2().map(|last| last as usize));
+                batch.store_sequence_numbers(mask, mask.checked_ilog2().map(|last| last as usize));
             }
             EdgeKind::Join => batch.store_end_step(mask, self.step),
             _ => {}
@@ -214,7 +214,7 @@ impl Export {
         loop {
             let pushed = match std::mem::take(&mut at_once) {
                 true => PushResult { put: rest, dropped: 0 },
-                false => writer.push_each(&mut entries, rest, origins)?,
+                false => writer.push_from_iter(&mut entries, rest, origins)?,
             };
             self.counts = writer.counts();
             if writer.capacity() != self.entries {
@@ -319,7 +319,7 @@ impl Import {
         let there = if self.gauge.is_some() { self.reader.unread_entries()? } else { 0 };
         let taken = self.reader.peek(max)?;
         if let Some(gauge) = self.gauge.as_ref().filter(|_| !taken.is_empty()) {
-            gauge.measure_watched(before + taken.len() as u64, there > taken.len());
+            gauge.measure_watched_block(before + taken.len() as u64, there > taken.len());
         }
         Ok((!taken.is_empty()).then_some(taken))
     }
@@ -350,7 +350,10 @@ impl Import {
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         self.reader.release(count)?;
         if let Some(gauge) = &self.gauge {
-            gauge.measure_watched(self.reader.counts().blocks, self.reader.unread_entries()? > 0);
+            gauge.measure_watched_block(
+                self.reader.counts().blocks,
+                self.reader.unread_entries()? > 0,
+            );
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<Ri
             let mut keep = input.descriptors();
             keep.extend([old, to.as_raw_fd()]);
             preload::close_descriptors_except(&mut keep);
-            copy_stream(input, old, &to);
+            copy_ring_to_descriptor(input, old, &to);
             preload::exit(0);
         }
         Err(_) => return Err(input),
@@ -44,10 +44,10 @@ pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<Ri
 }
 
 /// Copies the stream to `to` until the stream ends or `to` has no reader.
-fn copy_stream(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
+fn copy_ring_to_descriptor(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
     let mut room = vec![0; READ_BYTES_MAX];
     // Copies the bytes that were written into the pipe before the ring was created.
-    while preload::bytes_waiting(old) > 0 {
+    while preload::pipe_bytes_available(old) > 0 {
         if !copy_available_bytes(old, to, &mut room) {
             return;
         }
@@ -104,6 +104,6 @@ fn copy_stream(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
 /// Copies the available bytes in the pipe to `to`, at most as many as fit into `room`. Returns
 /// false at the end of the pipe, after a failed read, or if `to` has no reader.
 fn copy_available_bytes(old: i32, to: &OwnedFd, room: &mut [u8]) -> bool {
-    let count = preload::read_once(old, room);
+    let count = preload::read_retrying_interrupts(old, room);
     count > 0 && preload::write_all(to, room.get(..count).unwrap_or_default())
 }

@@ -18,10 +18,10 @@ const DESCRIPTORS_MAX: usize = 1024;
 /// The value in [`DESCRIPTOR_MARKS`] of a descriptor that has not been classified.
 const UNKNOWN: u8 = 0;
 /// The value in [`DESCRIPTOR_MARKS`] of a descriptor that is not an end of an edge.
-const NOT_AN_END: u8 = 1;
+const NOT_AN_EDGE_END_MARK: u8 = 1;
 /// The value in [`DESCRIPTOR_MARKS`] of a descriptor that is an end of the first edge. Later edges
 /// have the following values.
-const FIRST_EDGE: u8 = 2;
+const FIRST_EDGE_MARK: u8 = 2;
 
 /// The number of yields before a sleep if only one processor is available.
 const YIELDS_BEFORE_SLEEP: usize = 8;
@@ -90,12 +90,12 @@ pub(crate) fn shared_edges() -> &'static [SharedEdge] {
 /// the peer most likely runs next and needs no wakeup (a yield costs 1.25 us, a sleep and a wakeup
 /// 4 us: BASELINES).
 pub(crate) fn yields_before_sleep() -> u32 {
-    static YIELDS: AtomicUsize = AtomicUsize::new(usize::MAX);
-    let mut yields = YIELDS.load(Ordering::Relaxed);
+    static YIELD_COUNT: AtomicUsize = AtomicUsize::new(usize::MAX);
+    let mut yields = YIELD_COUNT.load(Ordering::Relaxed);
     if yields == usize::MAX {
         let alone = std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
         yields = if alone { YIELDS_BEFORE_SLEEP } else { 0 };
-        YIELDS.store(yields, Ordering::Relaxed);
+        YIELD_COUNT.store(yields, Ordering::Relaxed);
     }
     u32::try_from(yields).unwrap_or(0)
 }
@@ -108,7 +108,7 @@ pub(crate) fn find(number: i32) -> Option<&'static SharedEdge> {
     }
     let known = DESCRIPTOR_MARKS.get(usize::try_from(number).ok()?)?;
     match known.load(Ordering::Relaxed) {
-        NOT_AN_END => None,
+        NOT_AN_EDGE_END_MARK => None,
         UNKNOWN => {
             let what = classify(number);
             known.store(what, Ordering::Relaxed);
@@ -119,17 +119,19 @@ pub(crate) fn find(number: i32) -> Option<&'static SharedEdge> {
 }
 
 fn edge_with_mark(what: u8) -> Option<&'static SharedEdge> {
-    shared_edges().get(usize::from(what.checked_sub(FIRST_EDGE)?))
+    shared_edges().get(usize::from(what.checked_sub(FIRST_EDGE_MARK)?))
 }
 
 fn classify(number: i32) -> u8 {
-    let Some(pipe) = preload::pipe_inode(number) else { return NOT_AN_END };
+    let Some(pipe) = preload::pipe_inode(number) else { return NOT_AN_EDGE_END_MARK };
     let writes = preload::is_write_only(number);
     let fits = |shared_edge: &SharedEdge| {
         shared_edge.edge.pipe == pipe && writes == (shared_edge.edge.end == PipeEnd::Writes)
     };
     let found = shared_edges().iter().take(EDGES_MAX).position(fits);
-    found.and_then(|at| u8::try_from(at).ok()).map_or(NOT_AN_END, |at| at + FIRST_EDGE)
+    found
+        .and_then(|at| u8::try_from(at).ok())
+        .map_or(NOT_AN_EDGE_END_MARK, |at| at + FIRST_EDGE_MARK)
 }
 
 /// Records that descriptor `to` is now a duplicate of descriptor `from`.
@@ -155,7 +157,7 @@ pub(crate) fn forget(number: i32) -> Option<&'static SharedEdge> {
 /// Records that a descriptor is no longer an end of an edge.
 pub(crate) fn mark_not_an_end(number: i32) {
     if let Some(known) = usize::try_from(number).ok().and_then(|at| DESCRIPTOR_MARKS.get(at)) {
-        known.store(NOT_AN_END, Ordering::Relaxed);
+        known.store(NOT_AN_EDGE_END_MARK, Ordering::Relaxed);
     }
 }
 

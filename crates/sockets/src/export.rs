@@ -17,7 +17,8 @@ use crate::writing::Bytes;
 use std::ffi::{c_int, c_void};
 use sys::preload;
 use sys::preload::interpose::{
-    IoVec, at_fork, catch_panic, missing_function, run_guarded, with_preserved_errno,
+    IoVec, at_fork, catch_panic, catch_panic_and_preserve_errno, missing_function,
+    with_preserved_errno,
 };
 use sys::{next_function, run_at_start};
 
@@ -40,7 +41,7 @@ extern "C" fn start() {
 }
 
 extern "C" fn before_fork() {
-    run_guarded(|| {
+    catch_panic_and_preserve_errno(|| {
         lazy::stop();
         retire::retire_all_edges(RetireReason::Fork);
     });
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize
         };
         return catch_panic(plain, || read_from_edge(shared_edge, fd, to, count));
     }
-    if let Some(count) = run_guarded(|| lazy::read(fd, to.addr(), count)) {
+    if let Some(count) = catch_panic_and_preserve_errno(|| lazy::read(fd, to.addr(), count)) {
         return isize::try_from(count).unwrap_or(isize::MAX);
     }
     forward::forget_copy();
@@ -119,7 +120,7 @@ fn read_from_edge(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: u
 /// `from` must point to `count` readable bytes (X1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> isize {
-    let range = run_guarded(|| lazy::range(from.addr(), count));
+    let range = catch_panic_and_preserve_errno(|| lazy::range(from.addr(), count));
     let plain = || match &range {
         Some(range) => write_file_range(range, fd),
         None => {
@@ -130,7 +131,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
     let Some(shared_edge) = ends::find(fd).filter(|_| !from.is_null()) else {
         let written = plain();
         if let Some(range) = &range {
-            run_guarded(|| lazy::end_lazy_reads(range));
+            catch_panic_and_preserve_errno(|| lazy::end_lazy_reads(range));
         }
         return written;
     };
@@ -200,7 +201,7 @@ pub unsafe extern "C" fn __read_chk(
     unsafe { read(fd, to, count) }
 }
 
-type Vector = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
+type VectorIoFn = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
 
 /// Replaces `readv(2)`. From an edge, fills only the first non-empty buffer, as POSIX permits.
 ///
@@ -214,7 +215,7 @@ pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) ->
         // SAFETY: X1.
         return unsafe { read(fd, piece.base, piece.length) };
     }
-    match next_function!(c"readv" as Vector) {
+    match next_function!(c"readv" as VectorIoFn) {
         // SAFETY: I1; the arguments are the program's.
         Some(readv) => unsafe { readv(fd, pieces, count) },
         None => missing_function(),
@@ -229,7 +230,7 @@ pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) ->
 pub unsafe extern "C" fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -> isize {
     // SAFETY: X2.
     let Some(list) = (unsafe { edge_buffers(fd, pieces, count) }) else {
-        return match next_function!(c"writev" as Vector) {
+        return match next_function!(c"writev" as VectorIoFn) {
             // SAFETY: I1; the arguments are the program's.
             Some(writev) => unsafe { writev(fd, pieces, count) },
             None => missing_function(),

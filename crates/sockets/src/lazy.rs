@@ -13,7 +13,7 @@
 //! have visible effects: a write sends the contents of the file at the time of the *write*, and a
 //! system call that bypasses this library fails with `EFAULT` for such a buffer. They are
 //! restricted to files that the program opened itself, because the kernel's file position lags
-//! behind; it is corrected (`sync_source_position`) before a fork and before calls that use it.
+//! behind; it is corrected (`sync_source_file_position`) before a fork and before calls that use it.
 //!
 //! The file is mapped once ([`CachedFile`]) and stays mapped. A thread populates the page tables
 //! ahead of the program, because a fault per page costs as much as a copy. This library never reads
@@ -35,7 +35,7 @@ const LAZY_PROGRAMS: &[&str] = &["cat", "dd"];
 /// other reads copy.
 const PAGE: usize = 4096;
 /// The minimum size of a file in bytes; smaller files are read as usual.
-const FILE_SIZE_MIN: u64 = 256 << 10;
+const LAZY_FILE_SIZE_MIN: u64 = 256 << 10;
 /// The maximum number of bytes that one system call writes from a file.
 const WRITE_BYTES_MAX: usize = 512 << 10;
 /// The number of bytes by which the page tables are populated ahead of the program.
@@ -46,7 +46,7 @@ const MISALIGNED_READS_MAX: u32 = 4;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// True while there are files whose reads may be lazy.
-static HAS_SOURCES: AtomicBool = AtomicBool::new(false);
+static HAS_LAZY_SOURCES: AtomicBool = AtomicBool::new(false);
 static SOURCES: Mutex<Vec<Source>> = Mutex::new(Vec::new());
 
 /// A file that the program has opened for reading, whose reads may be lazy.
@@ -82,7 +82,7 @@ impl Source {
     /// Ends lazy reads of this file: copies the bytes into the buffers that represent them, and
     /// brings the kernel's file position up to date.
     fn stop(&mut self) {
-        sync_source_position(self);
+        sync_source_file_position(self);
         window::restore_all_windows();
         self.is_stopped.store(true, Ordering::Release);
     }
@@ -120,7 +120,7 @@ pub(crate) fn start() {
 /// Locks the sources. Returns `None` if there are none or the lock is held, which may be by a
 /// function that a signal has interrupted.
 fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
-    if !HAS_SOURCES.load(Ordering::Relaxed) {
+    if !HAS_LAZY_SOURCES.load(Ordering::Relaxed) {
         return None;
     }
     SOURCES.try_lock().ok()
@@ -132,7 +132,7 @@ pub(crate) fn record_opened_file(number: i32) {
         return;
     }
     let Ok(mut sources) = SOURCES.try_lock() else { return };
-    let Some(size) = preload::regular_file_size(number).filter(|size| *size >= FILE_SIZE_MIN)
+    let Some(size) = preload::regular_file_size(number).filter(|size| *size >= LAZY_FILE_SIZE_MIN)
     else {
         return;
     };
@@ -151,7 +151,7 @@ pub(crate) fn record_opened_file(number: i32) {
         has_prefault_thread: false,
         is_stopped: Arc::default(),
     });
-    HAS_SOURCES.store(true, Ordering::Relaxed);
+    HAS_LAZY_SOURCES.store(true, Ordering::Relaxed);
 }
 
 /// Ends lazy reads of a file whose bytes the program writes to a destination that accepts no
@@ -164,7 +164,7 @@ pub(crate) fn end_lazy_reads(range: &FileRange) {
     let is_left = |source: &Source| source.file.descriptor().as_raw_fd() == number;
     sources.iter_mut().filter(|source| is_left(source)).for_each(Source::stop);
     sources.retain(|source| !is_left(source));
-    HAS_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
+    HAS_LAZY_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
 }
 
 /// Records that descriptor `to` is now a duplicate of descriptor `from`.
@@ -187,7 +187,7 @@ pub(crate) fn forget(number: i32) {
         }
     }
     sources.retain(|source| !source.numbers.is_empty());
-    HAS_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
+    HAS_LAZY_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
 }
 
 /// Handles a read without a system call; returns the number of bytes, or `None` if the kernel must
@@ -199,7 +199,7 @@ pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
     };
     let found = sources.iter().position(|source| source.numbers.contains(&number));
     let source = found.and_then(|at| sources.get_mut(at));
-    let call_result = source.and_then(|source| lend_range(source, number, to, count));
+    let call_result = source.and_then(|source| lend_file_range(source, number, to, count));
     if call_result.is_some() {
         return call_result;
     }
@@ -208,12 +208,12 @@ pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
         && sources.get(at).is_some_and(|source| source.misses >= MISALIGNED_READS_MAX)
     {
         sources.swap_remove(at).stop();
-        HAS_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
+        HAS_LAZY_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
     }
     None
 }
 
-fn lend_range(source: &mut Source, number: i32, to: usize, count: usize) -> Option<usize> {
+fn lend_file_range(source: &mut Source, number: i32, to: usize, count: usize) -> Option<usize> {
     if std::mem::take(&mut source.is_position_stale) {
         source.at.store(preload::position(number)?, Ordering::Release);
     }
@@ -228,7 +228,7 @@ fn lend_range(source: &mut Source, number: i32, to: usize, count: usize) -> Opti
         || !window::create_window(to, count, source.number(), at)
     {
         source.misses += u32::from(!whole);
-        sync_source_position(source);
+        sync_source_file_position(source);
         return None;
     }
     source.kernel_position_lags = true;
@@ -296,10 +296,10 @@ pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
 
 /// Sets the kernel's file position before a call that uses it, and marks the recorded position as
 /// stale, because the call may change it.
-pub(crate) fn sync_position(number: i32) {
+pub(crate) fn sync_file_position(number: i32) {
     let Some(mut sources) = sources() else { return };
     if let Some(source) = sources.iter_mut().find(|source| source.numbers.contains(&number)) {
-        sync_source_position(source);
+        sync_source_file_position(source);
         source.is_position_stale = true;
     }
 }
@@ -321,11 +321,11 @@ pub(crate) fn stop() {
     let Ok(mut sources) = SOURCES.try_lock() else { return };
     sources.iter_mut().for_each(Source::stop);
     sources.clear();
-    HAS_SOURCES.store(false, Ordering::Relaxed);
+    HAS_LAZY_SOURCES.store(false, Ordering::Relaxed);
     ENABLED.store(false, Ordering::Release);
 }
 
-fn sync_source_position(source: &mut Source) {
+fn sync_source_file_position(source: &mut Source) {
     if std::mem::take(&mut source.kernel_position_lags)
         && let Some(number) = source.numbers.first()
     {

@@ -19,7 +19,7 @@ use crate::rendezvous;
 use abi::Extent;
 use abi::edge::{Edge, EdgeCount};
 use buffer::Fault;
-use buffer::stream::{BlockRead, Input, Output, PartRead, WaitResult};
+use buffer::stream::{BlockRead, Input, Output, ReadUntilMark, WaitResult};
 use iolite::file::CachedFile;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::time::Duration;
@@ -27,16 +27,16 @@ use sys::preload::{self, Handover};
 
 /// The maximum number of files to which the pointers of one edge refer. Ranges of other files are
 /// copied.
-const FILES_MAX: usize = 64;
+const SENT_FILES_MAX: usize = 64;
 /// Room in the ring, in bytes, that suffices for a pointer and its announcement.
-pub(crate) const POINTER_ROOM: usize = 256;
+pub(crate) const POINTER_ROOM_BYTES: usize = 256;
 
 /// The files that a writer has sent to its reader.
 #[derive(Debug, Default)]
 pub(crate) struct SentFiles(Vec<CachedFile>);
 
 impl SentFiles {
-    /// Writes a pointer to the range into a ring that has room for it ([`POINTER_ROOM`]). Returns
+    /// Writes a pointer to the range into a ring that has room for it ([`POINTER_ROOM_BYTES`]). Returns
     /// false if the bytes must be copied, because the file has become shorter or cannot be sent.
     pub(crate) fn write(
         &mut self,
@@ -56,7 +56,7 @@ impl SentFiles {
     }
 
     /// Returns the number of a file on this edge, after sending its descriptor if necessary.
-    /// Returns `None` if the file cannot be sent, or the edge has [`FILES_MAX`] other files.
+    /// Returns `None` if the file cannot be sent, or the edge has [`SENT_FILES_MAX`] other files.
     fn file_number(&mut self, edge: &Edge, file: &CachedFile) -> Option<usize> {
         // The list keeps the descriptors open, so a number denotes one file.
         let same =
@@ -64,7 +64,7 @@ impl SentFiles {
         if let Some(at) = self.0.iter().position(same) {
             return Some(at);
         }
-        if self.0.len() == FILES_MAX || !rendezvous::is_open(edge) {
+        if self.0.len() == SENT_FILES_MAX || !rendezvous::is_open(edge) {
             return None;
         }
         let socket = preload::borrow(edge.socket)?;
@@ -125,14 +125,14 @@ impl RingInput {
                 return Err(fault);
             }
             if !self.announced {
-                match self.input.read_part(out)? {
-                    PartRead::Bytes(count) => {
+                match self.input.read_until_mark(out)? {
+                    ReadUntilMark::Bytes(count) => {
                         counts::add(&self.edge, EdgeCount::CopiedOut, count);
                         return Ok(Some(count));
                     }
-                    PartRead::Nothing => return Ok(None),
-                    PartRead::End => return Ok(Some(0)),
-                    PartRead::Mark => self.announced = true,
+                    ReadUntilMark::Nothing => return Ok(None),
+                    ReadUntilMark::End => return Ok(Some(0)),
+                    ReadUntilMark::Mark => self.announced = true,
                 }
             }
             if !self.read_pointer()? {
@@ -217,7 +217,7 @@ impl RingInput {
     /// arrived. Returns `None` if the file has not arrived or cannot be read.
     fn file(&mut self, number: usize) -> Option<CachedFile> {
         while self.files.len() <= number {
-            if self.files.len() >= FILES_MAX || !rendezvous::is_open(&self.edge) {
+            if self.files.len() >= SENT_FILES_MAX || !rendezvous::is_open(&self.edge) {
                 return None;
             }
             let Handover::Message(descriptors) = preload::receive(self.edge.socket) else {

@@ -12,7 +12,7 @@ use crate::forward;
 use crate::lazy;
 use crate::pointer::RingInput;
 use crate::rendezvous;
-use crate::writing::{PIPE_BYTES_MIN, call_result};
+use crate::writing::{PIPE_BYTES_BEFORE_OFFER, call_result};
 use abi::edge::{Edge, EdgeCount};
 use buffer::Fault;
 use buffer::stream::{Offer, WaitResult};
@@ -70,13 +70,13 @@ impl Reading {
                     let count = real(out);
                     counts::add_result(edge, EdgeCount::ReadFromPipe, count);
                     *read += u64::try_from(count).unwrap_or(0);
-                    if *read >= PIPE_BYTES_MIN && out.len() >= REQUEST_READ_SIZE_MIN {
+                    if *read >= PIPE_BYTES_BEFORE_OFFER && out.len() >= REQUEST_READ_SIZE_MIN {
                         self.request_ring(edge);
                     }
                     Step::Answer(count)
                 }
-                Self::Requested => self.check_offer(edge, number),
-                Self::Offered(_) if preload::bytes_waiting(number) > 0 => Step::Pipe,
+                Self::Requested => self.check_ring_offer(edge, number),
+                Self::Offered(_) if preload::pipe_bytes_available(number) > 0 => Step::Pipe,
                 Self::Offered(_) => {
                     if let Self::Offered(input) = std::mem::replace(self, Self::Plain) {
                         *self = Self::Ring(input);
@@ -169,11 +169,11 @@ impl Reading {
 
     /// Checks for an offer of a ring, and returns the next step of the read. If the descriptor is
     /// blocking, first blocks until there are bytes in the pipe or an offer.
-    fn check_offer(&mut self, edge: &Edge, number: i32) -> Step {
+    fn check_ring_offer(&mut self, edge: &Edge, number: i32) -> Step {
         let patient = !preload::is_nonblocking(number);
         let Some([_, place]) = preload::poll_pair([number, edge.socket], patient) else {
             let errno = preload::EINTR;
-            return if preload::is_call_restarted() {
+            return if preload::should_restart_call() {
                 Step::Again
             } else {
                 Step::Answer(call_result(0, errno))
@@ -235,7 +235,7 @@ fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<Step,
         if impatient {
             return Ok(Step::Answer(call_result(0, preload::EAGAIN)));
         }
-        if !preload::is_call_restarted() {
+        if !preload::should_restart_call() {
             return Ok(Step::Answer(call_result(0, preload::EINTR)));
         }
     }

@@ -13,7 +13,7 @@ use crate::counts;
 use crate::ends;
 use crate::forward;
 use crate::lazy::FileRange;
-use crate::pointer::{POINTER_ROOM, SentFiles};
+use crate::pointer::{POINTER_ROOM_BYTES, SentFiles};
 use crate::rendezvous;
 use abi::edge::{Edge, EdgeCount};
 use buffer::Fault;
@@ -23,10 +23,10 @@ use sys::preload::{self, Handover};
 
 /// The number of bytes written to the pipe before a ring is offered; shorter streams would gain
 /// nothing from a ring.
-pub(crate) const PIPE_BYTES_MIN: u64 = 64 << 10;
+pub(crate) const PIPE_BYTES_BEFORE_OFFER: u64 = 64 << 10;
 /// The number of bytes written to the pipe without a request for a ring, after which the reader is
 /// not expected to request one.
-const PIPE_BYTES_MAX: u64 = 2 << 20;
+const PIPE_BYTES_WITHOUT_REQUEST_MAX: u64 = 2 << 20;
 /// The initial and maximum capacity of a ring, in bytes. Larger rings are slower on one processor,
 /// and equally fast on two. A ring is resized only within its initial memory, because the program
 /// may later give up the right to allocate more.
@@ -35,11 +35,11 @@ const RING_BYTES: usize = 2 << 20;
 const BLOCK_MAX: usize = 64 << 10;
 
 /// True once the program has restricted its own system calls, or may have done so.
-static IS_RESTRICTED: AtomicBool = AtomicBool::new(false);
+static IS_SYSCALL_RESTRICTED: AtomicBool = AtomicBool::new(false);
 
 /// Records that the program restricts its system calls: rings keep their size from now on.
-pub(crate) fn record_restriction() {
-    IS_RESTRICTED.store(true, Ordering::Relaxed);
+pub(crate) fn record_syscall_restriction() {
+    IS_SYSCALL_RESTRICTED.store(true, Ordering::Relaxed);
 }
 
 /// The bytes that a call writes.
@@ -109,7 +109,7 @@ pub(crate) enum Writing {
 
 impl Default for Writing {
     fn default() -> Self {
-        Self::Pipe { written: 0, next_check_at: PIPE_BYTES_MIN }
+        Self::Pipe { written: 0, next_check_at: PIPE_BYTES_BEFORE_OFFER }
     }
 }
 
@@ -134,8 +134,8 @@ impl Writing {
                         *written += u64::try_from(count).unwrap_or(0);
                         return count;
                     }
-                    *next_check_at = *written + PIPE_BYTES_MIN / 4;
-                    self.switch_to_ring(edge, number);
+                    *next_check_at = *written + PIPE_BYTES_BEFORE_OFFER / 4;
+                    self.try_switch_to_ring(edge, number);
                     if let Self::Pipe { written, .. } = self {
                         let count = count_pipe_bytes(edge, real());
                         *written += u64::try_from(count).unwrap_or(0);
@@ -143,13 +143,13 @@ impl Writing {
                     }
                 }
                 Self::Ring { output, pipe_may_hold_bytes, files } => {
-                    let pending = preload::bytes_waiting(number) > 0;
+                    let pending = preload::pipe_bytes_available(number) > 0;
                     *pipe_may_hold_bytes &= pending;
                     if (pending && !*pipe_may_hold_bytes) || preload::has_no_reader(number) {
                         *self = Self::Plain;
                         continue;
                     }
-                    if IS_RESTRICTED.load(Ordering::Relaxed) {
+                    if IS_SYSCALL_RESTRICTED.load(Ordering::Relaxed) {
                         output.fix_size();
                     }
                     let before = output.capacity();
@@ -170,7 +170,7 @@ impl Writing {
     /// Returns true if pointers can be written to a ring, or if a ring is still expected.
     pub(crate) const fn may_pass_pointers(&self) -> bool {
         match self {
-            Self::Pipe { written, .. } => *written < PIPE_BYTES_MAX,
+            Self::Pipe { written, .. } => *written < PIPE_BYTES_WITHOUT_REQUEST_MAX,
             Self::Ring { .. } => true,
             Self::Plain => false,
         }
@@ -183,7 +183,7 @@ impl Writing {
 
     /// Creates a ring and offers it, if a reader has requested one. Turns the end into a plain pipe
     /// permanently if the rendezvous has ended or no ring can be offered.
-    fn switch_to_ring(&mut self, edge: &Edge, number: i32) {
+    fn try_switch_to_ring(&mut self, edge: &Edge, number: i32) {
         let request =
             if rendezvous::is_open(edge) { preload::receive(edge.socket) } else { Handover::Over };
         match request {
@@ -210,7 +210,7 @@ impl Writing {
 fn offer_ring(edge: &Edge) -> Option<Output> {
     let id = buffer::ids::fresh()?;
     let config = Config::new(id).capacity(RING_BYTES);
-    let is_fixed = IS_RESTRICTED.load(Ordering::Relaxed);
+    let is_fixed = IS_SYSCALL_RESTRICTED.load(Ordering::Relaxed);
     let config = if is_fixed { config } else { config.self_sizing_in_place() };
     let (output, offers) = stream(&config).ok()?;
     counts::set(edge, EdgeCount::RingSizeMax, config.extent.max(output.capacity()) as u64);
@@ -245,7 +245,7 @@ fn write_ring(
     bytes: &Bytes<'_>,
 ) -> Result<isize, Fault> {
     if let Some(range) = bytes.range() {
-        if let Some(errno) = wait_for_room(output, number, POINTER_ROOM)? {
+        if let Some(errno) = wait_for_room(output, number, POINTER_ROOM_BYTES)? {
             return Ok(call_result(0, errno));
         }
         if files.write(edge, output, range)? {
@@ -295,7 +295,7 @@ fn wait_for_room(output: &mut Output, number: i32, length: usize) -> Result<Opti
         if preload::has_no_reader(number) {
             return Err(Fault::Abandoned);
         }
-        if !preload::is_call_restarted() {
+        if !preload::should_restart_call() {
             return Ok(Some(preload::EINTR));
         }
     }

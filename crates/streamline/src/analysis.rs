@@ -48,7 +48,7 @@ pub fn analyze(results: &Results) -> Analysis {
         }
     };
     let changes = match saved {
-        Ok(_) => next_changes(plan, &engine::machine::inspect()),
+        Ok(_) => changes_with_current_costs(plan, &engine::machine::inspect()),
         Err(_) => Vec::new(),
     };
     Analysis { text: explain::format_analysis(plan, &measurements), saved, changes }
@@ -85,15 +85,15 @@ pub fn drawn_figures(results: &Results) -> DrawnFigures {
 /// Returns the differences between a plan and the plan of the last analyzed run of the same
 /// request, as sentences; empty if no run was analyzed.
 #[must_use]
-pub fn changes_since_analyzed(text: &str, plan: &Plan) -> Vec<String> {
-    let path = calibrate::state_directory().map(|folder| plan_file(&folder, text));
+pub fn changes_since_last_analysis(text: &str, plan: &Plan) -> Vec<String> {
+    let path = calibrate::state_directory().map(|folder| plan_file_path(&folder, text));
     let saved = path.and_then(|path| fs::read_to_string(path).ok());
     let last_plan = saved.as_deref().and_then(PersistedPlan::parse);
     last_plan.map_or_else(Vec::new, |last_plan| last_plan.describe_changes(plan))
 }
 
 /// Returns the changes that a new plan with the current cost table would make, as sentences.
-fn next_changes(plan: &Plan, machine: &Machine) -> Vec<String> {
+fn changes_with_current_costs(plan: &Plan, machine: &Machine) -> Vec<String> {
     let next = plan.replan(machine).ok();
     next.map_or_else(Vec::new, |next| PersistedPlan::from_plan(plan).describe_changes(&next))
 }
@@ -111,7 +111,7 @@ fn save_measurements(
     let mut stored = loaded.unwrap_or_else(|| StoredCosts::measured_now(base()));
     let too_few = explain::learn(plan, measurements, &mut stored.costs);
     stored.store(folder)?;
-    let path = plan_file(folder, text);
+    let path = plan_file_path(folder, text);
     let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
     path.parent().map_or(Ok(()), fs::create_dir_all).map_err(why)?;
     sys::replace::replace_file(&path, PersistedPlan::from_plan(plan).to_text().as_bytes())
@@ -120,7 +120,7 @@ fn save_measurements(
 }
 
 /// Returns the path of the file that stores the plan of a request.
-fn plan_file(folder: &Path, text: &str) -> PathBuf {
+fn plan_file_path(folder: &Path, text: &str) -> PathBuf {
     // The hash is FNV-1a. It only names files, so collisions need no protection.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -6,7 +6,7 @@ use crate::prepared::{Prepared, unplaceable_error};
 use crate::ready::Ready;
 use crate::{record, workers};
 use engine::build::{self, BuildError, BuiltPath, PathOptions, Settings};
-use engine::path::AdaptSettings;
+use engine::path::AdaptationSettings;
 use engine::record::RecordMode;
 
 impl Prepared {
@@ -20,7 +20,7 @@ impl Prepared {
         let record_mode = recording.clone().map_or_else(RecordMode::default, RecordMode::Record);
         let adapt = recording
             .is_none()
-            .then(|| AdaptSettings::permitted_by(&self.plan, &self.machine))
+            .then(|| AdaptationSettings::permitted_by(&self.plan, &self.machine))
             .flatten();
         let extras =
             PathOptions { record_mode, history: options.history, adapt, ..PathOptions::default() };
@@ -34,15 +34,19 @@ impl Prepared {
     pub fn build_with(self, options: &Options, extras: PathOptions) -> Result<Ready, OpenError> {
         let steps = options.steps.clone();
         let helper = options.helper.clone();
-        let ready =
-            self.build_ready(options, &PathOptions { helper, steps: steps.clone(), ..extras });
+        let ready = self
+            .build_ready_request(options, &PathOptions { helper, steps: steps.clone(), ..extras });
         if ready.is_err() {
             steps.roll_back();
         }
         ready
     }
 
-    fn build_ready(mut self, options: &Options, extras: &PathOptions) -> Result<Ready, OpenError> {
+    fn build_ready_request(
+        mut self,
+        options: &Options,
+        extras: &PathOptions,
+    ) -> Result<Ready, OpenError> {
         let settings = Settings {
             count: options.count,
             timed: options.timed,
@@ -56,7 +60,7 @@ impl Prepared {
             let space = &self.plan.space_of(refused.node).name;
             options.notices.raise_note(&format!("`{name}` runs in {space}: {}", refused.why));
         }
-        Ready::for_paths(self, paths, options)
+        Ready::from_built_paths(self, paths, options)
     }
 
     /// Builds the plan. Whenever the kernel refuses a filter, plans again with that filter outside

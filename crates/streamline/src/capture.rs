@@ -18,10 +18,10 @@
 
 mod awake;
 mod direction;
+mod filter_switch;
 mod interfaces;
-mod refilter;
 
-pub use refilter::{CaptureFilter, PreparedFilter};
+pub use filter_switch::{CaptureFilter, PreparedFilter};
 
 use crate::error::OpenError;
 use crate::options::Options;
@@ -151,7 +151,7 @@ impl Capture {
         }
         self.loaded_at = sys::clock::monotonic();
         for direction in &mut self.directions {
-            direction.reader.load_positions();
+            direction.reader.load_writer_positions();
         }
         self.forget_ended_directions();
     }
@@ -210,7 +210,7 @@ impl Capture {
             let reserved = reader.reserved_position(exported.cpu);
             reader.advance_past_frame(&exported);
             if !reader.is_intact(&exported, reserved) {
-                reader.count_passed_as_lost(&exported);
+                reader.count_passed_frame_as_lost(&exported);
             } else if needed.is_some() {
                 self.read += 1;
                 return Some((frame, copied));
@@ -235,7 +235,7 @@ impl Capture {
 
     /// Returns the time of day of the last [`Self::load`], in nanoseconds since 1970.
     #[must_use]
-    pub const fn loaded_time(&self) -> u64 {
+    pub const fn last_load_time(&self) -> u64 {
         self.clock.time_of_day(self.loaded_at)
     }
 
@@ -247,7 +247,7 @@ impl Capture {
     /// Returns the remaining time during which frames may arrive without a notification. The first
     /// frame after that time causes a notification.
     #[must_use]
-    pub fn silence_left(&self) -> Duration {
+    pub fn unnotified_time_left(&self) -> Duration {
         let notified =
             self.directions.iter().map(|direction| direction.reader.last_notification_time()).max();
         let due = notified.unwrap_or(0).saturating_add(self.wait_ns);

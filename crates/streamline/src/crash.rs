@@ -9,7 +9,7 @@ use runtime::failure::{FailureCause, PathFailure};
 /// Saves the blocks on which filters panicked. Returns one element per failure: `None` if the
 /// failure has no block, or if the block could not be saved. A notice states why a block could not
 /// be saved.
-pub(crate) fn save_captures(
+pub(crate) fn save_crash_blocks(
     text: &str,
     graph: &Graph,
     failures: &[PathFailure],

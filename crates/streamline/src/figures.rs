@@ -133,11 +133,12 @@ pub fn query_figures(client: &Client, limit: Duration) -> Result<Vec<PathFigures
     listed.retain(|path| path.yours);
     let numbers: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
     // The description is requested after the counters, so it is at least as recent as they are.
-    let replies = client.count_all(&numbers, &[DESCRIBE], limit, |_, counters, replies| {
-        let about = replies.into_iter().next().unwrap_or_default();
-        let about: PathDescription = about.deserialize_result()?;
-        Ok((counters, about))
-    });
+    let replies =
+        client.query_all_counters(&numbers, &[DESCRIBE], limit, |_, counters, replies| {
+            let about = replies.into_iter().next().unwrap_or_default();
+            let about: PathDescription = about.deserialize_result()?;
+            Ok((counters, about))
+        });
     let name = |at: usize| match &listed[at].name {
         None => listed[at].number.to_string(),
         Some(name) => {

@@ -19,14 +19,14 @@ use pipeline::plan::{Machine, Plan, Unplaceable};
 
 /// The hosts that can run parts of a request in the kernel.
 #[derive(Debug, Default)]
-pub(crate) struct Hosts {
+pub(crate) struct KernelHosts {
     daemon: Option<DaemonHost>,
     own: AttachPoints,
     /// True if this process may load kernel programs.
     privileged: bool,
 }
 
-impl Hosts {
+impl KernelHosts {
     /// Returns a selection in which this process is the only host.
     pub(crate) fn alone() -> Self {
         Self { privileged: true, ..Self::default() }
@@ -59,7 +59,7 @@ impl Hosts {
     }
 }
 
-impl Hosts {
+impl KernelHosts {
     /// If the daemon's policy would refuse filters of this plan, plans again with those filters in
     /// other spaces. Returns the plan unchanged if there is no daemon, or if this process can load
     /// programs itself. Fails if a refused filter fits in no other space.
@@ -80,7 +80,7 @@ impl Hosts {
     }
 }
 
-impl Host for Hosts {
+impl Host for KernelHosts {
     fn attach(&self, request: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
         let Some(daemon) = &self.daemon else { return self.own.attach(request) };
         match daemon.attach(request) {

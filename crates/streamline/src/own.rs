@@ -278,7 +278,7 @@ enum Callback {
 static CALLBACKS: Mutex<BTreeMap<u64, Callback>> = Mutex::new(BTreeMap::new());
 
 /// Name of the parameter that contains the callback's number.
-const NUMBER_PARAMETER: &str = "function";
+const CALLBACK_NUMBER_PARAMETER: &str = "function";
 
 fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
@@ -291,7 +291,8 @@ fn register_callback(name: &str, callback: Callback) -> Description {
     all.insert(number, callback);
     let text: &'static str = Box::leak(number.to_string().into_boxed_str());
     let kind = Type::Number { low: number, high: number };
-    let function = Parameter::named(NUMBER_PARAMETER, kind, text, "the function of this program");
+    let function =
+        Parameter::named(CALLBACK_NUMBER_PARAMETER, kind, text, "the function of this program");
     Description {
         name: Box::leak(name.to_owned().into_boxed_str()),
         summary: "a function of this program",
@@ -301,7 +302,7 @@ fn register_callback(name: &str, callback: Callback) -> Description {
 }
 
 fn find_callback(arguments: &Arguments) -> Option<Callback> {
-    lock(&CALLBACKS).get(&arguments.number(NUMBER_PARAMETER)?).cloned()
+    lock(&CALLBACKS).get(&arguments.number(CALLBACK_NUMBER_PARAMETER)?).cloned()
 }
 
 /// The reasons why a callback filter drops blocks.
@@ -323,7 +324,7 @@ impl Classify for CallbackFilter {
 fn callback_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     match find_callback(arguments) {
         Some(Callback::Classify(function)) => Ok(Filter::classify(CallbackFilter(function))),
-        _ => Err(Mistake::new(NUMBER_PARAMETER, "this program has no such function")),
+        _ => Err(Mistake::new(CALLBACK_NUMBER_PARAMETER, "this program has no such function")),
     }
 }
 
@@ -356,7 +357,7 @@ impl Sink for CallbackSink {
 }
 
 fn open_callback_sink(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    let name = opening.arguments.number(NUMBER_PARAMETER).unwrap_or_default();
+    let name = opening.arguments.number(CALLBACK_NUMBER_PARAMETER).unwrap_or_default();
     match find_callback(opening.arguments) {
         Some(Callback::Each(function)) => {
             Ok(Box::new(CallbackSink { function, name, taken: Amount::default() }))

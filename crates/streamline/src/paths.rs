@@ -7,13 +7,13 @@ pub use edit_check::check_edit;
 pub use endpoint::tap_ring::{Notification, ReaderState, TapRingReader};
 pub use endpoint::written::{InputClosed, WriterSocket};
 pub use idle::{IdleConnections, query_counters};
-pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, replace_hidden};
+pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, mask_hidden_characters};
 pub use member::faults::{self, OUTDATED};
 pub use member::page_socket;
 pub use member::protocol::{
     About, Amount, Argument, Change, ChangedNodes, Counters, Ended, Event, Filter, FreezeHistory,
     Loss, NodeArc, NodeDetails, NodesReply, PathDescription, PathUpdate, RegisteredPath, Source,
-    Space, Tap, TapReport, TapStart, Totals, WriteTo,
+    Space, Tap, TapReport, TapStart, Totals, WriteParameters,
 };
 pub use member::rights::{home_directory, user_name};
 pub use member::varlink::Fault;
@@ -68,7 +68,7 @@ impl PathView {
     /// Returns the view of the path after a change. `reply` must list the nodes relative to the
     /// version of this view. Returns `None` if it does not determine all nodes.
     #[must_use]
-    pub fn after_change(&self, reply: ChangedNodes) -> Option<Self> {
+    pub fn view_after_change(&self, reply: ChangedNodes) -> Option<Self> {
         let (version, line) = (reply.version, reply.line.clone());
         Some(self.after(version, line, reply.all_nodes(&self.nodes)?))
     }
@@ -102,8 +102,8 @@ pub fn query_paths(
         (path.uid, (path.number.to_string(), vec![call]))
     };
     let calls: Vec<_> = open.iter().map(call).collect();
-    let take = |number: &str| idle.take_by_number_text(number);
-    let mut replies = client.call_all_over(&calls, take, limit, |to, replies| {
+    let take = |number: &str| idle.take_by_path_number(number);
+    let mut replies = client.call_all_reusing_idle(&calls, take, limit, |to, replies| {
         let first = replies.into_iter().next().unwrap_or_default().deserialize_result()?;
         let nodes = all_nodes(&to, first)?;
         idle.keep(to);
@@ -137,7 +137,7 @@ pub fn query_paths(
 /// Queries a path again, and returns its current view. Reuses the request and the nodes in `known`
 /// if the path has not changed since `known` was obtained. Each call to the path blocks for at most
 /// the connection's timeout.
-pub fn query_again(to: &PathClient, known: &PathView) -> Result<PathView, ClientError> {
+pub fn requery_path(to: &PathClient, known: &PathView) -> Result<PathView, ClientError> {
     let wanted = Nodes { first: None, known: known.version };
     let NodesReply { version, line, nodes, .. } = all_nodes(to, to.call(NODES, &wanted)?)?;
     if version.is_some() && version == known.version {
@@ -204,15 +204,15 @@ pub fn manual(name: &str) -> Option<String> {
 /// selects, such as `80`, `get` or `22:23`. Fails with the reason if this process cannot read the
 /// request, for example because it contains filters of another program.
 pub fn is_class(line: &str, node: &NodeDetails, label: &str) -> Result<bool, String> {
-    let (graph, at) = parse_and_find_node(line, node)?;
+    let (graph, at) = find_request_node(line, node)?;
     Ok(pipeline::classes_leaving(&graph, at, label, &MachineRegistry::Local).is_ok())
 }
 
 /// Returns the kernel instructions of a filter of this request. Fails with the reason if this
 /// process cannot read the request, or if the filter has no kernel implementation.
-pub fn kernel_listing(line: &str, node: &NodeDetails) -> Result<String, String> {
-    let (graph, at) = parse_and_find_node(line, node)?;
-    engine::kernel::listing::list_filter(&graph, at)
+pub fn kernel_instruction_listing(line: &str, node: &NodeDetails) -> Result<String, String> {
+    let (graph, at) = find_request_node(line, node)?;
+    engine::kernel::listing::list_filter_instructions(&graph, at)
 }
 
 /// Parses a time such as `10s` or `500ms`, into ns. Fails with a text that describes the syntax.
@@ -230,7 +230,7 @@ pub fn is_source(filter: &str) -> bool {
 /// eth0`: one for each source whose blocks reach the node. Fails with the reason if the request
 /// does not contain the node.
 pub fn kernel_hooks(line: &str, node: &NodeDetails) -> Result<Vec<String>, String> {
-    let (graph, at) = parse_and_find_node(line, node)?;
+    let (graph, at) = find_request_node(line, node)?;
     let mut upstream = vec![at];
     let mut next = 0;
     while let Some(at) = upstream.get(next).copied() {
@@ -260,7 +260,7 @@ fn hook_name(attach: &Attach) -> String {
 
 /// Parses a request. Returns its graph, and the id of `node` in this graph. Fails with the first
 /// error in the request if there is one, or if the request does not contain the node.
-fn parse_and_find_node(line: &str, node: &NodeDetails) -> Result<(Graph, NodeId), String> {
+fn find_request_node(line: &str, node: &NodeDetails) -> Result<(Graph, NodeId), String> {
     let (graph, diagnostics) = pipeline::read_request(line, &MachineRegistry::Local);
     if let Some(mistake) = diagnostics.iter().find(|mistake| mistake.is_error()) {
         return Err(mistake.what.clone());
@@ -274,13 +274,13 @@ fn parse_and_find_node(line: &str, node: &NodeDetails) -> Result<(Graph, NodeId)
 /// Connects to the path with this name or number. Fails within [`QUERY_TIMEOUT`] if the path's
 /// process is stopped.
 pub fn connect(client: &Client, path: &str) -> Result<PathClient, ClientError> {
-    client.connect_described(path).map(|(to, _)| to)
+    client.connect_and_describe(path).map(|(to, _)| to)
 }
 
 /// Reason reported when a tap ends because its path has ended.
 pub const PATH_ENDED: &str = "the path has ended";
 /// Reason reported when a tap ends because its node was removed or moved to another space.
-pub const NODE_CHANGED: &str = "its node was changed: start it again";
+pub const NODE_CHANGED_REASON: &str = "its node was changed: start it again";
 
 /// Describes the programs and packet sockets of other applications at an interface, with their
 /// owners and their effect on a request, as `doctor` prints them. Reads the descriptors of all

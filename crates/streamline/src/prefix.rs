@@ -105,7 +105,7 @@ fn choose_shared_prefix(mut prefixes: SharedPrefixes) -> Cut {
 fn permit_prefix_start(options: &Options) {
     let program = options.helper.clone().or_else(|| std::env::current_exe().ok());
     *PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner) = program;
-    shared::set_starter(start_prefix);
+    shared::set_starter(start_prefix_process);
 }
 
 /// Minimum interval between two counts of the losses in a process that offers a prefix. Each count
@@ -152,12 +152,16 @@ impl LossPublisher {
                     paths.iter().for_each(Live::wake);
                 }
                 let events = [stopped.as_fd(), input.as_fd(), upstream];
-                if sys::poll::readable_despite_signals(&events, None).first() != Some(&false) {
+                if sys::poll::wait_until_readable_despite_signals(&events, None).first()
+                    != Some(&false)
+                {
                     return;
                 }
                 input.clear();
                 let limit = Some(LOSS_INTERVAL);
-                if sys::poll::readable_despite_signals(&[stopped.as_fd()], limit) != [false] {
+                if sys::poll::wait_until_readable_despite_signals(&[stopped.as_fd()], limit)
+                    != [false]
+                {
                     return;
                 }
                 shared::clear_upstream_loss();
@@ -190,7 +194,7 @@ fn count_upstream_losses(path: &Live) -> u64 {
 
 /// Starts the process of a prefix, and waits until the prefix is running or the process has exited.
 /// The process detaches from the terminal, because it does not belong to a single request.
-fn start_prefix(text: &str) -> Result<Started, Failure> {
+fn start_prefix_process(text: &str) -> Result<Started, Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::new("start", "a shared prefix", why);
     let program = PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let program = program.ok_or_else(|| failed(&"this program cannot be started again"))?;

@@ -1,7 +1,7 @@
 //! A request that has been parsed and planned, without changes to the machine so far.
 
 use crate::error::OpenError;
-use crate::hosts::Hosts;
+use crate::hosts::KernelHosts;
 use crate::notice::Notice;
 use crate::options::Options;
 use crate::prefix;
@@ -16,7 +16,7 @@ pub struct Prepared {
     pub(crate) text: String,
     pub(crate) plan: Plan,
     pub(crate) machine: Machine,
-    pub(crate) hosts: Hosts,
+    pub(crate) hosts: KernelHosts,
     /// Requests of the worker processes; empty if this process runs the request itself.
     pub(crate) workers: Vec<String>,
 }
@@ -45,13 +45,13 @@ impl Prepared {
         let Some(of) = requests::worker_count(&graph) else {
             return Self::plan_graph(text, graph, options);
         };
-        let workers = requests::derive_requests(&graph, of)?;
-        let first = Self::read_for_worker(workers.first().map_or("", String::as_str), options)?;
+        let workers = requests::derive_worker_requests(&graph, of)?;
+        let first = Self::plan_for_worker(workers.first().map_or("", String::as_str), options)?;
         Ok(Self { text, workers, ..first })
     }
 
     /// Plans the request of one worker.
-    pub(crate) fn read_for_worker(request: &str, options: &Options) -> Result<Self, OpenError> {
+    pub(crate) fn plan_for_worker(request: &str, options: &Options) -> Result<Self, OpenError> {
         // The warnings have already been raised for the whole request.
         let options = Options { notices: Default::default(), ..options.clone() };
         let graph = parse_graph(request, &options.own, &options)?;
@@ -61,7 +61,7 @@ impl Prepared {
     fn plan_graph(text: String, mut graph: Graph, options: &Options) -> Result<Self, OpenError> {
         let outside = options.outside_kernel || options.record.is_some();
         let alone = options.embedded || outside;
-        let (hosts, machine) = Hosts::find(&mut graph, alone, &options.notices);
+        let (hosts, machine) = KernelHosts::find(&mut graph, alone, &options.notices);
         let machine = if outside { RecordingHead::outside_kernel(machine) } else { machine };
         let plan = plan_graph(&text, graph, &options.own, &machine)?;
         Ok(Self { text, plan, machine, hosts, workers: Vec::new() })

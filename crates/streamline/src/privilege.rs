@@ -238,7 +238,7 @@ impl DenialCause {
         line: &str,
     ) -> Vec<Remedy> {
         let path = program.path.as_ref().map(|path| path.display().to_string());
-        let path = quote_word_if_needed(path.as_deref().unwrap_or("streamline"));
+        let path = quote_shell_word_if_needed(path.as_deref().unwrap_or("streamline"));
         let remedy = |command: String, explanation: &str| Remedy {
             command,
             explanation: explanation.to_owned(),
@@ -332,7 +332,7 @@ pub fn format_remedies(remedies: &[Remedy], indent: usize) -> String {
 }
 
 /// Quotes a text as a shell word if necessary.
-fn quote_word_if_needed(text: &str) -> String {
+fn quote_shell_word_if_needed(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
     if text.chars().all(plain) { text.to_owned() } else { quote_word(text) }
 }

@@ -49,7 +49,7 @@ pub(crate) enum Executor {
 }
 
 impl Ready {
-    pub(crate) fn for_paths(
+    pub(crate) fn from_built_paths(
         prepared: Prepared,
         paths: Vec<BuiltPath>,
         options: &Options,
@@ -142,7 +142,7 @@ impl Ready {
         let recorded = self.recording.map(|recording| recording.finish(&digest(&outcome)));
         let failures = &outcome.failures;
         let crashes = match self.captures_crashes {
-            true => crash::save_captures(&self.text, &plan.graph, failures, &self.notices),
+            true => crash::save_crash_blocks(&self.text, &plan.graph, failures, &self.notices),
             false => failures.iter().map(|_| None).collect(),
         };
         let results = Results { text: self.text, plan, outcome, workers, crashes, recorded };

@@ -5,7 +5,7 @@
 //! with the recorded ledger, line by line.
 
 use crate::error::OpenError;
-use crate::hosts::Hosts;
+use crate::hosts::KernelHosts;
 use crate::notice::Notices;
 use crate::options::Options;
 use crate::prepared::{self, Prepared};
@@ -13,7 +13,7 @@ use crate::ready::{Ready, Results};
 use engine::build::PathOptions;
 use engine::digest::{differences, digest};
 use engine::record::{
-    Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_layout, write,
+    Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_placement, write,
 };
 use engine::registry::MachineRegistry;
 use pipeline::Graph;
@@ -72,14 +72,14 @@ impl Recorded {
         let (text, machine) = (record.head.request.clone(), record.head.machine.clone());
         let graph = prepared::parse_graph(&text, &MachineRegistry::Recorded, &Options::default())?;
         let plan = prepared::plan_graph(&text, graph, &MachineRegistry::Recorded, &machine)?;
-        if format_layout(&plan) != record.head.layout {
+        if format_placement(&plan) != record.head.layout {
             let (target, program) = (record.target(), &record.head.program);
             return Err(OpenError::Unrepeatable(format!(
                 "{target} was recorded by streamline {program}, which places this request \
                  differently; `replay {target} | …` runs a request over its frames"
             )));
         }
-        let (hosts, workers) = (Hosts::alone(), Vec::new());
+        let (hosts, workers) = (KernelHosts::alone(), Vec::new());
         Ok(Self { prepared: Prepared { text, plan, machine, hosts, workers }, record })
     }
 
@@ -92,8 +92,8 @@ impl Recorded {
     /// Returns the reason why frames of the run are missing from the record, or `None` if the
     /// record is complete.
     #[must_use]
-    pub fn gap_reason(&self) -> Option<String> {
-        describe_gap(&self.record)
+    pub fn record_gap_reason(&self) -> Option<String> {
+        describe_record_gap(&self.record)
     }
 
     /// Returns true if the record is truncated or was modified, so that its replay may differ from
@@ -120,7 +120,7 @@ impl Recorded {
         options: &Options,
     ) -> Result<BuiltReplay, OpenError> {
         let graphs = recorded_graphs(&self.record, &self.prepared.plan);
-        notify_gaps(&self.record, &graphs, &options.notices);
+        raise_gap_notices(&self.record, &graphs, &options.notices);
         let whole = self.record.whole.clone();
         let into = match into {
             Some(into) => Some(into),
@@ -165,7 +165,7 @@ fn recorded_graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
 
 /// Returns the reason why a replay of the record does not repeat the whole run, or `None` if it
 /// does.
-fn describe_gap(record: &Record) -> Option<String> {
+fn describe_record_gap(record: &Record) -> Option<String> {
     let target = record.target();
     match &record.whole {
         Completeness::Whole { .. } => None,
@@ -185,8 +185,8 @@ fn describe_gap(record: &Record) -> Option<String> {
 
 /// Raises notices about the parts that the record lacks, the changes that the replay repeats, and
 /// the effects that it omits or cannot repeat.
-fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
-    describe_gap(record).iter().for_each(|gap| notices.raise_warning(gap));
+fn raise_gap_notices(record: &Record, graphs: &[Graph], notices: &Notices) {
+    describe_record_gap(record).iter().for_each(|gap| notices.raise_warning(gap));
     for change in &record.changes {
         notices.raise_note(&format!(
             "the recorded path was changed, and the replay repeats it: {}",

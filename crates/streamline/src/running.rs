@@ -9,7 +9,7 @@ use engine::latency_breach;
 use engine::live::Live;
 use engine::run::{Alarm, StopConditions};
 use pipeline::edit::Edit;
-use runtime::latency::Breach;
+use runtime::latency::LatencyBreach;
 use std::cell::LazyCell;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -41,8 +41,9 @@ impl Ready {
         let (stops, ends) = (Arc::clone(&stop), Arc::clone(&ended));
         let body = move || {
             let notices = self.notices.clone();
-            let late =
-                |breach: &Breach| notices.raise_warning(&latency_breach::describe_breach(breach));
+            let late = |breach: &LatencyBreach| {
+                notices.raise_warning(&latency_breach::describe_breach(breach))
+            };
             let alarm = Some(Alarm(&late));
             let readable = Some(stops.as_fd());
             let run =
@@ -109,12 +110,12 @@ impl Running {
             return Err(ChangeError::Refused(why.to_owned()));
         };
         let machine = LazyCell::new(engine::machine::inspect);
-        engine::change::change_planned_for(live, edit, &machine, CHANGE_TIMEOUT)
+        engine::change::change_with_machine(live, edit, &machine, CHANGE_TIMEOUT)
     }
 
     /// Returns a descriptor that becomes readable when the run has ended.
     #[must_use]
-    pub fn end_descriptor(&self) -> BorrowedFd<'_> {
+    pub fn run_end_descriptor(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
     }
 

@@ -16,7 +16,7 @@ use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
 const ROUNDS: u32 = 3000;
 /// Maximum number of frames sent and not yet received; the receive buffer of a socket holds this
 /// many.
-const UNRECEIVED_MAX: u32 = 100;
+const UNRECEIVED_FRAMES_MAX: u32 = 100;
 /// Number of received frames.
 static RECEIVED: AtomicU32 = AtomicU32::new(0);
 /// Length of the headers before the number in a frame.
@@ -36,7 +36,7 @@ fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
         let sender = scope.spawn(|| {
             let mut sent = 0_u32;
             while !is_over.load(Ordering::Relaxed) {
-                if sent - RECEIVED.load(Ordering::Relaxed) >= UNRECEIVED_MAX {
+                if sent - RECEIVED.load(Ordering::Relaxed) >= UNRECEIVED_FRAMES_MAX {
                     std::thread::yield_now();
                     continue;
                 }

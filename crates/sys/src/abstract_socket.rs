@@ -27,8 +27,8 @@ pub fn claim(name: &[u8], backlog: i32, accepted: Accepts) -> Result<OwnedFd> {
     if accepted == Accepts::Bytes {
         refuse_descriptors(&socket)?;
     }
-    bind(&socket, &abstract_address(name)?).context("bind", format_name(name))?;
-    listen(&socket, backlog).context("listen", format_name(name))?;
+    bind(&socket, &abstract_address(name)?).context("bind", format_abstract_name(name))?;
+    listen(&socket, backlog).context("listen", format_abstract_name(name))?;
     Ok(socket)
 }
 
@@ -48,7 +48,7 @@ pub enum Accepts {
 pub fn connect_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
     let socket = open_socket(Framing::Packets, SocketFlags::CLOEXEC)?;
     set_timeouts(&socket, limit)?;
-    connect(&socket, &abstract_address(name)?).context("connect", format_name(name))?;
+    connect(&socket, &abstract_address(name)?).context("connect", format_abstract_name(name))?;
     Ok(socket)
 }
 
@@ -58,10 +58,10 @@ pub fn try_connect(name: &[u8], limit: Duration) -> Result<Option<OwnedFd>> {
     let socket = open_socket(Framing::Packets, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     match connect(&socket, &abstract_address(name)?) {
         Err(rustix::io::Errno::AGAIN) => return Ok(None),
-        connected => connected.context("connect", format_name(name))?,
+        connected => connected.context("connect", format_abstract_name(name))?,
     }
     set_timeouts(&socket, limit)?;
-    rustix::io::ioctl_fionbio(&socket, false).context("ioctl", format_name(name))?;
+    rustix::io::ioctl_fionbio(&socket, false).context("ioctl", format_abstract_name(name))?;
     Ok(Some(socket))
 }
 
@@ -115,19 +115,19 @@ fn supplementary_groups(socket: &impl AsFd) -> Result<Vec<u32>> {
 /// Makes the kernel reject descriptors sent to this socket or, if it is a listener, to the sockets
 /// that it accepts. Has no effect before Linux 6.16.
 pub fn refuse_descriptors(socket: impl AsFd) -> Result<()> {
-    const PASS_RIGHTS: option::SocketOption = (83, "SO_PASSRIGHTS");
-    match option::set::<c_int>(socket.as_fd(), libc::SOL_SOCKET, PASS_RIGHTS, &0) {
+    const SO_PASSRIGHTS: option::SocketOption = (83, "SO_PASSRIGHTS");
+    match option::set::<c_int>(socket.as_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, &0) {
         Err(Error { errno: libc::ENOPROTOOPT, .. }) => Ok(()),
         done => done,
     }
 }
 
 fn abstract_address(name: &[u8]) -> Result<SocketAddrUnix> {
-    SocketAddrUnix::new_abstract_name(name).context("bind", format_name(name))
+    SocketAddrUnix::new_abstract_name(name).context("bind", format_abstract_name(name))
 }
 
 /// Formats an abstract name as `@` and the name, as in `/proc/net/unix`.
-fn format_name(name: &[u8]) -> String {
+fn format_abstract_name(name: &[u8]) -> String {
     format!("@{}", String::from_utf8_lossy(name))
 }
 

@@ -23,10 +23,10 @@ const CHILDREN_MAX: usize = 64;
 static CHILDREN: SignalTable<CHILDREN_MAX> = SignalTable::new();
 /// The last signal that was received, forwarded or not; 0 for none. A child added later receives it
 /// at once.
-static LAST_RECEIVED: AtomicI32 = AtomicI32::new(0);
+static LAST_RECEIVED_SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 /// Exit status returned by [`wait`] if the status of the child is unknown.
-const WAIT_FAILED: i32 = 127;
+const WAIT_FAILED_STATUS: i32 = 127;
 
 /// Restores the default action of SIGCHLD, so that the id and the exit status of an exited child
 /// remain until this process waits for it. A process inherits the action, and while SIGCHLD is
@@ -56,7 +56,7 @@ pub fn forward_signals() -> Result<()> {
 /// returned by [`wait`], shows that the signal also killed a child. Only then does a shell that
 /// runs this process in a loop end the loop after ^C.
 pub fn exit_by_received_signal(status: u8) {
-    let signal = LAST_RECEIVED.load(Ordering::SeqCst);
+    let signal = LAST_RECEIVED_SIGNAL.load(Ordering::SeqCst);
     if [libc::SIGINT, libc::SIGQUIT].contains(&signal) && i32::from(status) == 128 + signal {
         let number = rustix::process::Signal::from_named_raw(signal);
         if let (Ok(()), Some(number)) = (install_action(signal, libc::SIG_DFL, 0), number) {
@@ -76,7 +76,7 @@ extern "C" fn on_signal(
     let from_terminal = unsafe { (*about).si_code } > 0;
     // SYNC POINT: forwarding; pairs with the load in `add`. SeqCst on both sides: either the loop
     // below sees the new child, or `add` sees the signal.
-    LAST_RECEIVED.store(signal, Ordering::SeqCst);
+    LAST_RECEIVED_SIGNAL.store(signal, Ordering::SeqCst);
     if from_terminal {
         return;
     }
@@ -97,7 +97,7 @@ pub fn add(child: &Child) {
         CHILDREN.enter(slot, Some(pid));
     }
     // SYNC POINT: forwarding; pairs with the store in `on_signal`.
-    let signal = LAST_RECEIVED.load(Ordering::SeqCst);
+    let signal = LAST_RECEIVED_SIGNAL.load(Ordering::SeqCst);
     if signal != 0 {
         send_signal(pid, signal);
     }
@@ -119,7 +119,7 @@ pub fn wait(child: &mut Child) -> u8 {
     let code = match ended {
         Ok(Some(ProcessEnd::Status(status))) => status,
         Ok(Some(ProcessEnd::Signal(signal))) => 128 + signal,
-        Ok(None) | Err(_) => WAIT_FAILED,
+        Ok(None) | Err(_) => WAIT_FAILED_STATUS,
     };
     u8::try_from(code).unwrap_or(u8::MAX)
 }
@@ -144,7 +144,7 @@ mod tests {
     use std::sync::{Mutex, PoisonError};
 
     /// Lock of the tests that use the statics of this module.
-    static STATICS: Mutex<()> = Mutex::new(());
+    static STATICS_LOCK: Mutex<()> = Mutex::new(());
 
     /// Number of children that [`child_is_not_reaped_while_it_gets_signals`] waits for. If `wait`
     /// reaped children before it removes them from the table, most of them would be found reaped.
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn child_is_not_reaped_while_it_gets_signals() {
-        let _alone = STATICS.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = STATICS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let is_done = AtomicBool::new(false);
         let reaped = std::thread::scope(|scope| {
             let observer = scope.spawn(|| {
@@ -180,7 +180,7 @@ mod tests {
     /// Without this, one program of a pipeline would go on if ^C came while it was started.
     #[test]
     fn child_started_around_a_signal_of_the_terminal_gets_it() {
-        let _alone = STATICS.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = STATICS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         // SIGTERM, because a test in the background of a script inherits that SIGINT is ignored.
         // SAFETY: all-zero bytes are a value of this structure of numbers.
         let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -188,7 +188,7 @@ mod tests {
         on_signal(libc::SIGTERM, &raw const about, std::ptr::null());
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         add(&child);
-        LAST_RECEIVED.store(0, Ordering::SeqCst);
+        LAST_RECEIVED_SIGNAL.store(0, Ordering::SeqCst);
         // Ends the child if it did not get SIGTERM; an earlier signal decides the status.
         send_signal(Pid::from_child(&child).as_raw_nonzero().get(), libc::SIGUSR1);
         assert_eq!(i32::from(wait(&mut child)), 128 + libc::SIGTERM);

@@ -28,7 +28,7 @@ extern "C" fn note_closed_streams() {
 /// If standard output or standard input was closed when the program started, makes writes to it or
 /// reads from it fail, by replacing it with the write end of a pipe that has no reader. Called at
 /// the beginning of `main`.
-pub fn fail_if_closed() -> Result<()> {
+pub fn replace_closed_standard_streams() -> Result<()> {
     std::hint::black_box(&NOTE_CLOSED_STREAMS);
     if INPUT_WAS_CLOSED.load(Ordering::Relaxed) {
         let (_, write_end) = rustix::pipe::pipe().context("pipe", "standard input")?;

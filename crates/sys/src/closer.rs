@@ -17,7 +17,7 @@ const THREADS_MAX: usize = 64;
 /// Number of waiting descriptors of one user at which the user counts as overloaded.
 const WAITING_DESCRIPTORS_MAX: usize = 256;
 /// Time after which an idle thread exits.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A descriptor that a user has sent, or a socket to a user. Dropping the value never blocks:
 /// another thread closes the descriptor.
@@ -45,7 +45,7 @@ impl Foreign {
     /// `u32::MAX` if the kernel reports no credentials.
     #[must_use]
     pub fn from_peer_socket(socket: OwnedFd) -> Self {
-        let uid = crate::descriptor::peer_identity(&socket).map_or(u32::MAX, |(uid, _)| uid);
+        let uid = crate::descriptor::peer_uid_and_gid(&socket).map_or(u32::MAX, |(uid, _)| uid);
         Self::new(socket, uid)
     }
 
@@ -74,12 +74,12 @@ impl Drop for Foreign {
 /// Returns true if 256 or more descriptors of this user are waiting to be closed. The caller should
 /// then accept no further descriptors from the user.
 #[must_use]
-pub fn is_overloaded(uid: u32) -> bool {
+pub fn is_user_overloaded(uid: u32) -> bool {
     lock().users.get(&uid).is_some_and(|user| user.waiting.len() >= WAITING_DESCRIPTORS_MAX)
 }
 
 /// The state that the closing threads share with the threads that drop descriptors.
-struct Closer {
+struct DescriptorCloser {
     users: BTreeMap<u32, User>,
     threads: usize,
     /// Number of threads that are waiting for a descriptor.
@@ -93,14 +93,15 @@ struct User {
     is_closing: bool,
 }
 
-static CLOSER: Mutex<Closer> = Mutex::new(Closer { users: BTreeMap::new(), threads: 0, idle: 0 });
+static DESCRIPTOR_CLOSER: Mutex<DescriptorCloser> =
+    Mutex::new(DescriptorCloser { users: BTreeMap::new(), threads: 0, idle: 0 });
 static CHANGED: Condvar = Condvar::new();
 
-fn lock() -> MutexGuard<'static, Closer> {
-    CLOSER.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> MutexGuard<'static, DescriptorCloser> {
+    DESCRIPTOR_CLOSER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Closer {
+impl DescriptorCloser {
     fn add(&mut self, uid: u32, descriptor: OwnedFd) {
         self.users.entry(uid).or_default().waiting.push_back(descriptor);
         let due = self.users.values().filter(|user| user.is_due()).count();
@@ -136,7 +137,7 @@ impl User {
     }
 }
 
-/// Runs a closing thread: closes descriptors until none has arrived for [`IDLE_TIMEOUT`].
+/// Runs a closing thread: closes descriptors until none has arrived for [`IDLE_THREAD_TIMEOUT`].
 fn run_closing_thread() {
     let mut closer = lock();
     loop {
@@ -148,7 +149,7 @@ fn run_closing_thread() {
             continue;
         }
         closer.idle += 1;
-        let waited = CHANGED.wait_timeout(closer, IDLE_TIMEOUT);
+        let waited = CHANGED.wait_timeout(closer, IDLE_THREAD_TIMEOUT);
         let (back, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         closer = back;
         closer.idle -= 1;
@@ -177,11 +178,11 @@ mod tests {
         drop(Foreign::new(other, other_uid));
         testkit::wait_until_closed(&other_peer);
         assert!(!crate::local_socket::is_gone(&own_peer), "it waits for the first");
-        assert!(!is_overloaded(uid));
+        assert!(!is_user_overloaded(uid));
         let many: Vec<_> =
             (0..WAITING_DESCRIPTORS_MAX).map(|_| crate::descriptor::pair().unwrap().0).collect();
         drop(Foreign::all(many, uid));
-        assert!(is_overloaded(uid) && !is_overloaded(other_uid));
+        assert!(is_user_overloaded(uid) && !is_user_overloaded(other_uid));
         drop(peer);
         testkit::wait_until_closed(&own_peer);
         testkit::wait_until("all are closed", || !lock().users.contains_key(&uid));

@@ -36,9 +36,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 pub const EXIT_REFUSED_CALL: i32 = 128 + libc::SIGSYS;
 /// First byte of a report about a refused system call. The call's number follows as a little-endian
 /// u32.
-pub const REFUSED_CALL: u8 = b'S';
+pub const REFUSED_CALL_REPORT_BYTE: u8 = b'S';
 /// First byte of a report as text. The text follows.
-pub const REPORT_TEXT: u8 = b'T';
+pub const TEXT_REPORT_BYTE: u8 = b'T';
 
 /// The Landlock ABI version that defines the access rights to deny. An older kernel denies only the
 /// rights that it supports.
@@ -59,7 +59,7 @@ pub enum Landlock {
 }
 
 /// Makes the kernel kill this process when the thread that started it ends.
-pub fn end_with_parent() -> Result<()> {
+pub fn set_parent_death_signal() -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .context("prctl", "PR_SET_PDEATHSIG")
 }
@@ -68,7 +68,7 @@ pub fn end_with_parent() -> Result<()> {
 ///
 /// Must be called only at the start of a program, because it also closes descriptors that already
 /// have an owner.
-pub fn close_all_but_standard() -> Result<()> {
+pub fn close_all_but_standard_streams() -> Result<()> {
     let (first, last, flags) = (3u32, u32::MAX, 0u32);
     // SAFETY: close_range(2) accepts any numbers; at the start of a program no value owns one of
     // them, as the caller promises.
@@ -92,13 +92,13 @@ pub fn report(text: &str) {
     let mut message = [0; 512];
     let room = message.len() - 1;
     let length = text.len().min(room);
-    message[0] = REPORT_TEXT;
+    message[0] = TEXT_REPORT_BYTE;
     message[1..=length].copy_from_slice(&text.as_bytes()[..length]);
     send_report(&message[..=length]);
 }
 
 /// Reports that the process is ready. The message consists of `words` alone, without a first byte
-/// that marks its kind, such as [`REPORT_TEXT`].
+/// that marks its kind, such as [`TEXT_REPORT_BYTE`].
 pub fn report_ready(words: &[u8]) {
     send_report(words);
 }
@@ -119,14 +119,14 @@ fn send_report(message: &[u8]) {
 pub fn confine(memory: u64) -> Result<Landlock> {
     drop_privileges()?;
     // A change of user clears the parent-death signal (prctl(2)).
-    end_with_parent()?;
+    set_parent_death_signal()?;
     rustix::thread::set_no_new_privs(true).context("prctl", "PR_SET_NO_NEW_PRIVS")?;
     let hidden = DumpableBehavior::NotDumpable;
     rustix::process::set_dumpable_behavior(hidden).context("prctl", "PR_SET_DUMPABLE")?;
     set_resource_limits(memory)?;
     let landlock = enforce_landlock()?;
     restore_fault_actions()?;
-    report_refused_calls()?;
+    install_sigsys_handler()?;
     let program = seccomp_filter()?;
     seccompiler::apply_filter(&program).map_err(|error| error_from_library("seccomp", &error))?;
     Ok(landlock)
@@ -223,7 +223,7 @@ fn error_from_library(call: &'static str, error: &(dyn std::error::Error + 'stat
 }
 
 /// Installs the SIGSYS handler, which reports a refused call and ends the process.
-fn report_refused_calls() -> Result<()> {
+fn install_sigsys_handler() -> Result<()> {
     // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void) =
@@ -263,13 +263,13 @@ extern "C" fn on_sigsys(_: libc::c_int, about: *const libc::siginfo_t, _: *const
     // SAFETY: with SA_SIGINFO the kernel passes a structure of 128 bytes that stays valid while the
     // handler runs; for SIGSYS these four bytes are the number of the call.
     let call = unsafe { ptr::read_unaligned(place) }.to_le_bytes();
-    send_report(&[REFUSED_CALL, call[0], call[1], call[2], call[3]]);
+    send_report(&[REFUSED_CALL_REPORT_BYTE, call[0], call[1], call[2], call[3]]);
     // SAFETY: _exit(2) accepts any status and does not return.
     unsafe { libc::_exit(EXIT_REFUSED_CALL) };
 }
 
 /// System calls allowed with any arguments: traffic over open descriptors, memory, time, exit.
-const ALLOWED_CALLS: &[libc::c_long] = &[
+const ALLOWED_SYSCALLS: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_writev,
@@ -304,7 +304,7 @@ const ALLOWED_CALLS: &[libc::c_long] = &[
 /// Builds the seccomp filter.
 fn seccomp_filter() -> Result<BpfProgram> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED_CALLS.iter().map(|call| (*call, Vec::new())).collect();
+        ALLOWED_SYSCALLS.iter().map(|call| (*call, Vec::new())).collect();
     let bits = |number: libc::c_int| u64::try_from(number).unwrap_or(0);
     let (exec, anonymous) = (bits(libc::PROT_EXEC), bits(libc::MAP_ANONYMOUS));
     let own = u64::from(std::process::id());

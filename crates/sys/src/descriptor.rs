@@ -29,7 +29,7 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
 /// Returns the effective user and group ids of the process that created or connected the peer
 /// socket, as recorded by the kernel. For a [`pair`], these are the ids of the process that created
 /// the pair, even if another process now holds the peer socket.
-pub fn peer_identity(socket: impl AsFd) -> Result<(u32, u32)> {
+pub fn peer_uid_and_gid(socket: impl AsFd) -> Result<(u32, u32)> {
     let peer =
         rustix::net::sockopt::socket_peercred(socket).context("getsockopt", "SO_PEERCRED")?;
     Ok((peer.uid.as_raw(), peer.gid.as_raw()))
@@ -51,7 +51,7 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
 pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
     // The call is repeated for the reason stated in `receive_with`.
     let sent = retry_on_intr(|| send_with(&socket, message, descriptors, SendFlags::NOSIGNAL));
-    sent.map_err(send_error).map(drop)
+    sent.map_err(convert_send_error).map(drop)
 }
 
 /// Sends messages, none of which may be empty, in one system call if the socket has room: a peer
@@ -69,7 +69,7 @@ pub fn send_all(socket: impl AsFd, messages: &[&[u8]]) -> Result<()> {
         // The call is repeated for the reason stated in `receive_with`.
         let more =
             retry_on_intr(|| rustix::net::sendmmsg(&socket, &mut headers, SendFlags::NOSIGNAL));
-        sent += more.map_err(send_error)?;
+        sent += more.map_err(convert_send_error)?;
     }
     Ok(())
 }
@@ -91,7 +91,7 @@ pub(crate) fn send_with(
 }
 
 /// Converts an errno of [`send_with`] to an error.
-pub(crate) fn send_error(errno: Errno) -> Error {
+pub(crate) fn convert_send_error(errno: Errno) -> Error {
     let target = if errno == Errno::TOOBIG { "too many descriptors" } else { "a socket" };
     Error::new("sendmsg", target, errno.raw_os_error())
 }
@@ -140,7 +140,7 @@ fn receive_with(
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
         || descriptors.len() > DESCRIPTORS_MAX
     {
-        let uid = peer_identity(&socket).map_or(u32::MAX, |(uid, _)| uid);
+        let uid = peer_uid_and_gid(&socket).map_or(u32::MAX, |(uid, _)| uid);
         drop(Foreign::all(descriptors, uid));
         return Err(Error::new("recvmsg", "a message longer than agreed", libc::EMSGSIZE));
     }
@@ -179,8 +179,8 @@ mod tests {
             received.into_iter().map(|fd| Memfd::from_fd(fd).unwrap().len()).collect();
         assert_eq!(lengths, [4096, 8192]);
         assert_eq!(receive(&peer, &mut [0; 2]).unwrap_err().errno, libc::EMSGSIZE);
-        assert_eq!(peer_identity(&peer).unwrap(), crate::process::identity());
-        assert!(peer_identity(&files[0]).is_err(), "no socket");
+        assert_eq!(peer_uid_and_gid(&peer).unwrap(), crate::process::identity());
+        assert!(peer_uid_and_gid(&files[0]).is_err(), "no socket");
         drop(local);
         assert_eq!(receive(&peer, &mut message).unwrap().0, 0, "closed");
     }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptor_that_is_no_doorbell_counts_as_gone() {
+    fn descriptor_that_is_no_doorbell_counts_as_closed() {
         let (read, write) = rustix::pipe::pipe().unwrap();
         assert_eq!(SocketDoorbell::from(write).notify(), Peer::Gone);
         assert_eq!(SocketDoorbell::from(read).clear(), Peer::Gone);

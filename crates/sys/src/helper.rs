@@ -43,7 +43,7 @@ impl HelperProcess {
     }
 
     /// Starts a command. The command must arrange to be killed when its parent thread ends
-    /// ([`crate::confine::end_with_parent`]).
+    /// ([`crate::confine::set_parent_death_signal`]).
     pub fn spawn_command(mut command: Command) -> Result<Self> {
         let end = Arc::new(HelperOutcome::default());
         let (sender, receiver) = mpsc::channel();

@@ -45,7 +45,7 @@ impl Holders {
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
             let Some(process) = number else { continue };
-            found.read_descriptors(process, &entry.path(), (sockets, programs));
+            found.read_process_descriptors(process, &entry.path(), (sockets, programs));
         }
         let lists = found.sockets.values_mut().chain(found.programs.values_mut());
         for list in lists {
@@ -69,11 +69,12 @@ impl Holders {
 
     fn record_hidden_process(&mut self, folder: &Path) {
         self.hidden += 1;
-        let own = start_time(Path::new("/proc/self"));
-        self.hidden_later += usize::from(start_time(folder).is_none_or(|its| Some(its) >= own));
+        let own = process_start_time(Path::new("/proc/self"));
+        self.hidden_later +=
+            usize::from(process_start_time(folder).is_none_or(|its| Some(its) >= own));
     }
 
-    fn read_descriptors(
+    fn read_process_descriptors(
         &mut self,
         process: u32,
         folder: &Path,
@@ -123,7 +124,7 @@ impl Holders {
 
 /// Returns the time at which a process started, in clock ticks since boot; `None` if the process
 /// has ended.
-fn start_time(folder: &Path) -> Option<u64> {
+fn process_start_time(folder: &Path) -> Option<u64> {
     parse_start_time(&fs::read_to_string(folder.join("stat")).ok()?)
 }
 
@@ -166,7 +167,9 @@ mod tests {
         let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
         assert_eq!(parse_start_time(&format!("12 (a) b (c) {rest}")), Some(4711));
         assert_eq!(parse_start_time("12 (a) S 1"), None);
-        assert!(start_time(Path::new("/proc/self")) >= start_time(Path::new("/proc/1")));
+        assert!(
+            process_start_time(Path::new("/proc/self")) >= process_start_time(Path::new("/proc/1"))
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::ptr;
 
 /// Names of the acts that [`HostileAct::prepare`] accepts.
-pub const HOSTILE_ACTS: &[&str] = &[
+pub const HOSTILE_ACT_NAMES: &[&str] = &[
     "abort", "allocate", "connect", "cursor", "exec", "exit", "flood", "fork", "hang", "kill",
     "memfd", "open", "panic", "ptrace", "ring", "segment", "setuid", "signal", "sleep", "spoof",
     "thread",

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::abstract_socket::{Accepts, refuse_descriptors};
-use crate::descriptor::{send_error, send_with};
+use crate::descriptor::{convert_send_error, send_with};
 use crate::packet::option;
 
 /// The framing of a Unix socket.
@@ -161,7 +161,7 @@ pub fn send_nonblocking(
     match send_with(socket, bytes, descriptors, flags) {
         Ok(sent) => Ok(Some(sent)),
         Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Ok(None),
-        Err(errno) => Err(send_error(errno)),
+        Err(errno) => Err(convert_send_error(errno)),
     }
 }
 
@@ -201,20 +201,20 @@ pub fn is_gone(socket: impl AsFd) -> bool {
 /// Opens a pidfd of the process that created the peer socket. The pidfd becomes readable when that
 /// process ends. Before Linux 6.5 the pidfd is opened by process id, which may already have been
 /// reused.
-pub fn open_peer_process(socket: impl AsFd) -> Result<OwnedFd> {
-    const PEER_PROCESS: option::SocketOption = (77, "SO_PEERPIDFD");
-    match option::get::<c_int>(socket.as_fd(), libc::SOL_SOCKET, PEER_PROCESS) {
+pub fn open_peer_pidfd(socket: impl AsFd) -> Result<OwnedFd> {
+    const SO_PEERPIDFD: option::SocketOption = (77, "SO_PEERPIDFD");
+    match option::get::<c_int>(socket.as_fd(), libc::SOL_SOCKET, SO_PEERPIDFD) {
         // SAFETY: the kernel has just made this descriptor, and no other value owns it.
         Ok(found) => return Ok(unsafe { OwnedFd::from_raw_fd(found) }),
         Err(Error { errno: libc::ENOPROTOOPT, .. }) => {}
         Err(error) => return Err(error),
     }
     let credentials = sockopt::socket_peercred(socket).context("getsockopt", "SO_PEERCRED")?;
-    open_process(credentials.pid.as_raw_nonzero().get())
+    open_pidfd(credentials.pid.as_raw_nonzero().get())
 }
 
 /// Opens a pidfd by process id. The pidfd becomes readable when the process ends.
-pub fn open_process(number: i32) -> Result<OwnedFd> {
+pub fn open_pidfd(number: i32) -> Result<OwnedFd> {
     let operand = format!("process {number}");
     let no_process = || Error::new("pidfd_open", operand.clone(), libc::ESRCH);
     let pid = rustix::process::Pid::from_raw(number).ok_or_else(no_process)?;
@@ -272,7 +272,7 @@ mod tests {
             let client = connect_to(&folder.0.join(name), form, LIMIT).unwrap();
             let accepted = accept(&listener).unwrap().unwrap();
             assert_eq!(framing(&accepted).unwrap(), form);
-            let process = open_peer_process(&accepted).unwrap();
+            let process = open_peer_pidfd(&accepted).unwrap();
             assert_eq!(crate::poll::readable(&[process.as_fd()], Some(Duration::ZERO)), [false]);
             assert_eq!(send_nonblocking(&accepted, b"hello", &[held.as_fd()]).unwrap(), Some(5));
             let (length, files) = descriptor::receive(&client, &mut [0; 9]).unwrap();
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn pidfd_becomes_readable_when_its_process_ends() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let process = open_process(i32::try_from(child.id()).unwrap()).unwrap();
+        let process = open_pidfd(i32::try_from(child.id()).unwrap()).unwrap();
         assert_eq!(crate::poll::readable(&[process.as_fd()], Some(Duration::ZERO)), [false]);
         kill(&process).unwrap();
         assert_eq!(crate::poll::readable(&[process.as_fd()], Some(LIMIT)), [true]);

@@ -78,7 +78,7 @@ impl Memfd {
 
     /// Creates a file of reserved 2 MB huge pages and allocates these pages. `len` must be a
     /// multiple of 2 MB. Fails if too few pages are reserved.
-    pub fn create_huge(name: &str, len: usize) -> Result<Self> {
+    pub fn create_with_huge_pages(name: &str, len: usize) -> Result<Self> {
         let file = Self::create_with_flags(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)?;
         file.allocate(0, len)?;
         Ok(file)

@@ -1,10 +1,10 @@
 //! Safe opening of paths where another user may have placed a pipe, terminal or link.
 //!
 //! Opening a named pipe may block indefinitely until a process opens its other end, a terminal may
-//! become the controlling terminal, and a link may lead to any file. [`OpenRegular`] opens without
+//! become the controlling terminal, and a link may lead to any file. [`RegularOpenOptions`] opens without
 //! blocking and checks the file type before any access. [`open_target`] opens a destination that
 //! the user names, which may be a pipe; for a pipe, it waits for a reader until the first stop
-//! signal, or for a limited time ([`set_pipe_wait`]).
+//! signal, or for a limited time ([`set_pipe_wait_rules`]).
 
 use crate::eventfd::EventFd;
 use crate::signal;
@@ -24,13 +24,13 @@ const NONBLOCKING_OPEN: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OF
 /// peer.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub struct OpenRegular {
+pub struct RegularOpenOptions {
     flags: OFlags,
     mode: u32,
     own: bool,
 }
 
-impl OpenRegular {
+impl RegularOpenOptions {
     /// Creates options for reading.
     pub const fn read() -> Self {
         Self { flags: OFlags::RDONLY, mode: 0, own: false }
@@ -134,7 +134,7 @@ pub struct Target {
 
 /// Opens a destination for writing: a regular file, created with `mode` (before the umask) if
 /// missing, or a pipe, terminal or device. Never truncates. Waits until a named pipe has a reader;
-/// fails at a stop signal or at the deadline of [`PipeWait`]. Rejects a pipe that another user may
+/// fails at a stop signal or at the deadline of [`PipeWaitRules`]. Rejects a pipe that another user may
 /// have planted in a sticky directory that other users may write.
 pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Target> {
     let flags = match writes {
@@ -174,22 +174,22 @@ fn set_blocking(file: &File) -> io::Result<()> {
 
 /// Rules of this process for waits until a named pipe has a reader.
 #[derive(Clone, Copy, Debug)]
-pub struct PipeWait {
-    /// Called with the path of a pipe once the pipe has had no reader for [`PIPE_NOTICE_AFTER`].
+pub struct PipeWaitRules {
+    /// Called with the path of a pipe once the pipe has had no reader for [`PIPE_NOTICE_DELAY`].
     pub notify: fn(&Path),
     /// Time at which each wait fails; `None` means no limit.
     pub deadline: Option<Instant>,
 }
 
-/// Time without a reader after which [`PipeWait::notify`] is called.
-pub const PIPE_NOTICE_AFTER: Duration = Duration::from_secs(1);
+/// Time without a reader after which [`PipeWaitRules::notify`] is called.
+pub const PIPE_NOTICE_DELAY: Duration = Duration::from_secs(1);
 
-static PIPE_WAIT: OnceLock<PipeWait> = OnceLock::new();
+static PIPE_WAIT_RULES: OnceLock<PipeWaitRules> = OnceLock::new();
 
 /// Sets the rules for waiting until a named pipe has a reader. Without rules, the wait is silent
 /// and unlimited. Later calls have no effect.
-pub fn set_pipe_wait(rules: PipeWait) {
-    let _ = PIPE_WAIT.set(rules);
+pub fn set_pipe_wait_rules(rules: PipeWaitRules) {
+    let _ = PIPE_WAIT_RULES.set(rules);
 }
 
 fn is_pipe(stat: &Stat) -> bool {
@@ -199,7 +199,7 @@ fn is_pipe(stat: &Stat) -> bool {
 /// Rejects a pipe that another user may have planted. Applies the rule of `fs.protected_fifos`,
 /// regardless of the value of this setting.
 fn reject_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
-    const STICKY: u32 = 0o1000;
+    const STICKY_BIT: u32 = 0o1000;
     const WRITABLE_BY_OTHERS: u32 = 0o022;
     let own = crate::process::identity().0;
     if !is_pipe(stat) || stat.st_uid == own {
@@ -207,7 +207,7 @@ fn reject_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
     }
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let around = rustix::fs::stat(folder.unwrap_or_else(|| Path::new(".")))?;
-    let open_to_all = around.st_mode & STICKY != 0 && around.st_mode & WRITABLE_BY_OTHERS != 0;
+    let open_to_all = around.st_mode & STICKY_BIT != 0 && around.st_mode & WRITABLE_BY_OTHERS != 0;
     if !open_to_all || around.st_uid == stat.st_uid {
         return Ok(());
     }
@@ -216,7 +216,7 @@ fn reject_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
 }
 
 /// Opens a named pipe for writing as soon as the pipe has a reader. Fails at the first stop signal,
-/// or at the deadline of [`PipeWait`].
+/// or at the deadline of [`PipeWaitRules`].
 fn open_pipe_with_reader(path: &Path) -> io::Result<File> {
     let refused = |error: crate::Error| io::Error::from(error);
     let (answer, answered) = mpsc::channel();
@@ -238,8 +238,8 @@ fn open_pipe_with_reader(path: &Path) -> io::Result<File> {
     let descriptors: Vec<BorrowedFd<'_>> =
         [Some(opened.as_fd()), stop.map(AsFd::as_fd)].into_iter().flatten().collect();
     let begin = Instant::now();
-    let deadline = PIPE_WAIT.get().and_then(|rules| rules.deadline);
-    let mut notice = PIPE_WAIT.get().map(|rules| (rules.notify, begin + PIPE_NOTICE_AFTER));
+    let deadline = PIPE_WAIT_RULES.get().and_then(|rules| rules.deadline);
+    let mut notice = PIPE_WAIT_RULES.get().map(|rules| (rules.notify, begin + PIPE_NOTICE_DELAY));
     loop {
         let now = Instant::now();
         if let Some((notify, _)) = notice.take_if(|(_, at)| now >= *at) {
@@ -305,15 +305,21 @@ mod tests {
             ("/dev/null".into(), "a device"),
         ];
         for (path, what) in cases {
-            for how in
-                [OpenRegular::read(), OpenRegular::write(), OpenRegular::append().create(0o600)]
-            {
+            for how in [
+                RegularOpenOptions::read(),
+                RegularOpenOptions::write(),
+                RegularOpenOptions::append().create(0o600),
+            ] {
                 let error = how.open(&path).unwrap_err().to_string();
                 assert!(error.starts_with(&format!("it is {what}, not a regular file")), "{error}");
             }
         }
         assert!(
-            OpenRegular::read().open(&folder.0).unwrap_err().to_string().contains("a directory")
+            RegularOpenOptions::read()
+                .open(&folder.0)
+                .unwrap_err()
+                .to_string()
+                .contains("a directory")
         );
     }
 
@@ -321,7 +327,7 @@ mod tests {
     fn sole_link_rejects_symlinks_and_hard_links() {
         let folder = TempDirectory::new("own");
         let held = crate::local_socket::open_directory(&folder.0).unwrap();
-        let own = OpenRegular::append().create(0o640).require_sole_link();
+        let own = RegularOpenOptions::append().create(0o640).require_sole_link();
         own.open_at(&held, "mine").unwrap().write_all(b"one").unwrap();
         own.open_at(&held, "mine").unwrap().write_all(b"two").unwrap();
         assert_eq!(std::fs::read(folder.path_of("mine")).unwrap(), b"onetwo");
@@ -333,7 +339,7 @@ mod tests {
         let error = own.open_at(&held, "mine").unwrap_err().to_string();
         assert!(error.starts_with("it has 2 names"), "{error}");
         let mut text = String::new();
-        OpenRegular::read()
+        RegularOpenOptions::read()
             .open(folder.path_of("link"))
             .unwrap()
             .read_to_string(&mut text)

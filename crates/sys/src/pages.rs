@@ -66,7 +66,7 @@ pub fn node() -> Result<u32> {
 /// Makes the kernel prefer a NUMA node for pages of this memory that are not yet allocated,
 /// regardless of the thread that touches them first. Does nothing on a kernel without NUMA, or if
 /// `node` is 64 or more.
-pub fn prefer_node(memory: &Mapping, node: u32) -> Result<()> {
+pub fn prefer_numa_node(memory: &Mapping, node: u32) -> Result<()> {
     let Some(mask) = 1_u64.checked_shl(node) else { return Ok(()) };
     let (at, len) = (memory.base().as_ptr(), memory.len());
     // SAFETY: the range is this mapping, of which no byte is changed (mbind(2)); the mask is one
@@ -82,7 +82,7 @@ pub fn prefer_node(memory: &Mapping, node: u32) -> Result<()> {
 }
 
 /// Returns the NUMA node that the kernel prefers for this memory; `None` if there is no preference.
-pub fn preferred_node(memory: &Mapping) -> Result<Option<u32>> {
+pub fn preferred_numa_node(memory: &Mapping) -> Result<Option<u32>> {
     let (mut mode, mut mask) = (0_i32, 0_u64);
     let at = memory.base().as_ptr();
     // SAFETY: the kernel writes a number and one word, to variables that outlive the call
@@ -141,12 +141,12 @@ mod tests {
     fn d18_memory_prefers_the_requested_node() {
         let memory = Mapping::anonymous(1 << 16).unwrap();
         let here = node().unwrap();
-        prefer_node(&memory, here).unwrap();
-        let chosen = preferred_node(&memory).unwrap();
+        prefer_numa_node(&memory, here).unwrap();
+        let chosen = preferred_numa_node(&memory).unwrap();
         assert!(chosen.is_none_or(|node| node == here), "{chosen:?}");
         if PageFacts::detect().nodes > 0 {
             assert_eq!(chosen, Some(here), "the kernel knows nodes");
         }
-        prefer_node(&memory, 1000).unwrap();
+        prefer_numa_node(&memory, 1000).unwrap();
     }
 }

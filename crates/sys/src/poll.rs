@@ -17,7 +17,7 @@ pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<
 }
 
 /// Waits like [`readable`], but continues to wait after a signal.
-pub fn readable_despite_signals(
+pub fn wait_until_readable_despite_signals(
     descriptors: &[BorrowedFd<'_>],
     limit: Option<Duration>,
 ) -> Vec<bool> {
@@ -36,7 +36,7 @@ pub fn readable_despite_signals(
 /// of `second` hangs up, a signal arrives, or `limit` passes. Ignores readability of `second`.
 /// Returns true for each ready descriptor of `first`, and for each descriptor of `second` whose
 /// peer has hung up.
-pub fn readable_or_hung_up(
+pub fn wait_until_readable_or_hung_up(
     first: &[BorrowedFd<'_>],
     second: &[BorrowedFd<'_>],
     limit: Option<Duration>,

@@ -7,7 +7,7 @@
 //! that a new file would lack. In other cases (symbolic links, several hard links, another owner,
 //! access lists, directories that cannot be written) the caller overwrites the old file in place.
 
-use crate::open::OpenRegular;
+use crate::open::RegularOpenOptions;
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::AsFd as _;
@@ -55,7 +55,8 @@ impl Replacement {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!(".streamline-{}-{number}.new", std::process::id());
             let name = target.with_file_name(name);
-            last = OpenRegular::write().create_new(0o600).open(&name).map(|file| (file, name));
+            last =
+                RegularOpenOptions::write().create_new(0o600).open(&name).map(|file| (file, name));
             if !matches!(&last, Err(error) if error.kind() == ErrorKind::AlreadyExists) {
                 break;
             }
@@ -157,7 +158,7 @@ pub fn replace_contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Resul
 /// Replaces the contents of the regular file at `path`, or creates the file with permissions
 /// according to the umask.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenRegular::write().create(0o666).open(path)?;
+    let mut file = RegularOpenOptions::write().create(0o666).open(path)?;
     replace_contents(path, &mut file, bytes)
 }
 
@@ -179,7 +180,7 @@ mod tests {
         fn create_file(&self, name: &str, text: &str) -> (PathBuf, File) {
             let path = self.0.join(name);
             fs::write(&path, text).unwrap();
-            let file = OpenRegular::write().open(&path).unwrap();
+            let file = RegularOpenOptions::write().open(&path).unwrap();
             (path, file)
         }
 

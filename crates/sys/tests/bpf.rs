@@ -11,7 +11,7 @@ mod pieces;
 use std::os::fd::{AsFd, AsRawFd};
 
 use ebpf::emit::{Finish, Target};
-use ebpf::exam::{self, Interpreter, Judge, Ruling, mutants, truncations};
+use ebpf::exam::{self, Interpreter, Judge, TwinVerdict, mutants, truncations};
 use ebpf::insn::{self, Alu, Insn, Operand, R0, R1, R2, R3, R4, R5, Reg, Size};
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{Hook, disasm};
@@ -81,7 +81,7 @@ fn verifier_rejects_programs_that_fault_the_interpreter() {
     for mutant in mutants(&twin) {
         let mut interpreter = Interpreter::new(&mutant.program);
         let mut packets = frames.iter().flat_map(|frame| truncations(frame)).map(Packet::new);
-        if packets.any(|packet| matches!(interpreter.judge(&packet), Ruling::Broken(_))) {
+        if packets.any(|packet| matches!(interpreter.judge(&packet), TwinVerdict::Broken(_))) {
             faulty += 1;
             refused += u32::from(KernelJudge::try_load(&mutant.program, "mutant").is_err());
         }

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use streamline_sys as sys;
 use sys::bpf::{
-    Anchor, Link, LoadParameters, LogLevel, Map, Program, ProgramKind, Side, missing_capabilities,
-    tcx_chain,
+    ChainPosition, Link, LoadParameters, LogLevel, Map, Program, ProgramKind, Side,
+    missing_capabilities, tcx_chain,
 };
 use sys::net::RouteSocket;
 use testkit::need;
@@ -114,7 +114,8 @@ fn program_descriptor_suffices_to_attach_without_capabilities() {
     pair.server.run_inside(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         let (link, chain) = with_capabilities(CapabilitySet::empty(), || {
-            let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();
+            let link =
+                Link::tcx(&program, index, Side::Ingress, ChainPosition::Head, None).unwrap();
             (link, tcx_chain(index, Side::Ingress).unwrap_err())
         });
         let text = chain.to_string();

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use streamline_sys as sys;
-use sys::bpf::{Anchor, Link, Map, Neighbor, ProgramKind, Side, XdpMode, tcx_chain};
+use sys::bpf::{ChainPosition, Link, Map, Neighbor, ProgramKind, Side, XdpMode, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
@@ -79,9 +79,9 @@ fn v17_own_and_foreign_programs_all_see_every_packet() {
         let (foreign, classic) = (xdp().expect("theirs is there"), filters());
         assert_eq!((foreign.mode, classic.len()), (Some(XdpMode::Native), 1));
         let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
-        let last = tcx(&last, Anchor::Head);
-        let ours = tcx(&ours, Anchor::Head);
-        let before = Anchor::Before(Neighbor::Link(ours.info().unwrap().id));
+        let last = tcx(&last, ChainPosition::Head);
+        let ours = tcx(&ours, ChainPosition::Head);
+        let before = ChainPosition::Before(Neighbor::Link(ours.info().unwrap().id));
         let first = tcx(&first, before);
         for mode in [XdpMode::Native, XdpMode::Generic] {
             let refused =

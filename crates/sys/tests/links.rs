@@ -11,8 +11,8 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use std::os::fd::{AsFd as _, OwnedFd};
 use streamline_sys as sys;
 use sys::bpf::{
-    Anchor, AttachType, Link, LinkTarget, LoadParameters, Map, Neighbor, ObjectKind, ProgramKind,
-    RunStatistics, Side, XdpMode, cgroup_chain, object_ids, tcx_chain,
+    AttachType, ChainPosition, Link, LinkTarget, LoadParameters, Map, Neighbor, ObjectKind,
+    ProgramKind, RunStatisticsGuard, Side, XdpMode, cgroup_chain, object_ids, tcx_chain,
 };
 use sys::net::{Namespace, RouteSocket};
 use sys::packet::PacketSocket;
@@ -43,7 +43,7 @@ fn tcx_program_runs_first_is_replaced_and_ends_with_its_link() {
         load_counter(ProgramKind::Tc, "second", &other, -1),
     );
     pair.server.run_inside(|| {
-        let link = Link::tcx(&first, index, Side::Ingress, Anchor::Head, None).unwrap();
+        let link = Link::tcx(&first, index, Side::Ingress, ChainPosition::Head, None).unwrap();
         assert_eq!(link.info().unwrap().target, LinkTarget::Tcx(index, Side::Ingress));
         assert_eq!(link.info().unwrap().program, first.info().unwrap().id);
         send_frames(&pair, 100);
@@ -79,14 +79,15 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
         .map(|(n, name)| load_counter(ProgramKind::Tc, name, &maps[n], -1));
     pair.server.run_inside(|| {
         let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
-        let foreign = tcx(&there, Anchor::Head);
-        let _behind = tcx(&behind, Anchor::Tail);
+        let foreign = tcx(&there, ChainPosition::Head);
+        let _behind = tcx(&behind, ChainPosition::Tail);
         let before = tcx_chain(index, Side::Ingress).unwrap();
-        let _head = tcx(&head, Anchor::Head);
-        let stale = Link::tcx(&between, index, Side::Ingress, Anchor::Head, Some(before.revision));
+        let _head = tcx(&head, ChainPosition::Head);
+        let stale =
+            Link::tcx(&between, index, Side::Ingress, ChainPosition::Head, Some(before.revision));
         assert_eq!(stale.unwrap_err().errno, Errno::STALE.raw_os_error());
         let id = foreign.info().unwrap();
-        let _between = tcx(&between, Anchor::Before(Neighbor::Link(id.id)));
+        let _between = tcx(&between, ChainPosition::Before(Neighbor::Link(id.id)));
         let names = |side| {
             let chain = tcx_chain(index, side).unwrap();
             chain.members.into_iter().map(|member| member.name).collect::<Vec<_>>()
@@ -102,7 +103,7 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
             &there,
             index,
             Side::Ingress,
-            Anchor::After(Neighbor::Program(id.program)),
+            ChainPosition::After(Neighbor::Program(id.program)),
             None,
         );
         assert_eq!(after.unwrap_err().errno, Errno::NOENT.raw_os_error());
@@ -173,7 +174,7 @@ fn v17_programs_of_others_are_listed_and_stay() {
             (found[0].kind.as_str(), found[0].side, found[0].preference),
             ("bpf", Side::Ingress, 7)
         );
-        let link = Link::tcx(&ours, index, Side::Ingress, Anchor::Head, None).unwrap();
+        let link = Link::tcx(&ours, index, Side::Ingress, ChainPosition::Head, None).unwrap();
         send_frames(&pair, 20);
         assert_eq!(counter_value(&map), 20);
         drop(link);
@@ -202,8 +203,12 @@ fn socket_filter_runs_before_the_socket() {
             let socket = PacketSocket::open().unwrap();
             let program = load_counter(ProgramKind::SocketFilter, "before", &map, answer);
             socket.attach_program(&program).unwrap();
-            let shape =
-                sys::packet::RingShape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
+            let shape = sys::packet::PacketRingParameters {
+                segment: 4096,
+                segments: 2,
+                retire_ms: 1,
+                reserve: 0,
+            };
             let ring = socket.ring(shape).unwrap();
             ring.bind(index).unwrap();
             ring
@@ -225,8 +230,8 @@ fn run_statistics_count_runs_and_time() {
     let map = Map::array("seen", 8, 1, true).unwrap();
     let program = load_counter(ProgramKind::Tc, "timed", &map, -1);
     pair.server.run_inside(|| {
-        let _link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();
-        let counting = RunStatistics::enable().unwrap();
+        let _link = Link::tcx(&program, index, Side::Ingress, ChainPosition::Head, None).unwrap();
+        let counting = RunStatisticsGuard::enable().unwrap();
         send_frames(&pair, 200);
         // A run is counted when it ends.
         wait_until("all runs are counted", || program.info().unwrap().runs == 200);
@@ -257,7 +262,8 @@ fn thousand_attachments_leave_no_bpf_objects() {
             // Attaching takes 10 ms, and so does detaching, so only every fifth program is
             // attached.
             let link = (round % 5 == 0).then(|| {
-                let link = Link::tcx(&one, index, Side::Ingress, Anchor::Head, None).unwrap();
+                let link =
+                    Link::tcx(&one, index, Side::Ingress, ChainPosition::Head, None).unwrap();
                 link.update(&two, Some(&one)).unwrap();
                 new.push((ObjectKind::Links, link.info().unwrap().id));
                 link

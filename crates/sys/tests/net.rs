@@ -3,7 +3,7 @@
 extern crate streamline_sys as sys;
 
 use sys::net::{Interface, Namespace, RouteSocket, run_in};
-use sys::packet::{PacketSender, Qdisc};
+use sys::packet::{PacketSender, QdiscMode};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 
 const ENODEV: i32 = 19;
@@ -68,7 +68,8 @@ fn interface_counters_count_frames() {
     let [near, far] =
         [&pair.client, &pair.server].map(|space| space.run_inside(RouteSocket::open).unwrap());
     let index = near.interface_by_name(CLIENT_DEVICE).unwrap().index;
-    let mut sender = pair.client.run_inside(|| PacketSender::open(index, Qdisc::Bypass)).unwrap();
+    let mut sender =
+        pair.client.run_inside(|| PacketSender::open(index, QdiscMode::Bypass)).unwrap();
     sender.send(&[&[0; 60][..]; 100]);
     let sent = near.interface_by_index(index).unwrap().counters;
     assert_eq!((sent.tx_packets, sent.tx_bytes, sent.rx_packets), (100, 6000, 0));

@@ -11,11 +11,13 @@ use std::time::Duration;
 use sys::memory::Lender as _;
 use sys::packet::layout::{self, PacketHeader, PacketKind, VlanTag};
 use sys::packet::{
-    PacketRing, PacketSender, PacketSocket, Qdisc, RingShape, RingStatistics, SendReport, SendStop,
+    PacketRing, PacketRingParameters, PacketSender, PacketSocket, QdiscMode, RingStatistics,
+    SendReport, SendStopReason,
 };
 use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, wait_until};
 
-const SHAPE: RingShape = RingShape { segment: 1 << 16, segments: 8, retire_ms: 1, reserve: 8 };
+const SHAPE: PacketRingParameters =
+    PacketRingParameters { segment: 1 << 16, segments: 8, retire_ms: 1, reserve: 8 };
 const ENETDOWN: i32 = 100;
 
 fn silent_pair() -> Option<Pair> {
@@ -27,7 +29,7 @@ fn interface_index(space: &Namespace, device: &str) -> u32 {
     space.run_program("cat", &file).trim().parse().unwrap()
 }
 
-fn open_ring(space: &Namespace, device: &str, shape: RingShape) -> PacketRing {
+fn open_ring(space: &Namespace, device: &str, shape: PacketRingParameters) -> PacketRing {
     let ring = space.run_inside(PacketSocket::open).unwrap().ring(shape).unwrap();
     ring.bind(interface_index(space, device)).unwrap();
     ring
@@ -35,7 +37,7 @@ fn open_ring(space: &Namespace, device: &str, shape: RingShape) -> PacketRing {
 
 fn open_sender(space: &Namespace, device: &str) -> PacketSender {
     let index = interface_index(space, device);
-    space.run_inside(|| PacketSender::open(index, Qdisc::Through)).unwrap()
+    space.run_inside(|| PacketSender::open(index, QdiscMode::Through)).unwrap()
 }
 
 /// Builds a numbered frame of an experimental protocol.
@@ -114,7 +116,7 @@ fn frame_arrives_unchanged_with_time_and_origin() {
     assert!(outgoing.iter().all(|(packet, _)| packet.link.kind == PacketKind::Outgoing));
     assert_eq!(ring.statistics().unwrap(), RingStatistics { packets: 2, drops: 0, freezes: 0 });
     assert_eq!(ring.statistics().unwrap().packets, 2, "totals");
-    assert_eq!((ring.socket_drops().unwrap(), ring.error()), (0, None));
+    assert_eq!((ring.socket_drop_count().unwrap(), ring.error()), (0, None));
 }
 
 #[test]
@@ -143,7 +145,7 @@ fn stripped_vlan_tag_is_reported() {
 #[test]
 fn full_ring_counts_drops_and_continues() {
     let Some(pair) = silent_pair() else { return };
-    let shape = RingShape { segment: 4096, segments: 2, ..SHAPE };
+    let shape = PacketRingParameters { segment: 4096, segments: 2, ..SHAPE };
     let ring = open_ring(&pair.server, SERVER_DEVICE, shape);
     let mut sender = open_sender(&pair.client, CLIENT_DEVICE);
     let frames: Vec<Vec<u8>> = (0..1000).map(|n| numbered_frame(n, 200)).collect();
@@ -232,7 +234,7 @@ fn ring_on_removed_interface_reports_an_error() {
     assert_eq!(ring.error(), Some(ENETDOWN));
     let gone = sender.send(&[&numbered_frame(4, 60)]);
     assert!(
-        matches!(gone, SendReport { frames: 0, stopped: Some(SendStop::Refused(_)) }),
+        matches!(gone, SendReport { frames: 0, stopped: Some(SendStopReason::Refused(_)) }),
         "{gone:?}"
     );
 }
@@ -247,9 +249,10 @@ fn unsendable_frame_is_refused_and_reported() {
     let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
     const EMSGSIZE: i32 = 90;
     let sent = sender.send(&slices);
-    assert_eq!(sent, SendReport { frames: 150, stopped: Some(SendStop::Refused(EMSGSIZE)) });
+    assert_eq!(sent, SendReport { frames: 150, stopped: Some(SendStopReason::Refused(EMSGSIZE)) });
     assert_eq!(receive_frames(&ring, &mut 0, 150).len(), 150);
     assert!(sys::poll::writable(&sender, LIMIT));
-    let nowhere = pair.client.run_inside(|| PacketSender::open(4711, Qdisc::Bypass)).unwrap_err();
+    let nowhere =
+        pair.client.run_inside(|| PacketSender::open(4711, QdiscMode::Bypass)).unwrap_err();
     assert_eq!(nowhere.call, "bind");
 }

@@ -11,7 +11,7 @@ use std::os::fd::AsFd as _;
 use streamline_sys as sys;
 use sys::bpf::XdpMode;
 use sys::net::RouteSocket;
-use sys::packet::{PacketSender, PacketSocket, Qdisc};
+use sys::packet::{PacketSender, PacketSocket, QdiscMode};
 use sys::poll;
 use sys::xdp::{
     CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemShape, WakeOutcome, XdpSocket,
@@ -68,7 +68,7 @@ fn send_batches(
 ) {
     let mut sender = pair
         .client
-        .run_inside(|| PacketSender::open(interface_index(device), Qdisc::Through).unwrap());
+        .run_inside(|| PacketSender::open(interface_index(device), QdiscMode::Through).unwrap());
     let mut sent = 0;
     for batch in frames.chunks(ENTRIES as usize / 2) {
         for frame in batch {
@@ -161,8 +161,12 @@ fn frame_received_by_one_socket_is_sent_by_another() {
     let Some((mut first, mut second, _redirect, _link)) = made else { return };
     let watch = pair.client.run_inside(|| {
         let socket = PacketSocket::open().unwrap();
-        let shape =
-            sys::packet::RingShape { segment: 1 << 16, segments: 2, retire_ms: 1, reserve: 0 };
+        let shape = sys::packet::PacketRingParameters {
+            segment: 1 << 16,
+            segments: 2,
+            retire_ms: 1,
+            reserve: 0,
+        };
         let ring = socket.ring(shape).unwrap();
         ring.bind(interface_index("back1")).unwrap();
         ring

@@ -178,7 +178,7 @@ fn run_node(mut node: Node, bytes: &[u8]) {
         let arena = Arena::new(4 * LANES);
         let mut space = Space::new(&arena);
         if head % 2 == 0 {
-            space = space.with_heads(head / 2);
+            space = space.with_head_limit(head / 2);
         }
         let count = 1 + usize::from(input.read_u8()) % LANES;
         let frames: Vec<Frame> = (0..count).map(|_| random_frame(&mut input)).collect();

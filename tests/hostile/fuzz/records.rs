@@ -7,7 +7,7 @@ use engine::change::change;
 use engine::digest::digest;
 use engine::kernel::point::AttachPoints;
 use engine::record::{
-    Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_layout,
+    Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_placement,
 };
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
@@ -94,7 +94,7 @@ fn plan_request(line: &str) -> Option<(Plan, Machine)> {
 /// planned differently on this machine.
 fn replay_record(record: Record) -> Option<usize> {
     let (plan, _) = plan_request(&record.head.request)?;
-    if format_layout(&plan) != record.head.layout {
+    if format_placement(&plan) != record.head.layout {
         return None;
     }
     let settings = Settings { count: record.head.count, ..Settings::default() };

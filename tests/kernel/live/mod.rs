@@ -16,7 +16,7 @@ use ebpf::emit::Target;
 use ebpf::exam::{self, ExamTotals, Interpreter};
 use filter::content::r#match::MATCH;
 use filter::testing::twins::{
-    TwinCase, TwinChain, UserReference, chains, edits_frames, emit_program, request_text,
+    ReferenceChain, TwinCase, TwinChain, chains, edits_frames, emit_program, request_text,
 };
 use stage::{AttachPoint, Record, RecordedProgram};
 use sys::bpf::Side;
@@ -80,7 +80,7 @@ fn run_chain(
     let missing = sent.iter().find(|frame| !went.any(|recorded| recorded == **frame));
     assert_eq!(missing, None, "a frame went by unseen");
     let (mut user, mut interpreter) =
-        (UserReference::new(&chain, &program), Interpreter::new(&program));
+        (ReferenceChain::new(&chain, &program), Interpreter::new(&program));
     let mut recorded = stage.recorded_verdicts(&records);
     let packets = records.iter().map(Record::packet);
     let tally = exam::compare(&mut [&mut user, &mut interpreter, &mut recorded], packets);

@@ -8,13 +8,13 @@
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use super::super::judge::program_kind;
-use ebpf::asm::{Asm, Label};
+use ebpf::asm::{Assembler, Label};
 use ebpf::emit::Outcome;
-use ebpf::exam::{Judge, Ruling, decode_counters};
+use ebpf::exam::{Judge, TwinVerdict, decode_counters};
 use ebpf::insn::{self, Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Size};
 use ebpf::interpret::{Packet, Tag};
 use ebpf::{Hook, MapSpec, Program};
-use sys::bpf::{Anchor, Link, LoadParameters, Map, Side, XdpMode};
+use sys::bpf::{ChainPosition, Link, LoadParameters, Map, Side, XdpMode};
 use sys::memory::ReadMapping;
 use sys::net::RouteSocket;
 
@@ -91,7 +91,7 @@ impl<'p> RecordedProgram<'p> {
         let loaded = load.load().unwrap_or_else(|why| panic!("{why}\n{}", why.log));
         let index = RouteSocket::open().unwrap().interface_by_name(device).unwrap().index;
         let link = match point {
-            AttachPoint::Tcx(side) => Link::tcx(&loaded, index, side, Anchor::Head, None),
+            AttachPoint::Tcx(side) => Link::tcx(&loaded, index, side, ChainPosition::Head, None),
             AttachPoint::Xdp => Link::xdp(&loaded, index, XdpMode::Native),
         };
         let records = maps.last().unwrap().map_read().unwrap();
@@ -143,7 +143,7 @@ impl<'p> RecordedProgram<'p> {
         for record in records {
             let counted = record.counters.iter().zip(&before).map(|(now, was)| now - was).collect();
             before.clone_from(&record.counters);
-            rulings.push(Ruling::Answered { outcome: record.outcome, counted, frame: None });
+            rulings.push(TwinVerdict::Answered { outcome: record.outcome, counted, frame: None });
         }
         let has_a_clock = self.program.code.contains(&Insn::call(Helper::KtimeNs));
         let specs = self.program.maps.iter().zip(&self.maps);
@@ -159,7 +159,7 @@ impl<'p> RecordedProgram<'p> {
 pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     /// The helper BPF_FUNC_skb_vlan_push.
     const SKB_VLAN_PUSH: i32 = 18;
-    let mut a = Asm::new();
+    let mut a = Assembler::new();
     let (service, push, on) = (a.label(), a.label(), a.label());
     a.push(Insn::mov(R6, R1));
     a.push(Insn::mov(R2, 0));
@@ -187,7 +187,7 @@ pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     let program = LoadParameters::new(program_kind(Hook::Tc), "tagger", &code).load();
     let program = program.unwrap_or_else(|why| panic!("{why}\n{}", why.log));
     let index = RouteSocket::open().unwrap().interface_by_name(device).unwrap().index;
-    Link::tcx(&program, index, side, Anchor::Head, None).unwrap()
+    Link::tcx(&program, index, side, ChainPosition::Head, None).unwrap()
 }
 
 /// A recorded packet, with the twin's result.
@@ -217,7 +217,7 @@ impl Record {
 
 /// The verdicts of the attached program, in the order of its packets.
 pub(super) struct RecordedVerdicts {
-    rulings: std::vec::IntoIter<Ruling>,
+    rulings: std::vec::IntoIter<TwinVerdict>,
     states: Option<Vec<Vec<u8>>>,
 }
 
@@ -226,7 +226,7 @@ impl Judge for RecordedVerdicts {
         "attached program"
     }
 
-    fn judge(&mut self, _: &Packet<'_>) -> Ruling {
+    fn judge(&mut self, _: &Packet<'_>) -> TwinVerdict {
         self.rulings.next().expect("a ruling per packet")
     }
 
@@ -274,7 +274,7 @@ fn recording_entry(map: u32, point: AttachPoint) -> Vec<Insn> {
 
 /// Returns code that writes a record. Register r0 holds the class, r6 the context.
 fn recording_exit(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
-    let mut a = Asm::new();
+    let mut a = Assembler::new();
     let (lost, on) = (a.label(), a.label());
     a.push(Insn::mov(R9, R0));
     a.push_wide(Insn::load_map_value(R7, map, 0));
@@ -309,7 +309,7 @@ fn recording_exit(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
 
 /// Emits code that writes the words before the counters of a record; the frame's length is also
 /// stored at stack offset -8.
-fn emit_record_header(a: &mut Asm, map: u32, point: AttachPoint) {
+fn emit_record_header(a: &mut Assembler, map: u32, point: AttachPoint) {
     a.push(store_field(Size::W, record::CLASS, R9));
     a.push_wide(Insn::load_map_value(R1, map, 0));
     a.push(Insn::load(Size::DW, R1, R1, records_map::LINEAR));
@@ -329,7 +329,7 @@ fn emit_record_header(a: &mut Asm, map: u32, point: AttachPoint) {
 }
 
 /// Emits code that copies all bytes of the frame.
-fn emit_frame_copy(a: &mut Asm, head: i32, point: AttachPoint, lost: Label) {
+fn emit_frame_copy(a: &mut Assembler, head: i32, point: AttachPoint, lost: Label) {
     a.push(Insn::load(Size::DW, R4, R10, -8));
     a.jump_if(Cond::Gt, R4, FRAME_MAX as i32, lost);
     a.jump_if(Cond::Lt, R4, 1, lost);

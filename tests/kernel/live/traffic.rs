@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use sys::net::RouteSocket;
-use sys::packet::{PacketSender, Qdisc};
+use sys::packet::{PacketSender, QdiscMode};
 use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, wait_until};
 
 /// Length of a stream in bytes, enough for several frames of maximum size.
@@ -153,7 +153,7 @@ fn send_datagrams(pair: &Pair, client: &str, server: &str) {
 fn send_raw_frames(pair: &Pair, frames: &[&[u8]]) {
     pair.client.run_inside(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
-        let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
+        let mut sender = PacketSender::open(index, QdiscMode::Through).unwrap();
         let mut sent = 0;
         wait_until("there is room for frames", || {
             let done = sender.send(&frames[sent..]);

@@ -7,7 +7,7 @@
 //! tag in metadata. A frame with a new path becomes a seed. No code here depends on a protocol.
 
 use ebpf::emit::Outcome;
-use ebpf::exam::{Interpreter, Judge as _, Ruling};
+use ebpf::exam::{Interpreter, Judge as _, TwinVerdict};
 use ebpf::insn::{SOURCE_REG, class};
 use ebpf::interpret::{Packet, Tag};
 use ebpf::{Hook, Program};
@@ -173,11 +173,11 @@ impl Explorer<'_> {
         self.runs_left = self.runs_left.saturating_sub(1);
         let mut interpreter = Interpreter::new(self.program);
         let ruling = match interpreter.judge(&case.packet()) {
-            Ruling::Answered { outcome: Outcome::Class(class), counted, frame } => {
+            TwinVerdict::Answered { outcome: Outcome::Class(class), counted, frame } => {
                 (Some(class), counted, frame)
             }
-            Ruling::Answered { counted, frame, .. } => (None, counted, frame),
-            Ruling::Refused(_) | Ruling::Broken(_) => (None, Vec::new(), None),
+            TwinVerdict::Answered { counted, frame, .. } => (None, counted, frame),
+            TwinVerdict::Refused(_) | TwinVerdict::Broken(_) => (None, Vec::new(), None),
         };
         let mut hasher = DefaultHasher::new();
         (ruling, interpreter.steps()).hash(&mut hasher);

@@ -7,7 +7,7 @@
 
 use super::explore::OwnedPacket;
 use ebpf::Program;
-use ebpf::exam::{Interpreter, Judge as _, Mutant, Ruling};
+use ebpf::exam::{Interpreter, Judge as _, Mutant, TwinVerdict};
 use ebpf::insn::Insn;
 use std::fmt;
 
@@ -48,7 +48,7 @@ pub(super) fn find_revealing_packet(
 ) -> SearchResult {
     let probe = with_fault_at(sound, mutant.at);
     let comes = |case: &&OwnedPacket| {
-        matches!(Interpreter::new(&probe).judge(&case.packet()), Ruling::Broken(_))
+        matches!(Interpreter::new(&probe).judge(&case.packet()), TwinVerdict::Broken(_))
     };
     let all: Vec<&OwnedPacket> = cases.iter().filter(comes).collect();
     let step = all.len().div_ceil(SEEDS_MAX).max(1);

@@ -16,12 +16,12 @@ mod hunt;
 use super::corpus::borders::{boundary_frames, kernel_layouts, truncated_at_headers};
 use super::judge::KernelJudge;
 use ebpf::emit::Target;
-use ebpf::exam::{self, Interpreter, Judge as _, Mutant, Ruling};
+use ebpf::exam::{self, Interpreter, Judge as _, Mutant, TwinVerdict};
 use ebpf::insn::{Insn, class};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use explore::{OwnedPacket, explore_paths};
-use filter::testing::twins::{TwinChain, UserReference, chains, program_if_allowed, request_text};
+use filter::testing::twins::{ReferenceChain, TwinChain, chains, request_text, try_emit_program};
 use hunt::SearchResult;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::need;
@@ -81,17 +81,17 @@ struct MutantResults {
 struct OriginalTwin {
     program: Program,
     cases: Vec<OwnedPacket>,
-    ruling: Vec<Ruling>,
+    ruling: Vec<TwinVerdict>,
     kept: Option<Vec<Vec<u8>>>,
     /// Results for some packets with failing kernel allocations.
-    results_without_memory: Vec<Ruling>,
+    results_without_memory: Vec<TwinVerdict>,
 }
 
 impl OriginalTwin {
     /// Prepares a twin for its mutations. Returns `None` if the chain edits frames, which the
     /// target does not allow.
     fn new(chain: &TwinChain, target: Target, frames: &[Vec<u8>], effort: Effort) -> Option<Self> {
-        let program = program_if_allowed(chain, target)?;
+        let program = try_emit_program(chain, target)?;
         let packets = packets_for_target(frames, target);
         let mut cases: Vec<OwnedPacket> = packets.iter().map(OwnedPacket::from_packet).collect();
         let few: Vec<Vec<u8>> = frames.iter().step_by(11).cloned().collect();
@@ -101,14 +101,14 @@ impl OriginalTwin {
         cases.extend(joined.iter().map(|frame| OwnedPacket::from_bytes(frame)));
         // Check of the sound twin: those frames belong to the exam.
         let (mut user, mut twin) =
-            (UserReference::new(chain, &program), Interpreter::new(&program));
+            (ReferenceChain::new(chain, &program), Interpreter::new(&program));
         let differ = |differ| panic!("`{}` for {target:?}: {differ}", request_text(chain));
         let all = cases.iter().map(OwnedPacket::packet);
         exam::compare(&mut [&mut user, &mut twin], all).unwrap_or_else(differ);
         // With failing allocations it is correct or unsure.
         let (mut user, mut twin) = (
-            UserReference::new(chain, &program),
-            Interpreter::new(&program).with_memory_shortage(),
+            ReferenceChain::new(chain, &program),
+            Interpreter::new(&program).with_failing_pull_data(),
         );
         let some = cases.iter().step_by(97).map(OwnedPacket::packet);
         exam::compare(&mut [&mut user, &mut twin], some).unwrap_or_else(differ);
@@ -122,8 +122,8 @@ impl OriginalTwin {
 
     /// Returns the results of a program when the kernel fails to linearize frames or make them
     /// writable.
-    fn results_without_memory(&self, program: &Program) -> Vec<Ruling> {
-        let mut twin = Interpreter::new(program).with_memory_shortage();
+    fn results_without_memory(&self, program: &Program) -> Vec<TwinVerdict> {
+        let mut twin = Interpreter::new(program).with_failing_pull_data();
         let some =
             self.cases.iter().step_by(self.cases.len().div_ceil(ALLOCATION_FAILURE_PACKETS).max(1));
         some.map(|case| twin.judge(&case.packet())).collect()
@@ -189,7 +189,7 @@ fn try_mutations_in_pairs(
     effort: Effort,
     results: &mut MutantResults,
 ) {
-    let Some(alone) = program_if_allowed(twin, target) else { return };
+    let Some(alone) = try_emit_program(twin, target) else { return };
     let tried: BTreeSet<usize> =
         exam::mutants(&alone).iter().map(|replacement| replacement.at).collect();
     let begin = request_text(twin);

@@ -40,7 +40,7 @@ fn next_batch(
 ) -> (Batch<'static>, Vec<ExportedFrame>) {
     let (mut memory, mut all) = (BatchMemory::default(), Vec::new());
     let mut batch = frames.begin_batch();
-    walk.load_positions();
+    walk.load_writer_positions();
     while let Some(exported) = walk.front_frame().filter(|_| all.len() < most) {
         let place = batch.add_frame(exported);
         let marks = Marks::frame(ETHERNET, place.length(), exported.header.length);

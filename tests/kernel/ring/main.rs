@@ -11,7 +11,7 @@ mod reader;
 #[path = "../../common/scratch.rs"]
 mod scratch;
 
-use ebpf::emit::tap::{WakePolicy, Wakeup};
+use ebpf::emit::tap::{WakePolicy, WakeupTarget};
 use endpoint::source::kernel::reader::Reader as Walk;
 use program::NO_DOORBELL;
 use reader::{FrameContent, Reader, ReaderCounts};
@@ -20,13 +20,13 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use sys::bpf::RunStatistics;
-use sys::bpf::ring::region_offset::{FAILED, NOTIFIED};
+use sys::bpf::RunStatisticsGuard;
+use sys::bpf::ring::region_offset::{FAILED, NOTIFICATION_COUNTS};
 use sys::bpf::{
-    Anchor, Link, Listener, Program, ProgramKind, RingBuffer, Rings, RingsLayout, Side,
+    ChainPosition, Link, Listener, Program, ProgramKind, RingBuffer, Rings, RingsLayout, Side,
 };
 use sys::net::RouteSocket;
-use sys::packet::{PacketSender, Qdisc};
+use sys::packet::{PacketSender, QdiscMode};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::{Frame, Random, need};
 
@@ -38,7 +38,7 @@ const WAKE_POLICY: WakePolicy = WakePolicy {
     wait_ns: 10 * MILLISECOND_NS,
     bytes: 1 << 20,
     most: 1 << 10,
-    wakes: Wakeup::Everyone,
+    wakes: WakeupTarget::Everyone,
 };
 
 /// A tap at the receiving end of a veth pair.
@@ -57,7 +57,7 @@ impl Tap {
         let link = pair.server.run_inside(|| {
             let index =
                 RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
-            Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap()
+            Link::tcx(&program, index, Side::Ingress, ChainPosition::Head, None).unwrap()
         });
         Self { rings, doorbell, program, _link: link }
     }
@@ -116,7 +116,7 @@ fn send_numbered_frames(pair: &Pair, count: u32) {
 fn send_frames(pair: &Pair, frames: &[Vec<u8>]) {
     pair.client.run_inside(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
-        let mut sender = PacketSender::open(index, Qdisc::Bypass).unwrap();
+        let mut sender = PacketSender::open(index, QdiscMode::Bypass).unwrap();
         let mut parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         while !parts.is_empty() {
             let sent = sender.send(&parts);
@@ -139,7 +139,8 @@ fn send_and_check_counts(
     wait_until("all have been written", || tap.frames_produced() == u64::from(packets));
     let took = begin.elapsed();
     let counts: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
-    let (doorbells, failed) = (tap.sum_of_word(NOTIFIED), tap.sum_of_word(NOTIFIED + 8));
+    let (doorbells, failed) =
+        (tap.sum_of_word(NOTIFICATION_COUNTS), tap.sum_of_word(NOTIFICATION_COUNTS + 8));
     println!("{shape:?}: {packets} in {took:?}, {doorbells} bells ({failed} failed): {counts:?}");
     assert_eq!(tap.sum_of_word(FAILED), 0);
     for one in &counts {
@@ -192,7 +193,7 @@ fn reader_with_pending_notifications_is_not_woken() {
         bytes: 1 << 20,
         record_max: 2048,
     };
-    let each = WakePolicy { blocks: 1, apart_ns: 0, wakes: Wakeup::Consumer, ..NO_DOORBELL };
+    let each = WakePolicy { blocks: 1, apart_ns: 0, wakes: WakeupTarget::Consumer, ..NO_DOORBELL };
     let mut tap = Tap::new(&pair, shape, each);
     let listener = Listener::new(&[tap.doorbell.as_fd()]).unwrap();
     for _ in 0..3 {
@@ -202,7 +203,10 @@ fn reader_with_pending_notifications_is_not_woken() {
         assert!(!listener.wait(Duration::ZERO), "it has yet to take the first");
         assert_eq!(tap.doorbell.drain(|_| ()), 6, "each bell is there all the same");
     }
-    assert_eq!((tap.sum_of_word(NOTIFIED), tap.sum_of_word(NOTIFIED + 8)), (18, 0));
+    assert_eq!(
+        (tap.sum_of_word(NOTIFICATION_COUNTS), tap.sum_of_word(NOTIFICATION_COUNTS + 8)),
+        (18, 0)
+    );
 }
 
 /// Frames without a reader are counted but not copied; once the reader drains a notification,
@@ -220,7 +224,8 @@ fn frames_without_a_reader_are_only_counted() {
         bytes: 1 << 17,
         record_max: 2048,
     };
-    let doorbell = WakePolicy { bytes: shape.bytes / 4, wakes: Wakeup::Consumer, ..WAKE_POLICY };
+    let doorbell =
+        WakePolicy { bytes: shape.bytes / 4, wakes: WakeupTarget::Consumer, ..WAKE_POLICY };
     let mut tap = Tap::new(&pair, shape, doorbell);
     let committed = |tap: &Tap| tap.sum_rings(|cpu| tap.rings.region(cpu).unwrap().committed());
     let mut sent = 0;
@@ -242,7 +247,7 @@ fn frames_without_a_reader_are_only_counted() {
     let mut walk = Walk::new(Arc::clone(&tap.rings), vec![0]);
     let whole = |reader: &mut Walk| {
         let mut numbers = Vec::new();
-        reader.load_positions();
+        reader.load_writer_positions();
         while let Some(handed) = reader.front_frame() {
             let mut bytes = [0; 18];
             assert!(reader.copy_bytes(&handed, 0, &mut bytes));
@@ -316,7 +321,7 @@ fn prints_nanoseconds_per_packet() {
         bytes: 1 << 22,
         record_max: 2048,
     };
-    let counting = RunStatistics::enable().unwrap();
+    let counting = RunStatisticsGuard::enable().unwrap();
     for round in 0..3 {
         for (doorbell, readers) in [
             (NO_DOORBELL, 0),
@@ -341,7 +346,7 @@ fn prints_nanoseconds_per_packet() {
                 doorbell != NO_DOORBELL,
                 info.ns_per_run().unwrap(),
                 f64::from(PACKETS) / took.as_secs_f64() / 1e3,
-                tap.sum_of_word(NOTIFIED),
+                tap.sum_of_word(NOTIFICATION_COUNTS),
             );
         }
     }

@@ -2,7 +2,7 @@
 
 use ebpf::Hook;
 use ebpf::emit::Value;
-use ebpf::emit::tap::{Delivery, Tap, WakePolicy, Wakeup, tap};
+use ebpf::emit::tap::{Delivery, Tap, WakePolicy, WakeupTarget, tap};
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Program, ProgramKind, RingBuffer, Rings};
@@ -14,7 +14,7 @@ pub(crate) const NO_DOORBELL: WakePolicy = WakePolicy {
     wait_ns: i32::MAX as u32,
     bytes: i32::MAX as u32,
     most: i32::MAX as u32,
-    wakes: Wakeup::Everyone,
+    wakes: WakeupTarget::Everyone,
 };
 
 /// Loads the program that writes the ring.

@@ -151,14 +151,14 @@ impl CheckingReader {
     /// Reads the available frames; returns their number.
     fn read_available(&mut self, counts: &mut ReaderCounts) -> u64 {
         let mut count = 0;
-        self.reader.load_positions();
+        self.reader.load_writer_positions();
         while let Some(handed) = self.reader.front_frame() {
             count += 1;
             let frame = &mut self.frame[..handed.header.captured as usize];
             let inside = self.reader.copy_bytes(&handed, 0, frame);
             self.reader.advance_past_frame(&handed);
             if !self.reader.is_intact(&handed, self.reader.reserved_position(handed.cpu)) {
-                self.reader.count_passed_as_lost(&handed);
+                self.reader.count_passed_frame_as_lost(&handed);
                 continue;
             }
             counts.got += 1;

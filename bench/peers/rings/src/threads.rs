@@ -11,11 +11,11 @@ use std::sync::mpsc;
 pub(crate) fn start(ring: &str, cores: usize, block: usize) -> Result<Transfer, String> {
     let slots = (CAPACITY / block).min(1 << 16);
     match (ring, block) {
-        ("rtrb", 64) => Ok(rtrb_of::<64>(cores, slots)),
-        ("rtrb", 256) => Ok(rtrb_of::<256>(cores, slots)),
-        ("rtrb", 1024) => Ok(rtrb_of::<1024>(cores, slots)),
-        ("rtrb", _) => Ok(rtrb_bytes(cores, block)),
-        _ => Ok(ringbuf_bytes(cores, block)),
+        ("rtrb", 64) => Ok(rtrb_slot_transfer::<64>(cores, slots)),
+        ("rtrb", 256) => Ok(rtrb_slot_transfer::<256>(cores, slots)),
+        ("rtrb", 1024) => Ok(rtrb_slot_transfer::<1024>(cores, slots)),
+        ("rtrb", _) => Ok(rtrb_byte_transfer(cores, block)),
+        _ => Ok(ringbuf_byte_transfer(cores, block)),
     }
 }
 
@@ -54,7 +54,7 @@ fn into_transfer(
 }
 
 /// Returns a function that transfers small blocks, with one element per block.
-fn rtrb_of<const N: usize>(cores: usize, slots: usize) -> Transfer {
+fn rtrb_slot_transfer<const N: usize>(cores: usize, slots: usize) -> Transfer {
     let (mut producer, mut consumer) = rtrb::RingBuffer::<[u8; N]>::new(slots);
     let reader = start_reader(cores, move |blocks| {
         for _ in 0..blocks {
@@ -77,7 +77,7 @@ fn rtrb_of<const N: usize>(cores: usize, slots: usize) -> Transfer {
     })
 }
 
-fn rtrb_bytes(cores: usize, block: usize) -> Transfer {
+fn rtrb_byte_transfer(cores: usize, block: usize) -> Transfer {
     let (mut producer, mut consumer) = rtrb::RingBuffer::<u8>::new(CAPACITY);
     let mut out = vec![0; block];
     let reader = start_reader(cores, move |blocks| {
@@ -98,7 +98,7 @@ fn rtrb_bytes(cores: usize, block: usize) -> Transfer {
     })
 }
 
-fn ringbuf_bytes(cores: usize, block: usize) -> Transfer {
+fn ringbuf_byte_transfer(cores: usize, block: usize) -> Transfer {
     let (mut producer, mut consumer) = HeapRb::<u8>::new(CAPACITY).split();
     let mut out = vec![0; block];
     let reader = start_reader(cores, move |blocks| {

@@ -58,7 +58,11 @@ impl SharedLock {
 /// `threads` is a thread's number and one flag per call of the thread: true if the call releases
 /// the ownership of the lock. The first thread is the main thread. The lock starts with `handovers`
 /// owner changes.
-fn check_calls(threads: &'static [(u64, &'static [bool])], handovers: u32, preemptions: usize) {
+fn check_interleavings(
+    threads: &'static [(u64, &'static [bool])],
+    handovers: u32,
+    preemptions: usize,
+) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(move || {
@@ -81,28 +85,28 @@ fn check_calls(threads: &'static [(u64, &'static [bool])], handovers: u32, preem
 
 #[test]
 fn two_threads_never_hold_the_lock_at_once() {
-    check_calls(&[(0, &[false, false]), (1, &[false, false])], 0, 4);
+    check_interleavings(&[(0, &[false, false]), (1, &[false, false])], 0, 4);
 }
 
 #[test]
 fn three_threads_never_hold_the_lock_at_once() {
-    check_calls(&[(0, &[false]), (1, &[false]), (2, &[false])], 0, 3);
+    check_interleavings(&[(0, &[false]), (1, &[false]), (2, &[false])], 0, 3);
 }
 
 #[test]
 fn shared_lock_is_held_by_one_thread_at_a_time() {
-    check_calls(&[(0, &[false, false]), (1, &[false, false])], HANDOVERS_MAX, 4);
-    check_calls(&[(0, &[false]), (1, &[false]), (2, &[false])], HANDOVERS_MAX, 3);
+    check_interleavings(&[(0, &[false, false]), (1, &[false, false])], HANDOVERS_MAX, 4);
+    check_interleavings(&[(0, &[false]), (1, &[false]), (2, &[false])], HANDOVERS_MAX, 3);
 }
 
 #[test]
 fn thread_without_a_record_shares_the_lock() {
-    check_calls(&[(0, &[false, false]), (NO_RECORD, &[false])], 0, 4);
+    check_interleavings(&[(0, &[false, false]), (NO_RECORD, &[false])], 0, 4);
 }
 
 #[test]
-fn owner_can_be_forgotten_while_others_call() {
-    check_calls(&[(0, &[true, false]), (1, &[false, true])], 0, 4);
-    check_calls(&[(0, &[true, false]), (1, &[false, true])], HANDOVERS_MAX, 4);
-    check_calls(&[(0, &[true]), (1, &[false]), (2, &[false])], 0, 3);
+fn owner_is_cleared_while_other_threads_lock() {
+    check_interleavings(&[(0, &[true, false]), (1, &[false, true])], 0, 4);
+    check_interleavings(&[(0, &[true, false]), (1, &[false, true])], HANDOVERS_MAX, 4);
+    check_interleavings(&[(0, &[true]), (1, &[false]), (2, &[false])], 0, 3);
 }

@@ -34,7 +34,7 @@ fn other_thread_becomes_the_owner_and_keeps_the_value() {
     lock.try_lock().unwrap().release_ownership();
     assert_eq!(lock.owner.load(Ordering::Relaxed), UNOWNED);
     assert_eq!(lock.try_lock().map(|guard| *guard), Some(6 * HANDOVERS_MAX));
-    assert!(!heavy_fence_is_supported() || lock.owner.load(Ordering::Relaxed) >= FIRST_OWNER);
+    assert!(!is_heavy_fence_supported() || lock.owner.load(Ordering::Relaxed) >= FIRST_OWNER);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn thread_holds_several_locks_up_to_the_limit() {
     let mut guards: Vec<_> =
         locks.iter().take(HELD_LOCKS_MAX).map(|lock| lock.try_lock()).collect();
     assert!(guards.iter().all(Option::is_some));
-    assert!(!heavy_fence_is_supported() || locks[HELD_LOCKS_MAX].try_lock().is_none());
+    assert!(!is_heavy_fence_supported() || locks[HELD_LOCKS_MAX].try_lock().is_none());
     drop(guards.remove(1));
     assert!(locks[HELD_LOCKS_MAX].try_lock().is_some());
     assert!(locks[0].try_lock().is_none() && locks[1].try_lock().is_some());

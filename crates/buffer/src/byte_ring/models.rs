@@ -4,7 +4,7 @@
 //! which loom reports, too. Verified: without any one of the four fences, or with a relaxed load or
 //! store of either position, a model fails.
 
-use super::{Notification, ReaderPosition, ReaderState, RingWord, RingWords, WriterPosition};
+use super::{ByteRingReader, ByteRingWriter, Notification, ReaderState, RingWord, RingWordAccess};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -74,7 +74,7 @@ struct Shared {
 #[derive(Clone)]
 struct Ring(Arc<Shared>);
 
-impl RingWords for Ring {
+impl RingWordAccess for Ring {
     fn load(&self, word: RingWord) -> u64 {
         self.0.words[word.offset() / 64].load(Ordering::Acquire)
     }
@@ -84,8 +84,8 @@ impl RingWords for Ring {
     }
 }
 
-type Writer = WriterPosition<Ring>;
-type Reader = ReaderPosition<Ring>;
+type Writer = ByteRingWriter<Ring>;
+type Reader = ByteRingReader<Ring>;
 
 fn create_ring(size: usize) -> (Writer, Reader) {
     let shared = Shared {
@@ -95,7 +95,7 @@ fn create_ring(size: usize) -> (Writer, Reader) {
         to_writer: Direction::default(),
     };
     let ring = Ring(Arc::new(shared));
-    (WriterPosition::new(ring.clone(), size), ReaderPosition::new(ring, size))
+    (ByteRingWriter::new(ring.clone(), size), ByteRingReader::new(ring, size))
 }
 
 /// Passes the byte at a position to `access`.

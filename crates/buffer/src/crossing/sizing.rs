@@ -6,7 +6,7 @@
 //! Positions continue, so the bytes of blocks are not affected (C2, C3).
 
 use super::CrossingWriter;
-use crate::scale::{Scaler, Scaling, SidePlacement, SizingState};
+use crate::scale::{Scaler, ScalingParameters, SidePlacement, SizingState};
 
 /// The policy for the size of a crossing: fixed or automatic.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl CrossingWriter {
     /// Permits the writer to resize the ring according to its fill level. The sizes in `scaling`
     /// are in bytes and cover all entries of the ring.
     #[must_use]
-    pub fn scaling(mut self, scaling: Scaling) -> Self {
+    pub fn scaling(mut self, scaling: ScalingParameters) -> Self {
         let lap = self.ring().side.head + self.capacity() as u64;
         self.sizing = Sizing::Scaled(Box::new(Scaler::new(scaling)), lap);
         self

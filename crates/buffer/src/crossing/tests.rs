@@ -119,7 +119,7 @@ fn put_columns(
 }
 
 #[test]
-fn columns_cross_like_entries() {
+fn pushed_columns_arrive_like_pushed_entries() {
     for lanes in [EntryColumns::Pointer, EntryColumns::Context, EntryColumns::Marks] {
         let mut pool = create_pool(1);
         let doorbell = create_doorbells(2);
@@ -368,7 +368,7 @@ fn threads_under_pressure_read_intact_blocks() {
                     }
                 }
                 drop(writer);
-                assert_eq!(pool.unpin_mistakes(), 0);
+                assert_eq!(pool.invalid_unpin_count(), 0);
             });
         });
     }
@@ -379,7 +379,8 @@ fn processor_count() -> usize {
 }
 
 /// Size range in these tests, in bytes: 16 to 256 entries with marks.
-const CROSSING_SCALING: crate::scale::Scaling = crate::scale::Scaling::pointers(16 * 64, 256 * 64);
+const CROSSING_SCALING: crate::scale::ScalingParameters =
+    crate::scale::ScalingParameters::pointers(16 * 64, 256 * 64);
 
 #[test]
 fn f6_full_crossing_grows_without_waiting_for_its_reader() {

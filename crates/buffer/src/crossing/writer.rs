@@ -36,13 +36,13 @@ impl CrossingWriter {
         entries: &[Entry],
         origins: &[&dyn Origin],
     ) -> Result<PushResult, Fault> {
-        self.push_each(&mut entries.iter().copied(), entries.len(), origins)
+        self.push_from_iter(&mut entries.iter().copied(), entries.len(), origins)
     }
 
     /// Puts up to `count` entries from an iterator, like [`CrossingWriter::push`]. Entries that are
     /// neither put nor dropped stay in the iterator.
     #[inline]
-    pub fn push_each(
+    pub fn push_from_iter(
         &mut self,
         entries: &mut impl Iterator<Item = Entry>,
         count: usize,
@@ -53,7 +53,7 @@ impl CrossingWriter {
         }
         // Computed once, so that exactly the entries put are leased, even if a reader makes more
         // room in the meantime (C2).
-        let fitting = self.ring.count_fitting(count)?;
+        let fitting = self.ring.count_fitting_entries(count)?;
         let Self { ring, flight, shared, .. } = self;
         let framed = ring.lanes == EntryColumns::Marks;
         let pushed = ring.put(entries, fitting, |entry, after| {
@@ -94,7 +94,7 @@ impl CrossingWriter {
         else {
             return Ok(false);
         };
-        if self.ring.count_fitting(count)? < count {
+        if self.ring.count_fitting_entries(count)? < count {
             return Ok(false);
         }
         let Self { ring, flight, shared, .. } = self;
@@ -179,7 +179,7 @@ fn hold_block(
     origins: &[&dyn Origin],
 ) -> Result<(), Fault> {
     match flight.back_mut() {
-        Some(last) if last.cached_bounds_cover(pointer) => {
+        Some(last) if last.covers_by_cached_bounds(pointer) => {
             last.until = last.until.max(after);
             Ok(())
         }
@@ -201,7 +201,7 @@ fn hold_segment(
 ) -> Result<(), Fault> {
     let recent = flights.len().saturating_sub(LEASE_SEARCH_MAX)..flights.len();
     let is_held = |flight: &mut InFlightSegment| {
-        flight.cached_bounds_cover(pointer) || flight.covers(pointer)
+        flight.covers_by_cached_bounds(pointer) || flight.covers(pointer)
     };
     if let Some(found) = recent.rev().find(|at| flights.get_mut(*at).is_some_and(is_held)) {
         // Moved to the back: the queue stays ordered by release position.
@@ -257,7 +257,7 @@ pub(super) struct InFlightSegment {
 impl InFlightSegment {
     /// Returns true if the lease covers a block according to the cached bounds.
     #[inline]
-    fn cached_bounds_cover(&self, pointer: RichPointer) -> bool {
+    fn covers_by_cached_bounds(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.start);
         let to = from.saturating_add(u64::from(pointer.length()));
         pointer.length() > 0 && pointer.dbuf() == self.lease.dbuf() && to <= self.filled

@@ -79,7 +79,7 @@ impl ReaderCursor {
 
     /// Returns the writer's published position as of the last [`ReaderCursor::refresh`].
     #[inline]
-    pub(crate) const fn last_commit(&self) -> u64 {
+    pub(crate) const fn last_published_position(&self) -> u64 {
         self.commit
     }
 
@@ -128,7 +128,7 @@ impl ReaderCursor {
     /// to succeed. Returns `None` if the writer is overwriting all blocks at this moment; the
     /// reader then stays at `start`.
     pub(crate) fn resume_position(&mut self, start: u64) -> Result<Option<u64>, Fault> {
-        let mark = acquire(self.store.writer.word(writer::MARK));
+        let mark = acquire(self.store.writer.word(writer::RESUME_POSITION));
         let commit = self.refresh()?;
         if mark > commit {
             self.poisoned = true;

@@ -9,7 +9,7 @@
 
 use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
-use abi::ring::COPY_WORDS;
+use abi::ring::COPY_STRIDE_WORDS;
 
 /// Four counts, in the order in which they are stored in the page.
 type Counts = [u64; 4];
@@ -24,7 +24,7 @@ impl CountsWriter {
     /// Writes the counts for `position`, which the caller is about to publish.
     #[inline]
     pub(super) fn write(&mut self, page: &Region, ledger: usize, position: u64, counts: Counts) {
-        let copy = ledger + if self.writes_second { COPY_WORDS } else { 0 };
+        let copy = ledger + if self.writes_second { COPY_STRIDE_WORDS } else { 0 };
         self.writes_second = !self.writes_second;
         // Orders the last publication before the stores to the other copy.
         fence(Ordering::Release);
@@ -44,7 +44,7 @@ pub(super) fn read(page: &Region, published: usize, ledger: usize) -> Counts {
         let counts: Counts = std::array::from_fn(|i| acquire(page.word(first + 1 + i)));
         (belongs, counts)
     };
-    copy(ledger).max(copy(ledger + COPY_WORDS)).1
+    copy(ledger).max(copy(ledger + COPY_STRIDE_WORDS)).1
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ fn check_slot_reuse(leaves: bool) {
 }
 
 #[test]
-fn slot_is_rewritten_only_after_both_readers() {
+fn slot_is_rewritten_only_after_both_readers_release() {
     check_slot_reuse(false);
 }
 
@@ -129,8 +129,12 @@ fn reader_follows_into_a_new_segment() {
     builder.preemption_bound = Some(2);
     builder.check(|| {
         let old = RingMemory::heap(1, 1, Policy::Block, 1);
-        let new =
-            RingMemory::new(Region::heap(DATA_WORDS + 1), old.readers.clone(), 1, Policy::Block);
+        let new = RingMemory::new(
+            Region::heap(DATA_OFFSET_WORDS + 1),
+            old.readers.clone(),
+            1,
+            Policy::Block,
+        );
         let bytes = loom::sync::Arc::new([Bytes(UnsafeCell::new(())), Bytes(UnsafeCell::new(()))]);
         let (mut producer, mut consumer) =
             (WriterCursor::new(old.clone()), ReaderCursor::new(old, 0));

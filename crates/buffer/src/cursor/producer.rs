@@ -156,7 +156,7 @@ impl WriterCursor {
     /// Admits readers that have joined through the queue, and removes readers that have left.
     #[inline]
     pub(crate) fn poll_joins(&mut self) {
-        if self.queue.as_ref().is_some_and(|queue| queue.has_pending()) {
+        if self.queue.as_ref().is_some_and(|queue| queue.has_pending_changes()) {
             self.admit();
         }
     }
@@ -176,7 +176,7 @@ impl WriterCursor {
             }
         }
         for joining in changes.joined {
-            let start = joining.start_or(self.published);
+            let start = joining.start_position_or(self.published);
             let JoiningReader { ticket, page, contact, .. } = joining;
             let record =
                 ReaderRecord { cursor: start, has_left: false, page, ticket: Some(ticket) };
@@ -246,7 +246,7 @@ impl WriterCursor {
     pub(crate) fn continue_in_new_memory(&mut self, data_words: usize, capacity: u64) -> bool {
         // A reader that has released exactly up to `start` may still be in the previous memory,
         // from which it finds the whole chain of memories in order.
-        if self.is_changing() {
+        if self.is_change_pending() {
             return false;
         }
         let readers = self.store.readers.clone();
@@ -283,7 +283,7 @@ impl WriterCursor {
     }
 
     /// Returns true if a reader has not yet passed the last change of segment or capacity.
-    pub(crate) const fn is_changing(&self) -> bool {
+    pub(crate) const fn is_change_pending(&self) -> bool {
         self.oldest < self.start || self.capacity_change.is_some()
     }
 
@@ -372,7 +372,7 @@ impl WriterCursor {
         // SYNC POINT: block published; pairs with the load in `ReaderCursor::refresh`.
         page.word(writer::COMMIT).store(self.head, Ordering::Release);
         // After the position, so that a reader that sees the mark sees a position at or beyond it.
-        page.word(writer::MARK).store(self.resume_position, Ordering::Release);
+        page.word(writer::RESUME_POSITION).store(self.resume_position, Ordering::Release);
     }
 
     /// Publishes all written blocks and closes the ring permanently.

@@ -10,7 +10,7 @@
 //!   multiple of 16.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::cursor::{DATA_WORDS, RingMemory};
+use crate::cursor::{DATA_OFFSET_WORDS, RingMemory};
 use crate::foreign;
 use abi::ring::{PAGE, RecordHeader};
 use std::ptr::NonNull;
@@ -33,9 +33,9 @@ unsafe impl Sync for DataArea {}
 
 impl DataArea {
     pub(crate) fn new(store: Arc<RingMemory>) -> Self {
-        let base = store.writer.address(DATA_WORDS);
+        let base = store.writer.address(DATA_OFFSET_WORDS);
         let capacity = store.capacity;
-        let fits = (store.writer.len() - DATA_WORDS * 8) as u64 >= capacity;
+        let fits = (store.writer.len() - DATA_OFFSET_WORDS * 8) as u64 >= capacity;
         assert!(
             fits && capacity.is_power_of_two() && capacity >= PAGE as u64,
             "invalid ring dimensions (A2)"
@@ -46,7 +46,7 @@ impl DataArea {
     /// Changes the capacity within the same memory. Returns `None`, and changes nothing, if
     /// `capacity` is not a power of two, is less than a page, or exceeds the memory.
     pub(crate) fn set_capacity(&mut self, capacity: u64) -> Option<()> {
-        let available = (self.store.writer.len() - DATA_WORDS * 8) as u64;
+        let available = (self.store.writer.len() - DATA_OFFSET_WORDS * 8) as u64;
         let is_valid = capacity.is_power_of_two() && (PAGE as u64..=available).contains(&capacity);
         // A2 is preserved.
         is_valid.then(|| self.mask = capacity - 1)
@@ -88,7 +88,7 @@ impl DataArea {
     }
 
     #[inline]
-    pub(crate) fn put_header(&self, position: u64, words: [u64; 2]) {
+    pub(crate) fn write_record_header(&self, position: u64, words: [u64; 2]) {
         let [first, second] = self.header_words(position);
         first.store(words[0], Ordering::Relaxed);
         second.store(words[1], Ordering::Relaxed);

@@ -21,7 +21,7 @@
 //! writer copies the word once and checks the copy.
 
 use crate::atomic::Ordering;
-use crate::cursor::{DATA_WORDS, ReaderCursor, RingMemory, WriterCursor};
+use crate::cursor::{DATA_OFFSET_WORDS, ReaderCursor, RingMemory, WriterCursor};
 use crate::dbuf::reserve::{BlockLayout, RingWriter};
 use crate::{Policy, foreign};
 use abi::ring::PAGE;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 mod readers;
 pub mod stream;
 
-pub use readers::{SlotReader, SlotVisitor};
+pub use readers::{ForeignSlotReader, SlotReader};
 
 /// Dimensions and policy of a ring of slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,23 +58,23 @@ impl SlotConfig {
         Self { id, slot: 2048, slots: 512, policy: Policy::Block, readers: 1 }
     }
 
-    pub(crate) fn slot_shape(&self) -> SlotShape {
-        let slot = self.slot.clamp(SlotShape::SLOT_SIZE_MIN, BLOCK_MAX + 1).next_power_of_two();
+    pub(crate) fn slot_shape(&self) -> SlotLayout {
+        let slot = self.slot.clamp(SlotLayout::SLOT_SIZE_MIN, BLOCK_MAX + 1).next_power_of_two();
         let slots = self.slots.max(PAGE / slot).max(1).next_power_of_two();
-        SlotShape { slot, slots }
+        SlotLayout { slot, slots }
     }
 }
 
 /// The layout of the slots and their length table in the writer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SlotShape {
+pub struct SlotLayout {
     /// Slot size in bytes: a power of two, from 64 bytes to 1 MB.
     pub(crate) slot: usize,
     /// Number of slots: a power of two such that all slots together fill at least a page.
     pub(crate) slots: usize,
 }
 
-impl SlotShape {
+impl SlotLayout {
     /// Minimum slot size in bytes, which ensures that no cache line contains bytes of two slots.
     pub(crate) const SLOT_SIZE_MIN: usize = 64;
 
@@ -97,13 +97,13 @@ impl SlotShape {
 
     /// Returns the index of the table word, in the writer's memory, that holds the length of the
     /// block at a position.
-    const fn length_word(self, position: u64) -> usize {
-        DATA_WORDS + self.slot_index(position)
+    const fn length_word_index(self, position: u64) -> usize {
+        DATA_OFFSET_WORDS + self.slot_index(position)
     }
 
     /// Returns the byte offset of the slot for a position in the writer's memory.
     const fn slot_offset(self, position: u64) -> usize {
-        DATA_WORDS * 8
+        DATA_OFFSET_WORDS * 8
             + self.table_size()
             + (self.slot_index(position) << self.slot.trailing_zeros())
     }
@@ -127,10 +127,10 @@ pub fn ring(config: &SlotConfig) -> (SlotWriter, Vec<SlotReader>) {
 }
 
 /// The only writer of a ring of slots.
-pub type SlotWriter = RingWriter<SlotShape>;
+pub type SlotWriter = RingWriter<SlotLayout>;
 
 impl SlotWriter {
-    pub(crate) fn new(store: Arc<RingMemory>, shape: SlotShape, id: DbufId) -> Self {
+    pub(crate) fn new(store: Arc<RingMemory>, shape: SlotLayout, id: DbufId) -> Self {
         Self::with_layout(WriterCursor::new(store), shape, id)
     }
 
@@ -138,7 +138,7 @@ impl SlotWriter {
     /// the head.
     #[inline]
     fn finish_block(&mut self, length: usize) {
-        let word = self.side.store.writer.word(self.layout.length_word(self.side.head));
+        let word = self.side.store.writer.word(self.layout.length_word_index(self.side.head));
         word.store(length as u64, Ordering::Relaxed);
         self.side.head += 1;
         self.side.put.blocks += 1;
@@ -146,7 +146,7 @@ impl SlotWriter {
     }
 }
 
-impl BlockLayout for SlotShape {
+impl BlockLayout for SlotLayout {
     #[inline]
     fn block_max(&self) -> usize {
         self.slot.min(BLOCK_MAX)

@@ -2,7 +2,7 @@
 //! values.
 
 use super::*;
-use abi::ring::writer::{COMMIT, MARK, RESERVE};
+use abi::ring::writer::{COMMIT, RESERVE, RESUME_POSITION};
 use abi::ring::{PAGE_WORDS, RecordHeader};
 use std::sync::atomic::Ordering;
 
@@ -232,7 +232,7 @@ fn reader_survives_arbitrary_words_from_the_writer() {
             let word = match next() % 5 {
                 0 => COMMIT,
                 1 => RESERVE,
-                2 => MARK,
+                2 => RESUME_POSITION,
                 _ => PAGE_WORDS + next() as usize % 256,
             };
             store.writer.word(word).store(value, Ordering::Relaxed);

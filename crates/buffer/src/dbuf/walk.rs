@@ -211,7 +211,7 @@ impl RecordWalk {
     pub(crate) fn find(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         match self.next_fast() {
             Some(found) => Ok(Some(found)),
-            None => self.find_checked(),
+            None => self.find_checked_record(),
         }
     }
 
@@ -221,13 +221,13 @@ impl RecordWalk {
             return 0;
         }
         let start = self.side.next;
-        let longest = (self.data.capacity() / 2).min(RecordHeader::span_of_len(BLOCK_MAX));
+        let longest = (self.data.capacity() / 2).min(RecordHeader::span_for_length(BLOCK_MAX));
         let lap = start + self.data.bytes_to_lap_end(start);
-        lap.min(self.side.last_commit()).min(start + longest).min(self.stop)
+        lap.min(self.side.last_published_position()).min(start + longest).min(self.stop)
     }
 
     #[cold]
-    fn find_checked(&mut self) -> Result<Option<CheckedRecord>, Fault> {
+    fn find_checked_record(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         // At most one pad record and a few cut records precede a block.
         for _ in 0..MARKER_RECORDS_MAX {
             let (start, commit) = (self.side.next, self.side.available()?);

@@ -45,15 +45,15 @@ pub struct RecordLayout {
 
 impl BlockWriter {
     pub(crate) fn new(store: Arc<RingMemory>, id: DbufId) -> Self {
-        Self::from_side(WriterCursor::new(store), id)
+        Self::from_cursor(WriterCursor::new(store), id)
     }
 
     /// Creates the writer of a segment that continues a ring begun by another writer.
     pub(crate) fn resume(store: Arc<RingMemory>, id: DbufId, head: u64, put: WriterCounts) -> Self {
-        Self::from_side(WriterCursor::resume(store, head, put), id)
+        Self::from_cursor(WriterCursor::resume(store, head, put), id)
     }
 
-    fn from_side(mut side: WriterCursor, id: DbufId) -> Self {
+    fn from_cursor(mut side: WriterCursor, id: DbufId) -> Self {
         side.step = RecordHeader::SIZE as u64;
         let layout = RecordLayout {
             free_until: 0,
@@ -96,7 +96,7 @@ impl BlockWriter {
     /// Returns true if a block of this length would begin a new lap.
     pub(crate) fn would_wrap(&self, length: usize) -> bool {
         let left = self.layout.data.bytes_to_lap_end(self.side.head);
-        left == self.layout.data.capacity() || RecordHeader::span_of_len(length) > left
+        left == self.layout.data.capacity() || RecordHeader::span_for_length(length) > left
     }
 
     /// Returns the start position that a segment would have if the writer switched now.
@@ -156,7 +156,7 @@ impl BlockWriter {
         if self.side.policy == Policy::Overwrite {
             self.side.announce_overwrite(end);
         }
-        self.layout.data.put_header(self.side.head, record.words());
+        self.layout.data.write_record_header(self.side.head, record.words());
         self.side.head = end;
     }
 
@@ -176,17 +176,17 @@ impl BlockWriter {
     /// copies stall once per block. If the stores to such lines are issued one after the other,
     /// their waits overlap. Prefetching the lines for writing does not overlap the waits (`bench
     /// peek`, two cores).
-    fn reclaim_lines(&self, span: u64, blocks: u64) {
+    fn reclaim_header_lines(&self, span: u64, blocks: u64) {
         let mut at = self.side.head;
         for _ in 0..blocks {
             // Up to `free_until` the memory is free, and no reader accesses it (D3).
             if at + CACHE_LINE_SIZE > self.layout.free_until {
                 return;
             }
-            self.layout.data.put_header(at, [0; 2]);
+            self.layout.data.write_record_header(at, [0; 2]);
             let first = at + RecordHeader::SIZE as u64;
             if first.is_multiple_of(CACHE_LINE_SIZE) {
-                self.layout.data.put_header(first, [0; 2]);
+                self.layout.data.write_record_header(first, [0; 2]);
             }
             at += span;
         }
@@ -231,7 +231,7 @@ impl BlockLayout for RecordLayout {
         let free_until = if pad > 0 || writer.side.policy == Policy::Overwrite {
             0
         } else {
-            let longest = (data.capacity() / 2).min(RecordHeader::span_of_len(abi::BLOCK_MAX));
+            let longest = (data.capacity() / 2).min(RecordHeader::span_for_length(abi::BLOCK_MAX));
             (head + data.bytes_to_lap_end(head)).min(head + room).min(head + longest)
         };
         writer.layout.free_until = free_until;
@@ -241,13 +241,16 @@ impl BlockLayout for RecordLayout {
     #[inline(always)]
     fn try_put(writer: &mut BlockWriter, block: &[u8]) -> bool {
         let head = writer.side.head;
-        let end = head + RecordHeader::span_of_len(block.len());
+        let end = head + RecordHeader::span_for_length(block.len());
         if end > writer.limit {
             return false;
         }
         let data = &writer.layout.data;
         // Less than half a ring, hence less than 32 bits.
-        data.put_header(head, RecordHeader::block_words(block.len(), writer.side.put.blocks));
+        data.write_record_header(
+            head,
+            RecordHeader::block_words(block.len(), writer.side.put.blocks),
+        );
         // SAFETY: the range ends before `limit`: in this lap, between head and the data that
         // readers still need (D2); no reader accesses it (D3), and the only writer is borrowed.
         let room = unsafe { data.bytes_mut(head + RecordHeader::SIZE as u64, block.len()) };
@@ -279,9 +282,12 @@ impl BlockLayout for RecordLayout {
         if pad > 0 {
             let length = u32::try_from(pad - RecordHeader::SIZE as u64).unwrap_or(u32::MAX);
             let record = RecordHeader { length, kind: RecordHeader::PAD, sequence: 0 };
-            data.put_header(writer.side.head, record.words());
+            data.write_record_header(writer.side.head, record.words());
         }
-        data.put_header(start, RecordHeader::block_words(length as usize, writer.side.put.blocks));
+        data.write_record_header(
+            start,
+            RecordHeader::block_words(length as usize, writer.side.put.blocks),
+        );
         if lossy {
             data.copy_in(bytes, writer.staging.get(..length as usize).unwrap_or_default());
             writer.side.mark_resume_position(start);
@@ -304,7 +310,7 @@ impl BlockLayout for RecordLayout {
             && span >= RECLAIM_SPACING_MIN
             && writer.layout.reserved_at != head
         {
-            writer.reclaim_lines(span, blocks - had);
+            writer.reclaim_header_lines(span, blocks - had);
         }
     }
 

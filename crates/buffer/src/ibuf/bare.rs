@@ -9,10 +9,10 @@ use zerocopy::IntoBytes;
 
 impl PointerWriter {
     /// Puts a pointer at the head. Neither publishes nor counts the pointer;
-    /// [`PointerWriter::count_bare`] counts it later. The caller must have checked that there is
+    /// [`PointerWriter::count_put_pointers`] counts it later. The caller must have checked that there is
     /// room, and that the ring carries pointers alone.
     #[inline]
-    pub fn put_bare(&mut self, pointer: RichPointer) {
+    pub fn put_uncounted_pointer(&mut self, pointer: RichPointer) {
         let slots = EntrySlots::new(&self.side.store, self.lanes);
         let slot = slots.words.as_chunks::<2>().0.get(slot_index(self.side.head, slots.capacity));
         if let Some([place, rest]) = slot {
@@ -25,15 +25,15 @@ impl PointerWriter {
     }
 
     /// Sets the writer's count of blocks to the head position, after calls to
-    /// [`PointerWriter::put_bare`].
-    pub const fn count_bare(&mut self) {
+    /// [`PointerWriter::put_uncounted_pointer`].
+    pub const fn count_put_pointers(&mut self) {
         self.side.put.blocks = self.side.head;
     }
 
-    /// Puts several pointers at the head, like [`PointerWriter::put_bare`]. The caller must have
+    /// Puts several pointers at the head, like [`PointerWriter::put_uncounted_pointer`]. The caller must have
     /// checked that there is room. `bytes` is the sum of the pointers' view lengths.
     #[inline]
-    pub fn put_all_bare(&mut self, pointers: &[RichPointer], bytes: u64) {
+    pub fn put_uncounted_pointers(&mut self, pointers: &[RichPointer], bytes: u64) {
         let slots = EntrySlots::new(&self.side.store, self.lanes);
         let first = slot_index(self.side.head, slots.capacity);
         let (first_part, rest) = pointers.split_at(pointers.len().min(slots.entries_to_end(first)));
@@ -52,13 +52,13 @@ impl PointerReader {
 
     /// Returns the pointer at a published position of a ring that carries pointers alone.
     #[inline]
-    pub fn bare_pointer(&self, position: u64) -> RichPointer {
+    pub fn pointer_at_position(&self, position: u64) -> RichPointer {
         RichPointer::from_words(self.slots().slot_words::<2>(position))
     }
 
     /// Copies published pointers into `out`, beginning at position `from`.
     #[inline]
-    pub fn copy_bare(&self, from: u64, out: &mut [RichPointer]) {
+    pub fn copy_published_pointers(&self, from: u64, out: &mut [RichPointer]) {
         let slots = self.slots();
         let first = slot_index(from, slots.capacity);
         let (first_part, rest) = out.split_at_mut(out.len().min(slots.entries_to_end(first)));

@@ -20,7 +20,7 @@ fn ring_config(entries: usize, policy: Policy, readers: usize) -> RingConfig {
 fn d2_ring_stores_pointers_and_no_bytes() {
     let shape = RingConfig { lanes: EntryColumns::Pointer, ..ring_config(1024, Policy::Block, 1) };
     let (mut writer, mut readers) = ring(&shape);
-    let data = writer.side.store.writer.len() - DATA_WORDS * 8;
+    let data = writer.side.store.writer.len() - DATA_OFFSET_WORDS * 8;
     assert_eq!(data, 1024 * size_of::<RichPointer>());
     let home = DbufId::new(3).unwrap();
     let long = |number: u64| RichPointer::new(home, Extent::new(number << 20, 1 << 19), Class::YES);

@@ -84,7 +84,7 @@ impl Address {
 
     /// Returns the address of spare socket `number`, for an owner whose [`Self::socket_name`] is
     /// occupied by another user. There are more spare addresses than a squatter can occupy.
-    pub(super) fn spare_socket(&self, number: u64) -> Vec<u8> {
+    pub(super) fn spare_socket_name(&self, number: u64) -> Vec<u8> {
         let number = number >> (64 - 4 * SPARE_SOCKET_DIGITS);
         let mut name = self.socket_name();
         name.extend_from_slice(format!("/{number:0SPARE_SOCKET_DIGITS$x}").as_bytes());

@@ -44,7 +44,7 @@ pub enum Error {
     #[error(
         "{} may not open {address}: it belongs to user {owner}, group {group}, and has mode \
          {mode:03o}",
-        current_identity()
+        format_current_user()
     )]
     Forbidden {
         /// Requested name.
@@ -117,7 +117,7 @@ const CREATOR_LIMIT_SUFFIX: &str = ", the maximum set by its creator: wait until
 const USER_LIMIT_SUFFIX: &str = " of this user, the maximum set by its creator for another user";
 
 /// Returns the user and group of this process for an error message.
-fn current_identity() -> String {
+fn format_current_user() -> String {
     let (uid, gid) = sys::process::identity();
     format!("user {uid}, group {gid},")
 }

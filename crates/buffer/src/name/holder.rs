@@ -92,7 +92,7 @@ pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result
     let socket = address.socket_name();
     let mut taken = sys::abstract_socket::claim(&socket, backlog, accepts);
     if is_address_in_use(&taken) {
-        match probe_patiently(&socket, address.uid())? {
+        match probe_with_timeout(&socket, address.uid())? {
             SocketOwner::Owner(_) => return Err(Error::Taken(address.clone())),
             SocketOwner::NoListener => {
                 taken = sys::abstract_socket::claim(&socket, backlog, accepts)
@@ -104,7 +104,7 @@ pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result
         return verify_unique(address, &socket, taken?);
     }
     let number = RandomState::new().hash_one(std::process::id());
-    let socket = address.spare_socket(number);
+    let socket = address.spare_socket_name(number);
     verify_unique(address, &socket, sys::abstract_socket::claim(&socket, backlog, accepts)?)
 }
 
@@ -119,7 +119,7 @@ fn verify_unique(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<
 
 /// Probes a socket. If its queue is full, waits for up to [`REPLY_TIMEOUT`], which is enough for a
 /// host of this user to empty the queue.
-fn probe_patiently(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
+fn probe_with_timeout(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
     match probe(socket, owner, REPLY_TIMEOUT)? {
         SocketOwner::Full => {}
         found => return Ok(found),

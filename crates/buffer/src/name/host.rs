@@ -116,13 +116,14 @@ impl Host {
         access: AccessList,
         bytes: usize,
     ) -> Result<SharedRegion, Error> {
-        let (region, files) = SharedRegion::create(bytes, access.mode & WRITE_BITS != 0)?;
-        self.name_region(Address::of_current_user(name)?, access, files)?;
+        let (region, files) =
+            SharedRegion::create(bytes, access.mode & WRITE_PERMISSION_BITS != 0)?;
+        self.add_region(Address::of_current_user(name)?, access, files)?;
         Ok(region)
     }
 
     /// Creates a name under which clients permitted by `access` can open a region.
-    pub(crate) fn name_region(
+    pub(crate) fn add_region(
         &self,
         address: Address,
         access: AccessList,
@@ -154,7 +155,7 @@ impl Host {
 
     /// Notifies `event` whenever the number of readers of a name of this host may have changed, for
     /// as long as the caller keeps the event.
-    pub fn notify_of_readers(&self, event: &Arc<EventFd>) {
+    pub fn notify_on_reader_change(&self, event: &Arc<EventFd>) {
         self.lock().reader_events.add(event);
     }
 
@@ -334,7 +335,7 @@ fn admit(admission: &Admission, clients: &mut Clients<ReaderTicket>, uid: u32, c
         Ok(copies) => copies,
         Err(error) => return send_reply(&client, &Reply::failed(&failed(error))),
     };
-    match admission.admit_with(SocketDoorbell::from(doorbell)) {
+    match admission.admit_with_doorbell(SocketDoorbell::from(doorbell)) {
         Err(error) => send_reply(&client, &Reply::failed(&error)),
         Ok(None) => send_reply(&client, &Reply::ended()),
         Ok(Some((ticket, ring))) => match Reply::stream().send(&client, &ring.descriptors()) {
@@ -368,7 +369,7 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
         let first = std::iter::once(doorbell.as_fd()).chain(listeners.iter().map(|fd| fd.as_fd()));
         let first: Vec<_> = first.collect();
         let second: Vec<_> = clients.iter().map(|doorbell| doorbell.as_fd()).collect();
-        let (ready, closed) = poll::readable_or_hung_up(&first, &second, pause.take());
+        let (ready, closed) = poll::wait_until_readable_or_hung_up(&first, &second, pause.take());
         doorbell.clear();
         let closed: Vec<_> =
             clients.iter().zip(closed).filter(|(_, g)| *g).map(|(b, _)| b).collect();
@@ -398,4 +399,4 @@ const BACKLOG_MAX: i32 = 64;
 /// memory.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// Permission bits that allow writing.
-const WRITE_BITS: u32 = 0o222;
+const WRITE_PERMISSION_BITS: u32 = 0o222;

@@ -69,7 +69,7 @@ impl WriterQueue {
         let mut queue = self.lock();
         queue.push_back(writer);
         if queue.len() > PENDING_WRITERS_MAX {
-            let leaves = pick_victim(&queue);
+            let leaves = pick_entry_to_evict(&queue);
             queue.remove(leaves);
         }
         drop(queue);
@@ -89,7 +89,7 @@ impl WriterQueue {
 
 /// Returns the index of the entry to evict. Among the entries of the user with the most entries,
 /// picks the oldest without an offer, or the oldest if all have sent offers.
-fn pick_victim(queue: &VecDeque<PendingWriter>) -> usize {
+fn pick_entry_to_evict(queue: &VecDeque<PendingWriter>) -> usize {
     let of = |uid: u32| queue.iter().filter(|waiting| waiting.credentials.uid == uid).count();
     let most = queue.iter().map(|waiting| of(waiting.credentials.uid)).max().unwrap_or(0);
     let sockets: Vec<_> = queue.iter().map(|waiting| waiting.socket.as_fd()).collect();

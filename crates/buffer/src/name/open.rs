@@ -31,7 +31,7 @@ pub fn open_stream(name: &str) -> Result<Input, Error> {
     let address = name.parse()?;
     match open_address(&address)? {
         OpenedObject::Stream(input) => Ok(*input),
-        other => Err(other.kind_error("a stream to read", address)),
+        other => Err(other.wrong_kind_error("a stream to read", address)),
     }
 }
 
@@ -41,7 +41,7 @@ pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
     let address = name.parse()?;
     match open_address(&address)? {
         OpenedObject::Region(region) => Ok(region),
-        other => Err(other.kind_error("a region", address)),
+        other => Err(other.wrong_kind_error("a region", address)),
     }
 }
 
@@ -58,7 +58,7 @@ pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
                 _ => Err(Error::Ended(address)),
             }
         }
-        other => Err(other.kind_error("an inbox that others write to", address)),
+        other => Err(other.wrong_kind_error("an inbox that others write to", address)),
     }
 }
 
@@ -111,7 +111,7 @@ impl OpenRequest {
     /// if none arrives for 20 s. The request's descriptor becomes readable when the reply arrives.
     pub fn finish(self) -> Result<OpenedObject, Error> {
         let Self { address, socket } = self;
-        open_granted(&address, socket)
+        open_granted_object(&address, socket)
     }
 }
 
@@ -147,7 +147,7 @@ fn connect_with_timeout(address: &Address) -> Result<OpenRequest, Error> {
     Ok(OpenRequest { address: address.clone(), socket })
 }
 
-fn open_granted(address: &Address, socket: OwnedFd) -> Result<OpenedObject, Error> {
+fn open_granted_object(address: &Address, socket: OwnedFd) -> Result<OpenedObject, Error> {
     match Reply::receive(&socket, address)? {
         Grant::Stream(descriptors) => {
             let ring = share::RingOffer::from_descriptors(descriptors)?;
@@ -161,7 +161,7 @@ fn open_granted(address: &Address, socket: OwnedFd) -> Result<OpenedObject, Erro
 }
 
 impl OpenedObject {
-    fn kind_error(&self, wanted: &'static str, address: Address) -> Error {
+    fn wrong_kind_error(&self, wanted: &'static str, address: Address) -> Error {
         let is = match self {
             Self::Stream(_) => "a stream that its creator writes",
             Self::Region(_) => "a region",

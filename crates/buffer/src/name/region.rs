@@ -113,7 +113,8 @@ impl SharedRegion {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.host.as_ref().is_some_and(|host| {
-            let (_, gone) = poll::readable_or_hung_up(&[], &[host.as_fd()], Some(Duration::ZERO));
+            let (_, gone) =
+                poll::wait_until_readable_or_hung_up(&[], &[host.as_fd()], Some(Duration::ZERO));
             gone.contains(&true)
         })
     }

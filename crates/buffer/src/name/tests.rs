@@ -106,7 +106,7 @@ fn t12_reader_slots_are_limited_and_released() {
 fn host_notifies_when_readers_join_or_leave() {
     let (host, name) = (Host::open().unwrap(), unique_name("events"));
     let event = std::sync::Arc::new(sys::eventfd::EventFd::new().unwrap());
-    host.notify_of_readers(&event);
+    host.notify_on_reader_change(&event);
     let access = AccessList::private(identity());
     let output = host.create(&name, access, &stream_config(), ReaderLimits::default()).unwrap();
     let wait_for = |readers: &[usize]| {
@@ -244,7 +244,8 @@ fn t12_frequent_writer_evicts_only_its_own_entries() {
     let late = connect(3000);
     let gone = |socket: &std::os::fd::OwnedFd| {
         let ends = [std::os::fd::AsFd::as_fd(socket)];
-        sys::poll::readable_or_hung_up(&[], &ends, Some(std::time::Duration::ZERO)).1 == [true]
+        sys::poll::wait_until_readable_or_hung_up(&[], &ends, Some(std::time::Duration::ZERO)).1
+            == [true]
     };
     assert!(honest.iter().chain([&late]).all(|socket| !gone(socket)), "each of them waits");
     let offered = greedy.iter().filter(|(at, _)| at % 10 == 0);

@@ -233,7 +233,7 @@ mod tests {
         for (_, pin, _) in kept {
             assert!(pool.unpin(pin));
         }
-        assert_eq!(pool.unpin_mistakes(), 0);
+        assert_eq!(pool.invalid_unpin_count(), 0);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! which it has neither pins nor leases. If segments arrive in order, a segment that is held for a
 //! long time stalls the lender after a lap, so spaces copy the blocks that they hold (CONTRACT 12).
 //! If segments arrive in any order (AF_XDP frames), the source names the slot
-//! ([`Pool::draft_arrived_at`]), and the segment number counts the laps of that slot, so that no
+//! ([`Pool::draft_arrived_slot`]), and the segment number counts the laps of that slot, so that no
 //! position is used twice.
 
 use super::{Draft, Memory, Pool};
@@ -43,20 +43,20 @@ impl Pool {
 
     /// Opens the entire next segment for writing. Returns `None` if the segment has not arrived,
     /// its slot is still held from the previous lap, or another draft is open.
-    pub fn draft_arrived(&self) -> Option<Draft<'_>> {
+    pub fn draft_arrived_segment(&self) -> Option<Draft<'_>> {
         let number = self.next_number_min.get();
-        let draft = self.open_arrived(self.memory.slots.slot_of_segment(number), number)?;
+        let draft = self.open_arrived_slot(self.memory.slots.slot_of_segment(number), number)?;
         self.next_number_min.set(number + 1);
         Some(draft)
     }
 
-    /// Opens the entire arrived segment in `slot` for writing. Replaces [`Pool::draft_arrived`] for
+    /// Opens the entire arrived segment in `slot` for writing. Replaces [`Pool::draft_arrived_segment`] for
     /// a lender whose segments arrive in any order. Returns `None` if the segment has not arrived,
     /// its slot is still in use, or another draft is open.
-    pub fn draft_arrived_at(&self, slot: usize) -> Option<Draft<'_>> {
+    pub fn draft_arrived_slot(&self, slot: usize) -> Option<Draft<'_>> {
         let lap = self.laps.get(slot)?;
         let number = lap.get() * self.memory.slots.len() as u64 + slot as u64;
-        let draft = self.open_arrived(slot, number)?;
+        let draft = self.open_arrived_slot(slot, number)?;
         lap.set(lap.get() + 1);
         self.opened_slots.borrow_mut().push(slot);
         Some(draft)
@@ -64,7 +64,7 @@ impl Pool {
 
     /// Opens a slot under this segment number. Returns `None` unless the segment has arrived, the
     /// slot is free and no draft is open.
-    fn open_arrived(&self, slot: usize, number: u64) -> Option<Draft<'_>> {
+    fn open_arrived_slot(&self, slot: usize, number: u64) -> Option<Draft<'_>> {
         let slots = &self.memory.slots;
         let has_arrived = self.memory.lender()?.has_arrived(slot);
         if self.drafting.get() || slots.segment_number_in(slot) != FREE || !has_arrived {
@@ -78,7 +78,7 @@ impl Pool {
         Some(Draft { pool: self, position, at: slots.offset(position), len })
     }
 
-    /// Returns the number of segments that have been opened by [`Pool::draft_arrived_at`] but not
+    /// Returns the number of segments that have been opened by [`Pool::draft_arrived_slot`] but not
     /// yet returned to the lender.
     #[must_use]
     pub fn outstanding(&self) -> usize {
@@ -204,15 +204,15 @@ mod tests {
     #[test]
     fn arrived_segment_is_read_in_place_and_returned() {
         let (filler, mut pool) = create_lent_pool();
-        assert!(pool.is_lent() && pool.draft_arrived().is_none());
+        assert!(pool.is_lent() && pool.draft_arrived_segment().is_none());
         assert!(pool.draft(1, 1).is_none(), "only the lender fills it");
         for round in 0..3 * SEGMENTS {
             let byte = u8::try_from(round).unwrap();
             filler.fill(byte);
-            let mut draft = pool.draft_arrived().unwrap();
+            let mut draft = pool.draft_arrived_segment().unwrap();
             draft[0] = 99;
             let place = draft.commit(SEGMENT);
-            assert!(pool.draft_arrived().is_none());
+            assert!(pool.draft_arrived_segment().is_none());
             assert_eq!(pool.bytes(place.within(1, 9)).unwrap(), [byte; 9]);
             assert_eq!(pool.bytes(place.within(0, 2)).unwrap(), [99, byte]);
             assert_eq!(filler.returned(), round);
@@ -228,13 +228,13 @@ mod tests {
         let mut places = Vec::new();
         for byte in 0..3 {
             filler.fill(byte);
-            places.push(pool.draft_arrived().unwrap().commit(SEGMENT));
+            places.push(pool.draft_arrived_segment().unwrap().commit(SEGMENT));
         }
         let pin = pool.pin(places[0]).unwrap();
         let lease = pool.lease(places[2]).unwrap();
         assert!(!pool.is_stalled());
         filler.fill(3);
-        places.push(pool.draft_arrived().unwrap().commit(SEGMENT));
+        places.push(pool.draft_arrived_segment().unwrap().commit(SEGMENT));
         assert!(pool.is_stalled(), "all are out");
         pool.end_pass();
         assert_eq!(filler.returned(), 2, "the one between, and the last");
@@ -248,20 +248,22 @@ mod tests {
         pool.end_pass();
         assert_eq!(filler.returned(), 4);
         filler.fill(7);
-        assert_eq!(pool.draft_arrived().unwrap()[5], 7, "and on it goes");
+        assert_eq!(pool.draft_arrived_segment().unwrap()[5], 7, "and on it goes");
     }
 
     #[test]
     fn segments_arriving_out_of_order_are_opened_by_slot() {
         let (filler, mut pool) = create_lent_pool();
-        assert!(pool.draft_arrived_at(2).is_none() && pool.draft_arrived_at(SEGMENTS).is_none());
+        assert!(
+            pool.draft_arrived_slot(2).is_none() && pool.draft_arrived_slot(SEGMENTS).is_none()
+        );
         let mut places = Vec::new();
         for byte in 0..4 {
             filler.fill(byte);
         }
         for slot in [2, 0, 3] {
-            places.push(pool.draft_arrived_at(slot).unwrap().commit(SEGMENT));
-            assert!(pool.draft_arrived_at(slot).is_none(), "it is here already");
+            places.push(pool.draft_arrived_slot(slot).unwrap().commit(SEGMENT));
+            assert!(pool.draft_arrived_slot(slot).is_none(), "it is here already");
         }
         assert_eq!(places.first_bytes(&pool), [Some(2), Some(0), Some(3)]);
         let lease = pool.lease(places[1]).unwrap();
@@ -269,11 +271,11 @@ mod tests {
         assert_eq!((filler.returned(), pool.outstanding()), (2, 1));
         assert_eq!(places.first_bytes(&pool), [None, Some(0), None]);
         drop(lease);
-        drop(pool.draft_arrived_at(1).unwrap());
+        drop(pool.draft_arrived_slot(1).unwrap());
         pool.end_pass();
         assert_eq!((filler.returned(), pool.outstanding()), (4, 0), "an uncommitted draft, too");
         filler.fill(9);
-        let again = pool.draft_arrived_at(0).unwrap().commit(SEGMENT);
+        let again = pool.draft_arrived_slot(0).unwrap().commit(SEGMENT);
         assert!(again != places[1] && pool.bytes(places[1]).is_none(), "of another lap");
     }
 
@@ -293,10 +295,10 @@ mod tests {
     #[test]
     fn lender_of_unsuitable_dimensions_is_rejected() {
         #[derive(Debug)]
-        struct Unsuitable(usize, usize);
+        struct UnsuitableLender(usize, usize);
         // SAFETY: this memory is never accessed: it is rejected for its dimensions.
         #[expect(unsafe_code, reason = "dimensions without memory")]
-        unsafe impl Lender for Unsuitable {
+        unsafe impl Lender for UnsuitableLender {
             fn base(&self) -> NonNull<u8> {
                 NonNull::dangling()
             }
@@ -313,7 +315,10 @@ mod tests {
         }
         let id = DbufId::new(9).unwrap();
         for (segment, segments) in [(5000, 4), (1 << 20, 4), (4096, 3), (4096, 1), (2048, 4)] {
-            assert!(Pool::lent(id, Arc::new(Unsuitable(segment, segments))).is_err(), "{segment}");
+            assert!(
+                Pool::lent(id, Arc::new(UnsuitableLender(segment, segments))).is_err(),
+                "{segment}"
+            );
         }
     }
 }

@@ -127,7 +127,7 @@ fn invalid_unpin_is_rejected_and_counted() {
     assert!(!pool.unpin(SegmentPin::from_word(u64::MAX)), "the mark of a free slot");
     pool.end_pass();
     assert!(!pool.unpin(pin), "recycled");
-    assert_eq!(pool.unpin_mistakes(), 4);
+    assert_eq!(pool.invalid_unpin_count(), 4);
     assert!(pool.pin(place).is_none());
 }
 

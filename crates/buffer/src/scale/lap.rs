@@ -1,7 +1,9 @@
 //! Measurements of a ring's writer between two decisions on the size, for rings of bytes and rings
 //! of pointers.
 
-use super::{LapTiming, RoundMeasurements, Scaling, SidePlacement, SizeDecision, SizingState};
+use super::{
+    LapTiming, RoundMeasurements, ScalingParameters, SidePlacement, SizeDecision, SizingState,
+};
 
 /// The measurements that a ring's writer makes in the current lap, and the state of the ring's
 /// automatic sizing.
@@ -19,7 +21,7 @@ pub(crate) struct Scaler {
 }
 
 impl Scaler {
-    pub(crate) const fn new(scaling: Scaling) -> Self {
+    pub(crate) const fn new(scaling: ScalingParameters) -> Self {
         Self {
             scale: SizingState::new(scaling),
             was_full: false,

@@ -13,7 +13,7 @@
 //! work, and the ring shrinks again. It also shrinks periodically, because nothing else would
 //! detect that the processors now share a cache.
 
-use super::{INITIAL_PATIENCE_ROUNDS, PATIENCE_MAX};
+use super::{INITIAL_PATIENCE_ROUNDS, PATIENCE_ROUNDS_MAX};
 
 /// The time that the writer took for some blocks of a lap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,7 +135,7 @@ impl RemoteTrial {
                 self.patience = INITIAL_PATIENCE_ROUNDS;
             } else {
                 self.pause = self.patience;
-                self.patience = (self.patience * 2).min(PATIENCE_MAX);
+                self.patience = (self.patience * 2).min(PATIENCE_ROUNDS_MAX);
                 self.set_trial(false);
             }
         } else if self.laps >= RECHECK_LAPS {

@@ -6,7 +6,7 @@
 //! pool. A round ends when the window is used up. The rules are those of a ring
 //! ([`super::SizingState`]).
 
-use super::{Scaler, Scaling, SidePlacement, SizingState};
+use super::{Scaler, ScalingParameters, SidePlacement, SizingState};
 
 /// The number of segments that a writer may use at a time, which adapts to the demand of the
 /// readers.
@@ -25,7 +25,7 @@ impl SegmentWindow {
     /// Creates a window of about `bytes` bytes, within the bounds of `scaling` and at least two
     /// segments: one is written while another is read.
     #[must_use]
-    pub fn new(scaling: Scaling, segment: usize, bytes: usize) -> Self {
+    pub fn new(scaling: ScalingParameters, segment: usize, bytes: usize) -> Self {
         let scaling = scaling.at_least(SEGMENTS_MIN * segment);
         let (least, most) = scaling.size_bounds();
         let segments = bytes.clamp(least, most) / segment.max(1);
@@ -86,7 +86,7 @@ mod tests {
     const SEGMENT: usize = 64 << 10;
 
     fn window() -> SegmentWindow {
-        let scaling = Scaling::deck_cut(&[32 << 10, 1 << 20, 32 << 20]);
+        let scaling = ScalingParameters::deck_cut(&[32 << 10, 1 << 20, 32 << 20]);
         SegmentWindow::new(scaling, SEGMENT, 1 << 20)
     }
 

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::atomic::acquire;
 use crate::cursor::{POSITION_MAX, ReaderCursor, RingMemory};
-use crate::dbuf::fixed::{SlotConfig, SlotShape, SlotVisitor, SlotWriter};
+use crate::dbuf::fixed::{ForeignSlotReader, SlotConfig, SlotLayout, SlotWriter};
 use crate::region::Region;
 use abi::BLOCK_MAX;
 use abi::ring::{Geometry, PAGE, reader};
@@ -29,7 +29,7 @@ pub fn slots(config: &SlotConfig) -> sys::Result<(SlotWriter, Vec<RingOffer>)> {
 
 impl RingOffer {
     /// Validates the descriptors and opens a ring of slots.
-    pub fn read_slots(self) -> Result<SlotVisitor, Refusal> {
+    pub fn read_slots(self) -> Result<ForeignSlotReader, Refusal> {
         let (geometry, policy) = read_geometry(&self.geometry, Geometry::SLOTS_MAGIC)?;
         let shape = slot_shape(&geometry).ok_or(Refusal::Geometry(geometry))?;
         let ring = check_file(&self.ring, "ring", Seals::READER, ring_size(shape))?;
@@ -41,19 +41,20 @@ impl RingOffer {
         }
         let (readers, capacity) = (Box::new([page.into()]), shape.slots as u64);
         let store = RingMemory::new(writer, readers, capacity, policy);
-        Ok(SlotVisitor::new(ReaderCursor::starting_at(store, 0, start), shape))
+        Ok(ForeignSlotReader::new(ReaderCursor::starting_at(store, 0, start), shape))
     }
 }
 
 /// Returns the size in bytes of the writer's memory: control page, table of lengths, and slots.
-const fn ring_size(shape: SlotShape) -> usize {
+const fn ring_size(shape: SlotLayout) -> usize {
     PAGE.saturating_add(shape.table_size()).saturating_add(shape.slots_size())
 }
 
 /// Returns the dimensions in a geometry, or `None` if they are invalid for a ring of slots.
-fn slot_shape(geometry: &Geometry) -> Option<SlotShape> {
+fn slot_shape(geometry: &Geometry) -> Option<SlotLayout> {
     let (slot, data) = (geometry.stride as usize, usize::try_from(geometry.capacity).ok()?);
-    let fits = slot.is_power_of_two() && (SlotShape::SLOT_SIZE_MIN..=BLOCK_MAX + 1).contains(&slot);
+    let fits =
+        slot.is_power_of_two() && (SlotLayout::SLOT_SIZE_MIN..=BLOCK_MAX + 1).contains(&slot);
     let is_slots = geometry.magic == Geometry::SLOTS_MAGIC && fits && slot <= data;
-    is_slots.then(|| SlotShape { slot, slots: data / slot })
+    is_slots.then(|| SlotLayout { slot, slots: data / slot })
 }

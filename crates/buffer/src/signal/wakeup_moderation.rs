@@ -34,21 +34,21 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Limits on the number of blocks and on the time between two events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Threshold {
+pub struct WakeupThreshold {
     /// Number of blocks after which an event is sent (T_b): a power of two.
     pub blocks: u64,
     /// Time in nanoseconds after which an event is sent for fewer blocks (T_t).
     pub ns: u64,
 }
 
-impl Default for Threshold {
+impl Default for WakeupThreshold {
     /// Returns a threshold of 32 blocks or 1 ms. [Th §5.2.2]
     fn default() -> Self {
         Self { blocks: 32, ns: 1_000_000 }
     }
 }
 
-impl Threshold {
+impl WakeupThreshold {
     /// Returns this threshold with T_b rounded down to a power of two, at most half of a ring of
     /// `entries` entries, and at least one block.
     #[must_use]
@@ -93,7 +93,7 @@ impl WakeupCounts {
 /// The writer's state of event moderation for one buffer.
 #[derive(Debug)]
 pub struct Moderator {
-    threshold: Threshold,
+    threshold: WakeupThreshold,
     /// Minimum and maximum of T_b while it adapts, in blocks.
     range: (u64, u64),
     /// Half of the ring's entries, which T_b never exceeds; `u64::MAX` if the size is unknown.
@@ -111,7 +111,7 @@ pub struct Moderator {
 impl Moderator {
     /// Creates a moderator whose alarms fire on `timer`, which then calls `signal`.
     #[must_use]
-    pub fn new(timer: &Arc<Timer>, threshold: Threshold, signal: Arc<dyn Signal>) -> Self {
+    pub fn new(timer: &Arc<Timer>, threshold: WakeupThreshold, signal: Arc<dyn Signal>) -> Self {
         let alarm = Arc::new(Alarm {
             deadline: AtomicU64::new(NO_DEADLINE),
             fired: AtomicU64::new(0),
@@ -154,7 +154,7 @@ impl Moderator {
 
     /// Returns the threshold.
     #[must_use]
-    pub const fn threshold(&self) -> Threshold {
+    pub const fn threshold(&self) -> WakeupThreshold {
         self.threshold
     }
 
@@ -307,9 +307,10 @@ impl Timer {
     /// Returns the timer of this process. Its thread starts with the first alarm.
     #[cfg(not(loom))]
     #[must_use]
-    pub fn of_process() -> &'static Arc<Self> {
-        static TIMER: std::sync::LazyLock<Arc<Timer>> = std::sync::LazyLock::new(Arc::default);
-        &TIMER
+    pub fn for_process() -> &'static Arc<Self> {
+        static PROCESS_TIMER: std::sync::LazyLock<Arc<Timer>> =
+            std::sync::LazyLock::new(Arc::default);
+        &PROCESS_TIMER
     }
 
     /// Sets an alarm. Wakes the timer only if its next check would be after the deadline.

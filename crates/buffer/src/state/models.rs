@@ -3,7 +3,8 @@
 //! store at the end of a change, although the memory model requires Release there.
 
 use super::rows::{
-    ROW_HEAD_WORDS, RowRead, SequenceRead, begin_change, end_change, try_read_row, write_row,
+    ROW_HEAD_WORDS, RowReadResult, SequenceRead, begin_change, end_locked_change, try_read_row,
+    write_row,
 };
 use crate::atomic::Ordering;
 use crate::region::Region;
@@ -32,13 +33,13 @@ fn m3_no_reader_sees_a_torn_row() {
         };
         let mut out = [0; 2];
         match try_read_row(&region.words()[..ROW_WORDS], &mut out) {
-            RowRead::Numbers => assert!(out == [1, 1] || out == [3, 3], "{out:?}"),
-            RowRead::Nothing | RowRead::Torn => {}
+            RowReadResult::Numbers => assert!(out == [1, 1] || out == [3, 3], "{out:?}"),
+            RowReadResult::Nothing | RowReadResult::Torn => {}
         }
         writing.join().unwrap();
         assert_eq!(
             (try_read_row(&region.words()[..ROW_WORDS], &mut out), out),
-            (RowRead::Numbers, [3, 3])
+            (RowReadResult::Numbers, [3, 3])
         );
     });
 }
@@ -54,7 +55,7 @@ fn m3_rows_are_consistent_under_the_table_lock() {
                 begin_change(&words[0]);
                 write_row(&words[1..1 + ROW_WORDS], Some(&[1, 1]));
                 write_row(&words[1 + ROW_WORDS..1 + 2 * ROW_WORDS], Some(&[1, 1]));
-                end_change(&words[0]);
+                end_locked_change(&words[0]);
             })
         };
         let words = region.words();
@@ -64,9 +65,9 @@ fn m3_rows_are_consistent_under_the_table_lock() {
                 try_read_row(&words[1..1 + ROW_WORDS], &mut one),
                 try_read_row(&words[1 + ROW_WORDS..1 + 2 * ROW_WORDS], &mut other),
             );
-            if reading.is_untorn(&words[0]) {
+            if reading.is_consistent(&words[0]) {
                 assert_eq!((read.0, one), (read.1, other));
-                assert_ne!(read.0, RowRead::Torn);
+                assert_ne!(read.0, RowReadResult::Torn);
             }
         }
         writing.join().unwrap();

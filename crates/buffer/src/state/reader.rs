@@ -1,7 +1,7 @@
 //! Readers of a table, which map the table read-only and copy rows out.
 
 use super::layout::{TableShape, word};
-use super::rows::{self, RowRead, SequenceRead};
+use super::rows::{self, RowReadResult, SequenceRead};
 use super::table::Table;
 use crate::atomic::Ordering;
 use crate::name::{Address, Error, OpenRequest, OpenedObject, open_address};
@@ -54,15 +54,15 @@ impl TableReader {
     /// fails with [`Error::Silent`] after 20 s.
     pub fn open(name: &str) -> Result<Self, Error> {
         let address = name.parse::<Address>()?.in_state_namespace();
-        Self::from_opened(open_address(&address)?, address)
+        Self::from_opened_object(open_address(&address)?, address)
     }
 
     /// Opens a table from a completed [`OpenRequest`].
     pub fn from_request(request: OpenRequest, address: &Address) -> Result<Self, Error> {
-        Self::from_opened(request.finish()?, address.clone())
+        Self::from_opened_object(request.finish()?, address.clone())
     }
 
-    fn from_opened(opened: OpenedObject, address: Address) -> Result<Self, Error> {
+    fn from_opened_object(opened: OpenedObject, address: Address) -> Result<Self, Error> {
         let OpenedObject::Region(region) = opened else { return Err(Error::InvalidReply(address)) };
         let (shape, first) = TableShape::read(region.words())?;
         Ok(Self { table: Table { region, address, shape, first } })
@@ -105,7 +105,7 @@ impl TableReader {
                 self.copy_row(at, &mut snapshot);
             }
             snapshot.whole =
-                reading.zip(lock).is_some_and(|(reading, lock)| reading.is_untorn(lock));
+                reading.zip(lock).is_some_and(|(reading, lock)| reading.is_consistent(lock));
             if snapshot.whole {
                 break;
             }
@@ -118,11 +118,11 @@ impl TableReader {
         let mut numbers = vec![0; self.shape.columns.len()];
         for attempt in 0..ROW_ATTEMPTS_MAX {
             match rows::try_read_row(row, &mut numbers) {
-                RowRead::Numbers => return snapshot.rows.push(numbers),
-                RowRead::Nothing => return,
-                RowRead::Torn if snapshot.ended => break,
-                RowRead::Torn if attempt < 100 => crate::atomic::pause(),
-                RowRead::Torn => thread::yield_now(),
+                RowReadResult::Numbers => return snapshot.rows.push(numbers),
+                RowReadResult::Nothing => return,
+                RowReadResult::Torn if snapshot.ended => break,
+                RowReadResult::Torn if attempt < 100 => crate::atomic::pause(),
+                RowReadResult::Torn => thread::yield_now(),
             }
         }
         snapshot.torn += 1;

@@ -8,7 +8,7 @@
 //! SYNC POINTS
 //! - *change begins*: the word is stored odd, then a Release fence is issued: a reader that loads
 //!   any word of the change and then passes its Acquire fence loads the odd value or a later one
-//!   (`SequenceRead::is_untorn`).
+//!   (`SequenceRead::is_consistent`).
 //! - *change ends*: the word is stored even with Release: a reader that loads it with Acquire
 //!   (`SequenceRead::begin`) sees all of the change.
 
@@ -28,7 +28,7 @@ pub(super) fn begin_change(lock: &AtomicU64) {
 }
 
 /// Ends a change under a lock, by making the lock even again.
-pub(super) fn end_change(lock: &AtomicU64) {
+pub(super) fn end_locked_change(lock: &AtomicU64) {
     let now = lock.load(Ordering::Relaxed);
     // SYNC POINT: change ends.
     lock.store(now.wrapping_add(1), Ordering::Release);
@@ -43,7 +43,7 @@ pub(super) fn write_row(row: &[AtomicU64], numbers: Option<&[u64]>) {
     for (word, number) in words.iter().zip(numbers.unwrap_or_default()) {
         word.store(*number, Ordering::Relaxed);
     }
-    end_change(lock);
+    end_locked_change(lock);
 }
 
 /// A read under a sequence lock.
@@ -59,7 +59,7 @@ impl SequenceRead {
     }
 
     /// Returns true if the data read since [`SequenceRead::begin`] is not torn.
-    pub(super) fn is_untorn(self, lock: &AtomicU64) -> bool {
+    pub(super) fn is_consistent(self, lock: &AtomicU64) -> bool {
         // SYNC POINT: change begins.
         fence(Ordering::Acquire);
         lock.load(Ordering::Relaxed) == self.0
@@ -68,7 +68,7 @@ impl SequenceRead {
 
 /// The result of one attempt to read a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum RowRead {
+pub(super) enum RowReadResult {
     /// `out` contains the numbers of the row.
     Numbers,
     /// The row is not present.
@@ -78,16 +78,16 @@ pub(super) enum RowRead {
 }
 
 /// Attempts once to read a row into `out`.
-pub(super) fn try_read_row(row: &[AtomicU64], out: &mut [u64]) -> RowRead {
-    let [lock, present, words @ ..] = row else { return RowRead::Nothing };
-    let Some(reading) = SequenceRead::begin(lock) else { return RowRead::Torn };
+pub(super) fn try_read_row(row: &[AtomicU64], out: &mut [u64]) -> RowReadResult {
+    let [lock, present, words @ ..] = row else { return RowReadResult::Nothing };
+    let Some(reading) = SequenceRead::begin(lock) else { return RowReadResult::Torn };
     let present = present.load(Ordering::Relaxed);
     for (word, number) in words.iter().zip(out) {
         *number = word.load(Ordering::Relaxed);
     }
-    match reading.is_untorn(lock) {
-        false => RowRead::Torn,
-        true if present == 0 => RowRead::Nothing,
-        true => RowRead::Numbers,
+    match reading.is_consistent(lock) {
+        false => RowReadResult::Torn,
+        true if present == 0 => RowReadResult::Nothing,
+        true => RowReadResult::Numbers,
     }
 }

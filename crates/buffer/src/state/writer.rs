@@ -57,8 +57,8 @@ impl TableWriter {
         }
         let host = Host::open()?;
         // Write permission is dropped: other processes get read-only memory.
-        let access = AccessList { mode: access.mode & READ_BITS, ..access };
-        host.name_region(address.clone(), access, files)?;
+        let access = AccessList { mode: access.mode & READ_PERMISSION_BITS, ..access };
+        host.add_region(address.clone(), access, files)?;
         let first = TableShape::first_row_word(text.len());
         let (used, overflow, is_open) = Default::default();
         let table = Table { region, address, shape, first };
@@ -106,7 +106,7 @@ impl TableWriter {
         store_word(words, word::LEFT_OUT_SESSIONS, self.overflow.len() as u64);
         store_word(words, word::USED, self.used as u64);
         if let Some(lock) = words.get(word::LOCK) {
-            rows::end_change(lock);
+            rows::end_locked_change(lock);
         }
     }
 }
@@ -128,4 +128,4 @@ fn store_word(words: &[AtomicU64], at: usize, number: u64) {
 }
 
 /// Permission bits that allow reading.
-const READ_BITS: u32 = 0o444;
+const READ_PERMISSION_BITS: u32 = 0o444;

@@ -15,7 +15,7 @@ use sys::doorbell::SocketDoorbell;
 /// Creates a stream without readers. Returns the writing end, and the object that admits readers.
 /// [`Config::readers`] and [`Config::cut`] are ignored.
 pub fn joinable(config: &Config) -> sys::Result<(Output, Admission)> {
-    let (writer, joining) = share::joinable_blocks(&config.ring)?;
+    let (writer, joining) = share::joinable_block_ring(&config.ring)?;
     let joining = Arc::new(joining);
     let output =
         Output::new(writer, Vec::new(), config, Segments::joinable(config, joining.clone()));
@@ -31,13 +31,13 @@ impl Admission {
     /// Admits a reader. Returns `None` if the writer has ended the stream.
     pub fn admit(&self) -> sys::Result<Option<(ReaderTicket, Offer)>> {
         let (own_end, peer_end) = SocketDoorbell::pair()?;
-        let admitted = self.admit_with(own_end)?;
+        let admitted = self.admit_with_doorbell(own_end)?;
         Ok(admitted.map(|(ticket, ring)| (ticket, Offer::new(ring, peer_end))))
     }
 
     /// Admits a reader that holds the other end of `doorbell`. The offer then needs no other
     /// doorbell. Returns `None` if the writer has ended the stream.
-    pub fn admit_with(
+    pub fn admit_with_doorbell(
         &self,
         doorbell: SocketDoorbell,
     ) -> sys::Result<Option<(ReaderTicket, share::RingOffer)>> {

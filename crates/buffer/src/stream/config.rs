@@ -1,6 +1,6 @@
 //! The configuration of a stream, and the detection of machines with one processor.
 
-use crate::scale::Scaling;
+use crate::scale::ScalingParameters;
 use crate::{Policy, dbuf};
 use abi::DbufId;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ pub struct Config {
     /// new memory ([`Config::cut`]).
     pub extent: usize,
     /// Parameters for resizing the ring, or `None` if the size is fixed.
-    pub scaling: Option<Scaling>,
+    pub scaling: Option<ScalingParameters>,
     /// Time in nanoseconds after which a sleeping reader is woken (T_t). With `None`, a reader is
     /// woken only when its threshold is reached or the writer flushes.
     pub latency: Option<u64>,
@@ -60,7 +60,7 @@ impl Config {
     /// Makes the writer resize the ring after each lap according to its fill level
     /// ([`crate::scale`]). [SL §5.4]
     #[must_use]
-    pub const fn scaling(self, scaling: Scaling) -> Self {
+    pub const fn scaling(self, scaling: ScalingParameters) -> Self {
         Self { scaling: Some(scaling), ..self }
     }
 
@@ -73,7 +73,7 @@ impl Config {
         if self.ring.policy != Policy::Block {
             return self;
         }
-        self.scaling(Scaling::reallocation(caches()))
+        self.scaling(ScalingParameters::reallocation(caches()))
     }
 
     /// Permits the writer to fit the size of the ring to the caches of this machine, like
@@ -94,7 +94,7 @@ impl Config {
         if self.ring.policy != Policy::Block {
             return self;
         }
-        let scaling = Scaling::deck_cut(caches()).at_most(self.ring.capacity);
+        let scaling = ScalingParameters::deck_cut(caches()).at_most(self.ring.capacity);
         self.cut(self.ring.capacity).scaling(scaling)
     }
 
@@ -122,18 +122,18 @@ pub fn caches() -> &'static [usize] {
 
 /// True if this process may run on one processor only. Set by [`fix_processor_count`]; unset if
 /// that function has not been called.
-static SINGLE_PROCESSOR: OnceLock<bool> = OnceLock::new();
+static HAS_SINGLE_PROCESSOR: OnceLock<bool> = OnceLock::new();
 
 /// Determines the number of processors now, for a process that will not be permitted to query it
 /// later.
 pub fn fix_processor_count() {
-    SINGLE_PROCESSOR.get_or_init(query_single_processor);
+    HAS_SINGLE_PROCESSOR.get_or_init(query_single_processor);
 }
 
 /// Returns true if this process may run on one processor only.
 #[must_use]
 pub fn has_single_processor() -> bool {
-    SINGLE_PROCESSOR.get().copied().unwrap_or_else(query_single_processor)
+    HAS_SINGLE_PROCESSOR.get().copied().unwrap_or_else(query_single_processor)
 }
 
 fn query_single_processor() -> bool {

@@ -2,7 +2,7 @@
 
 use super::note::{self, Note};
 use crate::atomic::acquire;
-use crate::dbuf::BlockVisitor;
+use crate::dbuf::ForeignBlockReader;
 use crate::dbuf::walk::{CheckedRecord, RecordWalk};
 use crate::share::segment::ReceivedSegment;
 use crate::signal::SpinState;
@@ -22,7 +22,7 @@ mod watch;
 /// ([`Input::peek`]).
 #[derive(Debug)]
 pub struct Input {
-    pub(super) ring: BlockVisitor,
+    pub(super) ring: ForeignBlockReader,
     doorbell: SocketDoorbell,
     sleeper: Sleeper,
     notifier: Notifier,
@@ -65,7 +65,7 @@ impl Input {
     }
 
     pub(super) fn new(
-        (mut ring, shape): (BlockVisitor, Geometry),
+        (mut ring, shape): (ForeignBlockReader, Geometry),
         doorbell: SocketDoorbell,
     ) -> Self {
         let walk = ring.walk();
@@ -117,7 +117,7 @@ impl Input {
             return Ok(out.len());
         }
         loop {
-            match self.read_checked(out)? {
+            match self.try_read_slowly(out)? {
                 Some(count) => return Ok(count),
                 None => self.wait(None)?,
             };
@@ -130,13 +130,13 @@ impl Input {
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         match self.ring.walk().take(out) {
             true => Ok(Some(out.len())),
-            false => self.read_checked(out),
+            false => self.try_read_slowly(out),
         }
     }
 
     /// Implements [`Input::try_read`] without the fast path.
     #[cold]
-    fn read_checked(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+    fn try_read_slowly(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if out.is_empty() {
             return Ok(Some(0));
         }
@@ -300,7 +300,7 @@ impl Input {
         loop {
             let walk = self.ring.walk();
             if self.unread_rest.is_some() {
-                let available = walk.side.last_commit() - walk.side.next;
+                let available = walk.side.last_published_position() - walk.side.next;
                 return Ok(usize::try_from(available).unwrap_or(usize::MAX));
             }
             match walk.find()? {
@@ -390,13 +390,13 @@ impl Input {
     /// Copies blocks into `out` until `out` is full or all blocks up to the last loaded position of
     /// the writer have been copied. Returns the number of bytes copied.
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
-        self.fill_until(out, false).map(|(count, _)| count)
+        self.fill_until_mark(out, false).map(|(count, _)| count)
     }
 
     /// Copies blocks like [`Input::fill`], and returns the number of bytes copied. If `marks` is
     /// true, stops before an empty block, which is a mark; if the mark comes first, advances past
     /// it and also returns true.
-    fn fill_until(&mut self, out: &mut [u8], marks: bool) -> Result<(usize, bool), Fault> {
+    fn fill_until_mark(&mut self, out: &mut [u8], marks: bool) -> Result<(usize, bool), Fault> {
         let mut count = 0;
         while count < out.len() {
             let walk = self.ring.walk();

@@ -199,8 +199,8 @@ impl Output {
     /// Publishes all written blocks and wakes readers according to `urgency`.
     pub(super) fn publish(&mut self, urgency: Urgency) {
         self.ring.publish();
-        if self.segments.changes_in_place() {
-            self.release_memory();
+        if self.segments.can_change_in_place() {
+            self.release_excess_memory();
         }
         self.ring.side().poll_joins();
         self.update_readers();

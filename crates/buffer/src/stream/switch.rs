@@ -47,7 +47,7 @@ impl Segments {
         Self { shape, number: shape.segment, joining: None, file: None }
     }
 
-    pub(super) const fn changes_in_place(&self) -> bool {
+    pub(super) const fn can_change_in_place(&self) -> bool {
         self.file.is_some()
     }
 
@@ -121,11 +121,11 @@ impl Output {
         }
         // The refresh evicts lying readers and updates the oldest position needed.
         let _ = self.ring.side().refresh();
-        if self.ring.side().is_changing() {
+        if self.ring.side().is_change_pending() {
             return Err(ChangeError::InProgress);
         }
-        if self.segments.changes_in_place() {
-            self.change_in_place(capacity)
+        if self.segments.can_change_in_place() {
+            self.change_capacity_in_place(capacity)
         } else {
             self.switch(capacity, None)
         }
@@ -144,7 +144,7 @@ impl Output {
     /// Changes the capacity within the existing memory. Fails with [`ChangeError::Size`] if the
     /// capacity exceeds that memory, and with [`ChangeError::System`] if the kernel refuses pages.
     /// [SL §5.4, deck-cut]
-    fn change_in_place(&mut self, capacity: u64) -> Result<(), ChangeError> {
+    fn change_capacity_in_place(&mut self, capacity: u64) -> Result<(), ChangeError> {
         let Some(file) = &self.segments.file else { return Err(ChangeError::InProgress) };
         let (before, bytes) = (self.segments.shape.capacity, |c| usize::try_from(c).unwrap_or(0));
         if bytes(capacity) > file.len() - PAGE {
@@ -164,9 +164,9 @@ impl Output {
     /// Returns the memory beyond the new capacity to the kernel, if all readers have passed the
     /// change to capacity.
     #[cold]
-    pub(super) fn release_memory(&mut self) {
+    pub(super) fn release_excess_memory(&mut self) {
         let side = self.ring.side();
-        if !side.is_changing() || side.refresh().is_err() {
+        if !side.is_change_pending() || side.refresh().is_err() {
             return;
         }
         let (Some(before), Some(file)) = (side.take_passed_capacity(), &self.segments.file) else {

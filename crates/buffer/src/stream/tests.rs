@@ -221,17 +221,17 @@ fn read_part_reports_empty_blocks_between_bytes() {
     output.flush();
     let mut out = [0; 100];
     assert_eq!(input.take_mark(), Ok(false), "bytes are first");
-    assert_eq!(input.read_part(&mut out[..2]), Ok(PartRead::Bytes(2)));
+    assert_eq!(input.read_until_mark(&mut out[..2]), Ok(ReadUntilMark::Bytes(2)));
     assert_eq!(input.take_mark(), Ok(false), "the rest of a block is first");
-    assert_eq!(input.read_part(&mut out[2..]), Ok(PartRead::Bytes(4)));
+    assert_eq!(input.read_until_mark(&mut out[2..]), Ok(ReadUntilMark::Bytes(4)));
     assert_eq!(&out[..6], b"onetwo");
-    assert_eq!(input.read_part(&mut out), Ok(PartRead::Mark));
-    assert_eq!(input.read_part(&mut out), Ok(PartRead::Bytes(5)));
+    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMark::Mark));
+    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMark::Bytes(5)));
     assert_eq!(input.take_mark(), Ok(true));
-    assert_eq!(input.read_part(&mut out), Ok(PartRead::Mark));
-    assert_eq!(input.read_part(&mut out), Ok(PartRead::Nothing));
+    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMark::Mark));
+    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMark::Nothing));
     drop(output);
-    assert_eq!(input.read_part(&mut out), Ok(PartRead::End));
+    assert_eq!(input.read_until_mark(&mut out), Ok(ReadUntilMark::End));
 }
 
 /// The block and byte counts of a reader belong to the same position, even before a release.
@@ -258,19 +258,19 @@ fn o6_reader_copies_parts_of_a_block_until_it_is_overwritten() {
     }
     output.flush();
     let mut head = [0; 3];
-    assert!(!input.copy_opened(0, &mut []), "no block is open");
+    assert!(!input.copy_opened_block(0, &mut []), "no block is open");
     assert_eq!((input.open_block(&mut head), &head), (Ok(BlockRead::Block(2)), b"no\0"));
     assert_eq!((input.open_block(&mut head), &head), (Ok(BlockRead::Block(13)), b"yes"));
     assert_eq!((input.next_number(), input.counts().blocks), (Some(2), 2));
     let mut part = [0; 4];
-    assert!(input.copy_opened(5, &mut part) && &part == b"this");
+    assert!(input.copy_opened_block(5, &mut part) && &part == b"this");
     for beyond in [10, 14, usize::MAX] {
-        assert!(!input.copy_opened(beyond, &mut part), "{beyond}");
+        assert!(!input.copy_opened_block(beyond, &mut part), "{beyond}");
     }
     for at in 0..1000 {
         assert!(output.write(&[stream_byte(at); 100]).unwrap());
     }
-    assert!(!input.copy_opened(5, &mut part), "the writer came round");
+    assert!(!input.copy_opened_block(5, &mut part), "the writer came round");
     output.flush();
     // Blocks for which the reader was too slow are lost.
     let mut taken = 0;
@@ -281,7 +281,7 @@ fn o6_reader_copies_parts_of_a_block_until_it_is_overwritten() {
     let lost = input.counts().lost;
     assert!(taken > 0 && lost > 0 && taken + lost == 1000, "{taken} {lost}");
     assert_eq!(input.open_block(&mut head), Ok(BlockRead::Nothing));
-    assert!(!input.copy_opened(0, &mut part), "no block was opened");
+    assert!(!input.copy_opened_block(0, &mut part), "no block was opened");
     drop(output);
     assert_eq!(input.open_block(&mut head), Ok(BlockRead::End));
     let (_output, mut inputs) = open(&stream_config());
@@ -289,7 +289,7 @@ fn o6_reader_copies_parts_of_a_block_until_it_is_overwritten() {
 }
 
 #[test]
-fn o6_flush_does_not_end_a_rest_before_a_quarter_is_unread() {
+fn o6_flush_does_not_end_a_pause_before_a_quarter_is_unread() {
     let (mut output, mut inputs) = open(&stream_config().policy(Policy::Overwrite));
     let mut input = inputs.pop().unwrap();
     let is_notified =
@@ -297,10 +297,10 @@ fn o6_flush_does_not_end_a_rest_before_a_quarter_is_unread() {
     input.announce_rest();
     output.write(b"few").unwrap();
     output.flush();
-    assert!(!is_notified(&input) && !input.is_rest_over(true).unwrap());
+    assert!(!is_notified(&input) && !input.is_pause_over(true).unwrap());
     output.write(&[1; 1100]).unwrap();
     output.flush();
-    assert!(is_notified(&input) && input.is_rest_over(false).unwrap());
+    assert!(is_notified(&input) && input.is_pause_over(false).unwrap());
     input.wake(true);
     // A sleep, in contrast to a rest, ends at the flush.
     let mut out = [0; 2000];

@@ -7,7 +7,7 @@
 //! timer has its own doorbell descriptors, and accesses no other part of the stream. A superfluous
 //! notification only makes a reader check once more.
 
-use crate::signal::wakeup_moderation::{Moderator, Signal, Threshold, Timer, WakeupCounts};
+use crate::signal::wakeup_moderation::{Moderator, Signal, Timer, WakeupCounts, WakeupThreshold};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -49,8 +49,8 @@ impl Signal for TimerDoorbells {
 impl LatencyState {
     pub(super) fn new(blocks: u64, ns: u64, entries: usize) -> Self {
         let doorbells = Arc::<TimerDoorbells>::default();
-        let threshold = Threshold { blocks, ns }.within(entries);
-        let moderator = Moderator::new(Timer::of_process(), threshold, doorbells.clone());
+        let threshold = WakeupThreshold { blocks, ns }.within(entries);
+        let moderator = Moderator::new(Timer::for_process(), threshold, doorbells.clone());
         Self { moderator, doorbells, published: 0 }
     }
 

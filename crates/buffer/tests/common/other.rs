@@ -22,14 +22,14 @@ impl OtherProcess {
     /// does not allow that.
     pub(crate) fn start(role: &str) -> Option<Self> {
         let (local, peer) = sys::descriptor::pair().unwrap();
-        let mut other = Self::start_on(peer, role, Stdio::null())?;
+        let mut other = Self::start_on_socket(peer, role, Stdio::null())?;
         other.socket = Some(local);
         Some(other)
     }
 
     /// Starts the other process with `socket` as its standard input and `report` as its standard
     /// output. Returns `None`, after reporting a skip, if this machine does not allow that.
-    pub(crate) fn start_on(socket: OwnedFd, role: &str, report: Stdio) -> Option<Self> {
+    pub(crate) fn start_on_socket(socket: OwnedFd, role: &str, report: Stdio) -> Option<Self> {
         need::require_root()?;
         let mut command = sys::process::reexec_as(sys::process::OVERFLOW_ID, socket).unwrap();
         command.args(["--ignored", "--exact", "--nocapture", "run_other_process"]);

@@ -160,11 +160,11 @@ fn peeked_block_is_not_overwritten_until_released() {
         // The block is taken but not released, so the writer fills the ring only up to this block.
         let (mut number, mut released) = (2, false);
         for _ in 0..2 {
-            drain_others(&mut readers);
+            drain_other_readers(&mut readers);
             while writer.write(&numbered_block(number)).unwrap() {
                 number += 1;
                 writer.publish();
-                drain_others(&mut readers);
+                drain_other_readers(&mut readers);
             }
             if released {
                 break;
@@ -182,7 +182,7 @@ fn peeked_block_is_not_overwritten_until_released() {
 }
 
 /// Reads all remaining blocks through every reader but the first.
-fn drain_others(readers: &mut [Box<dyn RingReader>]) {
+fn drain_other_readers(readers: &mut [Box<dyn RingReader>]) {
     for other in readers.iter_mut().skip(1) {
         while read_block(&mut **other).is_some() {}
     }

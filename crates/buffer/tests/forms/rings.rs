@@ -100,8 +100,8 @@ macro_rules! rings {
     };
 }
 
-rings!(dbuf::BlockWriter, dbuf::BlockReader, dbuf::BlockVisitor);
-rings!(fixed::SlotWriter, fixed::SlotReader, fixed::SlotVisitor);
+rings!(dbuf::BlockWriter, dbuf::BlockReader, dbuf::ForeignBlockReader);
+rings!(fixed::SlotWriter, fixed::SlotReader, fixed::ForeignSlotReader);
 
 /// A stream, to which the tests write only if there is room, because a write to a full stream
 /// blocks.

@@ -13,7 +13,7 @@ pub(crate) struct Item {
 }
 
 /// A structure with its comment.
-struct Structure {
+struct CStructure {
     name: String,
     comment: String,
     fields: Vec<Item>,
@@ -24,7 +24,7 @@ struct Structure {
 pub(crate) struct Header {
     introduction: String,
     constants: Vec<Item>,
-    structures: Vec<Structure>,
+    structures: Vec<CStructure>,
     pub(crate) functions: Vec<Item>,
 }
 
@@ -56,7 +56,7 @@ impl Header {
             }
         } else if let Some(rest) = code.strip_prefix("typedef struct ") {
             let name = rest.split(' ').next().unwrap_or_default().to_owned();
-            self.structures.push(Structure { name, comment, fields: Vec::new() });
+            self.structures.push(CStructure { name, comment, fields: Vec::new() });
         } else if let Some((declaration, _)) = code.split_once(';') {
             let Some((head, _)) = declaration.split_once('(') else {
                 let (kind, name) = declaration.rsplit_once([' ', '*']).unwrap_or_default();
@@ -87,7 +87,7 @@ impl Header {
              made of the code. [From C](buffers/c.md)\nexplains streams with examples, [In a \
              program](13-library.md) requests.\n\n",
         );
-        self.write_introduction(&mut page);
+        self.write_page_introduction(&mut page);
         page += "\n## Index\n\n| function | |\n|---|---|\n";
         for function in &self.functions {
             let (name, sentence) = (&function.name, first_sentence(&function.comment));
@@ -125,7 +125,7 @@ impl Header {
 
     /// Writes the comment at the top: paragraphs with their first word in bold; indented lines are
     /// code, or a table if they describe values of `errno`.
-    fn write_introduction(&self, page: &mut String) {
+    fn write_page_introduction(&self, page: &mut String) {
         let mut in_table = false;
         for paragraph in self.introduction.split("\n\n").skip(1) {
             let indented = paragraph.starts_with("    ");

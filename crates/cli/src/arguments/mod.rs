@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use sys::steps::{InjectedFault, Steps};
 
 /// Introduction to the program for first-time users.
-pub(crate) const ABOUT: &str =
+pub(crate) const ABOUT_TEXT: &str =
     "Streamline runs pipelines of filters over packets, files or streams, each where it runs best.";
 
 /// Examples for first-time users, each with its purpose.
@@ -60,16 +60,16 @@ const PURPOSE_COLUMN: usize = 63;
 
 /// Builds the help template of the command.
 fn template() -> String {
-    let mut text = format!("{ABOUT}\n\nExamples:\n");
+    let mut text = format!("{ABOUT_TEXT}\n\nExamples:\n");
     for (command, what) in FIRST_EXAMPLES {
-        text.push_str(&pipeline::explain::hanging_indent(
+        text.push_str(&pipeline::explain::format_hanging_indent(
             &format!("  {command}"),
             what,
             PURPOSE_COLUMN,
         ));
     }
     text.push_str("\n{usage-heading} {usage}\n       streamline 'REQUEST'\n\n{all-args}\n\n");
-    text.push_str(&pipeline::explain::hanging_indent("Exit status:", EXIT_STATUS_HELP, 13));
+    text.push_str(&pipeline::explain::format_hanging_indent("Exit status:", EXIT_STATUS_HELP, 13));
     text
 }
 
@@ -248,7 +248,7 @@ pub(crate) struct RunArguments {
     pub(crate) monitor: MonitorArguments,
     /// Record all input and all changes of the path in a new file, from which the run can be
     /// replayed bit for bit
-    #[arg(long, value_name = "FILE", conflicts_with = "replay", value_parser = values::parse_file)]
+    #[arg(long, value_name = "FILE", conflicts_with = "replay", value_parser = values::parse_file_name)]
     pub(crate) record: Option<PathBuf>,
     /// Size limit of the record (default 1 GiB); input beyond it is only counted
     #[arg(
@@ -290,7 +290,7 @@ pub(crate) struct RunArguments {
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
     /// Kernel refusal to simulate, for tests: loading, attaching, or the name of a filter
-    #[arg(long, hide = true, value_parser = values::parse_refusal, default_value = "nothing")]
+    #[arg(long, hide = true, value_parser = values::parse_injected_refusal, default_value = "nothing")]
     pub(crate) kernel_refuses: InjectedRefusal,
     /// Step of the start at which to fail or to stop the process, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]

@@ -101,7 +101,7 @@ pub(crate) struct StartArguments {
     #[arg(id = "path_name", long = "as", value_name = "NAME")]
     pub(crate) path_name: Option<String>,
     /// Write the output of the path to this log file; default: a file in the user's state directory
-    #[arg(long, value_name = "FILE", value_parser = super::values::parse_file)]
+    #[arg(long, value_name = "FILE", value_parser = super::values::parse_file_name)]
     pub(crate) log: Option<PathBuf>,
     /// Stop after this time (10us, 250ms, 2s, 5m)
     #[arg(long = "for", value_name = "TIME")]

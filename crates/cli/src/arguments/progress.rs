@@ -3,7 +3,7 @@
 /// Default interval between progress lines, in ns.
 pub(crate) const INTERVAL_NS: u64 = 1_000_000_000;
 /// Minimum interval between progress lines, in ns.
-const INTERVAL_NS_MIN: u64 = 100_000_000;
+const PROGRESS_INTERVAL_NS_MIN: u64 = 100_000_000;
 
 /// The value of `--progress`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ pub(crate) fn parse_progress_mode(text: &str) -> Result<ProgressMode, String> {
         "yes" => Ok(ProgressMode::Yes),
         "no" => Ok(ProgressMode::No),
         _ => match pipeline::explain::parse_time(text) {
-            Ok(every) if every >= INTERVAL_NS_MIN => Ok(ProgressMode::Every(every)),
+            Ok(every) if every >= PROGRESS_INTERVAL_NS_MIN => Ok(ProgressMode::Every(every)),
             Ok(_) => Err("at most every 100ms".to_owned()),
             Err(_) => Err("write `yes`, `no`, seconds, or a time such as 500ms".to_owned()),
         },

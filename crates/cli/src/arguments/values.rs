@@ -5,7 +5,7 @@ use engine::registry::MachineRegistry;
 use std::path::PathBuf;
 
 /// Parses the name of a file. Refuses `-`, because standard output is not possible.
-pub(crate) fn parse_file(word: &str) -> Result<PathBuf, String> {
+pub(crate) fn parse_file_name(word: &str) -> Result<PathBuf, String> {
     match word {
         "-" => {
             Err("standard output is not possible here: name a file (`./-` for a file called `-`)"
@@ -17,7 +17,7 @@ pub(crate) fn parse_file(word: &str) -> Result<PathBuf, String> {
 
 /// Parses the value of the option that simulates a kernel refusal: `nothing`, `loading`,
 /// `attaching`, or the name of a filter. Fails with a message for the user.
-pub(super) fn parse_refusal(word: &str) -> Result<InjectedRefusal, String> {
+pub(super) fn parse_injected_refusal(word: &str) -> Result<InjectedRefusal, String> {
     match word {
         "nothing" => Ok(InjectedRefusal::Nothing),
         "loading" => Ok(InjectedRefusal::Loading),

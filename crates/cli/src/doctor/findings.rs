@@ -20,7 +20,7 @@ const EXAMPLE_REQUEST: &str = "rx | count";
 
 /// All findings.
 #[derive(Serialize, Debug)]
-pub(super) struct Checkup {
+pub(super) struct DoctorFindings {
     version: u32,
     pub(super) program: &'static str,
     pub(super) release: String,
@@ -90,7 +90,7 @@ pub(super) struct Verdict {
     pub(super) ways: Vec<Remedy>,
 }
 
-impl Checkup {
+impl DoctorFindings {
     pub(super) fn new(facts: &MachineFacts) -> Self {
         Self {
             version: VERSION,
@@ -191,7 +191,8 @@ fn cost_checks() -> Section {
     const CALIBRATE_COMMAND: &str = "streamline doctor --calibrate";
     let folder = calibrate::state_directory();
     let found = folder.as_deref().map_or(Ok(None), calibrate::load);
-    let place = folder.as_deref().map(|folder| calibrate::costs_path(folder).display().to_string());
+    let place =
+        folder.as_deref().map(|folder| calibrate::costs_file_path(folder).display().to_string());
     let place = place.unwrap_or_default();
     let table = match found {
         Ok(None) => {

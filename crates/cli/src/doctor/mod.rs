@@ -17,7 +17,7 @@ use crate::arguments::{DoctorArguments, DoctorSubject};
 use crate::status::Status;
 use crate::terminal;
 use engine::doctor::MachineFacts;
-use findings::{Checkup, Verdict};
+use findings::{DoctorFindings, Verdict};
 use serde::Serialize;
 use streamline::neighbors::NeighborFindings;
 use streamline::report::json_line;
@@ -26,7 +26,7 @@ use streamline::report::json_line;
 #[derive(Serialize, Debug)]
 struct DoctorReport {
     #[serde(flatten)]
-    checkup: Checkup,
+    checkup: DoctorFindings,
     /// Kernel programs and packet sockets of other applications on the interfaces.
     others: NeighborFindings,
 }
@@ -49,10 +49,10 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Status {
         None => {
             let facts = MachineFacts::collect();
             let others = NeighborFindings::new(&facts.neighbors);
-            let page = DoctorReport { checkup: Checkup::new(&facts), others };
+            let page = DoctorReport { checkup: DoctorFindings::new(&facts), others };
             terminal::print_text(&match arguments.json {
                 true => json_line(&page),
-                false => page::format_findings(&page, terminal::has_color_output()),
+                false => page::format_findings(&page, terminal::can_color_stdout()),
             })
         }
         Some(DoctorSubject::Rx) => of(findings::capture_verdict),
@@ -67,7 +67,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Status {
 fn print_facility(verdict: &Verdict, json: bool) -> Status {
     let printed = terminal::print_text(&match json {
         true => json_line(&FacilityAvailability { version: findings::VERSION, verdict }),
-        false => page::format_verdict(verdict, terminal::has_color_output()),
+        false => page::format_verdict(verdict, terminal::can_color_stdout()),
     });
     match (printed, verdict.open) {
         (Status::Done, false) => Status::Failed,

@@ -2,7 +2,9 @@
 //! a terminal.
 
 use super::DoctorReport;
-use super::findings::{CheckFinding, CheckResult, Checkup, InterfaceFinding, Section, Verdict};
+use super::findings::{
+    CheckFinding, CheckResult, DoctorFindings, InterfaceFinding, Section, Verdict,
+};
 use crate::progress::format_bytes_short;
 use streamline::neighbors::NeighborFindings;
 use streamline::privilege::{self, COLUMNS};
@@ -21,7 +23,7 @@ pub(super) fn format_findings(
     let memory = checkup
         .memory
         .map_or_else(String::new, |n| format!(", {} of memory", format_bytes_short(n)));
-    let Checkup { program, release, processors, .. } = checkup;
+    let DoctorFindings { program, release, processors, .. } = checkup;
     let mut out = String::new();
     let head = format!("streamline {program} on Linux {release}, {processors} processors{memory}");
     for line in wrap_text(&head, COLUMNS) {

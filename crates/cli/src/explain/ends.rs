@@ -3,7 +3,7 @@
 
 use pipeline::explain;
 use pipeline::plan::Plan;
-use streamline::named::{ring_sizes, writer_ring_sizes};
+use streamline::named::{ring_size_bounds, writer_ring_size_bounds};
 use streamline::report::{Object, to_object};
 
 /// Returns the sinks whose output other programs read from a ring. Each entry has the name of the
@@ -15,13 +15,13 @@ fn reader_rings(plan: &Plan) -> Vec<(String, (usize, usize), bool)> {
         let used = node.filter()?;
         let offers = ["user", "socket"].contains(&used.description.name);
         let is_given = used.arguments.number("size").is_some();
-        offers.then(|| (names[id.0].clone(), ring_sizes(&used.arguments), is_given))
+        offers.then(|| (names[id.0].clone(), ring_size_bounds(&used.arguments), is_given))
     };
     plan.graph.ids().filter_map(ring).collect()
 }
 
 /// Returns the unique names of the sources to which other programs write.
-fn written_sources(plan: &Plan) -> Vec<String> {
+fn sources_with_writers(plan: &Plan) -> Vec<String> {
     let names = explain::unique_names(&plan.graph);
     let is_written = |node: &pipeline::graph::Node| {
         node.filter().is_some_and(|used| used.description.name == "buffer")
@@ -42,7 +42,7 @@ pub(super) fn format_ring_sizes(plan: &Plan) -> String {
         };
         format!(" ring         {name} → its readers: {sizes}\n")
     };
-    let (least, most) = writer_ring_sizes();
+    let (least, most) = writer_ring_size_bounds();
     let written = |name| {
         let (least, most) = (least >> 10, most >> 10);
         format!(
@@ -51,7 +51,7 @@ pub(super) fn format_ring_sizes(plan: &Plan) -> String {
         )
     };
     let readers: String = reader_rings(plan).into_iter().map(line).collect();
-    readers + &written_sources(plan).into_iter().map(written).collect::<String>()
+    readers + &sources_with_writers(plan).into_iter().map(written).collect::<String>()
 }
 
 /// Returns the sinks that retain past frames. Each entry has the name of the sink, the size in
@@ -83,9 +83,9 @@ pub(super) fn format_retained_frames(plan: &Plan) -> String {
 }
 
 pub(super) fn writer_rings_json(plan: &Plan) -> Vec<Object> {
-    let (least, most) = writer_ring_sizes();
+    let (least, most) = writer_ring_size_bounds();
     let ring = |name| to_object(&[("source", &name), ("least", &least), ("most", &most)]);
-    written_sources(plan).into_iter().map(ring).collect()
+    sources_with_writers(plan).into_iter().map(ring).collect()
 }
 
 pub(super) fn retaining_sinks_json(plan: &Plan) -> Vec<Object> {

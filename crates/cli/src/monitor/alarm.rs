@@ -10,7 +10,7 @@ use std::os::fd::AsFd as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use streamline::figures::PathFigures;
-use sys::local_socket::open_process;
+use sys::local_socket::open_pidfd;
 
 /// Maximum number of commands of `--alarm-exec` that run concurrently.
 const COMMANDS_MAX: usize = 8;
@@ -113,7 +113,7 @@ impl Alarms {
         let deadline = Instant::now() + COMMAND_TIMEOUT;
         for child in &mut self.children {
             let process = i32::try_from(child.id()).ok();
-            let process = process.and_then(|number| open_process(number).ok());
+            let process = process.and_then(|number| open_pidfd(number).ok());
             let left = deadline.saturating_duration_since(Instant::now());
             let ended = process.map(|process| sys::poll::readable(&[process.as_fd()], Some(left)));
             if is_running(child) && ended != Some(vec![true]) {

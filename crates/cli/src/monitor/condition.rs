@@ -89,7 +89,7 @@ enum ComparisonOperator {
 }
 
 /// The symbols of the comparison operators. `>=` and `<=` must precede `>` and `<`, their prefixes.
-const OPERATORS: [(&str, ComparisonOperator); 6] = [
+const COMPARISON_OPERATORS: [(&str, ComparisonOperator); 6] = [
     (">=", ComparisonOperator::AtLeast),
     ("<=", ComparisonOperator::AtMost),
     ("==", ComparisonOperator::Equal),
@@ -162,7 +162,7 @@ impl FromStr for Condition {
                 .map_or_else(String::new, |meant| format!(", did you mean `{meant}`?"));
             format!("unknown metric `{name}`{meant}: use {}", all.join(", "))
         })?;
-        let found = OPERATORS.into_iter().find(|(text, _)| rest.starts_with(text));
+        let found = COMPARISON_OPERATORS.into_iter().find(|(text, _)| rest.starts_with(text));
         let (operator_text, operator) =
             found.ok_or_else(|| "compare with >, >=, <, <=, == or !=".to_owned())?;
         let rest = &rest[operator_text.len()..];

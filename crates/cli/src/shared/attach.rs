@@ -8,7 +8,7 @@ use crate::progress::format_bytes_short;
 use crate::status::Status;
 use crate::terminal;
 use abi::text::VisibleLines;
-use member::client::{ClientError, replace_hidden};
+use member::client::{ClientError, mask_hidden_characters};
 use member::protocol::Totals;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -46,7 +46,10 @@ pub(super) fn run(arguments: &AttachArguments) -> Result<Status, Status> {
                 is_subscribed = true;
                 if let Some(ended) = update.ended {
                     terminal::erase_status();
-                    terminal::print_error_text(&format!("{}\n", replace_hidden(&ended.report)));
+                    terminal::print_error_text(&format!(
+                        "{}\n",
+                        mask_hidden_characters(&ended.report)
+                    ));
                     return Ok(Status::from_exit_code(ended.status));
                 }
                 let totals = super::rates::update_totals(&update);

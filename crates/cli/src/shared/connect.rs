@@ -19,7 +19,7 @@ pub(super) fn connect_daemon() -> Result<Client, Status> {
 /// fetch fails early, before a more expensive call. On failure, prints an error and returns the
 /// exit status.
 pub(super) fn connect_path(name: &str) -> Result<(PathClient, PathDescription), Status> {
-    connect_daemon()?.connect_described(name).map_err(|error| {
+    connect_daemon()?.connect_and_describe(name).map_err(|error| {
         let silent = error == ClientError::Timeout;
         let status = report_client_error(&error);
         if silent {
@@ -38,7 +38,7 @@ pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p RegisteredP
             "no reply within {} s from {} of {}: stopped, or overloaded; `streamline stop --kill \
              PATH` ends one",
             QUERY_TIMEOUT.as_secs(),
-            list_numbers(&numbers),
+            format_path_numbers(&numbers),
             user_name(uid)
         ));
     }
@@ -46,7 +46,7 @@ pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p RegisteredP
 
 /// Formats path numbers, such as `paths 1, 2`. If there are more than eight, lists eight and the
 /// number of the others.
-fn list_numbers(numbers: &[u32]) -> String {
+fn format_path_numbers(numbers: &[u32]) -> String {
     const NAMED_PATHS_MAX: usize = 8;
     let named: Vec<String> = numbers.iter().take(NAMED_PATHS_MAX).map(u32::to_string).collect();
     let noun = if numbers.len() == 1 { "path" } else { "paths" };
@@ -72,7 +72,7 @@ pub(super) fn wait_readable(
 ) -> Option<Vec<bool>> {
     let mut all: Vec<BorrowedFd<'_>> = descriptors.to_vec();
     all.push(signals);
-    let mut ready = sys::poll::readable_despite_signals(&all, limit);
+    let mut ready = sys::poll::wait_until_readable_despite_signals(&all, limit);
     let signalled = ready.pop() == Some(true);
     (!signalled && ready.contains(&true)).then_some(ready)
 }
@@ -99,9 +99,9 @@ mod tests {
     #[test]
     fn ages_and_path_lists_are_formatted_briefly() {
         let ages: Vec<String> = [0, 59, 61, 3661, 90_000].map(format_age).into();
-        assert_eq!(list_numbers(&[7]), "path 7");
+        assert_eq!(format_path_numbers(&[7]), "path 7");
         let many: Vec<u32> = (1..=32).collect();
-        assert_eq!(list_numbers(&many), "paths 1, 2, 3, 4, 5, 6, 7, 8 and 24 more");
+        assert_eq!(format_path_numbers(&many), "paths 1, 2, 3, 4, 5, 6, 7, 8 and 24 more");
         assert_eq!(ages, ["0 s", "59 s", "1:01", "1:01:01", "1 d 1 h"]);
     }
 }

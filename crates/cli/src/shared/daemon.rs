@@ -39,7 +39,7 @@ pub(super) fn run(arguments: &DaemonArguments) -> Result<Status, Status> {
 /// Serves clients until a terminating signal arrives. Fails with the reason.
 fn serve(arguments: &DaemonArguments, log: &Log) -> Result<Status, String> {
     let policy = read_policy(arguments)?;
-    check_page(arguments, &policy)?;
+    check_loopback_page(arguments, &policy)?;
     let stop = signal::watch().map_err(|error| error.to_string())?;
     let directory = daemon_directory(arguments)?;
     let others = match policy.others_see {
@@ -58,13 +58,13 @@ fn serve(arguments: &DaemonArguments, log: &Log) -> Result<Status, String> {
     write(log, EventKind::DaemonStarted, &format!("the daemon is in {}", directory.display()));
     server.start_log(log.clone());
     steps.checkpoint("it is there");
-    notify_manager(&format!("READY=1\nSTATUS=in {}", directory.display()), log);
+    notify_service_manager(&format!("READY=1\nSTATUS=in {}", directory.display()), log);
     let mount = arguments.mount.as_ref().and_then(|mount| {
         let (mount, socket) = (mount.clone(), directory.clone());
         let program = Program::Mount { directory: mount, socket, others, for_all: !arguments.user };
         ProgramSupervisor::start(program, log).inspect_err(|why| warn(log, why)).ok()
     });
-    let metrics = start_metrics(arguments, (&mut server, &directory), log)?;
+    let metrics = start_metrics_servers(arguments, (&mut server, &directory), log)?;
     let page = arguments.page.as_ref().map(|listen| {
         let program = Program::Page { listen: listen.clone(), socket: directory.clone() };
         ProgramSupervisor::start(program, log)
@@ -72,7 +72,7 @@ fn serve(arguments: &DaemonArguments, log: &Log) -> Result<Status, String> {
     let page = page.transpose()?;
     let served = server.serve(stop);
     drop((metrics, page, mount));
-    notify_manager("STOPPING=1", log);
+    notify_service_manager("STOPPING=1", log);
     served.map_err(|error| error.to_string())?;
     let paths = server.path_count();
     drop(server);
@@ -97,7 +97,7 @@ pub(super) fn warn(log: &Log, what: &str) {
 const SCRAPE_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// Starts the metrics servers of `--metrics`. They query the paths as clients of this daemon.
-fn start_metrics(
+fn start_metrics_servers(
     arguments: &DaemonArguments,
     (server, directory): (&mut Server, &Path),
     log: &Log,
@@ -110,7 +110,7 @@ fn start_metrics(
     let start = |target: &metrics::Target| {
         let (acceptor, directory) = (Arc::clone(&acceptor), directory.clone());
         let figures = move || {
-            let client = Client::connect_inside(acceptor.as_fd(), &directory);
+            let client = Client::connect_in_process(acceptor.as_fd(), &directory);
             let figures = client.and_then(|client| query_figures(&client, SCRAPE_TIMEOUT));
             // An error means that the daemon is about to end, so there are no paths to report.
             figures.unwrap_or_default()
@@ -138,7 +138,7 @@ fn read_policy(arguments: &DaemonArguments) -> Result<Policy, String> {
 
 /// Fails if the page listens on the loopback interface and the policy allows users to capture on
 /// `lo`. These users could read the access tokens of other users in the captured requests.
-fn check_page(arguments: &DaemonArguments, policy: &Policy) -> Result<(), String> {
+fn check_loopback_page(arguments: &DaemonArguments, policy: &Policy) -> Result<(), String> {
     let on_loopback = arguments.page.as_ref().is_some_and(|listen| !listen.starts_with("unix:"));
     if !on_loopback || !policy.is_open_to_users("lo") {
         return Ok(());
@@ -153,9 +153,8 @@ fn check_page(arguments: &DaemonArguments, policy: &Policy) -> Result<(), String
 fn daemon_directory(arguments: &DaemonArguments) -> Result<PathBuf, String> {
     match (&arguments.socket, arguments.user) {
         (Some(directory), _) => Ok(directory.clone()),
-        (None, true) => {
-            place::user_directory().ok_or_else(|| describe(&DirectoryError::NoDirectoryFound))
-        }
+        (None, true) => place::user_daemon_directory()
+            .ok_or_else(|| describe(&DirectoryError::NoDirectoryFound)),
         (None, false) => Ok(PathBuf::from(MACHINE_DIRECTORY)),
     }
 }
@@ -172,7 +171,7 @@ fn describe(error: &DirectoryError) -> String {
 }
 
 /// Sends state variables (sd_notify(3)) to the service manager, if there is one.
-fn notify_manager(lines: &str, log: &Log) {
+fn notify_service_manager(lines: &str, log: &Log) {
     if let Err(error) = service::notify(lines, &[]) {
         warn(log, &format!("the service manager was not notified: {error}"));
     }

@@ -31,7 +31,7 @@ impl Helper {
     pub(super) fn spawn(command: &mut Command, reports: Reports) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        match local_socket::open_process(i32::try_from(child.id()).unwrap_or_default()) {
+        match local_socket::open_pidfd(i32::try_from(child.id()).unwrap_or_default()) {
             Ok(process) => {
                 let messages = child.stderr.take();
                 Ok(Self { child, process, messages, line: Vec::new(), reports })
@@ -51,7 +51,8 @@ impl Helper {
             let messages = self.messages.as_ref().map(|pipe| pipe.as_fd());
             let watched = [Some(self.process.as_fd()), stop, messages];
             let present: Vec<BorrowedFd<'_>> = watched.into_iter().flatten().collect();
-            let mut ready = sys::poll::readable_despite_signals(&present, None).into_iter();
+            let mut ready =
+                sys::poll::wait_until_readable_despite_signals(&present, None).into_iter();
             let [ended, stopped, written] =
                 watched.map(|watched| watched.is_some() && ready.next() == Some(true));
             if ended {
@@ -95,7 +96,8 @@ impl Helper {
     fn log_last_output(&mut self, log: &Log) {
         for _ in 0..LAST_READS_MAX {
             let Some(pipe) = &self.messages else { break };
-            if sys::poll::readable_despite_signals(&[pipe.as_fd()], Some(Duration::ZERO)) != [true]
+            if sys::poll::wait_until_readable_despite_signals(&[pipe.as_fd()], Some(Duration::ZERO))
+                != [true]
             {
                 break;
             }

@@ -104,7 +104,7 @@ impl PathCandidates for DaemonCandidates {
     }
 
     fn nodes_and_spaces(&self, path: &str) -> (Vec<String>, Vec<String>) {
-        let reached = Client::find(None).and_then(|client| client.connect_described(path));
+        let reached = Client::find(None).and_then(|client| client.connect_and_describe(path));
         let nodes = reached.map(|(_, PathDescription { nodes, .. })| nodes).unwrap_or_default();
         let mut spaces: Vec<String> = nodes.iter().map(|node| node.space.clone()).collect();
         spaces.sort_unstable();

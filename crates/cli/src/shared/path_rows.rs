@@ -4,17 +4,17 @@ use super::connect::{format_age, user_name};
 use super::rates::{self, Rate};
 use crate::failure::is_path_gone;
 use crate::progress::format_bytes_short;
-use member::client::{Client, ClientError, replace_hidden};
+use member::client::{Client, ClientError, mask_hidden_characters};
 use member::protocol::{Counters, RegisteredPath};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The titles of a row's cells.
-pub(super) const TITLES: [&str; 8] =
+pub(super) const ROW_TITLES: [&str; 8] =
     ["NO", "NAME", "USER", "TIME", "BLOCKS/S", "BYTES/S", "LOST", "REQUEST"];
 /// Indices of the cells that are right-aligned.
-pub(super) const RIGHT_ALIGNED: [usize; 5] = [0, 3, 4, 5, 6];
+pub(super) const RIGHT_ALIGNED_CELLS: [usize; 5] = [0, 3, 4, 5, 6];
 
 /// The reachability of a path.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +57,11 @@ impl PathRow {
         let new = new.and_then(|reply| reply.as_ref().ok()).cloned();
         let rate = old.as_ref().zip(new.as_ref()).map(|(before, after)| {
             let ns = after.elapsed_ns.saturating_sub(before.elapsed_ns);
-            rates::compute_rate(rates::source_output(before), rates::source_output(after), ns)
+            rates::compute_rate(
+                rates::total_source_output(before),
+                rates::total_source_output(after),
+                ns,
+            )
         });
         // A path that no longer replies keeps the totals of its last reply.
         let counters = new.or(old);
@@ -65,19 +69,21 @@ impl PathRow {
         Self { path, state, counters, rate, lost }
     }
 
-    /// Formats the cells named by [`TITLES`].
-    pub(super) fn cells(&self) -> [String; TITLES.len()] {
+    /// Formats the cells named by [`ROW_TITLES`].
+    pub(super) fn cells(&self) -> [String; ROW_TITLES.len()] {
         let dash = || "-".to_owned();
         let path = &self.path;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let time =
             path.started.map_or_else(dash, |started| format_age(now.saturating_sub(started)));
         let rate = |format: fn(Rate) -> String| self.rate.map_or_else(dash, format);
-        let line =
-            path.line.as_ref().map_or_else(dash, |line| replace_hidden(&line.replace('\n', " ")));
+        let line = path
+            .line
+            .as_ref()
+            .map_or_else(dash, |line| mask_hidden_characters(&line.replace('\n', " ")));
         [
             path.number.to_string(),
-            path.name.as_deref().map_or_else(dash, replace_hidden),
+            path.name.as_deref().map_or_else(dash, mask_hidden_characters),
             user_name(path.uid),
             if self.state == PathState::Silent { "silent".to_owned() } else { time },
             rate(|rate| rates::format_rate_short(rate.blocks)),
@@ -115,7 +121,7 @@ impl PathsSampler {
         let queried = || paths.iter().filter(|path| is_queried(path));
         let names: Vec<(u32, String)> =
             queried().map(|path| (path.uid, path.number.to_string())).collect();
-        let replies = client.count_all(&names, &[], limit, |_, counters, _| Ok(counters));
+        let replies = client.query_all_counters(&names, &[], limit, |_, counters, _| Ok(counters));
         let mut replies: BTreeMap<u32, _> =
             queried().map(|path| path.number).zip(replies).collect();
         let mut previous = std::mem::take(&mut self.previous);

@@ -147,7 +147,7 @@ fn keep_program_running(first: Helper, program: &Program, stop: &EventFd, log: &
             let (subject, again) = (program.reports().subject, pause.as_secs());
             warn(log, &format!("{subject} has ended ({end}), and starts again in {again} s"));
         }
-        if sys::poll::readable_despite_signals(&[stop.as_fd()], Some(pause)) == [true] {
+        if sys::poll::wait_until_readable_despite_signals(&[stop.as_fd()], Some(pause)) == [true] {
             return;
         }
         pause = (pause * 2).min(PAUSE_MAX);

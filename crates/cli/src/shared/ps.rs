@@ -2,7 +2,7 @@
 //! programs.
 
 use super::connect::{connect_daemon, print_silent_paths, wait_readable, watch_signals};
-use super::path_rows::{PathRow, PathState, PathsSampler, RIGHT_ALIGNED, TITLES};
+use super::path_rows::{PathRow, PathState, PathsSampler, RIGHT_ALIGNED_CELLS, ROW_TITLES};
 use super::rates;
 use super::sharing;
 use super::table::{format_table, truncate};
@@ -10,7 +10,7 @@ use crate::arguments::paths::PsArguments;
 use crate::failure::report_client_error;
 use crate::status::Status;
 use crate::terminal;
-use member::client::{Client, ClientError, QUERY_TIMEOUT, replace_hidden};
+use member::client::{Client, ClientError, QUERY_TIMEOUT, mask_hidden_characters};
 use member::protocol::RegisteredPath;
 use std::time::{Duration, Instant};
 use streamline::report::{json_line, to_object};
@@ -72,13 +72,19 @@ fn format_processes(rows: &[PathRow]) -> String {
     let cells: Vec<_> = rows.iter().map(PathRow::cells).collect();
     let by_itself = rows.iter().filter_map(|row| {
         let last = row.counters.as_ref()?.adapted.last()?;
-        Some(truncate_line(&format!("{} adapted: {}", row.path.number, replace_hidden(last))))
+        Some(truncate_line(&format!(
+            "{} adapted: {}",
+            row.path.number,
+            mask_hidden_characters(last)
+        )))
     });
     let by_itself: String = by_itself.collect();
     let late = rows.iter().filter_map(|row| {
         let late = rates::describe_latency(row.counters.as_ref()?)?;
-        Some(truncate_line(&format!("{} {}", row.path.number, replace_hidden(&late))))
+        Some(truncate_line(&format!("{} {}", row.path.number, mask_hidden_characters(&late))))
     });
     let late: String = late.collect();
-    format_table(TITLES, &cells, &RIGHT_ALIGNED, terminal::terminal_columns()) + &by_itself + &late
+    format_table(ROW_TITLES, &cells, &RIGHT_ALIGNED_CELLS, terminal::terminal_columns())
+        + &by_itself
+        + &late
 }

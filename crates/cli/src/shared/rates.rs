@@ -4,7 +4,7 @@ use member::protocol::{Counters, GaugeLatency};
 use pipeline::explain::{format_nanoseconds, format_rounded_duration};
 use streamline::report::format_count;
 
-pub(super) use streamline::paths::rates::{Rate, compute_rate, source_output, update_totals};
+pub(super) use streamline::paths::rates::{Rate, compute_rate, total_source_output, update_totals};
 
 /// Describes the longest latencies that exceed the bound of the request. Returns `None` if there
 /// are none.

@@ -6,7 +6,7 @@ use crate::arguments::paths::SetArguments;
 use crate::failure::report_client_error;
 use crate::status::Status;
 use crate::terminal;
-use member::client::{ClientError, replace_hidden};
+use member::client::{ClientError, mask_hidden_characters};
 use member::faults;
 use pipeline::binding::SpaceBinding;
 use pipeline::edit::{Edit, PathMove};
@@ -37,10 +37,10 @@ pub(super) fn run(arguments: &SetArguments) -> Result<Status, Status> {
     }
     if arguments.words.first().is_some_and(|word| word == "pin") {
         // Pinning does not change the request.
-        return Ok(terminal::print_text(&format!("{}\n", replace_hidden(&change.message))));
+        return Ok(terminal::print_text(&format!("{}\n", mask_hidden_characters(&change.message))));
     }
-    terminal::print_note(&format!("now runs: {}", replace_hidden(&change.line)));
-    Ok(terminal::print_text(&format!("{}\n", replace_hidden(&change.message))))
+    terminal::print_note(&format!("now runs: {}", mask_hidden_characters(&change.line)));
+    Ok(terminal::print_text(&format!("{}\n", mask_hidden_characters(&change.message))))
 }
 
 /// Returns true if the words are in the syntax of a change, even if no path could apply the change.

@@ -5,7 +5,7 @@
 use super::connect::user_name;
 use super::table::format_table;
 use crate::progress::format_bytes_short;
-use member::client::{Client, replace_hidden};
+use member::client::{Client, mask_hidden_characters};
 use member::protocol::{KernelProgram, KernelRequest, KernelStep};
 
 /// Fetches the programs that are visible to the user. Returns an empty list if the call fails.
@@ -70,8 +70,12 @@ fn attach_point(program: &KernelProgram) -> String {
     let space = program
         .netns
         .as_ref()
-        .map_or_else(String::new, |name| format!("{}/", replace_hidden(name)));
-    format!("{space}{} {}", replace_hidden(&program.interface), replace_hidden(&program.side))
+        .map_or_else(String::new, |name| format!("{}/", mask_hidden_characters(name)));
+    format!(
+        "{space}{} {}",
+        mask_hidden_characters(&program.interface),
+        mask_hidden_characters(&program.side)
+    )
 }
 
 /// Formats the filters that several requests use, and the number of other filters.
@@ -87,7 +91,7 @@ fn format_shared_filters(program: &KernelProgram) -> String {
 }
 
 fn format_filter(step: &KernelStep) -> String {
-    format!("{} ({})", replace_hidden(&step.name), step.lines)
+    format!("{} ({})", mask_hidden_characters(&step.name), step.lines)
 }
 
 fn program_cells(program: &KernelProgram) -> [String; 6] {
@@ -95,7 +99,7 @@ fn program_cells(program: &KernelProgram) -> [String; 6] {
         let lines = if ring.lines > 1 { format!(" ({})", ring.lines) } else { String::new() };
         let whose = match (ring.uid, &ring.group) {
             (Some(uid), _) => user_name(uid),
-            (None, Some(group)) => format!("group:{}", replace_hidden(group)),
+            (None, Some(group)) => format!("group:{}", mask_hidden_characters(group)),
             (None, None) => "world".to_owned(),
         };
         format!("{whose} {}{lines}", format_bytes_short(ring.bytes))
@@ -127,7 +131,7 @@ fn request_cells(program: &KernelProgram, line: &KernelRequest) -> [String; 8] {
 
 /// Formats the name and the id of a process, such as `tcpdump[812]`.
 fn format_process(process: u32, command: Option<&str>) -> String {
-    format!("{}[{process}]", replace_hidden(command.unwrap_or_default()))
+    format!("{}[{process}]", mask_hidden_characters(command.unwrap_or_default()))
 }
 
 #[cfg(test)]

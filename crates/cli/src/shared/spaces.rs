@@ -6,10 +6,10 @@ use super::sharing;
 use super::table::format_table;
 use crate::arguments::paths::SpacesArguments;
 use crate::failure::{is_path_gone, report_client_error};
-use crate::progress::{consecutive_ranges, format_bytes_short};
+use crate::progress::{format_bytes_short, format_consecutive_ranges};
 use crate::status::Status;
 use crate::terminal;
-use member::client::{Client, ClientError, DESCRIBE, QUERY_TIMEOUT, replace_hidden};
+use member::client::{Client, ClientError, DESCRIBE, QUERY_TIMEOUT, mask_hidden_characters};
 use member::protocol::{
     Amount, Counters, Edge, Node, PathDescription, RegisteredPath, Space, sum_lost_blocks,
 };
@@ -118,7 +118,7 @@ fn query_user_paths(client: &Client, listed: Vec<RegisteredPath>) -> Vec<PathSpa
 /// Queries the spaces of these paths in parallel.
 fn query_paths(client: &Client, names: &[(u32, String)]) -> Vec<Result<PathSpaces, ClientError>> {
     // The description is requested after the counters, so it is not older than the counters.
-    client.count_all(names, &[DESCRIBE], QUERY_TIMEOUT, |to, counters, replies| {
+    client.query_all_counters(names, &[DESCRIBE], QUERY_TIMEOUT, |to, counters, replies| {
         let about = replies.into_iter().next().unwrap_or_default();
         Ok(path_spaces(about.deserialize_result()?, to.uid(), counters))
     })
@@ -200,9 +200,11 @@ impl RingCounts {
 }
 
 fn format_path(path: &PathSpaces) -> String {
-    let name =
-        path.name.as_deref().map_or_else(String::new, |name| format!(" {}", replace_hidden(name)));
-    let line = replace_hidden(&path.line.replace('\n', " "));
+    let name = path
+        .name
+        .as_deref()
+        .map_or_else(String::new, |name| format!(" {}", mask_hidden_characters(name)));
+    let line = mask_hidden_characters(&path.line.replace('\n', " "));
     let mut text = format!(
         "path {}{name} of {}, process {}: {line}\n",
         path.number,
@@ -216,7 +218,11 @@ fn format_path(path: &PathSpaces) -> String {
         let Space { name, waits, late, .. } = &space.space;
         let why = waits.as_ref().map(|what| format!("waits for {what}")).or_else(|| late.clone());
         why.iter().for_each(|why| {
-            text.push_str(&format!("{}: {}\n", replace_hidden(name), replace_hidden(why)))
+            text.push_str(&format!(
+                "{}: {}\n",
+                mask_hidden_characters(name),
+                mask_hidden_characters(why)
+            ))
         });
     }
     if !path.rings.is_empty() {
@@ -233,38 +239,42 @@ fn space_cells(row: &SpaceRow) -> [String; 7] {
     let dash = || "-".to_owned();
     let is = match (space.thread, space.process) {
         (Some(thread), _) => format!("thread {thread}"),
-        (None, Some(process)) => format!("{} {process}", replace_hidden(&space.kind)),
+        (None, Some(process)) => format!("{} {process}", mask_hidden_characters(&space.kind)),
         (None, None) if space.kind == KERNEL_SPACE => "a program".to_owned(),
-        (None, None) => replace_hidden(&space.kind),
+        (None, None) => mask_hidden_characters(&space.kind),
     };
     let runs = space.process.is_some();
     [
-        replace_hidden(&space.name),
+        mask_hidden_characters(&space.name),
         is,
         match (space.processors.as_slice(), space.processor) {
             ([], _) => dash(),
             (all @ [_, _, ..], Some(here)) => format!("{here} of {}", format_ranges(all)),
             (all, _) => format_ranges(all),
         },
-        replace_hidden(&space.state),
+        mask_hidden_characters(&space.state),
         if runs { format_rounded_duration(space.processor_ns) } else { dash() },
         space.memory.map_or_else(dash, format_bytes_short),
         match filters.is_empty() {
             true => dash(),
-            false => filters.iter().map(|name| replace_hidden(name)).collect::<Vec<_>>().join(" "),
+            false => filters
+                .iter()
+                .map(|name| mask_hidden_characters(name))
+                .collect::<Vec<_>>()
+                .join(" "),
         },
     ]
 }
 
 fn ring_cells(ring: &SpaceRing) -> [String; 8] {
     let end = |(space, node): &(String, String)| match space.is_empty() {
-        true => replace_hidden(node),
-        false => format!("{} in {}", replace_hidden(node), replace_hidden(space)),
+        true => mask_hidden_characters(node),
+        false => format!("{} in {}", mask_hidden_characters(node), mask_hidden_characters(space)),
     };
     let dash = || "-".to_owned();
     let count = |of: fn(RingCounts) -> u64| ring.counted.map_or_else(dash, |it| of(it).to_string());
     [
-        replace_hidden(&ring.kind),
+        mask_hidden_characters(&ring.kind),
         end(&ring.from),
         end(&ring.to),
         count(|it| it.resident.blocks),
@@ -277,7 +287,7 @@ fn ring_cells(ring: &SpaceRing) -> [String; 8] {
 
 /// Formats processor numbers as ranges, such as `0-2,5`.
 fn format_ranges(processors: &[usize]) -> String {
-    consecutive_ranges(processors.iter().map(|processor| *processor as u64)).join(",")
+    format_consecutive_ranges(processors.iter().map(|processor| *processor as u64)).join(",")
 }
 
 #[cfg(test)]

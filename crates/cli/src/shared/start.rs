@@ -9,10 +9,10 @@ use super::connect::{connect_daemon, wait_readable, watch_signals};
 use crate::arguments::paths::StartArguments;
 use crate::failure;
 use crate::failure::report_system_error;
-use crate::line::with_unix_line_ends;
+use crate::line::to_unix_line_endings;
 use crate::status::Status;
 use crate::terminal;
-use abi::edge::DESCRIPTOR_MIN;
+use abi::edge::INHERITED_DESCRIPTOR_MIN;
 use abi::text::VisibleLines;
 use engine::calibrate;
 use engine::registry::MachineRegistry;
@@ -28,7 +28,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use streamline::Options;
 use streamline::report::{json_line, quote_word, to_object};
-use sys::open::{self, OpenRegular, WriteMode};
+use sys::open::{self, RegularOpenOptions, WriteMode};
 use sys::steps::{Resource, Steps};
 
 /// Maximum number of bytes printed from the log of a path that failed to start.
@@ -162,9 +162,9 @@ fn split_name(words: &[String]) -> (Option<&str>, String) {
         |word: &str| has_name_characters(word) && MachineRegistry::Local.find(word).is_none();
     match words {
         [name, rest @ ..] if !rest.is_empty() && is_name(name) => {
-            (Some(name.as_str()), with_unix_line_ends(&rest.join(" ")))
+            (Some(name.as_str()), to_unix_line_endings(&rest.join(" ")))
         }
-        all => (None, with_unix_line_ends(&all.join(" "))),
+        all => (None, to_unix_line_endings(&all.join(" "))),
     }
 }
 
@@ -201,7 +201,8 @@ fn open_log(arguments: &StartArguments, name: Option<&str>) -> Result<(PathBuf, 
             let process = || format!("process-{}", std::process::id());
             let name = name.map_or_else(process, str::to_owned);
             let path = folder.join(format!("{name}.log"));
-            let opened = OpenRegular::append().create(LOG_MODE).require_sole_link().open(&path);
+            let opened =
+                RegularOpenOptions::append().create(LOG_MODE).require_sole_link().open(&path);
             (path, opened)
         }
     };
@@ -234,12 +235,12 @@ fn spawn_path(
     command.args(arguments.monitor.words());
     // The request is passed in a file, because other users can read the arguments of a process.
     let request = sys::service::memfd_from_bytes(text.as_bytes())
-        .and_then(|file| sys::children::duplicate_inheritable(file, DESCRIPTOR_MIN))
+        .and_then(|file| sys::children::duplicate_inheritable(file, INHERITED_DESCRIPTOR_MIN))
         .map_err(|error| report_system_error(&error))?;
     command.arg("--file").arg(format!("/dev/fd/{}", request.as_raw_fd()));
     command.stdin(Stdio::from(socket)).stdout(file).stderr(errors);
     // The descriptor must stay open until the program has started.
-    let ids = streamline::ids::duplicate_counter(DESCRIPTOR_MIN).ok();
+    let ids = streamline::ids::duplicate_id_counter(INHERITED_DESCRIPTOR_MIN).ok();
     if let Some((variable, _)) = &ids {
         command.env(streamline::ids::VARIABLE, variable);
     }
@@ -262,8 +263,10 @@ fn print_failure(
 ) -> Status {
     let status = child.wait().ok().and_then(|status| status.code());
     let mut output = String::new();
-    let (is_stored, file) =
-        (stored_errors.is_some(), stored_errors.or_else(|| OpenRegular::read().open(log).ok()));
+    let (is_stored, file) = (
+        stored_errors.is_some(),
+        stored_errors.or_else(|| RegularOpenOptions::read().open(log).ok()),
+    );
     if let Some(mut file) = file {
         // If the log cannot be read, the message below still contains its name.
         let _ = file.seek(SeekFrom::Start(if is_stored { 0 } else { before }));

@@ -8,7 +8,7 @@ use crate::failure::report_system_error;
 use crate::status::Status;
 use crate::terminal;
 use engine::published::{Address, Column, Error, Snapshot, TableNames, TableReader};
-use member::client::{QUERY_TIMEOUT, replace_hidden};
+use member::client::{QUERY_TIMEOUT, mask_hidden_characters};
 use member::gather::gather;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -58,9 +58,9 @@ fn list_states(json: bool) -> Result<Status, Status> {
     let head = ["NAME", "USER", "FILTER", "ROWS"].map(str::to_owned);
     let row = |state: &StateSummary| {
         let dash = || "-".to_owned();
-        let filter = state.filter.as_deref().map_or_else(dash, replace_hidden);
+        let filter = state.filter.as_deref().map_or_else(dash, mask_hidden_characters);
         let rows = state.rows.map_or_else(dash, |rows| rows.to_string());
-        vec![replace_hidden(&state.name), user_name(state.uid), filter, rows]
+        vec![mask_hidden_characters(&state.name), user_name(state.uid), filter, rows]
     };
     let rows: Vec<Vec<String>> = states.iter().map(row).collect();
     Ok(terminal::print_text(&table(
@@ -191,7 +191,7 @@ fn to_json(reader: &TableReader, snapshot: &Snapshot) -> String {
 /// Formats a state. A single row is printed vertically, several rows as a table.
 fn format_state(reader: &TableReader, snapshot: &Snapshot) -> String {
     let shape = reader.shape();
-    let mut text = format!("{}: `{}`", reader.address(), replace_hidden(&shape.filter));
+    let mut text = format!("{}: `{}`", reader.address(), mask_hidden_characters(&shape.filter));
     if shape.rows > 1 {
         text += &format!(", {}", format_count(snapshot.rows.len() as u64, "row"));
     }
@@ -212,7 +212,11 @@ fn format_state(reader: &TableReader, snapshot: &Snapshot) -> String {
     match (shape.rows, snapshot.rows.first()) {
         (1, Some(row)) => {
             let one = |(column, number): (&Column, &u64)| {
-                vec![replace_hidden(&column.name), number.to_string(), replace_hidden(&column.unit)]
+                vec![
+                    mask_hidden_characters(&column.name),
+                    number.to_string(),
+                    mask_hidden_characters(&column.unit),
+                ]
             };
             let rows: Vec<Vec<String>> = shape.columns.iter().zip(row).map(one).collect();
             text + &table(&[], &rows, &|column| column == 1, terminal::terminal_columns())
@@ -220,8 +224,12 @@ fn format_state(reader: &TableReader, snapshot: &Snapshot) -> String {
         (_, None) => text,
         (_, Some(_)) => {
             let head = |column: &Column| match column.unit.as_str() {
-                "" => replace_hidden(&column.name),
-                unit => format!("{} ({})", replace_hidden(&column.name), replace_hidden(unit)),
+                "" => mask_hidden_characters(&column.name),
+                unit => format!(
+                    "{} ({})",
+                    mask_hidden_characters(&column.name),
+                    mask_hidden_characters(unit)
+                ),
             };
             let head: Vec<String> = shape.columns.iter().map(head).collect();
             let row = |row: &Vec<u64>| row.iter().map(u64::to_string).collect();

@@ -6,7 +6,9 @@ use crate::arguments::paths::StopArguments;
 use crate::failure::report_client_error;
 use crate::status::Status;
 use crate::terminal;
-use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, STOP, replace_hidden};
+use member::client::{
+    Client, ClientError, PathClient, QUERY_TIMEOUT, STOP, mask_hidden_characters,
+};
 use member::protocol::Ended;
 use serde::Serialize;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -133,7 +135,7 @@ impl StopSet {
     fn record_end(&mut self, place: usize, ended: Ended) {
         if !self.json {
             let path = self.path(place);
-            terminal::print_note(&format!("{path}: {}", replace_hidden(&ended.report)));
+            terminal::print_note(&format!("{path}: {}", mask_hidden_characters(&ended.report)));
         }
         if let Some(result) = self.results.get_mut(place) {
             (result.status, result.report) = (Some(ended.status), Some(ended.report));

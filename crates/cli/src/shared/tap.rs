@@ -13,7 +13,7 @@ use crate::run::{self, silence_space_panics};
 use crate::status::Status;
 use crate::terminal;
 use engine::build::PathOptions;
-use member::client::replace_hidden;
+use member::client::mask_hidden_characters;
 use member::protocol::{Tap, TapReport, TapStart};
 use std::os::fd::AsRawFd as _;
 use streamline::report::format_count;
@@ -40,7 +40,7 @@ pub(super) fn run(arguments: &TapArguments) -> Result<Status, Status> {
     let options = Options { outside_kernel: true, notices, ..Options::default() };
     streamline::read_graph(&text(0), &options).map_err(report_open_error)?;
     let (began, pipe) = to.tap(&wanted).map_err(|error| report_client_error(&error))?;
-    terminal::print_note(&describe_start(&arguments.path, &began, arguments.from.is_some()));
+    terminal::print_note(&describe_tap_start(&arguments.path, &began, arguments.from.is_some()));
     let (count, time) = (arguments.count, arguments.time);
     let quiet = RunArguments { quiet: true, count, time, ..RunArguments::default() };
     // The request of a tap is not registered as a path: the tapped path counts it as a reader.
@@ -66,9 +66,9 @@ pub(super) fn run(arguments: &TapArguments) -> Result<Status, Status> {
 }
 
 /// Describes the start position of a tap.
-fn describe_start(path: &str, start: &TapStart, has_from: bool) -> String {
+fn describe_tap_start(path: &str, start: &TapStart, has_from: bool) -> String {
     let TapStart { block, past, ago_ns, remembers } = *start;
-    let path = replace_hidden(path);
+    let path = mask_hidden_characters(path);
     let at = format!("tap at {path} begins at block {block}");
     match past {
         0 if has_from && !remembers => format!(
@@ -91,14 +91,14 @@ fn describe_end(report: &TapReport) -> String {
         let skipped = format_count(report.skipped, "frame");
         text.push_str(&format!(", {skipped} skipped, because this request was too slow"));
         if let Some(missing) = &report.missing {
-            text.push_str(&format!(" (blocks {})", replace_hidden(missing)));
+            text.push_str(&format!(" (blocks {})", mask_hidden_characters(missing)));
         }
     }
     if report.no_frame > 0 {
         text.push_str(&format!(", {} without a frame", format_count(report.no_frame, "block")));
     }
     if let Some(why) = &report.over {
-        text.push_str(&format!("; it ended: {}", replace_hidden(why)));
+        text.push_str(&format!("; it ended: {}", mask_hidden_characters(why)));
     }
     text
 }

@@ -2,7 +2,7 @@
 //! copied through the ring, and passed by pointer. The programs update the counters in memory that
 //! they share with this process. With `-v`, this process reports the counters at the end.
 
-use abi::edge::{DESCRIPTOR_MIN, EdgeCount};
+use abi::edge::{EdgeCount, INHERITED_DESCRIPTOR_MIN};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -17,7 +17,7 @@ pub(super) struct EdgeCounters {
 impl EdgeCounters {
     /// Creates counters for `edges` edges, in shared memory.
     pub(super) fn create(edges: usize) -> sys::Result<Self> {
-        let file = Memfd::create("streamline-edges", edges.max(1) * EdgeCount::EDGE_SIZE)?;
+        let file = Memfd::create("streamline-edges", edges.max(1) * EdgeCount::EDGE_COUNTERS_SIZE)?;
         file.seal(Seals::SIZE)?;
         Ok(Self { file })
     }
@@ -25,7 +25,8 @@ impl EdgeCounters {
     /// Returns a descriptor of the counters for a program to inherit, and the value of the
     /// environment variable through which the program finds the descriptor.
     pub(super) fn inheritable_descriptor(&self) -> std::io::Result<(String, OwnedFd)> {
-        let copy = sys::children::duplicate_inheritable(self.file.as_fd(), DESCRIPTOR_MIN)?;
+        let copy =
+            sys::children::duplicate_inheritable(self.file.as_fd(), INHERITED_DESCRIPTOR_MIN)?;
         let inode = File::from(copy.try_clone()?).metadata()?.ino();
         if inode == 0 {
             return Err(ErrorKind::NotFound.into());

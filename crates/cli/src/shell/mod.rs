@@ -15,10 +15,12 @@ mod probe;
 
 use crate::arguments::shell::{ExecArguments, PreloadPart, ShellArguments};
 use crate::terminal;
-use abi::edge::{COUNTS_VARIABLE, DESCRIPTOR_MIN, EDGES_VARIABLE, Edge, LAZY_VARIABLE, PipeEnd};
+use abi::edge::{
+    COUNTS_VARIABLE, EDGES_VARIABLE, Edge, INHERITED_DESCRIPTOR_MIN, LAZY_VARIABLE, PipeEnd,
+};
 use counts::EdgeCounters;
 use parse::Stage;
-use probe::Library;
+use probe::PreloadLibrary;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::ErrorKind;
@@ -93,7 +95,7 @@ pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
     let mut command = Command::new(program);
     command.args(words);
     let _kept = set_preload(&mut command, &libraries, arguments.lazy);
-    let _messages = messages::pass_stderr(&mut command);
+    let _messages = messages::pass_stderr_duplicate(&mut command);
     let error = command.exec();
     print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
@@ -129,7 +131,7 @@ fn find_libraries(arguments: &ExecArguments) -> Result<Vec<PathBuf>, String> {
         }
     }
     if is_wanted(PreloadPart::Pcap) {
-        match probe::find_library(Library::Pcap) {
+        match probe::find_library(PreloadLibrary::Pcap) {
             Ok(library) => found.push(library),
             Err(why) if wants_pcap => return Err(why),
             Err(why) => {
@@ -189,7 +191,7 @@ struct StageEdge {
 
 fn run_pipeline(arguments: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
     let library = if stages.len() > 1 && !arguments.isolate {
-        Some(probe::find_library(Library::Pipes)?)
+        Some(probe::find_library(PreloadLibrary::Pipes)?)
     } else {
         None
     };
@@ -283,7 +285,7 @@ fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
             None,
             Some(format!(
                 "edges stay kernel pipes: {} (rings need descriptor numbers from \
-                 {DESCRIPTOR_MIN}: `ulimit -n 1024` permits them)",
+                 {INHERITED_DESCRIPTOR_MIN}: `ulimit -n 1024` permits them)",
                 terminal::reason(&error)
             )),
         ),
@@ -297,7 +299,7 @@ fn create_rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (socket, peer) = sys::descriptor::pair().map_err(std::io::Error::from)?;
     // This duplicate only checks that a descriptor number is free, before one of the two programs
     // runs.
-    drop(sys::children::duplicate_inheritable(socket.as_fd(), DESCRIPTOR_MIN)?);
+    drop(sys::children::duplicate_inheritable(socket.as_fd(), INHERITED_DESCRIPTOR_MIN)?);
     Ok((socket, peer))
 }
 
@@ -387,7 +389,7 @@ fn edge_variable(
     copies: &mut Vec<OwnedFd>,
 ) -> Result<String, std::io::Error> {
     let inode = |fd: &OwnedFd| File::from(fd.try_clone()?).metadata().map(|meta| meta.ino());
-    let copy = sys::children::duplicate_inheritable(rendezvous.as_fd(), DESCRIPTOR_MIN)?;
+    let copy = sys::children::duplicate_inheritable(rendezvous.as_fd(), INHERITED_DESCRIPTOR_MIN)?;
     let number = u32::try_from(number).unwrap_or(u32::MAX);
     let (pipe, inode) = (inode(pipe)?, inode(&copy)?);
     let edge = Edge { end, pipe, socket: copy.as_raw_fd(), inode, number };
@@ -406,9 +408,11 @@ fn set_preload(command: &mut Command, libraries: &[PathBuf], lazy: bool) -> Vec<
         command.env(LAZY_VARIABLE, "1");
     }
     // If the shared counter of ids is unavailable, the program assigns ids from a range of its own.
-    let ids = streamline::ids::duplicate_counter(DESCRIPTOR_MIN).ok().map(|(variable, copy)| {
-        command.env(streamline::ids::VARIABLE, variable);
-        copy
-    });
+    let ids = streamline::ids::duplicate_id_counter(INHERITED_DESCRIPTOR_MIN).ok().map(
+        |(variable, copy)| {
+            command.env(streamline::ids::VARIABLE, variable);
+            copy
+        },
+    );
     ids.into_iter().collect()
 }

@@ -1,6 +1,6 @@
 //! `streamline explain exec CMD…`: explains the effect of each part of `exec` on a program.
 
-use super::probe::{self, Library};
+use super::probe::{self, PreloadLibrary};
 use crate::arguments::shell::PreloadPart;
 use crate::status::Status;
 use crate::terminal;
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Directory of the AppArmor profiles.
-const PROFILE_DIRECTORY: &str = "/etc/apparmor.d";
+const APPARMOR_DIRECTORY: &str = "/etc/apparmor.d";
 
 /// Prints, for each part that `exec` can take over, the effect on a program.
 pub(crate) fn describe_exec(words: &[String]) -> Status {
@@ -32,7 +32,7 @@ fn describe(words: &[String], path: &Path) -> String {
         Some(why) => line("refused", &format!("no library can be preloaded: {why}")),
         None => line("preload", "the dynamic loader can preload libraries into it"),
     }
-    if let Some(profile) = find_profile(path) {
+    if let Some(profile) = find_apparmor_profile(path) {
         let profile = profile.display();
         line(
             "apparmor",
@@ -81,26 +81,26 @@ fn describe(words: &[String], path: &Path) -> String {
 }
 
 /// Returns the library that replaces this part of a program's input or output.
-pub(super) const fn part_library(part: PreloadPart) -> Library {
+pub(super) const fn part_library(part: PreloadPart) -> PreloadLibrary {
     match part {
-        PreloadPart::Pcap => Library::Pcap,
-        PreloadPart::Pipes => Library::Pipes,
-        PreloadPart::Udp => Library::Udp,
+        PreloadPart::Pcap => PreloadLibrary::Pcap,
+        PreloadPart::Pipes => PreloadLibrary::Pipes,
+        PreloadPart::Udp => PreloadLibrary::Udp,
     }
 }
 
 /// Finds the AppArmor profile of a program. Returns `None` if there is none or if it is disabled.
-fn find_profile(path: &Path) -> Option<PathBuf> {
+fn find_apparmor_profile(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
-    let name = profile_name(&path)?;
-    let is_disabled = Path::new(PROFILE_DIRECTORY).join("disable").join(&name).exists();
-    let profile = Path::new(PROFILE_DIRECTORY).join(name);
+    let name = apparmor_profile_name(&path)?;
+    let is_disabled = Path::new(APPARMOR_DIRECTORY).join("disable").join(&name).exists();
+    let profile = Path::new(APPARMOR_DIRECTORY).join(name);
     (profile.is_file() && !is_disabled).then_some(profile)
 }
 
 /// Returns the conventional file name of a program's AppArmor profile, such as `usr.sbin.named` for
 /// `/usr/sbin/named`. Returns `None` if the path of the program is relative or not valid UTF-8.
-fn profile_name(path: &Path) -> Option<String> {
+fn apparmor_profile_name(path: &Path) -> Option<String> {
     Some(path.to_str()?.strip_prefix('/')?.replace('/', "."))
 }
 
@@ -110,8 +110,8 @@ mod tests {
 
     #[test]
     fn profile_is_named_after_the_path_of_its_program() {
-        assert_eq!(profile_name(Path::new("/usr/sbin/named")).unwrap(), "usr.sbin.named");
-        assert_eq!(profile_name(Path::new("named")), None);
+        assert_eq!(apparmor_profile_name(Path::new("/usr/sbin/named")).unwrap(), "usr.sbin.named");
+        assert_eq!(apparmor_profile_name(Path::new("named")), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// A library that is preloaded into programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Library {
+pub(super) enum PreloadLibrary {
     /// The library that turns pipes into streams.
     Pipes,
     /// The library that reads live captures of libpcap from shared rings.
@@ -23,7 +23,7 @@ pub(super) enum Library {
 /// pipes in that directory.
 const LIBRARY_VARIABLE: &str = "STREAMLINE_LIB";
 
-impl Library {
+impl PreloadLibrary {
     const fn file_name(self) -> &'static str {
         match self {
             Self::Pipes => "libstreamline_sockets.so",
@@ -52,12 +52,12 @@ impl Library {
 /// Finds a library. Searches the directory in [`LIBRARY_VARIABLE`] or, if it is not set, the
 /// directory of this program and the standard library directories. Fails with a message for the
 /// user.
-pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
+pub(super) fn find_library(library: PreloadLibrary) -> Result<PathBuf, String> {
     let name = library.file_name();
     if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
         let named = PathBuf::from(named);
         let folder = if named.is_dir() { &*named } else { named.parent().unwrap_or(&named) };
-        let is_file = library == Library::Pipes && !named.is_dir();
+        let is_file = library == PreloadLibrary::Pipes && !named.is_dir();
         let path = if is_file { named.clone() } else { folder.join(name) };
         return preloadable_path(&path)
             .ok_or_else(|| format!("{LIBRARY_VARIABLE}: {} is not a library", path.display()));
@@ -70,8 +70,12 @@ pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
         || {
             let (purpose, package) = (library.purpose(), library.package());
             let (debian, without) = match library {
-                Library::Pipes => ("streamline", "`streamline sh --isolate` runs without it"),
-                Library::Pcap | Library::Udp => ("libstreamline", "`--with=pipes` runs without it"),
+                PreloadLibrary::Pipes => {
+                    ("streamline", "`streamline sh --isolate` runs without it")
+                }
+                PreloadLibrary::Pcap | PreloadLibrary::Udp => {
+                    ("libstreamline", "`--with=pipes` runs without it")
+                }
             };
             format!(
                 "{name}, which {purpose}, is neither beside this program nor in a library \

@@ -9,7 +9,7 @@ use testkit::need;
 /// Python program that validates lines `NAME OBJECT` against the schemas in a directory. A field
 /// that is missing in the schema is an error here, although readers of the format must accept such
 /// fields.
-const VALIDATOR: &str = r#"
+const VALIDATOR_SCRIPT: &str = r#"
 import json, sys
 from jsonschema import Draft202012Validator
 def close(part):
@@ -42,7 +42,7 @@ pub(crate) fn judge(outputs: &[(&str, String)]) -> Option<String> {
     }
     let schemas = testkit::cases::workspace_root().join("docs/schema");
     let mut judge = Command::new(python);
-    judge.args(["-c", VALIDATOR]).arg(schemas);
+    judge.args(["-c", VALIDATOR_SCRIPT]).arg(schemas);
     judge.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut judge = judge.spawn().unwrap();
     let mut input = judge.stdin.take().unwrap();

@@ -53,8 +53,8 @@ impl PageCommand {
 
 /// Returns true if an output matches the output on a page.
 fn matches_output(expected: &str, output: &str) -> bool {
-    let expected: Vec<String> = expected.lines().map(without_duration).collect();
-    let output: Vec<String> = output.lines().map(without_duration).collect();
+    let expected: Vec<String> = expected.lines().map(mask_duration).collect();
+    let output: Vec<String> = output.lines().map(mask_duration).collect();
     matches_pattern(&expected, &output, &|expected| expected == "…", &|expected, line| {
         let expected: Vec<String> = expected.chars().map(String::from).collect();
         let line: Vec<String> = line.chars().map(String::from).collect();
@@ -90,7 +90,7 @@ fn matches_pattern(
 }
 
 /// Returns a line without trailing space, and with `N ms` in place of a duration after `bytes in`.
-fn without_duration(line: &str) -> String {
+fn mask_duration(line: &str) -> String {
     let line = line.trim_end();
     let Some((before, after)) = line.split_once(" bytes in ") else { return line.to_owned() };
     let mut words = after.splitn(2, ' ');

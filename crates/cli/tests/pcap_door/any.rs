@@ -1,7 +1,7 @@
 //! Tests of captures on the device `any`, in which a cooked header replaces the link-layer header
 //! of each packet.
 
-use super::overload::{counts, signal, wait_for_state};
+use super::overload::{counts, signal, wait_for_process_state};
 use super::*;
 
 /// Number of datagrams of each kind.
@@ -12,7 +12,7 @@ pub(super) const TUN_DEVICE: &str = "tun0";
 /// Python program that sends packets of many kinds in the namespace of the server: over loopback,
 /// to and from another host, to a multicast group, and to and from the tun interface. Arguments:
 /// the number of packets of each kind, the device, and the tun device.
-const TRAFFIC: &str = r#"
+const TRAFFIC_SCRIPT: &str = r#"
 import fcntl, os, socket, struct, sys
 count, device, tun = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 packet = bytes.fromhex("4500001c0001000040110000" "0a4d0001" "0a4d0002" "14b414b400080000")
@@ -66,10 +66,10 @@ fn run_python(space: &testkit::net::Namespace, script: &str, words: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Sends the packets of [`TRAFFIC`] and [`FRAMES`].
+/// Sends the packets of [`TRAFFIC_SCRIPT`] and [`FRAMES`].
 fn send_packets(pair: &Pair) {
     let count = COUNT.to_string();
-    run_python(&pair.server, TRAFFIC, &[&count, SERVER_DEVICE, TUN_DEVICE]);
+    run_python(&pair.server, TRAFFIC_SCRIPT, &[&count, SERVER_DEVICE, TUN_DEVICE]);
     let path = format!("/sys/class/net/{SERVER_DEVICE}/address");
     let address = pair.server.run_program("cat", &path);
     run_python(&pair.client, FRAMES, &[CLIENT_DEVICE, address.trim()]);
@@ -77,7 +77,10 @@ fn send_packets(pair: &Pair) {
 
 /// Captures on `any` twice, through libpcap and from the rings. Returns both lists of packets, and
 /// the standard error of the second program.
-fn capture_any(words: &[&str], count: usize) -> Option<([Vec<Packet>; 2], String)> {
+fn capture_any_from_libpcap_and_rings(
+    words: &[&str],
+    count: usize,
+) -> Option<([Vec<Packet>; 2], String)> {
     need::require_command("python3")?;
     capture_on_device_with_libpcap_and_rings("any", words, count, add_tun, send_packets)
 }
@@ -88,7 +91,9 @@ fn c5_any_has_the_packets_of_all_interfaces_like_libpcap() {
     let count = 4 * COUNT + 1 + FRAMES_SENT[0];
     for link in ["LINUX_SLL2", "LINUX_SLL"] {
         let words = ["-y", link, "udp port 5300"];
-        let Some((packets, errors)) = capture_any(&words, count) else { return };
+        let Some((packets, errors)) = capture_any_from_libpcap_and_rings(&words, count) else {
+            return;
+        };
         assert_same(&packets);
         assert_eq!(packets[0].len(), count, "{link}");
         let from_ring = count - 2 * COUNT;
@@ -105,23 +110,31 @@ fn c5_any_has_the_packets_of_all_interfaces_like_libpcap() {
 #[test]
 fn any_cuts_packets_to_the_snapshot_length_like_libpcap() {
     let count = 4 * COUNT + 1 + FRAMES_SENT[0];
-    let Some((packets, _)) = capture_any(&["-s", "60", "udp"], count) else { return };
+    let Some((packets, _)) = capture_any_from_libpcap_and_rings(&["-s", "60", "udp"], count) else {
+        return;
+    };
     assert_same(&packets);
     assert!(packets[1].iter().any(|packet| packet.bytes.len() == 60 && packet.length > 1000));
 }
 
 #[test]
-fn any_has_frames_with_a_length_instead_of_a_type() {
+fn any_captures_frames_with_a_length_instead_of_a_type() {
     let words = ["not ip and not ip6 and not arp"];
-    let Some((packets, errors)) = capture_any(&words, FRAMES_SENT[1]) else { return };
+    let Some((packets, errors)) = capture_any_from_libpcap_and_rings(&words, FRAMES_SENT[1]) else {
+        return;
+    };
     assert_same(&packets);
     assert_eq!(packets[1].len(), FRAMES_SENT[1], "{errors}");
     assert!(errors.contains("filtered in the kernel"), "{errors}");
 }
 
 #[test]
-fn any_filters_by_direction_in_the_program() {
-    let Some((packets, errors)) = capture_any(&["udp and outbound"], 2 * COUNT + 1) else { return };
+fn any_filters_by_direction_in_user_space() {
+    let Some((packets, errors)) =
+        capture_any_from_libpcap_and_rings(&["udp and outbound"], 2 * COUNT + 1)
+    else {
+        return;
+    };
     assert_same(&packets);
     assert_eq!(packets[1].len(), 2 * COUNT + 1, "{errors}");
     let reason = "filtered in the program: it reads a field that frames in the kernel do not have";
@@ -129,7 +142,7 @@ fn any_filters_by_direction_in_the_program() {
 }
 
 /// Returns true if a kernel program is attached to the ingress of an interface of the server.
-fn is_captured(pair: &Pair, device: &str) -> bool {
+fn has_ingress_capture_program(pair: &Pair, device: &str) -> bool {
     pair.server.run_inside(|| {
         let index = sys::net::interface(device).unwrap().index;
         !sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap().members.is_empty()
@@ -142,7 +155,7 @@ fn any_follows_added_and_removed_interfaces() {
     let file = folder.path().join("ours.pcap");
     let name = file.display().to_string();
     let words = ["tcpdump", "-Z", "root", "-U", "-n", "-i", "any", "-w", &name, "udp port 5300"];
-    let ours = Observer::start((&pair, &folder), true, (&words, LISTENING));
+    let ours = Observer::start((&pair, &folder), true, (&words, LISTENING_TEXT));
     let received = |count: usize| {
         wait_until("the packets are written", || read_packets(&file).len() >= count);
     };
@@ -153,7 +166,7 @@ fn any_follows_added_and_removed_interfaces() {
         pair.server.run_ip("addr add 10.78.0.2/24 dev late0");
         pair.server.run_ip("link set late0 up");
         // Packets that arrive before the program is attached would be missed.
-        wait_until("the new interface is captured", || is_captured(&pair, "late0"));
+        wait_until("the new interface is captured", || has_ingress_capture_program(&pair, "late0"));
         pair.client.run_ip("addr add 10.78.0.1/24 dev late1");
         pair.client.run_ip("link set late1 up");
         pair.client.wait_until_up("late1");
@@ -198,12 +211,12 @@ fn any_keeps_many_packets_of_an_interface_without_ring() {
     add_tun(&pair);
     let words = "tcpdump -n -Z root -w /dev/null -i any udp port 5300";
     let words: Vec<&str> = words.split_whitespace().collect();
-    let observer = Observer::start((&pair, &folder), true, (&words, LISTENING));
+    let observer = Observer::start((&pair, &folder), true, (&words, LISTENING_TEXT));
     signal(&observer, "-STOP");
-    wait_for_state(&observer, "T");
+    wait_for_process_state(&observer, "T");
     run_python(&pair.server, TUNNEL_PACKETS, &[&PACKETS.to_string(), TUN_DEVICE]);
     signal(&observer, "-CONT");
-    wait_for_state(&observer, "SR");
+    wait_for_process_state(&observer, "SR");
     wait_until("all packets are captured or dropped", || {
         signal(&observer, "-USR1");
         counts(&observer.errors())
@@ -249,7 +262,7 @@ p.pcap_close(h)
 "#;
 
 #[test]
-fn handle_of_any_has_the_properties_of_libpcap() {
+fn any_handle_has_the_same_properties_as_in_libpcap() {
     let Some((pair, folder)) = prepare("python3") else { return };
     for is_ours in [false, true] {
         let all = ["--with=pcap", "python3", "-c", PROPERTIES];

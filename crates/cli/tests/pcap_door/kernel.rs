@@ -5,17 +5,17 @@ use std::process::Output;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
-use sys::packet::{PacketSender, Qdisc};
+use sys::packet::{PacketSender, QdiscMode};
 use testkit::net::CLIENT_DEVICE;
 
 /// Text in the report of `STREAMLINE_PCAP=report` if the kernel has filtered the capture.
-const IN_KERNEL: &str = ", filtered in the kernel";
+const KERNEL_FILTER_REMARK: &str = ", filtered in the kernel";
 
 #[test]
 fn tcpdump_that_drops_its_privileges_is_filtered_in_the_kernel() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     let words = ["tcpdump", "-n", "-t", "-c", "20", "-i", SERVER_DEVICE, "udp port 5300"];
-    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, LISTENING));
+    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, LISTENING_TEXT));
     let (real, ours) = (start(false), start(true));
     send(&pair, PORT + 1, [64; 50]);
     send(&pair, PORT, (0..20).map(|number| 64 + number));
@@ -24,7 +24,7 @@ fn tcpdump_that_drops_its_privileges_is_filtered_in_the_kernel() {
     assert_eq!(folder.read("ours.out"), folder.read("real.out"));
     assert_eq!(folder.read("ours.out").lines().count(), 20);
     assert_eq!(number_before(&errors, " packets received by filter"), 20, "{errors}");
-    assert!(errors.contains(IN_KERNEL), "{errors}");
+    assert!(errors.contains(KERNEL_FILTER_REMARK), "{errors}");
 }
 
 /// Returns an Ethernet frame with a UDP datagram to [`PORT`] with `length` bytes of payload. `tags`
@@ -71,7 +71,7 @@ fn filters_under_exec_select_tagged_frames_like_libpcap() {
             capture_with_libpcap_and_rings(&["--immediate-mode", filter], expected, |pair| {
                 pair.client.run_inside(|| {
                     let index = sys::net::interface(CLIENT_DEVICE).unwrap().index;
-                    let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
+                    let mut sender = PacketSender::open(index, QdiscMode::Through).unwrap();
                     let parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
                     assert_eq!(sender.send(&parts).frames, frames.len());
                 });
@@ -79,7 +79,7 @@ fn filters_under_exec_select_tagged_frames_like_libpcap() {
         let Some((packets, errors)) = captured else { return };
         assert_eq!([packets[0].len(), packets[1].len()], [expected; 2], "{filter}: {packets:?}");
         assert_same(&packets);
-        assert!(errors.contains(IN_KERNEL), "{filter}: {errors}");
+        assert!(errors.contains(KERNEL_FILTER_REMARK), "{filter}: {errors}");
     }
 }
 
@@ -93,7 +93,7 @@ fn c6_captures_of_one_interface_keep_their_own_filters() {
     let observers = folders.iter().map(|(own, filter)| {
         let file = own.path().join("ours.pcap").display().to_string();
         let words = ["tcpdump", "-U", "-Z", "root", "-w", &file, "-i", SERVER_DEVICE, filter];
-        Observer::start_in((&pair, own, &folder), true, (&words, LISTENING))
+        Observer::start_in_folder((&pair, own, &folder), true, (&words, LISTENING_TEXT))
     });
     let observers: Vec<Observer> = observers.collect();
     // Each frame is 42 bytes longer than its datagram.
@@ -109,7 +109,7 @@ fn c6_captures_of_one_interface_keep_their_own_filters() {
         assert_eq!(read_packets(&file).len(), expected, "{filter}");
         assert_eq!(number_before(&errors, " packets received by filter"), expected as u64);
         assert_eq!(number_before(&errors, " packets dropped by kernel"), 0, "{errors}");
-        assert!(errors.contains(IN_KERNEL), "{errors}");
+        assert!(errors.contains(KERNEL_FILTER_REMARK), "{errors}");
     }
     let received = format!("{SERVER_DEVICE} received");
     let rows: Vec<&str> = listing.lines().filter(|row| row.contains("tcpdump[")).collect();
@@ -154,7 +154,7 @@ fn filters_are_replaced_while_frames_pass_without_loss() {
     });
     let out = folder.read("ours.out");
     assert!(out.contains("6 filters, 0 missing, 0 twice, 0 wrong"), "{out}{errors}");
-    assert!(errors.contains(IN_KERNEL), "{errors}");
+    assert!(errors.contains(KERNEL_FILTER_REMARK), "{errors}");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn capture_by_child_of_a_wrapper_reads_the_ring() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     let text = format!("tcpdump -n -c 5 -i {SERVER_DEVICE} udp port 5300");
     for words in [vec!["sh", "-c", &text], vec!["env", "A=b", "sh", "-c", &text]] {
-        let observer = Observer::start((&pair, &folder), true, (&words, LISTENING));
+        let observer = Observer::start((&pair, &folder), true, (&words, LISTENING_TEXT));
         send(&pair, PORT, [64; 5]);
         let errors = observer.finish();
         assert!(errors.contains("5 of 5 packets came from the ring"), "{errors}");
@@ -170,10 +170,10 @@ fn capture_by_child_of_a_wrapper_reads_the_ring() {
 }
 
 #[test]
-fn loopback_is_captured_once() {
+fn loopback_packets_are_captured_once() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     let words = ["tcpdump", "-n", "-t", "-c", "12", "-i", "lo", "udp port 5300"];
-    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, LISTENING));
+    let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, LISTENING_TEXT));
     let (real, ours) = (start(false), start(true));
     pair.server.run_inside(|| {
         let receiver = UdpSocket::bind(("127.0.0.1", PORT)).unwrap();

@@ -15,7 +15,7 @@ pub(super) fn signal(observer: &Observer, name: &str) {
 }
 
 /// Waits until the program is in one of the states `states`, given as letters of proc_pid_stat(5).
-pub(super) fn wait_for_state(observer: &Observer, states: &str) {
+pub(super) fn wait_for_process_state(observer: &Observer, states: &str) {
     let path = format!("/proc/{}/stat", observer.process.0.id());
     wait_until(&format!("the program is in a state of {states}"), || {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -43,14 +43,14 @@ fn overload((pair, folder): (&Pair, &Folder), is_ours: bool, sent: u64) -> ([u64
     let words = "tcpdump -n -U -Z root -B 512 -w /dev/null -i server0";
     assert!(words.contains(SERVER_DEVICE));
     let words: Vec<&str> = words.split_whitespace().chain(["udp port 5300"]).collect();
-    let observer = Observer::start((pair, folder), is_ours, (&words, LISTENING));
+    let observer = Observer::start((pair, folder), is_ours, (&words, LISTENING_TEXT));
     signal(&observer, "-STOP");
-    wait_for_state(&observer, "T");
+    wait_for_process_state(&observer, "T");
     send(pair, PORT, (0..sent).map(|_| 1300));
     // These datagrams do not match the expression.
     send(pair, PORT + 1, [1300; 100]);
     signal(&observer, "-CONT");
-    wait_for_state(&observer, "SR");
+    wait_for_process_state(&observer, "SR");
     let mut printed = None;
     wait_until("all packets are captured or dropped", || {
         // tcpdump prints its counts at this signal.

@@ -7,11 +7,11 @@ use std::net::TcpListener;
 use testkit::net::{CLIENT, CLIENT_DEVICE};
 
 /// The minimum share of packets from a ring, in percent.
-const SHARE_MIN: u64 = 95;
+const RING_SHARE_MIN_PERCENT: u64 = 95;
 
-/// Asserts that at least [`SHARE_MIN`] percent of the packets came from a ring, according to the
+/// Asserts that at least [`RING_SHARE_MIN_PERCENT`] percent of the packets came from a ring, according to the
 /// lines of `STREAMLINE_PCAP=report`. Prints the share.
-fn assert_from_ring(program: &str, errors: &str) {
+fn assert_packets_from_ring(program: &str, errors: &str) {
     let words = " packets came from the ring";
     let (mut given, mut all) = (0, 0);
     for line in errors.lines().filter(|line| line.contains(words)) {
@@ -20,7 +20,10 @@ fn assert_from_ring(program: &str, errors: &str) {
         all += of;
     }
     eprintln!("{program}: {given} of {all} packets came from a ring");
-    assert!(all > 0 && given * 100 >= all * SHARE_MIN, "{program}: {given} of {all}: {errors}");
+    assert!(
+        all > 0 && given * 100 >= all * RING_SHARE_MIN_PERCENT,
+        "{program}: {given} of {all}: {errors}"
+    );
 }
 
 #[test]
@@ -40,7 +43,7 @@ fn c5_tshark_reads_the_ring_through_dumpcap() {
     let errors = ours.finish();
     assert_eq!(folder.read("ours.out"), folder.read("real.out"), "{errors}");
     assert_eq!(folder.read("ours.out").lines().count(), 40, "{errors}");
-    assert_from_ring("tshark", &errors);
+    assert_packets_from_ring("tshark", &errors);
 }
 
 #[test]
@@ -75,7 +78,7 @@ fn c5_ngrep_prints_the_same_packets_from_the_ring() {
     let errors = ours.finish();
     assert_eq!(folder.read("ours.out"), folder.read("real.out"), "{errors}");
     assert!(folder.read("ours.out").contains("30 matched"), "{}", folder.read("ours.out"));
-    assert_from_ring("ngrep", &errors);
+    assert_packets_from_ring("ngrep", &errors);
 }
 
 /// Returns the TCP replies in nmap's packet trace: the port and the TCP flags of each.
@@ -104,7 +107,7 @@ fn c5_nmap_finds_the_same_ports_from_the_ring() {
     assert!(ports(&ours).iter().any(|port| port.starts_with("8085/tcp open")), "{ours}");
     assert_eq!(answers(&ours), answers(&real), "{ours}{errors}");
     assert_eq!(answers(&ours).len(), 11, "{ours}");
-    assert_from_ring("nmap", &errors);
+    assert_packets_from_ring("nmap", &errors);
 }
 
 #[test]
@@ -138,7 +141,7 @@ fn c5_arpwatch_reports_the_same_stations_from_the_ring() {
     assert_eq!(stations("ours.out"), stations("real.out"));
     real.interrupt();
     let errors = ours.interrupt();
-    assert_from_ring("arpwatch", &errors);
+    assert_packets_from_ring("arpwatch", &errors);
     let saved = files.map(|file| -> BTreeSet<String> {
         let text = std::fs::read_to_string(file).unwrap();
         // Only the first two words are compared, without the time.
@@ -176,5 +179,5 @@ for packet in read:
     let errors = ours.finish();
     assert_eq!(folder.read("ours.out"), folder.read("real.out"), "{errors}");
     assert_eq!(folder.read("ours.out").lines().count(), 20, "{errors}");
-    assert_from_ring("scapy", &errors);
+    assert_packets_from_ring("scapy", &errors);
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 
 #[test]
-fn signals_reach_all_stages_and_statuses_return() {
+fn signals_reach_all_stages_and_exit_statuses_are_returned() {
     let mut child = shell_command(&[], "sleep 1000 | sleep 1000").spawn().unwrap();
     let path = format!("/proc/{0}/task/{0}/children", child.id());
     wait_until("both members are there", || {
@@ -18,7 +18,7 @@ fn signals_reach_all_stages_and_statuses_return() {
 
 /// Runs the command `start`, and waits until both programs of its pipeline are running. Returns the
 /// process and the process ids of the two programs.
-fn wait_for_stages(start: &mut Command) -> (std::process::Child, Vec<String>) {
+fn spawn_and_wait_for_stages(start: &mut Command) -> (std::process::Child, Vec<String>) {
     let child = start.spawn().unwrap();
     let path = format!("/proc/{0}/task/{0}/children", child.id());
     let stages = || std::fs::read_to_string(&path).unwrap_or_default();
@@ -47,7 +47,8 @@ fn interruptible_command(script: &str) -> Command {
 #[test]
 fn interrupted_pipeline_ends_by_the_signal() {
     for (name, number) in [("INT", 2), ("QUIT", 3)] {
-        let (mut child, _) = wait_for_stages(&mut interruptible_command("sleep 1000 | sleep 1000"));
+        let (mut child, _) =
+            spawn_and_wait_for_stages(&mut interruptible_command("sleep 1000 | sleep 1000"));
         let id = child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
         assert_eq!(child.wait().unwrap().signal(), Some(number), "a script would go on");
@@ -69,7 +70,7 @@ fn ignored_signals_stay_ignored_by_all_stages() {
     let mut command = Command::new("sh");
     let line = "trap '' HUP INT; exec \"$0\" sh -c 'sleep 1000 | sleep 1000'";
     command.args(["-c", line, env!("CARGO_BIN_EXE_streamline")]);
-    let (mut child, members) = wait_for_stages(&mut command);
+    let (mut child, members) = spawn_and_wait_for_stages(&mut command);
     let ignored = |id: &String| signal_mask(id, "SigIgn") & 3;
     let id = child.id().to_string();
     assert_eq!(members.iter().chain([&id]).map(ignored).collect::<Vec<_>>(), [3, 3, 3]);

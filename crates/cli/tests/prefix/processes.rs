@@ -2,8 +2,8 @@
 //! frames.
 
 use super::{
-    PREFIX, PrefixFixture, Reader, assert_source_remark, prefix_request, request_paths,
-    shared_source, signal_process,
+    PREFIX, PrefixFixture, Reader, assert_source_remark, http_request_paths, prefix_request,
+    shared_source_counters, signal_process,
 };
 use serde_json::Value;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use testkit::wait_until;
 fn o6_killed_process_of_a_prefix_is_replaced() {
     let Some(site) = PrefixFixture::new() else { return };
     let readers = ["one", "other"].map(|name| site.start(name, &prefix_request("request")));
-    site.request_each(10..15);
+    site.request_over_separate_connections(10..15);
     readers.iter().for_each(|reader| site.wait_until_printed(reader, 5));
     let servers = site.prefix_server_ids();
     assert_eq!(servers.len(), 1);
@@ -28,17 +28,17 @@ fn o6_killed_process_of_a_prefix_is_replaced() {
     let has_joined = |reader: &Reader| {
         // The sharers may join at different times, so extra connections are opened until each
         // sharer has printed one.
-        site.request_each([7]);
+        site.request_over_separate_connections([7]);
         site.printed_messages(reader).len() > 5
     };
     readers.iter().for_each(|reader| wait_until("it has joined", || has_joined(reader)));
-    site.request_each(20..25);
+    site.request_over_separate_connections(20..25);
     for reader in readers {
         wait_until("it sees what begins now", || {
-            site.printed_messages(&reader).ends_with(&request_paths(20..25))
+            site.printed_messages(&reader).ends_with(&http_request_paths(20..25))
         });
         let report = site.stop(reader);
-        let remark = shared_source(&report)["remark"].as_str().unwrap().to_owned();
+        let remark = shared_source_counters(&report)["remark"].as_str().unwrap().to_owned();
         assert!(remark.contains("its process ended 1 times and was replaced"), "{remark}");
     }
 }
@@ -55,7 +55,7 @@ fn o6_stopped_process_of_a_prefix_is_replaced() {
         now.len() == 1 && now != servers
     });
     wait_until("it has joined", || {
-        site.request_each([7]);
+        site.request_over_separate_connections([7]);
         !site.printed_messages(&reader).is_empty()
     });
     let report = site.stop(reader);
@@ -113,7 +113,7 @@ fn o6_reader_reports_losses_of_its_prefix_process() {
     const FRAMES: usize = 400_000;
     let Some(site) = PrefixFixture::new() else { return };
     let reader = site.start("one", &prefix_request("request"));
-    site.request_each([7]);
+    site.request_over_separate_connections([7]);
     site.wait_until_printed(&reader, 1);
     let servers = site.prefix_server_ids();
     signal_process(servers[0], "-STOP");
@@ -135,7 +135,7 @@ fn o6_reader_reports_losses_of_its_prefix_process() {
     wait_until("the reader knows of the loss", || lost("one"));
     let report = site.stop(reader);
     assert!(report["lost"].as_u64().unwrap() > 0, "{report}");
-    assert!(shared_source(&report)["dropped"]["prefix"].as_u64().unwrap() > 0, "{report}");
+    assert!(shared_source_counters(&report)["dropped"]["prefix"].as_u64().unwrap() > 0, "{report}");
     let errors = site.folder.read("one.err");
     assert!(errors.contains("prefix"), "{errors}");
 }
@@ -156,7 +156,7 @@ fn count_sleeps(process: u32) -> u64 {
 fn process_of_a_prefix_sleeps_while_nothing_arrives() {
     let Some(site) = PrefixFixture::new() else { return };
     let reader = site.start("one", &prefix_request("request"));
-    site.request_each([7]);
+    site.request_over_separate_connections([7]);
     site.wait_until_printed(&reader, 1);
     let server = site.prefix_server_ids()[0];
     // Maximum number of wake-ups of each process in a second. Periodic work would exceed it.
@@ -172,7 +172,7 @@ fn process_of_a_prefix_sleeps_while_nothing_arrives() {
         })
     });
     // Later blocks are still processed.
-    site.request_each([8]);
+    site.request_over_separate_connections([8]);
     site.wait_until_printed(&reader, 2);
     site.stop(reader);
 }

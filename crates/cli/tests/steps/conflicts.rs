@@ -56,7 +56,7 @@ fn o10_one_of_concurrent_exclusive_captures_wins() {
     let take = || {
         let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));
         command.args(["run", "--embedded", "-q", "rx server0 take | count"]);
-        fixture.with_environment(command)
+        fixture.set_fixture_environment(command)
     };
     let (running, errors) = start_concurrently((0..3).map(|_| take()).collect());
     assert_eq!((running.len(), errors.len()), (1, 2), "{errors:?}");

@@ -40,7 +40,7 @@ fn is_stopped(guard: &mut Guard) -> Option<bool> {
 
 /// Waits until a process is stopped before its step, has exited, or has passed the step, which
 /// `past` detects. Returns true if the process is stopped.
-pub(crate) fn wait_stop(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
+pub(crate) fn wait_for_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     let mut stood = false;
     wait_until("a process stands still or is done", || match is_stopped(guard) {
         None => true,
@@ -90,7 +90,7 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
     let within = |words: &[&str]| {
         let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));
         command.args(words).current_dir(fixture.folder.path());
-        fixture.with_environment(command)
+        fixture.set_fixture_environment(command)
     };
     // This run uses the same interface as the killed runs.
     let survivor = ["run", "--embedded", "-q", "rx@thread0 server0 | count"];
@@ -101,7 +101,7 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
             let fault = format!("--fault=stop={step}");
             let words = ["run", "--embedded", "-q", "--for", "1ms", &fault, line];
             let mut run = Guard(within(&words).spawn().unwrap());
-            if !wait_stop(&mut run, &|| false) {
+            if !wait_for_step(&mut run, &|| false) {
                 assert!(step > 8, "{line}: {step} steps");
                 break;
             }
@@ -131,7 +131,7 @@ fn kill_paths(every: usize, kills: &mut ReleaseTimes) {
         let line = "generate rate=1000 | count @thread1";
         let words = ["run", "--as", "victim", "-q", "--for", "1ms", &fault, line];
         let mut run = fixture.spawn(&words);
-        if !wait_stop(&mut run, &|| false) {
+        if !wait_for_step(&mut run, &|| false) {
             assert!(step > 8, "{step} steps");
             break;
         }
@@ -163,7 +163,7 @@ fn kill_daemons(every: usize, kills: &mut ReleaseTimes) {
         let mut daemon = fixture.spawn(&words);
         // The daemon has passed its last step when the surviving path has registered by itself.
         let past = || is_registered(&fixture, "survivor").unwrap_or(false);
-        let stood = wait_stop(&mut daemon, &past);
+        let stood = wait_for_step(&mut daemon, &past);
         if !stood {
             assert!(step > 4, "{step} steps");
             break;
@@ -197,7 +197,7 @@ fn kill_clients(kills: &mut ReleaseTimes) {
     for step in 0.. {
         let fault = format!("--fault=stop={step}");
         let mut start = fixture.spawn(&["start", &fault, "web", "generate rate=1000 | count"]);
-        if !wait_stop(&mut start, &|| false) {
+        if !wait_for_step(&mut start, &|| false) {
             assert!(step >= 5, "{step} steps");
             break;
         }

@@ -9,7 +9,7 @@ use testkit::need;
 /// Runs a shell script in which `$0` is the program and `$1` is the request. Asserts that the
 /// script fails and prints all messages in `all`.
 fn assert_refused(fixture: &Fixture, script: &str, line: &str, all: &[&str]) {
-    let mut command = fixture.with_environment(Command::new("sh"));
+    let mut command = fixture.set_fixture_environment(Command::new("sh"));
     command.args(["-c", script, env!("CARGO_BIN_EXE_streamline"), line]);
     command.current_dir(fixture.folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ran = CommandResult::from(command.output().unwrap());

@@ -3,7 +3,7 @@
 //! test acts as the service manager ([`testkit::service`]).
 
 use super::Fixture;
-use super::kills::{is_registered, wait_stop};
+use super::kills::{is_registered, wait_for_step};
 use crate::common::Guard;
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +37,7 @@ impl ManagedDaemon {
 
     /// Starts the daemon with the stored descriptors and additional environment variables.
     fn start_with(&self, variables: &[(&str, &str)]) -> Guard {
-        let mut shell = self.fixture.with_environment(Command::new("bash"));
+        let mut shell = self.fixture.set_fixture_environment(Command::new("bash"));
         shell.envs(variables.iter().copied());
         let program = env!("CARGO_BIN_EXE_streamline").to_owned();
         let words = [vec![program], self.fixture.daemon_args()].concat();
@@ -158,7 +158,7 @@ fn t10_path_registers_with_next_daemon_if_first_one_dies() {
         words.push(fault);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut daemon = fixture.spawn(&words);
-        if wait_stop(&mut daemon, &answers) {
+        if wait_for_step(&mut daemon, &answers) {
             // The path is not listed yet.
             continue;
         }
@@ -173,7 +173,7 @@ fn t10_path_registers_with_next_daemon_if_first_one_dies() {
             fixture.list_paths().iter().any(|path| path.process == Some(process))
         };
         let there = || is_registered(&fixture, COUNT_REQUEST).unwrap_or(false);
-        if !wait_stop(&mut daemon, &there) {
+        if !wait_for_step(&mut daemon, &there) {
             assert!(untied > 0 && unnamed > 0, "{step}: {untied}, {unnamed}");
             return;
         }

@@ -4,7 +4,7 @@
 use super::*;
 
 /// Number of datagrams per round, after which the test checks if the server still replies.
-const ROUND_DATAGRAMS: usize = 200;
+const DATAGRAMS_PER_ROUND: usize = 200;
 /// Time without a reply after which the server is considered unreachable.
 const UNREACHABLE_TIMEOUT: Duration = Duration::from_millis(300);
 
@@ -14,7 +14,7 @@ fn send_until_unanswered(client: &UdpSocket) {
     wait_until("the server no longer answers", || {
         let mut answers = 0;
         let mut room = [0; 100];
-        for _ in 0..ROUND_DATAGRAMS {
+        for _ in 0..DATAGRAMS_PER_ROUND {
             client.send_to(b"request", address()).unwrap();
             if client.recv_from(&mut room).is_err() {
                 break;
@@ -35,13 +35,13 @@ fn firewall_rule_added_later_applies_to_a_promoted_socket() {
     let program = program.display().to_string();
     let server = Server::start(&pair, &[&program, "5400", "level", "recvfrom"]);
     let client = server.client();
-    exchange_numbered(&client, PROMOTING_DATAGRAMS);
-    assert_eq!(ingress_programs(&pair), 1);
+    exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
+    assert_eq!(attached_ingress_program_count(&pair), 1);
     pair.server.run_program("iptables", "-A INPUT -p udp --dport 5400 -j DROP");
     send_until_unanswered(&client);
-    wait_until("the ring has ended", || ingress_programs(&pair) == 0);
+    wait_until("the ring has ended", || attached_ingress_program_count(&pair) == 0);
     pair.server.run_program("iptables", "-F INPUT");
-    exchange_numbered(&client, 10);
+    exchange_numbered_datagrams(&client, 10);
     server.finish(&client);
 }
 
@@ -51,7 +51,7 @@ fn datagrams_for_a_removed_address_do_not_reach_the_server() {
     let program = program.display().to_string();
     let server = Server::start(&pair, &[&program, "5400", "level", "recvfrom"]);
     let client = server.client();
-    exchange_numbered(&client, PROMOTING_DATAGRAMS);
+    exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
     let path = format!("/sys/class/net/{SERVER_DEVICE}/address");
     let hardware = pair.server.run_program("cat", &path);
     pair.server.run_ip(&format!("address add 10.77.0.22/24 dev {SERVER_DEVICE}"));
@@ -64,6 +64,6 @@ fn datagrams_for_a_removed_address_do_not_reach_the_server() {
     send_until_unanswered(&client);
     pair.server.run_ip(&format!("address del 10.77.0.22/24 dev {SERVER_DEVICE}"));
     pair.server.run_ip(&format!("address add {SERVER}/24 dev {SERVER_DEVICE}"));
-    exchange_numbered(&client, 10);
+    exchange_numbered_datagrams(&client, 10);
     server.finish(&client);
 }

@@ -1,7 +1,7 @@
 //! Tests of calls on the descriptor of a socket with a ring. The results must be the same as
 //! without a ring.
 
-use super::{PROMOTING_DATAGRAMS, Server, address, exchange, prepare, receive};
+use super::{DATAGRAMS_UNTIL_PROMOTION, Server, address, exchange, prepare, receive};
 use crate::common::Folder;
 use std::fs::File;
 use std::net::UdpSocket;
@@ -58,7 +58,7 @@ fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
 }
 
 fn warm(client: &UdpSocket) {
-    for _ in 0..PROMOTING_DATAGRAMS {
+    for _ in 0..DATAGRAMS_UNTIL_PROMOTION {
         exchange(client, b"warm");
     }
 }
@@ -88,15 +88,18 @@ fn send_all_commands(is_promoted: bool) -> Option<(Vec<String>, String, String)>
 }
 
 #[test]
-fn c1_name_duplicate_and_shutdown_behave_like_the_kernel() {
+fn c1_getsockname_dup_and_shutdown_behave_like_the_kernel() {
     let Some((by_kernel, shutdown, errors)) = send_all_commands(false) else { return };
     assert!(!errors.contains("came from the ring"), "{errors}");
     let Some((by_ring, shutdown_of_ring, errors)) = send_all_commands(true) else { return };
     assert_eq!((by_kernel, shutdown), (by_ring, shutdown_of_ring));
-    let (ring, all) = super::reported_datagrams(&errors);
+    let (ring, all) = super::reported_datagram_counts(&errors);
     println!("{ring} of {all} datagrams from the ring: {errors}");
     // The ring is preserved across the duplication.
-    assert!(ring as usize >= 3 * PROMOTING_DATAGRAMS && ring * 100 >= all * 95, "{ring} of {all}");
+    assert!(
+        ring as usize >= 3 * DATAGRAMS_UNTIL_PROMOTION && ring * 100 >= all * 95,
+        "{ring} of {all}"
+    );
 }
 
 /// Sends `count` datagrams of 1400 bytes while the server is awake but does not receive. Returns

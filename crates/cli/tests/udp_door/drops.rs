@@ -1,6 +1,6 @@
 //! Test of the number of dropped datagrams, which a program requests with `SO_RXQ_OVFL`.
 
-use super::{PROMOTING_DATAGRAMS, Server, address, exchange, prepare, receive};
+use super::{DATAGRAMS_UNTIL_PROMOTION, Server, address, exchange, prepare, receive};
 use std::net::UdpSocket;
 use std::process::Command;
 use testkit::need;
@@ -34,26 +34,26 @@ while data != b'quit':
 
 /// Sends `count` datagrams of 1400 bytes while the server is stopped. Returns the total number of
 /// datagrams `fill` that the server has received, and the number of drops that was reported to it.
-fn fill_stopped(server: &Server<'_>, client: &UdpSocket, count: usize) -> (u64, u64) {
+fn fill_stopped_server(server: &Server<'_>, client: &UdpSocket, count: usize) -> (u64, u64) {
     let number = server.process.0.id().to_string();
     let signal = |name: &str| {
         assert!(Command::new("kill").args([name, &number]).status().unwrap().success());
     };
     signal("-STOP");
-    send_filling(client, count);
+    send_fill_datagrams(client, count);
     signal("-CONT");
-    read_counts(client)
+    read_drop_counts(client)
 }
 
 /// Sends `count` datagrams of 1400 bytes while the server is awake but does not receive. Returns
-/// the same numbers as [`fill_stopped`].
-fn fill_awake(client: &UdpSocket, count: usize) -> (u64, u64) {
+/// the same numbers as [`fill_stopped_server`].
+fn fill_awake_server(client: &UdpSocket, count: usize) -> (u64, u64) {
     exchange(client, b"pause");
-    send_filling(client, count);
-    read_counts(client)
+    send_fill_datagrams(client, count);
+    read_drop_counts(client)
 }
 
-fn send_filling(client: &UdpSocket, count: usize) {
+fn send_fill_datagrams(client: &UdpSocket, count: usize) {
     let mut bytes = [b' '; 1400];
     bytes[..4].copy_from_slice(b"fill");
     for _ in 0..count {
@@ -62,7 +62,7 @@ fn send_filling(client: &UdpSocket, count: usize) {
 }
 
 /// Returns the two numbers in the server's reply to `ask`.
-fn read_counts(client: &UdpSocket) -> (u64, u64) {
+fn read_drop_counts(client: &UdpSocket) -> (u64, u64) {
     // The server reads the number of drops together with this datagram.
     exchange(client, b"next");
     client.send_to(b"ask", address()).unwrap();
@@ -82,17 +82,17 @@ fn c1_reported_drops_include_those_of_ring_and_kernel() {
     let server = Server::start(&pair, &["python3", "-c", DROP_COUNTING_SERVER]);
     let client = server.client();
     // At first the kernel drops datagrams, then the ring, and then the kernel again.
-    let (received, dropped_first) = fill_stopped(&server, &client, 5000);
+    let (received, dropped_first) = fill_stopped_server(&server, &client, 5000);
     assert_eq!(received + dropped_first, 5000);
     assert!(dropped_first > 0);
-    for _ in 0..PROMOTING_DATAGRAMS {
+    for _ in 0..DATAGRAMS_UNTIL_PROMOTION {
         exchange(&client, b"warm");
     }
-    let (received, dropped) = fill_awake(&client, 20_000);
+    let (received, dropped) = fill_awake_server(&client, 20_000);
     assert_eq!(received + dropped, 25_000);
     assert!(dropped > dropped_first);
     exchange(&client, b"kernel");
-    let (received, dropped_last) = fill_stopped(&server, &client, 5000);
+    let (received, dropped_last) = fill_stopped_server(&server, &client, 5000);
     assert_eq!(received + dropped_last, 30_000);
     assert!(dropped_last > dropped);
     let errors = server.finish(&client);

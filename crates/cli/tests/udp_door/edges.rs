@@ -2,8 +2,9 @@
 //! the socket is registered again (`EPOLLONESHOT`), or to one of several sets (`EPOLLEXCLUSIVE`).
 
 use super::{
-    PORT, PROMOTING_DATAGRAMS, Server, address, compile, exchange, exchange_many,
-    exchange_numbered, ingress_programs, prepare, receive, reported_datagrams,
+    DATAGRAMS_UNTIL_PROMOTION, PORT, Server, address, attached_ingress_program_count, compile,
+    exchange, exchange_datagram_burst, exchange_numbered_datagrams, prepare, receive,
+    reported_datagram_counts,
 };
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -13,10 +14,10 @@ use testkit::wait_until;
 /// Number of datagrams that the server leaves unread.
 const UNREAD_DATAGRAMS: u32 = 10;
 /// Number of control messages to a server that leaves datagrams unread.
-const CONTROL_MESSAGES: u64 = 50;
+const CONTROL_MESSAGE_COUNT: u64 = 50;
 
 /// Part of the note about a socket that is not promoted to a ring.
-const NOTE: &str = "an epoll set reports it once, or to one of several waiters";
+const EPOLL_NOTE: &str = "an epoll set reports it once, or to one of several waiters";
 
 /// The counts of a server.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +28,7 @@ struct Counts {
     readable: u64,
 }
 
-fn prepare_edges() -> Option<(Pair, crate::common::Folder, PathBuf)> {
+fn prepare_edge_server() -> Option<(Pair, crate::common::Folder, PathBuf)> {
     let (pair, folder, _) = prepare()?;
     let program = compile("edges.c", &folder);
     Some((pair, folder, program))
@@ -74,14 +75,14 @@ fn release(client: &UdpSocket, control_client: &UdpSocket, count: u32) {
 
 #[test]
 fn c1_edge_triggered_events_are_neither_lost_nor_repeated() {
-    let Some((pair, _folder, program)) = prepare_edges() else { return };
+    let Some((pair, _folder, program)) = prepare_edge_server() else { return };
     let program = program.display().to_string();
     for options in ["report,spin", "report,always", "report,always,delay=300"] {
         let server = Server::start_with(&pair, options, &[&program, &PORT.to_string(), "both"]);
         let (client, asker) = (server.client(), server.client());
-        exchange_numbered(&client, 400);
+        exchange_numbered_datagrams(&client, 400);
         for _ in 0..20 {
-            exchange_many(&client, 64);
+            exchange_datagram_burst(&client, 64);
         }
         // The kernel reports at most two events per datagram: its arrival, and the departure of the
         // reply.
@@ -91,23 +92,23 @@ fn c1_edge_triggered_events_are_neither_lost_nor_repeated() {
         for round in 0..10 {
             hold(&client, round);
             let before = control(&asker, "count");
-            for _ in 0..CONTROL_MESSAGES {
+            for _ in 0..CONTROL_MESSAGE_COUNT {
                 control(&asker, "count");
             }
             let after = control(&asker, "count");
             let returns = after.returns - before.returns;
             assert!(
-                returns <= CONTROL_MESSAGES + 1 + 2,
+                returns <= CONTROL_MESSAGE_COUNT + 1 + 2,
                 "{options}, {round}: {before:?}, {after:?}"
             );
             // The server gets an event for a further datagram, although it has not read the others.
             client.send_to(&UNREAD_DATAGRAMS.to_be_bytes(), address()).unwrap();
             wait_until("the server is told", || control(&asker, "count").readable > after.readable);
             release(&client, &asker, UNREAD_DATAGRAMS + 1);
-            exchange_many(&client, 8);
+            exchange_datagram_burst(&client, 8);
         }
         let errors = server.finish(&client);
-        let (ring, all) = reported_datagrams(&errors);
+        let (ring, all) = reported_datagram_counts(&errors);
         println!("{options}: {ring} of {all} datagrams from the ring");
         let least = if options.contains("spin") { 95 } else { 1 };
         assert!(ring * 100 >= all * least, "{options}: {ring} of {all}");
@@ -116,43 +117,46 @@ fn c1_edge_triggered_events_are_neither_lost_nor_repeated() {
 
 #[test]
 fn one_shot_and_exclusive_registrations_stay_with_the_kernel() {
-    let Some((pair, _folder, program)) = prepare_edges() else { return };
+    let Some((pair, _folder, program)) = prepare_edge_server() else { return };
     let program = program.display().to_string();
     for way in ["once", "exclusive"] {
         let server = Server::start(&pair, &[&program, &PORT.to_string(), way]);
         let client = server.client();
-        exchange_numbered(&client, 2 * PROMOTING_DATAGRAMS);
-        exchange_many(&client, 64);
-        assert_eq!(ingress_programs(&pair), 0, "{way}");
+        exchange_numbered_datagrams(&client, 2 * DATAGRAMS_UNTIL_PROMOTION);
+        exchange_datagram_burst(&client, 64);
+        assert_eq!(attached_ingress_program_count(&pair), 0, "{way}");
         let errors = server.finish(&client);
-        assert_eq!(errors.matches(NOTE).count(), 1, "{way}: {errors}");
+        assert_eq!(errors.matches(EPOLL_NOTE).count(), 1, "{way}: {errors}");
     }
 }
 
 #[test]
 fn one_shot_registration_reports_unread_ring_datagrams() {
-    let Some((pair, _folder, program)) = prepare_edges() else { return };
+    let Some((pair, _folder, program)) = prepare_edge_server() else { return };
     let program = program.display().to_string();
     for options in ["report,spin", "report,always"] {
         let server = Server::start_with(&pair, options, &[&program, &PORT.to_string(), "turning"]);
         let (client, asker) = (server.client(), server.client());
-        exchange_numbered(&client, PROMOTING_DATAGRAMS);
-        exchange_many(&client, 64);
+        exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
+        exchange_datagram_burst(&client, 64);
         hold(&client, 20);
         let before = control(&asker, "count");
-        for _ in 0..CONTROL_MESSAGES {
+        for _ in 0..CONTROL_MESSAGE_COUNT {
             control(&asker, "count");
         }
         let after = control(&asker, "count");
         // At most one event is reported, because the server does not register the socket again.
         assert!(after.readable <= before.readable + 1, "{options}: {before:?}, {after:?}");
-        assert!(after.returns <= before.returns + CONTROL_MESSAGES + 2, "{options}: {after:?}");
+        assert!(
+            after.returns <= before.returns + CONTROL_MESSAGE_COUNT + 2,
+            "{options}: {after:?}"
+        );
         release(&client, &asker, UNREAD_DATAGRAMS);
-        exchange_many(&client, 64);
+        exchange_datagram_burst(&client, 64);
         wait_until("the ring has ended, and the socket gets no other", || {
             exchange(&client, b"more");
             let errors = server.errors();
-            errors.contains("came from the ring") && errors.contains(NOTE)
+            errors.contains("came from the ring") && errors.contains(EPOLL_NOTE)
         });
         server.finish(&client);
     }

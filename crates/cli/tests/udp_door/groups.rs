@@ -1,8 +1,8 @@
 //! Tests of sockets that share a port (`SO_REUSEPORT`), and of processes that share a socket.
 
 use super::{
-    LIMIT, PORT, PROMOTING_DATAGRAMS, Server, address, exchange, exchange_numbered,
-    ingress_programs, prepare, receive, reported_lines,
+    DATAGRAMS_UNTIL_PROMOTION, LIMIT, PORT, Server, address, attached_ingress_program_count,
+    exchange, exchange_numbered_datagrams, prepare, receive, reported_counts_per_socket,
 };
 use std::net::UdpSocket;
 use testkit::net::SERVER_DEVICE;
@@ -43,7 +43,7 @@ if is_first:
 
 /// Sends a datagram to a server of [`TWO_PROCESS_SERVER`]. Returns the number of the process that
 /// replied.
-fn ask_member(client: &UdpSocket, bytes: &[u8]) -> u8 {
+fn ask_for_process_number(client: &UdpSocket, bytes: &[u8]) -> u8 {
     client.send_to(bytes, address()).unwrap();
     let mut room = [0; 100];
     let (length, _) = receive(client, &mut room);
@@ -61,17 +61,20 @@ fn c1_flow_stays_with_its_process_among_those_that_share_a_port() {
     let clients: Vec<UdpSocket> = (0..32).map(|_| server.client()).collect();
     // These datagrams suffice to promote the socket of each process.
     for client in clients.iter().cycle().take(clients.len() * 20) {
-        ask_member(client, b"warm");
+        ask_for_process_number(client, b"warm");
     }
     let mut served = [0; 2];
     for client in &clients {
-        let member = ask_member(client, b"x");
-        assert!((0..50_u32).all(|number| ask_member(client, &number.to_be_bytes()) == member));
+        let member = ask_for_process_number(client, b"x");
+        assert!(
+            (0..50_u32)
+                .all(|number| ask_for_process_number(client, &number.to_be_bytes()) == member)
+        );
         served[usize::from(member - b'1')] += 1;
     }
     assert!(served.iter().all(|flows| *flows >= 4), "{served:?}");
     let errors = server.finish(&clients[0]);
-    let lines = reported_lines(&errors);
+    let lines = reported_counts_per_socket(&errors);
     assert_eq!(lines.len(), 2, "{errors}");
     for (ring, all) in lines {
         println!("{ring} of {all} from the ring");
@@ -89,10 +92,10 @@ fn flow_stays_with_its_process_while_processes_sleep() {
     let server = Server::start_with(&pair, "report,always", &words);
     let clients: Vec<UdpSocket> = (0..16).map(|_| server.client()).collect();
     for client in clients.iter().cycle().take(clients.len() * 30) {
-        ask_member(client, b"warm");
+        ask_for_process_number(client, b"warm");
     }
     for client in &clients {
-        let member = ask_member(client, b"x");
+        let member = ask_for_process_number(client, b"x");
         for round in 0..10_u32 {
             // Several datagrams at once keep the process awake. Afterwards, it sleeps.
             (0..8).for_each(|_| _ = client.send_to(&round.to_be_bytes(), address()).unwrap());
@@ -140,14 +143,14 @@ while data != b'quit':
         server.errors().matches("datagrams came from the ring").count() == 2
     });
     (0..30).for_each(|_| exchange_by_all());
-    let lines = reported_lines(&server.finish(&clients[0]));
+    let lines = reported_counts_per_socket(&server.finish(&clients[0]));
     let [_, _, (ring, all)] = lines[..] else { panic!("{lines:?}") };
     println!("{ring} of {all} from the ring");
     assert!(ring >= 700 && ring * 100 >= all * 95, "{ring} of {all}");
 }
 
 #[test]
-fn socket_is_promoted_again_after_the_child_of_a_fork_has_ended() {
+fn socket_is_promoted_again_after_its_forked_child_exits() {
     let Some((pair, ..)) = prepare() else { return };
     if need::require_command("python3").is_none() {
         return;
@@ -168,13 +171,13 @@ while data != b'quit':
 ";
     let server = Server::start(&pair, &["python3", "-c", script]);
     let client = server.client();
-    exchange_numbered(&client, PROMOTING_DATAGRAMS);
-    assert_eq!(ingress_programs(&pair), 1);
+    exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
+    assert_eq!(attached_ingress_program_count(&pair), 1);
     exchange(&client, b"fork");
-    assert_eq!(ingress_programs(&pair), 0);
-    exchange_numbered(&client, 2 * PROMOTING_DATAGRAMS);
-    assert_eq!(ingress_programs(&pair), 1);
-    let lines = reported_lines(&server.finish(&client));
+    assert_eq!(attached_ingress_program_count(&pair), 0);
+    exchange_numbered_datagrams(&client, 2 * DATAGRAMS_UNTIL_PROMOTION);
+    assert_eq!(attached_ingress_program_count(&pair), 1);
+    let lines = reported_counts_per_socket(&server.finish(&client));
     let [_, (ring, all)] = lines[..] else { panic!("{lines:?}") };
     assert!(ring >= 200 && ring * 100 >= all * 95, "{ring} of {all}");
 }
@@ -231,12 +234,12 @@ fn datagrams_of_an_interface_reach_the_socket_bound_to_it() {
         let local = pair.server.run_inside(|| UdpSocket::bind("127.0.0.1:0").unwrap());
         local.set_read_timeout(Some(LIMIT)).unwrap();
         let mut room = [0; 100];
-        for _ in 0..2 * PROMOTING_DATAGRAMS {
+        for _ in 0..2 * DATAGRAMS_UNTIL_PROMOTION {
             local.send_to(b"local", ("127.0.0.1", PORT)).unwrap();
             receive(&local, &mut room);
         }
         for client in clients.iter().cycle().take(40 * 16) {
-            assert_eq!(ask_member(client, b"cable"), b'1', "{role}");
+            assert_eq!(ask_for_process_number(client, b"cable"), b'1', "{role}");
         }
         server.finish(&clients[0]);
     }
@@ -271,12 +274,12 @@ os.waitpid(child, 0)
     let words = ["setpriv", "--bounding-set", "-sys_ptrace", "python3", "-c", script];
     let server = Server::start(&pair, &words);
     let client = server.client();
-    exchange_numbered(&client, PROMOTING_DATAGRAMS);
-    assert_eq!(ingress_programs(&pair), 1);
+    exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
+    assert_eq!(attached_ingress_program_count(&pair), 1);
     exchange(&client, b"fork");
     wait_until("the child is hidden", || server.errors().contains("hidden"));
-    exchange_numbered(&client, 2 * PROMOTING_DATAGRAMS);
-    assert_eq!(ingress_programs(&pair), 0);
+    exchange_numbered_datagrams(&client, 2 * DATAGRAMS_UNTIL_PROMOTION);
+    assert_eq!(attached_ingress_program_count(&pair), 0);
     let errors = server.finish(&client);
     assert!(errors.contains("may have inherited"), "{errors}");
 }

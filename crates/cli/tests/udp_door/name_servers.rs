@@ -1,7 +1,7 @@
 //! Tests of name servers from packages of the distribution. Their replies must be the same with and
 //! without a ring.
 
-use super::{LIMIT, PORT, STREAMLINE, prepare, receive, reported_lines};
+use super::{LIMIT, PORT, STREAMLINE, prepare, receive, reported_counts_per_socket};
 use crate::common::{Folder, Guard};
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
@@ -38,20 +38,21 @@ fn query(number: u16) -> Vec<u8> {
 }
 
 /// Number of client sockets, among which the queries are distributed.
-const CLIENTS: usize = 64;
+const CLIENT_SOCKET_COUNT: usize = 64;
 
 /// Sends `count` queries to a name server, and returns its replies.
 fn ask(pair: &Pair, host: &str, count: u16) -> Vec<Vec<u8>> {
     let server = SocketAddr::new(host.parse().unwrap(), PORT);
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let clients: Vec<UdpSocket> =
-        pair.client.run_inside(|| (0..CLIENTS).map(|_| UdpSocket::bind(any).unwrap()).collect());
+    let clients: Vec<UdpSocket> = pair
+        .client
+        .run_inside(|| (0..CLIENT_SOCKET_COUNT).map(|_| UdpSocket::bind(any).unwrap()).collect());
     for client in &clients {
         client.set_read_timeout(Some(LIMIT)).unwrap();
     }
     let mut room = vec![0; 1 << 16];
     let answers = (0..count).map(|number| {
-        let client = &clients[usize::from(number) % CLIENTS];
+        let client = &clients[usize::from(number) % CLIENT_SOCKET_COUNT];
         client.send_to(&query(number), server).unwrap();
         let (length, from) = receive(client, &mut room);
         assert_eq!(from, server);
@@ -101,9 +102,9 @@ fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
             let output = folder.read("output");
             eprintln!("{}: no datagram came from a ring: {output}", server.program);
             assert!(output.contains("another process has the socket"), "{output}");
-            assert!(reported_lines(&output).is_empty(), "{output}");
+            assert!(reported_counts_per_socket(&output).is_empty(), "{output}");
         } else if is_ours {
-            let found = reported_lines(&folder.read("output"));
+            let found = reported_counts_per_socket(&folder.read("output"));
             let expected = server.hosts.len() * server.sockets;
             assert_eq!(found.len(), expected, "{}", folder.read("output"));
             // Until all sockets of a port have a ring, each socket also receives datagrams for the
@@ -124,16 +125,16 @@ fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
 
 #[test]
 fn named_answers_from_its_ring_as_from_its_socket() {
-    compare_named(1);
+    compare_named_answers(1);
 }
 
 /// Each thread of the server has a separate socket, at the same port.
 #[test]
 fn threads_of_named_answer_each_from_a_ring() {
-    compare_named(2);
+    compare_named_answers(2);
 }
 
-fn compare_named(threads: usize) {
+fn compare_named_answers(threads: usize) {
     let configuration = |place: &str| {
         format!(
             "options {{ directory \"{place}\"; listen-on port {PORT} {{ {SERVER}; }};\n\
@@ -158,15 +159,15 @@ fn compare_named(threads: usize) {
 /// `IPV6_PKTINFO` reports.
 #[test]
 fn knot_answers_from_its_rings_of_both_families() {
-    compare_knot(1);
+    compare_knot_answers(1);
 }
 
 #[test]
 fn workers_of_knot_answer_each_from_a_ring() {
-    compare_knot(3);
+    compare_knot_answers(3);
 }
 
-fn compare_knot(workers: usize) {
+fn compare_knot_answers(workers: usize) {
     let configuration = |place: &str| {
         format!(
             "server:\n  rundir: \"{place}\"\n  listen: [ 0.0.0.0@{PORT}, ::@{PORT} ]\n  \
@@ -190,15 +191,15 @@ fn compare_knot(workers: usize) {
 /// NSD opens its sockets before it forks its servers, so its processes share them.
 #[test]
 fn nsd_answers_from_its_sockets_with_a_note() {
-    compare_nsd(1);
+    compare_nsd_answers(1);
 }
 
 #[test]
 fn forked_servers_of_nsd_answer_with_a_note() {
-    compare_nsd(2);
+    compare_nsd_answers(2);
 }
 
-fn compare_nsd(servers: usize) {
+fn compare_nsd_answers(servers: usize) {
     let reuses = if servers > 1 { "yes" } else { "no" };
     let configuration = |place: &str| {
         format!(

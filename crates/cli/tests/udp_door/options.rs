@@ -1,7 +1,10 @@
 //! Tests of control messages for datagrams from the ring, and of sockets that receive from several
 //! interfaces.
 
-use super::{PROMOTING_DATAGRAMS, Server, exchange_numbered, prepare, receive, reported_datagrams};
+use super::{
+    DATAGRAMS_UNTIL_PROMOTION, Server, exchange_numbered_datagrams, prepare, receive,
+    reported_datagram_counts,
+};
 use crate::common::{Folder, Guard};
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
@@ -42,7 +45,7 @@ while True:
 ";
 
 /// Sends a datagram to an address of the server, and returns the reply.
-fn ask_at(client: &UdpSocket, server: SocketAddr, bytes: &[u8]) -> String {
+fn ask_server_at(client: &UdpSocket, server: SocketAddr, bytes: &[u8]) -> String {
     client.send_to(bytes, server).unwrap();
     let mut room = [0; 4096];
     let (length, _) = receive(client, &mut room);
@@ -50,12 +53,12 @@ fn ask_at(client: &UdpSocket, server: SocketAddr, bytes: &[u8]) -> String {
 }
 
 fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
-    ask_at(client, super::address(), bytes)
+    ask_server_at(client, super::address(), bytes)
 }
 
 /// Sends enough datagrams that the server's socket is promoted.
 fn warm(client: &UdpSocket) {
-    for _ in 0..PROMOTING_DATAGRAMS {
+    for _ in 0..DATAGRAMS_UNTIL_PROMOTION {
         assert_eq!(ask(client, b"warm"), "warm");
     }
 }
@@ -84,7 +87,7 @@ fn control_messages_from_the_ring_equal_those_of_the_kernel() {
         by_ring[0].contains("(0, 2, '21000000')") && by_ring[4].ends_with("], 8)"),
         "{by_ring:?}"
     );
-    let (ring, all) = reported_datagrams(&server.finish(&client));
+    let (ring, all) = reported_datagram_counts(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }
 
@@ -100,12 +103,12 @@ fn control_message_asked_for_after_promotion_is_delivered() {
     assert!(ask(&client, b"x").ends_with(" [], 0)"));
     assert!(ask(&client, b"set 12").ends_with(" [], 0)"));
     assert!(ask(&client, b"x").ends_with(" [(0, 2, '40000000')], 0)"));
-    let (ring, all) = reported_datagrams(&server.finish(&client));
+    let (ring, all) = reported_datagram_counts(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }
 
 #[test]
-fn socket_of_both_families_receives_each_from_its_ring() {
+fn dual_stack_socket_receives_both_families_from_rings() {
     let Some((pair, ..)) = prepare() else { return };
     if need::require_command("python3").is_none() {
         return;
@@ -121,7 +124,7 @@ fn socket_of_both_families_receives_each_from_its_ring() {
     let v6: SocketAddr = format!("[{SERVER6}]:{}", super::PORT).parse().unwrap();
     let answers = || {
         let of_v6 = [&b"x"[..], b"room 70", b"x", b"room 1000"];
-        let of_v6 = of_v6.map(|round| ask_at(&client_of_v6, v6, round));
+        let of_v6 = of_v6.map(|round| ask_server_at(&client_of_v6, v6, round));
         (of_v6, ask(&client, b"x"))
     };
     let by_kernel = answers();
@@ -136,15 +139,15 @@ fn socket_of_both_families_receives_each_from_its_ring() {
     // The datagrams have 5 to 1457 bytes.
     for length in [0, 1, 1000, 1452] {
         let bytes = [&b"warm "[..], &vec![b'x'; length]].concat();
-        assert_eq!(ask_at(&client_of_v6, v6, &bytes).len(), bytes.len());
+        assert_eq!(ask_server_at(&client_of_v6, v6, &bytes).len(), bytes.len());
     }
-    let (ring, all) = reported_datagrams(&server.finish(&client));
+    let (ring, all) = reported_datagram_counts(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }
 
 /// Another socket at the same port serves a second client.
 #[test]
-fn connected_socket_receives_its_peer_from_its_ring() {
+fn connected_socket_receives_from_its_peer_over_its_ring() {
     let Some((pair, ..)) = prepare() else { return };
     if need::require_command("python3").is_none() {
         return;
@@ -171,13 +174,13 @@ while data != b'quit':
 ";
     let server = Server::start(&pair, &["python3", "-c", script]);
     let client = server.client();
-    exchange_numbered(&client, 400);
+    exchange_numbered_datagrams(&client, 400);
     // The connected socket does not receive the datagrams of another client.
     let other_client = server.client();
     super::exchange(&client, b"other");
     super::exchange(&other_client, b"hello");
-    exchange_numbered(&client, 400);
-    let (ring, all) = reported_datagrams(&server.finish(&client));
+    exchange_numbered_datagrams(&client, 400);
+    let (ring, all) = reported_datagram_counts(&server.finish(&client));
     assert!(ring >= 600 && ring * 100 >= all * 95, "{ring} of {all}");
 }
 
@@ -201,7 +204,7 @@ fn iperf3_receives_from_a_ring() {
     wait_until("iperf3 ends", || server.0.try_wait().unwrap().is_some());
     let summary: serde_json::Value = serde_json::from_slice(&sent.stdout).unwrap();
     let sum = &summary["end"]["sum"];
-    let (ring, all) = reported_datagrams(&folder.read("errors"));
+    let (ring, all) = reported_datagram_counts(&folder.read("errors"));
     println!("{ring} of {all} datagrams from the ring; iperf3: {sum}");
     let received = sum["packets"].as_u64().unwrap() - sum["lost_packets"].as_u64().unwrap();
     // The report does not count the datagrams before the promotion, which takes longer on a busy
@@ -211,7 +214,7 @@ fn iperf3_receives_from_a_ring() {
 }
 
 #[test]
-fn socket_of_two_interfaces_receives_from_a_ring_of_each() {
+fn socket_on_two_interfaces_receives_from_both_rings() {
     let Some((pair, _folder, program)) = prepare() else { return };
     let client_name = pair.client.name();
     pair.server.run_ip(&format!("link add second type veth peer name other netns {client_name}"));
@@ -222,7 +225,7 @@ fn socket_of_two_interfaces_receives_from_a_ring_of_each() {
     let program = program.display().to_string();
     let server = Server::start(&pair, &[&program, "5400", "level", "recvmsg"]);
     let client = server.client();
-    exchange_numbered(&client, PROMOTING_DATAGRAMS);
+    exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
     let second: SocketAddr = "10.78.0.1:5400".parse().unwrap();
     for number in 0..200_u32 {
         client.send_to(&number.to_be_bytes(), second).unwrap();
@@ -230,10 +233,10 @@ fn socket_of_two_interfaces_receives_from_a_ring_of_each() {
         let (length, from) = receive(&client, &mut room);
         // The server replies from the address of the route.
         assert_eq!((&room[..length], from), (&number.to_be_bytes()[..], second));
-        exchange_numbered(&client, 1);
+        exchange_numbered_datagrams(&client, 1);
     }
     let errors = server.finish(&client);
-    let (ring, all) = reported_datagrams(&errors);
+    let (ring, all) = reported_datagram_counts(&errors);
     assert!(ring >= 390 && ring * 100 >= all * 95, "{ring} of {all}");
     assert!(errors.contains(", second since") || errors.contains("ring of second, "), "{errors}");
 }

@@ -2,7 +2,7 @@
 //! work as without a ring; the test prints the share of datagrams that came from the ring.
 //! [FEATURES C1]
 
-use super::{LIMIT, PORT, STREAMLINE, address, prepare, receive, reported_lines};
+use super::{LIMIT, PORT, STREAMLINE, address, prepare, receive, reported_counts_per_socket};
 use crate::common::{Folder, Guard};
 use std::fs::File;
 use std::net::UdpSocket;
@@ -82,12 +82,12 @@ fn chronyd_answers_from_its_socket_with_a_note() {
     let output = service.finish();
     println!("chronyd: no datagram came from a ring: {output}");
     assert!(output.contains("it asks for timestamps (SO_TIMESTAMPING)"), "{output}");
-    assert!(reported_lines(&output).is_empty(), "{output}");
+    assert!(reported_counts_per_socket(&output).is_empty(), "{output}");
 }
 
 #[test]
 fn rsyslogd_writes_each_message_from_its_ring() {
-    const MESSAGES: usize = 1000;
+    const MESSAGE_COUNT: usize = 1000;
     let Some((pair, ..)) = prepare() else { return };
     let configure = |place: &str| {
         format!(
@@ -109,7 +109,7 @@ fn rsyslogd_writes_each_message_from_its_ring() {
         send("ready");
         lines().contains("ready")
     });
-    for number in 0..MESSAGES {
+    for number in 0..MESSAGE_COUNT {
         send(&format!("number {number}"));
         // The test pauses after 50 messages, which fit into the receive buffer.
         if (number + 1) % 50 == 0 {
@@ -120,9 +120,9 @@ fn rsyslogd_writes_each_message_from_its_ring() {
     let written = lines();
     let numbers = written.lines().filter_map(|line| line.trim().strip_prefix("number "));
     let numbers: Vec<usize> = numbers.map(|number| number.parse().unwrap()).collect();
-    assert_eq!(numbers, (0..MESSAGES).collect::<Vec<_>>());
+    assert_eq!(numbers, (0..MESSAGE_COUNT).collect::<Vec<_>>());
     let output = service.finish();
     println!("rsyslogd: {output}");
-    let [(ring, all)] = reported_lines(&output)[..] else { panic!("{output}") };
+    let [(ring, all)] = reported_counts_per_socket(&output)[..] else { panic!("{output}") };
     assert!(ring >= 500 && ring * 100 >= all * 90, "{ring} of {all}");
 }

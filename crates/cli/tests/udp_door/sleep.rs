@@ -2,8 +2,8 @@
 //! awake. While the server sleeps, datagrams arrive at its socket.
 
 use super::{
-    PORT, Server, address, exchange, exchange_many, exchange_numbered, ingress_programs, prepare,
-    receive, reported_datagrams,
+    PORT, Server, address, attached_ingress_program_count, exchange, exchange_datagram_burst,
+    exchange_numbered_datagrams, prepare, receive, reported_datagram_counts,
 };
 use std::net::UdpSocket;
 use std::thread;
@@ -35,7 +35,7 @@ fn exchange_in_order(client: &UdpSocket, count: u32) {
 fn exchange_until_promoted(server: &Server<'_>, client: &UdpSocket) -> bool {
     (0..50).any(|_| {
         exchange_in_order(client, 2000);
-        ingress_programs(server.pair) == 1
+        attached_ingress_program_count(server.pair) == 1
     })
 }
 
@@ -70,9 +70,9 @@ fn exchange_with_pauses(options: &str, step: Duration) {
         // from the ring.
         exchange(&client, &[7; 3000]);
         let errors = server.finish(&client);
-        let (ring, all) = reported_datagrams(&errors);
+        let (ring, all) = reported_datagram_counts(&errors);
         assert!(ring > 0 && ring < all, "{wait} {call}: {errors}");
-        assert_eq!(ingress_programs(&pair), 0, "{wait} {call}");
+        assert_eq!(attached_ingress_program_count(&pair), 0, "{wait} {call}");
     }
 }
 
@@ -110,28 +110,28 @@ fn server_with_a_delay_receives_in_order_from_ring_and_socket() {
 }
 
 #[test]
-fn server_with_few_datagrams_keeps_its_socket() {
+fn socket_that_receives_few_datagrams_is_not_promoted() {
     let Some((pair, _folder, program)) = prepare() else { return };
     let program = program.display().to_string();
     let words = [&program, &PORT.to_string(), "level", "recvfrom"];
     let server = Server::start_with(&pair, "report", &words);
     let client = server.client();
     for _ in 0..50 {
-        exchange_numbered(&client, 20);
+        exchange_numbered_datagrams(&client, 20);
         thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(ingress_programs(&pair), 0);
+    assert_eq!(attached_ingress_program_count(&pair), 0);
     if !exchange_until_promoted(&server, &client) {
         println!("skipped the end of a ring: 20,000 datagrams a second are not reached");
         return;
     }
     // At a low rate, the socket is no longer served from a ring.
     wait_until("the program is gone", || {
-        exchange_numbered(&client, 1);
+        exchange_numbered_datagrams(&client, 1);
         thread::sleep(Duration::from_millis(1));
-        ingress_programs(&pair) == 0
+        attached_ingress_program_count(&pair) == 0
     });
-    exchange_many(&client, 64);
+    exchange_datagram_burst(&client, 64);
     server.finish(&client);
 }
 
@@ -144,7 +144,7 @@ fn thread_that_sleeps_is_woken_while_another_one_works() {
         let server = Server::start_with(&pair, options, &words);
         let client = server.client();
         for _ in 0..20 {
-            exchange_many(&client, 200);
+            exchange_datagram_burst(&client, 200);
         }
         for _ in 0..3 {
             // One thread pauses for 1 s; the other one replies in the meantime.
@@ -165,7 +165,7 @@ fn socket_of_a_nested_epoll_set_stays_with_the_kernel() {
     let words = [&program, &PORT.to_string(), "nested", "recvmmsg"];
     let server = Server::start(&pair, &words);
     let client = server.client();
-    (0..20).for_each(|_| exchange_many(&client, 64));
-    assert_eq!(ingress_programs(&pair), 0);
+    (0..20).for_each(|_| exchange_datagram_burst(&client, 64));
+    assert_eq!(attached_ingress_program_count(&pair), 0);
     server.finish(&client);
 }

@@ -10,12 +10,12 @@ const ROOT_UID: u32 = 0;
 
 /// The number of log lines that each user has caused in the current time window.
 #[derive(Debug, Default)]
-pub(super) struct UserLimits {
+pub(super) struct UserLogRateLimits {
     begin: u64,
     lines: BTreeMap<u32, u64>,
 }
 
-impl UserLimits {
+impl UserLogRateLimits {
     /// Counts a line that this user causes at the monotonic time `now`, in ns, and returns true if
     /// it may be written. Lines caused by root or by no user may always be written.
     ///
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn lines_of_a_busy_user_are_suppressed_and_counted() {
-        let mut limits = UserLimits::default();
+        let mut limits = UserLogRateLimits::default();
         let now = SUPPRESSION_WINDOW_NS * 5;
         for _ in 0..LINES_MAX {
             assert_eq!(limits.admit(Some(1001), now), (true, Vec::new()));

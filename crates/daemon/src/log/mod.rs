@@ -13,7 +13,7 @@ mod record;
 pub use record::{EventKind, Level, Record};
 
 use journal::Journal;
-use limits::UserLimits;
+use limits::UserLogRateLimits;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -74,7 +74,7 @@ impl Log {
             }
             LogForm::Automatic => Target::Text,
         };
-        let writer = Writer { target, limits: UserLimits::default(), missing: 0 };
+        let writer = Writer { target, limits: UserLogRateLimits::default(), missing: 0 };
         Ok(Self(Some(Arc::new(Mutex::new(writer)))))
     }
 
@@ -107,7 +107,7 @@ fn open_journal(socket: &Path) -> Result<Journal, LogError> {
 
 /// Maximum length of a line on standard error, in bytes. A pipe that is ready accepts a line of
 /// this length without blocking (pipe(7), `PIPE_BUF`).
-const LINE_BYTES_MAX: usize = 4096;
+const LOG_LINE_BYTES_MAX: usize = 4096;
 
 #[derive(Debug)]
 enum Target {
@@ -119,7 +119,7 @@ enum Target {
 #[derive(Debug)]
 struct Writer {
     target: Target,
-    limits: UserLimits,
+    limits: UserLogRateLimits,
     /// Number of lines dropped since the last line was written, because writing them would have
     /// blocked.
     missing: u64,
@@ -130,25 +130,25 @@ impl Writer {
         let (written, suppressed) = self.limits.admit(record.uid, sys::clock::monotonic());
         self.write_suppressed_counts(&suppressed);
         if written {
-            self.write_unsuppressed(record);
+            self.write_record_or_count_drop(record);
         }
     }
 
     fn flush(&mut self) {
         let suppressed = self.limits.take_suppressed_counts();
         self.write_suppressed_counts(&suppressed);
-        self.write_missing_count();
+        self.write_dropped_line_count();
     }
 
     fn write_suppressed_counts(&mut self, suppressed: &[(u32, u64)]) {
         for (uid, count) in suppressed {
             let message = format!("{count} more events of user {uid} were not logged");
             let record = Record::new(EventKind::LogSuppressed, Level::Warning, message);
-            self.write_unsuppressed(&Record { uid: Some(*uid), ..record });
+            self.write_record_or_count_drop(&Record { uid: Some(*uid), ..record });
         }
     }
 
-    fn write_missing_count(&mut self) {
+    fn write_dropped_line_count(&mut self) {
         if self.missing > 0 {
             let message = format!("{} events were not logged: no room", self.missing);
             let record = Record::new(EventKind::LogSuppressed, Level::Warning, message);
@@ -158,23 +158,27 @@ impl Writer {
         }
     }
 
-    fn write_unsuppressed(&mut self, record: &Record) {
-        self.write_missing_count();
+    fn write_record_or_count_drop(&mut self, record: &Record) {
+        self.write_dropped_line_count();
         self.missing += u64::from(!self.send(record));
     }
 
     /// Writes the line to the target without blocking. Returns true if it was written.
     fn send(&self, record: &Record) -> bool {
         match &self.target {
-            Target::Text => write_error_line(&record.bounded_line(LINE_BYTES_MAX, Record::to_text)),
-            Target::Json => write_error_line(&record.bounded_line(LINE_BYTES_MAX, Record::to_json)),
+            Target::Text => {
+                write_stderr_line(&record.bounded_line(LOG_LINE_BYTES_MAX, Record::to_text))
+            }
+            Target::Json => {
+                write_stderr_line(&record.bounded_line(LOG_LINE_BYTES_MAX, Record::to_json))
+            }
             Target::Journal(journal) => journal.send(record).is_ok(),
         }
     }
 }
 
 /// Writes a line to standard error unless that could block. Returns true if it was written.
-fn write_error_line(line: &str) -> bool {
+fn write_stderr_line(line: &str) -> bool {
     let stderr = std::io::stderr();
     sys::poll::writable(stderr.as_fd(), Duration::ZERO)
         && stderr.lock().write_all(line.as_bytes()).is_ok()

@@ -114,7 +114,7 @@ const QUOTA_DEFAULT: Quota = Quota {
 
 /// Returns the names of the filters that users may run in the kernel by default: all filters and
 /// sources that have a twin or an attach point in the kernel and need no privilege.
-fn default_filters() -> Vec<String> {
+fn default_kernel_filters() -> Vec<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| {
         let in_kernel =
             entry.kernel.is_some() || MachineRegistry::Local.endpoint(entry).attach_point.is_some();
@@ -127,7 +127,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             others_see: Visibility::Names,
-            filters: default_filters(),
+            filters: default_kernel_filters(),
             file: None,
             quota: QUOTA_DEFAULT,
             users: BTreeMap::new(),
@@ -147,7 +147,7 @@ impl Policy {
         let reason = |error: std::io::Error| {
             wrong(error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase())
         };
-        let opened = match sys::open::OpenRegular::read().open(file) {
+        let opened = match sys::open::RegularOpenOptions::read().open(file) {
             Err(error) if error.kind() == ErrorKind::NotFound && !required => {
                 return Ok(Self::default());
             }
@@ -156,8 +156,8 @@ impl Policy {
         check_trusted(&opened).map_err(wrong)?;
         let mut text = String::new();
         opened.take(POLICY_FILE_BYTES_MAX).read_to_string(&mut text).map_err(reason)?;
-        let policy =
-            Self::parse(&text, (&rights::user_number, &rights::group_number)).map_err(wrong)?;
+        let policy = Self::parse(&text, (&rights::look_up_user_id, &rights::look_up_group_id))
+            .map_err(wrong)?;
         Ok(Self { file: Some(file.to_owned()), ..policy })
     }
 
@@ -199,7 +199,7 @@ impl Policy {
     /// Returns true if the peer has all rights or is a member of the group, which is given by name
     /// or by number. Returns `None` if no group has this name.
     pub(crate) fn has_group_rights(&self, who: &Credentials, group: &str) -> Option<bool> {
-        let number = group.parse().ok().or_else(|| rights::group_number(group))?;
+        let number = group.parse().ok().or_else(|| rights::look_up_group_id(group))?;
         Some(self.is_unrestricted(who.uid) || who.is_in(number))
     }
 

@@ -77,7 +77,7 @@ impl Server {
     fn admit_client(&mut self, visitor: OwnedFd, form: Framing) -> sys::Result<()> {
         let visitor = Foreign::from_peer_socket(visitor);
         // The user has sent descriptors whose closing takes long.
-        if closer::is_overloaded(visitor.uid()) {
+        if closer::is_user_overloaded(visitor.uid()) {
             return local_socket::hang_up(&visitor);
         }
         let peer = sys::abstract_socket::peer_credentials(&visitor)?;
@@ -107,7 +107,7 @@ impl Server {
         self.next = id + 1;
         self.watcher.watch(
             &connection,
-            client::encode_number(id, DescriptorKind::Connection),
+            client::encode_event_number(id, DescriptorKind::Connection),
             EventInterest::Read,
         )?;
         *self.per_user.entry(who.uid).or_default() += 1;
@@ -120,7 +120,7 @@ impl Server {
     /// paths. Only one such socket exists at a time.
     pub fn open_internal_socket(&mut self) -> sys::Result<OwnedFd> {
         let (near, far) = sys::descriptor::pair()?;
-        let number = client::encode_number(
+        let number = client::encode_event_number(
             client::internal::INTERNAL_SOCKET_EVENT,
             DescriptorKind::Listener,
         );

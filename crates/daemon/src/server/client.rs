@@ -1,7 +1,7 @@
 //! Connected clients, and the numbers by which the event loop identifies their descriptors.
 
 use super::kernel::commands::RequestState;
-use super::store::{KnownState, ServiceManagerStore, discard_connection};
+use super::store::{KnownRequestState, ServiceManagerStore, discard_connection};
 use abi::access::Credentials;
 use engine::kernel::point::Keeper as _;
 use member::connection::Connection;
@@ -27,7 +27,7 @@ pub(super) struct Client {
     pub(super) line: RequestState,
     /// State that is recorded in the name under which the service manager stores the connection, or
     /// `None` if it does not store the connection.
-    pub(super) stored_state: Option<KnownState>,
+    pub(super) stored_state: Option<KnownRequestState>,
     /// True while a report of the kernel programs for the client is outstanding.
     pub(super) waits_for_kernel: bool,
     /// True while a report of the counters of the client's request is outstanding.
@@ -72,7 +72,7 @@ pub(super) mod internal {
 }
 
 /// Encodes the event number of a client's descriptor.
-pub(super) const fn encode_number(id: u64, part: DescriptorKind) -> u64 {
+pub(super) const fn encode_event_number(id: u64, part: DescriptorKind) -> u64 {
     id << 2 | part as u64
 }
 
@@ -115,7 +115,7 @@ impl Client {
 impl Client {
     /// Stores the connection of client number `id` with the service manager, under a name that
     /// contains the state `knows`.
-    pub(super) fn store_connection(&mut self, id: u64, knows: KnownState) {
+    pub(super) fn store_connection(&mut self, id: u64, knows: KnownRequestState) {
         if !service::can_store_descriptors() || self.stored_state == Some(knows) {
             return;
         }

@@ -6,7 +6,7 @@ use super::kernel::commands::Adoption;
 use super::kernel::queue::KernelQueue;
 use super::registry::Registry;
 use super::store::{self, StoredDescriptors};
-use super::watchdog::WatchdogReports;
+use super::watchdog::WatchdogNotifier;
 use crate::directory::{Directory, DirectoryError};
 use crate::ids::DbufIdRanges;
 use crate::log::Log;
@@ -105,7 +105,7 @@ impl Server {
         policy: Policy,
         steps: &Steps,
     ) -> Result<Self, DirectoryError> {
-        let mut kept = store::sort_descriptors(given);
+        let mut kept = store::sort_stored_descriptors(given);
         let sockets = std::mem::take(&mut kept.sockets);
         if sockets.is_empty() {
             return Self::open_with_stored_objects(directory, true, policy, (steps, kept));
@@ -191,7 +191,7 @@ impl Server {
         for (number, (socket, _)) in (0..).zip(sockets) {
             watcher.watch(
                 socket,
-                client::encode_number(number, DescriptorKind::Listener),
+                client::encode_event_number(number, DescriptorKind::Listener),
                 EventInterest::Read,
             )?;
         }
@@ -203,13 +203,13 @@ impl Server {
     /// Serves clients until `stop` becomes readable, and notifies the service manager's watchdog if
     /// there is one. Then removes all kernel requests, or leaves them to the next daemon.
     pub fn serve(&mut self, stop: BorrowedFd<'_>) -> sys::Result<()> {
-        let stopped = client::encode_number(STOP_EVENT, DescriptorKind::Listener);
+        let stopped = client::encode_event_number(STOP_EVENT, DescriptorKind::Listener);
         self.watcher.watch(stop, stopped, EventInterest::Read)?;
-        let mut watchdog = WatchdogReports::from_environment();
+        let mut watchdog = WatchdogNotifier::from_environment();
         let mut paused = false;
         loop {
             let pause = paused.then_some(ACCEPT_PAUSE);
-            let report = watchdog.as_mut().map(WatchdogReports::send_if_due);
+            let report = watchdog.as_mut().map(WatchdogNotifier::send_if_due);
             paused = false;
             for event in self.watcher.wait(pause.into_iter().chain(report).min()) {
                 if event.number == stopped {
@@ -238,7 +238,7 @@ impl Server {
             }
             DescriptorKind::Listener => return self.accept(id),
             DescriptorKind::Process => self.leaving.push(id),
-            DescriptorKind::Admissions => self.read_admission(id),
+            DescriptorKind::Admissions => self.drain_admission_socket(id),
             DescriptorKind::Connection => self.receive(id, event),
         }
         false
@@ -248,7 +248,7 @@ impl Server {
     /// otherwise.
     fn watch_listeners(&self, listens: bool) {
         for (number, (socket, _)) in (0..).zip(&self.sockets) {
-            let number = client::encode_number(number, DescriptorKind::Listener);
+            let number = client::encode_event_number(number, DescriptorKind::Listener);
             // A failure needs no handling, because the next pause tries again.
             let _ = match listens {
                 true => self.watcher.watch(socket, number, EventInterest::Read),
@@ -273,7 +273,7 @@ impl Server {
             client.discard_connection(id);
             self.remove_request(id, client.line, client.who.uid);
             let gone = client.path.as_ref().and_then(|path| self.registry.remove(path.number));
-            gone.iter().for_each(|entry| store::discard_path(entry.number));
+            gone.iter().for_each(|entry| store::discard_stored_path(entry.number));
             let ended = client.path.as_mut().and_then(|path| path.ended.take());
             // Fails if the peer has already disconnected. Otherwise the peer sees the end at once,
             // even if a duplicate of the socket remains open.
@@ -296,7 +296,7 @@ impl Server {
             let mut ends = vec![client.connection.as_fd()];
             ends.extend(path.map(|path| path.admissions.as_fd()));
             let (ended, gone) =
-                sys::poll::readable_or_hung_up(&process, &ends, Some(Duration::ZERO));
+                sys::poll::wait_until_readable_or_hung_up(&process, &ends, Some(Duration::ZERO));
             ended.contains(&true) || gone.contains(&true)
         };
         let others = self

@@ -27,7 +27,7 @@ impl Server {
     pub fn start_log(&mut self, log: Log) {
         self.log = log;
         for entry in self.registry.all().cloned().collect::<Vec<_>>() {
-            self.log_path(EventKind::PathAdopted, &entry, "continues with this daemon");
+            self.log_path_event(EventKind::PathAdopted, &entry, "continues with this daemon");
         }
         for note in std::mem::take(&mut self.notes) {
             self.log.write(&Record::new(EventKind::DaemonWarning, Level::Warning, note));
@@ -35,7 +35,7 @@ impl Server {
     }
 
     /// Logs an event of a path with its request.
-    pub(super) fn log_path(&self, event: EventKind, entry: &PathEntry, what: &str) {
+    pub(super) fn log_path_event(&self, event: EventKind, entry: &PathEntry, what: &str) {
         let request = Some(entry.line.clone());
         self.log.write(&Record { request, ..new_path_record((event, Level::Info), entry, what) });
     }
@@ -55,7 +55,7 @@ impl Server {
         if let Some(entry) = self.registry.replace_request(number, (line, plan))?.cloned() {
             store::replace_entry(&entry);
             if !reports {
-                self.log_path(EventKind::PathChanged, &entry, "changed");
+                self.log_path_event(EventKind::PathChanged, &entry, "changed");
             }
             self.announce("changed", &entry);
         }

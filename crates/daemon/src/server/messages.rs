@@ -1,7 +1,7 @@
 //! Receipt of clients' messages and sending of replies. Limits keep clients from delaying each
 //! other.
 
-use super::client::{DescriptorKind, encode_number};
+use super::client::{DescriptorKind, encode_event_number};
 use super::event_loop::Server;
 use super::registry::PathEntry;
 use member::connection::Received;
@@ -91,27 +91,27 @@ impl Server {
     /// Queues a reply. Disconnects a client that reads its replies too slowly.
     pub(super) fn send(&mut self, id: u64, reply: Reply, descriptors: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let number = encode_number(id, DescriptorKind::Connection);
+        let number = encode_event_number(id, DescriptorKind::Connection);
         let connection = &mut client.connection;
         let sent = connection.send(reply.to_bytes(), descriptors);
-        if sent.and_then(|()| connection.watch_for_room(&self.watcher, number)).is_err() {
+        if sent.and_then(|()| connection.watch_writable(&self.watcher, number)).is_err() {
             self.leaving.push(id);
         }
     }
 
     fn flush_replies(&mut self, id: u64) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let number = encode_number(id, DescriptorKind::Connection);
+        let number = encode_event_number(id, DescriptorKind::Connection);
         let connection = &mut client.connection;
         let flushed = connection.flush();
-        if flushed.and_then(|()| connection.watch_for_room(&self.watcher, number)).is_err() {
+        if flushed.and_then(|()| connection.watch_writable(&self.watcher, number)).is_err() {
             self.leaving.push(id);
         }
     }
 
     /// Discards messages that a path's process sends through its admission socket. Disconnects the
     /// path after a message that is too long, or when the process closes the socket.
-    pub(super) fn read_admission(&mut self, id: u64) {
+    pub(super) fn drain_admission_socket(&mut self, id: u64) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(path) = &mut client.path else { return };
         for _ in 0..MESSAGES_PER_EVENT {

@@ -14,7 +14,7 @@ use member::connection::Connection;
 use member::faults;
 use member::place::PACKET_SOCKET;
 use member::protocol::{
-    About, Admit, Amount, Connect, ConnectReply, CountRequest, DbufIds, Event, KernelProgram,
+    About, Admit, Amount, Connect, ConnectReply, CountParameters, DbufIds, Event, KernelProgram,
     KernelPrograms, KernelRequest, KernelStep, NoParameters, PathList, PathNumber, Permissions,
     Quota, Register, RegisteredPath, SetTaps,
 };
@@ -37,7 +37,7 @@ pub(super) struct CallReplies {
 
 /// Upper bound on the length in bytes of a serialized path without its request: the name, the log
 /// and fields of fixed length.
-const PATH_BYTES_MAX: usize = 4096 + 512;
+const SERIALIZED_PATH_BYTES_MAX: usize = 4096 + 512;
 
 impl CallReplies {
     pub(super) fn single(parameters: &impl Serialize) -> Self {
@@ -65,7 +65,7 @@ impl Server {
     ) -> Result<CallReplies, Fault> {
         let (named, method) = call.interface_and_method();
         if named == interface::SERVICE_INTERFACE.name {
-            return interface::call_service(call, interface::DAEMON_INTERFACE)
+            return interface::execute_service_call(call, interface::DAEMON_INTERFACE)
                 .map(|value| CallReplies::single(&value));
         }
         if named != interface::DAEMON_INTERFACE.name {
@@ -111,7 +111,7 @@ impl Server {
             "Switch" => call.deserialize_parameters().and_then(|NoParameters {}| self.switch(id)),
             "Detach" => call.deserialize_parameters().and_then(|NoParameters {}| self.detach(id)),
             "Count" => {
-                let CountRequest { number } = call.deserialize_parameters()?;
+                let CountParameters { number } = call.deserialize_parameters()?;
                 self.count(id, number)
             }
             "SetTaps" => {
@@ -153,8 +153,9 @@ impl Server {
     fn list_paths(&self, client: &Client, more: bool) -> Result<CallReplies, Fault> {
         let status = |entry: &PathEntry| entry.status(client.who.uid, &self.policy);
         let mut rest: Vec<RegisteredPath> = self.registry.all().filter_map(status).collect();
-        let long =
-            |path: &RegisteredPath| path.line.as_ref().map_or(0, String::len) + PATH_BYTES_MAX;
+        let long = |path: &RegisteredPath| {
+            path.line.as_ref().map_or(0, String::len) + SERIALIZED_PATH_BYTES_MAX
+        };
         if !more {
             let fits = rest.iter().map(long).sum::<usize>() < REPLY_BYTES_MAX;
             return if fits {
@@ -292,7 +293,7 @@ impl Server {
         self.steps.announce(Resource::Descriptor, "the process of a path").map_err(untaken)?;
         let admissions = extract_admission_socket(client, descriptors)?;
         let gone = |_| faults::refused("process", "it has ended");
-        let process = local_socket::open_peer_process(client.connection.as_fd()).map_err(gone)?;
+        let process = local_socket::open_peer_pidfd(client.connection.as_fd()).map_err(gone)?;
         let who = (client.who.uid, client.process);
         let entry = self.add_path(id, who, wanted)?;
         let number = entry.number;
@@ -308,7 +309,7 @@ impl Server {
         for (descriptor, part) in watched {
             if self
                 .watcher
-                .watch(descriptor, client::encode_number(id, part), EventInterest::Read)
+                .watch(descriptor, client::encode_event_number(id, part), EventInterest::Read)
                 .is_err()
             {
                 self.registry.remove(number);
@@ -318,7 +319,7 @@ impl Server {
         store::store_path(&entry, client.connection.as_fd(), admissions.as_fd());
         client.path = Some(PathProcess { number, process, admissions, ended: None });
         self.steps.checkpoint("a path is registered");
-        self.log_path(EventKind::PathStarted, &entry, "started");
+        self.log_path_event(EventKind::PathStarted, &entry, "started");
         self.announce("came", &entry);
         Ok(CallReplies::single(&PathNumber { number }))
     }
@@ -357,7 +358,7 @@ impl Server {
         let worker = worker.ok_or_else(gone)?;
         // Until the previous connection has been sent, the process is considered busy.
         worker.admissions.flush().map_err(|_| gone())?;
-        if worker.admissions.has_unsent() {
+        if worker.admissions.has_unsent_messages() {
             return Err(faults::busy(wanted));
         }
         let busy = |_| faults::busy(wanted);
@@ -368,7 +369,7 @@ impl Server {
         let sent = worker.admissions.send(admit.to_bytes(), vec![far]);
         match sent {
             Err(_) if local_socket::is_gone(&worker.admissions) => Err(gone()),
-            Ok(()) if !worker.admissions.has_unsent() => {
+            Ok(()) if !worker.admissions.has_unsent_messages() => {
                 Ok(CallReplies::single_with_descriptors(&connected, vec![near, process]))
             }
             _ => Err(faults::busy(wanted)),

@@ -4,7 +4,7 @@
 use super::client::{self, Client, DescriptorKind, PathProcess};
 use super::event_loop::Server;
 use super::kernel::commands::{AdoptedRequest, RequestState};
-use super::store::{KnownState, StoredPath, discard_connection, discard_path};
+use super::store::{KnownRequestState, StoredPath, discard_connection, discard_stored_path};
 use abi::access::Credentials;
 use member::connection::Connection;
 use member::faults::{self, RETRY_CAUSE};
@@ -25,7 +25,7 @@ impl Server {
     /// are answered with the current state.
     pub(super) fn adopt_requests(
         &mut self,
-        mut connections: BTreeMap<u64, (OwnedFd, KnownState)>,
+        mut connections: BTreeMap<u64, (OwnedFd, KnownRequestState)>,
         running: Vec<AdoptedRequest>,
     ) {
         for AdoptedRequest { client: id, uid, ended } in running {
@@ -36,7 +36,7 @@ impl Server {
                 let peer = abstract_socket::peer_credentials(&connection)
                     .ok()
                     .filter(|peer| peer.uid == uid)?;
-                let number = client::encode_number(id, DescriptorKind::Connection);
+                let number = client::encode_event_number(id, DescriptorKind::Connection);
                 self.watcher.watch(connection.as_fd(), number, EventInterest::Read).ok()?;
                 Some((peer, connection, knows))
             });
@@ -54,14 +54,14 @@ impl Server {
             self.clients.insert(id, client);
             match (ended, knows) {
                 (Some(ended), _) => self.complete_detach(id, &ended, None),
-                (None, KnownState::Prepared) => self.complete_switch(id, Ok(())),
-                (None, KnownState::Running) => {}
-                (None, KnownState::Detaching) => self.queue_removal(id),
+                (None, KnownRequestState::Prepared) => self.complete_switch(id, Ok(())),
+                (None, KnownRequestState::Running) => {}
+                (None, KnownRequestState::Detaching) => self.queue_request_removal(id),
             }
         }
         for (id, (connection, knows)) in connections {
             discard_connection(id, knows);
-            if knows == KnownState::Prepared {
+            if knows == KnownRequestState::Prepared {
                 let fault = faults::not_in_kernel(0, RETRY_CAUSE, CHANGE_INTERRUPTED_MESSAGE);
                 // The client may have closed its end.
                 let _ = local_socket::send_nonblocking(
@@ -79,7 +79,7 @@ impl Server {
         for kept in all {
             let number = kept.entry.number;
             if self.restore_path(kept).is_none() {
-                discard_path(number);
+                discard_stored_path(number);
             }
         }
     }
@@ -89,7 +89,7 @@ impl Server {
     fn restore_path(&mut self, stored: StoredPath) -> Option<()> {
         let StoredPath { entry, connection, admissions } = stored;
         let peer = abstract_socket::peer_credentials(&connection).ok()?;
-        let process = local_socket::open_peer_process(&connection).ok()?;
+        let process = local_socket::open_peer_pidfd(&connection).ok()?;
         if peer.uid != entry.uid || !sys::descriptor::is_seqpacket_socket(&admissions) {
             return None;
         }
@@ -101,7 +101,7 @@ impl Server {
         ];
         for (descriptor, part) in watched {
             self.watcher
-                .watch(descriptor, client::encode_number(id, part), EventInterest::Read)
+                .watch(descriptor, client::encode_event_number(id, part), EventInterest::Read)
                 .ok()?;
         }
         self.registry.restore(entry).then_some(())?;

@@ -8,7 +8,7 @@
 //!
 //! For kernel requests, the descriptors are links, programs and maps, with a note that describes
 //! them ([`engine::kernel::point::Keeper`]), and the connection of each client, under a name that
-//! encodes its state ([`KnownState`]). The programs keep running between two daemons; the next
+//! encodes its state ([`KnownRequestState`]). The programs keep running between two daemons; the next
 //! daemon adopts them under its own policy and answers outstanding calls. Descriptors of kernel
 //! requests are stored only if the manager announces a store (`FDSTORE` in the environment, systemd
 //! 254); otherwise readers are notified that the daemon has exited.
@@ -37,18 +37,18 @@ const ADMISSIONS_SUFFIX: &str = "way";
 /// Suffix of the name under which a path's entry is stored.
 const ENTRY_SUFFIX: &str = "entry";
 /// The suffixes of all stored descriptors of a path.
-const PATH_SUFFIXES: [&str; 3] = [CONNECTION_SUFFIX, ADMISSIONS_SUFFIX, ENTRY_SUFFIX];
+const PATH_DESCRIPTOR_SUFFIXES: [&str; 3] = [CONNECTION_SUFFIX, ADMISSIONS_SUFFIX, ENTRY_SUFFIX];
 /// Prefix of the names under which a path's descriptors are stored.
-const PATH_PREFIX: &str = "path-";
+const PATH_DESCRIPTOR_PREFIX: &str = "path-";
 /// Prefix of the name under which the connection of a kernel client is stored while its request is
 /// running. The client number follows.
-const RUNNING_PREFIX: &str = "line-";
+const RUNNING_REQUEST_PREFIX: &str = "line-";
 /// Prefix of the name under which the connection of a kernel client is stored while its prepared
 /// request waits to replace another request.
-const PREPARED_PREFIX: &str = "waits-";
+const PREPARED_REQUEST_PREFIX: &str = "waits-";
 /// Prefix of the name under which the connection of a kernel client is stored while the client
 /// waits for its final counters.
-const DETACHING_PREFIX: &str = "leaves-";
+const DETACHING_CLIENT_PREFIX: &str = "leaves-";
 /// Maximum wait until the manager accepts a kernel object.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum size of a stored entry in bytes. An entry contains a request, a name and the name of a
@@ -64,13 +64,13 @@ pub(super) struct StoredDescriptors {
     /// Objects of kernel requests, by name.
     pub(super) kernel: Vec<(String, OwnedFd)>,
     /// Connection and state of each kernel client, by client number.
-    pub(super) lines: BTreeMap<u64, (OwnedFd, KnownState)>,
+    pub(super) lines: BTreeMap<u64, (OwnedFd, KnownRequestState)>,
 }
 
 /// The state of a kernel request as its client knows it, from the last reply to the client or from
 /// the client's own call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum KnownState {
+pub(super) enum KnownRequestState {
     /// The request is prepared to replace another request.
     Prepared,
     /// The request is running.
@@ -79,15 +79,15 @@ pub(super) enum KnownState {
     Detaching,
 }
 
-impl KnownState {
+impl KnownRequestState {
     /// All states in chronological order.
     const ALL: [Self; 3] = [Self::Prepared, Self::Running, Self::Detaching];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Self::Running => RUNNING_PREFIX,
-            Self::Prepared => PREPARED_PREFIX,
-            Self::Detaching => DETACHING_PREFIX,
+            Self::Running => RUNNING_REQUEST_PREFIX,
+            Self::Prepared => PREPARED_REQUEST_PREFIX,
+            Self::Detaching => DETACHING_CLIENT_PREFIX,
         }
     }
 }
@@ -95,7 +95,7 @@ impl KnownState {
 /// Sorts descriptors from the service manager by purpose, according to their names. Removes from
 /// the store the descriptors of a path that is not stored completely and, if a client's connection
 /// is stored under two states, the connection under the earlier state.
-pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDescriptors {
+pub(super) fn sort_stored_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDescriptors {
     let StoredDescriptors { mut sockets, mut kernel, mut lines, .. } = StoredDescriptors::default();
     let mut paths: BTreeMap<u32, BTreeMap<String, OwnedFd>> = BTreeMap::new();
     for (name, descriptor) in given {
@@ -103,11 +103,12 @@ pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDescripto
             kernel.push((name, descriptor));
             continue;
         }
-        let of_line =
-            |knows: KnownState| Some((name.strip_prefix(knows.name())?.parse().ok()?, knows));
-        if let Some((client, knows)) = KnownState::ALL.into_iter().find_map(of_line) {
+        let of_line = |knows: KnownRequestState| {
+            Some((name.strip_prefix(knows.name())?.parse().ok()?, knows))
+        };
+        if let Some((client, knows)) = KnownRequestState::ALL.into_iter().find_map(of_line) {
             // A crash between two updates leaves both names, of which the later state is valid.
-            let known: Option<&(OwnedFd, KnownState)> = lines.get(&client);
+            let known: Option<&(OwnedFd, KnownRequestState)> = lines.get(&client);
             let earlier = match known.map(|(_, known)| *known) {
                 Some(known) if known >= knows => Some(knows),
                 known => {
@@ -118,20 +119,20 @@ pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDescripto
             earlier.into_iter().for_each(|earlier| discard_connection(client, earlier));
             continue;
         }
-        let parts = name.strip_prefix(PATH_PREFIX).and_then(|rest| rest.split_once('-'));
+        let parts = name.strip_prefix(PATH_DESCRIPTOR_PREFIX).and_then(|rest| rest.split_once('-'));
         match parts.and_then(|(number, part)| Some((number.parse().ok()?, part.to_owned()))) {
             Some((number, part)) => {
                 paths.entry(number).or_default().insert(part, descriptor);
             }
             // The entry was written by another version and cannot be interpreted.
-            None if name.starts_with(PATH_PREFIX) => {}
+            None if name.starts_with(PATH_DESCRIPTOR_PREFIX) => {}
             None => sockets.push(descriptor),
         }
     }
     let kept = paths.into_iter().filter_map(|(number, parts)| {
         let kept = from_descriptors(parts).filter(|kept| kept.entry.number == number);
         if kept.is_none() {
-            discard_path(number);
+            discard_stored_path(number);
         }
         kept
     });
@@ -179,23 +180,25 @@ pub(super) fn replace_entry(entry: &PathEntry) {
 }
 
 /// Removes all descriptors stored for a path.
-pub(super) fn discard_path(number: u32) {
-    PATH_SUFFIXES.into_iter().for_each(|part| drop_descriptor(number, part));
+pub(super) fn discard_stored_path(number: u32) {
+    PATH_DESCRIPTOR_SUFFIXES.into_iter().for_each(|part| drop_descriptor(number, part));
 }
 
 fn store_descriptor(number: u32, part: &str, descriptor: BorrowedFd<'_>) {
     // A failure needs no handling, because the next daemon discards a path that is not stored
     // completely.
     let _ = service::try_notify(
-        &format!("FDSTORE=1\nFDNAME={PATH_PREFIX}{number}-{part}"),
+        &format!("FDSTORE=1\nFDNAME={PATH_DESCRIPTOR_PREFIX}{number}-{part}"),
         &[descriptor],
     );
 }
 
 fn drop_descriptor(number: u32, part: &str) {
     // A failure needs no handling, because the next daemon recognizes and discards stale objects.
-    let _ =
-        service::try_notify(&format!("FDSTOREREMOVE=1\nFDNAME={PATH_PREFIX}{number}-{part}"), &[]);
+    let _ = service::try_notify(
+        &format!("FDSTOREREMOVE=1\nFDNAME={PATH_DESCRIPTOR_PREFIX}{number}-{part}"),
+        &[],
+    );
 }
 
 /// The descriptor store of the service manager, used for kernel objects.
@@ -217,7 +220,7 @@ impl Keeper for ServiceManagerStore {
 }
 
 /// Removes the connection of a kernel client that is stored under this state.
-pub(super) fn discard_connection(client: u64, known: KnownState) {
+pub(super) fn discard_connection(client: u64, known: KnownRequestState) {
     if service::can_store_descriptors() {
         ServiceManagerStore.discard(&format!("{}{client}", known.name()));
     }

@@ -9,13 +9,13 @@ use sys::service;
 
 /// Periodic reports to the watchdog.
 #[derive(Debug)]
-pub(super) struct WatchdogReports {
+pub(super) struct WatchdogNotifier {
     /// Time between two reports: half of the interval that the manager permits.
     period: Duration,
     due: Instant,
 }
 
-impl WatchdogReports {
+impl WatchdogNotifier {
     /// Creates the reports that the manager expects according to the environment; the first is due
     /// at once. Returns `None` if the manager expects none.
     pub(super) fn from_environment() -> Option<Self> {

@@ -14,13 +14,13 @@ use super::program::ClassicProgram;
 use std::fmt;
 
 /// Length of an Ethernet header in bytes.
-const ETHERNET_SIZE: u32 = 14;
+const ETHERNET_HEADER_BYTES: u32 = 14;
 /// Offset of the EtherType in an Ethernet header, in bytes.
 const ETHERTYPE_OFFSET: u32 = 12;
 /// Smallest EtherType; smaller values are lengths.
 const ETHERTYPE_MIN: u32 = 0x0600;
 /// Return value of the rewritten filter for frames that it accepts without a decision.
-const ACCEPT: u32 = 0x0004_0000;
+const ACCEPT_RETURN_VALUE: u32 = 0x0004_0000;
 
 /// The reason why a filter for cooked packets cannot be rewritten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +77,7 @@ pub fn rewrite_for_ethernet(
         rewritten.push(rewrite(*instruction, layout)?);
         if is_length_load(*instruction) {
             let subtract = code::ALU | code::SUB | code::K;
-            rewritten.push(Instruction::non_branching(subtract, ETHERNET_SIZE));
+            rewritten.push(Instruction::non_branching(subtract, ETHERNET_HEADER_BYTES));
         }
     }
     for (at, instruction) in instructions.iter().enumerate() {
@@ -110,7 +110,7 @@ fn prologue() -> Vec<Instruction> {
         compare(code::JEQ, 0x8100, 2, 0),
         compare(code::JEQ, 0x88a8, 1, 0),
         compare(code::JGE, ETHERTYPE_MIN, 1, 0),
-        Instruction::non_branching(code::RET | code::K, ACCEPT),
+        Instruction::non_branching(code::RET | code::K, ACCEPT_RETURN_VALUE),
         Instruction::non_branching(code::LD | code::IMM, 0),
     ]
 }
@@ -131,7 +131,7 @@ fn rewrite(
         _ if !is_load => return Ok(instruction),
         code::LEN if instruction.class() == code::LDX => return Err(CookedError::Instruction),
         code::ABS if k >= ANCILLARY => return Err(CookedError::Instruction),
-        code::ABS | code::IND | code::MSH if k >= header => k - header + ETHERNET_SIZE,
+        code::ABS | code::IND | code::MSH if k >= header => k - header + ETHERNET_HEADER_BYTES,
         code::ABS if k == protocol && code & 0x18 == code::H => ETHERTYPE_OFFSET,
         code::ABS | code::IND | code::MSH => return Err(CookedError::Header),
         _ => k,

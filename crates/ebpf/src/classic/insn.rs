@@ -133,7 +133,7 @@ pub(super) const OPERATIONS: [(&str, Alu); 11] = [
 ];
 
 /// Names of comparisons in listings. The comparisons have the same codes in eBPF.
-pub(super) const COMPARISONS: [(&str, Cond); 4] =
+pub(super) const COMPARISON_NAMES: [(&str, Cond); 4] =
     [("jeq", Cond::Eq), ("jgt", Cond::Gt), ("jge", Cond::Ge), ("jset", Cond::Set)];
 
 /// Returns the arithmetic operation of an opcode, or `None` if the opcode has none.
@@ -143,7 +143,7 @@ pub(super) fn alu_operation(code: u16) -> Option<Alu> {
 
 /// Returns the comparison of an opcode, or `None` if the opcode has none.
 pub(super) fn condition(code: u16) -> Option<Cond> {
-    COMPARISONS.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
+    COMPARISON_NAMES.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
 }
 
 /// A classic BPF instruction, with the fields of `struct sock_filter`.
@@ -202,7 +202,7 @@ impl Instruction {
                 ("ja", format!("{}", at as i64 + 1 + i64::from(k as i32)))
             }
             JMP => {
-                let known = COMPARISONS.iter().find(|(_, op)| *op as u16 == self.code & 0xf0);
+                let known = COMPARISON_NAMES.iter().find(|(_, op)| *op as u16 == self.code & 0xf0);
                 let Some((name, _)) = known else { return self.format_unknown() };
                 (name, if self.code & X != 0 { "x".into() } else { format!("#{k:#x}") })
             }

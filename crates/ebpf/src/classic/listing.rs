@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::insn::{ANCILLARY, ANCILLARY_NAMES, COMPARISONS, Instruction, OPERATIONS, code};
+use super::insn::{ANCILLARY, ANCILLARY_NAMES, COMPARISON_NAMES, Instruction, OPERATIONS, code};
 use super::program::{ClassicProgram, InvalidProgram};
 
 /// A reason why a text is not a valid program listing.
@@ -62,7 +62,7 @@ fn parse_instruction(line: &str, at: usize) -> Option<Instruction> {
     let rest = rest.trim();
     let (name, operand) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     let operand = operand.trim();
-    if let Some((_, op)) = COMPARISONS.iter().find(|(known, _)| *known == name) {
+    if let Some((_, op)) = COMPARISON_NAMES.iter().find(|(known, _)| *known == name) {
         return parse_comparison(*op as u16, operand, at);
     }
     match name {
@@ -160,7 +160,7 @@ fn parse_ancillary(word: &str) -> Option<u32> {
 mod tests {
     use super::super::{ClassicProgram, Metadata};
 
-    const ALL_INSTRUCTIONS: &str = "\
+    const ALL_INSTRUCTIONS_LISTING: &str = "\
 (000) ldh      [12]
 (001) jeq      #0x800           jt 2\tjf 30
 (002) ldxb     4*([14]&0xf)
@@ -197,8 +197,8 @@ mod tests {
 
     #[test]
     fn listing_round_trips() {
-        let program: ClassicProgram = ALL_INSTRUCTIONS.parse().unwrap();
-        assert_eq!(program.to_string(), ALL_INSTRUCTIONS);
+        let program: ClassicProgram = ALL_INSTRUCTIONS_LISTING.parse().unwrap();
+        assert_eq!(program.to_string(), ALL_INSTRUCTIONS_LISTING);
     }
 
     #[test]

@@ -29,6 +29,6 @@ pub use expression::{
 pub use insn::Instruction;
 pub use link::LinkType;
 pub use listing::ListingError;
-pub use numbers::{has_numeric_form, parse_numbers, write_numbers};
+pub use numbers::{is_numeric_program, parse_numeric_program, write_numeric_program};
 pub use program::{ClassicProgram, INSTRUCTIONS_MAX, InvalidProgram, MEMORY_WORDS};
 pub use run::{BACKWARD_JUMPS_MAX, Metadata, VlanTag};

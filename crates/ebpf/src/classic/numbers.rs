@@ -9,7 +9,7 @@ use super::program::ClassicProgram;
 
 /// Returns true if the text looks like a program in numeric form, which may still be invalid.
 #[must_use]
-pub fn has_numeric_form(text: &str) -> bool {
+pub fn is_numeric_program(text: &str) -> bool {
     text.contains(',') && text.bytes().all(|byte| byte.is_ascii_digit() || b", ".contains(&byte))
 }
 
@@ -19,7 +19,7 @@ pub fn has_numeric_form(text: &str) -> bool {
 ///
 /// Fails with the reason if the text has another form, or if the instructions are not a valid
 /// program.
-pub fn parse_numbers(text: &str) -> Result<ClassicProgram, String> {
+pub fn parse_numeric_program(text: &str) -> Result<ClassicProgram, String> {
     let mut parts = text.split(',').map(str::trim);
     let count = parts.next().and_then(|count| count.parse::<usize>().ok());
     let mut instructions = Vec::new();
@@ -35,9 +35,9 @@ pub fn parse_numbers(text: &str) -> Result<ClassicProgram, String> {
     ClassicProgram::new(instructions).map_err(|invalid| invalid.to_string())
 }
 
-/// Writes instructions in the form that [`parse_numbers`] reads.
+/// Writes instructions in the form that [`parse_numeric_program`] reads.
 #[must_use]
-pub fn write_numbers(instructions: &[Instruction]) -> String {
+pub fn write_numeric_program(instructions: &[Instruction]) -> String {
     let each = instructions.iter().map(|one| {
         let Instruction { code, jt, jf, k } = *one;
         format!(",{code} {jt} {jf} {k}")
@@ -65,13 +65,13 @@ mod tests {
     fn numeric_programs_round_trip_and_others_are_refused() {
         let program =
             compile("udp port 53 or vlan 7", LinkType::EN10MB, &Options::default()).unwrap();
-        let text = write_numbers(program.instructions());
-        assert!(has_numeric_form(&text));
-        assert_eq!(parse_numbers(&text), Ok(program));
+        let text = write_numeric_program(program.instructions());
+        assert!(is_numeric_program(&text));
+        assert_eq!(parse_numeric_program(&text), Ok(program));
         for expression in ["", "port 53", "ether[20:4] = 7", "10.0.0.1"] {
-            assert!(!has_numeric_form(expression), "{expression}");
+            assert!(!is_numeric_program(expression), "{expression}");
         }
-        let refused = |text: &str| parse_numbers(text).unwrap_err();
+        let refused = |text: &str| parse_numeric_program(text).unwrap_err();
         assert_eq!(refused("2,6 0 0 1"), "it has 1 instructions, but begins with the count 2");
         assert_eq!(refused("1,6 0 0"), "`6 0 0` is not an instruction");
         assert_eq!(refused("1,6 0 0 1 9"), "`6 0 0 1 9` is not an instruction");

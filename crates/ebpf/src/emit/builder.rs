@@ -24,16 +24,16 @@ use super::maps::ProgramMap;
 use super::switch_layout::SwitchLayout;
 use super::target::{Finish, Target};
 use super::unfit::Unfit;
-use crate::asm::{Asm, Label};
+use crate::asm::{Assembler, Label};
 use crate::insn::{Cond, Helper, Insn, R0, R1, R2, Size, atomic};
 use crate::program::{CodeOwner, Counter, FilterSpan};
-use arms::Stub;
+use arms::ExitStub;
 
 /// The state of an emission.
 #[derive(Default)]
 pub(super) struct Builder {
     pub(super) target: Target,
-    pub(super) asm: Asm,
+    pub(super) asm: Assembler,
     unfit: Option<Unfit>,
     /// Number of stack bytes in use.
     pub(super) top: SlotDepth,
@@ -42,7 +42,7 @@ pub(super) struct Builder {
     /// For each of r0 to r5, the stack slot whose value the register contains, or `None` if the
     /// register contains anything else.
     pub(super) held: [Option<SlotDepth>; 6],
-    stubs: Vec<Stub>,
+    stubs: Vec<ExitStub>,
     /// For each position variable, its maximum distance from the frame's first byte, and the
     /// `epoch` in which it was set.
     pub(super) position_reaches: Vec<(u32, u16)>,
@@ -76,7 +76,7 @@ pub(super) struct Builder {
     finish: Finish,
     /// Finished parts, each with its source map and the indices of the instructions to patch with
     /// `reach`.
-    finished_parts: Vec<(Asm, Vec<CodeOwner>, Vec<usize>)>,
+    finished_parts: Vec<(Assembler, Vec<CodeOwner>, Vec<usize>)>,
     /// Number of arms and twins whose code has begun but not ended.
     depth: usize,
     /// Slot of the instruction at which the verifier's state was last reset.
@@ -89,7 +89,7 @@ pub(super) struct Builder {
 
 impl Builder {
     fn new(target: Target, finish: Finish) -> Self {
-        let mut asm = Asm::new();
+        let mut asm = Assembler::new();
         let (none, unsure) = (asm.label(), asm.label());
         Self { target, asm, none, unsure, finish, ..Self::default() }
     }
@@ -176,7 +176,7 @@ impl Builder {
 
     /// Emits a call of a helper. If the helper returns an error, the block is unsure: the user
     /// implementation decides about it.
-    pub(super) fn call_or_unsure(&mut self, helper: Helper) {
+    pub(super) fn call_helper_or_unsure(&mut self, helper: Helper) {
         self.call(helper);
         self.asm.jump_if(Cond::Ne, R0, 0, self.unsure);
     }

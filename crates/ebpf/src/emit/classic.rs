@@ -33,7 +33,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// and at the exit `miss` if it rejects the frame. The program expects Ethernet frames with
     /// inline tags. At hooks where the kernel may store the tag outside the frame, a second copy of
     /// the code handles such frames.
-    pub fn only_classic(&mut self, program: &ClassicProgram, miss: Exit<'s>) -> Result<(), Unfit> {
+    pub fn only_accepted_by_classic(
+        &mut self,
+        program: &ClassicProgram,
+        miss: Exit<'s>,
+    ) -> Result<(), Unfit> {
         let copy =
             |tagged| rewrite_for_kernel(program, tagged).map_err(|why| Unfit::new(why.to_string()));
         let plain = copy(false)?;
@@ -306,7 +310,7 @@ impl<'b> Translation<'b> {
     /// Converts the number of `size` bytes in `reg` from network byte order. Returns the maximum
     /// value of such a number.
     fn swap_byte_order(&mut self, size: Size, reg: Reg) -> u32 {
-        self.b.swap_order(size, reg);
+        self.b.convert_byte_order(size, reg);
         match size {
             Size::B => 0xff,
             Size::H => 0xffff,

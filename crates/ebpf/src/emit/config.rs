@@ -5,7 +5,7 @@
 //! frames leave the kernel. A delivered frame is copied once per *owner*, a set of requests that
 //! may see each other's frames; each request gets pointers to the copy.
 
-use super::ring_layout::{DELIVERIES_MAX, SWITCHED_SLOTS, TALLIES_MAX, offset};
+use super::ring_layout::{DELIVERIES_MAX, SWITCHED_SLOTS_MAX, TALLIES_MAX, offset};
 use super::switch_layout::SwitchLayout;
 
 /// The ring layout of a tap for one request. Each processor has a region of memory, and the layout
@@ -54,13 +54,13 @@ pub struct WakePolicy {
     /// Number of frames, counted from the last doorbell, after which the next doorbell is sent.
     pub most: u32,
     /// The processes that a doorbell wakes.
-    pub wakes: Wakeup,
+    pub wakes: WakeupTarget,
 }
 
 /// The processes that a doorbell wakes. A wakeup sends an interrupt to the same processor, which
 /// takes at least 10 µs on a virtual machine even if no process sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wakeup {
+pub enum WakeupTarget {
     /// The consumer that drains doorbells, but only if it has drained all earlier ones. A consumer
     /// that drains before it checks for frames misses none and is not woken while it is busy. A
     /// consumer that never drains is woken only once.
@@ -83,7 +83,7 @@ pub struct FusedTap {
     /// frames. Ignored at a cgroup, where the context of each packet states its direction.
     pub sent: bool,
     /// At a cgroup, the user whose packets are delivered. `None` at other hooks.
-    pub user: Option<UserSockets>,
+    pub user: Option<UserSocketsConfig>,
     /// Layout of the scratch memory, which is the first of the caller's maps.
     pub scratch: Scratch,
     /// Rings for frames, one per owner.
@@ -203,7 +203,7 @@ impl Scratch {
         let from = delivered_views.checked_add(outlets.checked_mul(each)?)?;
         let to = from.checked_add(marks.checked_mul(8)?)?;
         let switched = to.checked_add(tallies.checked_mul(16)?)?;
-        let end = switched.checked_add(8 + 16 * SWITCHED_SLOTS as usize)?;
+        let end = switched.checked_add(8 + 16 * SWITCHED_SLOTS_MAX as usize)?;
         // Offsets are signed 16-bit numbers.
         i16::try_from(end).ok()?;
         Some(Self {
@@ -317,7 +317,7 @@ impl Delivery {
 pub const REGIONS_PER_CPU: u32 = 4;
 /// The user whose packets a program delivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UserSockets {
+pub struct UserSocketsConfig {
     /// User id.
     pub uid: u32,
     /// Cookie of the user's network namespace.

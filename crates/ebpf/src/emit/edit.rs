@@ -149,7 +149,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             self.fetch_offset(end, R2);
             let b = self.builder();
             b.asm.push(Insn::mov(R1, R6));
-            b.call_or_unsure(Helper::SkbPullData);
+            b.call_helper_or_unsure(Helper::SkbPullData);
         }
         self.builder().reload_after_edit();
     }
@@ -226,7 +226,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         b.asm.push(Insn::mov(R1, R6));
         b.asm.push(Insn::mov(R5, flags));
-        b.call_or_unsure(helper);
+        b.call_helper_or_unsure(helper);
         b.reload_after_edit();
     }
 
@@ -243,7 +243,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.fetch_offset(first, R2);
         let b = self.builder();
         b.asm.push(Insn::mov(R1, R6));
-        b.call_or_unsure(Helper::XdpAdjustHead);
+        b.call_helper_or_unsure(Helper::XdpAdjustHead);
         b.store_frame_length();
         b.reload_after_edit();
     }
@@ -258,7 +258,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return b.refuse(Unfit::new("VLAN tags can be removed only at traffic control"));
         }
         b.asm.push(Insn::mov(R1, R6));
-        b.call_or_unsure(Helper::SkbVlanPop);
+        b.call_helper_or_unsure(Helper::SkbVlanPop);
         b.reload_after_edit();
     }
 
@@ -339,7 +339,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         if at_tc {
             b.asm.push(Insn::mov(R5, 0));
         }
-        b.call_or_unsure(if at_tc { Helper::SkbStoreBytes } else { Helper::XdpStoreBytes });
+        b.call_helper_or_unsure(if at_tc { Helper::SkbStoreBytes } else { Helper::XdpStoreBytes });
     }
 
     /// Writes bytes in place at XDP, after a bounds check. If the check fails, the block takes the
@@ -453,6 +453,6 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 /// Loads a value into a register, in network byte order.
 fn fetch_in_network_order(b: &mut Builder, value: Value<'_>, size: Size, to: Reg) {
     b.fetch(value, to);
-    b.swap_order(size, to);
+    b.convert_byte_order(size, to);
     b.set_register_slot(to, None);
 }

@@ -1,6 +1,6 @@
 //! Lowering of numbers, positions and proofs to registers, stack slots and packet pointers.
 //!
-//! Input: handles. Output: instructions in the builder's [`Asm`](crate::asm::Asm). Every value has
+//! Input: handles. Output: instructions in the builder's [`Assembler`](crate::asm::Asm). Every value has
 //! a stack slot of 8 bytes, so it survives calls and jumps. The builder tracks which slots r0 to r5
 //! also hold, which saves most reloads. A computed position is a packet pointer, or an offset where
 //! packet pointers are not available (see `builder::frame`).
@@ -262,12 +262,12 @@ impl Builder {
                 self.asm.push(Insn::load(size, R0, base, at.off.cast_signed() + off));
             }
         }
-        self.swap_order(size, R0);
+        self.convert_byte_order(size, R0);
         self.store_in_new_slot(R0)
     }
 
     /// Converts a number of two or four bytes between network and host byte order.
-    pub(super) fn swap_order(&mut self, size: Size, reg: Reg) {
+    pub(super) fn convert_byte_order(&mut self, size: Size, reg: Reg) {
         match size {
             Size::H => self.asm.push(Insn::big_endian(reg, 16)),
             Size::W => self.asm.push(Insn::big_endian(reg, 32)),

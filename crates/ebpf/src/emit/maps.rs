@@ -1,6 +1,6 @@
 //! The maps of a program other than the map of its counters.
 
-use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
+use crate::insn::{Insn, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE};
 use crate::program::{FilterSpan, MapSpec};
 
 /// Number of processors that have a row for values passed between parts. On processors with higher
@@ -57,7 +57,7 @@ pub(super) fn assign_map_numbers(code: &mut [Insn], has_counters: bool, own: usi
     let mut wide = false;
     for insn in code {
         let first = insn.is_load_imm64() && !wide;
-        if first && matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE) {
+        if first && matches!(insn.src, PSEUDO_MAP_FD | PSEUDO_MAP_VALUE) {
             insn.imm = match is_caller_map(insn.imm) {
                 true => insn.imm + own - FIRST_CALLER_MAP.cast_signed(),
                 false => insn.imm - i32::from(!has_counters),

@@ -115,7 +115,7 @@ pub use handle::{
     Answer, DynWindow, Exit, Field, FrameOffset, FramePos, FramePosVar, Layers, Num, Transport,
     Value, Var, Width, Window, be16, be32, byte,
 };
-pub use scope::{Cmp, Emit, MetadataField, Scope};
+pub use scope::{Cmp, EmitFn, MetadataField, Scope};
 pub use siphash::SiphashState;
 pub use state::{TwinState, Wide, WideVar};
 pub use target::{Finish, NONE, Outcome, Target, UNSURE, Verdict, ZERO};

@@ -32,7 +32,7 @@ use crate::program::{self, Program};
 /// Layout of the bytes before a delivered frame, in order:
 ///
 /// - [`headroom::DELIVERY_SIZE`] bytes for each delivery;
-/// - [`headroom::EXIT_SIZE`] bytes for the exit number of each delivery, padded to a multiple of 8;
+/// - [`headroom::EXIT_NUMBER_BYTES`] bytes for the exit number of each delivery, padded to a multiple of 8;
 /// - a bitmap of the deliveries (8 bytes);
 /// - the VLAN tag that the driver removed (8 bytes): bit 32 is set, bits 16 to 31 are the protocol
 ///   in network byte order, bits 0 to 15 are the tag; 0 if there was no tag;
@@ -42,21 +42,21 @@ pub mod headroom {
     /// after the view (two).
     pub const DELIVERY_SIZE: u32 = 8;
     /// Number of bytes per exit number.
-    pub const EXIT_SIZE: u32 = 2;
+    pub const EXIT_NUMBER_BYTES: u32 = 2;
     /// Size in bytes of the fields that follow the exit numbers: the bit set, the tag and the time.
-    pub const REST_SIZE: u32 = 24;
+    pub const FIXED_FIELDS_SIZE: u32 = 24;
 
     /// Returns the offset in bytes of the fields that follow the exit numbers, given the number of
     /// deliveries.
     #[must_use]
-    pub const fn rest_offset(deliveries: u32) -> u32 {
-        deliveries * DELIVERY_SIZE + (deliveries * EXIT_SIZE).next_multiple_of(8)
+    pub const fn fixed_fields_offset(deliveries: u32) -> u32 {
+        deliveries * DELIVERY_SIZE + (deliveries * EXIT_NUMBER_BYTES).next_multiple_of(8)
     }
 
     /// Returns the total size in bytes of this headroom data, given the number of deliveries.
     #[must_use]
     pub const fn total_size(deliveries: u32) -> u32 {
-        rest_offset(deliveries) + REST_SIZE
+        fixed_fields_offset(deliveries) + FIXED_FIELDS_SIZE
     }
 }
 
@@ -83,7 +83,7 @@ pub fn redirect(
 }
 
 /// Number of the socket map, which the caller provides.
-const SOCKETS_MAP: u32 = FIRST_CALLER_MAP + 2;
+const SOCKET_MAP_NUMBER: u32 = FIRST_CALLER_MAP + 2;
 
 /// XDP_DROP: drop the frame.
 const DROP: i32 = 1;
@@ -99,7 +99,7 @@ impl Scope<'_, '_> {
             return self.builder().refuse(Unfit::new(why));
         }
         let b = self.builder();
-        b.restore_region();
+        b.restore_region_register();
         b.sends = true;
         b.asm.push(Insn::store(Size::W, R9, offset::INTERFACE, interface.cast_signed()));
     }
@@ -118,7 +118,7 @@ impl Builder {
         for (to, at) in [(R2, SCRATCH + 6), (R3, SCRATCH + 4)] {
             asm.compute(to, R10, Alu::Add, i32::from(at));
         }
-        asm.push(Insn::call_kernel(function));
+        asm.push(Insn::call_kfunc(function));
         asm.jump_if(Cond::Ne, R0, 0, none);
         asm.push(Insn::load(Size::H, R1, R10, SCRATCH + 6));
         asm.push(Insn::alu(Alu::Shl, R1, 16));
@@ -148,15 +148,15 @@ impl Builder {
     /// it. A failed redirect to the socket is counted as a failed delivery.
     pub(super) fn emit_redirect_end(&mut self, redirect: &Redirect, deliveries: &[Delivery]) {
         let (drop, failed) = (self.asm.label(), self.asm.label());
-        self.restore_region();
+        self.restore_region_register();
         if self.sends {
-            self.emit_send();
+            self.emit_interface_redirect();
         }
         if !deliveries.is_empty() {
             self.asm.push(Insn::load(Size::DW, R1, R9, offset::DELIVERY_BITS));
             self.asm.jump_if(Cond::Eq, R1, 0, drop);
             self.write_headroom(redirect, deliveries, failed);
-            self.asm.push_wide(Insn::load_map(R1, SOCKETS_MAP));
+            self.asm.push_wide(Insn::load_map(R1, SOCKET_MAP_NUMBER));
             self.asm.push(Insn::load(Size::W, R2, R6, xdp::QUEUE));
             self.asm.push(Insn::mov(R3, DROP));
             self.asm.push(Insn::call(Helper::RedirectMap));
@@ -171,7 +171,7 @@ impl Builder {
     }
 
     /// Emits the redirect to the interface that the body named, if there is one.
-    fn emit_send(&mut self) {
+    fn emit_interface_redirect(&mut self) {
         let here = self.asm.label();
         self.asm.push(Insn::load(Size::W, R1, R9, offset::INTERFACE));
         self.asm.jump_if(Cond::Eq, R1, 0, here);
@@ -228,12 +228,13 @@ impl Builder {
             asm.compute(R2, R8, Alu::Sub, R1);
             asm.push(Insn::store(Size::H, R7, to + 6, R2));
             let way = place(
-                count * headroom::DELIVERY_SIZE + u32::from(delivery.number) * headroom::EXIT_SIZE,
+                count * headroom::DELIVERY_SIZE
+                    + u32::from(delivery.number) * headroom::EXIT_NUMBER_BYTES,
             );
             asm.push(Insn::load(Size::W, R1, R9, view + EXIT_OFFSET));
             asm.push(Insn::store(Size::H, R7, way, R1));
         }
-        let rest = place(headroom::rest_offset(count));
+        let rest = place(headroom::fixed_fields_offset(count));
         asm.push(Insn::load(Size::DW, R1, R9, offset::DELIVERY_BITS));
         asm.push(Insn::store(Size::DW, R7, rest, R1));
         match redirect.tag_kfunc {

@@ -100,9 +100,9 @@ pub const READERS_MAX: u32 = 32;
 pub const DELIVERIES_MAX: u32 = 31;
 /// Maximum number of places in the filter tree whose switched exits (exits that user space opens
 /// and closes at run time) can be open at once: a power of two.
-pub const SWITCHED_SLOTS: u32 = 16;
+pub const SWITCHED_SLOTS_MAX: u32 = 16;
 /// Maximum number of exits of one pointer ring that user space can open at once.
-pub const SWITCHED_EXITS: u32 = 4;
+pub const SWITCHED_EXITS_MAX: u32 = 4;
 /// Size in bytes of a word in the map with which user space opens and closes exits.
 pub const SWITCHED_WORD_SIZE: u32 = 4;
 /// Maximum number of exits per pointer ring. Every filter of a chain in the kernel may have an

@@ -21,7 +21,7 @@ use crate::program::{FilterSpan, Hook};
 
 /// The type of a twin, as stored in a filter's description. `A` is the type of the filter's
 /// arguments. A plain `fn` with these parameters coerces to this type.
-pub type Emit<A> =
+pub type EmitFn<A> =
     for<'s, 'o> fn(&A, &mut Scope<'s, 'o>, Layers<'s>, Exit<'s>) -> Result<Answer<'s>, Unfit>;
 
 /// Straight-line code under construction. `'s` is the brand of the scope, a lifetime that marks the
@@ -173,7 +173,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// the frame. Where a load from this constant distance is cheaper, the program checks that the
     /// hint is right, and then loads from there.
     #[must_use]
-    pub fn with_usual_distance(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
+    pub fn hint_usual_distance(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
         FramePos { usual: usual.checked_sub(at.off), ..at }
     }
 
@@ -392,7 +392,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn emit_twin<A: ?Sized>(
         &mut self,
         filter: FilterSpan,
-        emit: Emit<A>,
+        emit: EmitFn<A>,
         args: &A,
         on: Layers<'s>,
         out: Exit<'s>,
@@ -406,7 +406,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         match answer {
             Ok(Answer { class, layers }) => {
                 let answer = Answer { class, layers: Layers { class, ..layers } };
-                Ok(self.builder.close_with_answer(mark, answer))
+                Ok(self.builder.close_twin_with_answer(mark, answer))
             }
             Err(unfit) => {
                 // The code of the twin is incomplete, so the program must not be used.
@@ -421,7 +421,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Code after the call runs only for answered blocks.
     pub fn emit_twin_with_exits<A: ?Sized>(
         &mut self,
-        (filter, emit, args): (FilterSpan, Emit<A>, &A),
+        (filter, emit, args): (FilterSpan, EmitFn<A>, &A),
         on: Layers<'s>,
         absent: impl for<'i> FnOnce(&mut Scope<'i, 's>) -> Result<(), Unfit>,
         unsure: impl for<'i> FnOnce(&mut Scope<'i, 's>),

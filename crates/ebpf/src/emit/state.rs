@@ -192,7 +192,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Returns `left << bits`, modulo 2^64. `bits` is taken modulo 64.
-    pub fn shl_by(&mut self, left: Wide<'s>, bits: Num<'s>) -> Wide<'s> {
+    pub fn shl_wide_by(&mut self, left: Wide<'s>, bits: Num<'s>) -> Wide<'s> {
         self.compute_wide(Alu::Shl, left, Wide(bits))
     }
 

@@ -1,6 +1,6 @@
 //! Layout of the memory words that open switched exits.
 
-use super::ring_layout::SWITCHED_EXITS;
+use super::ring_layout::SWITCHED_EXITS_MAX;
 
 /// The layout of the map with which user space opens exits, in words of four bytes: a word for each
 /// place in the filter tree, then a list for each pointer ring.
@@ -17,14 +17,14 @@ pub struct SwitchLayout {
 impl SwitchLayout {
     /// Number of words in the list of a pointer ring: a bit mask of the slots of the ring's open
     /// exits, and an entry ([`Self::entry`]) for each exit.
-    pub const LIST_WORDS: u32 = 1 + SWITCHED_EXITS;
+    pub const OPEN_EXIT_LIST_WORDS: u32 = 1 + SWITCHED_EXITS_MAX;
     /// Bit offset of the exit number in an entry.
     pub(in crate::emit) const EXIT_SHIFT: u32 = 8;
 
     /// Returns the index of the first word in the list of a pointer ring.
     #[must_use]
     pub const fn list(&self, outlet: u32) -> u32 {
-        self.places.saturating_add(outlet.saturating_mul(Self::LIST_WORDS))
+        self.places.saturating_add(outlet.saturating_mul(Self::OPEN_EXIT_LIST_WORDS))
     }
 
     /// Returns the entry of an open exit in the list of a pointer ring: the exit number, and the

@@ -64,7 +64,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             b.asm.jump(unsure);
             b.begin_next_part();
         } else {
-            b.reset_verifier();
+            b.reset_verifier_state();
         }
         let b = self.builder();
         b.point_at_row(row);

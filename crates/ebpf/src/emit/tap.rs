@@ -29,15 +29,15 @@ mod switched;
 mod unread;
 
 pub use super::config::{
-    Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, Tap, WakePolicy, Wakeup,
+    Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, Tap, WakePolicy, WakeupTarget,
 };
 pub(super) use super::ring_layout::EXIT_OFFSET;
 pub use super::ring_layout::{
-    AFTER_TAG, DELIVERIES_MAX, EXITS_MAX, POINTER_SIZE, READERS_MAX, SWITCHED_EXITS,
-    SWITCHED_SLOTS, SWITCHED_WORD_SIZE, TALLIES_MAX, UNREAD_LAPS_LOG2, offset, record,
+    AFTER_TAG, DELIVERIES_MAX, EXITS_MAX, POINTER_SIZE, READERS_MAX, SWITCHED_EXITS_MAX,
+    SWITCHED_SLOTS_MAX, SWITCHED_WORD_SIZE, TALLIES_MAX, UNREAD_LAPS_LOG2, offset, record,
 };
 pub use super::switch_layout::SwitchLayout;
-use ring::store_ordered;
+use ring::store_release_insn;
 pub(super) use shared::{SharedSlot, shared_slots};
 
 use super::builder::Builder;
@@ -85,7 +85,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return b.refuse(Unfit::new("there is no room for more tallies"));
         }
         let place = scratch.tallies + 16 * number.cast_signed();
-        b.restore_region();
+        b.restore_region_register();
         b.fetch(bytes.into(), R0);
         b.add_to_word(R9, place, 1);
         b.add_to_word(R9, place + 8, R0);
@@ -106,7 +106,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         b.record_delivery(delivery);
         let place = scratch.view_slot_offset(delivery.number);
-        b.restore_region();
+        b.restore_region_register();
         b.fetch(class, R1);
         b.asm.push(Insn::store(Size::W, R9, place + 4, R1));
         b.fetch(length.into(), R0);
@@ -125,7 +125,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn mark(&mut self, number: u16, set: bool) {
         let b = self.builder();
         if let Some(place) = b.checked_mark_offset(number) {
-            b.restore_region();
+            b.restore_region_register();
             b.asm.push(Insn::store(Size::DW, R9, place, i32::from(set)));
         }
     }
@@ -135,7 +135,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn only_marked(&mut self, number: u16, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(place) = b.checked_mark_offset(number) {
-            b.restore_region();
+            b.restore_region_register();
             b.asm.push(Insn::load(Size::DW, R1, R9, place));
             b.set_register_slot(R1, None);
             b.asm.jump_if(Cond::Eq, R1, 0, miss.label);
@@ -147,7 +147,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn only_unmarked(&mut self, number: u16, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(place) = b.checked_mark_offset(number) {
-            b.restore_region();
+            b.restore_region_register();
             b.asm.push(Insn::load(Size::DW, R1, R9, place));
             b.set_register_slot(R1, None);
             b.asm.jump_if(Cond::Ne, R1, 0, miss.label);
@@ -250,7 +250,7 @@ impl Builder {
     }
 
     /// Restores r9 if other code may have overwritten it.
-    pub(super) fn restore_region(&mut self) {
+    pub(super) fn restore_region_register(&mut self) {
         if self.region_lost {
             self.asm.push(Insn::load(Size::DW, R9, R10, FixedSlots::SCRATCH));
         }

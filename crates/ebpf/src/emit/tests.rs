@@ -18,7 +18,7 @@ fn run_body(hook: Hook, body: Body, frame: &[u8]) -> (Outcome, Vec<u64>) {
     (Outcome::decode(value as u32), counters)
 }
 
-fn assert_at_every_hook(body: Body, expected: Outcome) {
+fn assert_outcome_at_every_hook(body: Body, expected: Outcome) {
     for hook in HOOKS {
         assert_eq!(run_body(hook, body, FRAME).0, expected, "{hook:?}");
     }
@@ -26,7 +26,7 @@ fn assert_at_every_hook(body: Body, expected: Outcome) {
 
 #[test]
 fn loads_and_arithmetic_compute_the_class() {
-    assert_at_every_hook(
+    assert_outcome_at_every_hook(
         |s, on, out| {
             let at = s.advance(on.at, 2);
             let window = s.need::<6>(at, out);
@@ -56,7 +56,7 @@ fn computed_positions_are_bounded() {
         let window = s.need::<2>(at, out);
         Ok(Answer::new(s.load(window, be16::<0>()), on))
     };
-    assert_at_every_hook(body, Outcome::Class(0x4758));
+    assert_outcome_at_every_hook(body, Outcome::Class(0x4758));
     for hook in HOOKS {
         assert_eq!(run_body(hook, body, &FRAME[..8]).0, Outcome::Class(0), "cut at {hook:?}");
         assert_eq!(
@@ -141,7 +141,7 @@ fn class_range_selects_the_arc() {
         s.only_in_range(Value::Const(4), 5, 9, out);
         Ok(Answer::new(1, on))
     };
-    assert_at_every_hook(never, Outcome::Class(NONE));
+    assert_outcome_at_every_hook(never, Outcome::Class(NONE));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn dynamic_windows_are_checked_while_emitting() {
         let span = s.need_dyn(on.at, 4, out)?;
         Ok(Answer::new(s.load_dyn::<u16>(span, 2)?, on))
     };
-    assert_at_every_hook(body, Outcome::Class(0x0203));
+    assert_outcome_at_every_hook(body, Outcome::Class(0x0203));
     let past = program(Hook::Tc, Finish::Answer, |s, on, out| {
         let span = s.need_dyn(on.at, 4, out)?;
         Ok(Answer::new(s.load_dyn::<u16>(span, 3)?, on))
@@ -185,7 +185,7 @@ fn dynamic_windows_are_checked_while_emitting() {
 #[test]
 fn metadata_is_loaded_at_every_hook() {
     let length: Body = |s, on, _| Ok(Answer::new(s.load_metadata(MetadataField::Length), on));
-    assert_at_every_hook(length, Outcome::Class(10));
+    assert_outcome_at_every_hook(length, Outcome::Class(10));
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn twins_release_their_stack_slots() {
         let kept = s.add(sum, on.next.map_or(Value::Const(0), Value::Num));
         Ok(Answer::new(kept, Layers { next: Some(kept), ..on }))
     }
-    assert_at_every_hook(
+    assert_outcome_at_every_hook(
         |s, on, out| {
             let mut answer = Answer::new(0, on);
             for at in 0..20 {
@@ -388,10 +388,10 @@ fn i6_long_chain_continues_in_tail_programs() {
 /// message is the first bytes of 00 01 02 and so on.
 #[test]
 fn siphash_matches_reference_vectors() {
-    const VECTORS: [(u64, u64); 3] =
+    const SIPHASH_VECTORS: [(u64, u64); 3] =
         [(0, 0x726f_db47_dd0e_0e31), (8, 0x93f5_f579_9a93_2462), (15, 0xa129_ca61_49be_45e5)];
     const KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
-    for (bytes, expected) in VECTORS {
+    for (bytes, expected) in SIPHASH_VECTORS {
         let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {
             let sip = s.begin_siphash(KEY);
             if bytes >= 8 {

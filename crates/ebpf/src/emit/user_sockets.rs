@@ -1,6 +1,6 @@
 //! Taps that observe only the sockets of one user. [CONTRACT 22, 25]
 //!
-//! Input: the user ([`UserSockets`]). Output: the prologue of a program at a cgroup, which passes
+//! Input: the user ([`UserSocketsConfig`]). Output: the prologue of a program at a cgroup, which passes
 //! packets of other users untouched and claims a region for packets of this user. Such programs run
 //! wherever a socket sends or receives: in a process, which incoming packets may interrupt on the
 //! same processor, and which another process may preempt. A processor therefore has several regions
@@ -13,7 +13,7 @@
 
 use super::builder::{Builder, skb};
 use super::config::FixedSlots;
-pub use super::config::{REGIONS_PER_CPU, UserSockets};
+pub use super::config::{REGIONS_PER_CPU, UserSocketsConfig};
 use super::maps::FIRST_CALLER_MAP;
 use super::tap::record;
 use super::target::Verdict;
@@ -26,14 +26,14 @@ use crate::program::Hook;
 pub const CLAIMS_STRIDE: u32 = REGIONS_PER_CPU * CLAIM_BYTES.cast_unsigned();
 /// Offset in bytes, in a processor's claims, of the counter of packets for which no region was
 /// free. The counter is the spare word of the first region.
-pub const CLAIM_FAILURES: i16 = 8;
+pub const CLAIM_FAILURES_OFFSET: i16 = 8;
 
 const CLAIM_BYTES: i32 = 16;
 /// Offsets of the claim words of a processor's regions.
 const CLAIM_WORD_OFFSETS: [i16; REGIONS_PER_CPU as usize] = [0, 16, 32, 48];
 
 /// Fails unless the hook is tc or, for a tap on a user's sockets, a cgroup.
-pub(super) fn check_hook(hook: Hook, own: Option<&UserSockets>) -> Result<(), Unfit> {
+pub(super) fn check_hook(hook: Hook, own: Option<&UserSocketsConfig>) -> Result<(), Unfit> {
     let fits = match hook {
         Hook::Tc => own.is_none(),
         Hook::Cgroup => own.is_some(),
@@ -51,7 +51,7 @@ const SOCK_RAW: i32 = 3;
 impl Builder {
     /// Emits code that passes packets of all sockets that do not belong to this user, without
     /// observing them.
-    pub(super) fn pass_other_sockets(&mut self, own: &UserSockets) {
+    pub(super) fn pass_other_sockets(&mut self, own: &UserSocketsConfig) {
         let (other, ours) = (self.asm.label(), self.asm.label());
         let asm = &mut self.asm;
         asm.push(Insn::mov(R1, R6));
@@ -76,7 +76,7 @@ impl Builder {
     /// Claims a region of the processor whose number is in r0, and returns the region's number in
     /// r0. `all` is the number of regions of all processors. If no region is free, the packet is
     /// counted and passes.
-    pub(super) fn claim_region(&mut self, own: &UserSockets, all: u32) {
+    pub(super) fn claim_region(&mut self, own: &UserSocketsConfig, all: u32) {
         let (claimed, known) = (self.asm.label(), self.asm.label());
         let pass = Verdict::Pass.value(self.target.hook);
         let asm = &mut self.asm;
@@ -93,7 +93,7 @@ impl Builder {
             asm.bind(next);
         }
         asm.push(Insn::mov(R1, 1));
-        asm.push(Insn::atomic(Size::DW, atomic::ADD, R3, CLAIM_FAILURES, R1));
+        asm.push(Insn::atomic(Size::DW, atomic::ADD, R3, CLAIM_FAILURES_OFFSET, R1));
         asm.exit_with(pass);
         asm.bind(claimed);
         asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::CPU));
@@ -110,7 +110,7 @@ impl Builder {
     }
 
     /// Releases the claimed region. Must follow all writes to the region.
-    pub(super) fn release_region(&mut self, own: &UserSockets) {
+    pub(super) fn release_region(&mut self, own: &UserSocketsConfig) {
         self.asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::CPU));
         self.asm.load_map_address(R2, FIRST_CALLER_MAP + own.claims, R1, CLAIM_BYTES);
         self.asm.push(Insn::store(Size::DW, R2, 0, 0));

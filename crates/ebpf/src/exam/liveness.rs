@@ -119,7 +119,7 @@ fn update_live_set(insn: Insn, live: &mut LiveSet) -> bool {
             is_live
         }
         class::JMP if insn.code == 0x85 => {
-            update_for_call(insn, live);
+            update_live_set_for_call(insn, live);
             true
         }
         _ if insn == Insn::exit() => {
@@ -136,7 +136,7 @@ fn update_live_set(insn: Insn, live: &mut LiveSet) -> bool {
             true
         }
         _ => {
-            update_for_access(insn, live);
+            update_live_set_for_access(insn, live);
             true
         }
     }
@@ -144,7 +144,7 @@ fn update_live_set(insn: Insn, live: &mut LiveSet) -> bool {
 
 /// Updates the live set for a store to shared memory, a packet load or an atomic operation, all of
 /// which are always live.
-fn update_for_access(insn: Insn, live: &mut LiveSet) {
+fn update_live_set_for_access(insn: Insn, live: &mut LiveSet) {
     live.mark_register(insn.dst);
     match insn.class() {
         class::LD => {
@@ -165,7 +165,7 @@ fn update_for_access(insn: Insn, live: &mut LiveSet) {
 
 /// Updates the live set for a call. A helper reads its arguments. It is also assumed to read the
 /// entire stack, except for the helpers below that read no memory.
-fn update_for_call(insn: Insn, live: &mut LiveSet) {
+fn update_live_set_for_call(insn: Insn, live: &mut LiveSet) {
     use Helper::{CpuId, KtimeNs, L3ChecksumReplace, L4ChecksumReplace, SkbLoadBytes};
     use Helper::{SkbPullData, SkbVlanPop, XdpAdjustHead, XdpBuffLen, XdpLoadBytes};
     let (arguments, reads_memory) = match Helper::from_number(insn.imm) {

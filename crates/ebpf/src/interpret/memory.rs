@@ -14,7 +14,7 @@ use crate::insn::Size;
 use crate::program::Hook;
 
 /// Lower half of the address of offset 0 in a region.
-const OFFSET_ZERO: u64 = 1 << 31;
+const OFFSET_ZERO_ADDRESS: u64 = 1 << 31;
 /// Base address of the context.
 pub(super) const CONTEXT_BASE: u64 = region_base(1);
 /// Region numbers that the packet uses in turn. After a call of a helper that may move the packet
@@ -29,7 +29,7 @@ pub(super) const STACK_TOP: u64 = STACK_BASE + STACK_BYTES as u64;
 /// + n`.
 const FIRST_MAP_REGION: u64 = 16;
 /// Tag bit that distinguishes the handle of a map from an address.
-const HANDLE_TAG: u64 = 1 << 63;
+const MAP_HANDLE_TAG: u64 = 1 << 63;
 
 pub(super) struct Memory<'m, 'p> {
     hook: Hook,
@@ -137,7 +137,7 @@ impl<'m, 'p> Memory<'m, 'p> {
     }
 
     /// Marks all stack bytes as unwritten.
-    pub(super) fn forget_stack(&mut self) {
+    pub(super) fn invalidate_stack(&mut self) {
         self.stack_written.fill(false);
     }
 
@@ -174,21 +174,21 @@ impl<'m, 'p> Memory<'m, 'p> {
     pub(super) fn map_handle(&self, number: i32) -> Result<u64, FaultKind> {
         let index = usize::try_from(number).map_err(|_| FaultKind::Map(number))?;
         if index < self.maps.len() {
-            Ok(HANDLE_TAG | index as u64)
+            Ok(MAP_HANDLE_TAG | index as u64)
         } else {
             Err(FaultKind::Map(number))
         }
     }
 
     pub(super) fn map_value(&self, number: i32, offset: i32) -> Result<u64, FaultKind> {
-        let index = self.map_handle(number)? & !HANDLE_TAG;
+        let index = self.map_handle(number)? & !MAP_HANDLE_TAG;
         Ok(region_base(FIRST_MAP_REGION + index).wrapping_add_signed(offset.into()))
     }
 
     /// Returns the address of element `key` of the map with this handle. Returns 0 for a key other
     /// than 0, and `None` if there is no such map.
     pub(super) fn map_lookup(&self, handle: u64, key: u32) -> Option<u64> {
-        let index = handle.checked_sub(HANDLE_TAG)?;
+        let index = handle.checked_sub(MAP_HANDLE_TAG)?;
         let known = usize::try_from(index).is_ok_and(|index| index < self.maps.len());
         known.then_some(if key == 0 { region_base(FIRST_MAP_REGION + index) } else { 0 })
     }
@@ -277,12 +277,12 @@ impl<'m, 'p> Memory<'m, 'p> {
 }
 
 pub(super) const fn region_base(region: u64) -> u64 {
-    region << 32 | OFFSET_ZERO
+    region << 32 | OFFSET_ZERO_ADDRESS
 }
 
 /// Splits an address into its region number and the range of bytes in this region; `None` if the
 /// address is before offset 0 of the region.
 fn split_address(address: u64, size: usize) -> Option<(u64, Range<usize>)> {
-    let offset = usize::try_from((address & 0xffff_ffff).checked_sub(OFFSET_ZERO)?).ok()?;
+    let offset = usize::try_from((address & 0xffff_ffff).checked_sub(OFFSET_ZERO_ADDRESS)?).ok()?;
     Some((address >> 32, offset..offset.checked_add(size)?))
 }

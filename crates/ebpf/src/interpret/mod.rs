@@ -22,7 +22,7 @@ mod tests;
 
 use std::fmt;
 
-use crate::insn::{Alu, Cond, Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE, SOURCE_REG, Size, atomic};
+use crate::insn::{Alu, Cond, Insn, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, SOURCE_REG, Size, atomic};
 use crate::insn::{class, mode};
 use crate::program::{Hook, Program};
 use memory::{CONTEXT_BASE, Memory, STACK_TOP};
@@ -317,7 +317,7 @@ impl Run<'_, '_> {
         };
         let value = match insn.src {
             0 => u64::from(high as u32) << 32 | u64::from(insn.imm as u32),
-            PSEUDO_MAP => self.memory.map_handle(insn.imm)?,
+            PSEUDO_MAP_FD => self.memory.map_handle(insn.imm)?,
             PSEUDO_MAP_VALUE => self.memory.map_value(insn.imm, high)?,
             _ => return Err(FaultKind::Opcode(insn.code)),
         };
@@ -450,7 +450,7 @@ impl Run<'_, '_> {
     fn reset_registers(&mut self) {
         self.written = 1 << 1 | 1 << 10;
         self.regs[1] = CONTEXT_BASE;
-        self.memory.forget_stack();
+        self.memory.invalidate_stack();
     }
 
     fn invalidate_scratch_registers(&mut self) {

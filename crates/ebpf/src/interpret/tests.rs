@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::asm::Asm;
+use crate::asm::Assembler;
 use crate::insn::{Helper, Operand, R0, R1, R2, R3, R4, R5, R6, R7, R10, Reg, decode};
 
 const FRAME: &[u8] = &[0x10, 0x20, 0x30, 0x40, 0x50, 0x60];
@@ -27,7 +27,7 @@ fn exit_with(code: &[Insn]) -> Vec<Insn> {
 /// Returns code that returns byte 4 of the packet, or 7 if the packet is shorter than 5 bytes.
 /// `data` and `data_end` are the offsets of the hook's packet pointers in the context.
 fn load_fifth_byte(data: i16, data_end: i16) -> Vec<Insn> {
-    let mut asm = Asm::new();
+    let mut asm = Assembler::new();
     let short = asm.label();
     asm.push(Insn::mov(R0, 7));
     asm.push(Insn::load(Size::W, R2, R1, data));

@@ -146,7 +146,7 @@ pub(crate) fn steer_frame(
                     [false, true] => random.one_in(6),
                     _ => random.one_in(2),
                 };
-                change_origin(frame, &mut a, i.code & 0xf0, k, wanted, random);
+                change_loaded_bytes(frame, &mut a, i.code & 0xf0, k, wanted, random);
                 let holds = match i.code & 0xf0 {
                     JEQ => a.is == k,
                     JGT => a.is > k,
@@ -231,7 +231,7 @@ fn can_accept(program: &ClassicProgram) -> Vec<bool> {
 /// Changes the bytes of the frame from which `a` was loaded so that the comparison of `a` with `k`
 /// mostly yields `wanted`. Does nothing in one of eight cases, and if `a` was not loaded from the
 /// frame.
-fn change_origin(
+fn change_loaded_bytes(
     frame: &mut Frame,
     a: &mut SymbolicValue,
     op: u16,

@@ -5,7 +5,7 @@
 
 use ebpf::classic::{ClassicProgram, Metadata};
 use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
-use ebpf::exam::{Judge, Ruling};
+use ebpf::exam::{Judge, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{FilterSpan, Hook};
 
@@ -27,9 +27,9 @@ pub(crate) fn emit_classic(
     target: Target,
 ) -> Result<ebpf::Program, Unfit> {
     emit::program(target, Finish::Answer, |s, on, out| {
-        let twin: emit::Emit<ClassicProgram> = |program, s, on, out| {
+        let twin: emit::EmitFn<ClassicProgram> = |program, s, on, out| {
             let no_match = s.absent("no match", out);
-            s.only_classic(program, no_match)?;
+            s.only_accepted_by_classic(program, no_match)?;
             Ok(Answer::new(1, on))
         };
         s.emit_twin(FilterSpan::new("bpf", 0, 3), twin, program, on, out)
@@ -44,7 +44,7 @@ impl Judge for ClassicJudge<'_> {
         "classic"
     }
 
-    fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
+    fn judge(&mut self, packet: &Packet<'_>) -> TwinVerdict {
         let mut frame = packet.bytes.to_vec();
         if let (Some(tag), true, false) = (packet.tag, frame.len() >= 12, self.1 == Hook::Xdp) {
             let put = [tag.protocol.to_be_bytes(), tag.tci.to_be_bytes()].concat();
@@ -53,12 +53,12 @@ impl Judge for ClassicJudge<'_> {
         let length = frame.len() as u32;
         let accepts = self.0.run(&frame, length, &Metadata::EMPTY) != 0;
         let outcome = Outcome::Class(accepts.into());
-        Ruling::Answered { outcome, counted: vec![(!accepts).into()], frame: None }
+        TwinVerdict::Answered { outcome, counted: vec![(!accepts).into()], frame: None }
     }
 }
 
 /// Returns frames for a program, made from captured and random ones.
-pub(crate) fn judged_frames(
+pub(crate) fn captured_and_random_frames(
     program: &ClassicProgram,
     captured: &[Frame],
     count: usize,

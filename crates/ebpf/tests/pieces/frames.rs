@@ -73,7 +73,7 @@ pub fn all_frames() -> Vec<Vec<u8>> {
 
 /// Returns frames with extension headers that reach beyond byte 256. In the four frames, this byte
 /// is in the first, second and fourth extension header, and in the UDP datagram.
-pub fn deep_frames() -> Vec<Vec<u8>> {
+pub fn frames_with_deep_headers() -> Vec<Vec<u8>> {
     let lengths: [&[u8]; 4] = [&[30, 0], &[10, 14, 0], &[6, 6, 10, 0], &[5, 5, 5, 5]];
     let frames = lengths.iter().map(|lengths| {
         let chain = extension_headers(&vec![60; lengths.len()], lengths, 17, &udp_datagram(53));

@@ -9,8 +9,8 @@ pub mod frames;
 pub mod rust_judge;
 
 use ebpf::emit::{
-    self, Answer, Cmp, Emit, Exit, Finish, Layers, MetadataField, Scope, Target, Transport, Unfit,
-    be16, byte,
+    self, Answer, Cmp, EmitFn, Exit, Finish, Layers, MetadataField, Scope, Target, Transport,
+    Unfit, be16, byte,
 };
 use ebpf::{FilterSpan, Hook, Program};
 
@@ -40,7 +40,7 @@ impl Step {
         }
     }
 
-    fn twin(self) -> Emit<()> {
+    fn twin(self) -> EmitFn<()> {
         match self {
             Self::Eth => eth,
             Self::Vlan => vlan,

@@ -2,7 +2,7 @@
 //! definitions, independently of the twins.
 
 use ebpf::emit::{Outcome, ZERO};
-use ebpf::exam::{Judge, Ruling};
+use ebpf::exam::{Judge, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{Counter, Hook, Program};
 
@@ -26,7 +26,7 @@ impl Judge for RustJudge<'_> {
         "plain"
     }
 
-    fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
+    fn judge(&mut self, packet: &Packet<'_>) -> TwinVerdict {
         let tag = packet.tag.filter(|_| self.program.hook != Hook::Xdp);
         let packet = Packet { tag, ..*packet };
         let mut view = View { at: 0, next: 0, l4: None, tags: 0 };
@@ -52,7 +52,7 @@ impl Judge for RustJudge<'_> {
                     let index = self.program.counters.iter().position(|c| *c == wanted);
                     match index.and_then(|index| counted.get_mut(index)) {
                         Some(count) => *count += 1,
-                        None => return Ruling::Broken(format!("no counter {wanted:?}")),
+                        None => return TwinVerdict::Broken(format!("no counter {wanted:?}")),
                     }
                 }
             }
@@ -61,7 +61,11 @@ impl Judge for RustJudge<'_> {
             }
             at += step.name().len() + " | ".len();
         }
-        Ruling::Answered { outcome: outcome.unwrap_or(Outcome::Class(class)), counted, frame: None }
+        TwinVerdict::Answered {
+            outcome: outcome.unwrap_or(Outcome::Class(class)),
+            counted,
+            frame: None,
+        }
     }
 }
 
@@ -73,11 +77,11 @@ enum NoAnswer {
 struct View {
     at: usize,
     next: u16,
-    l4: Option<L4>,
+    l4: Option<TransportHeader>,
     tags: u8,
 }
 
-struct L4 {
+struct TransportHeader {
     at: usize,
     protocol: u8,
     length: usize,
@@ -127,11 +131,11 @@ fn ip(packet: &Packet<'_>, view: &mut View) -> Result<u32, NoAnswer> {
         _ => return Err(NoAnswer::Absent("other")),
     };
     view.at += l4.at;
-    view.l4 = Some(L4 { at: view.at, ..l4 });
+    view.l4 = Some(TransportHeader { at: view.at, ..l4 });
     Ok(class)
 }
 
-fn ipv4(bytes: &[u8]) -> Result<L4, NoAnswer> {
+fn ipv4(bytes: &[u8]) -> Result<TransportHeader, NoAnswer> {
     let header: &[u8; 20] = bytes.first_chunk().ok_or(NoAnswer::Absent("short"))?;
     let words = usize::from(header[0] & 15) * 4;
     if header[0] >> 4 != 4 || words < 20 {
@@ -144,17 +148,17 @@ fn ipv4(bytes: &[u8]) -> Result<L4, NoAnswer> {
         0 => usize::MAX,
         total => total.checked_sub(words).ok_or(NoAnswer::Absent("malformed"))?,
     };
-    Ok(L4 { at: words, protocol: header[9], length })
+    Ok(TransportHeader { at: words, protocol: header[9], length })
 }
 
-fn ipv6(bytes: &[u8]) -> Result<L4, NoAnswer> {
+fn ipv6(bytes: &[u8]) -> Result<TransportHeader, NoAnswer> {
     let header: &[u8; 40] = bytes.first_chunk().ok_or(NoAnswer::Absent("short"))?;
     if header[0] >> 4 != 6 {
         return Err(NoAnswer::Absent("malformed"));
     }
     let stated = usize::from(be16(header, 4).unwrap_or(0));
     let length = if stated == 0 { usize::MAX } else { stated };
-    let mut l4 = L4 { at: 40, protocol: header[6], length };
+    let mut l4 = TransportHeader { at: 40, protocol: header[6], length };
     for _ in 0..EXTENSIONS_MAX {
         match l4.protocol {
             0 | 43 | 60 => {}

@@ -11,7 +11,7 @@ pub(crate) fn parse(line: &str) -> Option<Vec<Insn>> {
     let tokens: Vec<&str> = spaced.split_whitespace().collect();
     let mut rest = tokens.iter();
     let slots = match *tokens.first()? {
-        ".insn" => vec![parse_raw(&tokens)?],
+        ".insn" => vec![parse_raw_insn(&tokens)?],
         "exit" => vec![Insn::exit()],
         "goto" => vec![Insn::jump(tokens.get(1)?.parse().ok()?)],
         "call" => vec![Insn {
@@ -32,7 +32,7 @@ fn add_spaces(c: char) -> Vec<char> {
     if "()[],".contains(c) { vec![' ', c, ' '] } else { vec![c] }
 }
 
-fn parse_raw(tokens: &[&str]) -> Option<Insn> {
+fn parse_raw_insn(tokens: &[&str]) -> Option<Insn> {
     let code = u8::from_str_radix(tokens.get(1)?.strip_prefix("0x")?, 16).ok()?;
     Some(Insn {
         code,
@@ -99,12 +99,12 @@ fn parse_width(tokens: &mut Tokens<'_>) -> Option<(Size, bool)> {
 fn parse_address(tokens: &mut Tokens<'_>) -> Option<(Reg, i16)> {
     tokens.next().filter(|bracket| **bracket == "(")?;
     let (_, reg) = parse_register(tokens.next()?)?;
-    let off = parse_signed(tokens)?;
+    let off = parse_signed_number(tokens)?;
     tokens.next().filter(|bracket| **bracket == ")")?;
     Some((reg, i16::try_from(off).ok()?))
 }
 
-fn parse_signed(tokens: &mut Tokens<'_>) -> Option<i64> {
+fn parse_signed_number(tokens: &mut Tokens<'_>) -> Option<i64> {
     let minus = *tokens.next()? == "-";
     let value: i64 = tokens.next()?.parse().ok()?;
     Some(if minus { -value } else { value })
@@ -155,7 +155,7 @@ fn parse_assignment(tokens: &mut Tokens<'_>, all: &[&str]) -> Option<Vec<Insn>> 
             Insn::atomic(size, atomic::LOAD_ACQUIRE, dst, off, src)
         }
         _ if first.contains("xchg_") || first.starts_with("atomic_fetch_") => {
-            parse_exchange(dst, first, tokens)?
+            parse_atomic_exchange(dst, first, tokens)?
         }
         _ if first.starts_with('-') && parse_register(&first[1..]).is_some() => {
             unary_insn(wide, Alu::Neg, dst)
@@ -165,7 +165,7 @@ fn parse_assignment(tokens: &mut Tokens<'_>, all: &[&str]) -> Option<Vec<Insn>> 
             let (_, src) = parse_register(tokens.nth(1)?)?;
             Insn { off: bits, ..binary_insn(wide, dst, "=", Operand::Reg(src))? }
         }
-        _ if tokens.len() == 1 => parse_swap(dst, first)?,
+        _ if tokens.len() == 1 => parse_byte_swap(dst, first)?,
         _ => binary_insn(wide, dst, sign, parse_operand(first)?)?,
     };
     Some(vec![one])
@@ -200,13 +200,13 @@ fn parse_memory(dst: Reg, tokens: &mut Tokens<'_>) -> Option<Insn> {
     let at = *tokens.next()?;
     match parse_register(at) {
         Some((_, src)) => {
-            Some(Insn::packet_load_at(size, src, parse_signed(tokens)?.try_into().ok()?))
+            Some(Insn::packet_load_at(size, src, parse_signed_number(tokens)?.try_into().ok()?))
         }
         None => Some(Insn::packet_load(size, at.parse().ok()?)),
     }
 }
 
-fn parse_exchange(answer: Reg, name: &str, tokens: &mut Tokens<'_>) -> Option<Insn> {
+fn parse_atomic_exchange(answer: Reg, name: &str, tokens: &mut Tokens<'_>) -> Option<Insn> {
     if let Some(operation) = name.strip_prefix("atomic_fetch_") {
         tokens.nth(1)?;
         let (size, _) = parse_width(tokens)?;
@@ -223,7 +223,7 @@ fn parse_exchange(answer: Reg, name: &str, tokens: &mut Tokens<'_>) -> Option<In
     let size = if name.ends_with("64") { Size::DW } else { Size::W };
     tokens.next()?;
     let (_, dst) = parse_register(tokens.next()?)?;
-    let off = i16::try_from(parse_signed(tokens)?).ok()?;
+    let off = i16::try_from(parse_signed_number(tokens)?).ok()?;
     if name.starts_with("xchg") {
         return Some(Insn::atomic(size, atomic::XCHG, dst, off, answer));
     }
@@ -235,7 +235,7 @@ fn unary_insn(wide: bool, op: Alu, dst: Reg) -> Insn {
     if wide { Insn::alu(op, dst, 0) } else { Insn::alu32(op, dst, 0) }
 }
 
-fn parse_swap(dst: Reg, name: &str) -> Option<Insn> {
+fn parse_byte_swap(dst: Reg, name: &str) -> Option<Insn> {
     let bits = |prefix| name.strip_prefix(prefix)?.parse::<u8>().ok();
     let big = |bits| Insn::big_endian(dst, bits);
     if let Some(bits) = bits("bswap") {

@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Minimum size of a chunk before compression, in bytes.
-const CHUNK_MIN: usize = 16 << 10;
+const CHUNK_BYTES_MIN: usize = 16 << 10;
 /// Maximum size of a chunk before compression, in bytes.
-const CHUNK_MAX: usize = 256 << 10;
+const CHUNK_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of chunks to skip after a chunk that did not shrink.
 const SKIPPED_CHUNKS_MAX: usize = 64;
 
@@ -64,8 +64,8 @@ enum ChunkBytes {
 impl ColdChunks {
     pub(super) const fn new(limit: usize) -> Self {
         let chunk = limit / 16;
-        let chunk = if chunk < CHUNK_MIN { CHUNK_MIN } else { chunk };
-        let chunk = if chunk > CHUNK_MAX { CHUNK_MAX } else { chunk };
+        let chunk = if chunk < CHUNK_BYTES_MIN { CHUNK_BYTES_MIN } else { chunk };
+        let chunk = if chunk > CHUNK_BYTES_MAX { CHUNK_BYTES_MAX } else { chunk };
         let chunks = VecDeque::new();
         Self {
             chunks,

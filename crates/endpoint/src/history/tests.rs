@@ -1,7 +1,7 @@
 //! Tests of the limits of a history, of its compression, and of freezing.
 
 use super::*;
-use crate::testing::{bare_block, frame_block};
+use crate::testing::{frame_block, frameless_block};
 use abi::BlockMetadata;
 
 fn block_at(time: Time, bytes: &[u8]) -> Block<'_> {
@@ -70,7 +70,7 @@ fn d16_cold_frames_are_compressed_within_the_byte_limit() {
 /// A separate thread compresses frames within the byte limit, and changes neither their order nor
 /// their bytes, even while some frames are still queued for the thread.
 #[test]
-fn d16_own_thread_compresses_without_delaying_the_caller() {
+fn d16_compression_thread_does_not_delay_the_caller() {
     let mut random = testkit::Random::replayable();
     let limits = HistoryLimits { bytes: 1 << 20, time: Time::MAX };
     let mut history = History::new(limits, CompressionMode::Own);
@@ -110,7 +110,7 @@ fn d16_own_thread_compresses_without_delaying_the_caller() {
 /// Jobs of evicted chunks occupy the thread until it has finished them. The thread then accepts and
 /// compresses new chunks.
 #[test]
-fn d16_own_thread_continues_after_a_clear() {
+fn d16_compression_thread_continues_after_a_clear() {
     let limits = HistoryLimits { bytes: 1 << 20, time: Time::MAX };
     let mut history = History::new(limits, CompressionMode::Own);
     let (packer, begin) = CompressionThread::waiting();
@@ -150,7 +150,7 @@ fn d16_random_frames_remain_uncompressed() {
 
 #[test]
 fn v9_frozen_history_keeps_its_frames_and_counts_skipped_ones() {
-    let limits = HistoryLimits { bytes: 10 * (100 + FRAME_OVERHEAD), time: 50 };
+    let limits = HistoryLimits { bytes: 10 * (100 + FRAME_OVERHEAD_BYTES), time: 50 };
     let mut history = History::new(limits, CompressionMode::Caller);
     for time in 1..=8 {
         history.push(&block_at(time, &[time as u8; 100]));
@@ -188,6 +188,6 @@ fn history_evicts_frames_beyond_the_byte_limit() {
         (1, 401),
         "only the frame after a too long one is stored"
     );
-    history.push(&bare_block(b"no frame"));
+    history.push(&frameless_block(b"no frame"));
     assert_eq!(history.count_and_first_number(), (0, 403));
 }

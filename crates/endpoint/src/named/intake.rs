@@ -135,7 +135,8 @@ enum DrainOutcome {
 }
 
 /// Catalog entry of `buffer`.
-pub const ENTRY: SourceEntry = SourceEntry::new(&BUFFER, open).with_links(link_types);
+pub const ENTRY: SourceEntry =
+    SourceEntry::new(&BUFFER, open).with_link_type_prediction(link_types);
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let name = opening.arguments.text("name").unwrap_or_default();
@@ -243,7 +244,7 @@ impl BufferSource {
                 return DrainOutcome::Full;
             }
             let Some(ring) = self.writers.list.get_mut(at) else { return DrainOutcome::Nothing };
-            ring.record_size(&mut self.rings);
+            ring.record_size_change(&mut self.rings);
             match ring.input.read_block(&mut self.pending_copy) {
                 Ok(BlockRead::Block(length)) => {
                     let begins = !std::mem::replace(&mut ring.has_begun, true);
@@ -285,7 +286,7 @@ impl BufferSource {
         }
         self.pending = None;
         self.given.add(length);
-        intake.put_entry(entry)
+        intake.append_block_entry(entry)
     }
 
     /// Emits the last block of each ended session, as long as the intake has room.
@@ -294,7 +295,7 @@ impl BufferSource {
             let pointer = RichPointer::hole(0).with_class(Class::YES);
             let (time, origin) = (sys::clock::real(), self.origin);
             let context = BlockMetadata { time, session, origin, flags };
-            if !intake.put_entry(Entry::new(pointer, context, Marks::bare(0))) {
+            if !intake.append_block_entry(Entry::new(pointer, context, Marks::bare(0))) {
                 return;
             }
             self.given.add(0);

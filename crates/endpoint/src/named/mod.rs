@@ -18,7 +18,7 @@ mod writers;
 
 pub use buffer::name::Error as NameError;
 pub use open::{NamedReader, NamedWriter, packets};
-pub use ring::{ReaderRing, ring_sizes, writer_ring_sizes};
+pub use ring::{ReaderRing, ring_size_bounds, writer_ring_size_bounds};
 
 use crate::Failure;
 use crate::readers::Readers;

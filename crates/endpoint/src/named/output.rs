@@ -52,7 +52,7 @@ The name belongs to this process and its network namespace, and is removed with 
         FULL_PARAMETER,
         SIZE_PARAMETER,
     ],
-    ..Description::SINK
+    ..Description::SINK_DEFAULTS
 };
 
 /// Description of `socket`, the sink that other programs read like a socket.
@@ -89,9 +89,9 @@ const FULL_PARAMETER: Parameter = Parameter::named(
 );
 
 /// Drop reason for blocks that arrived while no reader was connected.
-const NO_READER: DropReason = DropReason::Named("no reader");
+const NO_READER_REASON: DropReason = DropReason::Named("no reader");
 /// Drop reason for blocks that did not fit in the ring because a reader was too slow.
-const TOO_SLOW: DropReason = DropReason::Named("reader too slow");
+const READER_TOO_SLOW_REASON: DropReason = DropReason::Named("reader too slow");
 
 /// Interval between checks for a stop request while the sink waits for readers.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -203,7 +203,7 @@ impl Sink for NamedSink {
         let rows = ring_report(self.written, self.readers_max)
             .with_nonzero_rows([("bytes of the ring", grown.map_or(0, |ring| ring.bytes))]);
         let done = format!("written for the readers of {}", self.address);
-        let mut report = rows.with_delivered(self.written.blocks, "block", done);
+        let mut report = rows.with_delivered_items(self.written.blocks, "block", done);
         if self.overwrites && self.written.blocks > 0 {
             report.remarks.push("slow readers are notified of overwritten blocks".to_owned());
         }
@@ -228,8 +228,11 @@ impl Sink for NamedSink {
     }
 
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
-        let all =
-            [(NO_READER, self.unread), (TOO_SLOW, self.refused), (DropReason::Hole, self.holes)];
+        let all = [
+            (NO_READER_REASON, self.unread),
+            (READER_TOO_SLOW_REASON, self.refused),
+            (DropReason::Hole, self.holes),
+        ];
         all.into_iter().filter(|(_, amount)| amount.blocks > 0).collect()
     }
 }

@@ -36,14 +36,14 @@ pub(super) fn ring_config(id: DbufId, arguments: &Arguments) -> Config {
 /// Returns the minimum and maximum ring size, in bytes, for a `user` or `socket` with these
 /// arguments. Detects the caches of this machine.
 #[must_use]
-pub fn ring_sizes(arguments: &Arguments) -> (usize, usize) {
+pub fn ring_size_bounds(arguments: &Arguments) -> (usize, usize) {
     size_bounds(&ring_config(DbufId::HOLE, arguments))
 }
 
 /// Returns the minimum and maximum size in bytes of the ring of a program that writes to a `buffer`
 /// and has requested no size.
 #[must_use]
-pub fn writer_ring_sizes() -> (usize, usize) {
+pub fn writer_ring_size_bounds() -> (usize, usize) {
     size_bounds(&Config::new(DbufId::HOLE).self_growing())
 }
 

@@ -28,7 +28,7 @@ pub(super) struct WriterRing {
 impl WriterRing {
     /// If the size of the ring has changed, counts the change in `state`, which covers the rings of
     /// all writers.
-    pub(super) fn record_size(&mut self, state: &mut ReaderRing) {
+    pub(super) fn record_size_change(&mut self, state: &mut ReaderRing) {
         let (before, now) = (self.bytes, self.input.capacity());
         if before == now {
             return;
@@ -98,7 +98,7 @@ impl Writers {
             self.list.push(WriterRing {
                 bytes: input.capacity(),
                 input,
-                session: crate::written::new_session(),
+                session: crate::written::next_session_number(),
                 has_begun: false,
             });
         }

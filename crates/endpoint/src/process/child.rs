@@ -1,6 +1,6 @@
 //! The handle to a child process, shared by the input half, the output half and the path.
 
-use crate::stop_limit::{STALL_MAX, Stall, StopLimit};
+use crate::stop_limit::{STALL_MAX, Stall, StopFlag};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ pub struct Process {
     /// ordinary program.
     control: Option<Arc<dyn ProcessControl>>,
     /// Limit on waits for the program after the path has been stopped.
-    limit: StopLimit,
+    limit: StopFlag,
     /// Duration for which a suspended process in the program's group has held up the stopped path.
     suspension: Mutex<Stall>,
     /// True if the program was killed because it was suspended.
@@ -94,7 +94,7 @@ impl Process {
         command: &str,
         group: ProcessGroup,
         role: ProcessRole,
-        limit: StopLimit,
+        limit: StopFlag,
     ) -> Self {
         Self { group: Some(Mutex::new(group)), limit, ..Self::new_recorded(command, role) }
     }
@@ -110,7 +110,7 @@ impl Process {
             input_closed,
             released,
             control: None,
-            limit: StopLimit::default(),
+            limit: StopFlag::default(),
             suspension: Mutex::default(),
             was_suspended: AtomicBool::new(false),
         }
@@ -182,14 +182,14 @@ impl Process {
     }
 
     /// Returns the limit on waits for the program after the path has been stopped.
-    pub(super) const fn limit(&self) -> &StopLimit {
+    pub(super) const fn limit(&self) -> &StopFlag {
         &self.limit
     }
 
     /// Kills the program if the path was stopped and a process of the program has been suspended
     /// for [`STALL_MAX`] since the stop. Returns false, without a check, while the path has not
     /// been stopped; the caller then need not call again before the stop.
-    pub(super) fn check_suspension(&self) -> bool {
+    pub(super) fn kill_if_stalled(&self) -> bool {
         let stopped = self.limit.is_stopped();
         if stopped && let Some(group) = self.group() {
             self.kill_if_suspended(&group);
@@ -203,7 +203,7 @@ impl Process {
         let stopped = self.limit.is_stopped() || sys::signal::stop_requests() > 0;
         let suspended = stopped && group.has_suspended_process();
         let mut stall = self.suspension.lock().unwrap_or_else(PoisonError::into_inner);
-        if stall.exceeds_limit(suspended) {
+        if stall.record_stall_check(suspended) {
             self.was_suspended.store(true, Ordering::Relaxed);
             group.kill();
         }

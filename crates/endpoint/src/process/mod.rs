@@ -17,7 +17,7 @@ mod output;
 pub use crate::contract::StartedProcess;
 use crate::failure::reason_text;
 use crate::source::input::Input as Pipe;
-use crate::stop_limit::StopLimit;
+use crate::stop_limit::StopFlag;
 use crate::{Failure, Opening, ProcessEntry, Sink, Source};
 pub use child::{Process, ProcessControl, ProcessFailure, ProcessRole};
 use filter::{
@@ -81,13 +81,13 @@ pub const ENTRY: ProcessEntry = ProcessEntry {
     description: &EXEC,
     head: &EXEC_AT_HEAD,
     facts: EndpointFacts { is_program: true, ..EndpointFacts::NONE },
-    command_error: check_command,
+    command_error: find_command_mistake,
     start,
 };
 
 /// Checks the text of a command. Returns a mistake if the text is blank or contains a byte 0, else
 /// `None`.
-fn check_command(command: &str) -> Option<Mistake> {
+fn find_command_mistake(command: &str) -> Option<Mistake> {
     if command.trim().is_empty() {
         let mistake = Mistake::new("command", "the command is empty");
         return Some(mistake.hint("name a program, with its arguments, in quotes"));
@@ -99,7 +99,7 @@ fn check_command(command: &str) -> Option<Mistake> {
 
 /// Minimum descriptor number for the counter of dbuf ids, higher than the numbers that programs
 /// usually use.
-const IDS_DESCRIPTOR_MIN: i32 = 700;
+const DBUF_ID_COUNTER_FD_MIN: i32 = 700;
 
 /// Lock that is held while a descriptor of the counter is inheritable. Without the lock, another
 /// program that starts at the same time could inherit the descriptor.
@@ -116,7 +116,7 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     shell.arg("-c").arg(command);
     // Without the shared counter, the program's dbuf ids could collide with those of this process.
     let inheritable = INHERITANCE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    let ids = buffer::ids::duplicate_counter(IDS_DESCRIPTOR_MIN).ok();
+    let ids = buffer::ids::duplicate_id_counter(DBUF_ID_COUNTER_FD_MIN).ok();
     if let Some((variable, _)) = &ids {
         shell.env(buffer::ids::VARIABLE, variable);
     }
@@ -130,7 +130,7 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     let mut group = ProcessGroup::start(&mut shell).map_err(refused)?;
     drop((ids, inheritable));
     let (input, output) = (group.take_stdin(), group.take_stdout());
-    let limit = StopLimit::new(&opening.stopped);
+    let limit = StopFlag::new(&opening.stopped);
     let process = Arc::new(Process::new_started(command, group, role, limit));
     opening.steps.announce(Resource::Descriptor, "access to its pipes").map_err(refused)?;
     let input = input.map(|pipe| ProgramInput::new(pipe, Arc::clone(&process)));

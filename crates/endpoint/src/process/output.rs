@@ -41,7 +41,7 @@ impl Source for ProgramOutput {
         self.counters = pipe.counters();
         self.ended |= matches!(status, Ok(SourceStatus::End));
         match status {
-            Ok(SourceStatus::Wait { until: None, readable }) if self.process.check_suspension() => {
+            Ok(SourceStatus::Wait { until: None, readable }) if self.process.kill_if_stalled() => {
                 let until = Some(intake.now.saturating_add(SUSPENSION_CHECK_NS));
                 Ok(SourceStatus::Wait { until, readable })
             }

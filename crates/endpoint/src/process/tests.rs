@@ -2,29 +2,29 @@
 
 use super::*;
 use crate::testing::{
-    bare_block, batch_from_blocks, checked_arguments, description_block, hole_block, produce_once,
-    sink_opening, small_segment_pool,
+    batch_from_blocks, checked_arguments, description_block, frameless_block, hole_block,
+    produce_once, sink_opening, small_segment_pool,
 };
 use crate::{DropReason, Sink, SourceStatus};
 use filter::Amount;
 use sys::process_group::ProcessEnd;
 
-struct Halves {
+struct ProgramHalves {
     input: Option<Box<dyn Sink>>,
     output: Option<Box<dyn Source>>,
     process: Arc<Process>,
 }
 
-fn start_program(command: &str, role: ProcessRole) -> Halves {
+fn start_program(command: &str, role: ProcessRole) -> ProgramHalves {
     let given = checked_arguments(&EXEC, &[("command", command)]);
     let StartedProcess { input, output } = start(&sink_opening(&given, &[]), role).unwrap();
     let of_input = input.as_ref().and_then(|input| input.process().cloned());
     let of_output = output.as_ref().and_then(|output| output.properties().process);
     let process = of_input.or(of_output).unwrap();
-    Halves { input, output, process }
+    ProgramHalves { input, output, process }
 }
 
-impl Halves {
+impl ProgramHalves {
     fn write_blocks(&mut self, blocks: &[filter::Block<'_>]) {
         self.input.as_mut().unwrap().consume(&batch_from_blocks(blocks), 0).unwrap();
     }
@@ -57,7 +57,7 @@ impl Halves {
     /// Writes the same block until the program has closed its input.
     fn write_until_input_closed(&mut self, bytes: &[u8]) {
         while !self.process.has_closed_input() {
-            self.write_blocks(&[bare_block(bytes)]);
+            self.write_blocks(&[frameless_block(bytes)]);
         }
     }
 }
@@ -72,10 +72,10 @@ fn viewed_bytes_pass_through_program_in_order() {
     let bytes: Vec<u8> = (0..1000_u32).flat_map(|n| n.to_be_bytes()).collect();
     let about = vec![0; 40];
     cat.write_blocks(&[
-        bare_block(&bytes),
+        frameless_block(&bytes),
         description_block(&about),
-        bare_block(b""),
-        bare_block(b" and more"),
+        frameless_block(b""),
+        frameless_block(b" and more"),
     ]);
     assert_eq!(cat.input.as_ref().unwrap().amount_written(), Some(amount(4, 4009)));
     assert_eq!(cat.close_and_read_rest(), [bytes.as_slice(), b" and more"].concat());
@@ -86,7 +86,7 @@ fn viewed_bytes_pass_through_program_in_order() {
 #[test]
 fn holes_are_dropped_and_counted() {
     let mut cat = start_program("cat", ProcessRole::Middle);
-    cat.write_blocks(&[bare_block(b"before"), hole_block(500), bare_block(b"behind")]);
+    cat.write_blocks(&[frameless_block(b"before"), hole_block(500), frameless_block(b"behind")]);
     assert_eq!(
         cat.drops_by_reason(),
         [(DropReason::ProgramEnded, amount(0, 0)), (DropReason::Hole, amount(1, 500))]
@@ -99,7 +99,7 @@ fn bytes_after_program_end_are_counted_as_dropped() {
     let mut head = start_program("head -c 5", ProcessRole::Middle);
     let block = vec![b'x'; 30_000];
     head.write_until_input_closed(&block);
-    head.write_blocks(&[bare_block(&block), bare_block(&block)]);
+    head.write_blocks(&[frameless_block(&block), frameless_block(&block)]);
     let written = head.input.as_ref().unwrap().amount_written().unwrap();
     let [(_, ended), (_, none)] = head.drops_by_reason()[..] else { panic!("two reasons") };
     assert_eq!(none, amount(0, 0));
@@ -179,9 +179,9 @@ fn stop_ends_source_program_and_drains_filter_program() {
     source.process.finish().unwrap().unwrap();
 
     let mut filter = start_program("cat; echo end", ProcessRole::Middle);
-    filter.write_blocks(&[bare_block(b"some\n")]);
+    filter.write_blocks(&[frameless_block(b"some\n")]);
     assert!(filter.output.as_mut().unwrap().stop());
-    filter.write_blocks(&[bare_block(b"more\n")]);
+    filter.write_blocks(&[frameless_block(b"more\n")]);
     assert_eq!(filter.close_and_read_rest(), b"some\nmore\nend\n");
 }
 
@@ -201,8 +201,8 @@ fn dropped_program_is_killed() {
 #[test]
 fn empty_and_nul_commands_are_refused() {
     assert!(
-        check_command(" \t").is_some()
-            && check_command("a\0b").is_some()
-            && check_command("true").is_none()
+        find_command_mistake(" \t").is_some()
+            && find_command_mistake("a\0b").is_some()
+            && find_command_mistake("true").is_none()
     );
 }

@@ -11,7 +11,7 @@ use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 
 /// Maximum number of open messages in each of the two maps of [`WriterMessages`]. When `young` is
 /// full, `young` replaces `old`, and the messages in `old` are forgotten.
-const MAP_LENGTH_MAX: usize = 1 << 17;
+const OPEN_MESSAGES_PER_MAP_MAX: usize = 1 << 17;
 
 /// Returns the key for one direction of a session.
 fn direction_key(context: BlockMetadata) -> u64 {
@@ -35,7 +35,7 @@ impl WriterMessages {
         let begins = flags.has(Flags::FIRST);
         let ends = flags.has(Flags::LAST) || flags.has(Flags::END);
         if begins && !ends {
-            if self.young.len() >= MAP_LENGTH_MAX {
+            if self.young.len() >= OPEN_MESSAGES_PER_MAP_MAX {
                 self.old = std::mem::take(&mut self.young);
             }
             self.young.insert(key, number + 1);

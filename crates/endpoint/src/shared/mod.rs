@@ -50,31 +50,31 @@ pub enum Started {
 /// another such process starts or exits at the same time.
 const JOIN_ATTEMPTS_MAX: usize = 8;
 
-static STARTER: OnceLock<PrefixStarter> = OnceLock::new();
+static PREFIX_STARTER: OnceLock<PrefixStarter> = OnceLock::new();
 static VACANCY_EVENT: OnceLock<EventFd> = OnceLock::new();
 /// The event that is notified when a prefix read by a source of this process has lost blocks.
-static UPSTREAM_LOSS: OnceLock<EventFd> = OnceLock::new();
+static UPSTREAM_LOSS_EVENT: OnceLock<EventFd> = OnceLock::new();
 /// Number of blocks that the paths of this process have lost upstream of `share`.
-static LOST_UPSTREAM: AtomicU64 = AtomicU64::new(0);
+static UPSTREAM_LOST_BLOCKS: AtomicU64 = AtomicU64::new(0);
 
 /// Sets the function that starts a process for a shared prefix. If none is set, only prefixes that
 /// are already running can be opened. Later calls have no effect.
 pub fn set_starter(starter: PrefixStarter) {
-    let _ = STARTER.set(starter);
+    let _ = PREFIX_STARTER.set(starter);
 }
 
 /// Sets the number of blocks that the paths of this process have lost in total upstream of `share`.
 /// Each `share` reports the number to its readers with the next batch, or when its space becomes
 /// idle.
 pub fn set_upstream_losses(blocks: u64) {
-    LOST_UPSTREAM.store(blocks, Ordering::Relaxed);
+    UPSTREAM_LOST_BLOCKS.store(blocks, Ordering::Relaxed);
 }
 
 /// Returns true if the process of a prefix is expected to run as long as the prefix has readers.
 /// This holds for live sources. A prefix with any other source ends when its input ends. Such a
 /// prefix was started by a user, not by a request.
 fn is_endless(prefix: &str) -> bool {
-    let live = [&rx::ENTRY, &rx::SENT_ENTRY].map(|entry| entry.description.name);
+    let live = [&rx::ENTRY, &rx::TX_SOURCE_ENTRY].map(|entry| entry.description.name);
     prefix.split_whitespace().next().is_some_and(|source| live.contains(&source))
 }
 
@@ -87,17 +87,17 @@ pub fn vacancy_descriptor() -> sys::Result<BorrowedFd<'static>> {
 /// Returns a descriptor that becomes readable when a source `shared` of this process learns that
 /// its prefix has lost blocks. Fails if the kernel cannot create the descriptor.
 pub fn upstream_loss_descriptor() -> sys::Result<BorrowedFd<'static>> {
-    event_descriptor(&UPSTREAM_LOSS)
+    event_descriptor(&UPSTREAM_LOSS_EVENT)
 }
 
 /// Makes the descriptor returned by [`upstream_loss_descriptor`] unreadable until the next loss.
 pub fn clear_upstream_loss() {
-    UPSTREAM_LOSS.get().map(EventFd::clear);
+    UPSTREAM_LOSS_EVENT.get().map(EventFd::clear);
 }
 
 /// Makes the descriptor returned by [`upstream_loss_descriptor`] readable.
 fn report_upstream_loss() {
-    if let Some(event) = UPSTREAM_LOSS.get() {
+    if let Some(event) = UPSTREAM_LOSS_EVENT.get() {
         event.notify();
     }
 }
@@ -128,7 +128,7 @@ fn join_ring(prefix: &str, interface: Option<PrefixInterface>) -> Result<Input, 
             Err(Error::Unknown(_) | Error::Ended(_)) => {}
             Err(error) => return Err(wrong(&error)),
         }
-        let Some(starter) = STARTER.get() else {
+        let Some(starter) = PREFIX_STARTER.get() else {
             let failure = wrong(&"no process runs it, and this program cannot start one");
             return Err(failure.hint("start one with `streamline run`"));
         };

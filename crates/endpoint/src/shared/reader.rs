@@ -33,7 +33,7 @@ const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
 /// Drop reason for blocks that the process of the prefix has lost.
 const PREFIX: DropReason = DropReason::Named("prefix");
 /// Interval between attempts to replace a process that has exited, in ns.
-const REJOIN_INTERVAL: u64 = 10_000_000;
+const REJOIN_INTERVAL_NS: u64 = 10_000_000;
 /// Maximum number of successive processes that end without any output. If one more process ends in
 /// this way, the source fails.
 const SILENT_EXITS_MAX: u64 = 8;
@@ -173,7 +173,7 @@ impl Source for Shared {
             if self.rejoin.is_some() {
                 match self.try_rejoin()? {
                     true => continue,
-                    false => break SourceStatus::retry_at(intake.now + REJOIN_INTERVAL),
+                    false => break SourceStatus::retry_at(intake.now + REJOIN_INTERVAL_NS),
                 }
             }
             match self.read_blocks(intake)? {
@@ -256,7 +256,7 @@ impl Shared {
         let count = self.created.len().min(intake.room());
         for entry in self.created.drain(..count) {
             self.emitted.add(entry.pointer.length());
-            intake.put_entry(entry);
+            intake.append_block_entry(entry);
         }
         self.created.is_empty()
     }
@@ -308,7 +308,7 @@ impl Shared {
         Ok(true)
     }
 
-    fn invalid_message(&self, why: &dyn std::fmt::Display) -> Failure {
+    fn invalid_message_failure(&self, why: &dyn std::fmt::Display) -> Failure {
         Failure::new("read", format!("the shared prefix `{}`", self.prefix), why)
     }
 

@@ -58,7 +58,7 @@ Reasons for a drop: `unread` (no reader; not a loss), `too long` (longer than th
         Parameter::named("messages", Type::Flag, "no", "the blocks are fragments of messages"),
         Parameter::named("last", Type::Flag, "no", "end when the last reader has left"),
     ],
-    ..Description::SINK
+    ..Description::SINK_DEFAULTS
 };
 
 /// The catalog entry of `share`.
@@ -69,7 +69,7 @@ const TOO_LONG: DropReason = DropReason::Named("too long");
 const READERS_MAX: usize = 256;
 /// Time without readers after which the names of the rings opened with `last=yes` are withdrawn.
 /// Applies only after the first reader has arrived.
-const VACANCY_MAX: Duration = Duration::from_millis(500);
+const VACANCY_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time after which the names of the rings opened with `last=yes` are withdrawn if no reader has
 /// arrived at all.
 const FIRST_READER_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -141,7 +141,7 @@ impl Sink for Share {
         let Some(output) = &mut self.output else { return Ok(()) };
         self.last_time = now;
         self.has_unflushed = true;
-        output.report_lost_before(super::LOST_UPSTREAM.load(Ordering::Relaxed));
+        output.report_lost_before(super::UPSTREAM_LOST_BLOCKS.load(Ordering::Relaxed));
         let readers = output.present_readers();
         self.readers_max = self.readers_max.max(readers);
         let mut items = std::mem::take(&mut self.items);
@@ -168,7 +168,7 @@ impl Sink for Share {
 
     fn on_idle(&mut self) -> Result<(), Failure> {
         let Some(output) = &mut self.output else { return Ok(()) };
-        let lost = super::LOST_UPSTREAM.load(Ordering::Relaxed);
+        let lost = super::UPSTREAM_LOST_BLOCKS.load(Ordering::Relaxed);
         let is_changed = std::mem::replace(&mut self.lost_before, lost) != lost;
         // A flush wakes the readers, so it is done only if there is something to report.
         if is_changed || std::mem::take(&mut self.has_unflushed) {
@@ -183,7 +183,7 @@ impl Sink for Share {
         // Readers consume the remaining blocks and then reach the end of the stream.
         self.end_stream();
         let rows = ring_report(self.written, self.readers_max);
-        Ok(rows.with_delivered(self.written.blocks, "block", "shared".to_owned()))
+        Ok(rows.with_delivered_items(self.written.blocks, "block", "shared".to_owned()))
     }
 
     fn amount_written(&self) -> Option<Amount> {
@@ -283,9 +283,9 @@ impl ReaderWatch {
         names.push(WatchedName { host: Arc::clone(&host), address: own_address, readers });
         // Each thread counts the readers of all names.
         for name in names.iter() {
-            name.host.notify_of_readers(&changed);
+            name.host.notify_on_reader_change(&changed);
             if name.address != *address {
-                host.notify_of_readers(&name.readers);
+                host.notify_on_reader_change(&name.readers);
             }
         }
         drop(names);
@@ -318,7 +318,9 @@ fn watch_readers(stop: &EventFd, changed: &EventFd) {
         let entries = names.iter().flat_map(|name| name.host.names());
         if entries.map(|entry| entry.readers).sum::<usize>() > 0 {
             deadline = None;
-        } else if *deadline.get_or_insert_with(|| Instant::now() + VACANCY_MAX) <= Instant::now() {
+        } else if *deadline.get_or_insert_with(|| Instant::now() + VACANCY_TIMEOUT)
+            <= Instant::now()
+        {
             // No further reader can join. A reader that has just joined reaches the end of the
             // stream and starts another process.
             withdraw_watched_names(&names);

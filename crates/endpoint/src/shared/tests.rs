@@ -16,10 +16,10 @@ fn read_with_missed_blocks(
     written: &[Entry],
     is_missed: impl Fn(usize) -> bool,
 ) -> (Vec<(u32, u32, Flags)>, ReaderSessions) {
-    read_with(WriterSessions::default(), written, is_missed)
+    write_and_read_entries(WriterSessions::default(), written, is_missed)
 }
 
-fn read_with(
+fn write_and_read_entries(
     mut writer: WriterSessions,
     written: &[Entry],
     is_missed: impl Fn(usize) -> bool,
@@ -127,7 +127,7 @@ fn o6_sessions_end_with_ring_or_reuse_of_their_number() {
 }
 
 /// Returns the fragments of three messages in two sessions.
-fn three_messages() -> [Entry; 7] {
+fn fragments_of_three_messages() -> [Entry; 7] {
     [
         session_block(1, 0, Flags::FIRST),
         session_block(2, 0, Flags::FIRST.with(BACKWARD)),
@@ -140,7 +140,7 @@ fn three_messages() -> [Entry; 7] {
 }
 
 fn read_messages(is_missed: impl Fn(usize) -> bool) -> (Vec<(u32, u32, Flags)>, ReaderSessions) {
-    read_with(WriterSessions::new(true), &three_messages(), is_missed)
+    write_and_read_entries(WriterSessions::new(true), &fragments_of_three_messages(), is_missed)
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn o6_reader_gets_messages_from_their_beginning_only() {
     // The reader joins within the first message. It receives all other messages, including the
     // later messages of the same session.
     let (late, reader) = read_messages(|number| number == 0);
-    let wanted = [1, 3, 5, 6].map(|number| three_messages()[number]);
+    let wanted = [1, 3, 5, 6].map(|number| fragments_of_three_messages()[number]);
     let wanted = wanted.map(|e| (e.context.session, e.pointer.length(), e.context.flags));
     assert_eq!((late, reader.messages.begun, reader.torn), (wanted.to_vec(), 2, 0));
 }

@@ -17,7 +17,7 @@ pub(super) struct CountingSink {
 
 impl Sink for CountingSink {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        self.consumed += batch.amount_in(batch.live());
+        self.consumed += batch.amount_in_lanes(batch.live());
         Ok(())
     }
 

@@ -15,7 +15,7 @@ Reads no byte, so it adds no cost to the filters before it.",
     example: "replay web.pcap | tcp | discard",
     reads: ReadDepth::Nothing,
     kernel: Some(filter::PASS_THROUGH_TWIN),
-    ..Description::SINK
+    ..Description::SINK_DEFAULTS
 };
 
 /// The catalog entry of `discard`.
@@ -28,16 +28,19 @@ fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{bare_block, batch_from_blocks, checked_arguments, sink_opening};
+    use crate::testing::{batch_from_blocks, checked_arguments, frameless_block, sink_opening};
     use filter::Amount;
 
     #[test]
     fn discard_counts_only_live_blocks() {
         let given = checked_arguments(&DISCARD, &[]);
         let mut sink = open(&sink_opening(&given, &[])).unwrap();
-        let mut batch =
-            batch_from_blocks(&[bare_block(b"one"), bare_block(b"three"), bare_block(b"")]);
-        batch.keep_lanes(0b110);
+        let mut batch = batch_from_blocks(&[
+            frameless_block(b"one"),
+            frameless_block(b"three"),
+            frameless_block(b""),
+        ]);
+        batch.retain_lanes(0b110);
         sink.consume(&batch, 0).unwrap();
         assert_eq!(sink.amount_written(), Some(Amount { blocks: 2, bytes: 5 }));
         let rows = sink.finish().unwrap().rows;

@@ -34,16 +34,19 @@ fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 mod tests {
     use super::*;
     use crate::DropReason;
-    use crate::testing::{bare_block, batch_from_blocks, checked_arguments, sink_opening};
+    use crate::testing::{batch_from_blocks, checked_arguments, frameless_block, sink_opening};
     use filter::{Amount, Report};
 
     #[test]
     fn i6_dropped_blocks_are_counted_by_request() {
         let given = checked_arguments(&DROP, &[]);
         let mut sink = open(&sink_opening(&given, &[])).unwrap();
-        let mut batch =
-            batch_from_blocks(&[bare_block(b"one"), bare_block(b"three"), bare_block(b"")]);
-        batch.keep_lanes(0b110);
+        let mut batch = batch_from_blocks(&[
+            frameless_block(b"one"),
+            frameless_block(b"three"),
+            frameless_block(b""),
+        ]);
+        batch.retain_lanes(0b110);
         sink.consume(&batch, 0).unwrap();
         assert_eq!(sink.amount_written(), Some(Amount::default()));
         assert_eq!(

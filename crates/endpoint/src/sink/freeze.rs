@@ -75,7 +75,7 @@ and fails at its end, with the number of frames that are missing. Times are thos
             "maximum number of files",
         ),
     ],
-    ..Description::SINK
+    ..Description::SINK_DEFAULTS
 };
 
 /// The catalog entry of `freeze`.
@@ -225,7 +225,7 @@ impl Sink for Freeze {
         };
         Ok(Report::from_rows(always)
             .with_nonzero_rows(others)
-            .with_delivered(frames, "frame", done))
+            .with_delivered_items(frames, "frame", done))
     }
 
     fn retained_frames(&self) -> Option<RetainedFrames> {

@@ -142,7 +142,7 @@ impl fmt::Display for Headers<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{bare_block, block_with_marks, decode_hex, frame_block};
+    use crate::testing::{block_with_marks, decode_hex, frame_block, frameless_block};
     use abi::Marks;
 
     const ETHERNET: &str = "020000000002 020000000001";
@@ -202,7 +202,7 @@ mod tests {
         let hardware = "02:00:00:00:00:01 > 02:00:00:00:00:02";
         assert_eq!(headers_phrase("88cc 0207"), format!("{hardware} ethertype 0x88cc"));
         assert_eq!(headers_phrase("0800 45"), format!("{hardware} IP, cut"));
-        assert!(Headers::headers_of_frame(&bare_block(b"a line")).is_none());
+        assert!(Headers::headers_of_frame(&frameless_block(b"a line")).is_none());
         let strange = Headers::headers_of_frame(&block_with_marks(Marks::frame(147, 3, 3), b"abc"))
             .unwrap()
             .to_string();

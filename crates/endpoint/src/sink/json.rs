@@ -59,7 +59,7 @@ bytes that are not UTF-8.",
         "none",
         "format of the viewed bytes, if they are added",
     )],
-    ..Description::SINK
+    ..Description::SINK_DEFAULTS
 };
 
 /// The catalog entry of `json`.
@@ -163,7 +163,7 @@ impl EndpointFields {
 
     /// Converts the addresses and ports of a description. The protocol stays unknown, because
     /// descriptions do not contain it.
-    pub(crate) fn from_described(flow: Flow) -> Self {
+    pub(crate) fn from_described_flow(flow: Flow) -> Self {
         Self {
             network: Some(if flow.source.is_ipv4() { "ipv4" } else { "ipv6" }.into()),
             src: Some(flow.source),
@@ -228,7 +228,7 @@ struct Json {
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    let out = Out::stdout_lines()?.with_stop_limit(&opening.stopped);
+    let out = Out::open_stdout_lines()?.with_stop_limit(&opening.stopped);
     Ok(Box::new(TextSink { formatter: Json::new(opening), out }))
 }
 
@@ -304,8 +304,8 @@ mod tests {
     use super::*;
     use crate::testing::UNLOGGED_CREATION;
     use crate::testing::{
-        TEST_TIME, TempDir, bare_block, batch_from_blocks, checked_arguments, decode_hex,
-        description_block, description_record, frame_block, hole_block, sink_opening,
+        TEST_TIME, TempDir, batch_from_blocks, checked_arguments, decode_hex, description_block,
+        description_record, frame_block, frameless_block, hole_block, sink_opening,
     };
     use abi::Class;
     use filter::{Classes, ValueRange};
@@ -368,9 +368,9 @@ mod tests {
         let request: &'static [u8] = request.leak();
         let blocks = [
             flagged(description_block(request), Flags::FIRST.with(Flags::BACKWARD)),
-            flagged(bare_block(b"GET / HTTP/1.1"), Flags::FIRST.with(Flags::BACKWARD)),
+            flagged(frameless_block(b"GET / HTTP/1.1"), Flags::FIRST.with(Flags::BACKWARD)),
             flagged(hole_block(7), Flags::LAST),
-            flagged(bare_block(b"of another filter"), Flags::FIRST),
+            flagged(frameless_block(b"of another filter"), Flags::FIRST),
         ];
         let form = |o: &mut Opening<'_>| o.form = Form::Message;
         let found = output_lines("none", form, &blocks);
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn message_fragments_are_objects_with_lossy_text() {
-        let mut block = bare_block(b"\xff\"\\\x00\n\xe2\x82\xac").with_class(Class::NONE);
+        let mut block = frameless_block(b"\xff\"\\\x00\n\xe2\x82\xac").with_class(Class::NONE);
         block.context.flags = Flags::LAST;
         let expected = json!({
             "version": 1, "time": "2009-02-13T23:31:30.123456789Z", "origin": "a",

@@ -33,7 +33,7 @@ pub fn new_offloaded_sink(
     if let (true, Some(interface)) = (sends, arguments.text("interface")) {
         // The text must equal that of the sink in a thread, so that the report adds up both counts.
         let sent = format!("sent through {interface}");
-        report = report.with_delivered(sink.consumed.blocks, "frame", sent);
+        report = report.with_delivered_items(sink.consumed.blocks, "frame", sent);
     }
     (Box::new(sink), report)
 }

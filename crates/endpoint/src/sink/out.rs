@@ -19,7 +19,7 @@ use crate::failure::failure_from_io_error;
 use crate::readers::FileCreationContext;
 use crate::sink::tail::{self, LineFormat};
 use crate::sink::write_out::{write_all, write_messages};
-use crate::stop_limit::{StopLimit, open_nonblocking};
+use crate::stop_limit::{StopFlag, open_nonblocking};
 use filter::{Amount, Report};
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, IsTerminal};
@@ -73,7 +73,7 @@ pub(crate) struct Out {
     /// Longest duration of a flush, in ns, since the last [`Out::take_longest_write`].
     longest_write: u64,
     /// Limit on waits for a reader of the output after the path has been stopped.
-    limit: StopLimit,
+    limit: StopFlag,
     /// Notes for the final report.
     remarks: Vec<String>,
 }
@@ -104,7 +104,7 @@ enum OldContents {
 impl Out {
     /// Opens standard output for writing lines. If standard output is a file opened for appending,
     /// an incomplete last line is repaired first.
-    pub(crate) fn stdout_lines() -> Result<Self, Failure> {
+    pub(crate) fn open_stdout_lines() -> Result<Self, Failure> {
         let mut out = Self::stdout()?;
         out.old_contents = OldContents::RepairLastLine(LineFormat::Text);
         Ok(out)
@@ -145,7 +145,7 @@ impl Out {
         creation: FileCreationContext<'_>,
     ) -> Result<Self, Failure> {
         if is_standard_output(path) {
-            return Self::stdout_lines();
+            return Self::open_stdout_lines();
         }
         let mut out = Self::open(path, WriteMode::Append, creation)?;
         out.old_contents = OldContents::RepairLastLine(lines);
@@ -206,7 +206,7 @@ impl Out {
             written: Amount::default(),
             items_written: 0,
             longest_write: 0,
-            limit: StopLimit::default(),
+            limit: StopFlag::default(),
             remarks: Vec::new(),
         }
     }
@@ -216,7 +216,7 @@ impl Out {
     pub(crate) fn with_stop_limit(mut self, stopped: &Arc<AtomicBool>) -> Self {
         if let Some(file) = open_nonblocking(&self.file).filter(|_| !self.is_null) {
             self.file = file;
-            self.limit = StopLimit::new(stopped);
+            self.limit = StopFlag::new(stopped);
         }
         self
     }
@@ -239,7 +239,7 @@ impl Out {
     /// item, such as `packet` or `line`.
     pub(crate) fn report(&self, rows: Report, unit: &str) -> Report {
         let done = format!("written to {}", self.target);
-        let mut report = rows.with_delivered(self.items_written, unit, done);
+        let mut report = rows.with_delivered_items(self.items_written, unit, done);
         report.remarks.extend(self.remarks.iter().cloned());
         if self.will_replace_contents() {
             report
@@ -273,7 +273,7 @@ impl Out {
     /// Marks the end of a block of `bytes` viewed bytes in the buffer, and writes the buffer if it
     /// is full.
     pub(crate) fn end_block(&mut self, bytes: u32) -> Result<(), Failure> {
-        self.end_block_unflushed(bytes);
+        self.end_block_without_flush(bytes);
         self.flush_if_full()
     }
 
@@ -415,7 +415,7 @@ fn replace_contents(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<
     let Some(mut new) = Replacement::create(path, old)? else { return Ok(None) };
     // Locking cannot fail, because no other process has opened the new file.
     let _ = new.file().try_lock();
-    write_all(new.file(), bytes, &StopLimit::default()).1?;
+    write_all(new.file(), bytes, &StopFlag::default()).1?;
     match new.commit() {
         Ok(file) => Ok(Some(file)),
         Err(error) if must_write_in_place(&error) => Ok(None),
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_pipe_fails_quietly_and_full_disk_does_not() {
+    fn closed_pipe_fails_without_message_and_full_disk_with_one() {
         let (reader, mut out) = output_to_pipe();
         drop(reader);
         testkit::wait_until_closed(&out.file);

@@ -47,7 +47,7 @@ pieces of 64 KB, or when the input pauses.",
         "none",
         "format of the viewed bytes under each line",
     )],
-    ..Description::SINK
+    ..Description::SINK_DEFAULTS
 };
 
 /// The catalog entry of `print`.
@@ -97,7 +97,7 @@ impl BlockFormatter for Print {
 
     fn report(&self, out: &Out) -> Report {
         let rows = self.described.rows(out.written());
-        rows.with_delivered(out.items_written(), "block", "printed".to_owned())
+        rows.with_delivered_items(out.items_written(), "block", "printed".to_owned())
     }
 }
 
@@ -221,8 +221,8 @@ mod tests {
     use crate::Origins;
     use crate::testing::UNLOGGED_CREATION;
     use crate::testing::{
-        TempDir, bare_block, batch_from_blocks, checked_arguments, decode_hex, description_block,
-        description_record, frame_block, hole_block, sink_opening,
+        TempDir, batch_from_blocks, checked_arguments, decode_hex, description_block,
+        description_record, frame_block, frameless_block, hole_block, sink_opening,
     };
     use abi::Flags;
     use filter::{Classes, ValueRange};
@@ -266,7 +266,8 @@ mod tests {
         assert_eq!(printed_lines("none", |_| {}, &[frame_block(&bytes)]), line);
         let view = frame_block(&bytes).narrow(54, 2);
         assert_eq!(printed_lines("none", |_| {}, &[view]), line.replace("length 56", "length 2"));
-        let record = printed_lines("none", |o| o.form = Form::Record, &[bare_block(b"a line")]);
+        let record =
+            printed_lines("none", |o| o.form = Form::Record, &[frameless_block(b"a line")]);
         assert_eq!(record, "23:31:30.123456 record, length 6\n");
     }
 
@@ -278,12 +279,12 @@ mod tests {
             o.form = Form::Bytes;
             o.origin = 1;
         };
-        let mut first = bare_block(b"x").with_class(Class(80));
+        let mut first = frameless_block(b"x").with_class(Class(80));
         first.context.session = 7;
         first.context.origin = 1;
-        let mut second = bare_block(b"yz").with_class(Class(81));
+        let mut second = frameless_block(b"yz").with_class(Class(81));
         second.marks.wire_length = 9;
-        let third = bare_block(b"").with_class(Class::NONE);
+        let third = frameless_block(b"").with_class(Class::NONE);
         assert_eq!(
             printed_lines("none", number, &[first, second, third]),
             "23:31:30.123456 [tw·[2J] bytes forward, length 1, class http, session 7\n\
@@ -303,7 +304,7 @@ mod tests {
         let mut first = description_block(&response).with_class(Class(200));
         first.context.session = 5;
         first.context.flags = Flags::FIRST.with(Flags::BACKWARD);
-        let blocks = [first, bare_block(b"HTTP/1.1 200 OK"), hole_block(3)];
+        let blocks = [first, frameless_block(b"HTTP/1.1 200 OK"), hole_block(3)];
         let given = checked_arguments(&PRINT, &[]);
         let dir = TempDir::new();
         let print = |payload, name: &str| {
@@ -323,7 +324,7 @@ mod tests {
         let rest = "23:31:30.123456 message, length 15\n\tHTTP/1.1 200 OK\n\
                     23:31:30.123456 message, missing, length 3\n";
         assert_eq!(print(DumpFormat::Text, "text").0, format!("{line}{rest}"));
-        let stream = [first, bare_block(b"HTTP/1.1 200 OK"), hole_block(0)];
+        let stream = [first, frameless_block(b"HTTP/1.1 200 OK"), hole_block(0)];
         let stream = printed_lines("none", |o| o.form = Form::Stream, &stream);
         assert_eq!(
             stream.lines().count(),
@@ -340,13 +341,13 @@ mod tests {
     #[test]
     fn payload_prints_as_dump_or_text() {
         let forged = b"GET / \x1b[2J\r\n23:31:30 IP forged\n";
-        let text = printed_lines("text", |o| o.form = Form::Stream, &[bare_block(forged)]);
+        let text = printed_lines("text", |o| o.form = Form::Stream, &[frameless_block(forged)]);
         let lines = "\tGET / .[2J\n\t23:31:30 IP forged\n";
         assert_eq!(text, format!("23:31:30.123456 stream, length 31\n{lines}"));
         let dump = printed_lines(
             "hex",
             |o| o.form = Form::Stream,
-            &[bare_block(b"0123456789abcdef\x00z!")],
+            &[frameless_block(b"0123456789abcdef\x00z!")],
         );
         let expected = "23:31:30.123456 stream, length 19\n\
             \t0x0000:  3031 3233 3435 3637 3839 6162 6364 6566  0123456789abcdef\n\

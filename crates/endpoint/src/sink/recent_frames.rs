@@ -31,7 +31,7 @@ impl RecentFrames {
     }
 
     /// Returns true if several blocks may view the same frame.
-    pub(crate) const fn are_shared(&self) -> bool {
+    pub(crate) const fn may_have_shared_frames(&self) -> bool {
         self.frames.is_some()
     }
 

@@ -44,7 +44,7 @@ It needs CAP_NET_RAW wherever it runs; `streamline doctor` shows missing rights.
     ],
     kernel: Some(filter::PASS_THROUGH_TWIN),
     right: Some(Right::SendFrames),
-    ..Description::SINK
+    ..Description::SINK_DEFAULTS
 };
 
 /// The catalog entry of `redirect`.

@@ -115,14 +115,14 @@ mod tests {
     use super::*;
     use crate::testing::TempDir;
     use std::fs;
-    use sys::open::OpenRegular;
+    use sys::open::RegularOpenOptions;
 
     /// Returns the repaired contents, and true if a change was reported.
     fn repaired_contents(before: &[u8], lines: LineFormat) -> (Vec<u8>, bool) {
         let dir = TempDir::new();
         let path = dir.path("file");
         fs::write(&path, before).unwrap();
-        let mut file = OpenRegular::append().open(&path).unwrap();
+        let mut file = RegularOpenOptions::append().open(&path).unwrap();
         let reported = repair_last_line(&mut file, &path, lines).unwrap();
         let again = repair_last_line(&mut file, &path, lines).unwrap();
         assert_eq!(again, None, "a repaired file is not changed again");
@@ -170,7 +170,7 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("file");
         fs::write(&path, "one\ntwo\nth").unwrap();
-        let mut file = OpenRegular::write().open(&path).unwrap();
+        let mut file = RegularOpenOptions::write().open(&path).unwrap();
         truncate_tail(&file, 2).unwrap();
         file.write_all(b"next").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nnext");

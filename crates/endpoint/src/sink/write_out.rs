@@ -1,7 +1,7 @@
 //! Complete writes to a descriptor: plain bytes, or messages to a socket that preserves message
 //! boundaries.
 
-use crate::stop_limit::StopLimit;
+use crate::stop_limit::StopFlag;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::AsFd as _;
@@ -15,7 +15,7 @@ pub(super) const MESSAGE_PAYLOAD_MAX: usize = 32 * 1024;
 pub(super) fn write_all(
     file: &mut File,
     bytes: &[u8],
-    limit: &StopLimit,
+    limit: &StopFlag,
 ) -> (usize, io::Result<()>) {
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
@@ -44,7 +44,7 @@ pub(super) fn write_all(
 pub(super) fn write_messages(
     file: &mut File,
     bytes: &[u8],
-    limit: &StopLimit,
+    limit: &StopFlag,
 ) -> (usize, io::Result<()>) {
     let mut message = Vec::with_capacity(MESSAGE_PAYLOAD_MAX + 1);
     let mut done = 0;

@@ -17,11 +17,11 @@ use std::os::fd::BorrowedFd;
 pub(crate) const PIECE_SIZE: usize = 256 * 1024;
 /// Minimum number of free bytes in a segment for another read. If fewer bytes are free, the next
 /// segment is used.
-const FREE_BYTES_MIN: usize = 64 * 1024;
+const SEGMENT_FREE_BYTES_MIN: usize = 64 * 1024;
 
 /// A buffered input whose current bytes are in the pool.
 #[derive(Debug)]
-pub(crate) struct Feed {
+pub(crate) struct BufferedInput {
     input: Input,
     piece: Option<InputPiece>,
     /// Unconsumed bytes that the next read copies to the start of the next piece.
@@ -38,7 +38,7 @@ struct InputPiece {
     consumed_bytes: u32,
 }
 
-/// Result of [`Feed::fill_piece`], which requests more bytes.
+/// Result of [`BufferedInput::fill_piece`], which requests more bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FillOutcome {
     /// The piece has at least the requested number of bytes.
@@ -52,7 +52,7 @@ pub(crate) enum FillOutcome {
     End(usize),
 }
 
-impl Feed {
+impl BufferedInput {
     /// Creates a feed at the beginning of an input.
     pub(crate) const fn new(input: Input) -> Self {
         Self { input, piece: None, carry: Vec::new(), ended: false }
@@ -113,9 +113,9 @@ impl Feed {
             }
             let carried = self.carry.len();
             let min = wanted.max(carried + 1);
-            let enough = min.max(FREE_BYTES_MIN.min(pool.block_max() / 4));
+            let enough = min.max(SEGMENT_FREE_BYTES_MIN.min(pool.block_max() / 4));
             let Some(mut draft) = pool.draft(enough, min.max(carried + PIECE_SIZE)) else {
-                return self.without_segment(pool, min);
+                return self.no_segment_outcome(pool, min);
             };
             let room = draft.get_mut(carried..).unwrap_or_default();
             let count = match self.input.read(room)? {
@@ -162,7 +162,7 @@ impl Feed {
         }
     }
 
-    fn without_segment(&self, pool: &Pool, min: usize) -> Result<FillOutcome, Failure> {
+    fn no_segment_outcome(&self, pool: &Pool, min: usize) -> Result<FillOutcome, Failure> {
         if min <= pool.block_max() {
             return Ok(FillOutcome::Full);
         }

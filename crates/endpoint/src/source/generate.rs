@@ -70,13 +70,13 @@ delay.",
 
 /// The catalog entry of `generate`.
 pub const ENTRY: SourceEntry =
-    SourceEntry::new(&GENERATE, open).with_links(|_| Some(vec![LinkType::ETHERNET]));
+    SourceEntry::new(&GENERATE, open).with_link_type_prediction(|_| Some(vec![LinkType::ETHERNET]));
 
 const SOURCE_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-const TARGET_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
+const DATAGRAM_DESTINATION: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
 /// Locally administered hardware addresses of the sender and the receiver.
 const HARDWARE_ADDRESSES: (Mac, Mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
-const FIRST_PORT: u16 = 10_000;
+const FIRST_SOURCE_PORT: u16 = 10_000;
 const IP_OFFSET: usize = ethernet::HEADER_LENGTH;
 const UDP_OFFSET: usize = IP_OFFSET + ipv4::LENGTH_MIN;
 const UDP_CHECKSUM_OFFSET: usize = UDP_OFFSET + udp::CHECKSUM;
@@ -87,7 +87,7 @@ const FRAME_SIZE_MAX: u64 = 65_549;
 const SECOND_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
-struct Generate {
+struct GenerateSource {
     template: FrameTemplate,
     flows: u16,
     count: Option<u64>,
@@ -109,7 +109,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     };
     let size = number("size").unwrap_or(FRAME_SIZE_MIN).clamp(FRAME_SIZE_MIN, FRAME_SIZE_MAX);
     let size = usize::try_from(size).unwrap_or_default();
-    Ok(Box::new(Generate {
+    Ok(Box::new(GenerateSource {
         template: FrameTemplate::new(size, small("port", 9)),
         flows: small("flows", 1).max(1),
         count: number("count"),
@@ -122,7 +122,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     }))
 }
 
-impl Source for Generate {
+impl Source for GenerateSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let sent = self.emitted.blocks;
         let left = self.count.map_or(u64::MAX, |count| count.saturating_sub(sent));
@@ -136,9 +136,9 @@ impl Source for Generate {
         let room = u64::try_from(intake.room().min(LANES)).unwrap_or(0);
         let number = usize::try_from(due.min(left).min(room)).unwrap_or(0);
         let has_memory = if self.repeats_frames(intake.pool) {
-            self.emit_repeated(intake, number)
+            self.emit_repeated_frames(intake, number)
         } else {
-            self.emit_numbered(intake, number)?
+            self.emit_numbered_frames(intake, number)?
         };
         if !has_memory {
             return Ok(SourceStatus::retry_at(intake.now));
@@ -159,7 +159,7 @@ impl Source for Generate {
     }
 }
 
-impl Generate {
+impl GenerateSource {
     /// Returns the number of frames that are due at `now` but have not been emitted, or `u64::MAX`
     /// if there is no rate.
     fn frames_due(&mut self, now: Time) -> u64 {
@@ -184,13 +184,13 @@ impl Generate {
     }
 
     /// Emits `number` prepared frames. Returns false if the pool has no memory to prepare them.
-    fn emit_repeated(&mut self, intake: &mut Intake<'_>, number: usize) -> bool {
+    fn emit_repeated_frames(&mut self, intake: &mut Intake<'_>, number: usize) -> bool {
         let Some(ready) = self.flow_frames.or_else(|| self.write_flow_frames(intake.pool)) else {
             return false;
         };
         self.flow_frames = Some(ready);
-        let first = flow_of_frame(self.emitted.blocks, self.flows);
-        self.emit_from_array(intake, ready, (first, self.flows), number);
+        let first = frame_flow_index(self.emitted.blocks, self.flows);
+        self.emit_frame_array(intake, ready, (first, self.flows), number);
         true
     }
 
@@ -210,7 +210,11 @@ impl Generate {
     /// Writes and emits the next frames: at most `number`, and as many as fit into the free memory.
     /// Returns false if there is no memory for a frame. Fails if a frame is longer than a block of
     /// the pool.
-    fn emit_numbered(&mut self, intake: &mut Intake<'_>, number: usize) -> Result<bool, Failure> {
+    fn emit_numbered_frames(
+        &mut self,
+        intake: &mut Intake<'_>,
+        number: usize,
+    ) -> Result<bool, Failure> {
         let (pool, stride) = (intake.pool, self.template.stride());
         if stride > pool.block_max() {
             let why = format!("the buffers of this path hold {} bytes at most", pool.block_max());
@@ -221,17 +225,17 @@ impl Generate {
         for room in draft.chunks_exact_mut(stride).take(number) {
             let at = self.emitted.blocks + u64::from(written);
             let sequence = if self.numbered { at } else { 0 };
-            self.template.write(room, flow_of_frame(at, self.flows), sequence);
+            self.template.write(room, frame_flow_index(at, self.flows), sequence);
             written += 1;
         }
         let place = draft.commit(usize::from(written) * stride);
-        self.emit_from_array(intake, place, (0, written), written.into());
+        self.emit_frame_array(intake, place, (0, written), written.into());
         Ok(true)
     }
 
     /// Emits `number` frames from the array of `count` frames at `place`, starting with index
     /// `first` and wrapping around at the end.
-    fn emit_from_array(
+    fn emit_frame_array(
         &mut self,
         intake: &mut Intake<'_>,
         place: Extent,
@@ -243,7 +247,7 @@ impl Generate {
         let marks = Marks::frame(LinkType::ETHERNET.0, size, size);
         let mut index = first;
         let whole = intake.entry(place, (intake.now, self.origin), marks);
-        let put = intake.put_entries((0..number).map(|_| {
+        let put = intake.append_block_entries((0..number).map(|_| {
             let at = u32::from(index) * stride;
             index = if index + 1 == count { 0 } else { index + 1 };
             Entry { pointer: whole.pointer.within(at, size), ..whole }
@@ -254,7 +258,7 @@ impl Generate {
 }
 
 /// Returns the flow of the frame with this number.
-fn flow_of_frame(number: u64, flows: u16) -> u16 {
+fn frame_flow_index(number: u64, flows: u16) -> u16 {
     u16::try_from(number % u64::from(flows)).unwrap_or(0)
 }
 
@@ -273,7 +277,7 @@ impl FrameTemplate {
         let mut payload: Vec<u8> = pattern.collect();
         copy_to_offset(&mut payload, 0, &[0; 8]);
         let addresses =
-            (SocketAddrV4::new(SOURCE_ADDRESS, 0), SocketAddrV4::new(TARGET_ADDRESS, port));
+            (SocketAddrV4::new(SOURCE_ADDRESS, 0), SocketAddrV4::new(DATAGRAM_DESTINATION, port));
         let frame = udp_frame(HARDWARE_ADDRESSES, addresses, &payload).unwrap_or_default();
         let checksum = frame.get(UDP_CHECKSUM_OFFSET..).and_then(<[u8]>::first_chunk).copied();
         let sum =
@@ -288,7 +292,7 @@ impl FrameTemplate {
 
     /// Writes the frame with this flow and sequence number to the start of `room`.
     fn write(&self, room: &mut [u8], flow: u16, sequence: u64) {
-        let port = (FIRST_PORT + flow).to_be_bytes();
+        let port = (FIRST_SOURCE_PORT + flow).to_be_bytes();
         let sequence = sequence.to_be_bytes();
         let sum = match self.constant_sum.with(&port).with(&sequence).checksum() {
             // Zero would mean that there is no checksum (RFC 768).

@@ -106,12 +106,12 @@ impl Injector {
 
     /// Injects an Ethernet frame, stamped with the current time. Never blocks.
     pub fn inject(&self, frame: &[u8]) -> InjectOutcome {
-        self.inject_as(frame, LinkType::ETHERNET, sys::clock::real())
+        self.inject_frame(frame, LinkType::ETHERNET, sys::clock::real())
     }
 
     /// Injects a frame of link type `link` with the timestamp `time`, in nanoseconds since 1970.
     /// Never blocks.
-    pub fn inject_as(&self, frame: &[u8], link: LinkType, time: Time) -> InjectOutcome {
+    pub fn inject_frame(&self, frame: &[u8], link: LinkType, time: Time) -> InjectOutcome {
         let length = frame.len() as u64;
         let mut queue = lock(&self.shared.queue);
         if queue.bytes_max == 0 {
@@ -177,10 +177,10 @@ impl Source for Inject {
         while intake.room() > 0
             && let Some(waiting) = queue.frames.front()
         {
-            let Some(entry) = self.copy_to_pool(intake, waiting)? else {
+            let Some(entry) = self.copy_frame_to_pool(intake, waiting)? else {
                 return Ok(SourceStatus::retry_at(intake.now));
             };
-            intake.put_entry(entry);
+            intake.append_block_entry(entry);
             self.emitted.add(entry.pointer.length());
             queue.bytes -= waiting.bytes.len() as u64;
             queue.frames.pop_front();
@@ -216,7 +216,7 @@ impl Source for Inject {
 impl Inject {
     /// Copies a frame into the pool. Returns `None` if the pool has no free memory until the next
     /// pass. Fails if the frame is longer than a block of the pool.
-    fn copy_to_pool(
+    fn copy_frame_to_pool(
         &self,
         intake: &Intake<'_>,
         frame: &QueuedFrame,
@@ -258,7 +258,7 @@ mod tests {
         let mut pool = small_segment_pool(1 << 16);
         let wait = SourceStatus::AWAITS_INPUT;
         assert_eq!(produce_once(&mut *source, &mut pool, 8, 5).unwrap().0, wait);
-        assert_eq!(injector.inject_as(b"one", LinkType::RAW, 7), InjectOutcome::Queued);
+        assert_eq!(injector.inject_frame(b"one", LinkType::RAW, 7), InjectOutcome::Queued);
         assert_eq!(injector.inject(b"two"), InjectOutcome::Queued);
         let event = source.descriptor().unwrap();
         assert_eq!(sys::poll::readable(&[event], None), [true]);

@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 /// Facts about sources that read a file, for the planner: the file name identifies the input that
 /// the source observes.
-pub(super) const READ_FACTS: EndpointFacts = EndpointFacts {
+pub(super) const READ_SOURCE_FACTS: EndpointFacts = EndpointFacts {
     observed_source: Some(|arguments| {
         ObservedSource::File(arguments.text("file").unwrap_or_default().to_owned())
     }),

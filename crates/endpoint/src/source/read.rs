@@ -4,7 +4,7 @@
 //! without a frame, stamped with the time of reading. A line longer than the longest block is cut
 //! into fragments, marked by the first and last flags (CONTRACT 6), and counted.
 
-use super::feed::{Feed, FillOutcome};
+use super::feed::{BufferedInput, FillOutcome};
 use super::input::Input;
 use crate::{Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus};
 use abi::{BLOCK_MAX, Entry, Extent, Flags, Marks};
@@ -41,7 +41,8 @@ of a frame, so filters that read headers refuse them.",
 const BLOCK_SIZE_TYPE: Type = Type::Size { low: 1, high: BLOCK_MAX as u64 };
 
 /// The catalog entry of `read`.
-pub const ENTRY: SourceEntry = SourceEntry::new(&READ, open).with_facts(super::input::READ_FACTS);
+pub const ENTRY: SourceEntry =
+    SourceEntry::new(&READ, open).with_facts(super::input::READ_SOURCE_FACTS);
 
 /// Returns the properties of the output of `read` with these arguments. The form of the output is
 /// records for lines, and bytes for blocks of a fixed size.
@@ -53,7 +54,7 @@ fn effect(arguments: &Arguments) -> Effect {
 /// A source that reads an input. `exec` also uses it for the output of child programs.
 #[derive(Debug)]
 pub(crate) struct ReadSource {
-    feed: Feed,
+    feed: BufferedInput,
     block: usize,
     lines: bool,
     origin: u16,
@@ -138,7 +139,7 @@ impl Source for ReadSource {
 impl ReadSource {
     pub(crate) const fn new(input: Input, block: usize, lines: bool, origin: u16) -> Self {
         Self {
-            feed: Feed::new(input),
+            feed: BufferedInput::new(input),
             block,
             lines,
             origin,
@@ -170,7 +171,7 @@ impl ReadSource {
                 self.cut_lines += 1;
                 self.line_max = next.length;
             }
-            intake.put_entry(self.entry(intake, place, next.flags));
+            intake.append_block_entry(self.entry(intake, place, next.flags));
             self.line_begins = next.flags.has(Flags::LAST);
             self.feed.consume(next.consumed);
             rest = rest.get(next.consumed..).unwrap_or_default();
@@ -185,14 +186,19 @@ impl ReadSource {
             return None;
         }
         if self.lines {
-            return self.next_line(bytes, length_max, ended);
+            return self.next_line_bounds(bytes, length_max, ended);
         }
         let length = self.block.min(length_max).min(bytes.len());
         let whole = length == self.block.min(length_max) || ended || self.feed.input().may_block();
         whole.then(|| BlockBounds::new(length, length, Flags::FIRST.with(Flags::LAST)))
     }
 
-    fn next_line(&self, bytes: &[u8], length_max: usize, ended: bool) -> Option<BlockBounds> {
+    fn next_line_bounds(
+        &self,
+        bytes: &[u8],
+        length_max: usize,
+        ended: bool,
+    ) -> Option<BlockBounds> {
         let first = if self.line_begins { Flags::FIRST } else { Flags::NONE };
         // One more byte decides whether a line terminator follows.
         let limit = self.block.min(length_max - 1);

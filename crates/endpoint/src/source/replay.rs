@@ -7,7 +7,7 @@
 
 mod links;
 
-use super::feed::{Feed, FillOutcome};
+use super::feed::{BufferedInput, FillOutcome};
 use super::input::Input;
 use crate::{
     Failure, Intake, NextTime, Opening, Source, SourceCounters, SourceEntry, SourceProperties,
@@ -49,12 +49,12 @@ const SPEED_TYPE: Type = Type::Factor { or: "max" };
 
 /// The catalog entry of `replay`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&REPLAY, open)
-    .with_links(links::declared_link_types)
-    .with_facts(super::input::READ_FACTS);
+    .with_link_type_prediction(links::declared_link_types)
+    .with_facts(super::input::READ_SOURCE_FACTS);
 
 #[derive(Debug)]
 struct Replay {
-    feed: Feed,
+    feed: BufferedInput,
     reader: Reader,
     schedule: ReplaySchedule,
     origin: u16,
@@ -131,7 +131,7 @@ impl Source for Replay {
 impl Replay {
     const fn new(input: Input, schedule: ReplaySchedule, origin: u16) -> Self {
         Self {
-            feed: Feed::new(input),
+            feed: BufferedInput::new(input),
             reader: Reader::new(),
             schedule,
             origin,
@@ -176,7 +176,7 @@ impl Replay {
         let bytes = self.feed.unconsumed_bytes(pool);
         let (mut consumed, mut outcome) = (0, Ok(None));
         let Self { feed, reader, schedule, origin, emitted, pending, .. } = self;
-        intake.put_entries(iter::from_fn(|| {
+        intake.append_block_entries(iter::from_fn(|| {
             let packet = match pending.take() {
                 Some(packet) => packet,
                 None => match reader.next(bytes.get(consumed..).unwrap_or_default()) {
@@ -282,7 +282,7 @@ fn check_capture_format(input: &Input) -> Result<(), Failure> {
     match Reader::new().next(first) {
         Step::Error(fault) => {
             let failure = capture_failure(input.target(), &fault);
-            Err(match (&failure.hint, guess_format(first)) {
+            Err(match (&failure.hint, guess_file_format(first)) {
                 (None, Some(kind)) => failure.hint(format!("it looks like {kind}")),
                 _ => failure,
             })
@@ -306,8 +306,8 @@ fn capture_failure(target: &str, fault: &CaptureFault) -> Failure {
 
 /// Guesses the format of a file that is not a capture from the file's first bytes. Returns `None`
 /// if the format is unknown.
-fn guess_format(first: &[u8]) -> Option<&'static str> {
-    const KNOWN_FORMATS: &[(&[u8], &str)] = &[
+fn guess_file_format(first: &[u8]) -> Option<&'static str> {
+    const KNOWN_FILE_FORMATS: &[(&[u8], &str)] = &[
         (b"\x7fELF", "a program"),
         (b"PK\x03\x04", "a zip archive: unpack it first"),
         (b"BZh", "a file compressed with bzip2: unpack it first"),
@@ -316,7 +316,7 @@ fn guess_format(first: &[u8]) -> Option<&'static str> {
         (b"GMBU", "a Network Monitor capture: `editcap` of Wireshark converts it"),
         (b"XCP\0", "a NetXray capture: `editcap` of Wireshark converts it"),
     ];
-    if let Some((_, kind)) = KNOWN_FORMATS.iter().find(|(magic, _)| first.starts_with(magic)) {
+    if let Some((_, kind)) = KNOWN_FILE_FORMATS.iter().find(|(magic, _)| first.starts_with(magic)) {
         return Some(kind);
     }
     let is_text = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~' | 0x80..);

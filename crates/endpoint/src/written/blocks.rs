@@ -1,7 +1,7 @@
 //! The inside end of a writer: a source that emits the writer's bytes as blocks on the output of a
 //! node.
 
-use super::{DATA, END, PACKET_MAX};
+use super::{DATA, END, PACKET_DATA_BYTES_MAX};
 use crate::{DropReason, Failure, Intake, Source, SourceCounters, SourceStatus};
 use abi::{Class, Entry, Flags, Marks, RichPointer};
 use filter::{Amount, Form, Time};
@@ -57,7 +57,7 @@ impl WrittenForm {
 static NEXT_SESSION: AtomicU32 = AtomicU32::new(u32::MAX - 1);
 
 /// Returns the session number for a new writer.
-pub(crate) fn new_session() -> u32 {
+pub(crate) fn next_session_number() -> u32 {
     NEXT_SESSION.fetch_sub(1, Ordering::Relaxed)
 }
 
@@ -89,7 +89,7 @@ pub struct WriterSource {
 }
 
 /// Drop reason for a writer's malformed bytes and all bytes after them.
-const UNREADABLE: DropReason = DropReason::Named("unreadable");
+const UNREADABLE_BYTES: DropReason = DropReason::Named("unreadable");
 
 /// Outcome of [`WriterSource::emit`].
 enum Emitted {
@@ -111,8 +111,8 @@ impl WriterSource {
             socket,
             form,
             class,
-            session: if form == WrittenForm::Stream { new_session() } else { 0 },
-            packet: vec![0; 1 + PACKET_MAX],
+            session: if form == WrittenForm::Stream { next_session_number() } else { 0 },
+            packet: vec![0; 1 + PACKET_DATA_BYTES_MAX],
             waiting: Vec::new(),
             emitted: 0,
             capture: Reader::new(),
@@ -180,7 +180,9 @@ impl WriterSource {
             let hole = RichPointer::hole(0).with_class(self.class);
             let context =
                 abi::BlockMetadata { time: intake.now, session: self.session, origin: 0, flags };
-            if intake.room() == 0 || !intake.put_entry(Entry::new(hole, context, Marks::bare(0))) {
+            if intake.room() == 0
+                || !intake.append_block_entry(Entry::new(hole, context, Marks::bare(0)))
+            {
                 return Ok(Emitted::Full);
             }
             self.emitted_amount.add(0);
@@ -193,7 +195,7 @@ impl WriterSource {
     /// the reason if the bytes are invalid in this form, or if they contain a frame that is longer
     /// than `block_max` bytes, the longest block of the pool.
     fn next_block(&mut self, block_max: usize) -> Result<Option<Block>, String> {
-        let length_max = block_max.min(PACKET_MAX);
+        let length_max = block_max.min(PACKET_DATA_BYTES_MAX);
         let rest = self.waiting.get(self.emitted..).unwrap_or_default();
         if rest.is_empty() {
             return Ok(None);
@@ -266,7 +268,7 @@ impl WriterSource {
         entry.pointer = entry.pointer.with_class(self.class);
         (entry.context.session, entry.context.flags) = (self.session, block.flags);
         self.emitted_amount.add(place.length());
-        intake.put_entry(entry)
+        intake.append_block_entry(entry)
     }
 
     /// Receives a packet. Returns false if none has arrived. An invalid packet or an error ends the
@@ -314,7 +316,7 @@ impl Source for WriterSource {
         // Invalid bytes end the session of the writer, but not the path.
         self.produce_blocks(intake).or_else(|why| {
             self.close_input(&why);
-            self.discard(UNREADABLE);
+            self.discard(UNREADABLE_BYTES);
             (self.ended, self.form) = (Some(Flags::END_MASK), WrittenForm::Blocks);
             Ok(SourceStatus::End)
         })

@@ -16,13 +16,13 @@ mod blocks;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use blocks::new_session;
+pub(crate) use blocks::next_session_number;
 pub use blocks::{WriterSource, WrittenForm};
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Maximum number of data bytes in a packet, excluding the byte with the packet type.
-pub const PACKET_MAX: usize = 64 << 10;
+pub const PACKET_DATA_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of bytes that wait in the sockets while the space is busy, including the kernel's
 /// overhead for each packet.
 const WAITING_MAX: usize = 1 << 20;
@@ -70,11 +70,11 @@ impl WriterSocket {
         self.socket
     }
 
-    /// Writes at most [`PACKET_MAX`] bytes as one packet. If the node emits blocks, the packet
+    /// Writes at most [`PACKET_DATA_BYTES_MAX`] bytes as one packet. If the node emits blocks, the packet
     /// becomes one block. Returns the number of bytes written, or `None` if the socket is full.
     /// Never blocks.
     pub fn write(&mut self, bytes: &[u8]) -> Result<Option<usize>, InputClosed> {
-        let bytes = bytes.get(..PACKET_MAX).unwrap_or(bytes);
+        let bytes = bytes.get(..PACKET_DATA_BYTES_MAX).unwrap_or(bytes);
         if bytes.is_empty() {
             return Ok(Some(0));
         }

@@ -1,6 +1,8 @@
 //! Tests of both ends of a writer.
 
-use super::{DEFAULT_END_REASON, PACKET_MAX, WriterSocket, WriterSource, WrittenForm, pair};
+use super::{
+    DEFAULT_END_REASON, PACKET_DATA_BYTES_MAX, WriterSocket, WriterSource, WrittenForm, pair,
+};
 use crate::Source as _;
 use crate::testing::{EmittedBlock, produce_all, small_segment_pool};
 use abi::{Class, Flags};
@@ -50,10 +52,10 @@ fn b7_stream_is_one_session_that_ends_in_both_directions() {
 fn b7_lines_are_records_regardless_of_write_boundaries() {
     let blocks = emitted(WrittenForm::Lines, &[b"a\r\nlo", b"ng", b" line\n\nlast"], true);
     assert_eq!(texts(&blocks), ["a", "long line", "", "last"]);
-    let long = vec![b'x'; PACKET_MAX];
+    let long = vec![b'x'; PACKET_DATA_BYTES_MAX];
     let blocks = emitted(WrittenForm::Lines, &[&long, b"yz\n"], false);
     let parts: Vec<_> = blocks.iter().map(|b| (b.bytes.len(), b.entry.context.flags)).collect();
-    assert_eq!(parts, [(PACKET_MAX, Flags::FIRST), (2, Flags::LAST)]);
+    assert_eq!(parts, [(PACKET_DATA_BYTES_MAX, Flags::FIRST), (2, Flags::LAST)]);
 }
 
 #[test]
@@ -79,7 +81,7 @@ fn b7_too_long_frame_ends_its_writer() {
     let mut capture = wire::capture::write::file_header(wire::link::LinkType::ETHERNET).to_vec();
     capture.extend([record(60), record(length), record(length + 1), record(60)].concat());
     let (mut outside, mut inside) = writer(WrittenForm::Capture);
-    for piece in capture.chunks(PACKET_MAX) {
+    for piece in capture.chunks(PACKET_DATA_BYTES_MAX) {
         assert_eq!(outside.write(piece).unwrap(), Some(piece.len()));
     }
     outside.end().unwrap();
@@ -115,12 +117,12 @@ fn b7_writer_receives_the_reason_for_its_end() {
 #[test]
 fn b7_full_writer_waits_until_blocks_are_read() {
     let (mut outside, mut inside) = writer(WrittenForm::Blocks);
-    let piece = [1u8; PACKET_MAX];
+    let piece = [1u8; PACKET_DATA_BYTES_MAX];
     let mut written = 0;
     while let Some(length) = outside.write(&piece).unwrap() {
         written += length;
     }
-    assert!(written >= 2 * PACKET_MAX);
+    assert!(written >= 2 * PACKET_DATA_BYTES_MAX);
     inside.stop();
     let (blocks, _) = produce_all(&mut inside, &mut small_segment_pool(1 << 17));
     assert_eq!(blocks.iter().map(|block| block.bytes.len()).sum::<usize>(), written);

@@ -1,7 +1,7 @@
 //! Automatic changes: a path measures its own costs while it runs, and changes its placement or its
 //! replicas when the change pays off. [Th §5.4], [SL §7.1]
 //!
-//! Input: running paths, and the changes that the user permits ([`AdaptSettings`]). Output: changes to the
+//! Input: running paths, and the changes that the user permits ([`AdaptationSettings`]). Output: changes to the
 //! shape of a path ([`crate::change::reshape`]), each reported with its reason ([`Live::adapted`]).
 //! A separate thread measures each arc's share of the blocks in the first seconds ([`start`]), and
 //! then ends or waits for reports of stalled sinks ([`stalls`]). If requested, it instead makes
@@ -28,7 +28,7 @@ pub use observation::measurements;
 
 use crate::change::{ChangeError, NodePlacement, predicted_moves, reshape};
 use crate::live::Live;
-use crate::path::AdaptSettings;
+use crate::path::AdaptationSettings;
 use moves::{MovePolicy, MoveProposal, MoveThreshold};
 use observation::{CounterSnapshot, Observation};
 use pipeline::explain;
@@ -49,7 +49,7 @@ const SPACE_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Handle of the thread that observes paths. Dropping the handle stops and joins the thread.
 #[derive(Debug)]
-pub(crate) struct AdaptThread {
+pub(crate) struct AdaptationThread {
     wakes: Sender<Wake>,
     thread: Option<JoinHandle<()>>,
 }
@@ -63,7 +63,7 @@ enum Wake {
     Space(ControlEvent),
 }
 
-impl AdaptThread {
+impl AdaptationThread {
     /// Starts a thread that observes these paths. Returns `None` if the paths may not adapt or the
     /// kernel refuses to start a thread; the paths then never adapt.
     pub(crate) fn start_for(lives: &[Live]) -> Option<Self> {
@@ -84,7 +84,7 @@ impl AdaptThread {
     }
 }
 
-impl Drop for AdaptThread {
+impl Drop for AdaptationThread {
     fn drop(&mut self) {
         // The send fails if the thread has ended.
         let _sent = self.wakes.send(Wake::End);
@@ -97,7 +97,7 @@ impl Drop for AdaptThread {
 
 struct PathObserver {
     lives: Vec<Live>,
-    adapt: Arc<AdaptSettings>,
+    adapt: Arc<AdaptationSettings>,
     /// The cost table, corrected by the observations.
     costs: Costs,
     /// Current length of an observation in ns; grows while few blocks arrive.
@@ -117,10 +117,10 @@ struct PathObserver {
 /// Minimum number of blocks in an observation; an observation with fewer blocks is ignored.
 const BLOCKS_MIN: u64 = 256;
 /// Maximum length of an observation, as a multiple of the configured length.
-const OBSERVATION_FACTOR_MAX: u64 = 64;
+const OBSERVATION_LENGTH_FACTOR_MAX: u64 = 64;
 
 impl PathObserver {
-    fn new(lives: Vec<Live>, adapt: Arc<AdaptSettings>) -> Self {
+    fn new(lives: Vec<Live>, adapt: Arc<AdaptationSettings>) -> Self {
         let replica_policy = ReplicaPolicy::new(adapt.rate_policy);
         let move_policy = MovePolicy::new(adapt.rate_policy, MoveThreshold::RUNNING);
         let (costs, observation_ns) =
@@ -203,7 +203,8 @@ impl PathObserver {
     /// length of observations, up to a limit, while few blocks arrive. Returns true if a change was
     /// made or refused, or will be made if the next observations agree with this one.
     fn adapt(&mut self, observation: &Observation) -> bool {
-        let most = self.adapt.rate_policy.observation_ns.saturating_mul(OBSERVATION_FACTOR_MAX);
+        let most =
+            self.adapt.rate_policy.observation_ns.saturating_mul(OBSERVATION_LENGTH_FACTOR_MAX);
         let little = observation.input_blocks() < BLOCKS_MIN;
         self.observation_ns = if little {
             self.observation_ns.saturating_mul(2).min(most)

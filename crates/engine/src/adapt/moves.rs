@@ -6,7 +6,7 @@
 //! since the previous move. Each repeated move of the same node multiplies this pause by eight, so
 //! a path whose placements cost about the same soon stops moving.
 
-use super::replicas::{PAUSE_FACTOR, PAUSE_MAX_NS};
+use super::replicas::{PAUSE_GROWTH_FACTOR, PAUSE_MAX_NS};
 use crate::change::NodePlacement;
 use crate::path::RatePolicy;
 use pipeline::graph::NodeId;
@@ -109,7 +109,7 @@ impl MovePolicy {
         }
         self.votes = 0;
         if move_offer.places.iter().any(|(node, _)| self.moved.contains(node)) {
-            self.pause_ns = self.pause_ns.saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX_NS);
+            self.pause_ns = self.pause_ns.saturating_mul(PAUSE_GROWTH_FACTOR).min(PAUSE_MAX_NS);
         }
         self.moved.extend(move_offer.places.iter().map(|(node, _)| *node));
         self.pause_until_ns = at.saturating_add(self.pause_ns);

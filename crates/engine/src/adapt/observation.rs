@@ -11,7 +11,7 @@ use runtime::space::{Space, TimeSpent};
 use std::time::Duration;
 
 /// Minimum fraction of wall time that a saturated thread spends running on a processor.
-const SATURATED_MIN: f64 = 0.8;
+const SATURATED_BUSY_RATIO_MIN: f64 = 0.8;
 
 /// A snapshot of a path's counters, in all its spaces and kernel programs.
 #[derive(Debug)]
@@ -132,16 +132,16 @@ impl Observation {
         asleep as f64 / self.measured.elapsed_ns as f64
     }
 
-    /// Returns true if some thread was running on a processor for at least [`SATURATED_MIN`] of the
+    /// Returns true if some thread was running on a processor for at least [`SATURATED_BUSY_RATIO_MIN`] of the
     /// interval.
     pub(super) fn is_saturated(&self) -> bool {
         let most = self.spent.iter().map(|(_, spent)| spent.cpu).max().unwrap_or(0);
-        most as f64 >= SATURATED_MIN * self.measured.elapsed_ns as f64
+        most as f64 >= SATURATED_BUSY_RATIO_MIN * self.measured.elapsed_ns as f64
     }
 
     /// Returns the cost table `known` with the arc shares of this observation; the costs themselves
     /// stay unchanged.
-    pub(super) fn with_arc_shares(&self, known: &Costs) -> Costs {
+    pub(super) fn costs_with_arc_shares(&self, known: &Costs) -> Costs {
         let mut costs = known.clone();
         let _ = explain::learn(&self.plan, &self.measured, &mut costs);
         Costs { shares: costs.shares, ..known.clone() }

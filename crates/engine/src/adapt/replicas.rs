@@ -14,7 +14,7 @@ const SLEEP_FACTOR_MAX: u64 = 80;
 /// Longest pause after a change, in ns.
 pub(super) const PAUSE_MAX_NS: u64 = 3_600_000_000_000;
 /// Factor by which the pause grows after each undone change.
-pub(super) const PAUSE_FACTOR: u64 = 8;
+pub(super) const PAUSE_GROWTH_FACTOR: u64 = 8;
 /// Fraction of time spent asleep above which a thread has spare capacity.
 const SPARE_IDLE_RATIO_MIN: f64 = 0.3;
 /// Minimum ratio of the throughput with replicas to the throughput without, for the replicas to
@@ -22,7 +22,7 @@ const SPARE_IDLE_RATIO_MIN: f64 = 0.3;
 const THROUGHPUT_RATIO_MIN: f64 = 1.08;
 /// Fraction of one processor. Replicas are removed if all threads together use less, because a
 /// single instance can then process all blocks.
-const SINGLE_INSTANCE_BUSY_MAX: f64 = 0.5;
+const SINGLE_INSTANCE_BUSY_RATIO_MAX: f64 = 0.5;
 
 /// The part of an observation's result that the replica policy needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -61,7 +61,7 @@ pub(super) struct ReplicaPolicy {
     /// replicas are evaluated, that measure their effect.
     votes: Vec<f64>,
     /// Number of consecutive observations in which all threads together used less than
-    /// [`SINGLE_INSTANCE_BUSY_MAX`] of a processor.
+    /// [`SINGLE_INSTANCE_BUSY_RATIO_MAX`] of a processor.
     underused: u32,
     /// The rate without replicas, measured before replicas were added. `None` if there are no
     /// replicas, or once the replicas have proved worthwhile.
@@ -113,7 +113,7 @@ impl ReplicaPolicy {
     pub(super) fn decide(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<ReplicaStep> {
         let step = match inputs.has_replicas {
             false => self.should_add_replicas(at, inputs).then_some(ReplicaStep::Add),
-            true => self.reason_to_remove(at, inputs).map(ReplicaStep::Remove),
+            true => self.reason_to_remove_replicas(at, inputs).map(ReplicaStep::Remove),
         };
         if step.is_some() {
             self.votes.clear();
@@ -142,8 +142,9 @@ impl ReplicaPolicy {
         enough
     }
 
-    fn reason_to_remove(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<String> {
-        let little = inputs.busy < SINGLE_INSTANCE_BUSY_MAX && inputs.idle > SPARE_IDLE_RATIO_MIN;
+    fn reason_to_remove_replicas(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<String> {
+        let little =
+            inputs.busy < SINGLE_INSTANCE_BUSY_RATIO_MAX && inputs.idle > SPARE_IDLE_RATIO_MIN;
         self.underused = if little { self.underused + 1 } else { 0 };
         if self.underused >= 2 * self.rate_policy.agreeing_observations && at >= self.pause_until_ns
         {
@@ -170,10 +171,10 @@ impl ReplicaPolicy {
         ))
     }
 
-    /// Multiplies the pause before the next change by [`PAUSE_FACTOR`], up to [`PAUSE_MAX_NS`]. The
+    /// Multiplies the pause before the next change by [`PAUSE_GROWTH_FACTOR`], up to [`PAUSE_MAX_NS`]. The
     /// pause begins at `at` (in ns).
     fn lengthen_pause(&mut self, at: u64) {
-        self.pause_ns = self.pause_ns.saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX_NS);
+        self.pause_ns = self.pause_ns.saturating_mul(PAUSE_GROWTH_FACTOR).min(PAUSE_MAX_NS);
         self.pause_until_ns = at.saturating_add(self.pause_ns);
     }
 }
@@ -192,19 +193,19 @@ mod tests {
         RatePolicy { observation_ns: 1, agreeing_observations: 2, pause_ns: SECOND_NS }
     }
 
-    fn busy_without_replicas(rate: f64) -> ReplicaInputs {
+    fn inputs_without_replicas(rate: f64) -> ReplicaInputs {
         ReplicaInputs { has_replicas: false, gain_predicted: true, rate, busy: 1.0, idle: 0.0 }
     }
 
     #[test]
     fn n1_replicas_are_added_after_consecutive_busy_observations() {
         let mut copies = ReplicaPolicy::new(rate_policy());
-        let sleeps = ReplicaInputs { idle: 0.5, ..busy_without_replicas(100.0) };
-        assert_eq!(copies.decide(0, &busy_without_replicas(100.0)), None, "one look is none");
+        let sleeps = ReplicaInputs { idle: 0.5, ..inputs_without_replicas(100.0) };
+        assert_eq!(copies.decide(0, &inputs_without_replicas(100.0)), None, "one look is none");
         assert_eq!(copies.decide(1, &sleeps), None);
-        assert_eq!(copies.decide(2, &busy_without_replicas(100.0)), None, "in a row");
-        assert_eq!(copies.decide(3, &busy_without_replicas(100.0)), Some(ReplicaStep::Add));
-        let pays_not = ReplicaInputs { gain_predicted: false, ..busy_without_replicas(100.0) };
+        assert_eq!(copies.decide(2, &inputs_without_replicas(100.0)), None, "in a row");
+        assert_eq!(copies.decide(3, &inputs_without_replicas(100.0)), Some(ReplicaStep::Add));
+        let pays_not = ReplicaInputs { gain_predicted: false, ..inputs_without_replicas(100.0) };
         let mut copies = ReplicaPolicy::new(rate_policy());
         assert!((0..9).all(|at| copies.decide(at, &pays_not).is_none()));
     }
@@ -214,7 +215,7 @@ mod tests {
         let mut copies = ReplicaPolicy::new(rate_policy());
         let (mut at, mut shared, mut steps) = (0, false, Vec::new());
         while at < 1000 * SECOND_NS {
-            let inputs = ReplicaInputs { has_replicas: shared, ..busy_without_replicas(100.0) };
+            let inputs = ReplicaInputs { has_replicas: shared, ..inputs_without_replicas(100.0) };
             if let Some(step) = copies.decide(at, &inputs) {
                 shared = step.adds_replicas();
                 steps.push((at / SECOND_NS, shared));
@@ -231,7 +232,7 @@ mod tests {
         let mut copies = ReplicaPolicy::new(rate_policy());
         let shares = |copies: &mut ReplicaPolicy, from: u64| {
             (from..)
-                .map(|at| (at, copies.decide(at, &busy_without_replicas(100.0))))
+                .map(|at| (at, copies.decide(at, &inputs_without_replicas(100.0))))
                 .find(|(_, step)| step.is_some())
         };
         let with = |rate, busy, idle| ReplicaInputs {
@@ -257,9 +258,10 @@ mod tests {
     #[test]
     fn n1_useful_replicas_stay_until_load_drops() {
         let mut copies = ReplicaPolicy::new(rate_policy());
-        assert_eq!(copies.decide(0, &busy_without_replicas(100.0)), None);
-        assert_eq!(copies.decide(1, &busy_without_replicas(100.0)), Some(ReplicaStep::Add));
-        let busy = ReplicaInputs { has_replicas: true, busy: 1.9, ..busy_without_replicas(180.0) };
+        assert_eq!(copies.decide(0, &inputs_without_replicas(100.0)), None);
+        assert_eq!(copies.decide(1, &inputs_without_replicas(100.0)), Some(ReplicaStep::Add));
+        let busy =
+            ReplicaInputs { has_replicas: true, busy: 1.9, ..inputs_without_replicas(180.0) };
         assert!((2..50).all(|at| copies.decide(at, &busy).is_none()));
         let little = ReplicaInputs {
             has_replicas: true,

@@ -20,7 +20,7 @@ const INTERVAL_NS: u64 = 200_000_000;
 /// Maximum wait, during which the path is paused, for the replicas to empty their queues.
 const MOVE_WAIT_MAX: Duration = Duration::from_millis(50);
 /// Minimum time between two moves, in ns.
-const PAUSE_MIN_NS: u64 = 1_000_000_000;
+const SESSION_MOVE_PAUSE_MIN_NS: u64 = 1_000_000_000;
 /// Maximum time between two moves, in ns.
 const PAUSE_MAX_NS: u64 = 64_000_000_000;
 
@@ -46,11 +46,11 @@ impl SessionBalance {
     }
 
     /// Records a move. If less than four pauses have passed since the previous move, doubles the
-    /// pause, up to [`PAUSE_MAX_NS`]; otherwise resets it to [`PAUSE_MIN_NS`].
+    /// pause, up to [`PAUSE_MAX_NS`]; otherwise resets it to [`SESSION_MOVE_PAUSE_MIN_NS`].
     fn record_move(&mut self, now: u64) {
         let is_close = now.saturating_sub(self.last_ns) < 4 * self.pause_ns;
         let doubled = self.pause_ns.saturating_mul(2).min(PAUSE_MAX_NS);
-        self.pause_ns = if is_close { doubled } else { PAUSE_MIN_NS };
+        self.pause_ns = if is_close { doubled } else { SESSION_MOVE_PAUSE_MIN_NS };
         (self.last_ns, self.proposed) = (now, None);
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct StagesInThreads {
 impl PathObserver {
     /// Returns true if the work of the path is distributed over several threads by replicas or
     /// stages.
-    pub(super) fn is_spread(&mut self, plan: &Plan) -> bool {
+    pub(super) fn has_distributed_work(&mut self, plan: &Plan) -> bool {
         let changes = self.lives.first().map(Live::changes);
         self.made_stages = self.made_stages.take().filter(|made| Some(made.changes) == changes);
         !plan.replicas.is_empty() || self.made_stages.is_some()
@@ -50,7 +50,7 @@ impl PathObserver {
         plan: &Plan,
         machine: &Machine,
     ) -> bool {
-        let has_replicas = self.is_spread(plan);
+        let has_replicas = self.has_distributed_work(plan);
         let proposal =
             if has_replicas { None } else { self.propose_spread(observation, plan, machine) };
         let (rate, busy, idle) =

@@ -32,7 +32,8 @@ impl PathObserver {
     pub(super) fn move_stalled_sink(&mut self, stall: SinkStall) {
         let Some(live) = self.lives.first().filter(|_| self.adapt.relieves) else { return };
         let Some((plan, node)) = live.plan().zip(live.node_with_number(stall.node)) else { return };
-        if !plan.sinks_with_readers().contains(&node) || self.tried_sinks.contains(&stall.node) {
+        if !plan.sinks_in_reader_threads().contains(&node) || self.tried_sinks.contains(&stall.node)
+        {
             return;
         }
         let space = new_thread_name(&plan, node);

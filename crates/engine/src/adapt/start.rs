@@ -23,16 +23,16 @@ use runtime::control::ControlEvent;
 use std::sync::mpsc::Receiver;
 
 /// Length of the observed period, in ns.
-const START_PERIOD_NS: u64 = 2_000_000_000;
+const START_OBSERVATION_NS: u64 = 2_000_000_000;
 /// Rate policy during the period. Counters are read every 100 ms and two readings must agree, so a
 /// wrong placement is corrected after a tenth of the period.
 const START_RATE_POLICY: RatePolicy =
     RatePolicy { observation_ns: 100_000_000, agreeing_observations: 2, pause_ns: 500_000_000 };
 /// Fraction of a filter's input below which an arc is reported as a reason for a move.
-const REPORTED_SHARE_MAX: f64 = 0.9;
+const REPORTED_ARC_SHARE_MAX: f64 = 0.9;
 
 impl PathObserver {
-    /// Waits for the first blocks, then observes the path for [`START_PERIOD_NS`], or for up to
+    /// Waits for the first blocks, then observes the path for [`START_OBSERVATION_NS`], or for up to
     /// twice as long while newly added threads are evaluated. Ends earlier if a space does not
     /// respond, or once no filter or stage may move any more. Returns false if the path has ended
     /// or the thread must end.
@@ -46,13 +46,13 @@ impl PathObserver {
         }
         let table = self.costs.clone();
         self.move_policy = MovePolicy::new(START_RATE_POLICY, MoveThreshold::START);
-        let end = sys::clock::monotonic().saturating_add(START_PERIOD_NS);
+        let end = sys::clock::monotonic().saturating_add(START_OBSERVATION_NS);
         let (mut begin, mut moves) = (None, self.adapt.moves == MovePeriod::Start);
         while moves || self.adapt.stages {
             let now = sys::clock::monotonic();
             // The period is extended until newly added threads have been evaluated.
             let judges = self.adapt.stages && self.replica_policy.is_imminent();
-            if now >= end && !(judges && now < end.saturating_add(START_PERIOD_NS)) {
+            if now >= end && !(judges && now < end.saturating_add(START_OBSERVATION_NS)) {
                 break;
             }
             let Some(before) =
@@ -64,13 +64,16 @@ impl PathObserver {
             if self.sleep_or_stop(wakes, pause) {
                 return false;
             }
-            let looked =
-                if moves { self.adapt_to_counters(&before, &table) } else { CounterCheck::Restart };
+            let looked = if moves {
+                self.adapt_to_counters(&before, &table)
+            } else {
+                CounterCheckOutcome::Restart
+            };
             let busy = judges || self.adapt.stages && self.is_saturated(&before);
             match looked {
-                CounterCheck::Continue => begin = Some(before),
-                CounterCheck::Restart => {}
-                CounterCheck::Unreadable => moves = false,
+                CounterCheckOutcome::Continue => begin = Some(before),
+                CounterCheckOutcome::Restart => {}
+                CounterCheckOutcome::Unreadable => moves = false,
             }
             if busy && !self.spread_work_early(wakes, &table) {
                 return false;
@@ -108,35 +111,39 @@ impl PathObserver {
 
     /// Compares the counters with the snapshot `before`, and moves filters if the fractions of
     /// blocks that took each arc since then justify it.
-    fn adapt_to_counters(&mut self, before: &CounterSnapshot, table: &Costs) -> CounterCheck {
+    fn adapt_to_counters(
+        &mut self,
+        before: &CounterSnapshot,
+        table: &Costs,
+    ) -> CounterCheckOutcome {
         let after = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);
         let plan = self.lives.first().and_then(Live::plan);
-        let Some((after, plan)) = after.zip(plan) else { return CounterCheck::Unreadable };
+        let Some((after, plan)) = after.zip(plan) else { return CounterCheckOutcome::Unreadable };
         let Some(observation) = Observation::from_snapshots(before, &after, &plan) else {
-            return CounterCheck::Restart;
+            return CounterCheckOutcome::Restart;
         };
         if observation.counters_unreadable || !plan.replicas.is_empty() {
-            return CounterCheck::Unreadable;
+            return CounterCheckOutcome::Unreadable;
         }
         if observation.input_blocks() < BLOCKS_MIN {
-            return CounterCheck::Continue;
+            return CounterCheckOutcome::Continue;
         }
-        let costs = observation.with_arc_shares(table);
+        let costs = observation.costs_with_arc_shares(table);
         let move_reason = move_reason(&costs.shares);
         let machine = Machine { costs, ..self.adapt.machine.clone() };
         let changes = self.lives.first().map(Live::changes);
         self.lives.iter().for_each(Live::count_observation);
         self.move_filters(observation.at, &plan, &machine, &move_reason);
         if changes == self.lives.first().map(Live::changes) {
-            CounterCheck::Continue
+            CounterCheckOutcome::Continue
         } else {
-            CounterCheck::Restart
+            CounterCheckOutcome::Restart
         }
     }
 }
 
 /// The result of one comparison of the counters.
-enum CounterCheck {
+enum CounterCheckOutcome {
     /// Counting continues from the same snapshot.
     Continue,
     /// The path has changed, so counting restarts from a new snapshot.
@@ -148,7 +155,7 @@ enum CounterCheck {
 /// Formats the arcs that few blocks took, as the reason for a move. If there are no such arcs,
 /// returns a general reason.
 fn move_reason(shares: &[ArcShare]) -> String {
-    let few = shares.iter().filter(|arc| arc.share < REPORTED_SHARE_MAX);
+    let few = shares.iter().filter(|arc| arc.share < REPORTED_ARC_SHARE_MAX);
     let arc = |ArcShare { filter, classes, share }: &ArcShare| {
         let label = if classes == "!0" { String::new() } else { format!(" |{classes}") };
         format!("{:.1} % pass `{filter}{label}`", share * 100.0)

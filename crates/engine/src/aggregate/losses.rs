@@ -98,7 +98,9 @@ impl Losses {
             (bounds, _) => {
                 let zero = |blocks: Option<u64>| blocks.filter(|blocks| *blocks == 0);
                 self.dropped.extend(places.iter().map(|(place, blocks)| (*place, zero(*blocks))));
-                let (Some((least, most)), names) = (bounds, location_names(&some)) else { return };
+                let (Some((least, most)), names) = (bounds, format_location_names(&some)) else {
+                    return;
+                };
                 let unread = some.iter().filter(|(place, _)| *place == DropReason::Unread);
                 let unread: u64 = unread.filter_map(|(_, blocks)| *blocks).sum();
                 let lost = least.saturating_sub(unread);
@@ -134,7 +136,7 @@ fn loss_bounds(all: &[WorkerCounters], quiet: bool) -> Option<(u64, u64)> {
 }
 
 /// Formats names of loss locations, such as `socket and ring`.
-fn location_names(places: &[(DropReason, Option<u64>)]) -> String {
+fn format_location_names(places: &[(DropReason, Option<u64>)]) -> String {
     let names: Vec<&str> = places.iter().map(|(place, _)| place.text()).collect();
     names.join(" and ")
 }
@@ -142,7 +144,7 @@ fn location_names(places: &[(DropReason, Option<u64>)]) -> String {
 /// Sets the losses of a source, and sets its input to the sum of its output and these losses; the
 /// input is unknown if one of the losses is. Clears the positions of lost blocks, and appends the
 /// remark of `losses` to that of the source.
-pub(super) fn set_losses(source: &mut SourceCounters, losses: Losses) {
+pub(super) fn set_source_losses(source: &mut SourceCounters, losses: Losses) {
     let lost: Option<u64> = losses.dropped.iter().map(|(_, blocks)| *blocks).sum();
     source.observed =
         lost.map(|lost| Amount { blocks: source.given.blocks + lost, ..source.given });

@@ -16,10 +16,10 @@ pub use share::has_dividing_filters;
 use crate::run::Outcome;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
-use losses::{aggregate_losses, set_losses};
+use losses::{aggregate_losses, set_source_losses};
 use pipeline::Graph;
 use runtime::ledger::{Ledger, NodeEntry};
-use runtime::report::{NodeReport, merge_by_node};
+use runtime::report::{NodeReport, merge_reports_by_node};
 use share::{DividedSource, WorkerCounters, divided_sources};
 
 /// The drop reason for blocks in the share of a worker process that was killed.
@@ -51,7 +51,7 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
     for engine in engines {
         let Outcome { ledger, reports: more_reports, failures, programs, adapted, latency, .. } =
             engine.outcome;
-        add_counters(&mut merged.ledger, ledger);
+        merge_ledgers(&mut merged.ledger, ledger);
         reports.extend(more_reports);
         merged.failures.extend(failures);
         if let Some(latency) = latency {
@@ -62,7 +62,7 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
         merged.stopped |= engine.outcome.stopped;
         merged.elapsed_ns = merged.elapsed_ns.max(engine.outcome.elapsed_ns);
     }
-    merged.reports = merge_by_node(reports.into_iter());
+    merged.reports = merge_reports_by_node(reports.into_iter());
     merged
 }
 
@@ -86,7 +86,7 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
     let mut losses_once = Some(aggregate_losses(&alive, (quiet, engines.len() == 1)));
     for engine in engines {
         let Some(source) = shared.source_entry(&mut engine.outcome.ledger) else { continue };
-        set_losses(source, losses_once.take().unwrap_or_default());
+        set_source_losses(source, losses_once.take().unwrap_or_default());
     }
 }
 
@@ -130,7 +130,7 @@ pub fn balance_killed_ledger(outcome: &mut Outcome) {
 }
 
 /// Adds the counters of one worker process to the aggregate.
-fn add_counters(merged: &mut Ledger, other: Ledger) {
+fn merge_ledgers(merged: &mut Ledger, other: Ledger) {
     let mut view: Vec<&str> = Vec::new();
     let mut places = Vec::new();
     for (name, _) in &other.sources {

@@ -68,7 +68,7 @@ pub(super) fn divided_sources(graph: &Graph) -> Vec<DividedSource> {
     let mut names: Vec<String> = Vec::new();
     let mut found = Vec::new();
     for source in graph.heads() {
-        let Some((edge, to)) = single_edge(graph, source) else { continue };
+        let Some((edge, to)) = single_outgoing_edge(graph, source) else { continue };
         let name = graph
             .node(source)
             .filter()
@@ -91,7 +91,7 @@ pub fn has_dividing_filters(graph: &Graph) -> bool {
 
 /// Returns the index and the target of a node's only outgoing edge, or `None` if the node has no
 /// such edge or several.
-fn single_edge(graph: &Graph, from: NodeId) -> Option<(usize, NodeId)> {
+fn single_outgoing_edge(graph: &Graph, from: NodeId) -> Option<(usize, NodeId)> {
     let mut out = graph.edges.iter().enumerate().filter(|(_, edge)| edge.from == from);
     let (number, edge) = out.next()?;
     out.next().is_none().then_some((number, edge.to))

@@ -107,7 +107,7 @@ const SOCKET_LOSS: DropReason = DropReason::Named("socket");
 const RING_LOSS: DropReason = DropReason::Ring;
 
 /// Adds losses of the source under these drop reasons to a report, and returns the report.
-fn with_losses(
+fn report_with_losses(
     mut worker_report: WorkerReport,
     places: &[(DropReason, Option<u64>)],
 ) -> WorkerReport {
@@ -129,7 +129,7 @@ fn merge_source_counters(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
 
 /// Inserts a ring between two threads on edge number `at` of a report, and returns the report. `of`
 /// contains the plan indices of the ring's writing end and reading end.
-fn with_ring(mut worker_report: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
+fn report_with_ring(mut worker_report: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
     let ledger = &mut worker_report.outcome.ledger;
     let call = ledger.edges.remove(at);
     let ends = ["ring to thread1", "ring from thread0"].map(NodeName::from);
@@ -151,10 +151,12 @@ fn with_ring(mut worker_report: WorkerReport, at: usize, of: [usize; 2]) -> Work
 fn n7_block_is_counted_once_with_a_ring_on_any_edge() {
     // The ring is before `shard`, after `shard`, or both.
     let view: fn(WorkerReport) -> WorkerReport =
-        |worker_report| with_ring(worker_report, 0, [0, 1]);
+        |worker_report| report_with_ring(worker_report, 0, [0, 1]);
     let behind: fn(WorkerReport) -> WorkerReport =
-        |worker_report| with_ring(worker_report, 1, [1, 2]);
-    for (form, put) in [("before", view), ("behind", behind), ("both", |e| with_two_rings(e))] {
+        |worker_report| report_with_ring(worker_report, 1, [1, 2]);
+    for (form, put) in
+        [("before", view), ("behind", behind), ("both", |e| report_with_two_rings(e))]
+    {
         let all = [(100, 30), (100, 0), (100, 70)];
         let all = all.map(|(arrived, in_share)| put(worker_report(arrived, in_share, false)));
         let merged = merge_reports(&shard_graph(), all.into());
@@ -173,9 +175,9 @@ fn n7_block_is_counted_once_with_a_ring_on_any_edge() {
 }
 
 /// Inserts a ring on each of the two edges of a report, and returns the report.
-fn with_two_rings(worker_report: WorkerReport) -> WorkerReport {
+fn report_with_two_rings(worker_report: WorkerReport) -> WorkerReport {
     // The later edge is handled first, while the index of the other edge is still valid.
-    let mut worker_report = with_ring(worker_report, 1, [1, 2]);
+    let mut worker_report = report_with_ring(worker_report, 1, [1, 2]);
     let ends = ["ring to thread2", "ring from thread1"];
     let ledger = &mut worker_report.outcome.ledger;
     for (old, new) in ["ring to thread1", "ring from thread0"].into_iter().zip(ends) {
@@ -190,7 +192,7 @@ fn with_two_rings(worker_report: WorkerReport) -> WorkerReport {
             of(&mut edge.to);
         });
     }
-    with_ring(worker_report, 0, [0, 1])
+    report_with_ring(worker_report, 0, [0, 1])
 }
 
 #[test]
@@ -199,7 +201,7 @@ fn n7_loss_of_equal_views_is_input_less_all_shares() {
     // them, so that 50 and 35 blocks of the two shares arrived.
     let all = [(80, 50, 20), (90, 35, 10)];
     let all = all.map(|(arrived, in_share, lost)| {
-        with_losses(worker_report(arrived, in_share, false), &[(RING_LOSS, Some(lost))])
+        report_with_losses(worker_report(arrived, in_share, false), &[(RING_LOSS, Some(lost))])
     });
     let (source, lost) = merge_source_counters(all.into());
     assert_eq!((source.given, lost), (block_amount(85), 15));
@@ -212,7 +214,7 @@ fn n7_loss_of_equal_views_is_input_less_all_shares() {
 fn n7_loss_of_unequal_views_is_reported_as_bounds() {
     let all = [(80, 50, 20), (90, 35, 12)];
     let lose = |(arrived, in_share, lost)| {
-        with_losses(worker_report(arrived, in_share, false), &[(RING_LOSS, Some(lost))])
+        report_with_losses(worker_report(arrived, in_share, false), &[(RING_LOSS, Some(lost))])
     };
     let (source, lost) = merge_source_counters(all.map(lose).into());
     assert_eq!((source.observed, lost), (None, 15), "100 and 102 seen, 85 arrived");
@@ -227,7 +229,7 @@ fn n7_loss_of_unequal_views_is_reported_as_bounds() {
     assert!(source.remark.unwrap().starts_with("from 0 to 30 blocks are missing by ring"));
     // With two loss locations, the total is known but not how it is divided between them.
     let all = [(80, 50, [20, 0]), (90, 35, [4, 6])].map(|(arrived, in_share, [ring, socket])| {
-        with_losses(
+        report_with_losses(
             worker_report(arrived, in_share, false),
             &[(SOCKET_LOSS, Some(socket)), (RING_LOSS, Some(ring))],
         )
@@ -248,7 +250,7 @@ fn n7_loss_before_all_processes_is_counted_once() {
                 (DropReason::Backlog, Some(0)),
                 (RING_LOSS, Some(0)),
             ];
-            with_losses(worker_report(100, in_share, false), &places)
+            report_with_losses(worker_report(100, in_share, false), &places)
         }
     };
     let (source, lost) = merge_source_counters([30, 70].map(lose(Some(7))).into());
@@ -263,7 +265,8 @@ fn n7_loss_before_all_processes_is_counted_once() {
 #[test]
 fn n7_loss_on_the_ring_before_shard_counts_for_the_source() {
     let lossy = |arrived, in_share, lost| {
-        let mut worker_report = with_ring(worker_report(arrived, in_share, false), 0, [0, 1]);
+        let mut worker_report =
+            report_with_ring(worker_report(arrived, in_share, false), 0, [0, 1]);
         let ledger = &mut worker_report.outcome.ledger;
         let ring = ledger.edges.iter_mut().find(|edge| edge.kind == EdgeKind::Ring).unwrap();
         ring.put += block_amount(lost);

@@ -6,7 +6,7 @@
 
 use crate::error::BuildError;
 use crate::kernel::{Host, Kernel, NextGeneration};
-use crate::numbering::{Ids, numbered_links};
+use crate::numbering::{Ids, links_by_node_number};
 use crate::path::origins::{Origins, sources};
 use crate::path::running::RunningComponent;
 use crate::path::{PathOptions, Settings};
@@ -156,7 +156,7 @@ impl<'p> Builder<'p> {
             spaces.iter().map(|space| create_doorbell(plan, *space, steps).map(Arc::new));
         let doorbells = doorbells.collect::<sys::Result<Vec<_>>>()?;
         let demand = Arc::<Demand>::default();
-        demand.set_links(numbered_links(&plan.graph, &ids.nodes));
+        demand.set_links(links_by_node_number(&plan.graph, &ids.nodes));
         for doorbell in &doorbells {
             control.add_doorbell(doorbell);
         }
@@ -184,7 +184,7 @@ impl<'p> Builder<'p> {
     }
 
     /// Creates a pool that a space uses as an intake.
-    pub(super) fn create_intake(&self, mut config: PoolConfig) -> Result<Pool, BuildError> {
+    pub(super) fn create_intake_pool(&self, mut config: PoolConfig) -> Result<Pool, BuildError> {
         if let RecordMode::Play(_) = self.extras.record_mode {
             // A replay lacks the memory that sources lent, but it must never wait for memory.
             config.segments *= 16;
@@ -214,20 +214,20 @@ impl<'p> Builder<'p> {
     /// Returns the space where a node receives its blocks; for a program, the space that feeds it.
     /// Returns `None` if that space belongs to another component.
     pub(super) fn entry_space(&self, node: NodeId) -> Option<usize> {
-        let space = entry_thread(self.plan, self.plan.placements[node.0].input_space);
+        let space = entry_thread_space(self.plan, self.plan.placements[node.0].input_space);
         self.spaces.iter().position(|s| *s == space)
     }
 
     /// Returns the space where a node emits its blocks; for a program, the space that receives its
     /// output. Returns `None` if that space belongs to another component.
     pub(super) fn exit_space(&self, node: NodeId) -> Option<usize> {
-        let space = entry_thread(self.plan, self.plan.placements[node.0].output_space);
+        let space = entry_thread_space(self.plan, self.plan.placements[node.0].output_space);
         self.spaces.iter().position(|s| *s == space)
     }
 }
 
 /// Returns all nodes that run in processes of their own: programs and untrusted filters.
-pub(super) fn process_nodes(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
+pub(super) fn nodes_in_processes(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     let nodes = graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
     nodes.filter(|(_, used)| used.is_process())
 }
@@ -249,7 +249,7 @@ pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
 /// Returns the space where the blocks of `space` enter this process: for a kernel space, the first
 /// thread of its component or, if the component has no thread, its first kernel space; otherwise
 /// `space` itself.
-pub(super) fn entry_thread(plan: &Plan, space: usize) -> usize {
+pub(super) fn entry_thread_space(plan: &Plan, space: usize) -> usize {
     let Some(kernel) = plan.spaces.get(space).filter(|space| space.kind == SpaceKind::Kernel)
     else {
         return space;
@@ -269,7 +269,7 @@ pub(super) fn create_doorbell(plan: &Plan, space: usize, steps: &Steps) -> sys::
 
 /// Returns true if a space may sleep on descriptors.
 pub(super) fn sleeps_on_descriptors(plan: &Plan, space: usize) -> bool {
-    let leaves = |id: NodeId| entry_thread(plan, plan.placements[id.0].output_space);
+    let leaves = |id: NodeId| entry_thread_space(plan, plan.placements[id.0].output_space);
     let graph = &plan.graph;
-    sources(graph).chain(process_nodes(graph)).any(|(id, _)| leaves(id) == space)
+    sources(graph).chain(nodes_in_processes(graph)).any(|(id, _)| leaves(id) == space)
 }

@@ -9,7 +9,7 @@ use crate::numbering::Ids;
 use crate::path::origins::Origins;
 use crate::path::{PathOptions, Settings};
 use crate::record::RecordMode;
-use crate::record::play::{RecordedInput, RecordedSource, Replay};
+use crate::record::event_player::{RecordedInput, RecordedSource, Replay};
 use crate::sandbox::{self, FilterContext};
 use endpoint::process::{Process, ProcessRole, StartedProcess};
 use endpoint::readers::Readers;
@@ -75,7 +75,7 @@ impl EndpointContext<'_> {
     ) -> Result<StartedProcess, BuildError> {
         let name = used.description.name;
         if let RecordMode::Play(replay) = &self.extras.record_mode {
-            return Ok(recorded_halves(replay, self.ids.nodes[id.0], used, stands));
+            return Ok(recorded_program_halves(replay, self.ids.nodes[id.0], used, stands));
         }
         let entry = endpoint::catalog::find_process(name)
             .ok_or_else(|| missing_entry_error("program", name))?;
@@ -91,7 +91,12 @@ impl EndpointContext<'_> {
         about: FilterContext,
     ) -> Result<StartedProcess, BuildError> {
         if let RecordMode::Play(replay) = &self.extras.record_mode {
-            return Ok(recorded_halves(replay, self.ids.nodes[id.0], used, sandbox::PROCESS_ROLE));
+            return Ok(recorded_program_halves(
+                replay,
+                self.ids.nodes[id.0],
+                used,
+                sandbox::PROCESS_ROLE,
+            ));
         }
         let with = (self.extras.helper.as_deref(), &self.extras.steps);
         sandbox::start(used, (about, &self.origins.published), with).map_err(endpoint_error(id))
@@ -128,7 +133,8 @@ impl EndpointContext<'_> {
             steps: &self.extras.steps,
             ..Opening::new(arguments.as_ref().unwrap_or(&used.arguments))
         };
-        let silent = self.extras.silent || self.is_replay() && is_sending(used.description.name);
+        let silent =
+            self.extras.silent || self.is_replay() && is_sending_sink(used.description.name);
         let name = if silent { "discard" } else { used.description.name };
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
         self.extras.steps.announce(Resource::Descriptor, name)?;
@@ -191,7 +197,7 @@ impl EndpointContext<'_> {
 
 /// Returns substitutes for the two halves of a program in a replay. The program itself does not
 /// run; its output comes from the recording.
-fn recorded_halves(
+fn recorded_program_halves(
     replay: &Arc<Replay>,
     planned: usize,
     used: &Use,
@@ -238,7 +244,7 @@ fn endpoint_error(node: NodeId) -> impl Fn(Failure) -> BuildError {
 
 /// Returns true if a sink sends frames to a network or blocks to other programs; a replay must not
 /// send.
-fn is_sending(name: &str) -> bool {
+fn is_sending_sink(name: &str) -> bool {
     let frames = [endpoint::sink::tx::TX.name, endpoint::sink::redirect::REDIRECT.name];
     let blocks = [endpoint::named::output::USER.name, endpoint::named::output::SOCKET.name];
     frames.contains(&name) || blocks.contains(&name)

@@ -22,14 +22,14 @@ use runtime::space::{GENERAL_INTAKE, Input};
 use std::sync::PoisonError;
 
 /// Name of the thread of a component that runs entirely in the kernel.
-const KERNEL_COMPONENT_THREAD: &str = "thread0";
+const KERNEL_COMPONENT_THREAD_NAME: &str = "thread0";
 
 /// Returns the name of the thread that runs a space or, for a kernel space, the name of the thread
 /// added for it.
 pub(super) fn thread_name(plan: &Plan, space: usize) -> String {
     let space = &plan.spaces[space];
     if space.kind == SpaceKind::Kernel {
-        KERNEL_COMPONENT_THREAD.to_owned()
+        KERNEL_COMPONENT_THREAD_NAME.to_owned()
     } else {
         space.name.clone()
     }

@@ -23,7 +23,7 @@ impl Builder<'_> {
         for node in drafts.iter_mut().flat_map(|draft| draft.assembly.nodes_mut()) {
             if let Operator::Export(export) = &mut node.operator {
                 let name = self.ring_label(export.planned, &node.name);
-                let gauge = self.extras.budget.add_wait(name, export.threshold().ns);
+                let gauge = self.extras.budget.add_wait_gauge(name, export.threshold().ns);
                 export.attach_gauge(Arc::clone(&gauge));
                 rings.insert(export.planned, gauge);
             } else if !self.drives_clock {
@@ -44,8 +44,10 @@ impl Builder<'_> {
         let budget = &self.extras.budget;
         match &mut node.operator {
             Operator::Sink(part) => {
-                part.age =
-                    Some(AgeGauge::new(budget.add_sink(self.node_name(node.planned)), self.epoch));
+                part.age = Some(AgeGauge::new(
+                    budget.add_sink_gauge(self.node_name(node.planned)),
+                    self.epoch,
+                ));
             }
             Operator::Source(part) => {
                 let name = self.node_name(node.planned);
@@ -54,8 +56,9 @@ impl Builder<'_> {
                 let ring = || Some(format!("{name}: ring of the kernel"));
                 let share = self.wait_bound_ns(node.planned, program.is_some());
                 let gauge = share.zip(program.or_else(ring));
-                part.age = gauge
-                    .map(|(share, name)| AgeGauge::new(budget.add_wait(name, share), self.epoch));
+                part.age = gauge.map(|(share, name)| {
+                    AgeGauge::new(budget.add_wait_gauge(name, share), self.epoch)
+                });
             }
             _ => {}
         }

@@ -68,7 +68,7 @@ pub(crate) fn prepare(
                 if sleeps_on_descriptors {
                     // From its next wake-up on, the space sleeps on descriptors, and the doorbell's
                     // alarm interrupts that sleep. The alarm stays even if the swap fails.
-                    known.doorbell.add_alarm()?;
+                    known.doorbell.add_alarm_descriptor()?;
                 }
                 (Some(known.clone()), Arc::clone(&known.doorbell))
             }
@@ -144,7 +144,7 @@ impl Builder<'_> {
             nodes,
             shape,
             intakes: vec![
-                self.create_intake(intake_config_for_length(PoolConfig::default().segment))?,
+                self.create_intake_pool(intake_config_for_length(PoolConfig::default().segment))?,
             ],
             work: self.create_pool(PoolConfig::default())?,
             inputs: Vec::new(),

@@ -190,7 +190,7 @@ impl Builder<'_> {
         let dispatcher = draft.assembly.add_node(dispatcher);
         for copy in 0..shared.places.len() {
             let Some(export) = shared.to[copy].export.take() else {
-                let (head, last) = self.build_chain(copied, shared.replica(copy), draft)?;
+                let (head, last) = self.build_replica_chain(copied, shared.replica(copy), draft)?;
                 draft.assembly.add_arc(dispatcher, head, SelectedClasses::All, false, NO_EDGE);
                 self.connect_to_join(copied, &mut shared.from[copy], (last, shared.join), draft);
                 continue;
@@ -211,7 +211,7 @@ impl Builder<'_> {
         copy: usize,
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        let (head, last) = self.build_chain(copied, shared.replica(copy), draft)?;
+        let (head, last) = self.build_replica_chain(copied, shared.replica(copy), draft)?;
         if let Some(import) = shared.to[copy].import.take() {
             let from = self.space_name(shared.places[0]);
             let node = self.build_ring_entry(copied, from, head, import.planned, draft);
@@ -251,7 +251,7 @@ impl Builder<'_> {
                 let node = self.build_ring_entry(copied, from, join, import.planned, draft);
                 ways.push(ReplicaInput { node, import, entries, own: None });
             } else if let Some(import) = shared.to[copy].import.take() {
-                let (head, last) = self.build_chain(copied, shared.replica(copy), draft)?;
+                let (head, last) = self.build_replica_chain(copied, shared.replica(copy), draft)?;
                 let from = self.space_name(shared.places[0]);
                 let node = self.build_ring_entry(copied, from, head, import.planned, draft);
                 draft.assembly.add_arc(last, join, self.output_classes(copied), false, NO_EDGE);
@@ -269,7 +269,7 @@ impl Builder<'_> {
     }
 
     /// Builds the filters of one replica. Returns the first and the last one.
-    fn build_chain(
+    fn build_replica_chain(
         &self,
         copied: &Replicas,
         replica: ReplicaIdentity,

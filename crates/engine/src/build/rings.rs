@@ -8,8 +8,8 @@ use crate::path::running::RunningRing;
 use crate::record::RecordMode;
 use buffer::crossing::{RingConfig, crossing};
 use buffer::ibuf::EntryColumns;
-use buffer::scale::Scaling;
-use buffer::signal::wakeup_moderation::Threshold;
+use buffer::scale::ScalingParameters;
+use buffer::signal::wakeup_moderation::WakeupThreshold;
 use filter::Counts;
 use pipeline::plan::{PlannedEdge, RingPlan};
 use runtime::ledger::{NodeName, RingEnd};
@@ -177,11 +177,11 @@ impl Builder<'_> {
         let (writer, mut readers) =
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;
         let import = readers.pop().map(|reader| Import::new(number, reader));
-        let threshold = Threshold { blocks: ring.signal_blocks as u64, ns: ring.signal_ns };
+        let threshold = WakeupThreshold { blocks: ring.signal_blocks as u64, ns: ring.signal_ns };
         let mut export = Export::new(number, writer, (near, far), threshold);
         let bytes = |entries: usize| entries * lanes.stride();
-        let scaling =
-            scales.then(|| Scaling::pointers(bytes(ring.entries_min), bytes(ring.entries)));
+        let scaling = scales
+            .then(|| ScalingParameters::pointers(bytes(ring.entries_min), bytes(ring.entries)));
         export.adapt(ring.signal_blocks_max as u64, scaling);
         Ok(RingEnds { export: Some(export), import })
     }

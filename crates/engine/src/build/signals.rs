@@ -12,7 +12,11 @@ impl Builder<'_> {
     /// Limits each ring's notification threshold to the blocks that fill half of the smallest
     /// upstream dbuf, so that blocks never exhaust a pool before their reader is notified. [SL
     /// §6.2]
-    pub(super) fn bound_signals(&self, drafts: &mut [Draft], shared: &[ReplicatedChain]) {
+    pub(super) fn limit_notification_thresholds(
+        &self,
+        drafts: &mut [Draft],
+        shared: &[ReplicatedChain],
+    ) {
         let mut bounds: Vec<u64> =
             drafts.iter().map(|draft| blocks_in_half_intake(&draft.assembly)).collect();
         let edges = self.plan.graph.edges.iter().filter(|edge| !edge.back);
@@ -29,7 +33,7 @@ impl Builder<'_> {
         for (draft, bound) in drafts.iter_mut().zip(bounds) {
             for node in draft.assembly.nodes_mut() {
                 if let Operator::Export(export) = &mut node.operator {
-                    export.limit_unnotified(bound);
+                    export.limit_unnotified_blocks(bound);
                 }
             }
         }

@@ -27,7 +27,7 @@ mod twins;
 mod user;
 
 pub use calibration::Calibration;
-pub use stored::{StoredCosts, costs_path, load, state_directory};
+pub use stored::{StoredCosts, costs_file_path, load, state_directory};
 
 use pipeline::plan::{COSTS_VERSION, Costs};
 

@@ -16,7 +16,7 @@ use super::load::{
 use pipeline::plan::FilterCost;
 use std::cell::RefCell;
 use sys::net::RouteSocket;
-use sys::packet::{PacketSender, Qdisc};
+use sys::packet::{PacketSender, QdiscMode};
 
 /// Name of the end of the veth pair through which frames are sent.
 const SENDING_INTERFACE: &str = "calibrate0";
@@ -32,7 +32,7 @@ const FRAMES_PER_CALL: usize = 32;
 /// Measures the costs of redirected and forwarded frames in a new network namespace, and records
 /// them, or the reason why they are missing.
 pub(super) fn measure(calibration: &mut Calibration) {
-    match sys::net::run_in_new_namespace(measure_costs)
+    match sys::net::run_in_new_namespace(measure_redirect_costs)
         .map_err(Into::into)
         .and_then(|figures| figures)
     {
@@ -65,7 +65,7 @@ struct RedirectCosts {
     alone: f64,
 }
 
-fn measure_costs() -> Result<RedirectCosts> {
+fn measure_redirect_costs() -> Result<RedirectCosts> {
     run_ip_command(&[
         "link",
         "add",
@@ -80,7 +80,7 @@ fn measure_costs() -> Result<RedirectCosts> {
     run_ip_command(&["link", "set", RECEIVING_INTERFACE, "up"])?;
     let index =
         RouteSocket::open().and_then(|links| links.interface_by_name(SENDING_INTERFACE))?.index;
-    let sender = RefCell::new(PacketSender::open(index, Qdisc::Bypass)?);
+    let sender = RefCell::new(PacketSender::open(index, QdiscMode::Bypass)?);
     // This address belongs to no host, so the kernel's stack drops the frame.
     let frame = datagram_frame(9);
     let over = || {

@@ -40,7 +40,7 @@ pub fn state_directory() -> Option<PathBuf> {
 
 /// Returns the path of the cost table in this state directory.
 #[must_use]
-pub fn costs_path(directory: &Path) -> PathBuf {
+pub fn costs_file_path(directory: &Path) -> PathBuf {
     directory.join("costs")
 }
 
@@ -50,7 +50,7 @@ pub fn costs_path(directory: &Path) -> PathBuf {
 ///
 /// Fails with a message if the file cannot be read, is too large or is malformed.
 pub fn load(directory: &Path) -> Result<Option<StoredCosts>, String> {
-    let path = costs_path(directory);
+    let path = costs_file_path(directory);
     let name = path.display();
     let length = match fs::metadata(&path) {
         Ok(meta) => meta.len(),
@@ -99,7 +99,7 @@ impl StoredCosts {
     /// Writes the table to a file in this directory, atomically. Creates the directory if it is
     /// missing. Returns the path of the file.
     pub fn store(&self, directory: &Path) -> Result<PathBuf, String> {
-        let path = costs_path(directory);
+        let path = costs_file_path(directory);
         let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
         fs::create_dir_all(directory).map_err(why)?;
         let new = directory.join(format!("costs.{}", std::process::id()));

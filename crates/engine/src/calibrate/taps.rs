@@ -23,7 +23,7 @@ use super::load::{measure_processor_ns, measure_while_running, open_datagram_soc
 use super::twins::{self, load_program, measure_empty_program_ns};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size};
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Anchor, Link, Map, ProgramKind, RingBuffer, Rings, RingsLayout, Side};
+use sys::bpf::{ChainPosition, Link, Map, ProgramKind, RingBuffer, Rings, RingsLayout, Side};
 use sys::net::RouteSocket;
 
 /// Number of datagrams sent per measurement, few enough to fit in a ring.
@@ -52,7 +52,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
         );
     };
     beyond_nothing("record", measure_record_copy);
-    beyond_nothing("bell", measure_doorbell);
+    beyond_nothing("bell", measure_doorbell_notification);
     calibration.record_cost("fetch", measure_record_fetch().map_err(Into::into));
     match sys::net::run_in_new_namespace(TapCosts::measure)
         .map_err(Into::into)
@@ -109,7 +109,7 @@ impl TapCosts {
         let mut rounds: [Vec<f64>; 4] = Default::default();
         for _ in 0..ROUNDS {
             alone = alone.min(send());
-            let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None)?;
+            let link = Link::tcx(&program, index, Side::Ingress, ChainPosition::Head, None)?;
             with_tap = with_tap.min(send());
             drop(link);
             for (line, costs) in lines.iter().zip(&mut rounds) {
@@ -202,7 +202,7 @@ fn measure_record_fetch() -> sys::Result<f64> {
 }
 
 /// Measures the time, in ns, of one run of a program that notifies a doorbell in every run.
-fn measure_doorbell() -> Result<f64> {
+fn measure_doorbell_notification() -> Result<f64> {
     const FORCE_WAKEUP: i32 = 2;
     /// Number of doorbell entries of 16 bytes that fit in the ring.
     const NOTIFICATION_COUNT: u32 = 8_192;

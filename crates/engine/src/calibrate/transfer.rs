@@ -1,7 +1,7 @@
 //! Costs of moving blocks: copies, rings between threads, and wake-ups of threads.
 
 use super::calibration::{Calibration, Result, min_call_ns};
-use super::user::measure_node;
+use super::user::measure_node_cost;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,16 +30,16 @@ pub(super) fn measure(calibration: &mut Calibration) {
         black_box(&mut from);
     });
     calibration.record_cost("kilobyte", Ok(look));
-    calibration.record_cost("ring", measure_ring());
+    calibration.record_cost("ring", measure_ring_transfer());
     calibration.record_cost("wake", measure_wakeup());
-    let call = measure_node(&format!("generate count={RING_BLOCKS} | discard"), "discard", 3);
+    let call = measure_node_cost(&format!("generate count={RING_BLOCKS} | discard"), "discard", 3);
     calibration.record_cost("call", call.map(|call| call.ns));
 }
 
 /// Measures the time, in ns, to pass one entry through a ring: the difference between a request
 /// with its sink in another space and the same request in a single space. Both spaces run in the
 /// calling thread, which never sleeps.
-fn measure_ring() -> Result<f64> {
+fn measure_ring_transfer() -> Result<f64> {
     let near = super::user::measure_request(&format!("generate count={RING_BLOCKS} | discard"), 3)?;
     let far = super::user::measure_request(
         &format!("generate count={RING_BLOCKS} | discard@thread1"),

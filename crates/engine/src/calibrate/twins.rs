@@ -10,7 +10,7 @@ use super::load::datagram_frame;
 use super::user::example_words;
 use crate::registry::MachineRegistry;
 use ebpf::insn::{Insn, R0, encode};
-use filter::{Arguments, Attach, Description, FilterKind, chain_program, target};
+use filter::{Arguments, Attach, Description, FilterKind, emit_chain_program, target};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Map, Program, ProgramKind};
 
@@ -95,7 +95,7 @@ fn measure_cost(description: &Description, at: &Attach) -> Result<f64> {
         description.twin_test_arguments.iter().map(|given| format!("{} {given}", description.name));
     let mut last = "its example does not use it".to_owned();
     for own in example.into_iter().chain(examined) {
-        match chain_program(
+        match emit_chain_program(
             &[(description, &parse_arguments(description, &own)?)],
             target(at, false),
         ) {

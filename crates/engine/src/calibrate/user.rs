@@ -6,7 +6,7 @@ use super::calibration::{Calibration, Result, min_of_rounds};
 use super::load::plan_request;
 use crate::build::{Settings, build};
 use crate::registry::MachineRegistry;
-use crate::run::{Outcome, run_alone};
+use crate::run::{Outcome, run_in_calling_thread};
 use filter::{Description, ReadDepth};
 use pipeline::explain;
 use pipeline::plan::Machine;
@@ -24,7 +24,7 @@ const LONG_FRAME_BYTES: u32 = 1400;
 /// Number of times that a request is run.
 const ROUNDS: usize = 5;
 /// Minimum reported cost of a filter in ns.
-const COST_MIN_NS: f64 = 0.5;
+const FILTER_COST_MIN_NS: f64 = 0.5;
 /// The node name that stands for all filters of a request.
 const ALL_FILTERS: &str = "";
 
@@ -44,7 +44,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
             return calibration.record_missing_figures(&["filters in a thread"], &*why);
         }
     };
-    let look = measure_header_cost().map(|look| look.max(COST_MIN_NS));
+    let look = measure_header_cost().map(|look| look.max(FILTER_COST_MIN_NS));
     calibration.record_cost("look", look);
     for description in filter::catalog::FILTERS {
         calibration.record_filter_cost(
@@ -59,9 +59,12 @@ pub(super) fn measure(calibration: &mut Calibration) {
 /// them. Later filters use the offsets that the first one found.
 fn measure_header_cost() -> Result<f64> {
     let source = format!("generate count={GENERATED_FRAMES} size={SHORT_FRAME_BYTES}");
-    let first = measure_node(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
-    let both =
-        measure_node(&format!("{source} | dport |all dport |all discard"), ALL_FILTERS, ROUNDS)?;
+    let first = measure_node_cost(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
+    let both = measure_node_cost(
+        &format!("{source} | dport |all dport |all discard"),
+        ALL_FILTERS,
+        ROUNDS,
+    )?;
     Ok(2.0 * first.ns - both.ns)
 }
 
@@ -73,27 +76,28 @@ fn measure_cost(description: &Description, capture: &Capture) -> Result<(f64, f6
         format!("{} | {own} |all discard", way.join(" | "))
     };
     if !before.is_empty() {
-        let cost = measure_node(&line(&capture.replay_source()), description.name, ROUNDS)?;
+        let cost = measure_node_cost(&line(&capture.replay_source()), description.name, ROUNDS)?;
         return Ok(split_cost(description, cost));
     }
     // The first filter that reads headers pays for finding them. Both variants include a header
     // filter at the end, so this cost cancels.
     let made = |size| {
         let source = format!("generate count={GENERATED_FRAMES} size={size}");
-        let with = measure_node(
+        let with = measure_node_cost(
             &format!("{source} | {own} |all dport |all discard"),
             ALL_FILTERS,
             ROUNDS,
         )?;
-        let alone = measure_node(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
-        Result::Ok(BlockCost { ns: (with.ns - alone.ns).max(COST_MIN_NS), ..with })
+        let alone =
+            measure_node_cost(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
+        Result::Ok(BlockCost { ns: (with.ns - alone.ns).max(FILTER_COST_MIN_NS), ..with })
     };
     let (short, long) = (made(SHORT_FRAME_BYTES)?, made(LONG_FRAME_BYTES)?);
     if description.reads != ReadDepth::All {
         return Ok(((short.ns + long.ns) / 2.0, 0.0));
     }
     let byte = ((long.ns - short.ns) / f64::from(LONG_FRAME_BYTES - SHORT_FRAME_BYTES)).max(0.0);
-    Ok(((short.ns - byte * f64::from(SHORT_FRAME_BYTES)).max(COST_MIN_NS), byte))
+    Ok(((short.ns - byte * f64::from(SHORT_FRAME_BYTES)).max(FILTER_COST_MIN_NS), byte))
 }
 
 /// Divides an average cost into a cost per block and a cost per byte, without a second measurement
@@ -135,7 +139,7 @@ fn split_at_pipes(line: &'static str) -> Vec<&'static str> {
 
 /// Runs a request `rounds` times. Returns the cost in the fastest run: of the last node named
 /// `node`, or of all filters together if `node` is [`ALL_FILTERS`].
-pub(super) fn measure_node(line: &str, node: &str, rounds: usize) -> Result<BlockCost> {
+pub(super) fn measure_node_cost(line: &str, node: &str, rounds: usize) -> Result<BlockCost> {
     let mut best: Option<BlockCost> = None;
     for _ in 0..rounds {
         let (names, outcome) = run_request(line, true)?;
@@ -171,7 +175,7 @@ pub(super) fn measure_request(line: &str, rounds: usize) -> Result<f64> {
 fn run_request(line: &str, timed: bool) -> Result<(Vec<String>, Outcome)> {
     let plan = plan_request(line, &MachineRegistry::Calibration, &Machine::example())?;
     let settings = Settings { timed, ..Settings::default() };
-    let mut outcome = run_alone(build(&plan, settings)?);
+    let mut outcome = run_in_calling_thread(build(&plan, settings)?);
     match outcome.failures.pop() {
         Some(failure) => Err(failure.into()),
         None => Ok((explain::unique_names(&plan.graph), outcome)),

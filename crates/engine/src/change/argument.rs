@@ -104,7 +104,7 @@ impl InPlaceChange {
         let position = first.space.counters_without_reports().input_blocks();
         lent.iter_mut().for_each(|lent| lent.space.record_arguments_set(state.changes));
         if let RecordMode::Record(recording) = record_mode {
-            let (number, layout) = (state.changes, record::format_layout(&self.plan));
+            let (number, layout) = (state.changes, record::format_placement(&self.plan));
             let (edit, text) = (edit.clone(), text.clone());
             recording.write_change(&record::Change { number, edit, text, layout });
         }

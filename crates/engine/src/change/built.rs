@@ -8,7 +8,7 @@ use super::outcome::{ChangeError, SwitchReport};
 use super::switch;
 use crate::build::{Prepared, SwapContext, prepare};
 use crate::error::BuildError;
-use crate::numbering::{Ids, numbered_links};
+use crate::numbering::{Ids, links_by_node_number};
 use crate::path::origins::Origins;
 use crate::path::running::{PathState, RunningSpace, StarterState};
 use crate::path::starter::Thread;
@@ -180,7 +180,7 @@ impl BuiltChange {
     pub(super) fn commit_state(self, state: &mut PathState, text: Option<String>) {
         let Self { plan, ids, origins, parts, .. } = self;
         for (part, prepared) in state.parts.iter_mut().zip(parts) {
-            part.demand.set_links(numbered_links(&plan.graph, &ids.nodes));
+            part.demand.set_links(links_by_node_number(&plan.graph, &ids.nodes));
             let left = |old: &&RunningSpace| {
                 !prepared.spaces.iter().any(|new| Arc::ptr_eq(&new.running.commands, &old.commands))
             };

@@ -69,7 +69,7 @@ impl Handover<'_> {
     pub(super) fn commit(&self, taken: &mut StoppedSpaces) {
         let Self::Give { filters, .. } = self else { return };
         for number in filters.iter().filter_map(|(number, _)| *number) {
-            taken.iter_mut().for_each(|(_, stopped)| stopped.space().forget_state(number));
+            taken.iter_mut().for_each(|(_, stopped)| stopped.space().remove_filter_state(number));
         }
     }
 }
@@ -82,7 +82,7 @@ fn save(
     let refused =
         |why: &str| Err(ChangeError::Refused(format!("`{name}` stays in its path: {why}")));
     let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
-    let Some(saved) = spaces.find_map(|space| space.save_state(number)) else {
+    let Some(saved) = spaces.find_map(|space| space.save_filter_state(number)) else {
         return refused("its thread would be left without nodes: `move NODE process` first");
     };
     if saved.held_amount().blocks > 0 {
@@ -112,7 +112,7 @@ fn load(
         let filter = nodes
             .find(|node| node.planned == number && matches!(node.operator, Operator::Filter(_)));
         if let Some(node) = filter {
-            let loaded = stopped.space().load_state(node, &saved);
+            let loaded = stopped.space().load_node_state(node, &saved);
             return loaded.map_err(|why| ChangeError::Refused(format!("its state: {why}")));
         }
     }

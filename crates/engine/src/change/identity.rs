@@ -167,7 +167,7 @@ impl MatchedPlan {
     /// state, if any.
     fn assign_numbers(
         plan: Plan,
-        (same, upgraded): (FindOldNode<'_>, Option<Span>),
+        (same, upgraded): (OldNodeLookup<'_>, Option<Span>),
         state: &PathState,
     ) -> Self {
         let (old, mut next) = (&state.plan, state.ids.next);
@@ -243,8 +243,8 @@ impl MatchedPlan {
         origins.add_sources(&plan.graph, &ids.nodes);
         let exit_edges = exit_edges(state, &plan, &ids);
         let replaced_programs = (0..state.parts.len()).filter(|part| {
-            let is = kernel_elements(&plan, &ids, *part);
-            is != kernel_elements(&state.plan, &state.ids, *part)
+            let is = kernel_node_and_edge_numbers(&plan, &ids, *part);
+            is != kernel_node_and_edge_numbers(&state.plan, &state.ids, *part)
                 || is.0.iter().any(|number| set.contains(number))
                 || !keeps_all_exits(&exit_edges, &state.parts[*part])
         });
@@ -382,11 +382,11 @@ impl MatchedPlan {
     /// running and the new plan.
     pub(super) fn is_space_changed(&self, state: &PathState, part: usize, name: &str) -> bool {
         let renewed = |plan: &Plan, ids: &Ids| {
-            let here = space_elements(plan, ids, part, name).0;
+            let here = space_node_and_edge_numbers(plan, ids, part, name).0;
             self.renewed.iter().chain(&self.crossed).any(|number| here.contains(number))
         };
-        space_elements(&self.plan, &self.ids, part, name)
-            != space_elements(&state.plan, &state.ids, part, name)
+        space_node_and_edge_numbers(&self.plan, &self.ids, part, name)
+            != space_node_and_edge_numbers(&state.plan, &state.ids, part, name)
             || renewed(&self.plan, &self.ids)
             || renewed(&state.plan, &state.ids)
             || has_replicas(&self.plan, part, name)
@@ -398,7 +398,7 @@ impl MatchedPlan {
     pub(super) fn must_stop_for_switch(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)
-            || space_elements(&state.plan, &state.ids, part, name).0.iter().any(stays)
+            || space_node_and_edge_numbers(&state.plan, &state.ids, part, name).0.iter().any(stays)
     }
 }
 
@@ -411,7 +411,7 @@ fn context_setting(plan: &Plan, id: NodeId) -> Option<bool> {
 
 /// A function that maps a new node to the corresponding old node, using the numbers of the
 /// preceding new nodes.
-type FindOldNode<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
+type OldNodeLookup<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
 
 /// The identity of an edge: start node, end node, classes, a flag for back edges, the two spaces,
 /// and the size of an entry in bytes.
@@ -435,7 +435,12 @@ fn edge_identity(plan: &Plan, ids: &Ids, edge: usize) -> EdgeIdentity {
 }
 
 /// Returns the sorted numbers of the nodes and edges of a space.
-fn space_elements(plan: &Plan, ids: &Ids, part: usize, name: &str) -> (Vec<usize>, Vec<usize>) {
+fn space_node_and_edge_numbers(
+    plan: &Plan,
+    ids: &Ids,
+    part: usize,
+    name: &str,
+) -> (Vec<usize>, Vec<usize>) {
     let is = |space: usize| plan.spaces[space].name == name && plan.spaces[space].component == part;
     let here = |id: usize| {
         let placed = &plan.placements[id];
@@ -462,7 +467,11 @@ fn has_replicas(plan: &Plan, part: usize, name: &str) -> bool {
 
 /// Returns the sorted numbers of a component's nodes in the kernel, the sorted numbers of the edges
 /// between them, and the number of edges that leave the kernel.
-fn kernel_elements(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usize>, usize) {
+fn kernel_node_and_edge_numbers(
+    plan: &Plan,
+    ids: &Ids,
+    part: usize,
+) -> (Vec<usize>, Vec<usize>, usize) {
     let here = |id: NodeId| {
         let space = plan.space_of(id);
         space.kind == SpaceKind::Kernel && space.component == part

@@ -12,7 +12,7 @@
 
 use super::outcome::{ChangeError, SwitchReport};
 use super::switch::{SpaceSwitch, StoppedSpace};
-use crate::sandbox::{Account, Exit, as_entrance, as_exit};
+use crate::sandbox::{Account, Exit, as_input_half, as_output_half};
 use runtime::space::node::{Node, Operator};
 use runtime::space::saved::SavedState;
 
@@ -56,7 +56,7 @@ impl FilterMigration {
             return Ok(());
         }
         let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space()).enumerate();
-        let here = spaces.find_map(|(at, space)| Some((at, space.save_state(self.number)?)));
+        let here = spaces.find_map(|(at, space)| Some((at, space.save_filter_state(self.number)?)));
         if let Some((at, saved)) = here {
             (self.at, self.saved) = (FilterOrigin::Thread(at), Some(saved));
             return Ok(());
@@ -64,9 +64,10 @@ impl FilterMigration {
         let number = self.number;
         let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
         let entrance =
-            spaces.position(|space| space.program_endpoint(number, as_entrance).is_some());
+            spaces.position(|space| space.program_endpoint(number, as_input_half).is_some());
         let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
-        let exit = spaces.position(|space| space.program_endpoint(number, as_exit).is_some());
+        let exit =
+            spaces.position(|space| space.program_endpoint(number, as_output_half).is_some());
         let (Some(entrance), Some(exit)) = (entrance, exit) else { return Ok(()) };
         self.at = FilterOrigin::Process(entrance, exit);
         let (saved, account, given) =
@@ -86,17 +87,25 @@ impl FilterMigration {
     ) -> Result<(SavedState, Account, u64), String> {
         let number = self.number;
         let gone = || "has ended".to_owned();
-        taken[exit].1.space().program_endpoint(number, as_exit).ok_or_else(gone)?.expect_state();
+        taken[exit]
+            .1
+            .space()
+            .program_endpoint(number, as_output_half)
+            .ok_or_else(gone)?
+            .expect_state();
         let mut asked = false;
         loop {
-            let to =
-                taken[entrance].1.space().program_endpoint(number, as_entrance).ok_or_else(gone)?;
+            let to = taken[entrance]
+                .1
+                .space()
+                .program_endpoint(number, as_input_half)
+                .ok_or_else(gone)?;
             if !asked {
                 asked = to.request_state()?;
             }
             let space = taken[exit].1.space();
             let open = space.walk_program_output(number);
-            let from = space.program_endpoint(number, as_exit).ok_or_else(gone)?;
+            let from = space.program_endpoint(number, as_output_half).ok_or_else(gone)?;
             if let Some(known) = from.take_state()? {
                 return Ok(known);
             }
@@ -118,15 +127,16 @@ impl FilterMigration {
                 node.planned == self.number && matches!(node.operator, Operator::Filter(_))
             };
             if let Some(node) = target.new_nodes().iter_mut().find(is) {
-                let taught = stopped.space().load_state(node, saved);
+                let taught = stopped.space().load_node_state(node, saved);
                 return taught.map_err(|why| refused(&format!("cannot restore its state: {why}")));
             }
         }
         let number = self.number;
         let entrance =
-            taken.iter_mut().find_map(|(target, _)| target.process_half(number, as_entrance));
+            taken.iter_mut().find_map(|(target, _)| target.process_half(number, as_input_half));
         entrance.map_or(Ok(()), |to| to.restore(saved)).map_err(|why| refused(&why))?;
-        let exit = taken.iter_mut().find_map(|(target, _)| target.process_half(number, as_exit));
+        let exit =
+            taken.iter_mut().find_map(|(target, _)| target.process_half(number, as_output_half));
         exit.map_or(Ok(()), Exit::wait_until_restored).map_err(|why| refused(&why))
     }
 
@@ -137,14 +147,14 @@ impl FilterMigration {
             // cleared.
             let is = |node: &&mut Node| node.planned == self.number && !node.holds.is_empty();
             for node in target.new_nodes().iter_mut().filter(is) {
-                stopped.space().clear_state(node);
+                stopped.space().clear_node_state(node);
             }
         }
         let FilterOrigin::Process(entrance, exit) = self.at else { return };
-        if let Some(from) = taken[exit].1.space().program_endpoint(self.number, as_exit) {
+        if let Some(from) = taken[exit].1.space().program_endpoint(self.number, as_output_half) {
             from.cancel_state();
         }
-        if let Some(to) = taken[entrance].1.space().program_endpoint(self.number, as_entrance) {
+        if let Some(to) = taken[entrance].1.space().program_endpoint(self.number, as_input_half) {
             to.resume();
         }
     }
@@ -155,14 +165,14 @@ impl FilterMigration {
         let number = self.number;
         let (entrance, exit) = match self.at {
             FilterOrigin::Unknown => return,
-            FilterOrigin::Thread(at) => return taken[at].1.space().forget_state(number),
+            FilterOrigin::Thread(at) => return taken[at].1.space().remove_filter_state(number),
             FilterOrigin::Process(entrance, exit) => (entrance, exit),
         };
-        if let Some(from) = taken[exit].1.space().program_endpoint(number, as_exit) {
+        if let Some(from) = taken[exit].1.space().program_endpoint(number, as_output_half) {
             from.end_stream();
         }
         let handed_over =
-            taken[entrance].1.space().program_endpoint(number, as_entrance).map_or(0, |to| {
+            taken[entrance].1.space().program_endpoint(number, as_input_half).map_or(0, |to| {
                 to.end_stream();
                 to.blocks_sent()
             });

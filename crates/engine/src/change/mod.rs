@@ -36,7 +36,7 @@ pub(crate) use repeat::ChangeRepeater;
 pub use reshape::{NodePlacement, reshape};
 pub(crate) use reshape::{plan_with_placements, predicted_moves, reason_for_replicas};
 pub use sessions::{SessionMoveReport, move_sessions, session_shares};
-pub use subtree_move::{check_leaving, give_subtree, take_subtree};
+pub use subtree_move::{check_subtree_can_leave, receive_subtree, send_subtree};
 
 use crate::live::Live;
 use crate::path::PathOptions;
@@ -78,11 +78,11 @@ pub fn change(
     machine: &Machine,
     limit: Duration,
 ) -> Result<SwitchReport, ChangeError> {
-    change_planned_for(live, edit, &machine, limit)
+    change_with_machine(live, edit, &machine, limit)
 }
 
 /// Changes the path like [`change`], for a machine that is inspected only if the change needs it.
-pub fn change_planned_for(
+pub fn change_with_machine(
     live: &Live,
     edit: &Edit,
     machine: PlannedMachine<'_>,
@@ -166,7 +166,7 @@ pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), 
     let head = &replay.record().head;
     whole.state().text.get_or_insert_with(|| head.request.clone());
     let same = |text: &str, plan: &Plan| match text == change.text {
-        true if record::format_layout(plan) == change.layout => Ok(()),
+        true if record::format_placement(plan) == change.layout => Ok(()),
         _ => Err(ChangeError::Refused(format!(
             "streamline {}, which wrote the record, places this change in another way: replay the \
              record with that version",
@@ -221,7 +221,7 @@ fn apply_edit(
     let repeated = matches!(whole.extras.record_mode, RecordMode::Play(_));
     let registry: &dyn Registry =
         if repeated { &MachineRegistry::Recorded } else { &MachineRegistry::Local };
-    let edit = &edit.resolve_unset(registry);
+    let edit = &edit.resolve_unset_parameters(registry);
     let known = state.read.as_ref().filter(|known| *known.text == *text);
     let (edited, read) =
         edit.apply_and_read((&text, known), registry).map_err(ChangeError::InapplicableEdit)?;
@@ -257,7 +257,7 @@ fn apply_edit(
             number: state.changes,
             edit: edit.clone(),
             text: edited.text.clone(),
-            layout: record::format_layout(&changed.plan),
+            layout: record::format_placement(&changed.plan),
         };
         (recording, change)
     });

@@ -47,7 +47,7 @@ impl Drop for ChangeRepeater {
 /// Makes the recorded changes one after the other, until one fails. Then announces that there are
 /// no more changes.
 fn repeat_changes(live: &Live, replay: &Replay) {
-    let over = EndAnnouncer(replay);
+    let over = EndOfChangesGuard(replay);
     for change in &replay.record().changes {
         replay.begin_change(change.number);
         match repeat_change(live, change) {
@@ -64,9 +64,9 @@ fn repeat_changes(live: &Live, replay: &Replay) {
 }
 
 /// A guard that, when dropped, notifies the spaces that there are no more changes.
-struct EndAnnouncer<'r>(&'r Replay);
+struct EndOfChangesGuard<'r>(&'r Replay);
 
-impl Drop for EndAnnouncer<'_> {
+impl Drop for EndOfChangesGuard<'_> {
     fn drop(&mut self) {
         self.0.end_changes(None);
     }

@@ -46,7 +46,7 @@ pub struct SessionMoveReport {
 pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
     let commands = {
         let state = live.running_path()?.state();
-        command_queue(&state, session_replicas(&state)?, 0)?
+        replica_command_queue(&state, session_replicas(&state)?, 0)?
     };
     commands.ask(limit, Space::take_session_shares).ok()?
 }
@@ -66,7 +66,8 @@ pub fn move_sessions(
     let state = running_path(live)?.state();
     let replicas = session_replicas(&state)
         .ok_or_else(|| ChangeError::Refused("it has no replicas by session".to_owned()))?;
-    let queue = |copy: usize| command_queue(&state, replicas, copy).ok_or(CommandError::Ended);
+    let queue =
+        |copy: usize| replica_command_queue(&state, replicas, copy).ok_or(CommandError::Ended);
     let name = |copy: u8| {
         let space = replicas.spaces.get(usize::from(copy));
         space.map_or_else(String::new, |space| state.plan.spaces[*space].name.clone())
@@ -151,7 +152,11 @@ fn session_replicas(state: &PathState) -> Option<&Replicas> {
 }
 
 /// Returns the command queue of the space that runs the replica with index `copy`.
-fn command_queue(state: &PathState, replicas: &Replicas, copy: usize) -> Option<Arc<CommandQueue>> {
+fn replica_command_queue(
+    state: &PathState,
+    replicas: &Replicas,
+    copy: usize,
+) -> Option<Arc<CommandQueue>> {
     let planned = &state.plan.spaces[*replicas.spaces.get(copy)?];
     let part = state.parts.get(planned.component)?;
     let space = part.spaces.iter().find(|space| space.name == planned.name)?;

@@ -31,7 +31,7 @@ pub(super) enum SubtreeMove<'a> {
 }
 
 /// Fails with the reason if a filter of a subtree cannot move to another path.
-pub fn check_leaving(live: &Live, subtree: &Subtree) -> Result<(), ChangeError> {
+pub fn check_subtree_can_leave(live: &Live, subtree: &Subtree) -> Result<(), ChangeError> {
     let state = running_path(live)?.state();
     let mut given = subtree.filters.iter().flatten();
     given.try_for_each(|span| find_leaving_filter(&state, *span).map(drop))
@@ -45,7 +45,7 @@ pub fn check_leaving(live: &Live, subtree: &Subtree) -> Result<(), ChangeError> 
 ///
 /// Fails if the change is impossible, or with the error that `agree` returns. The path then runs as
 /// before.
-pub fn give_subtree(
+pub fn send_subtree(
     live: &Live,
     (node, subtree): (&str, &Subtree),
     machine: &Machine,
@@ -64,7 +64,7 @@ pub fn give_subtree(
 ///
 /// Fails if the change is impossible, or with the error that `agree` returns. The path then runs as
 /// before.
-pub fn take_subtree(
+pub fn receive_subtree(
     live: &Live,
     (filter, below): (&str, &NodeOutput),
     machine: &Machine,

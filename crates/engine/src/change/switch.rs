@@ -68,8 +68,9 @@ impl SpaceSwitch {
     fn drain_removed_rings(&self, left: &dyn Fn() -> Duration) -> Result<(), CommandError> {
         loop {
             let stays = self.stays.clone();
-            let caught_up =
-                move |space: &mut Space| space.has_drained(&|key| !stays.contains(&key));
+            let caught_up = move |space: &mut Space| {
+                space.are_removed_rings_empty(&|key| !stays.contains(&key))
+            };
             if self.commands.ask(left(), caught_up)? {
                 return Ok(());
             }
@@ -199,7 +200,7 @@ pub(super) fn switch(
     let mut switched = SwitchReport::default();
     let returning: u64 = crossings.iter().map(|one| one.returning_block_count(&mut taken)).sum();
     let drops = source_losses(&mut taken);
-    let start = old_counters(&mut taken);
+    let start = old_graph_counters(&mut taken);
     let rings: HashSet<usize> = taken.iter_mut().flat_map(removed_rings).collect();
     if let Err(why) = kernels.iter_mut().try_for_each(|(_, one)| one.next.switch.switch()) {
         // At most one program changes, so none has to be switched back.
@@ -216,7 +217,7 @@ pub(super) fn switch(
     }
     drain_old_graph(&mut taken, &firsts, stalls);
     settled();
-    let before = old_counters(&mut taken);
+    let before = old_graph_counters(&mut taken);
     let first = taken.iter().position(|(_, stopped)| matches!(stopped, StoppedSpace::Lent(_)));
     switched.position =
         first.and_then(|first| before.get(first)).map_or(0, SpaceCounters::input_blocks);
@@ -413,7 +414,7 @@ fn swap_graphs(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
 }
 
 /// Returns the counters of the old graph, without reports.
-fn old_counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
+fn old_graph_counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
     taken.iter_mut().map(|(_, stopped)| stopped.space().counters_without_reports()).collect()
 }
 

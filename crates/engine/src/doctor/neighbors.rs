@@ -142,7 +142,7 @@ impl Listing {
             listing.found.extend(xdp_neighbor(one).map(|program| (program, None)));
             let list = sockets.iter().filter(|socket| socket.interface == one.index);
             listing.found.extend(list.map(|info| socket_neighbor(info, Some(&one.name))));
-            listing.list_tcx(one);
+            listing.list_tcx_programs(one);
             listing.list_tc_filters(&links, one);
         }
         let everywhere = sockets.iter().filter(|socket| socket.interface == 0);
@@ -150,7 +150,7 @@ impl Listing {
         listing
     }
 
-    fn list_tcx(&mut self, one: &Interface) {
+    fn list_tcx_programs(&mut self, one: &Interface) {
         for side in [Side::Ingress, Side::Egress] {
             match tcx_chain(one.index, side) {
                 Ok(chain) => self.found.extend(chain.members.into_iter().map(|member| {

@@ -10,13 +10,13 @@
 
 mod forks;
 
-use super::fused::{CounterId, FusedMember, FusedTree, LeaveReason};
-use super::taps::TapEmission;
+use super::fused::{CounterId, FusedRequest, FusedTree, LeaveReason};
+use super::taps::TapEmitter;
 use super::tree::RequestTree;
 use ebpf::FilterSpan;
 use ebpf::emit::redirect::{self, Redirect};
 use ebpf::emit::tap::{self, DELIVERIES_MAX, Delivery, EXITS_MAX};
-use ebpf::emit::{Answer, Emit, Exit, Layers, Scope, Target, Unfit, Value};
+use ebpf::emit::{Answer, EmitFn, Exit, Layers, Scope, Target, Unfit, Value};
 use endpoint::source::rx::take::FirstHeader;
 use filter::general::bpf::flows;
 use filter::{Arguments, FilterKind};
@@ -54,7 +54,7 @@ pub(super) struct AssemblyError {
 /// Emits the program. Fails if a request has too many exits, or if a filter cannot be emitted.
 pub(super) fn assemble(
     fused: &FusedTree,
-    members: &[FusedMember<'_>],
+    members: &[FusedRequest<'_>],
     (target, layout): (Target, FrameAction<'_>),
 ) -> Result<AssembledProgram, AssemblyError> {
     if members.iter().any(|member| !is_within_limits(member.tree)) {
@@ -70,7 +70,7 @@ pub(super) fn assemble(
         members,
         at: Cell::new(None),
         mixed_at: Cell::new(None),
-        taps: TapEmission::new(fused),
+        taps: TapEmitter::new(fused),
         first_headers: RefCell::new(vec![None; fused.exits.len()]),
     };
     let made = emission.emit_program(target, layout);
@@ -94,13 +94,13 @@ struct Emitter<'t> {
     /// For an XDP redirect, the egress interface of each step that sends frames; `None` for a tap.
     redirect_egress: Option<&'t [(usize, u32)]>,
     fused: &'t FusedTree,
-    members: &'t [FusedMember<'t>],
+    members: &'t [FusedRequest<'t>],
     /// The request and node emitted last. If emission fails, this node is at fault.
     at: Cell<Option<(usize, NodeId)>>,
     /// A node whose frames leave through one exit but begin with different headers. The program is
     /// then refused, because the reader infers the first header of a frame from its exit.
     mixed_at: Cell<Option<(usize, NodeId)>>,
-    taps: TapEmission<'t>,
+    taps: TapEmitter<'t>,
     /// The first header of the frames at each exit, once a delivery to the exit is emitted.
     first_headers: RefCell<Vec<Option<FirstHeader>>>,
 }
@@ -115,19 +115,19 @@ impl Emitter<'_> {
             FrameAction::Tap(fused) => tap::fused(
                 target,
                 fused,
-                |s, on, done| self.emit_body(s, on, done),
+                |s, on, done| self.emit_program_body(s, on, done),
                 |s, on| self.emit_unreadable_frame(s, on),
             ),
             FrameAction::Redirect(take, _) => redirect::redirect(
                 target,
                 take,
-                |s, on, done| self.emit_body(s, on, done),
+                |s, on, done| self.emit_program_body(s, on, done),
                 |s, on| self.emit_unreadable_frame(s, on),
             ),
         }
     }
 
-    fn emit_body<'s>(
+    fn emit_program_body<'s>(
         &self,
         s: &mut Scope<'s, '_>,
         on: Layers<'s>,
@@ -165,7 +165,7 @@ impl Emitter<'_> {
                             s.mark(mark, true);
                             self.emit_count(s, CounterId::Entered(*step), on);
                             self.taps.emit(s, Some(*step), on);
-                            self.emit_edges(s, Some(*step), on, next)
+                            self.emit_outgoing_edges(s, Some(*step), on, next)
                         })?;
                         self.emit_end(s, left(LeaveReason::Elsewhere), on, next);
                         Ok::<(), Unfit>(())
@@ -224,7 +224,7 @@ impl Emitter<'_> {
                 let absent = |s: &mut Scope<'_, 's>| {
                     let on = Layers { class: Value::Const(0), ..s.restore_layers(kept) };
                     self.taps.emit(s, Some(step), on);
-                    self.emit_edges(s, Some(step), on, done)
+                    self.emit_outgoing_edges(s, Some(step), on, done)
                 };
                 s.emit_twin_with_exits(piece, on, absent, |s| {
                     let on = s.restore_layers(kept);
@@ -234,7 +234,7 @@ impl Emitter<'_> {
                 let (here, none) = (on, Layers { class: Value::Const(0), ..on });
                 let absent = |s: &mut Scope<'_, 's>| {
                     self.taps.emit(s, Some(step), none);
-                    self.emit_edges(s, Some(step), none, done)
+                    self.emit_outgoing_edges(s, Some(step), none, done)
                 };
                 s.emit_twin_with_exits(piece, on, absent, |s| {
                     self.emit_unsure_delivery(s, step, here, done)
@@ -245,7 +245,7 @@ impl Emitter<'_> {
             self.taps.emit(s, Some(step), on);
             from = Some(step);
         }
-        self.emit_edges(s, from, on, done)
+        self.emit_outgoing_edges(s, from, on, done)
     }
 
     /// Returns true if a step edits frames.
@@ -344,11 +344,11 @@ impl Emitter<'_> {
                 let answer = u.emit_twin(word, twin, arguments, on, absent)?;
                 self.emit_egress_mark(u, step);
                 self.taps.emit(u, Some(step), answer.layers);
-                self.emit_edges(u, Some(step), answer.layers, end)
+                self.emit_outgoing_edges(u, Some(step), answer.layers, end)
             })?;
             let none = Layers { class: Value::Const(0), ..on };
             self.taps.emit(t, Some(step), none);
-            self.emit_edges(t, Some(step), none, end)
+            self.emit_outgoing_edges(t, Some(step), none, end)
         })?;
         self.emit_unsure_delivery(s, step, on, end);
         Ok(())
@@ -357,7 +357,7 @@ impl Emitter<'_> {
     fn twin_and_arguments(
         &self,
         step: usize,
-    ) -> Result<(FilterSpan, Emit<Arguments>, &Arguments), Unfit> {
+    ) -> Result<(FilterSpan, EmitFn<Arguments>, &Arguments), Unfit> {
         let (line, id) = self.fused.node(self.members, step);
         self.at.set(Some((line, id)));
         let used = self.members[line].graph.node(id).filter();

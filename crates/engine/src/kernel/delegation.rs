@@ -21,7 +21,7 @@ use crate::error::BuildError;
 use ebpf::emit::tap::EXITS_MAX;
 use pipeline::Share;
 use pipeline::graph::{Graph, NodeId};
-use pipeline::plan::{Kernel, KernelRing, Machine, programs_for};
+use pipeline::plan::{Kernel, KernelRing, Machine, programs_for_nodes};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -154,7 +154,7 @@ impl AttachPoints {
     /// # Errors
     ///
     /// Fails like [`Self::attach`], and if `allows` refuses the resources.
-    pub fn attach_if(
+    pub fn attach_delegated(
         &self,
         request: (&Graph, &KernelPart),
         machine: &Machine,
@@ -167,11 +167,11 @@ impl AttachPoints {
         })
     }
 
-    /// Prepares the replacement of a running request, under the same rules as [`Self::attach_if`].
+    /// Prepares the replacement of a running request, under the same rules as [`Self::attach_delegated`].
     /// The new request must have the attach point of the running one. `stays` pairs the steps of
     /// the old and the new request that are the same filter and keep their state; `taps` are the
     /// taps that are open in the new request from its start.
-    pub fn prepare_successor_if(
+    pub fn prepare_delegated_successor(
         &self,
         running: &DelegatedRequest,
         request: (&Graph, &KernelPart),
@@ -213,7 +213,8 @@ impl AttachPoints {
         if let Kernel::Open { hardened, .. } = &mut machine.kernel {
             *hardened = true;
         }
-        let programs = programs_for(graph, &part.nodes, &machine, &clamp_rings(&part.ring));
+        let programs =
+            programs_for_nodes(graph, &part.nodes, &machine, &clamp_ring_sizes(&part.ring));
         let programs = programs.map_err(BuildError::Refused)?;
         let first = part.nodes.first().copied().unwrap_or(NodeId(0));
         let refused = |node, why: String| BuildError::Refused(KernelRefusal { node, why });
@@ -266,7 +267,7 @@ impl AttachPoints {
 
 /// Clamps the ring sizes that an untrusted peer requests to the range of sizes that the planner
 /// uses.
-pub(super) fn clamp_rings(ring: &KernelRing) -> KernelRing {
+pub(super) fn clamp_ring_sizes(ring: &KernelRing) -> KernelRing {
     KernelRing {
         pointers: ring.pointers.clamp(64, 1 << 16).next_power_of_two(),
         bytes: ring.bytes.clamp(1 << 12, 1 << 27).next_power_of_two(),

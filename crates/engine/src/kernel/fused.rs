@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 /// A request to be fused, with its tree and its graph.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FusedMember<'m> {
+pub(super) struct FusedRequest<'m> {
     pub(super) tree: &'m RequestTree,
     pub(super) graph: &'m Graph,
     /// Number of the request among all requests ever attached; part of the labels of its filters.
@@ -161,7 +161,7 @@ pub(crate) struct KernelCounters {
 
 impl FusedTree {
     /// Fuses the trees of these requests.
-    pub(super) fn fuse(members: &[FusedMember<'_>]) -> Self {
+    pub(super) fn fuse(members: &[FusedRequest<'_>]) -> Self {
         let mut fused = Self::default();
         for (line, member) in members.iter().enumerate() {
             let root = member.tree.gate.map(|_| fused.add_gate(line));
@@ -208,7 +208,7 @@ impl FusedTree {
     /// step; returns its number.
     fn find_or_add_step(
         &mut self,
-        members: &[FusedMember<'_>],
+        members: &[FusedRequest<'_>],
         line: usize,
         own: usize,
         before: &RequestPositions,
@@ -223,7 +223,7 @@ impl FusedTree {
             };
             let both = step_use(&members[first], other).zip(step_use(&members[line], step));
             let place = shared.from == from && shared.classes == step.classes;
-            place && first != line && both.is_some_and(|(one, other)| is_shareable(one, other))
+            place && first != line && both.is_some_and(|(one, other)| can_share_filter(one, other))
         };
         if let Some(known) = self.steps.iter().position(same) {
             self.steps[known].lines.push(line);
@@ -364,7 +364,7 @@ impl FusedTree {
     }
 
     /// Returns the index of the request and the node that represent a step.
-    pub(super) fn node(&self, members: &[FusedMember<'_>], step: usize) -> (usize, NodeId) {
+    pub(super) fn node(&self, members: &[FusedRequest<'_>], step: usize) -> (usize, NodeId) {
         let shared = &self.steps[step];
         let line = shared.lines[0];
         let tree = members[line].tree;
@@ -374,9 +374,9 @@ impl FusedTree {
 
     /// Returns the label of a step: the text position of its filter, and the number of the first
     /// request that uses it.
-    pub(super) fn label(&self, members: &[FusedMember<'_>], step: usize) -> ebpf::FilterSpan {
+    pub(super) fn label(&self, members: &[FusedRequest<'_>], step: usize) -> ebpf::FilterSpan {
         let (line, node) = self.node(members, step);
-        filter_span(members[line].graph, node).in_request(members[line].request)
+        filter_span(members[line].graph, node).with_request_number(members[line].request)
     }
 
     /// Returns the number of a step in a request's own tree, or `None` if the request does not use
@@ -517,17 +517,17 @@ impl KernelCounters {
     }
 }
 
-fn step_use<'m>(member: &FusedMember<'m>, step: &Step) -> Option<&'m Use> {
+fn step_use<'m>(member: &FusedRequest<'m>, step: &Step) -> Option<&'m Use> {
     step.nodes.first().and_then(|id| member.graph.node(*id).filter())
 }
 
 /// Returns true if these steps of two requests are the same filter with the same arguments, as
 /// defined by [`Use::is_same`]. If so, the state of one filter can be loaded into the other.
 pub(super) fn is_same_filter(
-    one: (&FusedMember<'_>, usize),
-    other: (&FusedMember<'_>, usize),
+    one: (&FusedRequest<'_>, usize),
+    other: (&FusedRequest<'_>, usize),
 ) -> bool {
-    fn filter<'m>((member, step): (&FusedMember<'m>, usize)) -> Option<&'m Use> {
+    fn filter<'m>((member, step): (&FusedRequest<'m>, usize)) -> Option<&'m Use> {
         step_use(member, member.tree.steps.get(step)?)
     }
     filter(one).zip(filter(other)).is_some_and(|(one, other)| one.is_same(other))
@@ -535,7 +535,7 @@ pub(super) fn is_same_filter(
 
 /// Returns true if two requests can share the filter: the filters are identical, send no blocks,
 /// and have no state through which one request would affect the other.
-fn is_shareable(one: &Use, other: &Use) -> bool {
+fn can_share_filter(one: &Use, other: &Use) -> bool {
     let same = one.description.is_same_entry(other.description);
     // If two requests each send a frame, two frames must be sent.
     let plain = is_stateless(one.description) && one.endpoint.outlet.is_none();

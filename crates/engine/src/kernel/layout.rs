@@ -13,10 +13,10 @@ const BYTES_MAX: u64 = 1 << 27;
 
 /// Maximum size of the records over all processors in bytes, unless the request sets a size. It is
 /// half of the daemon's default quota for a user.
-const TOTAL_BYTES_MAX: u64 = 128 << 20;
+const RECORDS_BYTES_MAX: u64 = 128 << 20;
 /// Divisor of the machine's memory that yields the maximum size of the records over all processors,
 /// unless the request sets a size.
-const MEMORY_DIVISOR: u64 = 64;
+const RECORDS_MEMORY_DIVISOR: u64 = 64;
 
 /// Returns the layout of rings with this number of outputs
 /// ([`TreeExit::sink`](super::tree::TreeExit)). `asked` is the size of the records over all
@@ -50,11 +50,11 @@ pub(super) fn rings_layout(
 /// Returns the size of a region's records in bytes, a power of two and at least the start of
 /// `planned`. If the request sets a total size (`asked`), a region gets an equal share of it, but
 /// at most [`BYTES_MAX`]. Otherwise a region gets the end of `planned`, or less if all regions
-/// together would exceed [`TOTAL_BYTES_MAX`] or their part of `memory` ([`MEMORY_DIVISOR`]).
+/// together would exceed [`RECORDS_BYTES_MAX`] or their part of `memory` ([`RECORDS_MEMORY_DIVISOR`]).
 fn region_size(asked: Option<u64>, regions: u32, planned: RangeInclusive<u32>, memory: u64) -> u32 {
     let (all, most) = match asked {
         Some(all) => (all, BYTES_MAX),
-        None => (TOTAL_BYTES_MAX.min(memory / MEMORY_DIVISOR), u64::from(*planned.end())),
+        None => (RECORDS_BYTES_MAX.min(memory / RECORDS_MEMORY_DIVISOR), u64::from(*planned.end())),
     };
     let least = u64::from(*planned.start());
     1 << (all / u64::from(regions.max(1))).clamp(least, most.max(least)).ilog2()

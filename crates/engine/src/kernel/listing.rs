@@ -11,7 +11,7 @@ use pipeline::graph::{Graph, NodeId};
 /// # Errors
 ///
 /// Fails with the reason if the filter has no kernel implementation or no live source upstream.
-pub fn list_filter(graph: &Graph, at: NodeId) -> Result<String, String> {
+pub fn list_filter_instructions(graph: &Graph, at: NodeId) -> Result<String, String> {
     let (mut chain, mut first) = (Vec::new(), at);
     let attach = loop {
         let node = graph.node(first);
@@ -26,7 +26,7 @@ pub fn list_filter(graph: &Graph, at: NodeId) -> Result<String, String> {
     };
     chain.reverse();
     let chain: Vec<(&Description, &Arguments)> = chain;
-    let program = filter::chain_program(&chain, filter::target(&attach, false));
+    let program = filter::emit_chain_program(&chain, filter::target(&attach, false));
     let program = program.map_err(|(place, why)| {
         let name = chain.get(place).map_or("", |(description, _)| description.name);
         format!("`{name}` cannot be listed: {why}")

@@ -40,7 +40,7 @@ impl LoadFailure {
     }
 
     /// Returns true if the verifier stopped in the code of this filter.
-    pub(super) fn stopped_in(&self, word: &ebpf::FilterSpan) -> bool {
+    pub(super) fn is_rejected_in(&self, word: &ebpf::FilterSpan) -> bool {
         let rest = self.named.as_deref().and_then(|named| named.strip_prefix(&word.label()));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" @ "))
     }

@@ -45,7 +45,7 @@ pub use report::ProgramTotals;
 
 use crate::error::BuildError;
 use crate::numbering::Ids;
-use ebpf::emit::tap::{self, WakePolicy, Wakeup};
+use ebpf::emit::tap::{self, WakePolicy, WakeupTarget};
 use endpoint::source::kernel::attach_point::AttachPoint;
 use endpoint::source::kernel::{Attachment, KernelSource, KernelSourceParts};
 use endpoint::{Opening, Source, SourceCounters};
@@ -61,7 +61,7 @@ use sys::bpf::RingsLayout;
 use sys::bpf::ring::region_offset;
 use sys::machine::Capabilities;
 use sys::privilege::Privilege;
-use taps::{NodeTaps, OpenTaps};
+use taps::{NodeTapReaders, OpenTaps};
 use timing::Timing;
 use tree::{RequestTree, Step};
 
@@ -77,7 +77,7 @@ pub(crate) struct Kernel {
     timing: Option<Timing>,
     place: AttachPoint,
     /// The nodes whose output has a reader.
-    taps: NodeTaps,
+    taps: NodeTapReaders,
 }
 
 /// A generation of the kernel part of a path: the attached request between two changes.
@@ -165,7 +165,7 @@ pub(crate) struct KernelInputs<'p> {
 }
 
 /// Maximum interval between two doorbell notifications that a program can represent, in ns.
-const DOORBELL_NS_MAX: u64 = i32::MAX as u64;
+const DOORBELL_INTERVAL_NS_MAX: u64 = i32::MAX as u64;
 
 impl Kernel {
     /// Attaches a request to the program of its interface, and opens the source that reads its
@@ -177,7 +177,9 @@ impl Kernel {
         let place = AttachPoint::find(&planned.attach)
             .map_err(|why| attach_build_error(why, asked.source))?;
         if planned.attach.only_matching_flows && !wanted.opening.force {
-            let spared = endpoint::source::rx::take::check_own_connection(wanted.opening.arguments);
+            let spared = endpoint::source::rx::take::check_ssh_connection_unmatched(
+                wanted.opening.arguments,
+            );
             spared.map_err(|failure| BuildError::Outside { node: asked.source, failure })?;
         }
         let timing = timed.then(Timing::enable).flatten();
@@ -186,7 +188,7 @@ impl Kernel {
             false => wanted.open_source(wanted.host.attach(&asked)?, place.clone(), Vec::new()),
         };
         let generation = wanted.generation(handle);
-        let (before, taps) = (Vec::new(), NodeTaps::default());
+        let (before, taps) = (Vec::new(), NodeTapReaders::default());
         Ok((Self { generation, before, place, timing, taps }, gives))
     }
 
@@ -198,7 +200,7 @@ impl Kernel {
         let mut asked = wanted.request();
         let tree = asked.tree();
         asked.taps = self.taps.open_taps_in_tree(&tree, wanted.ids);
-        self.check_exported((&tree, wanted.ids), &asked.taps)?;
+        self.check_output_exported((&tree, wanted.ids), &asked.taps)?;
         let stays = self.generation.kept_steps(&tree, wanted.ids);
         let handle = Arc::clone(&self.generation.handle);
         let PreparedSuccessor { lent, switch } = handle.successor(&asked, &stays, "")?;
@@ -271,7 +273,7 @@ impl<'p> KernelInputs<'p> {
             // Taps use the first ring output.
             taps: vec![0; tree.taps.len()],
             origin: self.origin,
-            wait_ns: self.planned.ring.signal_ns.min(DOORBELL_NS_MAX),
+            wait_ns: self.planned.ring.signal_ns.min(DOORBELL_INTERVAL_NS_MAX),
             loses_frame: loses_kernel_exit(),
         });
         (held, Box::new(gives))
@@ -405,8 +407,9 @@ fn egress_steps(
             let why = "sending frames needs CAP_NET_RAW, also from the kernel".to_owned();
             return Err(BuildError::Refused(KernelRefusal { node, why }));
         }
-        let index =
-            place.outlet_index(&outlet.interface).map_err(|why| attach_build_error(why, node))?;
+        let index = place
+            .output_interface_index(&outlet.interface)
+            .map_err(|why| attach_build_error(why, node))?;
         found.push((number, index));
     }
     Ok(found)
@@ -441,14 +444,14 @@ impl InjectedRefusal {
 /// the frames to the network stack of this machine, which wakes the source.
 #[must_use]
 pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
-    let ns = |ns: u64| u32::try_from(ns.min(DOORBELL_NS_MAX)).unwrap_or(u32::MAX);
+    let ns = |ns: u64| u32::try_from(ns.min(DOORBELL_INTERVAL_NS_MAX)).unwrap_or(u32::MAX);
     WakePolicy {
         blocks: ring.signal_blocks.min(i32::MAX.unsigned_abs()),
         apart_ns: ns(ring.apart_ns),
         wait_ns: ns(ring.signal_ns),
         bytes: shape.bytes / 4,
         most: shape.pointers / 4,
-        wakes: if ring.signal_blocks == 0 { Wakeup::Host } else { Wakeup::Consumer },
+        wakes: if ring.signal_blocks == 0 { WakeupTarget::Host } else { WakeupTarget::Consumer },
     }
 }
 
@@ -465,8 +468,8 @@ const _: () = {
             && offset::FAILED as u32 == region_offset::FAILED
     );
     assert!(
-        offset::DOORBELL_TIME as u32 == region_offset::NOTIFY_TIME
-            && offset::DOORBELLS_SENT as u32 == region_offset::NOTIFIED
+        offset::DOORBELL_TIME as u32 == region_offset::LAST_NOTIFICATION_TIME
+            && offset::DOORBELLS_SENT as u32 == region_offset::NOTIFICATION_COUNTS
     );
     assert!(
         offset::COUNTS as u32 == region_offset::COUNTS

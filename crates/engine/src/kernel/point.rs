@@ -37,7 +37,7 @@ pub(crate) use self::request::NewRequest;
 pub use self::request::SharingDomain;
 pub use self::status::{FrameRingStatus, PointStatus, RequestStatus};
 
-use self::keeper::StoredNames;
+use self::keeper::StoredDescriptorNames;
 use self::request::AttachedRequest;
 use self::site::AttachSite;
 use self::sockets::Sockets;
@@ -107,7 +107,7 @@ struct PointState {
     /// that the next process can deliver them if this one exits first.
     final_counters: VecDeque<(String, FinalCounters)>,
     /// Names of the descriptors that the keeper holds.
-    stored: StoredNames,
+    stored: StoredDescriptorNames,
 }
 
 /// Maximum number of final counters that are retained. The oldest are discarded first, because
@@ -143,7 +143,7 @@ impl AttachPoints {
         new: &NewRequest,
     ) -> Result<KernelAttachment, BuildError> {
         for nth in 0.. {
-            let point = self.find_or_create(attach, hardened, new.owner, nth);
+            let point = self.find_or_create_point(attach, hardened, new.owner, nth);
             let point = point.map_err(|why| attach_build_error(why, new.source))?;
             match point.add_request(new.clone()) {
                 Ok(lent) => return Ok(lent),
@@ -157,7 +157,7 @@ impl AttachPoints {
     /// Returns the `nth` point for this attachment, or creates a point without requests if there
     /// are fewer. Opens the user's sockets if the attachment covers sockets. `hardened` is true if
     /// programs must load without CAP_PERFMON.
-    fn find_or_create(
+    fn find_or_create_point(
         &self,
         attach: &Attach,
         hardened: bool,
@@ -249,7 +249,7 @@ impl Point {
         put.map_err(refused)?;
         steps.checkpoint("a line runs");
         state.lines.push(line);
-        state.add_states(states);
+        state.add_state_maps(states);
         self.store(&mut state, None);
         steps.checkpoint("a line is kept");
         let handle = RequestHandle::new(Arc::clone(self), number);
@@ -315,7 +315,7 @@ impl Point {
         let PointState { lines, running, .. } = &mut *state;
         if let Some(line) = lines.iter_mut().find(|line| line.number == number) {
             let running = running.as_ref().filter(|running| running.version.has_request(number));
-            running.iter().for_each(|running| line.add_runs(&running.version.program));
+            running.iter().for_each(|running| line.add_program_runs(&running.version.program));
             ended = self.final_counters(line);
             if let Some(running) = running {
                 ended.counted.add(&running.version.current_counters(line));
@@ -372,7 +372,7 @@ impl Point {
     }
 
     /// Returns the user id of a request's owner, or `None` if the request is not attached.
-    fn owner_of(&self, number: u32) -> Option<u32> {
+    fn request_owner(&self, number: u32) -> Option<u32> {
         let state = self.state();
         state.lines.iter().find(|line| line.number == number).map(|line| line.uid)
     }
@@ -429,7 +429,7 @@ impl PointState {
     }
 
     /// Adds the filter state maps of a new program to the requests that own the filters.
-    fn add_states(&mut self, states: Vec<(u32, usize, Map)>) {
+    fn add_state_maps(&mut self, states: Vec<(u32, usize, Map)>) {
         for (number, step, map) in states {
             if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {
                 line.states.push((step, Arc::new(map)));
@@ -453,11 +453,11 @@ impl PointState {
             debug_assert!(waited.is_ok(), "{waited:?}");
         }
         for version in std::mem::take(&mut self.retired) {
-            self.frames += version.frames_processed();
+            self.frames += version.processed_frame_count();
             for line in self.lines.iter_mut().filter(|line| version.has_request(line.number)) {
                 let counted = version.current_counters(line);
                 line.counted.add(&counted);
-                line.add_runs(&version.program);
+                line.add_program_runs(&version.program);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Readers of the output of filters that run in the kernel ([`super::taps`]).
 
 use super::host::KernelRefusal;
-use super::taps::{NodeTaps, OPEN_MAX, OpenTaps};
+use super::taps::{NodeTapReaders, OPEN_MAX, OpenTaps};
 use super::tree::RequestTree;
 use super::{Generation, Kernel};
 use crate::error::BuildError;
@@ -59,7 +59,7 @@ impl Kernel {
 
     /// Opens and closes the program's taps so that they match the readers. Does nothing if the
     /// readers need the same taps as `before`.
-    fn set_taps(&self, before: &NodeTaps, limit: Duration) -> Result<(), String> {
+    fn set_taps(&self, before: &NodeTapReaders, limit: Duration) -> Result<(), String> {
         let Generation { tree, ids, handle, .. } = &self.generation;
         let open = self.taps.open_taps_in_tree(tree, ids);
         if open == before.open_taps_in_tree(tree, ids) {
@@ -70,7 +70,7 @@ impl Kernel {
 
     /// Fails if the program of a new generation could not export the output of a node that has a
     /// reader. The refusal names the node, which can run in a thread instead.
-    pub(super) fn check_exported(
+    pub(super) fn check_output_exported(
         &self,
         (tree, ids): (&RequestTree, &Ids),
         open: &OpenTaps,

@@ -10,7 +10,7 @@
 
 use super::assemble::{AssembledProgram, AssemblyError, FrameAction, assemble};
 use super::final_counters::FinalCounters;
-use super::fused::{FusedMember, FusedTree};
+use super::fused::{FusedRequest, FusedTree};
 use super::host::{AttachmentHandle, KernelRefusal};
 use super::load::{LoadFailure, LoadOptions, Loaded, load};
 use super::tree::RequestTree;
@@ -22,7 +22,7 @@ use ebpf::emit::redirect::{REDIRECT_DELIVERIES_MAX, Redirect, headroom};
 use ebpf::emit::tap::offset;
 use endpoint::source::kernel::attach_point::AttachPoint;
 use endpoint::source::rx::take::{
-    self, EXIT_NUMBER_SIZE, LoadArguments, SLOT_SIZE, SLOTS_MAX, TAIL_SIZE,
+    self, EXIT_NUMBER_SIZE, LoadArguments, METADATA_SLOTS_MAX, METADATA_TAIL_SIZE, SLOT_SIZE,
 };
 use filter::Amount;
 use pipeline::graph::{Graph, NodeId};
@@ -81,8 +81,8 @@ pub(super) fn build(
         return Err(BuildError::Refused(refusal));
     }
     let step = |what| opening.steps.announce(Resource::Memory, what);
-    let fused = FusedTree::fuse(&[FusedMember { tree, graph, request: 0 }]);
-    let word = |step| fused.label(&[FusedMember { tree, graph, request: 0 }], step);
+    let fused = FusedTree::fuse(&[FusedRequest { tree, graph, request: 0 }]);
+    let word = |step| fused.label(&[FusedRequest { tree, graph, request: 0 }], step);
     let words: Vec<ebpf::FilterSpan> = (0..fused.steps.len()).map(word).collect();
     let cpus = sys::machine::count_possible_processors().map_err(BuildError::Machine)?;
     let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
@@ -154,7 +154,7 @@ pub(super) fn build(
 
 impl ProgramInputs<'_> {
     fn assemble(&self, tags: Option<i32>) -> Result<AssembledProgram, KernelRefusal> {
-        let member = FusedMember { tree: self.tree, graph: self.graph, request: 0 };
+        let member = FusedRequest { tree: self.tree, graph: self.graph, request: 0 };
         let take = Redirect { tag_kfunc: tags, ..self.take };
         let made = assemble(
             self.fused,
@@ -180,7 +180,7 @@ impl ProgramInputs<'_> {
         let given = [self.counters.as_fd(), self.counters.as_fd(), making.sockets.as_fd()];
         let loaded = load(&code, how, &given.map(|map| map.as_raw_fd()), self.steps, |_| None);
         let loaded = loaded.map_err(|failed: LoadFailure| {
-            let at = self.words.iter().position(|word| failed.stopped_in(word));
+            let at = self.words.iter().position(|word| failed.is_rejected_in(word));
             let node = at.and_then(|step| self.tree.steps.get(step)?.nodes.first().copied());
             KernelRefusal { node: node.unwrap_or(self.source), why: failed.why }
         })?;
@@ -248,10 +248,11 @@ impl RedirectProgram {
 const _: () = {
     assert!(
         headroom::DELIVERY_SIZE as usize == SLOT_SIZE
-            && headroom::EXIT_SIZE as usize == EXIT_NUMBER_SIZE
+            && headroom::EXIT_NUMBER_BYTES as usize == EXIT_NUMBER_SIZE
     );
     assert!(
-        headroom::REST_SIZE as usize == TAIL_SIZE && REDIRECT_DELIVERIES_MAX as usize == SLOTS_MAX
+        headroom::FIXED_FIELDS_SIZE as usize == METADATA_TAIL_SIZE
+            && REDIRECT_DELIVERIES_MAX as usize == METADATA_SLOTS_MAX
     );
-    assert!(headroom::rest_offset(3) as usize == take::tail_offset(3));
+    assert!(headroom::fixed_fields_offset(3) as usize == take::metadata_tail_offset(3));
 };

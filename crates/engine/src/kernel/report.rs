@@ -14,7 +14,7 @@ use crate::described::zero_counts;
 use endpoint::sink::offloaded::new_offloaded_sink;
 use endpoint::source::kernel::ArcCounts;
 use endpoint::{DropReason, SourceCounters};
-use filter::{Amount, Counts, Filter, FilterKind, Holds, MovedSession, PRIVATE_KEY};
+use filter::{Amount, Counts, Filter, FilterKind, Holds, MovedSession, PRIVATE_SESSION_KEY};
 use pipeline::graph::{NodeId, Use};
 use runtime::counters::{ExitEdge, KernelCounts};
 use runtime::ledger::{Edge, EdgeKind};
@@ -189,7 +189,7 @@ impl Generation {
 
     /// Returns the number of blocks and bytes that node `id`, which `step` implements, received in
     /// the kernel. Excludes the blocks that the twin was unsure about.
-    fn step_input(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Amount {
+    fn step_input_amount(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Amount {
         let exit = self.tree.exits.iter().position(|exit| {
             exit.from == Some(step) && exit.to == id && matches!(exit.which, ExitBlocks::Unsure)
         });
@@ -199,7 +199,7 @@ impl Generation {
     }
 
     fn step_node(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Node {
-        let taken = self.step_input(step, id, ended);
+        let taken = self.step_input_amount(step, id, ended);
         let number = self.ids.nodes[id.0];
         let Some(used) = self.graph.node(id).filter() else {
             return Node::new("?", number, Operator::Pass, Counts::default());
@@ -244,7 +244,7 @@ impl Generation {
             for id in &step.nodes {
                 let into = self.graph.edges.iter().enumerate().find(|(_, edge)| edge.to == *id);
                 let Some((planned, edge)) = into else { continue };
-                let amount = self.step_input(number, *id, ended);
+                let amount = self.step_input_amount(number, *id, ended);
                 let (from, to) = (node_name(self, edge.from), node_name(self, *id));
                 let planned = self.ids.edges[planned];
                 let edge = Edge::new(from.into(), to.into(), EdgeKind::Call, planned);
@@ -346,7 +346,8 @@ fn format_left_frames(left: [u64; LeaveReason::ALL.len()]) -> Option<String> {
 /// which is unchanged if there is no state.
 fn restore_state(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
     if let (Some(bytes), Some(state)) = (kept, filter.state()) {
-        let moved = MovedSession { key: PRIVATE_KEY, bytes: bytes.clone(), held: Vec::new() };
+        let moved =
+            MovedSession { key: PRIVATE_SESSION_KEY, bytes: bytes.clone(), held: Vec::new() };
         // The conformance test of twins ensures that both implementations use the same layout.
         let put = state.put_session(moved, &mut Holds::new(0, 0));
         debug_assert!(put.is_ok(), "{put:?}");

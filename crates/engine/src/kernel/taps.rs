@@ -8,7 +8,7 @@
 use super::fused::FusedTree;
 use super::tree::RequestTree;
 use crate::numbering::Ids;
-use ebpf::emit::tap::{EXITS_MAX, SWITCHED_EXITS};
+use ebpf::emit::tap::{EXITS_MAX, SWITCHED_EXITS_MAX};
 use ebpf::emit::{Layers, Scope};
 use pipeline::graph::NodeId;
 use runtime::space::tap::{TapEnd, TapEndHandle};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of taps of a request that are open at once.
-pub(crate) const OPEN_MAX: usize = SWITCHED_EXITS as usize;
+pub(crate) const OPEN_MAX: usize = SWITCHED_EXITS_MAX as usize;
 
 /// A tap of a request in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,12 +65,12 @@ impl OpenTaps {
 /// the path. Some of these nodes may currently run in a thread; a change can move them into the
 /// kernel.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct NodeTaps {
+pub(crate) struct NodeTapReaders {
     /// The readers of each node.
     readers: BTreeMap<usize, Vec<TapEndHandle>>,
 }
 
-impl NodeTaps {
+impl NodeTapReaders {
     /// Adds a reader of a node.
     pub(super) fn add_reader(&mut self, node: usize, reader: &TapEndHandle) {
         self.readers.entry(node).or_default().push(reader.clone());
@@ -142,11 +142,11 @@ impl RequestTree {
 }
 
 /// The emission of taps into the program of a fused tree.
-pub(super) struct TapEmission<'t> {
+pub(super) struct TapEmitter<'t> {
     fused: &'t FusedTree,
 }
 
-impl<'t> TapEmission<'t> {
+impl<'t> TapEmitter<'t> {
     pub(super) const fn new(fused: &'t FusedTree) -> Self {
         Self { fused }
     }
@@ -158,7 +158,7 @@ impl<'t> TapEmission<'t> {
         if self.fused.taps_of_step(at).next().is_some() {
             let place = switch_word_index(at);
             s.arm(|s, closed| {
-                s.only_switched(place, closed);
+                s.only_if_exit_open(place, closed);
                 s.record_for_open_exits(place, on);
             });
         }
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn tap_stays_open_until_its_last_reader_leaves() {
-        let mut taps = NodeTaps::default();
+        let mut taps = NodeTapReaders::default();
         let readers = [reader(), reader(), reader()];
         for (node, (_, reader)) in [5, 5, 6].into_iter().zip(&readers) {
             taps.add_reader(node, reader);
@@ -227,7 +227,7 @@ mod tests {
         let numbering = Numbering::for_first_plan(&Graph::default(), &[], false);
         let nodes = (10..17).collect();
         let ids = Ids { nodes, edges: Vec::new(), copies: 0, numbering, next: (17, 0) };
-        let mut taps = NodeTaps::default();
+        let mut taps = NodeTapReaders::default();
         let readers: Vec<(Tap, TapEndHandle)> = (0..6).map(|_| reader()).collect();
         for (node, (_, reader)) in (10..).zip(&readers) {
             taps.add_reader(node, reader);

@@ -5,17 +5,17 @@
 //! program is measured and subtracted.
 
 use ebpf::insn::{Insn, R0, encode};
-use sys::bpf::{Program, ProgramKind, RunStatistics};
+use sys::bpf::{Program, ProgramKind, RunStatisticsGuard};
 
 /// The frame that the test runs process.
 const FRAME: [u8; 64] = [0; 64];
 /// Number of test runs.
-const TEST_RUNS: u32 = 10_000;
+const TEST_RUN_COUNT: u32 = 10_000;
 
 /// A guard that keeps the kernel's run-time statistics enabled.
 #[derive(Debug)]
 pub(super) struct Timing {
-    _counts: RunStatistics,
+    _counts: RunStatisticsGuard,
     /// Measured time of an empty run, in ns.
     empty_run_ns: f64,
 }
@@ -24,7 +24,7 @@ impl Timing {
     /// Enables the statistics; returns `None` if the process lacks permission. While statistics are
     /// enabled, each run of every program takes about 70 ns longer.
     pub(super) fn enable() -> Option<Self> {
-        let counts = RunStatistics::enable().ok()?;
+        let counts = RunStatisticsGuard::enable().ok()?;
         Some(Self { _counts: counts, empty_run_ns: measure_empty_run().unwrap_or_default() })
     }
 
@@ -38,7 +38,7 @@ impl Timing {
 fn measure_empty_run() -> Option<f64> {
     let program = encode(&[Insn::mov(R0, 0), Insn::exit()]);
     let program = Program::load(ProgramKind::Tc, "nothing", &program).ok()?;
-    program.test_run(&FRAME, TEST_RUNS).ok()?;
+    program.test_run(&FRAME, TEST_RUN_COUNT).ok()?;
     program.info().ok()?.ns_per_run()
 }
 

@@ -113,7 +113,7 @@ impl RequestTree {
         let mut sinks: Vec<Vec<usize>> = Vec::new();
         for way in 0..self.exits.len() {
             let fits =
-                |sink: &&mut Vec<usize>| sink.iter().all(|one| self.are_exclusive(*one, way));
+                |sink: &&mut Vec<usize>| sink.iter().all(|one| self.are_exclusive_exits(*one, way));
             let found = sinks.iter_mut().find(fits);
             match found {
                 Some(sink) => sink.push(way),
@@ -127,7 +127,7 @@ impl RequestTree {
 
     /// Returns true if no frame can take both exits: their routes diverge at disjoint classes, or
     /// at a step where only unsure blocks take one of the exits.
-    fn are_exclusive(&self, one: usize, other: usize) -> bool {
+    fn are_exclusive_exits(&self, one: usize, other: usize) -> bool {
         let [mut one, mut other] = [&self.exits[one], &self.exits[other]].map(|exit| {
             let classes = match &exit.which {
                 ExitBlocks::Classes(classes) => Some(classes),

@@ -62,7 +62,7 @@ pub struct PathOptions {
     /// A query about one flow, if any. A path with a query forms batches of one block.
     pub why: Option<Arc<FlowQuery>>,
     /// Automatic changes that the path may make, or `None` if it may make none.
-    pub adapt: Option<Arc<AdaptSettings>>,
+    pub adapt: Option<Arc<AdaptationSettings>>,
     /// The program that runs untrusted filters; `None` for the running program itself.
     pub helper: Option<PathBuf>,
     /// The allocation log of the path, which is committed when the path is activated.
@@ -73,7 +73,7 @@ pub struct PathOptions {
 
 /// Automatic changes that a path may make.
 #[derive(Clone, Debug)]
-pub struct AdaptSettings {
+pub struct AdaptationSettings {
     /// The machine, with cost estimates made before the run.
     pub machine: Machine,
     /// True if filters may be replicated over several spaces.
@@ -92,14 +92,14 @@ pub struct AdaptSettings {
     pub rate_policy: RatePolicy,
 }
 
-impl AdaptSettings {
+impl AdaptationSettings {
     /// Returns the automatic changes that a plan's request permits, or `None` if it permits none.
     #[must_use]
     pub fn permitted_by(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
         let RuntimeChanges { copies, stages, moves, sessions } = plan.runtime_changes();
         let stages = stages && machine.processors > 1;
         let (machine, rate_policy) = (machine.clone(), RatePolicy::default());
-        let relieves = !plan.sinks_with_readers().is_empty();
+        let relieves = !plan.sinks_in_reader_threads().is_empty();
         let any = copies || stages || relieves || sessions || moves != MovePeriod::Never;
         any.then(|| {
             Arc::new(Self { machine, copies, stages, moves, relieves, sessions, rate_policy })

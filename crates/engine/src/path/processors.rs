@@ -14,7 +14,7 @@ pub(crate) fn processors() -> Processors {
 
 /// Returns the processors for the threads of a path that starts now. An empty list means that the
 /// threads may run on all permitted processors.
-pub(crate) fn for_threads(threads: usize) -> Vec<usize> {
+pub(crate) fn processors_for_threads(threads: usize) -> Vec<usize> {
     match processors().place(threads) {
         ThreadPlacement::SharedCache(near) => near,
         ThreadPlacement::Anywhere(_) => Vec::new(),

@@ -20,15 +20,15 @@ pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
             out.put_u64s(&[*now]);
             out.put_u32s(&[saturating_u32(*count)]);
         }
-        SpaceEvent::Tick { now } => put_numbered_event(out, 3, *now),
+        SpaceEvent::Tick { now } => encode_numbered_event(out, 3, *now),
         SpaceEvent::Claim { count } => out.put_u32s(&[4, *count]),
         SpaceEvent::Finish { now, failure } => {
-            put_numbered_event(out, 5, *now);
+            encode_numbered_event(out, 5, *now);
             put_text(out, failure.as_deref());
         }
-        SpaceEvent::Change { number } => put_numbered_event(out, 8, *number),
+        SpaceEvent::Change { number } => encode_numbered_event(out, 8, *number),
         SpaceEvent::Retire { now, failure } => {
-            put_numbered_event(out, 9, *now);
+            encode_numbered_event(out, 9, *now);
             put_text(out, failure.as_deref());
         }
         SpaceEvent::Changed => out.put_u32s(&[10]),
@@ -61,7 +61,7 @@ pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
     });
 }
 
-fn put_numbered_event(out: &mut Vec<u8>, kind: u32, number: u64) {
+fn encode_numbered_event(out: &mut Vec<u8>, kind: u32, number: u64) {
     out.put_u32s(&[kind]);
     out.put_u64s(&[number]);
 }

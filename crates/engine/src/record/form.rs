@@ -275,7 +275,7 @@ impl<'b> FileBlock<'b> {
     }
 
     /// Returns true if the block is the header of a file in this format and byte order.
-    pub(super) fn is_section(&self) -> bool {
+    pub(super) fn is_section_header(&self) -> bool {
         self.kind == SECTION_HEADER_TYPE
             && ValueReader(self.body).read_u32() == Some(BYTE_ORDER_MAGIC)
     }

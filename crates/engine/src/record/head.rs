@@ -22,7 +22,7 @@ pub struct RecordingHead {
     pub request: String,
     /// The machine as the planner saw it.
     pub machine: Machine,
-    /// Placement of the nodes, in the form of [`format_layout`].
+    /// Placement of the nodes, in the form of [`format_placement`].
     pub layout: String,
     /// Seed from which the randomness of all filters is derived.
     pub seed: u64,
@@ -40,7 +40,7 @@ impl RecordingHead {
             program: env!("CARGO_PKG_VERSION").to_owned(),
             request: request.to_owned(),
             machine: machine.clone(),
-            layout: format_layout(plan),
+            layout: format_placement(plan),
             seed: filter::Arguments::default().seed(),
             count,
             zone: local_time_zone(),
@@ -130,7 +130,7 @@ pub fn local_time_zone() -> String {
 /// Formats the placement of a plan. If two plans of one request have equal texts, the same path is
 /// built from both.
 #[must_use]
-pub fn format_layout(plan: &Plan) -> String {
+pub fn format_placement(plan: &Plan) -> String {
     let mut text = String::new();
     for (id, node) in plan.graph.ids() {
         let placed = &plan.placements[id.0];

@@ -14,7 +14,7 @@
 //! - [`change`]: changes to the path;
 //! - [`mod@write`]: writes a file of bounded size while a path runs;
 //! - [`read`]: opens a complete, truncated or damaged file;
-//! - [`play`]: reads the events of a space from a file.
+//! - [`event_player`]: reads the events of a space from a file.
 //!
 //! A recorded path runs entirely in user space: frames that a kernel program drops never reach the
 //! process, so a recording could not explain why they are absent. Rationale:
@@ -22,15 +22,15 @@
 
 pub mod change;
 pub(crate) mod event;
+pub mod event_player;
 pub mod form;
 mod head;
-pub mod play;
 pub mod read;
 pub mod write;
 
 pub use change::Change;
-pub use head::{RecordingHead, VERSION, format_layout, local_time_zone};
-pub use play::Replay;
+pub use event_player::Replay;
+pub use head::{RecordingHead, VERSION, format_placement, local_time_zone};
 pub use read::{Completeness, Record, RecordError};
 pub use write::{Recording, RecordingSummary};
 
@@ -66,9 +66,9 @@ impl RecordMode {
                 Arc::clone(recording),
                 space,
             ))),
-            Self::Play(replay) => {
-                EventPort::Replay(Some(Box::new(play::EventPlayer::new(Arc::clone(replay), space))))
-            }
+            Self::Play(replay) => EventPort::Replay(Some(Box::new(
+                event_player::EventPlayer::new(Arc::clone(replay), space),
+            ))),
         }
     }
 

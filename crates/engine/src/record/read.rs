@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
 use std::path::Path;
-use sys::open::OpenRegular;
+use sys::open::RegularOpenOptions;
 
 /// A recording that can be replayed.
 #[derive(Debug)]
@@ -122,8 +122,8 @@ impl RecordError {
 /// Returns true if a file begins with the header blocks of a recording.
 pub fn is_record(path: &Path) -> std::io::Result<bool> {
     let mut first = Vec::new();
-    OpenRegular::read().open(path)?.take(HEAD_BYTES_MAX).read_to_end(&mut first)?;
-    let section = form::block_at(&first).filter(FileBlock::is_section);
+    RegularOpenOptions::read().open(path)?.take(HEAD_BYTES_MAX).read_to_end(&mut first)?;
+    let section = form::block_at(&first).filter(FileBlock::is_section_header);
     let second = section.and_then(|section| form::block_at(first.get(section.length..)?));
     Ok(second
         .and_then(|second| second.local_block())
@@ -138,7 +138,7 @@ impl Record {
     pub fn open(path: &Path) -> Result<Self, RecordError> {
         let target = path.display().to_string();
         let unread = |error| RecordError::Unread { target: target.clone(), error };
-        let file = OpenRegular::read().open(path).map_err(unread)?;
+        let file = RegularOpenOptions::read().open(path).map_err(unread)?;
         let mut scan = RecordScan::new(file.try_clone().map_err(unread)?);
         let (version, head) = scan.read_head(&target)?;
         let (mut chunks, mut changes) = (Vec::new(), Vec::new());
@@ -198,7 +198,7 @@ impl RecordScan {
         let unread = |error| RecordError::Unread { target: target.clone(), error };
         let capture = || RecordError::Capture { target: target.clone() };
         let whole = self.read_block().map_err(unread)?;
-        if !whole || !self.current_block().is_some_and(|block| block.is_section()) {
+        if !whole || !self.current_block().is_some_and(|block| block.is_section_header()) {
             let first = self.block.get(..4).unwrap_or_default();
             let known: [[u8; 4]; 5] = [
                 [0x0a, 0x0d, 0x0d, 0x0a],

@@ -66,7 +66,7 @@ fn write_recording(path: &std::path::Path, most: u64) -> (EventBlocks, Recording
         let mut there = write::EventRecorder::new(Arc::clone(&recording), 1);
         for now in 0..300 {
             let count = random.within(0..8);
-            let link = *random.pick(&[1, 101, Marks::NO_LINK, Marks::DESCRIBED]);
+            let link = *random.pick(&[1, 101, Marks::NO_LINK, Marks::DESCRIPTION_LINK]);
             let blocks: Vec<_> = (0..count).map(|_| random_frame(&mut random, link)).collect();
             let event = SpaceEvent::Pull { node: 3, now, count, edge: None, failure: None };
             here.pull(&event, &mut blocks.iter().map(|(entry, bytes)| (*entry, bytes.as_slice())));
@@ -83,7 +83,7 @@ fn write_recording(path: &std::path::Path, most: u64) -> (EventBlocks, Recording
 
 fn replayed_events(path: &std::path::Path, space: usize) -> EventBlocks {
     let replay = Replay::new(Record::open(path).unwrap());
-    let mut player = play::EventPlayer::new(replay, space);
+    let mut player = event_player::EventPlayer::new(replay, space);
     let mut all = Vec::new();
     while let Some(event) = player.next_event() {
         let count = if let SpaceEvent::Pull { count, .. } = &event { *count } else { 0 };
@@ -222,10 +222,10 @@ fn replayed_counters(name: &str, event: &SpaceEvent) -> endpoint::SourceCounters
     write::EventRecorder::new(Arc::clone(&recording), 0).event(event);
     recording.finish("the ledger\n");
     let replay = Replay::new(Record::open(&path).unwrap());
-    let notes = play::EventPlayer::new(Arc::clone(&replay), 0).closing_notes();
+    let notes = event_player::EventPlayer::new(Arc::clone(&replay), 0).closing_notes();
     assert_eq!(notes, (0, None));
     std::fs::remove_file(path).unwrap();
-    play::RecordedSource { replay, planned: 0, process: None }.counters()
+    event_player::RecordedSource { replay, planned: 0, process: None }.counters()
 }
 
 #[test]

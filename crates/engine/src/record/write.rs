@@ -327,7 +327,7 @@ impl Journal for EventRecorder {
             all.bytes += u64::from(entry.pointer.length());
             if !over {
                 let Entry { context, marks, .. } = entry;
-                let framed = marks.link < Marks::DESCRIBED && !entry.pointer.is_hole();
+                let framed = marks.link < Marks::DESCRIPTION_LINK && !entry.pointer.is_hole();
                 let known =
                     framed.then(|| self.recording.interface_number(context.origin, marks.link));
                 form::append_entry(&mut self.chunk, &entry, bytes, known.flatten());

@@ -5,7 +5,7 @@
 //! streams, the socket from which it received its parameters, and the system calls with which a
 //! space waits. Through that socket it reports errors, panics and forbidden system calls.
 
-use super::limits::{ADDRESS_SPACE_MAX, stream_config};
+use super::limits::{ADDRESS_SPACE_BYTES_MAX, stream_config};
 use super::message::{self, FilterSpec, MESSAGE_MAX, MessageDefect};
 use super::state::{self, Account, StateCollector, StateRecord};
 use crate::described::{with_description, zero_counts};
@@ -36,7 +36,7 @@ pub(super) const SERVE_ARGUMENT: &str = "serve-untrusted-filter";
 pub(super) const READY: &[u8] = b"ready";
 
 /// Index of the filter's node in its space, between the inlet and the outlet.
-const FILTER_NODE: usize = 1;
+const FILTER_NODE_INDEX: usize = 1;
 /// Exit status after a failure that the process has reported over its socket.
 const EXIT_STATUS_FAILED: u8 = 101;
 
@@ -71,8 +71,8 @@ pub fn serve_if_asked() -> Option<u8> {
 
 fn serve() -> Result<(), String> {
     let describe = |error: sys::Error| error.to_string();
-    confine::end_with_parent().map_err(describe)?;
-    confine::close_all_but_standard().map_err(describe)?;
+    confine::set_parent_death_signal().map_err(describe)?;
+    confine::close_all_but_standard_streams().map_err(describe)?;
     let socket = sys::process::detach_stdin().map_err(describe)?;
     let mut message = vec![0; 1 << 20];
     let (length, sockets) = descriptor::receive(&socket, &mut message).map_err(describe)?;
@@ -90,7 +90,7 @@ fn serve() -> Result<(), String> {
     let (space, held_max) = build_space(&wanted, &streams)?;
     stream::fix_processor_count();
     std::panic::set_hook(Box::new(|_| {}));
-    confine::confine(ADDRESS_SPACE_MAX).map_err(describe)?;
+    confine::confine(ADDRESS_SPACE_BYTES_MAX).map_err(describe)?;
     confine::report_ready(READY);
     process_blocks(space, &streams, held_max)
 }
@@ -218,8 +218,10 @@ fn assemble_space(
     let sink = Operator::Sink(SinkOperator::new(Box::new(outlet)));
     let from = assembly.add_node(Node::new("inlet", 0, source, Counts::default()));
     let (filter, counts) = (Operator::Filter(filter), zero_counts(description));
-    let mut made =
-        with_description(Node::new(description.name, FILTER_NODE, filter, counts), description);
+    let mut made = with_description(
+        Node::new(description.name, FILTER_NODE_INDEX, filter, counts),
+        description,
+    );
     made.fragments = wanted.about.fragments;
     let at = assembly.add_node(made);
     let to = assembly.add_node(Node::new("outlet", 2, sink, Counts::default()));
@@ -234,8 +236,9 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
     while space.step() {
         if streams.lock_reader().decode_record().is_some() {
             // All earlier blocks have been processed, and their output has been written.
-            let answered =
-                catch_unwind(AssertUnwindSafe(|| handle_request(&mut space, streams, held_max)));
+            let answered = catch_unwind(AssertUnwindSafe(|| {
+                save_or_restore_state(&mut space, streams, held_max)
+            }));
             answered.unwrap_or_else(|panic| {
                 Err(failure_message(PathFailure::from_panicked_filter("", &*panic, None)))
             })?;
@@ -256,7 +259,7 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
     match results.failure {
         None => {
             // This is a final report; its reader may already be gone.
-            let account = results.nodes.iter().find(|node| node.planned == FILTER_NODE);
+            let account = results.nodes.iter().find(|node| node.planned == FILTER_NODE_INDEX);
             let _ = account.map(|node| {
                 streams.write_message(&StateRecord::Account(Account::read(node)).encode())
             });
@@ -279,7 +282,11 @@ fn failure_message(failure: PathFailure) -> String {
 
 /// Handles a request from the path: sends the filter's state, or restores a state. Blocks until the
 /// request is complete. After sending the state, also blocks until the next message from the path.
-fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), String> {
+fn save_or_restore_state(
+    space: &mut Space,
+    streams: &Streams,
+    held_max: u32,
+) -> Result<(), String> {
     let gone = || "the path has ended".to_owned();
     let asked = match streams.lock_reader().decode_record() {
         Some(Ok(StateRecord::Save)) => true,
@@ -287,11 +294,12 @@ fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result
         _ => return Err("the command of the path cannot be read".to_owned()),
     };
     if asked {
-        let account = space.node(FILTER_NODE).map(Account::read).unwrap_or_default();
+        let account = space.node(FILTER_NODE_INDEX).map(Account::read).unwrap_or_default();
         streams.write_message(&StateRecord::Account(account).encode()).ok_or_else(gone)?;
         let mut give = |message: &[u8]| streams.write_message(message);
-        let wake = space
-            .save_sessions(FILTER_NODE, &mut |session| state::send_session(&session, &mut give));
+        let wake = space.save_sessions(FILTER_NODE_INDEX, &mut |session| {
+            state::send_session(&session, &mut give)
+        });
         let wake = wake.ok_or_else(|| "its state is longer than a ring accepts".to_owned())?;
         streams.write_message(&StateRecord::Known(wake).encode()).ok_or_else(gone)?;
         streams.flush();
@@ -319,7 +327,7 @@ fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result
     }
     let saved = gathering.into_state().unwrap_or_default();
     space
-        .load_filter_state(FILTER_NODE, &saved)
+        .load_filter_state(FILTER_NODE_INDEX, &saved)
         .map_err(|why| format!("its state cannot be loaded: {why}"))?;
     streams.write_message(&StateRecord::Restored.encode()).ok_or_else(gone)?;
     streams.flush();

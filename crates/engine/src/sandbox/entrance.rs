@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// The node that sends blocks to the process.
 #[derive(Debug)]
-pub(crate) struct Entrance {
+pub(crate) struct InputHalf {
     /// The stream to the process, or `None` after the stream has ended.
     output: Option<Output>,
     supervisor: Arc<Supervisor>,
@@ -34,7 +34,7 @@ pub(crate) struct Entrance {
     in_flight: VecDeque<(u64, u32)>,
 }
 
-impl Entrance {
+impl InputHalf {
     pub(super) fn new(output: Output, supervisor: Arc<Supervisor>, process: Arc<Process>) -> Self {
         let (written, ended, long) = Default::default();
         let in_flight = VecDeque::new();
@@ -181,7 +181,7 @@ impl Entrance {
     fn handle_fault(&mut self, fault: Fault) {
         match fault {
             // The process has ended, and its exit status contains the reason.
-            Fault::Abandoned => self.supervisor.wait_briefly(),
+            Fault::Abandoned => self.supervisor.wait_short_interval(),
             fault => self
                 .supervisor
                 .kill(format!("was ended because it reported an invalid read position: {fault}")),
@@ -221,7 +221,7 @@ impl Entrance {
     }
 }
 
-impl Sink for Entrance {
+impl Sink for InputHalf {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             self.send_block(&block);
@@ -247,7 +247,7 @@ impl Sink for Entrance {
                 break;
             }
             self.supervisor.check_progress(false);
-            self.supervisor.wait_briefly();
+            self.supervisor.wait_short_interval();
             self.report_progress();
         }
         // The stream ends here: the process releases its held blocks and exits.

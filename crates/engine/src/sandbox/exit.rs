@@ -105,7 +105,7 @@ impl Exit {
             Some(input) if asked && self.asleep => {
                 sys::poll::readable(&[input.as_fd()], Some(CHECK_INTERVAL));
             }
-            _ => self.supervisor.wait_briefly(),
+            _ => self.supervisor.wait_short_interval(),
         }
     }
 
@@ -183,7 +183,7 @@ impl Exit {
         if let BlockRead::Block(length) = piece {
             self.pending = Some(length);
             self.empty_wakeups = 0;
-            self.supervisor.count_output();
+            self.supervisor.count_output_message();
         }
         Ok(piece)
     }
@@ -212,7 +212,7 @@ impl Exit {
         match fault {
             // The process ended without closing its stream, and its exit status contains the
             // reason.
-            Fault::Abandoned => self.supervisor.wait_briefly(),
+            Fault::Abandoned => self.supervisor.wait_short_interval(),
             fault => {
                 self.supervisor.kill(format!("was ended because it wrote invalid output: {fault}"));
             }

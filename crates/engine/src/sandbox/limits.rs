@@ -11,7 +11,7 @@ pub const TOO_LONG: &str = "longer than a ring accepts";
 const RING_BYTES: usize = 4 << 20;
 /// Address space, in bytes, that a sandbox process may use in addition to its initial size. It
 /// includes two pools of 16 MB for blocks, and 64 MB of blocks that the filter may hold.
-pub const ADDRESS_SPACE_MAX: u64 = 512 << 20;
+pub const ADDRESS_SPACE_BYTES_MAX: u64 = 512 << 20;
 
 /// Returns the configuration of the stream with this id.
 pub(super) fn stream_config(id: u32) -> Config {

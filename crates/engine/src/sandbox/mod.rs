@@ -33,11 +33,11 @@ use buffer::stream::{self, Offer};
 use child::{READY, SERVE_ARGUMENT};
 use endpoint::process::{Process, ProcessRole, StartedProcess};
 use endpoint::{Failure, Origins, Sink, Source};
-pub(crate) use entrance::Entrance;
+pub(crate) use entrance::InputHalf;
 pub(crate) use exit::Exit;
 use filter::UNTRUSTED;
 use limits::stream_config;
-pub use limits::{ADDRESS_SPACE_MAX, FILTER_ENDED, TOO_LONG};
+pub use limits::{ADDRESS_SPACE_BYTES_MAX, FILTER_ENDED, TOO_LONG};
 pub(crate) use message::FilterContext;
 use message::FilterSpec;
 use pipeline::graph::Use;
@@ -90,7 +90,9 @@ pub(crate) fn start(
     };
     let (here, kept, output, exit) = start().map_err(|error| refused(&error))?;
     // A process that is not ready sends at most the reason for a failure.
-    let ready = sys::poll::readable_despite_signals(&[here.as_fd()], Some(START_TIMEOUT)) == [true];
+    let ready =
+        sys::poll::wait_until_readable_despite_signals(&[here.as_fd()], Some(START_TIMEOUT))
+            == [true];
     let mut received = [0; 512];
     let received = match ready.then(|| descriptor::try_receive(&here, &mut received)) {
         Some(Ok(Some((length, _)))) => received.get(..length).unwrap_or_default(),
@@ -112,14 +114,14 @@ pub(crate) fn start(
     let input = offer.open().map_err(|error| refused(&error))?;
     let supervisor = Arc::new(Supervisor::new(name, kept, here));
     let process = Arc::new(Process::new_controlled(name, Arc::<Supervisor>::clone(&supervisor)));
-    let entrance = Entrance::new(output, Arc::clone(&supervisor), Arc::clone(&process));
+    let entrance = InputHalf::new(output, Arc::clone(&supervisor), Arc::clone(&process));
     let exit = Exit::new(input, origins.clone(), used.description, supervisor, process);
     let (input, output): (Box<dyn Sink>, Box<dyn Source>) = (Box::new(entrance), Box::new(exit));
     Ok(StartedProcess { input: Some(input), output: Some(output) })
 }
 
 /// Returns the entrance to a filter's process if the node's sink is one; otherwise `None`.
-pub(crate) fn as_entrance(node: &mut Node) -> Option<&mut Entrance> {
+pub(crate) fn as_input_half(node: &mut Node) -> Option<&mut InputHalf> {
     match &mut node.operator {
         Operator::Sink(part) => part.sink.as_any()?.downcast_mut(),
         _ => None,
@@ -127,7 +129,7 @@ pub(crate) fn as_entrance(node: &mut Node) -> Option<&mut Entrance> {
 }
 
 /// Returns the exit from a filter's process if the node's source is one; otherwise `None`.
-pub(crate) fn as_exit(node: &mut Node) -> Option<&mut Exit> {
+pub(crate) fn as_output_half(node: &mut Node) -> Option<&mut Exit> {
     match &mut node.operator {
         Operator::Source(part) => part.source.as_any()?.downcast_mut(),
         _ => None,

@@ -23,7 +23,7 @@ use runtime::space::saved::{SavedBlock, SavedSession, SavedState};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// The flag that marks a message as a state record. No block may have this flag.
-const RECORD_FLAG: Flags = Flags(1 << 15);
+const STATE_RECORD_FLAG: Flags = Flags(1 << 15);
 /// Maximum size of a filter's state in bytes, without held blocks.
 const STATE_BYTES_MAX: usize = 256 << 20;
 /// Minimum size charged for each session in bytes, so that the number of empty sessions is bounded
@@ -112,7 +112,7 @@ impl<'m> StateRecord<'m> {
     pub(super) fn read(message: &'m [u8]) -> Option<Result<Self, MessageDefect>> {
         let (head, body) = message.split_at_checked(MESSAGE_HEAD_SIZE)?;
         let head = Entry::read_from_bytes(head).ok()?;
-        if head.context.flags != RECORD_FLAG {
+        if head.context.flags != STATE_RECORD_FLAG {
             return None;
         }
         Some(Self::decode(head.context.session, body).ok_or(MessageDefect::StateRecord))
@@ -186,7 +186,7 @@ impl<'m> StateRecord<'m> {
             }
         };
         let context =
-            BlockMetadata { flags: RECORD_FLAG, session: kind, ..BlockMetadata::default() };
+            BlockMetadata { flags: STATE_RECORD_FLAG, session: kind, ..BlockMetadata::default() };
         let head = Entry { context, ..Entry::default() };
         [head.as_bytes(), &body].concat()
     }

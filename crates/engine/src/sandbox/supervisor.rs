@@ -1,25 +1,25 @@
 //! Supervision of a sandbox process: its progress and its exit.
 //!
 //! **Deadlines.** A filter must make progress while blocks wait for it, while it owes a reply, and
-//! while it is to exit. If it makes none, it is killed: after [`CPU_NS_MAX`] of its own processor
+//! while it is to exit. If it makes none, it is killed: after [`CPU_NS_WITHOUT_PROGRESS_MAX`] of its own processor
 //! time or, if it has room for output, after [`STALL_MAX`]. The second limit is long, because a
 //! busy machine may give the filter no processor.
 
-use super::limits::ADDRESS_SPACE_MAX;
+use super::limits::ADDRESS_SPACE_BYTES_MAX;
 use abi::text::VisibleText;
 use endpoint::process::ProcessControl;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use sys::confine::{EXIT_REFUSED_CALL, REFUSED_CALL, REPORT_TEXT, syscall_name};
+use sys::confine::{EXIT_REFUSED_CALL, REFUSED_CALL_REPORT_BYTE, TEXT_REPORT_BYTE, syscall_name};
 use sys::helper::HelperProcess;
 use sys::process_group::ProcessEnd;
 
 /// Interval of progress checks.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Processor time that a filter may use without progress, in ns.
-const CPU_NS_MAX: u64 = 2_000_000_000;
+const CPU_NS_WITHOUT_PROGRESS_MAX: u64 = 2_000_000_000;
 /// Maximum time without progress although the filter has pending work and room for output.
 const STALL_MAX: Duration = Duration::from_secs(20);
 /// Time limit for a process to exit after its output has ended.
@@ -103,7 +103,7 @@ impl Supervisor {
     }
 
     /// Waits for [`CHECK_INTERVAL`] / 20, or until the process has exited.
-    pub(super) fn wait_briefly(&self) {
+    pub(super) fn wait_short_interval(&self) {
         let _ = self.process.wait(CHECK_INTERVAL / 20);
     }
 
@@ -131,7 +131,7 @@ impl Supervisor {
     }
 
     /// Counts an output message as progress of the process.
-    pub(super) fn count_output(&self) {
+    pub(super) fn count_output_message(&self) {
         self.given.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -152,9 +152,9 @@ impl Supervisor {
             return;
         }
         let busy = processor_ns.saturating_sub(last.processor_ns);
-        if busy > CPU_NS_MAX {
+        if busy > CPU_NS_WITHOUT_PROGRESS_MAX {
             drop(last);
-            let seconds = CPU_NS_MAX / 1_000_000_000;
+            let seconds = CPU_NS_WITHOUT_PROGRESS_MAX / 1_000_000_000;
             self.kill(format!("made no progress in {seconds} s of processor time, and was ended"));
             return;
         }
@@ -221,7 +221,7 @@ impl Supervisor {
             words.get(..length).unwrap_or_default().to_vec()
         });
         match (ended, words.as_slice()) {
-            (ProcessEnd::Status(EXIT_REFUSED_CALL), [REFUSED_CALL, number @ ..]) => {
+            (ProcessEnd::Status(EXIT_REFUSED_CALL), [REFUSED_CALL_REPORT_BYTE, number @ ..]) => {
                 let number = number.try_into().map_or(u32::MAX, u32::from_le_bytes);
                 let name =
                     syscall_name(number).map_or_else(String::new, |name| format!("`{name}`, "));
@@ -231,7 +231,7 @@ impl Supervisor {
                 (Some(message), _) => format!("{ended}: {message}"),
                 // The allocator aborts the process when memory runs out.
                 (None, ProcessEnd::Signal(6)) => {
-                    let most = ADDRESS_SPACE_MAX >> 20;
+                    let most = ADDRESS_SPACE_BYTES_MAX >> 20;
                     format!("{ended}, because it exceeded its memory limit of {most} MB")
                 }
                 (None, ended) => ended.to_string(),
@@ -243,7 +243,7 @@ impl Supervisor {
 /// Returns the printable text of a process's final message, which is untrusted, or `None` if the
 /// message is not a report.
 pub(super) fn printable_text(words: &[u8]) -> Option<String> {
-    let message = words.strip_prefix(&[REPORT_TEXT])?;
+    let message = words.strip_prefix(&[TEXT_REPORT_BYTE])?;
     Some(VisibleText(&String::from_utf8_lossy(message)).to_string())
 }
 

@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         "v18_rejected_state_leaves_the_old_filter_running",
         v18_rejected_state_leaves_the_old_filter_running,
     ),
-    ("v18_false_state_fails_its_own_path_alone", v18_false_state_fails_its_own_path_alone),
+    ("v18_false_state_fails_its_own_path_alone", v18_false_state_fails_only_its_own_path),
     (
         "v18_process_killed_at_each_step_refuses_the_change",
         v18_process_killed_at_each_step_refuses_the_change,
@@ -60,7 +60,7 @@ fn run_with_branch<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) ->
 
 /// Asserts that a filter's output is a prefix of its input, and equals its input unless `ended` is
 /// true.
-fn assert_prefix(outcome: &Outcome, file: &str, ended: bool) {
+fn assert_output_is_prefix(outcome: &Outcome, file: &str, ended: bool) {
     let given = outcome.ledger.sources[0].1.given.blocks;
     let came = received_numbers(file);
     assert!(came.iter().copied().eq(0..came.len() as u64), "{file}: in order, each once");
@@ -68,7 +68,7 @@ fn assert_prefix(outcome: &Outcome, file: &str, ended: bool) {
 }
 
 /// Makes a change that must be refused, and returns the reason.
-pub(crate) fn change_refusal(live: &Live, words: &str) -> String {
+pub(crate) fn expect_change_refusal(live: &Live, words: &str) -> String {
     match edit(live, words) {
         Err(ChangeError::Refused(why)) => why,
         other => panic!("{words}: {other:?}"),
@@ -92,7 +92,7 @@ fn v18_filter_that_lies_about_its_state_is_ended() {
     for (lie, expected) in lies {
         let file = format!("liar-{lie}");
         let (why, outcome) = run_with_branch(&format!("liar {lie} untrusted=yes"), &file, |live| {
-            change_refusal(live, "upgrade liar")
+            expect_change_refusal(live, "upgrade liar")
         });
         assert!(why.starts_with("its state could not be read"), "{lie}: {why}");
         assert!(why.contains(expected), "{lie}: {why}");
@@ -101,7 +101,7 @@ fn v18_filter_that_lies_about_its_state_is_ended() {
         };
         let failure = failure.to_string();
         assert!(failure.contains(expected) && failure.contains("was dropped"), "{lie}: {failure}");
-        assert_prefix(&outcome, &file, true);
+        assert_output_is_prefix(&outcome, &file, true);
     }
 }
 
@@ -117,31 +117,31 @@ fn v18_rejected_state_leaves_the_old_filter_running() {
         let file = format!("taught-{lie}");
         let line = format!("liar {lie} untrusted=yes");
         let (why, outcome) =
-            run_with_branch(&line, &file, |live| change_refusal(live, "upgrade liar"));
+            run_with_branch(&line, &file, |live| expect_change_refusal(live, "upgrade liar"));
         assert!(why.contains(expected) && why.starts_with("the new filter "), "{lie}: {why}");
         assert!(outcome.failures.is_empty(), "{lie}: {:?}", outcome.failures);
-        assert_prefix(&outcome, &file, false);
+        assert_output_is_prefix(&outcome, &file, false);
     }
     // A move into this process: the new filter in this process rejects the state.
     let (why, outcome) = run_with_branch("liar shape untrusted=yes", "home", |live| {
-        change_refusal(live, "move liar process")
+        expect_change_refusal(live, "move liar process")
     });
     assert!(why.contains("that is not a number of blocks"), "{why}");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    assert_prefix(&outcome, "home", false);
+    assert_output_is_prefix(&outcome, "home", false);
     // A move into a process that ends while it restores the state.
     let (why, outcome) = run_with_branch("liar taught-exit", "away", |live| {
-        change_refusal(live, "move liar sandbox")
+        expect_change_refusal(live, "move liar sandbox")
     });
     assert!(why.contains("ended by itself"), "{why}");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    assert_prefix(&outcome, "away", false);
+    assert_output_is_prefix(&outcome, "away", false);
 }
 
 /// A restored filter accepts a state with a valid format and a false number of blocks, and then
 /// panics. The path ends with the message of this panic, and another path in this process
 /// continues.
-fn v18_false_state_fails_its_own_path_alone() {
+fn v18_false_state_fails_only_its_own_path() {
     let ((), run_with_branch) =
         run_while("generate rate=20000 seq=yes | count | pcap sane", |sane| {
             let paths =
@@ -163,10 +163,10 @@ fn v18_false_state_fails_its_own_path_alone() {
                 "{message}"
             );
             assert_eq!(outcome.ledger.imbalances(), []);
-            assert_prefix(&outcome, "spoilt", true);
+            assert_output_is_prefix(&outcome, "spoilt", true);
             wait_for_blocks(sane, 500);
         });
-    assert_prefix(&run_with_branch, "sane", false);
+    assert_output_is_prefix(&run_with_branch, "sane", false);
 }
 
 /// Returns the ids of the sandbox processes of this test, in ascending order.
@@ -205,7 +205,7 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
         let (why, outcome) = run_with_branch(&format!("liar {lie} untrusted=yes"), &file, |live| {
             let before = sandbox_process_ids();
             std::thread::scope(|scope| {
-                let change = scope.spawn(|| change_refusal(live, move_to));
+                let change = scope.spawn(|| expect_change_refusal(live, move_to));
                 let meant = || match new {
                     true => sandbox_process_ids().into_iter().find(|child| !before.contains(child)),
                     false => before.first().copied(),
@@ -228,7 +228,7 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
         });
         assert!(why.contains("was ended by signal 9 (SIGKILL)"), "{lie}: {why}");
         assert_eq!(outcome.failures.is_empty(), new, "{lie}: {:?}", outcome.failures);
-        assert_prefix(&outcome, &file, !new);
+        assert_output_is_prefix(&outcome, &file, !new);
     }
 }
 
@@ -268,7 +268,7 @@ fn v18_process_killed_at_any_time_keeps_blocks_in_order() {
             });
         });
         let ended = !outcome.failures.is_empty();
-        assert_prefix(&outcome, &file, ended);
+        assert_output_is_prefix(&outcome, &file, ended);
     }
 }
 
@@ -294,5 +294,5 @@ fn v18_sandbox_process_survives_changes_beside_it() {
         }
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    assert_prefix(&outcome, "stays", false);
+    assert_output_is_prefix(&outcome, "stays", false);
 }

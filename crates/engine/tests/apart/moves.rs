@@ -2,10 +2,11 @@
 //! sandboxes.
 
 use crate::common::{TIME_LIMIT, edit_losslessly, received_numbers, run_while, wait_for_blocks};
-use crate::hostile::change_refusal;
+use crate::hostile::expect_change_refusal;
 use crate::record::{Folder, record_run, replay_run};
 use crate::script::{
-    CONNECTIONS, OutputBlock, assert_one_session_each, run_script_with, tcp_blocks_held,
+    CONNECTIONS, OutputBlock, assert_one_session_per_connection, run_script_with_request,
+    tcp_blocks_held,
 };
 use engine::build::Settings;
 use engine::change::change;
@@ -47,11 +48,11 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 ];
 
 /// Returns the output of a run without changes.
-fn undisturbed_output() -> &'static [OutputBlock] {
+fn output_without_changes() -> &'static [OutputBlock] {
     static OUT: OnceLock<Vec<OutputBlock>> = OnceLock::new();
     OUT.get_or_init(|| {
         let (out, outcome) =
-            run_script_with(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |_| ());
+            run_script_with_request(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |_| ());
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
         let messages = out.iter().filter(|(_, class, _)| *class != 0).count();
         assert!(messages >= CONNECTIONS as usize, "{messages}");
@@ -62,10 +63,10 @@ fn undisturbed_output() -> &'static [OutputBlock] {
 /// Asserts that `act` leaves the output of this request unchanged. Calls `act` while every message
 /// is half complete.
 fn assert_output_unchanged(line: &str, act: impl FnOnce(&Live)) -> Outcome {
-    let (out, outcome) = run_script_with((line, "tcp"), CONNECTIONS, act);
+    let (out, outcome) = run_script_with_request((line, "tcp"), CONNECTIONS, act);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    assert!(undisturbed_output() == out, "{line}: what comes out is the same, byte by byte");
-    assert_one_session_each(&outcome);
+    assert!(output_without_changes() == out, "{line}: what comes out is the same, byte by byte");
+    assert_one_session_per_connection(&outcome);
     outcome
 }
 
@@ -134,8 +135,9 @@ fn v18_every_stateful_filter_keeps_its_output_when_moved() {
         let first = ["", "tcp | ", "tcp | http | "].into_iter().find(fits);
         let first = first.unwrap_or_else(|| panic!("nothing before `{name}` fits"));
         let node = if first.is_empty() { name } else { "tcp" };
-        let (home, _) = run_script_with((&line(first, ""), node), CONNECTIONS_PER_FILTER, |_| ());
-        let (moved, outcome) = run_script_with(
+        let (home, _) =
+            run_script_with_request((&line(first, ""), node), CONNECTIONS_PER_FILTER, |_| ());
+        let (moved, outcome) = run_script_with_request(
             (&line(first, " untrusted=yes"), node),
             CONNECTIONS_PER_FILTER,
             |live| {
@@ -160,7 +162,7 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
     let (_, recorded) = record_run(text, Settings::default(), (&record, &live, 1 << 28), |live| {
         wait_for_blocks(live, 100);
         for words in ["upgrade dport", "move dport process", "move dport thread1"] {
-            let why = change_refusal(live, words);
+            let why = expect_change_refusal(live, words);
             let expected =
                 "its state is in another process, and a record does not contain that state";
             assert_eq!(why, expected, "{words}");

@@ -4,7 +4,7 @@ use crate::common::{Stop, blocks_emitted, received_numbers, test_settings};
 use engine::build::{PathOptions, build_with};
 use engine::kernel::point::AttachPoints;
 use engine::live::Live;
-use engine::path::{AdaptSettings, RatePolicy};
+use engine::path::{AdaptationSettings, RatePolicy};
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Costs, Machine, MovePeriod, plan};
@@ -22,7 +22,7 @@ fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcom
     let machine = Machine { costs, ..Machine::example() };
     let rate_policy =
         RatePolicy { observation_ns: 5_000_000, pause_ns: 20_000_000, ..RatePolicy::default() };
-    let adapt = Some(Arc::new(AdaptSettings {
+    let adapt = Some(Arc::new(AdaptationSettings {
         machine,
         copies: true,
         stages: false,

@@ -8,7 +8,7 @@ use crate::common::{
 const UDP_REQUEST: &str = "generate rate=20000 seq=yes flows=16 | udp | inspect | pcap@thread0 ";
 
 #[test]
-fn v3_filter_added_below_a_node_receives_a_copy_from_then_on() {
+fn v3_filter_added_below_a_node_receives_later_blocks() {
     let text = format!("{UDP_REQUEST}below");
     let ((from, to), outcome) = run_while(&text, |live| {
         wait_for_blocks(live, 200);
@@ -65,7 +65,7 @@ fn v3_moved_subtree_keeps_its_state_and_every_block() {
 }
 
 #[test]
-fn v3_node_with_a_second_parent_receives_both_until_severed() {
+fn v3_node_receives_blocks_of_both_parents_until_one_is_removed() {
     let text = "generate rate=20000 seq=yes | inspect | udp | pcap@thread0 two";
     let ((from, to), outcome) = run_while(text, |live| {
         wait_for_blocks(live, 200);

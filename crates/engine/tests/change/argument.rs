@@ -4,7 +4,7 @@
 use crate::common::{
     TIME_LIMIT, blocks_emitted, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
 };
-use crate::script::{CONNECTIONS, OutputBlock, run_script_with, tcp_blocks_held};
+use crate::script::{CONNECTIONS, OutputBlock, run_script_with_request, tcp_blocks_held};
 use engine::change::{SwitchReport, change};
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
@@ -17,7 +17,7 @@ fn sampled_numbers(values: &[(u64, u64)], end: u64) -> Vec<u64> {
 }
 
 #[test]
-fn v3_set_argument_divides_the_blocks_and_keeps_the_count() {
+fn v3_argument_change_applies_to_later_blocks_and_keeps_count() {
     for (file, place) in [("set", "thread0"), ("set-apart", "thread1")] {
         let text = format!("generate rate=20000 seq=yes | sample@{place} 3 | pcap {file}");
         let (values, outcome) = run_while(&text, |live| {
@@ -74,7 +74,7 @@ fn v3_changed_request_sets_arguments_and_keeps_state() {
 }
 
 #[test]
-fn v3_refused_argument_leaves_everything_as_it_was() {
+fn v3_refused_argument_leaves_the_path_unchanged() {
     let text = "generate rate=20000 seq=yes | sample 3 | ratelimit 1000000000 burst=1000000 | \
                 count | pcap refused-set";
     let ((), outcome) = run_while(text, |live| {
@@ -114,10 +114,10 @@ fn v3_refused_argument_leaves_everything_as_it_was() {
 }
 
 #[test]
-fn v3_set_tcp_keeps_connections_and_held_blocks() {
+fn v3_tcp_argument_change_keeps_connections_and_held_blocks() {
     let line = ("generate | tcp | http | pcap x", "tcp");
-    let (undisturbed, _) = run_script_with(line, CONNECTIONS, |_| {});
-    let (set_amid, outcome) = run_script_with(line, CONNECTIONS, |live| {
+    let (undisturbed, _) = run_script_with_request(line, CONNECTIONS, |_| {});
+    let (set_amid, outcome) = run_script_with_request(line, CONNECTIONS, |live| {
         for words in ["arg tcp gap=5s timeout=1h", "arg tcp held=1M", "arg tcp gap=2s"] {
             edit_losslessly(live, words);
             assert_eq!(tcp_blocks_held(live), u64::from(CONNECTIONS), "{words}");
@@ -130,12 +130,12 @@ fn v3_set_tcp_keeps_connections_and_held_blocks() {
 }
 
 #[test]
-fn v3_set_argument_reaches_all_replicas_and_their_sessions() {
+fn v3_argument_change_reaches_all_replicas_and_their_sessions() {
     let line = ("--parallel=2 generate | tcp | regex POST |all pcap x", "tcp");
     let matched = |out: &[OutputBlock]| out.iter().filter(|(_, class, _)| *class == 1).count();
-    let (before, _) = run_script_with(line, CONNECTIONS, |_| {});
+    let (before, _) = run_script_with_request(line, CONNECTIONS, |_| {});
     assert_eq!(matched(&before), CONNECTIONS as usize, "the first quarter of each message");
-    let (after, outcome) = run_script_with(line, CONNECTIONS, |live| {
+    let (after, outcome) = run_script_with_request(line, CONNECTIONS, |live| {
         let replicas = live.plan().expect("a plan").replicas;
         assert!(replicas.iter().any(|copied| copied.spaces.len() == 2 && copied.nodes.len() == 2));
         let why = edit(live, "upgrade regex").expect_err("they have sessions").to_string();

@@ -54,11 +54,11 @@ pub(crate) fn test_settings() -> Settings {
 }
 
 pub(crate) fn build_paths(text: &str) -> Vec<BuiltPath> {
-    build_paths_with(text, test_settings())
+    build_paths_with_settings(text, test_settings())
 }
 
 /// Builds the paths of a request with the sinks of these settings.
-pub(crate) fn build_paths_with(text: &str, settings: Settings) -> Vec<BuiltPath> {
+pub(crate) fn build_paths_with_settings(text: &str, settings: Settings) -> Vec<BuiltPath> {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");

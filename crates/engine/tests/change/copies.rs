@@ -20,7 +20,7 @@ fn costly_machine(processors: usize) -> Machine {
 
 /// Replicates filters for this many processors, or removes the replicas if `processors` is 1.
 /// Asserts that no block is lost, duplicated or reordered.
-fn replicate_for(live: &Live, processors: usize) -> SwitchReport {
+fn replicate_for_processors(live: &Live, processors: usize) -> SwitchReport {
     let switched = reshape(live, (&[], processors > 1), &costly_machine(processors), TIME_LIMIT);
     let switched = switched.unwrap_or_else(|why| panic!("{processors}: {why}"));
     assert_eq!(
@@ -43,7 +43,7 @@ fn n1_v13_replicas_are_added_and_removed_under_load() {
     let ((), outcome) = run_while(text, |live| {
         for processors in [2, 1, 3, 1, 2, 3, 1] {
             wait_for_blocks(live, 200);
-            replicate_for(live, processors);
+            replicate_for_processors(live, processors);
             let wanted = if processors == 1 { 0 } else { processors };
             assert_eq!(replica_count(live), wanted);
             assert_eq!(
@@ -53,7 +53,7 @@ fn n1_v13_replicas_are_added_and_removed_under_load() {
             );
         }
         wait_for_blocks(live, 200);
-        replicate_for(live, 2);
+        replicate_for_processors(live, 2);
         wait_for_blocks(live, 200);
     });
     assert!(
@@ -79,7 +79,7 @@ fn n1_v1_section_moves_with_its_operands_behind_added_replicas() {
         let ((), outcome) = run_while(&text, |live| {
             for processors in [2, 1, 3, 2, 1, 2] {
                 wait_for_blocks(live, 200);
-                replicate_for(live, processors);
+                replicate_for_processors(live, processors);
                 assert_eq!(replica_count(live), if processors == 1 { 0 } else { processors });
             }
             wait_for_blocks(live, 200);
@@ -97,12 +97,12 @@ fn n1_v13_request_with_replicas_is_edited() {
                 |all pcap edited";
     let ((), outcome) = run_while(text, |live| {
         wait_for_blocks(live, 200);
-        replicate_for(live, 2);
+        replicate_for_processors(live, 2);
         wait_for_blocks(live, 200);
         edit_losslessly(live, "insert dport before match");
         assert_eq!(replica_count(live), 0, "they go, and come again when it pays");
         wait_for_blocks(live, 200);
-        replicate_for(live, 2);
+        replicate_for_processors(live, 2);
         assert_eq!(replica_count(live), 2);
         wait_for_blocks(live, 200);
         edit_losslessly(live, "remove match");
@@ -147,7 +147,7 @@ fn j4_n1_added_replicas_are_pinned_to_one_processor_each() {
     let ((), outcome) = run_while(text, |live| {
         for _ in 0..2 {
             wait_for_blocks(live, 200);
-            replicate_for(live, 2);
+            replicate_for_processors(live, 2);
             wait_for_blocks(live, 200);
             let plan = live.plan().expect("a plan");
             let of_copies = |space: &usize| plan.spaces[*space].name.clone();
@@ -161,7 +161,7 @@ fn j4_n1_added_replicas_are_pinned_to_one_processor_each() {
             };
             // A thread is pinned when its space returns to it.
             testkit::wait_until("each copy keeps to a processor of its own", one_each);
-            replicate_for(live, 1);
+            replicate_for_processors(live, 1);
             let anywhere = || allowed_processors(&names[0]) == [all.clone()];
             testkit::wait_until("the only copy runs anywhere again", anywhere);
         }

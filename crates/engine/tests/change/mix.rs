@@ -65,19 +65,19 @@ fn run_mixed_changes(name: &str, rate: &str, changes: usize, between: u64) {
 }
 
 #[test]
-fn v3_changes_of_every_kind_at_10_kilo_blocks_a_second() {
+fn v3_mixed_changes_at_10000_blocks_a_second_lose_nothing() {
     run_mixed_changes("short", "rate=10000", 40, 50);
 }
 
 #[test]
-fn v3_changes_of_every_kind_at_the_highest_rate() {
+fn v3_mixed_changes_at_the_highest_rate_lose_nothing() {
     run_mixed_changes("fast", "size=64", 8, 20_000);
 }
 
 #[test]
 #[ignore = "half a minute: cargo test --release -p streamline-engine --test change -- --ignored \
             --nocapture v3_200"]
-fn v3_changes_of_every_kind_at_two_rates_lose_nothing() {
+fn v3_mixed_changes_at_two_rates_lose_nothing() {
     run_mixed_changes("long", "rate=10000", 200, 500);
     run_mixed_changes("highest", "size=64", 24, 1_000_000);
 }

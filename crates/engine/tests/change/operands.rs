@@ -2,12 +2,12 @@
 //! and unchanged (docs/book/decisions/0047-operands.md).
 
 use crate::common::edit_losslessly;
-use crate::script::{CONNECTIONS, ledger_entry, run_script_with, tcp_blocks_held};
+use crate::script::{CONNECTIONS, ledger_entry, run_script_with_request, tcp_blocks_held};
 
 /// Returns the sorted output of the request. Makes the edits while `tcp` holds a block of each
 /// connection and `http` holds half of a message head.
 fn output_with_edits(line: &str, edits: &[&str]) -> Vec<Vec<u8>> {
-    let (out, outcome) = run_script_with((line, "tcp"), CONNECTIONS, |live| {
+    let (out, outcome) = run_script_with_request((line, "tcp"), CONNECTIONS, |live| {
         for words in edits {
             edit_losslessly(live, words);
             assert_eq!(
@@ -50,7 +50,7 @@ fn v3_a12_removed_operand_releases_waiting_blocks() {
     let line = "generate | tcp ++ bpf \"udp\" | pcap@thread0 x";
     let undisturbed = output_with_edits(line, &[]);
     assert_eq!(undisturbed.len(), 5 * CONNECTIONS as usize);
-    let (out, outcome) = run_script_with((line, "tcp"), CONNECTIONS, |live| {
+    let (out, outcome) = run_script_with_request((line, "tcp"), CONNECTIONS, |live| {
         edit_losslessly(live, "replace tcp with bpf \"tcp\"");
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

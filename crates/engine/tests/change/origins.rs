@@ -1,6 +1,6 @@
 //! Tests of changes that add sources upstream of existing sinks.
 
-use crate::common::{Stop, TIME_LIMIT, build_paths_with};
+use crate::common::{Stop, TIME_LIMIT, build_paths_with_settings};
 use endpoint::{Failure, Origins, Sink, SinkEntry};
 use engine::build::Settings;
 use engine::change::change;
@@ -58,11 +58,12 @@ fn replace_request(live: &Live, line: &str) {
 /// After a change, a sink that was opened for a single source knows the names of all sources, even
 /// if its own space did not change.
 #[test]
-fn v3_surviving_sink_learns_the_names_of_new_sources() {
+fn v3_surviving_sink_receives_the_names_of_new_sources() {
     for thread in ["thread0", "thread1"] {
         let source = |name: &str| format!("generate --name={name} rate=5000 seq=yes");
         let behind = format!("inspect@thread0 | pcap@{thread} {thread}");
-        let paths = build_paths_with(&format!("{} | {behind}", source("one")), test_settings());
+        let paths =
+            build_paths_with_settings(&format!("{} | {behind}", source("one")), test_settings());
         let live = paths[0].live();
         let outcome = std::thread::scope(|scope| {
             let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));

@@ -54,7 +54,11 @@ impl Source for Script {
             let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
             // The time is constant, so that no timeout of a session filter expires.
             let context = BlockMetadata { time: 1, ..BlockMetadata::default() };
-            intake.put_entry(Entry::new(pointer, context, Marks::frame(1, length, length)));
+            intake.append_block_entry(Entry::new(
+                pointer,
+                context,
+                Marks::frame(1, length, length),
+            ));
             self.given.add(length);
             self.next += 1;
         }
@@ -124,7 +128,7 @@ fn script_frames(connections: u32) -> (Vec<Vec<u8>>, usize) {
 
 /// Runs the script. Calls `act` while every message is half complete, after all frames before the
 /// gate have arrived at `node`. Returns the output and the outcome.
-pub(crate) fn run_script_with(
+pub(crate) fn run_script_with_request(
     (text, node): (&str, &str),
     connections: u32,
     act: impl FnOnce(&Live),
@@ -175,7 +179,7 @@ pub(crate) fn tcp_blocks_held(live: &Live) -> u64 {
 }
 
 /// Asserts that no connection was assigned a second session.
-pub(crate) fn assert_one_session_each(outcome: &Outcome) {
+pub(crate) fn assert_one_session_per_connection(outcome: &Outcome) {
     let named = outcome.ledger.filters.iter().filter(|node| node.name == "tcp");
     let [tcp] = named.collect::<Vec<_>>()[..] else { panic!("one line: {:?}", outcome.ledger) };
     let new = tcp.counters.iter().find(|(name, _)| name == "new sessions").expect("sessions");

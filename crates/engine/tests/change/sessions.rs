@@ -2,7 +2,7 @@
 //! number that another filter has used, in any space and after any number of upgrades. (A14)
 
 use crate::common::{TIME_LIMIT, edit_losslessly};
-use crate::script::{CONNECTIONS, OutputBlock, run_script_with};
+use crate::script::{CONNECTIONS, OutputBlock, run_script_with_request};
 use engine::change::{SwitchReport, change};
 use engine::live::Live;
 use pipeline::edit::Edit;
@@ -21,24 +21,24 @@ fn replace_request(live: &Live, line: &str) -> SwitchReport {
 }
 
 /// Returns the output of half of the connections. Calls `act` while every message is half complete.
-fn output_during(act: impl FnOnce(&Live)) -> Vec<OutputBlock> {
+fn output_during_action(act: impl FnOnce(&Live)) -> Vec<OutputBlock> {
     let line = "generate | split 2 |1 tcp | http | pcap x";
-    let (out, outcome) = run_script_with((line, "split"), CONNECTIONS, act);
+    let (out, outcome) = run_script_with_request((line, "split"), CONNECTIONS, act);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     out
 }
 
 #[test]
 fn a14_second_tcp_in_a_live_path_disturbs_no_message() {
-    let undisturbed = output_during(|_| {});
+    let undisturbed = output_during_action(|_| {});
     let sessions: BTreeSet<u32> = undisturbed.iter().map(|(session, ..)| *session).collect();
     assert!(sessions.len() > CONNECTIONS as usize / 3, "{}", sessions.len());
     assert!(sessions.iter().copied().eq(1..=sessions.len() as u32), "one alone counts from 1");
     // The second `tcp` sees streams from the middle of messages, which `http` does not answer.
     let both = "generate | split 2 | (|1 tcp + |2 tcp gap=2s) | http | pcap x";
-    let joined = output_during(|live| drop(replace_request(live, both)));
+    let joined = output_during_action(|live| drop(replace_request(live, both)));
     assert!(undisturbed == joined, "what the first gives is the same, byte by byte");
-    let moved = output_during(|live| {
+    let moved = output_during_action(|live| {
         replace_request(live, both);
         for words in [
             "move tcp:1 to thread1",
@@ -58,7 +58,7 @@ fn a14_added_filters_use_session_numbers_of_their_own() {
     let line = "generate | split 2 | (|1 tcp + |2 inspect) | pcap x";
     let second = "generate | split 2 | (|1 tcp + |2 tcp gap=2s) | pcap x";
     let third = "generate | split 2 | (|1 tcp + |2 tcp policy=last) | pcap x";
-    let (out, _) = run_script_with((line, "split"), CONNECTIONS, |live| {
+    let (out, _) = run_script_with_request((line, "split"), CONNECTIONS, |live| {
         for _ in 0..2 {
             replace_request(live, second);
             replace_request(live, third);
@@ -84,7 +84,7 @@ fn v3_added_arc_receives_exchanges_of_the_running_http() {
     let line = "generate | tcp | http |post pcap x";
     let both = "generate | tcp | http | (|post pcap x + |exchange pcap y)";
     let exchanges = |act: &dyn Fn(&Live)| {
-        let (out, outcome) = run_script_with((line, "tcp"), CONNECTIONS, act);
+        let (out, outcome) = run_script_with_request((line, "tcp"), CONNECTIONS, act);
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
         out.iter().filter(|(_, class, _)| (1000..2000).contains(class)).count()
     };

@@ -3,14 +3,15 @@
 
 use crate::common::edit_losslessly;
 use crate::script::{
-    CONNECTIONS, OutputBlock, assert_one_session_each, run_script_with, tcp_blocks_held,
+    CONNECTIONS, OutputBlock, assert_one_session_per_connection, run_script_with_request,
+    tcp_blocks_held,
 };
 use engine::run::Outcome;
 
 /// Runs the script. Makes the edits while every message is half complete.
 fn run_script_with_edits(edits: &[&str]) -> (Vec<OutputBlock>, Outcome) {
     let (out, outcome) =
-        run_script_with(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |live| {
+        run_script_with_request(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |live| {
             for words in edits {
                 edit_losslessly(live, words);
                 assert_eq!(
@@ -25,14 +26,14 @@ fn run_script_with_edits(edits: &[&str]) -> (Vec<OutputBlock>, Outcome) {
 }
 
 #[test]
-fn v18_m4_tcp_and_http_upgrade_amid_10000_connections() {
+fn v18_m4_tcp_and_http_upgrade_keeps_10000_connections() {
     let (undisturbed, _) = run_script_with_edits(&[]);
     let messages = undisturbed.iter().filter(|(_, class, _)| *class != 0).count();
     assert!(messages >= CONNECTIONS as usize, "{messages}");
     let edits = ["upgrade tcp", "upgrade http", "move http to thread1", "upgrade http"];
     let (upgraded, outcome) = run_script_with_edits(&edits);
     assert!(undisturbed == upgraded, "what comes out is the same, byte by byte");
-    assert_one_session_each(&outcome);
+    assert_one_session_per_connection(&outcome);
 }
 
 #[test]

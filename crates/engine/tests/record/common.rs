@@ -6,7 +6,7 @@ use engine::digest::{differences, digest};
 use engine::kernel::point::AttachPoints;
 use engine::live::Live;
 use engine::record::{
-    Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_layout,
+    Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_placement,
 };
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
@@ -87,7 +87,7 @@ pub(crate) fn record_run(
 pub(crate) fn replay_run(record: &Path, into: &Path) -> (Outcome, String, bool) {
     let record = Record::open(record).expect("a record");
     let (plan, _) = plan_request(&record.head.request);
-    assert_eq!(format_layout(&plan), record.head.layout);
+    assert_eq!(format_placement(&plan), record.head.layout);
     let settings = Settings { count: record.head.count, ..Settings::default() };
     let replay = Replay::new(record);
     let record_mode = RecordMode::Play(std::sync::Arc::clone(&replay));
@@ -200,7 +200,7 @@ pub(crate) fn inject_frames(
     let mut random = Random::new(seed);
     for (number, frame) in frames.iter().enumerate() {
         // No path accepts frames before the source is open or after the path has ended.
-        while injector.inject_as(frame, LinkType::ETHERNET, sys::clock::real())
+        while injector.inject_frame(frame, LinkType::ETHERNET, sys::clock::real())
             == InjectOutcome::NoPath
             && number == 0
         {

@@ -252,7 +252,10 @@ const VERDICT_NO: u16 = 2;
 impl Session for SignatureSession {}
 
 impl SignatureSession {
-    fn text_verdicts(&mut self, backward: bool) -> (&mut SignatureSearch, &mut SignatureSearch) {
+    fn own_and_other_search(
+        &mut self,
+        backward: bool,
+    ) -> (&mut SignatureSearch, &mut SignatureSearch) {
         let Self { forward, backward: other, .. } = self;
         if backward { (other, forward) } else { (forward, other) }
     }
@@ -323,7 +326,7 @@ impl Recognizer {
         if known.fingerprint != fingerprint {
             known = SignatureSession { fingerprint, ..SignatureSession::default() };
         }
-        let (side, other) = known.text_verdicts(piece.backward);
+        let (side, other) = known.own_and_other_search(piece.backward);
         if piece.is_first {
             *side = SignatureSearch {
                 is_message: piece.is_description.into(),

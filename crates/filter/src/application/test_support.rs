@@ -16,7 +16,7 @@ pub(super) struct TestPiece {
 }
 
 /// Creates a piece with these bytes from the client, in session 1.
-pub(super) fn from_client(bytes: &[u8]) -> TestPiece {
+pub(super) fn client_piece(bytes: &[u8]) -> TestPiece {
     TestPiece { session: 1, flags: Flags::NONE, bytes: Ok(bytes.to_vec()) }
 }
 

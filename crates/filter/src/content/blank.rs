@@ -56,7 +56,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let number = |name| arguments.number(name).and_then(|n| usize::try_from(n).ok());
     let (from, length) = (number("from"), number("length"));
     let is_range = from.is_some() || length.is_some();
-    Ok(Filter::edit(Blank {
+    Ok(Filter::edit(BlankFilter {
         from: from.unwrap_or(0),
         length: length.unwrap_or(usize::MAX),
         with: u8::try_from(number("with").unwrap_or(0)).unwrap_or(0),
@@ -64,7 +64,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     }))
 }
 
-struct Blank {
+struct BlankFilter {
     from: usize,
     length: usize,
     with: u8,
@@ -73,8 +73,8 @@ struct Blank {
     whole_payload: bool,
 }
 
-impl Edit for Blank {
-    fn edit(&mut self, block: &mut Editable<'_>, _: &mut ClassifyContext<'_>) -> Class {
+impl Edit for BlankFilter {
+    fn edit(&mut self, block: &mut EditableBlock<'_>, _: &mut ClassifyContext<'_>) -> Class {
         let bytes = match self.whole_payload && block.marks.is_frame() {
             true => {
                 let Marks { view, payload, captured, .. } = block.marks;

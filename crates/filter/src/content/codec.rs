@@ -8,7 +8,7 @@ use abi::BLOCK_MAX;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 /// Names of the compressed formats, as written in requests.
-pub(super) const FORMATS: &[&str] = &["gzip", "deflate", "zlib", "lz4"];
+pub(super) const FORMAT_NAMES: &[&str] = &["gzip", "deflate", "zlib", "lz4"];
 
 /// A compressed format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ pub(super) enum CodecError {
 
 impl Format {
     /// Returns the format with this name, or gzip if there is no name or the name is not in
-    /// [`FORMATS`].
+    /// [`FORMAT_NAMES`].
     pub(super) fn from_name(word: Option<&str>) -> Self {
         match word {
             Some("deflate") => Self::Deflate,

@@ -4,7 +4,7 @@
 //! block per input block. A block that cannot be decompressed passes unchanged and without a class,
 //! and the reason is counted: `decompress |0 files bad/` stores such blocks. [SL §4.2]
 
-use super::codec::{CodecError, Decoder, FORMATS, Format};
+use super::codec::{CodecError, Decoder, FORMAT_NAMES, Format};
 use crate::prelude::*;
 
 /// Catalog entry of `decompress`, which replaces the view of a block with its decompressed form.
@@ -23,7 +23,7 @@ data ends too early), `too large`, `trailing bytes` (of another format).",
     output_form: OutputForm::Form(Form::Bytes),
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::named("format", Type::OneOf(FORMATS), "gzip", "the compressed format")
+        Parameter::named("format", Type::OneOf(FORMAT_NAMES), "gzip", "the compressed format")
             .positional(),
         Parameter::named(
             "ratio",
@@ -62,17 +62,17 @@ impl Lanes for Decompress {
 }
 
 fn codec_reason(bad: CodecError) -> Reason {
-    const FORMAT: Reason = DECOMPRESS.reason("other format");
+    const OTHER_FORMAT: Reason = DECOMPRESS.reason("other format");
     const CORRUPT: Reason = DECOMPRESS.reason("corrupt");
     const CUT: Reason = DECOMPRESS.reason("cut");
     const TOO_LARGE: Reason = DECOMPRESS.reason("too large");
-    const TRAILING: Reason = DECOMPRESS.reason("trailing bytes");
+    const TRAILING_BYTES: Reason = DECOMPRESS.reason("trailing bytes");
     match bad {
-        CodecError::OtherFormat => FORMAT,
+        CodecError::OtherFormat => OTHER_FORMAT,
         CodecError::Corrupt => CORRUPT,
         CodecError::Truncated => CUT,
         CodecError::TooLarge => TOO_LARGE,
-        CodecError::TrailingBytes => TRAILING,
+        CodecError::TrailingBytes => TRAILING_BYTES,
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn h11_compressed_text_round_trips() {
-        for format in FORMATS {
+        for format in FORMAT_NAMES {
             for text in sample_texts() {
                 let frames = [Frame::new(1, &text)];
                 let words: &[&str] = &[format];
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn truncated_block_is_reported_and_passes_unchanged() {
-        for format in FORMATS {
+        for format in FORMAT_NAMES {
             let whole = compressed_bytes(format, &b"to be or not to be ".repeat(40));
             for cut in 0..whole.len() {
                 let found = run_decompress(format, &whole[..cut]);

@@ -16,7 +16,7 @@ const MAGIC: [u8; 4] = 0x184d_2204_u32.to_le_bytes();
 /// Maximum distance of a match, in bytes. A match may begin in an earlier block of the frame.
 const WINDOW_SIZE: usize = 64 * 1024;
 /// Bit in the size field of a block that marks the block as uncompressed.
-const STORED_FLAG: u32 = 1 << 31;
+const UNCOMPRESSED_FLAG: u32 = 1 << 31;
 
 /// Returns true if `bytes` begin with the magic number of a frame, or with a prefix of it.
 pub(super) fn has_magic_prefix(bytes: &[u8]) -> bool {
@@ -49,7 +49,7 @@ pub(super) fn decode(
         if size == 0 {
             break;
         }
-        let length = (size & !STORED_FLAG) as usize;
+        let length = (size & !UNCOMPRESSED_FLAG) as usize;
         if length > header.block_max {
             return Err(CodecError::Corrupt);
         }
@@ -66,9 +66,9 @@ pub(super) fn decode(
         let (before, output) = out.split_at_mut(made);
         let dictionary = before.get(made - reach..).unwrap_or_default();
         let output = output.get_mut(..room).unwrap_or_default();
-        made += match size & STORED_FLAG {
+        made += match size & UNCOMPRESSED_FLAG {
             0 => decode_block(block, output, dictionary, header.block_max)?,
-            _ => copy_stored_block(block, output)?,
+            _ => copy_uncompressed_block(block, output)?,
         };
     }
     let contents = out.get(used..made).unwrap_or_default();
@@ -96,7 +96,7 @@ fn decode_block(
     }
 }
 
-fn copy_stored_block(block: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
+fn copy_uncompressed_block(block: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     out.get_mut(..block.len()).ok_or(CodecError::TooLarge)?.copy_from_slice(block);
     Ok(block.len())
 }

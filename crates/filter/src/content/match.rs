@@ -61,11 +61,13 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     // Each kind of search has its own filter type, so that there is no branch per block.
     Ok(match (at, patterns.as_slice()) {
         (Some(at), [one]) if one.len() == 1 && !nocase => {
-            Filter::lanes(ByteAtOffset { at, byte: one.first().copied().unwrap_or(0) })
+            Filter::lanes(ByteAtOffsetSearch { at, byte: one.first().copied().unwrap_or(0) })
         }
-        (Some(at), _) => Filter::classify(Match(PatternsAtOffset { at, patterns, nocase })),
-        (None, [one]) if !nocase => Filter::lanes(OnePattern(Finder::new(one).into_owned())),
-        (None, _) => Filter::classify(Match(ManyPatterns::new(&patterns, nocase)?)),
+        (Some(at), _) => Filter::classify(Match(PatternsAtOffsetSearch { at, patterns, nocase })),
+        (None, [one]) if !nocase => {
+            Filter::lanes(SinglePatternSearch(Finder::new(one).into_owned()))
+        }
+        (None, _) => Filter::classify(Match(MultiPatternSearch::new(&patterns, nocase)?)),
     })
 }
 
@@ -125,16 +127,16 @@ trait PatternSearch: Send {
 }
 
 /// Search for a byte at a fixed offset in the view.
-struct ByteAtOffset {
+struct ByteAtOffsetSearch {
     at: usize,
     byte: u8,
 }
 
 /// Search for a single pattern at any offset in the view.
-struct OnePattern(Finder<'static>);
+struct SinglePatternSearch(Finder<'static>);
 
 /// Search for patterns at a fixed offset in the view.
-struct PatternsAtOffset {
+struct PatternsAtOffsetSearch {
     at: usize,
     patterns: Vec<Vec<u8>>,
     nocase: bool,
@@ -143,7 +145,7 @@ struct PatternsAtOffset {
 /// Search for several patterns at any offset in the view, with two automata. The first is fast on
 /// text without matches, and finds the start of the leftmost match. From there the second finds all
 /// matches, since the pattern with the lowest index may match later than others.
-struct ManyPatterns {
+struct MultiPatternSearch {
     leftmost: AhoCorasick,
     all: AhoCorasick,
 }
@@ -162,21 +164,21 @@ impl<S: PatternSearch> Classify for Match<S> {
     }
 }
 
-impl Lanes for ByteAtOffset {
+impl Lanes for ByteAtOffsetSearch {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let others = batch.classify_byte(self.at, |byte| byte == self.byte);
-        cx.common.answer_absent_all(NO_PATTERN, others);
+        cx.common.answer_absent_lanes(NO_PATTERN, others);
     }
 }
 
-impl Lanes for OnePattern {
+impl Lanes for SinglePatternSearch {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let others = batch.classify_view(|view| self.0.find(view).is_some());
-        cx.common.answer_absent_all(NO_PATTERN, others);
+        cx.common.answer_absent_lanes(NO_PATTERN, others);
     }
 }
 
-impl PatternSearch for PatternsAtOffset {
+impl PatternSearch for PatternsAtOffsetSearch {
     fn first_pattern(&self, bytes: &[u8]) -> Option<usize> {
         let bytes = bytes.get(self.at..)?;
         let matches_here = |pattern: &Vec<u8>| match bytes.get(..pattern.len()) {
@@ -187,7 +189,7 @@ impl PatternSearch for PatternsAtOffset {
     }
 }
 
-impl ManyPatterns {
+impl MultiPatternSearch {
     fn new(patterns: &[Vec<u8>], nocase: bool) -> Result<Self, Mistake> {
         let build = |kind| {
             let mut builder = AhoCorasick::builder();
@@ -198,7 +200,7 @@ impl ManyPatterns {
     }
 }
 
-impl PatternSearch for ManyPatterns {
+impl PatternSearch for MultiPatternSearch {
     fn first_pattern(&self, bytes: &[u8]) -> Option<usize> {
         let found = self.leftmost.find(bytes)?;
         let mut first = found.pattern().as_usize();
@@ -227,7 +229,7 @@ fn emit_twin<'s>(
         return Err(Unfit::new("it searches the whole view: say where with `at=`"));
     };
     let at = u16::try_from(at).map_err(|_| Unfit::new("it searches too far into the view"))?;
-    if patterns.iter().map(Vec::len).sum::<usize>() > TWIN_BYTES_MAX {
+    if patterns.iter().map(Vec::len).sum::<usize>() > TWIN_PATTERN_BYTES_MAX {
         return Err(too_long());
     }
     twin::require_inline_tag(s, on);
@@ -266,7 +268,7 @@ fn emit_twin<'s>(
 
 /// Maximum total length of a twin's patterns in bytes. The twin executes one comparison for each
 /// four bytes of a pattern.
-const TWIN_BYTES_MAX: usize = 2048;
+const TWIN_PATTERN_BYTES_MAX: usize = 2048;
 
 /// Splits one, two or four bytes off the front of a pattern, for a single load. Returns their
 /// number, their value, and a mask to be ORed into both sides of the comparison: it converts
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn first_pattern_in_the_list_wins() {
+    fn first_pattern_in_the_list_decides_the_class() {
         assert_eq!(run_classes(&["bc", "ab"], &[b"xabcx", b"xab", b"bx", b""]), [1, 2, 0, 0]);
         assert_eq!(run_classes(&["GET "], &[b"..GET /", b"PUT /"]), [1, 0]);
     }

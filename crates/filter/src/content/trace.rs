@@ -50,7 +50,7 @@ type` than that of the first frame of the session.",
 
 const OTHER_LINK_TYPE: Reason = PCAP_FILTER.reason("another link type");
 const NOT_FRAMES: Counter = PCAP_FILTER.counter("not frames");
-const REPEATED: Counter = PCAP_FILTER.counter("repeated");
+const REPEATED_VIEWS: Counter = PCAP_FILTER.counter("repeated");
 const EVICTED_SESSIONS: Counter = PCAP_FILTER.counter("evicted sessions");
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -88,13 +88,13 @@ impl Stream for PcapFilter {
         let context = trace.output_metadata(&block);
         let ends = context.flags.has(Flags::END);
         if block.marks.is_frame() {
-            trace.emit_record(&block, context, cx);
+            trace.emit_capture_record(&block, context, cx);
         } else if ends && trace.link_plus_one != 0 {
             // A block without bytes that ends the connection also ends its capture.
             let end = Block { pointer: RichPointer::hole(0), frame: &[], ..block };
             let end = Block { marks: Marks::bare(0), context, ..end };
             cx.consume(&block);
-            cx.emit_created(end.with_class(block.pointer.class));
+            cx.emit_created_block(end.with_class(block.pointer.class));
         } else {
             cx.count(NOT_FRAMES, 1);
             cx.consume(&block);
@@ -129,23 +129,23 @@ impl SessionCapture {
     /// Emits the capture record of a frame, after the file header if the frame is the first of the
     /// session. Drops a frame whose link type differs from that of the file. Consumes a repeated
     /// frame without a record; if the output ends with it, emits an empty block with the end flag.
-    fn emit_record<'a>(
+    fn emit_capture_record<'a>(
         &mut self,
         block: &Block<'a>,
         context: BlockMetadata,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        let file_link = LinkType(block.marks.link).file_link_type();
-        let link = u32::from(file_link.0) + 1;
+        let link_type_in_file = LinkType(block.marks.link).file_link_type();
+        let link = u32::from(link_type_in_file.0) + 1;
         let frame = block.entry().frame().with_class(Class::NONE);
         if self.link_plus_one != 0 && self.link_plus_one != link {
             return cx.drop(block, OTHER_LINK_TYPE);
         }
         if self.link_plus_one != 0 && self.last_frame == frame && !context.flags.has(Flags::END) {
-            cx.count(REPEATED, 1);
+            cx.count(REPEATED_VIEWS, 1);
             return cx.consume(block);
         }
-        let header = write::file_header(file_link);
+        let header = write::file_header(link_type_in_file);
         let header: &[u8] = if self.link_plus_one == 0 { &header } else { &[] };
         let bytes = block.frame;
         let bytes = bytes.get(..write::SNAP_LENGTH as usize).unwrap_or(bytes);

@@ -228,7 +228,7 @@ impl Arguments {
     /// Returns the index of the replica, from 0, and the number of replicas; `(0, 1)` for a filter
     /// without replicas.
     #[must_use]
-    pub fn replica_index(&self) -> (u32, u32) {
+    pub fn replica_index_and_count(&self) -> (u32, u32) {
         self.replica.unwrap_or((0, 1))
     }
 
@@ -241,7 +241,7 @@ impl Arguments {
 
     /// Sets whether the filter receives only blocks that its twin in the kernel left to it.
     #[must_use]
-    pub fn as_fallback(self, is_fallback: bool) -> Self {
+    pub fn with_fallback(self, is_fallback: bool) -> Self {
         Self { is_fallback, ..self }
     }
 

@@ -12,7 +12,7 @@ use super::{
     SESSION_COLUMN, StateScope,
 };
 use super::{PublishedSessions, StateFacts, WorkerRule};
-use ebpf::emit::Emit;
+use ebpf::emit::EmitFn;
 use wire::LinkType;
 
 /// The blocks from one upstream filter that a filter or sink can use. Needed if the form does not
@@ -29,7 +29,7 @@ pub struct UsableInput {
 }
 
 /// A function that creates a filter from its arguments.
-pub type MakeFilter = fn(&Arguments) -> Result<Filter, Mistake>;
+pub type FilterConstructor = fn(&Arguments) -> Result<Filter, Mistake>;
 
 /// A function that tests whether the socket filter of a source can do the work of the filter, so
 /// that rejected frames never reach the process. Returns a note on frames that bypass the socket
@@ -39,7 +39,7 @@ pub type PushdownTest = fn(&Arguments) -> Result<Option<&'static str>, String>;
 /// A function that returns the link types of the filter's output frames. `None` means the link
 /// types of the input. An empty list means that the link types are unknown before the first frame,
 /// or that the output has no frames.
-pub type OutputLinks = fn(&Arguments) -> Option<&'static [LinkType]>;
+pub type OutputLinkTypesFn = fn(&Arguments) -> Option<&'static [LinkType]>;
 
 /// A function that checks a combination of arguments, each of which is valid by itself. Returns the
 /// mistake if the combination is invalid or, when called for a warning, if it matches nothing or
@@ -49,7 +49,7 @@ pub type ArgumentCheck = fn(&Arguments) -> Option<Mistake>;
 /// A function that returns a parameter and the value to insert for it into the request, so that the
 /// request means the same on every machine and at any time. Returns `None` if no parameter needs to
 /// be inserted.
-pub type FixParameter = fn(&Arguments) -> Option<(&'static str, String)>;
+pub type FixedParameterFn = fn(&Arguments) -> Option<(&'static str, String)>;
 
 /// Static facts about a filter, source or sink.
 ///
@@ -109,10 +109,10 @@ pub struct Description {
 
     /// Function that creates the user-space filter. `None` for sources and sinks, which the crate
     /// `endpoint` opens.
-    pub user: Option<MakeFilter>,
+    pub user: Option<FilterConstructor>,
     /// Function that emits the filter's twin as eBPF, for Ethernet frames (CONTRACT 18). `None` if
     /// the filter has no twin.
-    pub kernel: Option<Emit<Arguments>>,
+    pub kernel: Option<EmitFn<Arguments>>,
     /// Right that an unprivileged user needs to run the twin in the kernel. `None` if none is
     /// needed.
     pub right: Option<Right>,
@@ -153,10 +153,10 @@ pub struct Analysis {
     pub pushdown: Option<PushdownTest>,
     /// Returns the link types of output frames. This field is `None` if the output always has the
     /// link types of the input.
-    pub output_links: Option<OutputLinks>,
+    pub output_links: Option<OutputLinkTypesFn>,
     /// Returns a parameter whose value depends on the machine, with its value on this machine. The
     /// check of a request inserts both into the text of the request.
-    pub fix_parameter: Option<FixParameter>,
+    pub fix_parameter: Option<FixedParameterFn>,
     /// Checks the arguments of a source and returns the mistake if they are valid separately but
     /// not in combination. A filter reports such a mistake when it is created, but a source has no
     /// user implementation to create.
@@ -224,7 +224,7 @@ impl Description {
     };
 
     /// Default field values for the entry of a sink.
-    pub const SINK: Self =
+    pub const SINK_DEFAULTS: Self =
         Self { kind: FilterKind::Sink, output_form: OutputForm::Nothing, ..Self::EMPTY };
 
     /// Default field values for the entry of a source that emits frames.

@@ -1,6 +1,6 @@
 //! Editing of one block at a time, through the gateway. [SL §6.1], [Th §5.3.3, `slblock_writable`]
 //!
-//! An [`Edit`] filter receives an [`Editable`]: a single block, without access to the rest of the
+//! An [`Edit`] filter receives an [`EditableBlock`]: a single block, without access to the rest of the
 //! batch, so that no other reference to the bytes exists while they change. The space decides how
 //! to perform a write, and the filter cannot observe the difference:
 //!
@@ -9,15 +9,15 @@
 //! | none | any | **direct**: changed in place |
 //! | some, or foreign memory | small, or fully overwritten | **copy** into local memory |
 //! | some | large, partly written | **copy on write** of the part: fragments |
-//! | any | replaced by a new block | **append** ([`Editable::replace`]): nothing is copied |
+//! | any | replaced by a new block | **append** ([`EditableBlock::replace`]): nothing is copied |
 //!
 //! Fragments are produced only where the following filters accept them. Nothing is copied before
-//! the first write. Narrowing the view ([`Editable::narrow`]) changes metadata only. [Th §5.3.1]
+//! the first write. Narrowing the view ([`EditableBlock::narrow`]) changes metadata only. [Th §5.3.1]
 
 use super::context::{ClassifyContext, OldBytes};
 use super::report::Report;
 use super::state::FilterState;
-use super::traits::no_writable_parameters;
+use super::traits::no_writable_parameters_error;
 use super::{Arguments, Mistake};
 use abi::{BlockMetadata, Class, Marks, RichPointer};
 use std::fmt;
@@ -26,7 +26,7 @@ use std::ops::Range;
 /// A filter that changes blocks one at a time and leaves each block in its lane.
 pub trait Edit: Send {
     /// Inspects a block, changes it if necessary, and returns its class.
-    fn edit(&mut self, block: &mut Editable<'_>, cx: &mut ClassifyContext<'_>) -> Class;
+    fn edit(&mut self, block: &mut EditableBlock<'_>, cx: &mut ClassifyContext<'_>) -> Class;
     /// Returns the filter's report. The engine calls this on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
@@ -38,12 +38,12 @@ pub trait Edit: Send {
     }
     /// Changes writable parameters; see [`Filter::set`](super::Filter::set).
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
-        Err(no_writable_parameters())
+        Err(no_writable_parameters_error())
     }
 }
 
 /// Services of a space for the block that is being edited. The engine implements this trait;
-/// filters use it through [`Editable`].
+/// filters use it through [`EditableBlock`].
 pub trait EditBackend {
     /// Returns the current bytes of the frame.
     fn frame(&mut self) -> &[u8];
@@ -55,7 +55,7 @@ pub trait EditBackend {
 }
 
 /// A block that the filter may change.
-pub struct Editable<'e> {
+pub struct EditableBlock<'e> {
     /// The view, with the incoming class.
     pub pointer: RichPointer,
     /// Offsets of the view and the headers in the frame.
@@ -69,13 +69,13 @@ pub struct Editable<'e> {
     lost: bool,
 }
 
-impl fmt::Debug for Editable<'_> {
+impl fmt::Debug for EditableBlock<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Editable").field("pointer", &self.pointer).finish_non_exhaustive()
     }
 }
 
-impl<'e> Editable<'e> {
+impl<'e> EditableBlock<'e> {
     /// Creates an editable block that uses these services.
     pub fn new(
         (pointer, marks, context): (RichPointer, Marks, BlockMetadata),
@@ -96,7 +96,7 @@ impl<'e> Editable<'e> {
         self.pointer.length() as usize
     }
 
-    /// Returns the bytes in view, including all changes made so far; after [`Editable::replace`],
+    /// Returns the bytes in view, including all changes made so far; after [`EditableBlock::replace`],
     /// the bytes of the new block.
     pub fn bytes(&mut self) -> &[u8] {
         let view = self.view();
@@ -106,7 +106,7 @@ impl<'e> Editable<'e> {
         self.backend.frame().get(view).unwrap_or_default()
     }
 
-    /// Returns the bytes in view for writing. Returns `None` after [`Editable::replace`], and for a
+    /// Returns the bytes in view for writing. Returns `None` after [`EditableBlock::replace`], and for a
     /// gap, which has no bytes. If there is no memory for a copy, returns `None` and marks the
     /// block as lost.
     pub fn write(&mut self, keep: OldBytes) -> Option<&mut [u8]> {
@@ -114,7 +114,7 @@ impl<'e> Editable<'e> {
     }
 
     /// Returns part of the view for writing. If the block is large and has other readers, only this
-    /// part is copied. Fails in the same cases as [`Editable::write`].
+    /// part is copied. Fails in the same cases as [`EditableBlock::write`].
     pub fn write_part(&mut self, from: usize, length: usize, keep: OldBytes) -> Option<&mut [u8]> {
         let view = self.view();
         let from = view.start + from.min(view.len());
@@ -128,7 +128,7 @@ impl<'e> Editable<'e> {
     }
 
     /// Returns part of the frame for writing, inside or outside of the view. Fails in the same
-    /// cases as [`Editable::write`].
+    /// cases as [`EditableBlock::write`].
     pub fn write_frame(&mut self, from: usize, length: usize, keep: OldBytes) -> Option<&mut [u8]> {
         if self.new_length.is_some() || self.lost || self.pointer.is_hole() {
             return None;

@@ -147,12 +147,12 @@ impl Holds {
             _ => self.last_slot_up_to_key(list, key),
         };
         if previous == 0 {
-            self.set_next(this, list.head);
+            self.set_next_slot(this, list.head);
             list.head = this;
         } else {
             let next = self.slot(previous).map_or(0, |s| s.next);
-            self.set_next(this, next);
-            self.set_next(previous, this);
+            self.set_next_slot(this, next);
+            self.set_next_slot(previous, this);
         }
         if previous == list.tail {
             list.tail = this;
@@ -181,7 +181,7 @@ impl Holds {
         }
         let number = self.slot(previous)?.next;
         let slot = *self.slot(number)?;
-        self.set_next(previous, slot.next);
+        self.set_next_slot(previous, slot.next);
         if list.tail == number {
             list.tail = previous;
         }
@@ -250,7 +250,7 @@ impl Holds {
         self.slots.get(number_plus_one.checked_sub(1)? as usize)
     }
 
-    fn set_next(&mut self, number_plus_one: u32, next: u32) {
+    fn set_next_slot(&mut self, number_plus_one: u32, next: u32) {
         if let Some(slot) = self.slots.get_mut(number_plus_one as usize - 1) {
             slot.next = next;
         }

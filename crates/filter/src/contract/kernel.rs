@@ -5,11 +5,11 @@
 
 use super::{Arguments, Description};
 use crate::endpoint::Attach;
-use ebpf::emit::{self, Answer, Emit, Finish, Layers, Scope, Target, Unfit};
+use ebpf::emit::{self, Answer, EmitFn, Finish, Layers, Scope, Target, Unfit};
 use ebpf::{FilterSpan, Hook, Program};
 
 /// The twin of a sink that only counts. It passes all blocks with their class.
-pub const PASS_THROUGH_TWIN: Emit<Arguments> = pass_through;
+pub const PASS_THROUGH_TWIN: EmitFn<Arguments> = pass_through;
 
 fn pass_through<'s>(
     _: &Arguments,
@@ -40,12 +40,12 @@ pub const fn target(attach: &Attach, hardened: bool) -> Target {
 ///
 /// # Errors
 ///
-/// Fails in the same cases as [`chain_program`].
-pub fn check_chain(
+/// Fails in the same cases as [`emit_chain_program`].
+pub fn check_twin_chain(
     chain: &[(&Description, &Arguments)],
     target: Target,
 ) -> Result<(), (usize, String)> {
-    chain_program(chain, target).map(drop)
+    emit_chain_program(chain, target).map(drop)
 }
 
 /// Emits one program for a chain of filters. The program returns the class of the last filter.
@@ -53,7 +53,7 @@ pub fn check_chain(
 /// # Errors
 ///
 /// Fails with the index of the first filter that has no twin for these arguments, and the reason.
-pub fn chain_program(
+pub fn emit_chain_program(
     chain: &[(&Description, &Arguments)],
     target: Target,
 ) -> Result<Program, (usize, String)> {
@@ -95,7 +95,7 @@ mod tests {
             };
             let places = [attach(false, false), attach(true, false), attach(false, true)];
             let targets = places.iter().flat_map(|at| [target(at, false), target(at, true)]);
-            targets.map(|target| check_chain(&chain, target)).collect::<Vec<_>>()
+            targets.map(|target| check_twin_chain(&chain, target)).collect::<Vec<_>>()
         };
         assert!(fits(&["ip", "udp", "dport", "count"]).iter().all(Result::is_ok));
         assert!(fits(&[]).iter().all(Result::is_ok));

@@ -52,12 +52,12 @@ pub use context::{
     Reason, StreamContext, Time,
 };
 pub use description::{
-    Analysis, ArgumentCheck, Description, FixParameter, InputNeeds, MakeFilter, OutputLinks,
-    PushdownTest, UsableInput,
+    Analysis, ArgumentCheck, Description, FilterConstructor, FixedParameterFn, InputNeeds,
+    OutputLinkTypesFn, PushdownTest, UsableInput,
 };
-pub use edit::{Edit, EditBackend, Editable};
+pub use edit::{Edit, EditBackend, EditableBlock};
 pub use holds::{Fate, HeldList, Holds};
-pub use kernel::{PASS_THROUGH_TWIN, chain_program, check_chain, target};
+pub use kernel::{PASS_THROUGH_TWIN, check_twin_chain, emit_chain_program, target};
 pub use keys::{Key, KeyReader};
 pub use names::{NameAnswer, NameQuery, NameResolver};
 pub use numbers::SessionNumbers;
@@ -67,7 +67,9 @@ pub use report::{DeliveredItems, Report};
 pub use signature::{
     Classes, Effect, FilterKind, Form, Forms, OutputForm, ReadDepth, Right, ValueRange,
 };
-pub use state::{FilterState, KeyHasher, MovedSession, PRIVATE_KEY, Session, Sessions, columns};
+pub use state::{
+    FilterState, KeyHasher, MovedSession, PRIVATE_SESSION_KEY, Session, Sessions, columns,
+};
 pub use state_facts::{StateFacts, StateScope, WorkerRule};
 pub use traits::{Classify, Filter, HoldingLanes, Lanes, Statistics, Stream};
 pub use value::{Mistake, Value};

@@ -31,13 +31,14 @@ pub struct SessionNumbers {
 const ADDED_NUMBERS_START: u32 = 1 << 31;
 /// Number of session numbers in the range of a filter added at run time. A filter has fewer
 /// sessions at the same time.
-const RANGE_SIZE: u32 = 1 << 25;
+const NUMBERS_PER_ADDED_FILTER: u32 = 1 << 25;
 
 impl SessionNumbers {
     /// All session numbers. Used if a request has a single filter that assigns session numbers.
     pub const ALL: Self = Self { first: 1, step: 1, last: u32::MAX };
     /// Number of filters that can be added at run time before ranges are reused.
-    pub const ADDED_FILTERS_MAX: u32 = (u32::MAX - ADDED_NUMBERS_START) / RANGE_SIZE + 1;
+    pub const ADDED_FILTERS_MAX: u32 =
+        (u32::MAX - ADDED_NUMBERS_START) / NUMBERS_PER_ADDED_FILTER + 1;
 
     /// Returns the session numbers of the initial filter with index `number` in a path with `of`
     /// initial filters.
@@ -50,8 +51,9 @@ impl SessionNumbers {
     /// Ranges repeat after [`Self::ADDED_FILTERS_MAX`] filters.
     #[must_use]
     pub const fn for_added_filter(range: u32) -> Self {
-        let first = ADDED_NUMBERS_START + range % Self::ADDED_FILTERS_MAX * RANGE_SIZE;
-        Self { first, step: 1, last: first + (RANGE_SIZE - 1) }
+        let first =
+            ADDED_NUMBERS_START + range % Self::ADDED_FILTERS_MAX * NUMBERS_PER_ADDED_FILTER;
+        Self { first, step: 1, last: first + (NUMBERS_PER_ADDED_FILTER - 1) }
     }
 
     /// Returns the share of these session numbers for one of `of` replicas or processes: every
@@ -150,7 +152,10 @@ mod tests {
         assert_eq!(lowest_numbers(SessionNumbers::initial(1, 2).split(1, 3), 3), [4, 10, 16]);
         assert_eq!(
             lowest_numbers(SessionNumbers::for_added_filter(1), 2),
-            [ADDED_NUMBERS_START + RANGE_SIZE, ADDED_NUMBERS_START + RANGE_SIZE + 1]
+            [
+                ADDED_NUMBERS_START + NUMBERS_PER_ADDED_FILTER,
+                ADDED_NUMBERS_START + NUMBERS_PER_ADDED_FILTER + 1
+            ]
         );
     }
 

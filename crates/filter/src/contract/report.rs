@@ -52,7 +52,7 @@ impl Report {
     /// Adds a count of delivered items. `unit` is the noun for one item, such as `packet`, and
     /// `done` describes the action, such as `written to x.pcap`.
     #[must_use]
-    pub fn with_delivered(mut self, count: u64, unit: &str, done: String) -> Self {
+    pub fn with_delivered_items(mut self, count: u64, unit: &str, done: String) -> Self {
         self.outputs.push(DeliveredItems { count, unit: unit.to_owned(), done });
         self
     }

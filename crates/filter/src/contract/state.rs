@@ -40,7 +40,7 @@ pub fn columns<S: Session>() -> Vec<Column> {
 }
 
 /// Key of the private session, which contains the state that belongs to no single connection.
-pub const PRIVATE_KEY: u64 = 0;
+pub const PRIVATE_SESSION_KEY: u64 = 0;
 
 /// All sessions of one filter.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ const CHANGED: u8 = 1 << 1;
 /// Number of cache entries. Enough for the sessions of a few batches.
 const RECENT_KEY_COUNT: usize = 256;
 /// Size of a cache line in bytes.
-const CACHE_LINE: usize = 64;
+const CACHE_LINE_BYTES: usize = 64;
 
 impl<S: Session> Sessions<S> {
     /// Returns the session with this key. Creates it if it does not exist.
@@ -143,7 +143,7 @@ impl<S: Session> Sessions<S> {
         for number in &numbers[..found] {
             let state = self.states.get(*number as usize);
             let bytes = state.map_or(&[][..], S::as_bytes);
-            folded ^= bytes.iter().step_by(CACHE_LINE).fold(0, |folded, byte| folded ^ byte);
+            folded ^= bytes.iter().step_by(CACHE_LINE_BYTES).fold(0, |folded, byte| folded ^ byte);
         }
         std::hint::black_box(folded);
     }
@@ -152,7 +152,7 @@ impl<S: Session> Sessions<S> {
     /// session.
     pub fn remove(&mut self, key: u64) -> Option<S> {
         let number = self.index.remove(&key)?;
-        let recent = self.recent_mut(key);
+        let recent = self.recent_key_mut(key);
         if recent.key == key {
             recent.key = !key;
         }
@@ -172,10 +172,10 @@ impl<S: Session> Sessions<S> {
             let here =
                 self.index.get(&key).is_some_and(|number| *number as usize == self.clock_hand);
             let was_used = self.marks[self.clock_hand] & USED != 0;
-            if here && key != PRIVATE_KEY {
+            if here && key != PRIVATE_SESSION_KEY {
                 self.marks[self.clock_hand] &= !USED;
             }
-            if here && key != PRIVATE_KEY && !was_used {
+            if here && key != PRIVATE_SESSION_KEY && !was_used {
                 return self.remove(key).map(|session| (key, session));
             }
         }
@@ -211,17 +211,17 @@ impl<S: Session> Sessions<S> {
 
     #[inline]
     fn session_index(&mut self, key: u64) -> Option<u32> {
-        let recent = self.recent_mut(key);
+        let recent = self.recent_key_mut(key);
         if recent.key == key {
             return Some(recent.number);
         }
         let number = *self.index.get(&key)?;
-        *self.recent_mut(key) = RecentKey { key, number };
+        *self.recent_key_mut(key) = RecentKey { key, number };
         Some(number)
     }
 
     #[inline]
-    fn recent_mut(&mut self, key: u64) -> &mut RecentKey {
+    fn recent_key_mut(&mut self, key: u64) -> &mut RecentKey {
         &mut self.recent[key as usize % RECENT_KEY_COUNT]
     }
 
@@ -241,7 +241,7 @@ impl<S: Session> Sessions<S> {
             }
         };
         self.index.insert(key, number);
-        *self.recent_mut(key) = RecentKey { key, number };
+        *self.recent_key_mut(key) = RecentKey { key, number };
         number
     }
 }
@@ -366,7 +366,10 @@ impl<S: Session> FilterState for Sessions<S> {
     fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut RowCallback<'_>) {
         let width: usize = S::FIELDS.iter().map(|field| field.column.value_count).sum();
         let mut row = Vec::with_capacity(width + 1);
-        if whose == PublishedSessions::Private && again && !self.index.contains_key(&PRIVATE_KEY) {
+        if whose == PublishedSessions::Private
+            && again
+            && !self.index.contains_key(&PRIVATE_SESSION_KEY)
+        {
             // The session does not exist yet: report its initial values.
             let fresh = S::default();
             row.extend(published_values(&fresh));
@@ -379,7 +382,7 @@ impl<S: Session> FilterState for Sessions<S> {
             }
             self.marks[number] &= !CHANGED;
             let key = self.keys[number];
-            if (key == PRIVATE_KEY) != (whose == PublishedSessions::Private) {
+            if (key == PRIVATE_SESSION_KEY) != (whose == PublishedSessions::Private) {
                 continue;
             }
             let place = if whose == PublishedSessions::Private { 0 } else { number };
@@ -421,7 +424,7 @@ mod tests {
     #[test]
     fn m2_unused_session_is_evicted_first() {
         let mut sessions = Sessions::<TestSession>::default();
-        for key in [PRIVATE_KEY, 1, 2, 3, 4] {
+        for key in [PRIVATE_SESSION_KEY, 1, 2, 3, 4] {
             sessions.get_or_create(key).blocks = key;
         }
         let evicted = |sessions: &mut Sessions<TestSession>| sessions.evict().map(|(key, _)| key);
@@ -432,7 +435,7 @@ mod tests {
         sessions.get_or_create(5).blocks = 5;
         assert_eq!(evicted(&mut sessions), Some(4));
         assert_eq!([(); 3].map(|()| evicted(&mut sessions)), [Some(2), Some(5), None]);
-        assert_eq!(sessions.keys(), [PRIVATE_KEY]);
+        assert_eq!(sessions.keys(), [PRIVATE_SESSION_KEY]);
     }
 
     #[test]
@@ -459,7 +462,7 @@ mod tests {
                 .publish(whose, again, &mut |at, row| rows.push((at, row.map(<[u64]>::to_vec))));
             rows
         };
-        sessions.get_or_create(PRIVATE_KEY).blocks = 100;
+        sessions.get_or_create(PRIVATE_SESSION_KEY).blocks = 100;
         sessions.get_or_create(7).blocks = 3;
         sessions.get_or_create(9).blocks = 4;
         let (seven, nine) = ((1, Some(vec![7, 3])), (2, Some(vec![9, 4])));
@@ -472,7 +475,7 @@ mod tests {
             published(&mut sessions, PublishedSessions::Private, true),
             [(0, Some(vec![100]))]
         );
-        sessions.get_or_create(PRIVATE_KEY).blocks = 101;
+        sessions.get_or_create(PRIVATE_SESSION_KEY).blocks = 101;
         sessions.remove(7);
         assert_eq!(published(&mut sessions, PublishedSessions::Sessions, false), [(1, None)]);
         assert_eq!(published(&mut sessions, PublishedSessions::Sessions, true), [(1, None), nine]);
@@ -486,7 +489,7 @@ mod tests {
         sessions.evict();
         sessions.evict();
         assert!(
-            sessions.get(PRIVATE_KEY).is_some() && sessions.len() == 1,
+            sessions.get(PRIVATE_SESSION_KEY).is_some() && sessions.len() == 1,
             "as without being shown"
         );
     }

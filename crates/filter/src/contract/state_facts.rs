@@ -128,7 +128,7 @@ impl StateFacts {
     /// processed its first ones, so the initial state must be correct for any state of the filter
     /// in user space.
     #[must_use]
-    pub const fn with_kernel_start(self, start: fn(&Arguments, Time) -> Vec<u8>) -> Self {
+    pub const fn with_kernel_start_state(self, start: fn(&Arguments, Time) -> Vec<u8>) -> Self {
         Self { twin_start_state: Some(start), ..self }
     }
 

@@ -32,7 +32,7 @@ pub trait Statistics: Send {
     }
     /// Changes writable parameters; see [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
-        Err(no_writable_parameters())
+        Err(no_writable_parameters_error())
     }
 }
 
@@ -55,7 +55,7 @@ pub trait Classify: Send {
     }
     /// Changes writable parameters; see [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
-        Err(no_writable_parameters())
+        Err(no_writable_parameters_error())
     }
 }
 
@@ -73,7 +73,7 @@ pub trait Lanes: Send {
     }
     /// Changes writable parameters; see [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
-        Err(no_writable_parameters())
+        Err(no_writable_parameters_error())
     }
 }
 
@@ -95,7 +95,7 @@ pub trait Stream: Send {
     }
     /// Changes writable parameters; see [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
-        Err(no_writable_parameters())
+        Err(no_writable_parameters_error())
     }
 }
 
@@ -123,7 +123,7 @@ pub trait HoldingLanes: Send {
     }
     /// Changes writable parameters; see [`Filter::set`].
     fn set(&mut self, _: &Arguments) -> Result<(), Mistake> {
-        Err(no_writable_parameters())
+        Err(no_writable_parameters_error())
     }
 }
 
@@ -158,7 +158,7 @@ impl Filter {
 
     /// Wraps a classifier, which is then called for each live lane.
     pub fn classify(f: impl Classify + 'static) -> Self {
-        Self::Lanes(Box::new(PerLane(f)))
+        Self::Lanes(Box::new(PerLaneAdapter(f)))
     }
 
     /// Wraps an editing filter, which is then called for each live lane.
@@ -173,7 +173,7 @@ impl Filter {
 
     /// Wraps a stream filter, which is then called for each live lane.
     pub fn stream(f: impl Stream + 'static) -> Self {
-        Self::Stream(Box::new(PerBlock(f)))
+        Self::Stream(Box::new(PerBlockAdapter(f)))
     }
 
     /// Wraps a filter that processes batches and may hold blocks.
@@ -218,15 +218,15 @@ impl Filter {
 }
 
 /// Returns the error for an attempt to change parameters of a filter without writable parameters.
-pub(super) fn no_writable_parameters() -> Mistake {
+pub(super) fn no_writable_parameters_error() -> Mistake {
     let what = "its arguments stay as they are while it runs".to_owned();
     Mistake { parameter: None, value_index: 0, range: None, message: what, hint: None }
 }
 
 /// Adapter that calls a classifier for each live lane of a batch.
-struct PerLane<F>(F);
+struct PerLaneAdapter<F>(F);
 
-impl<F: Classify> Lanes for PerLane<F> {
+impl<F: Classify> Lanes for PerLaneAdapter<F> {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let answer = |block: &mut Block<'a>| self.0.classify(block, &mut cx.common);
         if F::SETS_MARKS {
@@ -250,9 +250,9 @@ impl<F: Classify> Lanes for PerLane<F> {
 }
 
 /// Adapter that calls a stream filter for each live block of a batch.
-struct PerBlock<F>(F);
+struct PerBlockAdapter<F>(F);
 
-impl<F: Stream> HoldingLanes for PerBlock<F> {
+impl<F: Stream> HoldingLanes for PerBlockAdapter<F> {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
         cx.for_each_block(batch, |cx, block| {
             self.0.process_block(block, cx);

@@ -35,20 +35,23 @@ pub enum SourceOverlap {
 }
 
 /// Name of the loopback interface, which receives every frame that is sent on it.
-const LOOPBACK: &str = "lo";
+const LOOPBACK_INTERFACE: &str = "lo";
 
 impl ObservedSource {
     /// Returns the blocks that this source and `other` have in common.
     #[must_use]
     pub fn overlap(&self, other: &Self) -> SourceOverlap {
         match (self, other) {
-            (Self::File(one), Self::File(other)) if same_path(one, other) => SourceOverlap::Blocks,
+            (Self::File(one), Self::File(other)) if is_same_path(one, other) => {
+                SourceOverlap::Blocks
+            }
             (
                 Self::Frames { interface: a, netns: c, received: e, sent: g, own_sockets: i },
                 Self::Frames { interface: b, netns: d, received: f, sent: h, own_sockets: j },
             ) if c == d && i == j && (a.is_none() || b.is_none() || a == b) => {
-                let lo =
-                    |name: &Option<String>| name.as_deref().is_none_or(|name| name == LOOPBACK);
+                let lo = |name: &Option<String>| {
+                    name.as_deref().is_none_or(|name| name == LOOPBACK_INTERFACE)
+                };
                 match (*e && *f) || (*g && *h) {
                     true => SourceOverlap::Blocks,
                     false if lo(a) && lo(b) && !i => SourceOverlap::Loopback,
@@ -63,7 +66,7 @@ impl ObservedSource {
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::File(one), Self::File(other)) => same_path(one, other),
+            (Self::File(one), Self::File(other)) => is_same_path(one, other),
             (
                 Self::Frames { interface: a, netns: c, received: e, sent: g, own_sockets: i },
                 Self::Frames { interface: b, netns: d, received: f, sent: h, own_sockets: j },
@@ -74,7 +77,7 @@ impl ObservedSource {
 }
 
 /// Returns true if the paths are equal, ignoring redundant separators and `.` components.
-fn same_path(one: &str, other: &str) -> bool {
+fn is_same_path(one: &str, other: &str) -> bool {
     let parts = |path: &'_ str| -> Vec<String> {
         path.split('/').filter(|part| !matches!(*part, "" | ".")).map(str::to_owned).collect()
     };

@@ -23,19 +23,19 @@ use crate::twin::EmitResult;
 use compile::{Programs, compile};
 use ebpf::classic::{self, ClassicProgram, Metadata};
 use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
-use names::{RecordedNames, record_names};
-use validate::{known_programs, match_warning, remark};
+use names::{RecordedNameResolver, record_names};
+use validate::{compiled_programs, match_warning, remark};
 
 /// Compiles an expression as libpcap does for a live capture of Ethernet frames: the program
 /// expects the outermost VLAN tag in the skb. Returns `None` if the built-in compiler cannot
 /// compile it.
 #[must_use]
-pub fn compile_live(
+pub fn compile_for_live_capture(
     expression: &str,
     options: &classic::Options<'_>,
     names: std::sync::Arc<dyn NameResolver>,
 ) -> Option<ClassicProgram> {
-    let resolver = RecordedNames::from_machine(names);
+    let resolver = RecordedNameResolver::from_machine(names);
     let options = classic::Options { live_metadata: true, resolver: &resolver, ..*options };
     classic::compile(expression, classic::LinkType::EN10MB, &options).ok()
 }
@@ -89,7 +89,7 @@ type can match, or the block is no frame).",
 };
 
 const NO_MATCH: Reason = BPF.reason("no match");
-const LINK_TYPE: Reason = BPF.reason("link type");
+const UNSUPPORTED_LINK_TYPE: Reason = BPF.reason("link type");
 
 /// Maximum number of link types per expression. No machine has that many. Without the limit, a
 /// capture that declares more would cause unbounded compilation.
@@ -119,7 +119,7 @@ pub struct Matcher {
 impl Classify for Matcher {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match self.verdict(block) {
-            None => cx.answer_absent(LINK_TYPE),
+            None => cx.answer_absent(UNSUPPORTED_LINK_TYPE),
             Some(false) => cx.answer_absent(NO_MATCH),
             Some(true) => Class::YES,
         }
@@ -133,7 +133,7 @@ const METADATA: Metadata = Metadata::EMPTY;
 impl Matcher {
     /// Creates the matcher from the arguments of a `bpf` filter.
     pub fn new(arguments: Arguments) -> Result<Self, Mistake> {
-        let programs = known_programs(&arguments)?;
+        let programs = compiled_programs(&arguments)?;
         Ok(Self { arguments, programs })
     }
 
@@ -147,26 +147,26 @@ impl Matcher {
     /// or `None` if there is no program for the link type of the frame.
     #[inline]
     fn verdict(&mut self, block: &Block<'_>) -> Option<bool> {
-        let program = self.link_program(block.marks.link)?;
+        let program = self.program_for_link_type(block.marks.link)?;
         Some(program.run(block.frame, block.marks.wire_length, &METADATA) != 0)
     }
 
     /// Returns true if the expression accepts a frame of this link type and false if it rejects the
     /// frame, or `None` if there is no program for the link type.
     fn frame_matches(&mut self, link: LinkType, frame: &[u8], length: u32) -> Option<bool> {
-        let program = self.link_program(link.0)?;
+        let program = self.program_for_link_type(link.0)?;
         Some(program.run(frame, length, &METADATA) != 0)
     }
 
     #[inline]
-    fn link_program(&mut self, link: u16) -> Option<&ClassicProgram> {
+    fn program_for_link_type(&mut self, link: u16) -> Option<&ClassicProgram> {
         let at = self.programs.iter().position(|(known, _)| *known == link);
-        let at = at.unwrap_or_else(|| self.compile_for_link(link));
+        let at = at.unwrap_or_else(|| self.compile_for_link_type(link));
         self.programs.get(at)?.1.as_ref()
     }
 
     #[cold]
-    fn compile_for_link(&mut self, link: u16) -> usize {
+    fn compile_for_link_type(&mut self, link: u16) -> usize {
         if link == Marks::NO_LINK || self.programs.len() >= LINKS_MAX {
             return usize::MAX;
         }
@@ -192,7 +192,7 @@ fn emit_twin<'s>(
     match compiled.map_err(|mistake| Unfit::new(mistake.to_string()))?.program {
         Some(program) => {
             let no_match = s.absent("no match", out);
-            s.only_classic(&program, no_match)?;
+            s.only_accepted_by_classic(&program, no_match)?;
         }
         None => return Err(Unfit::new("its expression matches no frame of that kind")),
     }
@@ -238,8 +238,8 @@ mod tests {
 
     /// Link type of BACnet MS/TP. The built-in compiler has no offset of the protocol number for
     /// such frames.
-    const BACNET_LINK: u16 = 165;
-    const WLAN_LINK: u16 = 105;
+    const BACNET_DLT: u16 = 165;
+    const WLAN_DLT: u16 = 105;
 
     /// Returns the arguments of a `bpf` filter after a source with these link types.
     fn arguments_for(text: &str, links: &[u16]) -> Arguments {
@@ -259,7 +259,7 @@ mod tests {
 
         fn compile(&self, _: &str, link: LinkType, snaplen: u32) -> Result<ClassicProgram, String> {
             self.0.fetch_add(1, Ordering::Relaxed);
-            if link != LinkType(BACNET_LINK.into()) {
+            if link != LinkType(BACNET_DLT.into()) {
                 return Err(format!("{link} is strange to me"));
             }
             let equal =
@@ -282,11 +282,11 @@ mod tests {
         let other = Arc::new(FakeCompiler::default());
         let mut bpf = matcher_with_compiler("ip", &other);
         let mut run = |link, frame: &[u8]| {
-            bpf.link_program(link)
+            bpf.program_for_link_type(link)
                 .map(|program| program.run(frame, frame.len() as u32, &METADATA) > 0)
         };
-        assert_eq!(run(BACNET_LINK, b"\x55\xff"), Some(true));
-        assert_eq!(run(BACNET_LINK, b"\x54\xff"), Some(false));
+        assert_eq!(run(BACNET_DLT, b"\x55\xff"), Some(true));
+        assert_eq!(run(BACNET_DLT, b"\x54\xff"), Some(false));
         assert_eq!(other.0.load(Ordering::Relaxed), 1, "asked once for a link type");
         assert_eq!(run(9999, b"\x55\xff"), None);
         assert_eq!(run(Link::ETHERNET.0, b""), Some(false));
@@ -317,11 +317,11 @@ mod tests {
             remark(&arguments_for("ip", links).with_compiler(Some(compiler.clone())))
         };
         assert_eq!(
-            remark_for_links(&[WLAN_LINK]).unwrap(),
+            remark_for_links(&[WLAN_DLT]).unwrap(),
             "compiled by the built-in compiler for IEEE802_11 (802.11), 19 instructions"
         );
         assert_eq!(
-            remark_for_links(&[BACNET_LINK, 1]).unwrap(),
+            remark_for_links(&[BACNET_DLT, 1]).unwrap(),
             "compiled by another for BACNET_MS_TP (BACnet MS/TP), 4 instructions; compiled by the \
              built-in compiler for EN10MB (Ethernet), 4 instructions"
         );
@@ -330,17 +330,17 @@ mod tests {
             no_resolver.ends_with("; another: link type 9999 is strange to me"),
             "{no_resolver}"
         );
-        let alone = compile(&alone, BACNET_LINK).err().map(|mistake| mistake.message).unwrap();
+        let alone = compile(&alone, BACNET_DLT).err().map(|mistake| mistake.message).unwrap();
         assert!(alone.contains("is unknown"), "{alone}");
     }
 
     #[test]
     fn expression_is_checked_for_link_types_of_its_source() {
         let judged = |text: &str, links: &[u16]| make_filter(&arguments_for(text, links)).map(drop);
-        assert_eq!(judged("type mgt", &[WLAN_LINK]), Ok(()));
+        assert_eq!(judged("type mgt", &[WLAN_DLT]), Ok(()));
         let mistake = judged("type mgt", &[1]).unwrap_err();
         assert_eq!(mistake.message, "`type` is not supported on EN10MB (Ethernet)");
-        assert_eq!(judged("type mgt", &[1, WLAN_LINK]), Ok(()), "one of them knows it");
+        assert_eq!(judged("type mgt", &[1, WLAN_DLT]), Ok(()), "one of them knows it");
         // If the link types are unknown, the expression must be valid for at least one link type.
         let anywhere = |text: &str| make_filter(&parse_arguments(&BPF, &[text]).unwrap()).map(drop);
         assert_eq!(anywhere("type mgt"), Ok(()));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn expression_that_matches_nothing_warns() {
+    fn expression_that_matches_nothing_causes_a_warning() {
         let warned = |text: &str, links: &[u16]| {
             match_warning(&arguments_for(text, links)).map(|warning| warning.message)
         };
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(warned("arp", &[1, 101]).as_deref(), Some(nothing));
         let half = "no frame of EN10MB (Ethernet) passes: `type` is not supported on EN10MB \
                     (Ethernet)";
-        assert_eq!(warned("type mgt", &[1, WLAN_LINK]).as_deref(), Some(half));
+        assert_eq!(warned("type mgt", &[1, WLAN_DLT]).as_deref(), Some(half));
         let unknown = |text: &str| match_warning(&parse_arguments(&BPF, &[text]).unwrap());
         assert_eq!(unknown("arp"), None);
         let nowhere = unknown("ip and arp").unwrap();
@@ -371,10 +371,10 @@ mod tests {
         let other = Arc::new(FakeCompiler::default());
         let mut bpf = matcher_with_compiler("ip", &other);
         for link in 1000..u16::MAX {
-            assert!(bpf.link_program(link).is_none());
+            assert!(bpf.program_for_link_type(link).is_none());
         }
         assert_eq!((bpf.programs.len(), other.0.load(Ordering::Relaxed)), (LINKS_MAX, LINKS_MAX));
-        assert!(bpf.link_program(Marks::NO_LINK).is_none());
+        assert!(bpf.program_for_link_type(Marks::NO_LINK).is_none());
     }
 
     #[test]

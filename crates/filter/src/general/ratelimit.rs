@@ -40,7 +40,7 @@ Reasons for no class: `too fast`.",
     ],
     classes: Classes::YesNo,
     reasons: &["too fast"],
-    state: StateFacts::private::<DueTime>().with_kernel_start(exhausted_state),
+    state: StateFacts::private::<DueTime>().with_kernel_start_state(exhausted_allowance_state),
     user: Some(make_filter),
     kernel: Some(emit_twin),
     // A day exceeds the duration of a twin test on any clock.
@@ -52,9 +52,9 @@ const RATE_HELP: &str = "maximum number of blocks per period";
 const TOO_FAST: Reason = RATELIMIT.reason("too fast");
 /// Largest difference between timestamps, in ns, that is treated as reordering rather than a clock
 /// step.
-const CLOCK_STEP_MAX: u64 = 1_000_000_000;
+const CLOCK_STEP_NS_MAX: u64 = 1_000_000_000;
 /// Maximum period in ns, one day, so that sums never overflow.
-const PERIOD_MAX: u64 = 86_400_000_000_000;
+const PERIOD_NS_MAX: u64 = 86_400_000_000_000;
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let rate = RateParameters::new(arguments)?;
@@ -64,7 +64,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 /// Returns an initial state for the twin without any allowance for early blocks. With this state,
 /// filter and twin together exceed the rate by at most one block, regardless of how many blocks the
 /// filter has passed until `now`.
-fn exhausted_state(arguments: &Arguments, now: Time) -> Vec<u8> {
+fn exhausted_allowance_state(arguments: &Arguments, now: Time) -> Vec<u8> {
     let allowance = RateParameters::new(arguments).map_or(0, |rate| rate.allowance);
     DueTime { next: now.saturating_add(allowance) }.as_bytes().to_vec()
 }
@@ -82,7 +82,7 @@ impl RateParameters {
     fn new(arguments: &Arguments) -> Result<Self, Mistake> {
         let number = |name| arguments.number(name).unwrap_or(1);
         let (rate, per) = (number("rate").max(1), number("per"));
-        if !(1..=PERIOD_MAX).contains(&per) {
+        if !(1..=PERIOD_NS_MAX).contains(&per) {
             return Err(Mistake::new("per", "the time must be above 0 and at most a day"));
         }
         let step = per / rate;
@@ -98,7 +98,7 @@ impl RateParameters {
     /// time from `stamp` to `due`. If the clock has not changed, this time exceeds `interval +
     /// allowance` only because of reordering, by at most [`CLOCK_STEP_MAX`].
     fn arrival(self, stamp: u64, due: u64, now: u64) -> u64 {
-        let ahead = self.allowance.saturating_add(self.interval).saturating_add(CLOCK_STEP_MAX);
+        let ahead = self.allowance.saturating_add(self.interval).saturating_add(CLOCK_STEP_NS_MAX);
         match stamp == 0 || due > stamp.saturating_add(ahead) {
             true => now,
             false => stamp.min(now),
@@ -131,7 +131,7 @@ impl Classify for RateLimit {
     const SETS_MARKS: bool = false;
 
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let due = self.due_times.get_or_create(PRIVATE_KEY);
+        let due = self.due_times.get_or_create(PRIVATE_SESSION_KEY);
         let now = self.rate.arrival(block.context.time, due.next, cx.now);
         if due.next > now.saturating_add(self.rate.allowance) {
             return cx.answer_absent(TOO_FAST);

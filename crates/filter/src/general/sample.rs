@@ -72,7 +72,7 @@ impl Classify for Sample {
     const SETS_MARKS: bool = false;
 
     fn classify(&mut self, _: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let counter = self.counter.get_or_create(PRIVATE_KEY);
+        let counter = self.counter.get_or_create(PRIVATE_SESSION_KEY);
         let number = counter.blocks;
         counter.blocks = number.wrapping_add(1);
         if number.is_multiple_of(self.every) { Class::YES } else { cx.answer_absent(PASSED_OVER) }

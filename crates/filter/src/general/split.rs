@@ -106,7 +106,7 @@ fn make_round_robin(arguments: &Arguments) -> Result<Filter, Mistake> {
 fn make_split(arguments: &Arguments, by_flow: bool) -> Filter {
     let ways = class_count(arguments).into();
     let mut counter = Sessions::<RoundRobin>::default();
-    counter.get_or_create(PRIVATE_KEY);
+    counter.get_or_create(PRIVATE_SESSION_KEY);
     Filter::classify(Split { ways, by_flow, counter })
 }
 
@@ -137,12 +137,12 @@ struct Split {
 impl Classify for Split {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         if self.by_flow {
-            return match layers::any_flow(block) {
+            return match layers::packet_flow(block) {
                 Ok(flow) => class_of_number(flow.hash(SEED), self.ways),
                 Err(why) => cx.answer_absent(why.reason()),
             };
         }
-        let counter = self.counter.get_or_create(PRIVATE_KEY);
+        let counter = self.counter.get_or_create(PRIVATE_SESSION_KEY);
         let number = counter.blocks;
         counter.blocks = number.wrapping_add(1);
         class_of_number(number, self.ways)

@@ -68,7 +68,7 @@ struct Eth;
 
 impl Lanes for Eth {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        cx.answer_each(batch, |block, _| {
+        cx.answer_each_lane(batch, |block, _| {
             let (ethertype, at) = link_header(block)?;
             let class = Class::natural(ethertype.into());
             *block = block.view_at(at.into(), u32::MAX).with_class(class);
@@ -81,7 +81,7 @@ impl Lanes for Eth {
 fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
     /// Offset of the EtherType in a Linux cooked header of version 2. In every other link header,
     /// the EtherType is the last field.
-    const COOKED2_TYPE_OFFSET: usize = 0;
+    const COOKED_V2_ETHERTYPE_OFFSET: usize = 0;
     if let Some(ethertype) = layers::marked_ethertype(block) {
         return Ok((ethertype, block.marks.network));
     }
@@ -92,7 +92,7 @@ fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
     if link.tags.count > 0 {
         let at = usize::from(link.tags.at);
         let from = if link.link == LinkType::LINUX_SLL2 {
-            COOKED2_TYPE_OFFSET
+            COOKED_V2_ETHERTYPE_OFFSET
         } else {
             at.saturating_sub(2)
         };
@@ -137,7 +137,7 @@ mod tests {
     use crate::testing::{Frame, answer_frames};
 
     #[test]
-    fn ethertype_is_answered_and_the_view_moves() {
+    fn ethertype_is_class_and_view_skips_header() {
         let frames = [
             Frame::ethernet(&[8, 0, 0x45]),
             Frame::ethernet(&[0x86, 0xdd, 0x60]),

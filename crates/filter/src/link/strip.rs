@@ -185,13 +185,13 @@ fn emit_twin<'s>(
     out: Exit<'s>,
 ) -> EmitResult<'s> {
     match parse_strip_target(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
-        StripTarget::Link => emit_link(s, on, out),
+        StripTarget::Link => emit_strip_link(s, on, out),
         StripTarget::Tag => emit_tag(s, on, out),
-        StripTarget::Bytes(bytes) => emit_bytes(s, on, out, bytes),
+        StripTarget::Bytes(bytes) => emit_strip_bytes(s, on, out, bytes),
     }
 }
 
-fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
+fn emit_strip_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     if !on.linked {
         return Err(Unfit::new("the link header is cut off already"));
     }
@@ -208,7 +208,7 @@ fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitRe
     Ok(Answer::new(on.class, layers))
 }
 
-fn emit_bytes<'s>(
+fn emit_strip_bytes<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,

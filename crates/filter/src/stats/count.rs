@@ -52,7 +52,7 @@ struct Count {
 
 impl Statistics for Count {
     fn record(&mut self, tags: Tags<'_>, _now: Time) {
-        let totals = self.totals.get_or_create(PRIVATE_KEY);
+        let totals = self.totals.get_or_create(PRIVATE_SESSION_KEY);
         for (pointer, _, marks) in tags.marked_blocks() {
             totals.blocks = totals.blocks.wrapping_add(1);
             let bytes = if pointer.is_hole() { 0 } else { pointer.length() };
@@ -63,7 +63,7 @@ impl Statistics for Count {
     }
 
     fn report(&self) -> Report {
-        let totals = self.totals.get(PRIVATE_KEY).copied().unwrap_or_default();
+        let totals = self.totals.get(PRIVATE_SESSION_KEY).copied().unwrap_or_default();
         let messages = Some(("messages", totals.messages)).filter(|(_, n)| *n > 0);
         let rows = [("blocks", totals.blocks), ("bytes", totals.bytes)];
         Report::from_rows(messages.into_iter().chain(rows))
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptions_are_messages() {
+    fn description_counts_as_message() {
         let described = Marks::described(100);
         let end = (RichPointer::hole(0), Marks::bare(0));
         let blocks = [(view(0), described), (view(0), described), (view(9), Marks::bare(9)), end];
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_records_are_not_messages() {
+    fn empty_record_counts_as_no_message() {
         let line = |length| (view(length), Marks::bare(length));
         assert_eq!(
             count_report_rows([line(1), line(0), line(1)]),

@@ -104,7 +104,7 @@ struct Hist {
 
 impl Statistics for Hist {
     fn record(&mut self, tags: Tags<'_>, _now: Time) {
-        let histogram = self.histogram.get_or_create(PRIVATE_KEY);
+        let histogram = self.histogram.get_or_create(PRIVATE_SESSION_KEY);
         let blocks = tags.marked_blocks();
         let data = blocks.filter(|(at, _, marks)| !at.is_hole() && !marks.is_description());
         for (pointer, context, _) in data {
@@ -116,7 +116,7 @@ impl Statistics for Hist {
     }
 
     fn report(&self) -> Report {
-        let histogram = self.histogram.get(PRIVATE_KEY).copied().unwrap_or_default();
+        let histogram = self.histogram.get(PRIVATE_SESSION_KEY).copied().unwrap_or_default();
         let mut rows = vec![("blocks".to_owned(), histogram.blocks)];
         let filled = |n: &u64| *n > 0;
         let first = histogram.buckets.iter().position(filled).unwrap_or(HISTOGRAM_BUCKET_COUNT);
@@ -203,7 +203,7 @@ fn emit_twin<'s>(
             let length = s.view_length(on);
             let length = s.widen(length);
             let bucket = s.bucket_index(length);
-            s.add_nth(histogram, BUCKETS_ROW, bucket, 1);
+            s.add_nth(histogram, BUCKET_ROW_POSITION, bucket, 1);
         }
         Quantity::Time => emit_arrival(s, histogram),
     }
@@ -215,7 +215,7 @@ fn emit_twin<'s>(
 /// the recorded interval is wrong.
 fn emit_arrival<'s>(s: &mut Scope<'s, '_>, histogram: TwinState<'s>) {
     let now = s.now();
-    let last = s.exchange(histogram, LAST_OFFSET, now);
+    let last = s.exchange(histogram, LAST_ARRIVAL_OFFSET, now);
     let before = s.fetch_add(histogram, BLOCKS_OFFSET, 1);
     let none = s.wide(0);
     s.arm(|t, done| {
@@ -224,17 +224,17 @@ fn emit_arrival<'s>(s: &mut Scope<'s, '_>, histogram: TwinState<'s>) {
             u.only_wide(now, Cmp::Ge, last, backwards);
             let interval = u.sub_wide(now, last);
             let bucket = u.bucket_index(interval);
-            u.add_nth(histogram, BUCKETS_ROW, bucket, 1);
+            u.add_nth(histogram, BUCKET_ROW_POSITION, bucket, 1);
             u.leave(done);
         });
         t.add_to(histogram, BACKWARDS_OFFSET, 1);
     });
 }
 
-const BUCKETS_ROW: (u16, u16) =
+const BUCKET_ROW_POSITION: (u16, u16) =
     (offset_of!(Histogram, buckets) as u16, HISTOGRAM_BUCKET_COUNT as u16);
 const BLOCKS_OFFSET: u16 = offset_of!(Histogram, blocks) as u16;
-const LAST_OFFSET: u16 = offset_of!(Histogram, last) as u16;
+const LAST_ARRIVAL_OFFSET: u16 = offset_of!(Histogram, last) as u16;
 const BACKWARDS_OFFSET: u16 = offset_of!(Histogram, backwards) as u16;
 
 #[cfg(test)]

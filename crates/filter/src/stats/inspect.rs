@@ -28,7 +28,7 @@ bytes are counted as `bytes not here`. Leaves class and view unchanged.",
     ..Description::EMPTY
 };
 
-const BYTES_NOT_HERE: Counter = INSPECT.counter("bytes not here");
+const UNAVAILABLE_BYTES: Counter = INSPECT.counter("bytes not here");
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
@@ -64,17 +64,17 @@ impl Classify for Inspect {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let bytes = block.bytes();
         if !block.pointer.is_hole() && !block.marks.is_description() {
-            self.counts.get_or_create(PRIVATE_KEY).add_bytes(bytes);
+            self.counts.get_or_create(PRIVATE_SESSION_KEY).add_bytes(bytes);
         }
         let missing = u64::from(block.length()) - bytes.len() as u64;
         if missing > 0 {
-            cx.count(BYTES_NOT_HERE, missing);
+            cx.count(UNAVAILABLE_BYTES, missing);
         }
         block.pointer.class
     }
 
     fn report(&self) -> Report {
-        let counts = self.counts.get(PRIVATE_KEY).copied().unwrap_or_default();
+        let counts = self.counts.get(PRIVATE_SESSION_KEY).copied().unwrap_or_default();
         let sum = |sum: u64, n: &u64| sum.saturating_add(*n);
         let read = counts.bytes.iter().fold(0, sum);
         let printable =
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn report_describes_the_contents() {
+    fn report_has_counts_lengths_and_entropy() {
         let every: Vec<u8> = (0..=255).collect();
         assert_eq!(report_values(&[Frame::new(1, &every)]), [1, 256, 256, 256, 256, 382, 8000]);
         let same = [Frame::new(1, b"aaaa"), Frame::new(1, b"aa"), Frame::new(1, &[])];
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_and_descriptions_are_no_data() {
+    fn holes_and_descriptions_are_not_inspected() {
         let pieces = [
             Fragment::description(1),
             Fragment::new(1, b"aaaa"),

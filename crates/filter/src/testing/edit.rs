@@ -2,7 +2,7 @@
 
 use super::Space;
 use crate::contract::{
-    Batch, Block, ClassifyContext, Edit, EditBackend, Editable, OldBytes, lanes,
+    Batch, Block, ClassifyContext, Edit, EditBackend, EditableBlock, OldBytes, lanes,
 };
 use abi::Marks;
 use std::ops::Range;
@@ -41,7 +41,7 @@ pub(super) fn run_edit<'a>(
         let mut bench =
             CopiedBlock { frame: space.arena.frame_at(block.entry().frame()).to_vec(), old: None };
         let lanes = (block.pointer, block.marks, block.context);
-        let mut editable = Editable::new(lanes, &mut bench);
+        let mut editable = EditableBlock::new(lanes, &mut bench);
         let class = filter.edit(&mut editable, common);
         let (pointer, marks, context) = (editable.pointer, editable.marks, editable.context);
         let (used, lost) = (editable.replacement_length(), editable.is_lost());
@@ -50,7 +50,7 @@ pub(super) fn run_edit<'a>(
         match (kept, used) {
             (None, _) => {
                 all_lost.push(block.length());
-                batch.keep_lanes(!(1 << l));
+                batch.retain_lanes(!(1 << l));
             }
             (Some((made, frame)), Some(_)) => {
                 let marks = Marks::bare(made.length());

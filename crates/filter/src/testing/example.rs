@@ -17,7 +17,7 @@ pub fn example_words(description: &Description) -> Vec<String> {
 }
 
 /// Returns the argument lists with which the twin tests run a twin.
-pub(super) fn twin_test_words(description: &Description) -> Vec<Vec<String>> {
+pub(super) fn twin_argument_lists(description: &Description) -> Vec<Vec<String>> {
     match description.twin_test_arguments {
         [] => vec![example_words(description)],
         texts => texts.iter().map(|text| split_stages(text).concat()).collect(),

@@ -88,7 +88,7 @@ impl<'a> Space<'a> {
         }
         Batch::new(columns.into(), |columns, l| match columns.pointer(l).is_hole() {
             true => &[],
-            false => self.provided_bytes(&columns.entry(l)),
+            false => self.bytes_of_entry(&columns.entry(l)),
         })
     }
 }

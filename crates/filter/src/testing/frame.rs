@@ -65,7 +65,7 @@ impl Frame {
     }
 
     /// Creates a TCP segment over IPv4 with these flags, from 10.0.0.1 to 10.0.0.2. The payload is
-    /// at frame offset 54. [`Frame::acknowledging`] adds an acknowledgement.
+    /// at frame offset 54. [`Frame::with_acknowledgement`] adds an acknowledgement.
     #[must_use]
     pub fn segment(ports: (u16, u16), flags: u8, sequence: u32, payload: &[u8]) -> Self {
         let mut frame = Self::tcp(ports.0, ports.1, payload);
@@ -76,7 +76,7 @@ impl Frame {
 
     /// Sets the ACK flag and the acknowledgement number of an IPv4 segment.
     #[must_use]
-    pub fn acknowledging(mut self, number: u32) -> Self {
+    pub fn with_acknowledgement(mut self, number: u32) -> Self {
         self.overwrite(34 + 8, &number.to_be_bytes());
         let flags = self.bytes[34 + 13];
         self.overwrite(34 + 13, &[flags | wire::tcp::flag::ACK]);

@@ -2,15 +2,15 @@
 //! also runs the user implementations of a chain as the reference for the interpreter and the
 //! kernel.
 
-use super::example::twin_test_words;
+use super::example::twin_argument_lists;
 use super::{Arena, ETHERNET, Frame, Node, Space, parse_arguments};
 use crate::catalog::FILTERS;
 use crate::contract::{
-    Description, FilterKind, Form, MovedSession, OutputForm, PRIVATE_KEY, lanes,
+    Description, FilterKind, Form, MovedSession, OutputForm, PRIVATE_SESSION_KEY, lanes,
 };
 use abi::{Class, Flags};
 use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
-use ebpf::exam::{Judge, Ruling, with_tag_inline};
+use ebpf::exam::{Judge, TwinVerdict, insert_tag_inline};
 use ebpf::interpret::Packet;
 use ebpf::{FilterSpan, Program};
 use wire::LinkType;
@@ -40,7 +40,7 @@ impl TwinCase {
     fn all_cases() -> Vec<Self> {
         let twins = FILTERS.iter().copied().filter(|d| d.kernel.is_some());
         let each = twins.flat_map(|description| {
-            let words = twin_test_words(description).into_iter();
+            let words = twin_argument_lists(description).into_iter();
             words.map(move |words| Self { description, words })
         });
         each.collect()
@@ -116,7 +116,7 @@ pub fn edits_frames(chain: &[TwinCase]) -> bool {
 ///
 /// Panics if the target rejects a chain that edits no frame.
 #[must_use]
-pub fn program_if_allowed(chain: &[TwinCase], target: impl Into<Target>) -> Option<Program> {
+pub fn try_emit_program(chain: &[TwinCase], target: impl Into<Target>) -> Option<Program> {
     match emit_program(chain, target) {
         Ok(program) => Some(program),
         Err(_) if edits_frames(chain) => None,
@@ -154,12 +154,12 @@ pub fn emit_program(chain: &[TwinCase], target: impl Into<Target>) -> Result<Pro
 /// in the form in which the program's hook receives it, and returns its counts in the order of the
 /// program's counters.
 #[derive(Debug)]
-pub struct UserReference<'p> {
+pub struct ReferenceChain<'p> {
     nodes: Vec<Node>,
     program: &'p Program,
 }
 
-impl<'p> UserReference<'p> {
+impl<'p> ReferenceChain<'p> {
     /// Creates the reference for `program`.
     ///
     /// # Panics
@@ -182,16 +182,16 @@ impl<'p> UserReference<'p> {
     }
 }
 
-impl Judge for UserReference<'_> {
+impl Judge for ReferenceChain<'_> {
     fn name(&self) -> &str {
         "user"
     }
 
-    fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
+    fn judge(&mut self, packet: &Packet<'_>) -> TwinVerdict {
         let before = self.reasons();
         let arena = Arena::new(2 + self.nodes.len());
         let mut space = Space::new(&arena);
-        let frame = with_tag_inline(packet.bytes, packet.tag, self.program.hook);
+        let frame = insert_tag_inline(packet.bytes, packet.tag, self.program.hook);
         let link = if self.program.hook.has_link_header() { ETHERNET } else { LinkType::RAW.0 };
         let mut batch = space.batch(&[Frame::new(link, &frame)]);
         if packet.is_unfilled {
@@ -205,14 +205,14 @@ impl Judge for UserReference<'_> {
             // A held or ended block has no class.
             class = if batch.live() == 0 { Class::HELD } else { batch.class(0) };
             last = lanes(batch.live()).next().map(|l| batch.block(l).frame.to_vec());
-            batch.keep_lanes(batch.lanes_with_class(Class::answered));
+            batch.retain_lanes(batch.lanes_with_class(Class::answered));
             if lanes(batch.live()).count() == 0 {
                 break;
             }
         }
         let counted = self.reasons().iter().zip(before).map(|(now, was)| now - was).collect();
         let frame = self.program.edits.then(|| last.unwrap_or_default());
-        Ruling::Answered { outcome: Outcome::Class(class.0), counted, frame }
+        TwinVerdict::Answered { outcome: Outcome::Class(class.0), counted, frame }
     }
 
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
@@ -221,7 +221,7 @@ impl Judge for UserReference<'_> {
             let node = self.nodes.get_mut(word).expect("a filter for each word");
             let saved = node.save();
             // A filter without input has no session yet.
-            let private = saved.iter().find(|moved| moved.key == PRIVATE_KEY);
+            let private = saved.iter().find(|moved| moved.key == PRIVATE_SESSION_KEY);
             let bytes =
                 private.map(|moved| moved.bytes.clone()).unwrap_or_else(|| vec![0; size as usize]);
             node.restore(saved).expect("what was saved here");
@@ -235,7 +235,7 @@ impl Judge for UserReference<'_> {
         for (word, bytes) in words.zip(states) {
             let node = self.nodes.get_mut(word).expect("a filter for each word");
             node.save();
-            let private = MovedSession { key: PRIVATE_KEY, bytes, held: Vec::new() };
+            let private = MovedSession { key: PRIVATE_SESSION_KEY, bytes, held: Vec::new() };
             node.restore(vec![private]).expect("as many bytes as a session has");
         }
     }

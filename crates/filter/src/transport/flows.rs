@@ -14,8 +14,8 @@
 //! block then begins a new session.
 
 use crate::contract::{
-    Field, FilterState, Holds, Mistake, MovedSession, PRIVATE_KEY, PublishedSessions, RowCallback,
-    Session, SessionNumbers, Sessions, Unit,
+    Field, FilterState, Holds, Mistake, MovedSession, PRIVATE_SESSION_KEY, PublishedSessions,
+    RowCallback, Session, SessionNumbers, Sessions, Unit,
 };
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -120,7 +120,9 @@ impl<R: FlowRecord> FilterState for FlowTable<R> {
 
     fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
         let number = self.table.get(key)?.identity().session;
-        if key != PRIVATE_KEY && self.numbers.contains(number) && self.away.len() < self.away_max()
+        if key != PRIVATE_SESSION_KEY
+            && self.numbers.contains(number)
+            && self.away.len() < self.moved_flows_max()
         {
             self.away.insert(number);
             self.used_numbers = None;
@@ -132,11 +134,11 @@ impl<R: FlowRecord> FilterState for FlowTable<R> {
         self.used_numbers = None;
         let key = moved.key;
         self.table.put_session(moved, holds)?;
-        if let Some(back) = self.table.get(key).filter(|_| key != PRIVATE_KEY) {
+        if let Some(back) = self.table.get(key).filter(|_| key != PRIVATE_SESSION_KEY) {
             self.away.remove(&back.identity().session);
         }
         let numbers = self.numbers;
-        let shared = self.table.get_or_create(PRIVATE_KEY).identity_mut();
+        let shared = self.table.get_or_create(PRIVATE_SESSION_KEY).identity_mut();
         if !numbers.contains(shared.session) {
             // A number assigned by another instance may belong to another flow here, so only unused
             // numbers are assigned from now on.
@@ -157,7 +159,7 @@ impl<R: FlowRecord> FlowTable<R> {
     /// assign.
     pub(crate) fn new(flows_max: usize, seed: u64, numbers: SessionNumbers) -> Self {
         let mut table = Sessions::<R>::default();
-        table.get_or_create(PRIVATE_KEY).identity_mut().word = seed;
+        table.get_or_create(PRIVATE_SESSION_KEY).identity_mut().word = seed;
         // With at most this many flows, a number is always free.
         let flows_max = flows_max.clamp(1, usize::try_from(numbers.count()).unwrap_or(usize::MAX));
         Self { table, flows_max, numbers, used_numbers: None, away: BTreeSet::new() }
@@ -165,13 +167,13 @@ impl<R: FlowRecord> FlowTable<R> {
 
     /// Returns the maximum number of session numbers that stay reserved for flows that have moved
     /// to another table. The remaining numbers suffice for the flows of this table.
-    fn away_max(&self) -> usize {
+    fn moved_flows_max(&self) -> usize {
         (self.numbers.count() as usize).saturating_sub(self.flows_max).min(MOVED_NUMBERS_MAX)
     }
 
     /// Returns the seed for [`FlowTable::key`]. Callers read it once per batch.
     pub(crate) fn seed(&self) -> u64 {
-        self.table.get(PRIVATE_KEY).map_or(0, |shared| shared.identity().word)
+        self.table.get(PRIVATE_SESSION_KEY).map_or(0, |shared| shared.identity().word)
     }
 
     /// Returns the key of a flow, and true if the frame was sent from the greater address and port
@@ -189,7 +191,7 @@ impl<R: FlowRecord> FlowTable<R> {
             }
             _ => (flow.hash(seed), flow.normalized().1 == Direction::Down),
         };
-        (hash.max(PRIVATE_KEY + 1), down)
+        (hash.max(PRIVATE_SESSION_KEY + 1), down)
     }
 
     /// Returns the record with this key and marks it as used, or `None` if the flow is not in the
@@ -213,7 +215,7 @@ impl<R: FlowRecord> FlowTable<R> {
     /// Begins a flow with a new session number, and returns its record. `down` is true if the
     /// forward direction is from the greater address and port to the lesser.
     pub(crate) fn begin_flow(&mut self, key: u64, down: bool) -> &mut R {
-        let session = self.unused_number();
+        let session = self.unused_session_number();
         let record = self.table.get_or_create(key);
         *record = R::default();
         let identity = record.identity_mut();
@@ -222,31 +224,32 @@ impl<R: FlowRecord> FlowTable<R> {
     }
 
     /// Returns a session number that no flow in the table has.
-    fn unused_number(&mut self) -> u32 {
-        let shared = self.table.get_or_create(PRIVATE_KEY).identity_mut();
+    fn unused_session_number(&mut self) -> u32 {
+        let shared = self.table.get_or_create(PRIVATE_SESSION_KEY).identity_mut();
         match self.numbers.next_after(shared.session) {
             Some(next) if shared.flags & NUMBERS_REUSED == 0 => {
                 shared.session = next;
                 next
             }
-            next => self.next_reused_number(next),
+            next => self.next_reused_session_number(next),
         }
     }
 
     /// Returns the next session number to reuse. `next` is the number after the last assigned one,
     /// or `None` if the last assigned one was the highest of the range.
     #[cold]
-    fn next_reused_number(&mut self, next: Option<u32>) -> u32 {
+    fn next_reused_session_number(&mut self, next: Option<u32>) -> u32 {
         let next = next.and_then(|next| {
-            let taken = self.used_numbers.take().unwrap_or_else(|| self.used_numbers_from(next));
+            let taken =
+                self.used_numbers.take().unwrap_or_else(|| self.used_session_numbers_from(next));
             self.first_free_number(next, taken)
         });
         // There are more numbers than flows. If moved state has brought too many flows, the lowest
         // number is used twice.
         let from_the_lowest =
-            || self.first_free_number(self.numbers.first(), self.used_numbers_from(0));
+            || self.first_free_number(self.numbers.first(), self.used_session_numbers_from(0));
         let next = next.or_else(from_the_lowest).unwrap_or_else(|| self.numbers.first());
-        let shared = self.table.get_or_create(PRIVATE_KEY).identity_mut();
+        let shared = self.table.get_or_create(PRIVATE_SESSION_KEY).identity_mut();
         (shared.session, shared.flags) = (next, shared.flags | NUMBERS_REUSED);
         next
     }
@@ -265,8 +268,8 @@ impl<R: FlowRecord> FlowTable<R> {
 
     /// Returns the session numbers, from `from` on, of flows in the table and of moved flows, in
     /// descending order.
-    fn used_numbers_from(&self, from: u32) -> Vec<u32> {
-        let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE_KEY);
+    fn used_session_numbers_from(&self, from: u32) -> Vec<u32> {
+        let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE_SESSION_KEY);
         let numbers = keys.filter_map(|key| Some(self.get(key)?.identity().session));
         let away = self.away.range(from..).copied();
         let mut taken: Vec<u32> = numbers.filter(|number| *number >= from).chain(away).collect();
@@ -295,7 +298,7 @@ impl<R: FlowRecord> FlowTable<R> {
 
     /// Returns the keys of all flows, ordered by session number.
     pub(crate) fn keys_by_session(&self) -> Vec<u64> {
-        let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE_KEY);
+        let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE_SESSION_KEY);
         let session = |key: u64| self.get(key).map_or(0, |record| record.identity().session);
         let mut numbered: Vec<(u32, u64)> = keys.map(|key| (session(key), key)).collect();
         numbered.sort_unstable();
@@ -423,7 +426,7 @@ mod tests {
         let numbers =
             (0..1000).map(|port| flows.assign_session(&test_flow(port, 53), seed).session);
         assert!(numbers.eq(1..=1000));
-        flows.table.get_or_create(PRIVATE_KEY).session = u32::MAX;
+        flows.table.get_or_create(PRIVATE_SESSION_KEY).session = u32::MAX;
         assert_eq!(flows.assign_session(&test_flow(5000, 53), seed).session, 1, "0 is no session");
     }
 
@@ -435,7 +438,7 @@ mod tests {
             flows.assign_session(&test_flow(port, 53), seed);
         }
         flows.remove(FlowTable::<FlowIdentity>::key(&test_flow(2, 53), seed).0);
-        flows.table.get_or_create(PRIVATE_KEY).session = u32::MAX;
+        flows.table.get_or_create(PRIVATE_SESSION_KEY).session = u32::MAX;
         let mut given = |port| flows.assign_session(&test_flow(port, 53), seed).session;
         assert_eq!([4, 1, 3, 5].map(&mut given), [2, 1, 3, 4], "1 and 3 are still known");
     }
@@ -453,13 +456,13 @@ mod tests {
             let moved = flows.take_session(key(port), &mut holds).unwrap();
             other.put_session(moved, &mut holds).unwrap();
         }
-        flows.table.get_or_create(PRIVATE_KEY).session = u32::MAX;
+        flows.table.get_or_create(PRIVATE_SESSION_KEY).session = u32::MAX;
         assert_eq!(flows.assign_session(&test_flow(4, 53), seed).session, 4, "1 and 2 live there");
         // A flow that returns to this table and ends here frees its number.
         let moved = other.take_session(key(2), &mut holds).unwrap();
         flows.put_session(moved, &mut holds).unwrap();
         flows.remove(key(2));
-        flows.table.get_or_create(PRIVATE_KEY).session = u32::MAX;
+        flows.table.get_or_create(PRIVATE_SESSION_KEY).session = u32::MAX;
         flows.used_numbers = None;
         assert_eq!(flows.assign_session(&test_flow(5, 53), seed).session, 2);
     }

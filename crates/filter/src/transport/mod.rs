@@ -12,7 +12,7 @@ use crate::contract::{UsableInput, ValueRange};
 
 /// Returns a [`UsableInput`] for the packets of a transport protocol from each filter that
 /// classifies by protocol.
-pub(crate) const fn packets_of_protocol(protocol: u8, hint: &'static str) -> [UsableInput; 2] {
+pub(crate) const fn protocol_packet_inputs(protocol: u8, hint: &'static str) -> [UsableInput; 2] {
     let classes = ValueRange { low: protocol as u32, high: protocol as u32 };
     [
         UsableInput { upstream: "ip", classes, hint },

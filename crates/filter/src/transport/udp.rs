@@ -36,7 +36,7 @@ header; put `ip` before).",
     example: "replay dns.pcap | udp |dns print",
     kind: FilterKind::Reordering,
     input_forms: Forms::FRAMED,
-    needs: InputNeeds::only(&super::packets_of_protocol(
+    needs: InputNeeds::only(&super::protocol_packet_inputs(
         protocol::UDP,
         "the class of its packets is `|udp`",
     )),
@@ -78,7 +78,7 @@ struct Udp {
 impl Lanes for Udp {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let seed = self.flows.seed();
-        cx.answer_each(batch, |block, common| {
+        cx.answer_each_lane(batch, |block, common| {
             let datagram = layers::datagram(block).map_err(HeaderError::reason)?;
             let (ports, payload, end) = datagram.ok_or(NOT_UDP)?;
             self.assign_session(block, ports, seed, common);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_ends_at_the_length_of_the_header() {
+    fn payload_ends_at_the_udp_length() {
         let mut longer = Frame::udp(7, 53, b"abc");
         longer.bytes.extend([0; 9]);
         let mut unstated = Frame::udp(7, 0, b"abc");

@@ -54,7 +54,7 @@ const NO_VXLAN: Reason = VXLAN.reason("no vxlan");
 /// Length in bytes of the VXLAN header.
 const HEADER_LENGTH: u32 = 8;
 /// Flag in the VXLAN header: the network identifier is valid.
-const HAS_NETWORK: u8 = 0x08;
+const NETWORK_ID_FLAG: u8 = 0x08;
 
 struct Vxlan {
     port: u64,
@@ -62,7 +62,7 @@ struct Vxlan {
 
 impl Lanes for Vxlan {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        cx.answer_each(batch, |block, _| {
+        cx.answer_each_lane(batch, |block, _| {
             *block = self.inner_frame(*block)?;
             Ok(())
         });
@@ -82,7 +82,7 @@ impl Vxlan {
         }
         let header = layers::packet_bytes(&block, at).first_chunk::<{ HEADER_LENGTH as usize }>();
         let [flags, _, _, _, network @ ..] = *header.ok_or(HeaderError::Truncated.reason())?;
-        if flags & HAS_NETWORK == 0 {
+        if flags & NETWORK_ID_FLAG == 0 {
             return Err(NO_VXLAN);
         }
         let mut inner = block.without_leading_bytes(begins);

@@ -15,7 +15,7 @@ pub(crate) fn ethernet_bytes(frames: Vec<Frame>) -> Vec<Vec<u8>> {
 /// Returns frames on both sides of each comparison that a twin makes: tags, extension headers,
 /// lengths.
 pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
-    let mut frames = ethernet_bytes(super::header_cases());
+    let mut frames = ethernet_bytes(super::header_case_frames());
     let udp = Frame::udp(4000, 53, b"abcdefgh");
     let mut change = |at: usize, values: &[u8]| {
         for value in values {
@@ -53,7 +53,7 @@ pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
     frames.push(six);
     frames.extend(varied_frames(24));
     frames.push([&udp.bytes[..12], &[8, 0], &[0x47, 0, 0, 36], &udp.bytes[18..]].concat());
-    frames.extend(longest_headers());
+    frames.extend(longest_header_frames());
     let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
     for index in 0..frames.len() {
         let tagged = tag(&frames[index], [0x81, 0, 0xef, 0xff]);
@@ -69,7 +69,7 @@ pub(crate) fn boundary_frames() -> Vec<Vec<u8>> {
     frames.extend(pattern_frames());
     frames.extend(length_frames());
     frames.extend(token_frames());
-    frames.extend(late_ports_and_zero_checksum(udp.bytes));
+    frames.extend(late_port_and_zero_checksum_frames(udp.bytes));
     frames
 }
 
@@ -83,7 +83,9 @@ fn extension_packets(datagram: &[u8]) -> Vec<Vec<u8>> {
             frames.push(
                 Frame::ipv6(60, &[&header[..], &[second, 0, 0, 0, 0, 0, 0, 0]].concat()).bytes,
             );
-            for longer in [0, 1].into_iter().take(if is_near_extension(first) { 1 } else { 2 }) {
+            for longer in
+                [0, 1].into_iter().take(if is_near_extension_header(first) { 1 } else { 2 })
+            {
                 let header = [second, longer, 0, 0, 0, 0, 0, 0];
                 let chain = [&header[..], &[17, 0, 0, 0, 0, 0, 0, 0], datagram].concat();
                 frames.push(Frame::ipv6(first, &chain).bytes);
@@ -107,7 +109,7 @@ fn extension_packets(datagram: &[u8]) -> Vec<Vec<u8>> {
 
 /// Returns frames with ports after two extension headers, and a frame whose checksum becomes zero
 /// when the example of `rewrite` is applied.
-fn late_ports_and_zero_checksum(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
+fn late_port_and_zero_checksum_frames(mut zero: Vec<u8>) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     // Flows with two headers before the ports: a port read one byte early changes the share.
     for port in (0x0101..=0x0808).step_by(0x101) {
@@ -129,7 +131,7 @@ const EXTENSIONS: [u8; 19] =
 
 /// Returns frames with headers of maximum length. Each is truncated to every length that the
 /// headers may state.
-fn longest_headers() -> Vec<Vec<u8>> {
+fn longest_header_frames() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let tag = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
     for (protocol, ports) in
@@ -254,7 +256,7 @@ pub(crate) fn pending_checksum_frames() -> Vec<Vec<u8>> {
 /// Returns true if the valid transport checksum of a frame happens to equal the sum of its pseudo
 /// header, and therefore looks like a checksum that the device has yet to fill in. This is true for
 /// one in 65,536 frames.
-pub(crate) fn looks_pending(frame: &[u8]) -> bool {
+pub(crate) fn looks_like_pending_checksum(frame: &[u8]) -> bool {
     pseudo_header_sum(frame)
         .is_some_and(|(at, sum)| frame.get(at..at + 2) == Some(&sum.to_be_bytes()))
 }
@@ -279,14 +281,16 @@ fn pseudo_header_sum(frame: &[u8]) -> Option<(usize, u16)> {
 
 /// Makes complete TCP and UDP frames over both IP versions whose checksums [look
 /// pending](looks_pending).
-pub(crate) fn chance_pending_frames() -> Vec<Vec<u8>> {
+pub(crate) fn pending_lookalike_frames() -> Vec<Vec<u8>> {
     use testkit::{Frame, Segment};
     let segment = Segment { source: 4000, target: 80, window: 512, ..Segment::default() };
     let four = || Frame::ethernet().ipv4("10.0.0.1", "192.0.2.80");
     let six = || Frame::ethernet().ipv6("2001:db8::1", "2001:db8:80::80");
     let found = |make: &dyn Fn(&[u8]) -> Vec<u8>| {
         let mut frames = (0..=u16::MAX).map(|word| make(&word.to_be_bytes()));
-        frames.find(|frame| looks_pending(frame)).expect("one of them has this checksum")
+        frames
+            .find(|frame| looks_like_pending_checksum(frame))
+            .expect("one of them has this checksum")
     };
     vec![
         found(&|payload| four().tcp(&segment, payload)),
@@ -348,6 +352,6 @@ pub(crate) fn kernel_layouts(frames: &[Vec<u8>]) -> Vec<Packet<'_>> {
 }
 
 /// Returns true if the protocol number is that of an extension header, or differs from it by one.
-fn is_near_extension(protocol: u8) -> bool {
+fn is_near_extension_header(protocol: u8) -> bool {
     matches!(protocol, 1 | 42 | 45 | 52 | 61 | 134 | 136 | 138 | 141)
 }

@@ -46,7 +46,7 @@ fn first_frames(captures: &testkit::Captures, each: usize) -> Vec<Frame> {
 }
 
 /// Returns one frame for each case that a header filter distinguishes.
-pub(crate) fn header_cases() -> Vec<Frame> {
+pub(crate) fn header_case_frames() -> Vec<Frame> {
     let mut later = Frame::ipv4(17, &[1, 2, 3, 4]);
     later.bytes[14 + 7] = 9;
     let mut first = Frame::udp(7, 53, b"abc");
@@ -96,7 +96,7 @@ pub(crate) fn header_cases() -> Vec<Frame> {
 }
 
 /// Returns every frame truncated to every length; the length on the wire stays the same.
-pub(crate) fn truncate_everywhere(frames: &[Frame]) -> Vec<Frame> {
+pub(crate) fn truncate_to_every_length(frames: &[Frame]) -> Vec<Frame> {
     let cut = |frame: &Frame, length: usize| Frame {
         bytes: frame.bytes[..length].to_vec(),
         wire_length: Some(frame.bytes.len() as u32),

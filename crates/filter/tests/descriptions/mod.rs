@@ -105,7 +105,7 @@ impl FilterChain {
         let mut after = Vec::new();
         for mut batch in batches {
             if at > 0 {
-                batch.keep_lanes(batch.lanes_with_class(Class::answered));
+                batch.retain_lanes(batch.lanes_with_class(Class::answered));
             }
             after.extend(node.pass(batch, space, now));
         }

@@ -93,7 +93,7 @@ impl AllocationPool {
 
     /// Reclaims unreferenced segments. Returns the number of segments that are still leased. The
     /// next block begins in the lowest free segment.
-    pub(crate) fn reclaim(&mut self) -> usize {
+    pub(crate) fn reclaim_segments(&mut self) -> usize {
         // The exclusive borrow rules out unleased readers of the pool.
         self.open = None;
         self.pool.end_pass();
@@ -122,14 +122,14 @@ impl AllocationPool {
         if max == 0 {
             return Ok(Aggregate::new());
         }
-        let least = max.min(READ_MIN).min(self.block_max());
-        let mut draft = self.draft(least, max).map_err(io_error)?;
+        let least = max.min(READ_SIZE_MIN).min(self.block_max());
+        let mut draft = self.draft(least, max).map_err(to_io_error)?;
         let room = draft.get_mut(..).unwrap_or_default();
         let wanted = room.len().min(max);
         let used = from.read(room.get_mut(..wanted).unwrap_or_default())?;
         let place = draft.commit(used);
-        let (lease, pointer) = self.lease_block(place).map_err(io_error)?;
-        Aggregate::from_leased(lease, pointer).map_err(io_error)
+        let (lease, pointer) = self.lease_block(place).map_err(to_io_error)?;
+        Aggregate::from_leased(lease, pointer).map_err(to_io_error)
     }
 
     /// Returns a writer that builds an aggregate in this pool.
@@ -181,7 +181,7 @@ impl AllocationPool {
 
 /// Minimum number of bytes to reserve for a read call. If the rest of the open segment is shorter,
 /// the read uses another segment.
-const READ_MIN: usize = 4096;
+const READ_SIZE_MIN: usize = 4096;
 
 /// A writer that builds an aggregate in a pool. Consecutive writes share a slice if they are in the
 /// same segment.
@@ -226,7 +226,7 @@ impl Write for Writer<'_> {
         if bytes.is_empty() {
             return Ok(0);
         }
-        self.write_part(bytes).map_err(io_error)
+        self.write_part(bytes).map_err(to_io_error)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -234,6 +234,6 @@ impl Write for Writer<'_> {
     }
 }
 
-fn io_error(error: Error) -> io::Error {
+fn to_io_error(error: Error) -> io::Error {
     io::Error::new(io::ErrorKind::StorageFull, error)
 }

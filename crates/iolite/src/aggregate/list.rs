@@ -9,13 +9,13 @@ use std::slice;
 
 /// Number of inline slices: enough for a header, data, and the slices to the left and right of a
 /// change.
-const INLINE_SLICES: usize = 4;
+const INLINE_SLICE_COUNT: usize = 4;
 
 /// An ordered list of slices. Either all slices are inline, in the first elements of the array, or
 /// all are on the heap.
 #[derive(Clone, Default)]
 pub(super) struct SliceList {
-    inline: [Option<Slice>; INLINE_SLICES],
+    inline: [Option<Slice>; INLINE_SLICE_COUNT],
     count: usize,
     heap: VecDeque<Slice>,
 }
@@ -75,8 +75,8 @@ impl SliceList {
     /// Returns true if one more slice fits inline. Otherwise ensures that all slices are on the
     /// heap, and returns false.
     fn spill_unless_fits_inline(&mut self) -> bool {
-        if self.count == INLINE_SLICES {
-            self.heap.reserve(2 * INLINE_SLICES);
+        if self.count == INLINE_SLICE_COUNT {
+            self.heap.reserve(2 * INLINE_SLICE_COUNT);
             self.heap.extend(self.inline.iter_mut().filter_map(Option::take));
             self.count = 0;
         }

@@ -53,7 +53,7 @@ impl AggregateModel {
     const AGGREGATES_MAX: usize = 8;
     const LENGTH_MAX: usize = 20_000;
 
-    fn random_step(&mut self) {
+    fn apply_random_operation(&mut self) {
         let random = &mut self.random;
         let pool = &mut self.pools[random.within(0..2)];
         let index = random.within(0..self.pairs.len());
@@ -140,10 +140,10 @@ impl AggregateModel {
             }
             Err(error) => panic!("{error}"),
         }
-        self.drop_excess();
+        self.drop_excess_aggregates();
     }
 
-    fn drop_excess(&mut self) {
+    fn drop_excess_aggregates(&mut self) {
         for (aggregate, model) in &mut self.pairs {
             model.truncate(Self::LENGTH_MAX);
             aggregate.truncate(Self::LENGTH_MAX);
@@ -182,7 +182,7 @@ fn q1_q2_operations_agree_with_a_vector() {
     let pairs = vec![(Aggregate::new(), Vec::new())];
     let mut model = AggregateModel { random: Random::replayable(), pools, pairs, full: 0 };
     for _ in 0..steps {
-        model.random_step();
+        model.apply_random_operation();
         model.check();
     }
     model.pairs.clear();

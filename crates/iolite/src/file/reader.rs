@@ -15,7 +15,7 @@ const PEEK_MAX: usize = 64 << 10;
 
 /// Maximum length in bytes of a block lent as a pointer. A reader that follows the pointer copies
 /// such a block in one step.
-const LENT_BLOCK_MAX: usize = 64 << 10;
+const LENT_BLOCK_SIZE_MAX: usize = 64 << 10;
 
 /// A read position in a file, used as the reading end of a stream.
 #[derive(Clone, Debug)]
@@ -133,7 +133,7 @@ impl StreamReader for FileReader {
         if !self.lends_pointers {
             return Ok(None);
         }
-        let pointer = self.next(max.min(LENT_BLOCK_MAX)).map_err(|_| self.fault())?;
+        let pointer = self.next(max.min(LENT_BLOCK_SIZE_MAX)).map_err(|_| self.fault())?;
         Ok(pointer.map(|pointer| LentBlock { pointer, holder: BlockHolder::File }))
     }
 

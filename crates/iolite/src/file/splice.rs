@@ -41,7 +41,7 @@ impl SpliceCall {
     pub const fn choose(is_mapped: bool, to: FileKind, length: usize) -> Self {
         match to {
             _ if !is_mapped => Self::Sendfile,
-            FileKind::Pipe if length >= VMSPLICE_MIN => Self::Vmsplice,
+            FileKind::Pipe if length >= VMSPLICE_BYTES_MIN => Self::Vmsplice,
             _ => Self::Write,
         }
     }
@@ -50,7 +50,7 @@ impl SpliceCall {
 /// Minimum number of bytes for which a pipe receives references to the pages instead of a copy.
 /// Compared with read and write, 512 B by reference are 0.4 times as fast, 4 KB 1.2 to 1.5 times,
 /// and 16 KB or more 2.3 times (`examples/splice_calls.rs`).
-const VMSPLICE_MIN: usize = 4 << 10;
+const VMSPLICE_BYTES_MIN: usize = 4 << 10;
 
 impl CachedFile {
     /// Transfers the bytes of an extent to another descriptor, by the best system call.
@@ -85,17 +85,17 @@ impl CachedFile {
             (SpliceCall::Vmsplice, Some(mapping)) => mapping.splice_to(&[(at, length)], to)?,
             _ => sys::file::send(self.descriptor(), at as u64, length, to)?,
         };
-        self.check_present(&view, sent, &[(at, length)])
+        self.check_not_truncated(&view, sent, &[(at, length)])
     }
 
     /// Transfers the bytes named by several pointers to another descriptor in order, with one call.
     /// Stops before the first pointer into another dbuf or beyond the end of the file, and after
     /// [`RANGES_MAX`] pointers. Transfers only the first extent if the file cannot be mapped.
     pub fn splice_all(&self, pointers: &[RichPointer], to: impl AsFd) -> Result<Sent, Refusal> {
-        retry_missing_page(|| self.splice_all_once(pointers, to.as_fd()))
+        retry_missing_page(|| self.splice_extents_once(pointers, to.as_fd()))
     }
 
-    fn splice_all_once(
+    fn splice_extents_once(
         &self,
         pointers: &[RichPointer],
         to: BorrowedFd<'_>,
@@ -116,13 +116,13 @@ impl CachedFile {
             return first.map_or(Ok(Sent::End), |first| self.splice(first.place, to));
         };
         let sent = mapping.write_ranges(&pieces, to)?;
-        self.check_present(&view, sent, &pieces)
+        self.check_not_truncated(&view, sent, &pieces)
     }
 
     /// Checks that the file still contains the bytes transferred. Fails with [`Refusal::Truncated`]
     /// otherwise. If some bytes were requested and none transferred, returns [`Sent::End`] if the
     /// file has shrunk, and otherwise fails with EFAULT, so that the transfer is retried.
-    fn check_present(
+    fn check_not_truncated(
         &self,
         view: &FileView,
         sent: usize,

@@ -116,7 +116,7 @@ impl BackingHandle {
             Pool::Own { pool, window } => {
                 if let Some(window) = window
                     && !pool.pool().fits_open_segment(length)
-                    && !window.open(pool.reclaim())
+                    && !window.open(pool.reclaim_segments())
                 {
                     return Err(WriteRefusal::Full);
                 }
@@ -135,7 +135,9 @@ impl BackingHandle {
     /// grown, so that the stream need not wait; false if it has not, or if there is no window.
     pub(super) fn end_round(&mut self, sides: impl FnOnce() -> SidePlacement) -> bool {
         match &mut self.pool {
-            Pool::Own { pool, window: Some(window) } => window.end_round(pool.reclaim(), sides()),
+            Pool::Own { pool, window: Some(window) } => {
+                window.end_round(pool.reclaim_segments(), sides())
+            }
             _ => false,
         }
     }

@@ -87,7 +87,7 @@ struct Current {
 /// Value of `dbuf_offset` for an entry that has been lent for forwarding without mapping its dbuf.
 const UNMAPPED_OFFSET: usize = usize::MAX;
 /// Number of consumed bytes after which passed entries are released, even if they are few.
-const OWED_BYTES_MAX: u64 = 64 << 10;
+const UNRELEASED_BYTES_MAX: u64 = 64 << 10;
 
 impl Input {
     /// Validates an offer and opens the reading end. `space` maps the dbufs to which the pointers
@@ -106,7 +106,7 @@ impl Input {
         let store = &ring.side.store;
         let (policy, capacity) = (store.policy, store.capacity);
         let is_trusted =
-            sys::descriptor::peer_identity(&doorbell).is_ok_and(|(user, _)| space.trusts(user));
+            sys::descriptor::peer_uid_and_gid(&doorbell).is_ok_and(|(user, _)| space.trusts(user));
         Self {
             ring,
             doorbell,
@@ -139,12 +139,12 @@ impl Input {
     /// Implements [`Input::peek`] for an entry that is not current or cannot be read in place.
     fn validate_and_peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.policy == Policy::Overwrite {
-            return self.peek_lossy();
+            return self.peek_lossy_block();
         }
         let current = match self.validate_next() {
             Ok(Some(current)) => current,
             Ok(None) => return Ok(self.is_at_end()?.then_some(&[])),
-            Err(fault) => return Err(self.pass_invalid_entry(fault)),
+            Err(fault) => return Err(self.skip_invalid_entry(fault)),
         };
         if self.keeper.is_followed() {
             self.publish_peek(current);
@@ -153,7 +153,7 @@ impl Input {
             return Ok(self.in_place());
         }
         if let Err(fault) = self.stage(current) {
-            return Err(self.pass_invalid_entry(fault));
+            return Err(self.skip_invalid_entry(fault));
         }
         Ok(Some(self.staging.get(current.consumed..).unwrap_or_default()))
     }
@@ -165,14 +165,14 @@ impl Input {
         let first = current.in_place?;
         // SAFETY: `validate_next` has located the pointer in a dbuf that is in our table (I3). The
         // dbuf is frozen, or its owner and the ring's writer are trusted and the ring does not
-        // overwrite (`direct_address`): then the entry is at `next` and not released as long as we
+        // overwrite (`in_place_address`): then the entry is at `next` and not released as long as we
         // are borrowed (I1, I2).
         Some(unsafe { first.bytes(current.consumed, current.unread_length()) })
     }
 
     /// Returns the address of the byte at offset `at`, which must have been validated for
     /// `pointer`. Returns `None` if the entry may not be read in place.
-    fn direct_address(&self, pointer: RichPointer, at: usize) -> Option<InPlaceAddress> {
+    fn in_place_address(&self, pointer: RichPointer, at: usize) -> Option<InPlaceAddress> {
         let view = self.translation.mapped(pointer.dbuf())?;
         let keeps = self.policy != Policy::Overwrite && (view.is_frozen() || self.is_trusted);
         if keeps { view.in_place(at) } else { None }
@@ -189,7 +189,7 @@ impl Input {
         self.release_consumed_if_due();
         if let (Some(current), Some(first)) = (self.current, out.first_mut()) {
             *first = current.unread_pointer();
-            self.pass_entry(current.pointer);
+            self.advance_past_entry(current.pointer);
             return Ok(1);
         }
         self.copy_pointers(out)
@@ -292,7 +292,9 @@ impl Input {
 
     #[inline]
     fn release_consumed_if_due(&mut self) {
-        if self.owed_bytes >= OWED_BYTES_MAX || self.unreleased_blocks() >= self.release_interval {
+        if self.owed_bytes >= UNRELEASED_BYTES_MAX
+            || self.unreleased_blocks() >= self.release_interval
+        {
             self.release_consumed();
         }
     }
@@ -324,7 +326,7 @@ impl StreamReader for Input {
                 Ok(None) => break,
                 // Bytes already copied are returned first; the fault occurs again in the next call.
                 Err(_) if count > 0 => break,
-                Err(fault) => return Err(self.pass_invalid_entry(fault)),
+                Err(fault) => return Err(self.skip_invalid_entry(fault)),
             };
             let to = out.get_mut(count..).unwrap_or_default();
             let length = to.len().min(current.unread_length());
@@ -333,7 +335,7 @@ impl StreamReader for Input {
                 match view.copy(current.dbuf_offset + current.consumed, to) {
                     Ok(()) => {}
                     Err(_) if count > 0 => break,
-                    Err(fault) => return Err(self.pass_invalid_entry(fault)),
+                    Err(fault) => return Err(self.skip_invalid_entry(fault)),
                 }
             }
             count += length;
@@ -368,7 +370,7 @@ impl StreamReader for Input {
     fn take(&mut self, count: usize) {
         match (self.current, self.lent) {
             (Some(current), _) => self.advance(current, count.min(current.unread_length())),
-            (None, Some(lent)) if count >= lent.length() as usize => self.pass_entry(lent),
+            (None, Some(lent)) if count >= lent.length() as usize => self.advance_past_entry(lent),
             (None, Some(pointer)) => {
                 let (dbuf_offset, consumed, in_place) = (UNMAPPED_OFFSET, count, None);
                 self.current = Some(Current { pointer, dbuf_offset, consumed, in_place });

@@ -147,7 +147,7 @@ impl Output {
         }
         self.every = self.every.min(threshold.max(1));
         self.publish_at = self.publish_at.min(self.ring.side.head + self.every as u64);
-        self.update_stop();
+        self.update_stop_position();
         let known = self.known_dbufs.iter().position(|known| Arc::ptr_eq(&known.memory, memory));
         let index = known.unwrap_or(self.known_dbufs.len());
         if known.is_none() {
@@ -257,7 +257,7 @@ impl Output {
         if self.policy == Policy::Overwrite {
             self.announce_overwrite(1);
         }
-        self.ring.put_bare(pointer);
+        self.ring.put_uncounted_pointer(pointer);
         self.publish_if_due();
     }
 
@@ -270,7 +270,7 @@ impl Output {
 
     /// Updates `stop`, the head position below which a write needs no check; 0 in a ring that
     /// overwrites.
-    fn update_stop(&mut self) {
+    fn update_stop_position(&mut self) {
         let is_plain = self.policy != Policy::Overwrite;
         self.stop = if is_plain { self.limit.min(self.publish_at) } else { 0 };
     }
@@ -278,8 +278,8 @@ impl Output {
     fn publish(&mut self, urgency: Urgency) {
         self.unpublished_bytes = 0;
         self.publish_at = self.ring.side.head + self.every as u64;
-        self.update_stop();
-        self.ring.count_bare();
+        self.update_stop_position();
+        self.ring.count_put_pointers();
         self.ring.side.publish();
         self.doorbells.notify_due_readers(&mut self.ring.side, urgency);
     }
@@ -328,7 +328,7 @@ impl Output {
     /// This suffices to poll a stream with one reader. Returns `None` if there are no readers.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.doorbells.first_present()
+        self.doorbells.first_present_doorbell()
     }
 
     /// Simulates a kill of the process: only descriptors are closed.
@@ -353,7 +353,7 @@ impl StreamWriter for Output {
             return self.write_checked(block);
         }
         let pointer = self.hot.pointer(from, block.len());
-        self.ring.put_bare(pointer);
+        self.ring.put_uncounted_pointer(pointer);
         if self.ring.side.head == self.stop {
             self.publish_if_due();
         }
@@ -377,7 +377,7 @@ impl StreamWriter for Output {
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.doorbells.all_present()
+        self.doorbells.all_present_doorbells()
     }
 
     fn accept(&mut self, lent: &LentBlock<'_>) -> Result<Option<bool>, Fault> {
@@ -416,7 +416,7 @@ impl StreamWriter for Output {
         let mut done = 0;
         while done < length && self.ring.side.head < self.limit {
             let part = (length - done).min(block);
-            self.ring.put_bare(lent.pointer.within(done, part));
+            self.ring.put_uncounted_pointer(lent.pointer.within(done, part));
             done += part;
             if self.ring.side.head >= self.stop {
                 self.publish_if_due();
@@ -465,7 +465,7 @@ impl StreamWriter for Output {
 impl Drop for Output {
     fn drop(&mut self) {
         self.extend_hold();
-        self.ring.count_bare();
+        self.ring.count_put_pointers();
         self.ring.side.close();
         self.flush();
         let empty = HeldSegments::new(&self.ring.side.store, self.doorbells.departed());

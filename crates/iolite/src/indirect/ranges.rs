@@ -27,8 +27,8 @@ struct RangeLine([u64; RANGE_COUNT]);
 const _: () = assert!(size_of::<RangeLine>() == 64);
 
 const PAGE_BITS: u32 = 12;
-const COUNT_BITS: u32 = 28;
-const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+const PAGE_COUNT_BITS: u32 = 28;
+const PAGE_COUNT_MASK: u64 = (1 << PAGE_COUNT_BITS) - 1;
 
 impl RangeTable {
     /// Returns the index of the registered dbuf that may contain an address, or `None` if no range
@@ -36,7 +36,8 @@ impl RangeTable {
     #[inline]
     pub(super) fn find(&self, address: usize) -> Option<usize> {
         let page = address as u64 >> PAGE_BITS;
-        let is_in = |range: u64| page.wrapping_sub(range >> COUNT_BITS) < range & COUNT_MASK;
+        let is_in =
+            |range: u64| page.wrapping_sub(range >> PAGE_COUNT_BITS) < range & PAGE_COUNT_MASK;
         // All eight are compared without a branch between them.
         let mut hits = 0_u32;
         for (at, range) in self.line.0.iter().enumerate() {
@@ -49,7 +50,7 @@ impl RangeTable {
     pub(super) fn insert(&mut self, address: usize, length: usize, index: usize) {
         let first = address as u64 >> PAGE_BITS;
         let end = (address as u64).saturating_add(length as u64).div_ceil(1 << PAGE_BITS);
-        let range = first << COUNT_BITS | (end - first).min(COUNT_MASK);
+        let range = first << PAGE_COUNT_BITS | (end - first).min(PAGE_COUNT_MASK);
         let known = self.line.0.iter().position(|other| *other == range);
         let at = known.unwrap_or(self.next % RANGE_COUNT);
         if known.is_none() {

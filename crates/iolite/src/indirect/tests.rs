@@ -73,7 +73,7 @@ fn stream_config() -> Config {
     Config { entries: 256, ..Config::new(dbuf_id(RING)) }
 }
 
-fn leased_segments(backing: &Backing) -> usize {
+fn leased_segment_count(backing: &Backing) -> usize {
     backing.pool(|pool| pool.usage().leased)
 }
 
@@ -106,7 +106,7 @@ fn d6_pointer_stream_reads_like_a_byte_stream() {
     assert_eq!(input.space().faults().mapped, 1, "one buffer fault for the one dbuf");
     drop(input);
     sweep();
-    assert_eq!(leased_segments(&backing), 0, "nothing is kept when all is over");
+    assert_eq!(leased_segment_count(&backing), 0, "nothing is kept when all is over");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn d7_several_streams_point_into_one_dbuf() {
     assert_eq!(space.faults().mapped, 1, "mapped once for all");
     drop(pairs);
     sweep();
-    assert_eq!(leased_segments(&backing), 0);
+    assert_eq!(leased_segment_count(&backing), 0);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
         assert_eq!(put.resident(&taken), Some(0));
         drop(input);
         sweep();
-        assert_eq!(leased_segments(&backing), 0);
+        assert_eq!(leased_segment_count(&backing), 0);
     }
     drop(fixture);
 }
@@ -321,13 +321,13 @@ fn blocks_of_dropped_writer_stay_until_read() {
     let mut output = output;
     output.write(&[1; 1000]).unwrap();
     drop(output);
-    assert!(sweep() > 0 && leased_segments(&backing) == 1);
+    assert!(sweep() > 0 && leased_segment_count(&backing) == 1);
     let over = backing.pool(|pool| (0..10).filter(|_| pool.copy(&[2; 3000]).is_ok()).count());
     assert!(over > 0, "the rest is written over");
     assert_eq!(read_all(&mut input), [1; 1000]);
     drop(input);
     sweep();
-    assert_eq!(leased_segments(&backing), 0);
+    assert_eq!(leased_segment_count(&backing), 0);
 }
 
 #[test]
@@ -399,9 +399,9 @@ fn waiting_threads_wake_each_other_without_loss() {
 /// keeps up. Every byte arrives. The memory of a stream with a fixed size never changes its size.
 #[test]
 fn f6_memory_of_a_pointer_stream_sizes_itself() {
-    use buffer::scale::{Scaling, SegmentWindow};
+    use buffer::scale::{ScalingParameters, SegmentWindow};
     let fixture = Fixture::new();
-    let scaling = Scaling::pointers(2 * SEGMENT_SIZE, 16 * SEGMENT_SIZE);
+    let scaling = ScalingParameters::pointers(2 * SEGMENT_SIZE, 16 * SEGMENT_SIZE);
     let window = SegmentWindow::new(scaling, SEGMENT_SIZE, 4 * SEGMENT_SIZE);
     let backing = Backing::new(fixture.pool(BACKING_DBUF, window.segments_max())).within(window);
     let config = Config { entries: 4096, every: 1, ..Config::new(dbuf_id(RING)) };

@@ -31,7 +31,7 @@ impl<'a> AggregateBlocks<'a> {
             all.slices().map(|slice: &Slice| (slice.bytes(), slice.pointer(), slice.lease()));
         let (slices, rest, block) = (slices.collect(), RichPointer::hole(0), block.max(1));
         let mut held = Self { slices, next: 0, block, piece: &[], rest, lease: None };
-        held.next_slice();
+        held.advance_to_next_slice();
         held
     }
 
@@ -39,7 +39,7 @@ impl<'a> AggregateBlocks<'a> {
     #[inline]
     pub fn rewind(&mut self) {
         self.next = 0;
-        self.next_slice();
+        self.advance_to_next_slice();
     }
 
     /// Returns the current block: the unread bytes of the current slice, up to the block size. The
@@ -58,7 +58,7 @@ impl<'a> AggregateBlocks<'a> {
     pub fn pass(&mut self, count: usize) {
         match self.piece.split_at_checked(count) {
             Some((_, rest)) if !rest.is_empty() => self.piece = rest,
-            _ => self.next_slice(),
+            _ => self.advance_to_next_slice(),
         }
     }
 
@@ -79,7 +79,7 @@ impl<'a> AggregateBlocks<'a> {
     }
 
     #[inline]
-    fn next_slice(&mut self) {
+    fn advance_to_next_slice(&mut self) {
         match self.slices.get(self.next) {
             Some(&(bytes, pointer, lease)) => {
                 (self.piece, self.rest, self.lease) = (bytes, pointer, Some(lease));

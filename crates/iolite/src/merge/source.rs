@@ -8,13 +8,13 @@ use std::fmt;
 use std::os::fd::AsFd;
 
 /// The reading end of a stream of entire blocks. This trait is sealed.
-pub trait Source: ProducerEnd {}
+pub trait Source: ProducerReader {}
 
 impl Source for Input {}
 impl Source for fixed::stream::SlotInput {}
 
 /// The reading end of one producer's stream, as [`Merged`](super::Merged) uses it.
-pub trait ProducerEnd: Skip + AsFd + fmt::Debug + Send {
+pub trait ProducerReader: Skip + AsFd + fmt::Debug + Send {
     /// Copies and consumes one block without blocking.
     fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault>;
     /// Returns true if a block is available or the stream has ended.
@@ -28,7 +28,7 @@ pub trait ProducerEnd: Skip + AsFd + fmt::Debug + Send {
     fn writer_counts(&self) -> WriterCounts;
 }
 
-impl ProducerEnd for Input {
+impl ProducerReader for Input {
     fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
         Self::read_block(self, out)
     }
@@ -50,7 +50,7 @@ impl ProducerEnd for Input {
     }
 }
 
-impl ProducerEnd for fixed::stream::SlotInput {
+impl ProducerReader for fixed::stream::SlotInput {
     fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
         self.try_read(out)
     }

@@ -93,7 +93,7 @@ impl Merged {
     }
 
     /// Consumes blocks of every producer, as many as are needed to determine the order.
-    pub(super) fn fill_stages(&mut self) {
+    pub(super) fn stage_blocks(&mut self) {
         let Order::Stamped(stamped) = &mut self.order else { return };
         for producer in &mut self.producers {
             while !producer.stage.is_due(stamped.window) {

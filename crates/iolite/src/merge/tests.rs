@@ -29,7 +29,7 @@ fn block_words(block: &[u8]) -> [u64; 3] {
     std::array::from_fn(|i| u64::from_le_bytes(block[i * 8..i * 8 + 8].try_into().unwrap()))
 }
 
-fn stamped_order(window: u64) -> Order {
+fn timestamp_order(window: u64) -> Order {
     Order::Stamped(Stamped::new(window, PATIENCE, |block| block_words(block)[2]))
 }
 
@@ -69,7 +69,7 @@ fn assert_all_delivered(merged: &mut Merged, all: &[[u64; 3]], counts: &[u64]) {
 
 #[test]
 fn merge_keeps_the_order_of_each_producer() {
-    for (order, spins) in [(Order::Fair(8), 0), (Order::Fair(1), 100), (stamped_order(50), 0)] {
+    for (order, spins) in [(Order::Fair(8), 0), (Order::Fair(1), 100), (timestamp_order(50), 0)] {
         let mut merged = Merged::new(order);
         merged.spin(spins);
         let counts = [20_000, 1, 0, 5000];
@@ -124,7 +124,7 @@ fn fair_merge_gives_each_producer_its_share() {
 fn stamped_merge_yields_the_oldest_of_all_producers() {
     let mut random = Random::replayable();
     for window in [0, 10, 1000] {
-        let mut merged = Merged::new(stamped_order(window));
+        let mut merged = Merged::new(timestamp_order(window));
         let mut outputs = Vec::new();
         for _ in 0..4 {
             let (output, input) = open_stream(Policy::Block);
@@ -194,7 +194,7 @@ fn read_in_time_beside_silent_producer() -> bool {
 
 #[test]
 fn producer_with_old_timestamps_starves_no_other() {
-    let mut merged = Merged::new(stamped_order(10));
+    let mut merged = Merged::new(timestamp_order(10));
     let mut outputs = Vec::new();
     for producer in 0..3 {
         let (mut output, input) = open_stream(Policy::Block);
@@ -263,7 +263,7 @@ fn producers_join_and_leave_during_reads() {
 
 #[test]
 fn long_block_is_staged_in_one_piece() {
-    let mut merged = Merged::new(stamped_order(10));
+    let mut merged = Merged::new(timestamp_order(10));
     let (mut output, input) = open_stream(Policy::Block);
     merged.join(input);
     let long: Vec<u8> = (0..20_000_u32).map(|at| (at % 250) as u8).collect();
@@ -280,7 +280,7 @@ fn long_block_is_staged_in_one_piece() {
 #[test]
 fn byte_and_slot_streams_are_merged_by_one_reader() {
     use buffer::dbuf::fixed;
-    for order in [Order::Fair(3), stamped_order(20)] {
+    for order in [Order::Fair(3), timestamp_order(20)] {
         let mut merged = Merged::new(order);
         merged.spin(0);
         let (mut blocks, input) = open_stream(Policy::Block);

@@ -11,7 +11,9 @@
 //! writer has exited. A process that splices the pointers of others obtains each dbuf once and
 //! passes it on; it maps nothing and touches no byte.
 
-use super::{PipeError, PipeShape, SELF_SIZING, begins_with, create_ends};
+use super::{
+    PipeError, RingConfigMessage, SELF_SIZING_CAPACITY, create_ends, first_message_begins_with,
+};
 use crate::aggregate::holders::PeerId;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{AllocationPool, GrantRefusal};
@@ -21,7 +23,7 @@ use crate::splice::{SpliceResult, splice};
 use crate::view::Space;
 use abi::DbufId;
 use abi::access::AccessList;
-use buffer::scale::{Scaling, SegmentWindow, SizingState};
+use buffer::scale::{ScalingParameters, SegmentWindow, SizingState};
 use buffer::stream::caches;
 use buffer::{Fault, Policy, pool};
 use std::os::fd::OwnedFd;
@@ -55,9 +57,9 @@ pub fn pointer_pipe(
     config: &Config,
     bytes: Option<usize>,
 ) -> Result<Vec<OwnedFd>, PipeError> {
-    let shape = PipeShape {
+    let shape = RingConfigMessage {
         magic: MAGIC,
-        capacity: bytes.map_or(SELF_SIZING, |bytes| bytes.max(1) as u64),
+        capacity: bytes.map_or(SELF_SIZING_CAPACITY, |bytes| bytes.max(1) as u64),
         every: config.every as u64,
         id: config.id.number(),
         policy: config.policy.code(),
@@ -71,7 +73,9 @@ pub fn pointer_pipe(
 pub fn carries_pointers(end: &OwnedFd) -> Result<bool, PipeError> {
     for magic in [&MAGIC.to_ne_bytes(), crate::indirect::OFFER] {
         let mut first = [0; 8];
-        if begins_with(end, magic)? && descriptor::peek(end, &mut first)? == first.len() {
+        if first_message_begins_with(end, magic)?
+            && descriptor::peek(end, &mut first)? == first.len()
+        {
             return Ok(true);
         }
     }
@@ -96,19 +100,20 @@ pub fn open_write(
     backing: DbufId,
     grants: &GrantServer,
 ) -> Result<(PointerWriter, usize), PipeError> {
-    let mut bytes = [0; size_of::<PipeShape>()];
+    let mut bytes = [0; size_of::<RingConfigMessage>()];
     let (length, theirs) = descriptor::receive(end, &mut bytes)?;
     if length == 0 {
         return Err(PipeError::AlreadyOpened);
     }
-    let shape = bytes.get(..length).and_then(|bytes| PipeShape::read_from_bytes(bytes).ok());
+    let shape =
+        bytes.get(..length).and_then(|bytes| RingConfigMessage::read_from_bytes(bytes).ok());
     let (config, capacity) =
         shape.and_then(|shape| config(&shape)).ok_or(PipeError::NotAPipeEnd)?;
     if theirs.len() != config.readers {
         return Err(PipeError::NotAPipeEnd);
     }
     let window = capacity.is_none().then(|| {
-        let scaling = Scaling::deck_cut(caches()).at_least(SEGMENTS_MIN * SEGMENT_SIZE);
+        let scaling = ScalingParameters::deck_cut(caches()).at_least(SEGMENTS_MIN * SEGMENT_SIZE);
         SegmentWindow::new(scaling, SEGMENT_SIZE, INITIAL_SIZE)
     });
     let segments = match &window {
@@ -130,7 +135,7 @@ pub fn open_write(
 /// in place if `space` is trusting. Returns `None` if the writing end was closed without being
 /// opened.
 pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError> {
-    if !begins_with(&end, crate::indirect::OFFER)? {
+    if !first_message_begins_with(&end, crate::indirect::OFFER)? {
         return Err(PipeError::NotAPipeEnd);
     }
     let mut message = [0; 8];
@@ -146,13 +151,13 @@ pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError
 
 /// Returns the configuration of the ring, and the size in bytes of the memory for copied bytes
 /// (`None` if the memory sizes itself). Returns `None` if the message is invalid.
-fn config(shape: &PipeShape) -> Option<(Config, Option<usize>)> {
+fn config(shape: &RingConfigMessage) -> Option<(Config, Option<usize>)> {
     let id = DbufId::new(shape.id).filter(|_| shape.magic == MAGIC)?;
     let number = |value: u64| usize::try_from(value).ok();
     let capacity = number(shape.capacity).filter(|_| shape.capacity <= BYTES_MAX)?;
     let policy = Policy::from_code(shape.policy)?;
     let (readers, every) = (number(shape.readers)?, number(shape.every)?);
-    let capacity = (shape.capacity != SELF_SIZING).then_some(capacity);
+    let capacity = (shape.capacity != SELF_SIZING_CAPACITY).then_some(capacity);
     Some((Config { policy, readers, every, ..Config::new(id) }, capacity))
 }
 

@@ -76,10 +76,10 @@ fn unopened_ends_may_be_closed() {
 
 #[test]
 fn end_opens_once_and_only_in_its_direction() {
-    for n in [0, 1, ENDS_MAX + 1, usize::MAX] {
+    for n in [0, 1, PIPE_ENDS_MAX + 1, usize::MAX] {
         assert_eq!(mpipe(n, &pipe_config()).unwrap_err(), PipeError::Ends(n));
     }
-    assert_eq!(mpipe(ENDS_MAX, &pipe_config()).unwrap().len(), ENDS_MAX);
+    assert_eq!(mpipe(PIPE_ENDS_MAX, &pipe_config()).unwrap().len(), PIPE_ENDS_MAX);
     let mut ends = mpipe(2, &pipe_config()).unwrap();
     let again = ends[0].try_clone().unwrap();
     let _output = open_write(ends.remove(0)).unwrap();

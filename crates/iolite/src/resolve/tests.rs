@@ -28,7 +28,7 @@ fn expected_byte(dbuf: u32, position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ dbuf as u8
 }
 
-fn append_expected(pool: &Pool, length: usize) -> Extent {
+fn append_expected_bytes(pool: &Pool, length: usize) -> Extent {
     let mut draft = pool.draft(length, length).unwrap();
     let position = draft.position();
     for (i, at) in draft.iter_mut().enumerate() {
@@ -37,7 +37,7 @@ fn append_expected(pool: &Pool, length: usize) -> Extent {
     draft.commit(length)
 }
 
-fn matches_expected(pointer: RichPointer, bytes: &[u8]) -> bool {
+fn matches_expected_bytes(pointer: RichPointer, bytes: &[u8]) -> bool {
     bytes.len() == pointer.length() as usize
         && bytes.iter().enumerate().all(|(i, &found)| {
             found == expected_byte(pointer.dbuf().number(), pointer.place.position() + i as u64)
@@ -47,15 +47,15 @@ fn matches_expected(pointer: RichPointer, bytes: &[u8]) -> bool {
 #[test]
 fn every_memory_kind_resolves_and_every_fault_occurs() {
     let (mine, sent) = (create_pool(1), create_pool(2));
-    let place = append_expected(&mine, 100);
+    let place = append_expected_bytes(&mine, 100);
     let (doorbell, other) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let (mut writer, mut readers) =
         crossing(&crossing::RingConfig::default(), doorbell, &[other]).unwrap();
-    let pointer = RichPointer::new(sent.id(), append_expected(&sent, 200), Class::YES);
+    let pointer = RichPointer::new(sent.id(), append_expected_bytes(&sent, 200), Class::YES);
     let entry = Entry::new(pointer, abi::BlockMetadata::default(), abi::Marks::bare(200));
     writer.push(&[entry], &[&sent]).unwrap();
     let kept = create_pool(3);
-    let lease = kept.lease(append_expected(&kept, 50)).unwrap();
+    let lease = kept.lease(append_expected_bytes(&kept, 50)).unwrap();
     let (mut blocks, mut offers) = share::blocks(&dbuf::BlockConfig {
         policy: Policy::Overwrite,
         ..dbuf::BlockConfig::new(dbuf_id(4))
@@ -73,9 +73,9 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     table.hold(HeldMemory::Lease(&lease));
     table.visit(dbuf_id(4), &mut visitor);
     let at = |dbuf, place| RichPointer::new(dbuf_id(dbuf), place, Class::YES);
-    assert!(matches_expected(at(1, place), table.resolve(at(1, place)).unwrap()));
-    assert!(matches_expected(entry.pointer, table.resolve(entry.pointer).unwrap()));
-    assert!(matches_expected(
+    assert!(matches_expected_bytes(at(1, place), table.resolve(at(1, place)).unwrap()));
+    assert!(matches_expected_bytes(entry.pointer, table.resolve(entry.pointer).unwrap()));
+    assert!(matches_expected_bytes(
         at(3, Extent::new(0, 50)),
         table.resolve(at(3, Extent::new(0, 50))).unwrap()
     ));
@@ -83,7 +83,7 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     table.copy(at(4, foreign), &mut out).unwrap();
     assert_eq!(out, [9; 30]);
     table.copy(at(1, place.within(0, 30)), &mut out).unwrap();
-    assert!(matches_expected(at(1, place.within(0, 30)), &out));
+    assert!(matches_expected_bytes(at(1, place.within(0, 30)), &out));
 
     assert_eq!(table.resolve(RichPointer::hole(5)), Err(Fault::Hole));
     assert_eq!(table.resolve(at(4, foreign)), Err(Fault::UnknownDbuf(dbuf_id(4))), "never a slice");
@@ -112,7 +112,11 @@ fn forged_pointers_resolve_exactly_or_fail() {
         for pool in pools {
             for _ in 0..1 + random.below(3) {
                 let length = random.within(1..SEGMENT_SIZE);
-                places.push(RichPointer::new(pool.id(), append_expected(pool, length), Class::YES));
+                places.push(RichPointer::new(
+                    pool.id(),
+                    append_expected_bytes(pool, length),
+                    Class::YES,
+                ));
             }
         }
         let mut table = Table::new();
@@ -124,7 +128,7 @@ fn forged_pointers_resolve_exactly_or_fail() {
             match table.resolve(pointer) {
                 Ok(bytes) => {
                     good += 1;
-                    assert!(matches_expected(pointer, bytes), "round {round}: {pointer:?}");
+                    assert!(matches_expected_bytes(pointer, bytes), "round {round}: {pointer:?}");
                 }
                 Err(_) => bad += 1,
             }
@@ -163,8 +167,8 @@ proptest! {
     #[test]
     fn arbitrary_words_resolve_exactly_or_fail(words in any::<[u64; 2]>(), near in 0u64..9000) {
         let pool = create_pool(1);
-        append_expected(&pool, 1000);
-        append_expected(&pool, 3500);
+        append_expected_bytes(&pool, 1000);
+        append_expected_bytes(&pool, 3500);
         let mut table = Table::new();
         table.hold(HeldMemory::Pool(&pool));
         let wild = RichPointer::from_words(words);
@@ -172,7 +176,7 @@ proptest! {
         let close = RichPointer::new(pool.id(), place, wild.class);
         for pointer in [wild, close] {
             if let Ok(bytes) = table.resolve(pointer) {
-                prop_assert!(matches_expected(pointer, bytes));
+                prop_assert!(matches_expected_bytes(pointer, bytes));
             }
         }
     }

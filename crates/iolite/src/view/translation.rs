@@ -15,12 +15,12 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Translation {
     space: Space,
-    lines: [TranslationLine; LINE_COUNT],
+    lines: [TranslationLine; TRANSLATION_LINE_COUNT],
     /// Back-off during which this reader sends no query to any owner.
     suspension: BackOff,
 }
 
-const LINE_COUNT: usize = 16;
+const TRANSLATION_LINE_COUNT: usize = 16;
 
 #[derive(Debug, Default)]
 enum TranslationLine {
@@ -43,7 +43,7 @@ const BACK_OFF_MAX: u32 = 1 << 16;
 impl BackOff {
     /// Returns true if the next attempt may be made. Otherwise counts a skipped attempt.
     #[inline]
-    pub(crate) const fn next_attempt_due(&mut self) -> bool {
+    pub(crate) const fn admit_attempt(&mut self) -> bool {
         if self.skips_left == 0 {
             return true;
         }
@@ -127,12 +127,12 @@ impl Translation {
         if let TranslationLine::Refused(id, fault, left) = line
             && *id == dbuf
         {
-            if !left.next_attempt_due() {
+            if !left.admit_attempt() {
                 return Err(*fault);
             }
             (again, known) = (*left, *fault);
         }
-        if !self.suspension.next_attempt_due() {
+        if !self.suspension.admit_attempt() {
             return Err(known);
         }
         match self.space.map(dbuf) {
@@ -156,5 +156,5 @@ impl Translation {
 
 #[inline]
 const fn index(dbuf: DbufId) -> usize {
-    dbuf.number() as usize % LINE_COUNT
+    dbuf.number() as usize % TRANSLATION_LINE_COUNT
 }

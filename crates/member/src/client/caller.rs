@@ -66,7 +66,7 @@ impl Caller {
     /// Receives the result of the last call. Blocks and fails as
     /// [`receive_reply`](Self::receive_reply) does.
     pub(crate) fn result<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
-        self.receive_with(|bytes, _| read_result(bytes))
+        self.receive_with(|bytes, _| parse_result(bytes))
             .inspect_err(|error| self.record_timeout(error))
     }
 
@@ -182,7 +182,7 @@ const REPLY_START: &[u8] = b"{\"parameters\":{";
 
 /// Parses the result of a call from the bytes of its reply: in one pass if the reply has the form
 /// in which this library writes a result. Fails if the reply is an error.
-fn read_result<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ClientError> {
+fn parse_result<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ClientError> {
     if bytes.len() <= REPLY_BYTES_MAX
         && bytes.starts_with(REPLY_START)
         && let Ok(DirectReply { parameters, error: None }) = serde_json::from_slice(bytes)
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn result_is_read_in_one_pass_or_as_any_other_reply() {
-        let read = |text: &str| read_result::<PathNumber>(text.as_bytes());
+        let read = |text: &str| parse_result::<PathNumber>(text.as_bytes());
         let seven = PathNumber { number: 7 };
         for text in [
             r#"{"parameters":{"number":7}}"#,

@@ -9,12 +9,12 @@ use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
 /// Maximum time for which the daemon may list a path after the path has closed its connections.
-const END_GRACE: Duration = Duration::from_millis(200);
+const END_GRACE_PERIOD: Duration = Duration::from_millis(200);
 /// Kind of the [`Event`](crate::protocol::Event) of a path that has ended.
 const PATH_ENDED_EVENT: &str = "went";
 
 impl Client {
-    /// Waits for up to [`END_GRACE`] until the daemon no longer lists the paths that seem to have
+    /// Waits for up to [`END_GRACE_PERIOD`] until the daemon no longer lists the paths that seem to have
     /// ended. Replaces the error of each path that is still listed then by
     /// [`ClientError::Timeout`]: such a path is running, and has closed the connection because it
     /// has too many clients.
@@ -25,7 +25,7 @@ impl Client {
     ) {
         let has_ended =
             |answer: &Result<R, ClientError>| answer.as_ref().is_err_and(ClientError::is_end);
-        let deadline = Instant::now() + END_GRACE;
+        let deadline = Instant::now() + END_GRACE_PERIOD;
         let mut watcher = None;
         while answers.iter().any(has_ended) {
             // If the daemon does not reply, the next call reports it.
@@ -78,7 +78,9 @@ impl PathWatcher {
     fn wait_for_end(&self, deadline: Instant, is_awaited: impl Fn(&RegisteredPath) -> bool) {
         let left = || deadline.saturating_duration_since(Instant::now());
         if let Some(client) = &self.0 {
-            while sys::poll::readable_despite_signals(&[client.as_fd()], Some(left())) == [true] {
+            while sys::poll::wait_until_readable_despite_signals(&[client.as_fd()], Some(left()))
+                == [true]
+            {
                 match client.next_event() {
                     Ok(event) if event.event == PATH_ENDED_EVENT && is_awaited(&event.path) => {
                         return;

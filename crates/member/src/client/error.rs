@@ -34,14 +34,14 @@ pub enum ClientError {
     #[error("the other process has closed the connection")]
     Disconnected,
     /// The path with this name ended during the call.
-    #[error("path `{}` has just ended: `streamline ps` lists those that run", replace_hidden(.0))]
+    #[error("path `{}` has just ended: `streamline ps` lists those that run", mask_hidden_characters(.0))]
     PathEnded(String),
     /// The reply is malformed.
     #[error(transparent)]
     Malformed(#[from] MessageError),
     /// The peer replied with an error. For a mistake in a request, the text has several lines,
     /// which show the position of the mistake.
-    #[error("{}", format_fault(.0).trim_end().lines().map(replace_hidden).collect::<Vec<_>>()
+    #[error("{}", format_fault(.0).trim_end().lines().map(mask_hidden_characters).collect::<Vec<_>>()
         .join("\n"))]
     Refused(Fault),
     /// A system call failed.
@@ -83,7 +83,7 @@ impl From<sys::Error> for ClientError {
 
 /// Replaces each hidden character in untrusted text with a placeholder, for display.
 #[must_use]
-pub fn replace_hidden(text: &str) -> String {
+pub fn mask_hidden_characters(text: &str) -> String {
     abi::text::VisibleText(text).to_string()
 }
 

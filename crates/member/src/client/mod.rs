@@ -4,7 +4,7 @@
 //! A query of many paths ([`Client::query_all`]) has one time limit for all paths together, usually
 //! [`QUERY_TIMEOUT`]. A caller can poll the socket of a [`PathClient`] together with other
 //! descriptors, and call [`PathClient::next_update`] when it is readable. Peers are untrusted:
-//! replies are bounded and checked, and [`replace_hidden`] makes received text safe to display.
+//! replies are bounded and checked, and [`mask_hidden_characters`] makes received text safe to display.
 
 mod caller;
 mod ends;
@@ -14,7 +14,7 @@ mod reports;
 
 pub(crate) use caller::Caller;
 pub use caller::{CALL_TIMEOUT, LONG_TIMEOUT};
-pub use error::{ClientError, replace_hidden};
+pub use error::{ClientError, mask_hidden_characters};
 pub use path::{COUNT, DESCRIBE, NODES, PathClient, STOP};
 
 use crate::gather::gather;
@@ -70,7 +70,7 @@ impl Client {
             ENOENT | ECONNREFUSED | ENOTDIR => ClientError::NoDaemon(vec![directory.to_owned()]),
             _ => error.into(),
         })?;
-        let (uid, _) = sys::descriptor::peer_identity(&socket)?;
+        let (uid, _) = sys::descriptor::peer_uid_and_gid(&socket)?;
         if uid != ROOT_UID
             && uid != sys::process::identity().0
             && !place::is_machine_owner(directory, uid)
@@ -82,7 +82,7 @@ impl Client {
 
     /// Connects to a daemon that runs in this process: sends one end of a new socket pair to it.
     /// `acceptor` is the socket over which the daemon receives such connections.
-    pub fn connect_inside(
+    pub fn connect_in_process(
         acceptor: BorrowedFd<'_>,
         directory: &FilePath,
     ) -> Result<Self, ClientError> {
@@ -202,13 +202,13 @@ impl Client {
         limit: Duration,
         take: impl Fn(PathClient, Vec<Reply>) -> Result<R, ClientError>,
     ) -> Vec<Result<R, ClientError>> {
-        self.call_all_over(paths, |_| None, limit, take)
+        self.call_all_reusing_idle(paths, |_| None, limit, take)
     }
 
     /// Queries many paths as [`call_all`](Self::call_all) does, over idle connections if possible.
     /// `idle` returns an idle connection to a path, on which no reply is outstanding, or `None` if
     /// there is none; in this case, opens a connection through the daemon.
-    pub fn call_all_over<R>(
+    pub fn call_all_reusing_idle<R>(
         &self,
         paths: &[(u32, (String, Vec<Call>))],
         idle: impl Fn(&str) -> Option<PathClient>,
@@ -259,7 +259,7 @@ impl Client {
     /// the methods `also` on each path. Passes the connection, the counters and the replies to
     /// `take`. Blocks for at most `limit`, plus [`CALL_TIMEOUT`] for each further page of counters,
     /// and plus `limit` for each path of an older version, which is queried again.
-    pub fn count_all<R>(
+    pub fn query_all_counters<R>(
         &self,
         paths: &[(u32, String)],
         also: &[&str],
@@ -292,7 +292,7 @@ impl Client {
 
     /// Connects to a path and fetches its description within [`QUERY_TIMEOUT`]. This detects a
     /// stopped process before an expensive call.
-    pub fn connect_described(
+    pub fn connect_and_describe(
         &self,
         path: &str,
     ) -> Result<(PathClient, PathDescription), ClientError> {

@@ -5,7 +5,7 @@ use super::error::ClientError;
 use crate::protocol::{
     Change, ChangeReply, CommitSubtree, Count, CountReply, Counters, Follow, FreezeHistory,
     NoParameters, PathDescription, PathUpdate, TakeSubtree, Tap, TapReport, TapStart, UpdateForm,
-    WriteTo,
+    WriteParameters,
 };
 use crate::varlink::{Call, MESSAGE_MAX, MessageError};
 use serde::Serialize;
@@ -200,7 +200,7 @@ impl PathClient {
 
     /// Attaches a writer to a node's output. Returns the writer's socket, which stays open after
     /// this connection is closed. Blocks for at most [`LONG_TIMEOUT`].
-    pub fn attach_writer(&self, wanted: &WriteTo) -> Result<OwnedFd, ClientError> {
+    pub fn attach_writer(&self, wanted: &WriteParameters) -> Result<OwnedFd, ClientError> {
         self.caller.set_timeout(LONG_TIMEOUT);
         self.caller.send(&Call::new("io.streamline.path.Write", wanted), &[])?;
         let answer = self.caller.receive_reply().map_err(|error| self.convert_hangup(error));
@@ -228,12 +228,12 @@ impl PathClient {
     /// Requests a last report of this connection's tap when the path ends;
     /// [`tap_state`](Self::tap_state) returns the report. The path then does not wait for the
     /// reader of the tap. Does not wait for a reply.
-    pub fn await_tap_end(&self) -> Result<(), ClientError> {
+    pub fn request_final_tap_report(&self) -> Result<(), ClientError> {
         let call = Call::new(TAP_REPORT_METHOD, &NoParameters {});
         self.caller.send(&Call { more: true, ..call }, &[])
     }
 
-    /// Returns the state of this connection's tap after [`await_tap_end`](Self::await_tap_end). If
+    /// Returns the state of this connection's tap after [`request_final_tap_report`](Self::await_tap_end). If
     /// the path has ended, this is the last report, with a file of the bytes that did not fit into
     /// the pipe; the file is `None` if all bytes fit. Blocks for at most `limit`. Fails if the
     /// path's process has exited without a last report.

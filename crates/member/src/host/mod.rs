@@ -14,7 +14,7 @@
 mod request;
 
 use self::request::RemoteRequest;
-use crate::client::{Caller, Client, ClientError, LONG_TIMEOUT, replace_hidden};
+use crate::client::{Caller, Client, ClientError, LONG_TIMEOUT, mask_hidden_characters};
 use crate::faults::NOT_IN_KERNEL;
 use crate::protocol::{Attach, AttachReply, Permissions, Replacement};
 use crate::rights::{Denial, POLICY_FILE, matches_interface};
@@ -48,7 +48,7 @@ struct PolicyGrants {
 }
 
 /// Number of descriptors in a reply to `Attach`: frames, pointers, doorbell.
-const ATTACH_DESCRIPTORS: usize = 3;
+const ATTACH_DESCRIPTOR_COUNT: usize = 3;
 
 impl DaemonHost {
     /// Finds a daemon. Returns `None` if the daemon runs no kernel programs. Connects and makes two
@@ -71,19 +71,19 @@ impl DaemonHost {
     #[must_use]
     pub fn policy_refusals(&self, plan: &Plan) -> Vec<KernelRefusal> {
         let Some(bounds) = &self.bounds else { return Vec::new() };
-        let file = replace_hidden(&bounds.file);
+        let file = mask_hidden_characters(&bounds.file);
         let missing = Denial { uid: sys::process::identity().0, file: &file };
         let why = |node: NodeId| {
             let used = plan.graph.node(node).filter()?;
             let name = used.description.name;
             if !bounds.filters.iter().any(|known| known == name) {
-                return Some(missing.filter_denied(name));
+                return Some(missing.filter_denied_text(name));
             }
             let attach = used.attach()?.ok()?;
             let netns = attach.netns.as_deref();
             let open = attach.own_sockets
                 || matches_interface(&bounds.interfaces, &attach.interface, netns);
-            (!open).then(|| missing.interface_denied(&attach.interface, netns))
+            (!open).then(|| missing.interface_denied_text(&attach.interface, netns))
         };
         let steps = plan.programs.iter().flat_map(|program| {
             let steps = program.steps.iter().flat_map(|step| &step.nodes);
@@ -113,7 +113,10 @@ impl DaemonHost {
                 // The daemon is not trusted to name a node of this part; for any other node, the
                 // refusal applies to the source.
                 let known = asked.nodes.contains(&node);
-                refused(if known { node } else { asked.source }, replace_hidden(fault.text("why")))
+                refused(
+                    if known { node } else { asked.source },
+                    mask_hidden_characters(fault.text("why")),
+                )
             }
             other => refused(asked.source, format!("the daemon does not run it: {other}")),
         })?;
@@ -160,7 +163,7 @@ impl DaemonHost {
         let (Some(layout), Some(line)) = (layout, line) else {
             return Err(strange("the reply contains no layout"));
         };
-        let descriptors = <[_; ATTACH_DESCRIPTORS]>::try_from(descriptors);
+        let descriptors = <[_; ATTACH_DESCRIPTOR_COUNT]>::try_from(descriptors);
         let [records, pointers, doorbell] = descriptors
             .map_err(|_| strange("the reply contains other descriptors than expected"))?;
         Ok((DelegatedProgram { layout, records, pointers, doorbell }, line, caller))

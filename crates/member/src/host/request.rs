@@ -1,9 +1,9 @@
 //! A request that the daemon runs in the kernel, and its replacement by another request.
 
 use super::DaemonHost;
-use crate::client::{Caller, ClientError, replace_hidden};
+use crate::client::{Caller, ClientError, mask_hidden_characters};
 use crate::faults::{NOT_IN_KERNEL, RETRY_CAUSE};
-use crate::protocol::{AttachReply, CarriedStep, CountRequest, Replacement, SetTaps};
+use crate::protocol::{AttachReply, CarriedStep, CountParameters, Replacement, SetTaps};
 use crate::varlink::Call;
 use engine::build::BuildError;
 use engine::kernel::delegation::{Attachment, Failure, FinalCounters, OpenTaps};
@@ -139,7 +139,10 @@ impl RemoteRequest {
     /// Waits for at most [`RETRY_INTERVAL`] for a message about the request. Returns true if the
     /// request is still attached.
     fn wait_while_attached(&self) -> bool {
-        sys::poll::readable_despite_signals(&[self.caller.as_fd()], Some(RETRY_INTERVAL));
+        sys::poll::wait_until_readable_despite_signals(
+            &[self.caller.as_fd()],
+            Some(RETRY_INTERVAL),
+        );
         Attachment::export_failure(self).is_none() && self.ended.get().is_none()
     }
 
@@ -159,7 +162,7 @@ impl RemoteRequest {
         // This process did not detach the request, so the path must report a reason for the end.
         let unasked = (why == EndCause::Ended).then(|| "the daemon has removed it".to_owned());
         if let Some(why) = reason.or(unasked) {
-            let failure = Failure::new("watch", &self.interface, replace_hidden(&why));
+            let failure = Failure::new("watch", &self.interface, mask_hidden_characters(&why));
             let hint = "all frames before that were processed; `--embedded` runs it without the \
                         daemon, with your own rights";
             self.set_failure(failure.hint(hint));
@@ -184,14 +187,14 @@ impl RemoteRequest {
         let mut counted = self.lock_reported_counters();
         while self.receive_pending_message(&mut counted) {}
         counted.last_query += 1;
-        let query = CountRequest { number: Some(counted.last_query) };
+        let query = CountParameters { number: Some(counted.last_query) };
         let call = Call::new("io.streamline.Count", &query);
         let is_running = self.ended.get().is_none();
         let sent = is_running && self.caller.send(&Call { oneway: true, ..call }, &[]).is_ok();
         let until = Instant::now() + limit;
         while sent && counted.last_answered != counted.last_query && self.ended.get().is_none() {
             let left = until.saturating_duration_since(Instant::now());
-            sys::poll::readable_despite_signals(&[self.caller.as_fd()], Some(left));
+            sys::poll::wait_until_readable_despite_signals(&[self.caller.as_fd()], Some(left));
             if !self.receive_pending_message(&mut counted) {
                 break;
             }
@@ -294,11 +297,11 @@ impl ProgramSwitch for Switch {
                 self.old.finish(EndCause::Replaced);
                 Ok(())
             }
-            Ok(AttachReply { why, .. }) => Err(SwitchError::Refused(replace_hidden(
+            Ok(AttachReply { why, .. }) => Err(SwitchError::Refused(mask_hidden_characters(
                 &why.unwrap_or_else(|| MISSING_REASON_MESSAGE.to_owned()),
             ))),
             Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL => {
-                let why = replace_hidden(fault.text("why"));
+                let why = mask_hidden_characters(fault.text("why"));
                 Err(match fault.text("by") == RETRY_CAUSE {
                     true => SwitchError::Again(why),
                     false => SwitchError::Refused(why),

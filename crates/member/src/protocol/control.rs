@@ -147,7 +147,7 @@ pub struct Tap {
 /// Parameters of `Write`, which adds blocks from the caller to the output of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WriteTo {
+pub struct WriteParameters {
     /// Node to whose output the blocks are added; `None` for the source.
     pub node: Option<String>,
     /// Number of the node, which does not change when the request is changed; takes precedence over

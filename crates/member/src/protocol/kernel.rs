@@ -49,7 +49,7 @@ pub struct SetTaps {
 /// Parameters of `Count`, which requests the counters of a request in the kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CountRequest {
+pub struct CountParameters {
     /// Number of the call, if the caller has given it one; the reply repeats the number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,

@@ -11,15 +11,15 @@ mod registry;
 
 pub use control::{
     Change, ChangeReply, CommitSubtree, FreezeHistory, Link, Node, PathDescription, TakeSubtree,
-    Tap, TapReport, TapStart, WriteTo,
+    Tap, TapReport, TapStart, WriteParameters,
 };
 pub use counters::{
     Count, CountReply, Counters, Edge, Ended, Filter, Follow, Loss, PathUpdate, Source, Space,
     Totals, UpdateForm, sum_lost_blocks,
 };
 pub use kernel::{
-    Attach, AttachReply, CarriedStep, CountRequest, KernelProgram, KernelPrograms, KernelRequest,
-    KernelRing, KernelStep, Replacement, SetTaps,
+    Attach, AttachReply, CarriedStep, CountParameters, KernelProgram, KernelPrograms,
+    KernelRequest, KernelRing, KernelStep, Replacement, SetTaps,
 };
 pub use nodes::{Argument, ChangedNodes, NodeArc, NodeDetails, NodePatch, Nodes, NodesReply};
 pub use registry::{

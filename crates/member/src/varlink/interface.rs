@@ -26,7 +26,7 @@ pub const SERVICE_INTERFACE: Interface =
     Interface { name: "org.varlink.service", text: include_str!("org.varlink.service.varlink") };
 
 /// Executes a call of `org.varlink.service` for a service with the additional interface `own`.
-pub fn call_service(call: &Call, own: Interface) -> Result<Value, Fault> {
+pub fn execute_service_call(call: &Call, own: Interface) -> Result<Value, Fault> {
     match call.interface_and_method().1 {
         "GetInfo" => Ok(json!({
             "vendor": "Streamline",

@@ -129,9 +129,9 @@ fn field_names<T: Serialize>(value: &T) -> Vec<String> {
 fn interface_files_match_the_types() {
     use protocol::{
         About, Amount, Argument, Attach, AttachReply, CarriedStep, Change, ChangeReply,
-        ChangedNodes, ConnectReply, Count, CountReply, CountRequest, Counters, Edge, Ended, Filter,
-        Follow, KernelProgram, KernelPrograms, KernelRequest, KernelRing, KernelStep, Link, Loss,
-        Node, NodeArc, NodeDetails, NodePatch, Nodes, NodesReply, PathDescription, PathEvent,
+        ChangedNodes, ConnectReply, Count, CountParameters, CountReply, Counters, Edge, Ended,
+        Filter, Follow, KernelProgram, KernelPrograms, KernelRequest, KernelRing, KernelStep, Link,
+        Loss, Node, NodeArc, NodeDetails, NodePatch, Nodes, NodesReply, PathDescription, PathEvent,
         PathReport, PathUpdate, Permissions, Quota, Register, RegisteredPath, Replacement, Source,
         Space, Totals, UpdateForm,
     };
@@ -162,7 +162,7 @@ fn interface_files_match_the_types() {
         ("method Sharing() ->", field_names(&KernelPrograms::default())),
         ("method Attach", field_names(&attach)),
         ("instead: ?Instead ) ->", field_names(&AttachReply::default())),
-        ("method Count", field_names(&CountRequest { number: Some(0) })),
+        ("method Count", field_names(&CountParameters { number: Some(0) })),
         ("type Instead", field_names(&instead)),
         ("type Stay", field_names(&CarriedStep { was: 0, is: 0 })),
         ("type Path", field_names(&RegisteredPath::default())),

@@ -9,12 +9,14 @@
 
 use super::calls::CHANGE_TIMEOUT;
 use super::service::{AdmittedClient, Service};
-use crate::client::{Client, ClientError, replace_hidden};
+use crate::client::{Client, ClientError, mask_hidden_characters};
 use crate::connection::{Connection, Received};
 use crate::faults;
 use crate::protocol::{ChangeReply, CommitSubtree, NoParameters, TakeSubtree};
 use crate::varlink::{Call, Fault, Reply};
-use engine::change::{SwitchReport, TransferredState, check_leaving, give_subtree, take_subtree};
+use engine::change::{
+    SwitchReport, TransferredState, check_subtree_can_leave, receive_subtree, send_subtree,
+};
 use engine::live::Live;
 use pipeline::edit::{NodeOutput, PathMove, subtree};
 use std::fmt::Display;
@@ -39,7 +41,7 @@ impl Service {
         let refused = |why: &dyn Display| faults::unchanged(&why.to_string());
         let live = self.only_live_path()?.clone();
         let subtree = subtree(&self.path.line, &asked.node).map_err(|why| refused(&why))?;
-        check_leaving(&live, &subtree).map_err(|why| refused(&why))?;
+        check_subtree_can_leave(&live, &subtree).map_err(|why| refused(&why))?;
         // A new connection is used, because the event loop reads the connection of the
         // registration.
         let client = Client::connect_at(self.directory()).map_err(|why| refused(&why))?;
@@ -71,10 +73,13 @@ impl Service {
         };
         let machine = self.machine();
         let given =
-            give_subtree(&live, (&asked.node, &subtree), &machine, CHANGE_TIMEOUT, &mut agree);
+            send_subtree(&live, (&asked.node, &subtree), &machine, CHANGE_TIMEOUT, &mut agree);
         let switched = given.map_err(|why| refused(&why))?;
         let other = message.unwrap_or_default();
-        Ok(self.record_switch(&switched, &format!("; {}: {}", asked.path, replace_hidden(&other))))
+        Ok(self.record_switch(
+            &switched,
+            &format!("; {}: {}", asked.path, mask_hidden_characters(&other)),
+        ))
     }
 
     /// Adds a subtree of another path to this path. The client `id` is the coordinator. Blocks for
@@ -101,7 +106,7 @@ impl Service {
         };
         let mut agree = || await_decision(client);
         let subtree = (take.filter.as_str(), &below);
-        let taken = take_subtree(&live, subtree, &machine, CHANGE_TIMEOUT, &mut agree);
+        let taken = receive_subtree(&live, subtree, &machine, CHANGE_TIMEOUT, &mut agree);
         let switched = taken.map_err(|why| refused(&why))?;
         Ok(self.record_switch(&switched, ""))
     }
@@ -127,7 +132,7 @@ impl Service {
 fn reason(error: &ClientError) -> String {
     match error {
         ClientError::Refused(fault) if !fault.text("why").is_empty() => {
-            format!("the other path refuses it: {}", replace_hidden(fault.text("why")))
+            format!("the other path refuses it: {}", mask_hidden_characters(fault.text("why")))
         }
         _ => error.to_string(),
     }

@@ -31,7 +31,10 @@ impl Service {
     pub(super) fn execute(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
         let (named, method) = call.interface_and_method();
         if named == interface::SERVICE_INTERFACE.name {
-            return single_reply(&interface::call_service(call, interface::PATH_INTERFACE)?);
+            return single_reply(&interface::execute_service_call(
+                call,
+                interface::PATH_INTERFACE,
+            )?);
         }
         if named != interface::PATH_INTERFACE.name {
             return Err(Fault::interface_not_found(named));
@@ -52,7 +55,7 @@ impl Service {
                 single_reply(&self.count(id, &wanted))
             }
             "Change" => {
-                self.check_caller_waits(id)?;
+                self.check_caller_connected(id)?;
                 self.change(&call.deserialize_parameters()?)
             }
             "Take" => single_reply(&self.take_subtree_from_path(id, call)?),
@@ -177,7 +180,7 @@ impl Service {
         let wrong = |why: &dyn std::fmt::Display| faults::wrong_change(&why.to_string());
         self.check_running_request(change.running.as_deref())?;
         if let Some(keep) = SpaceBinding::parse(words).map_err(|why| wrong(&why))? {
-            self.recent_machine.forget_older_inspection(u64::MAX);
+            self.latest_inspection.forget_older_inspection(u64::MAX);
             self.refresh_plan_and_lists();
             let message = self.pin_space(&keep).map_err(|why| refused(&why))?;
             let line = self.path.line.clone();
@@ -216,7 +219,7 @@ impl Service {
     }
 
     /// Fails if the caller has disconnected, and thus no longer waits for the reply.
-    fn check_caller_waits(&self, id: u64) -> Result<(), Fault> {
+    fn check_caller_connected(&self, id: u64) -> Result<(), Fault> {
         let caller = self.clients.get(&id);
         let gone = caller.is_none_or(|caller| sys::local_socket::is_gone(&caller.connection));
         match gone {
@@ -231,13 +234,13 @@ impl Service {
     fn plan_and_apply_edit(&self, live: &Live, edit: &Edit) -> Result<SwitchReport, ChangeError> {
         let began = sys::clock::monotonic();
         loop {
-            let machine = LazyCell::new(|| self.with_known_kernel(self.recent_machine.get()));
-            let changed = engine::change::change_planned_for(live, edit, &machine, CHANGE_TIMEOUT);
+            let machine = LazyCell::new(|| self.add_known_kernel(self.latest_inspection.get()));
+            let changed = engine::change::change_with_machine(live, edit, &machine, CHANGE_TIMEOUT);
             let depends = matches!(
                 changed,
                 Err(ChangeError::Unplaceable(_) | ChangeError::Build(_) | ChangeError::Refused(_))
             );
-            if !depends || !self.recent_machine.forget_older_inspection(began) {
+            if !depends || !self.latest_inspection.forget_older_inspection(began) {
                 return changed;
             }
         }
@@ -245,10 +248,10 @@ impl Service {
 
     /// Inspects the machine for which changes are planned.
     pub(super) fn machine(&self) -> Machine {
-        self.with_known_kernel(engine::machine::inspect())
+        self.add_known_kernel(engine::machine::inspect())
     }
 
-    fn with_known_kernel(&self, mut machine: Machine) -> Machine {
+    fn add_known_kernel(&self, mut machine: Machine) -> Machine {
         if let Some(kernel) = &self.path.kernel {
             machine.kernel.clone_from(kernel);
         }

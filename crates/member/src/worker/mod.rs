@@ -11,10 +11,10 @@
 mod across;
 mod calls;
 mod counters;
+mod latest_inspection;
 mod losses;
 mod nodes;
 mod path;
-mod recent_machine;
 mod registration;
 mod service;
 mod spaces;
@@ -69,7 +69,7 @@ impl Worker {
         let shared = Arc::new(shared);
         let reporter = Reporter(Some(Arc::clone(&shared)));
         if let Some(live) = lives.first() {
-            live.watch_adaptations(move |what| reporter.report(PathEvent::Adapted, what));
+            live.set_adaptation_listener(move |what| reporter.report(PathEvent::Adapted, what));
         }
         steps.announce(Resource::Entry, "a path in the register")?;
         let directory = client.directory().to_owned();

@@ -182,11 +182,12 @@ fn node_patch(at: usize, known: &DescribedNode, details: &NodeDetails) -> Option
 /// Returns a lower bound on the length of patches in a reply, in bytes.
 fn length_of(patches: &[NodePatch]) -> usize {
     /// Minimum length of an arc as JSON without its classes, in bytes.
-    const ARC_BYTES: usize = 40;
-    let arcs =
-        |arcs: &[NodeArc]| arcs.iter().map(|arc| ARC_BYTES + arc.classes.len()).sum::<usize>();
+    const ARC_JSON_BYTES_MIN: usize = 40;
+    let arcs = |arcs: &[NodeArc]| {
+        arcs.iter().map(|arc| ARC_JSON_BYTES_MIN + arc.classes.len()).sum::<usize>()
+    };
     let length = |patch: &NodePatch| {
-        ARC_BYTES
+        ARC_JSON_BYTES_MIN
             + patch.name.as_ref().map_or(0, String::len)
             + patch.arcs.as_deref().map_or(0, arcs)
     };

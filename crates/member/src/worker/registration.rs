@@ -15,7 +15,7 @@ use sys::local_socket::Framing;
 const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
 
 /// Interval between searches for a daemon while the path is not registered.
-pub(super) const SEARCH_INTERVAL: Duration = Duration::from_millis(250);
+pub(super) const DAEMON_SEARCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// State shared by the serving thread and the thread that runs the path.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! The thread that serves a path's clients: its event loop and its connections.
 
+use super::latest_inspection::LatestInspection;
 use super::losses::LossWatch;
 use super::nodes::DescribedNodes;
 use super::path::PathInfo;
-use super::recent_machine::RecentMachine;
-use super::registration::{Registration, SEARCH_INTERVAL, Shared};
+use super::registration::{DAEMON_SEARCH_INTERVAL, Registration, Shared};
 use super::updates::{UnsentPages, UpdateSchedule};
 use crate::client::Client;
 use crate::connection::{Connection, Received};
@@ -34,7 +34,7 @@ pub(super) struct Service {
     /// Nodes of the plan, as last described to a client; `None` before the first description.
     pub(super) described: Option<DescribedNodes>,
     pub(super) lives: Vec<Live>,
-    pub(super) recent_machine: RecentMachine,
+    pub(super) latest_inspection: LatestInspection,
     watcher: Watcher,
     /// Registration with a daemon, or `None` while no daemon is found.
     pub(super) registration: Option<Registration>,
@@ -129,7 +129,7 @@ impl Service {
             lists_outdated: false,
             described: None,
             lives,
-            recent_machine: RecentMachine::default(),
+            latest_inspection: LatestInspection::default(),
             watcher,
             registration: None,
             directory,
@@ -318,7 +318,7 @@ impl Service {
             text = Reply::from(&faults::too_large(text.len(), REPLY_BYTES_MAX)).to_bytes();
         }
         let sent = client.connection.send(text, descriptors);
-        if sent.and_then(|()| client.connection.watch_for_room(&self.watcher, id)).is_err() {
+        if sent.and_then(|()| client.connection.watch_writable(&self.watcher, id)).is_err() {
             self.drop_client(id);
         }
     }
@@ -326,7 +326,7 @@ impl Service {
     fn flush_replies(&mut self, id: u64) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let flushed = client.connection.flush();
-        if flushed.and_then(|()| client.connection.watch_for_room(&self.watcher, id)).is_err() {
+        if flushed.and_then(|()| client.connection.watch_writable(&self.watcher, id)).is_err() {
             self.drop_client(id);
         }
         self.send_pages(id);
@@ -373,7 +373,7 @@ impl Service {
         if self.registration.is_some() || now < self.next_search {
             return;
         }
-        let wait = u64::try_from(SEARCH_INTERVAL.as_nanos()).unwrap_or(u64::MAX);
+        let wait = u64::try_from(DAEMON_SEARCH_INTERVAL.as_nanos()).unwrap_or(u64::MAX);
         self.next_search = now.saturating_add(wait);
         // Numbers start at 1; 0 means that the path has never been registered.
         let number = Some(self.about.number).filter(|number| *number > 0);
@@ -416,7 +416,8 @@ impl Service {
         let deadline = sys::clock::monotonic() + FINAL_UPDATE_TIMEOUT.as_nanos() as u64;
         loop {
             self.send_last_updates(&mut waiting, ended);
-            let unsent = self.clients.values().any(|client| client.connection.has_unsent());
+            let unsent =
+                self.clients.values().any(|client| client.connection.has_unsent_messages());
             let unreported = self.clients.values().any(AdmittedClient::may_ask_for_report);
             if waiting.is_empty() && !unsent && !unreported {
                 return;

@@ -2,8 +2,8 @@
 //! [SL §7; §6.2: affinity of spaces]
 
 use crate::protocol::{Node, Space};
-use engine::live::{Freshness, Live};
-use engine::spaces::{PinError, SpaceStatus, SpaceTask, pin_child};
+use engine::live::{CounterFreshness, Live};
+use engine::spaces::{PinError, SpaceStatus, SpaceTask, pin_child_process};
 use pipeline::binding::SpaceBinding;
 use std::time::Duration;
 use sys::task::{RunState, Task};
@@ -20,14 +20,14 @@ pub(super) fn space_status<'e>(
         None => ("thread", None, None),
     };
     let late = match &found.fresh {
-        Freshness::Old(why) => Some(why),
-        Freshness::Now | Freshness::Ended => None,
+        CounterFreshness::Old(why) => Some(why),
+        CounterFreshness::Now | CounterFreshness::Ended => None,
     };
     let waits = found.held_up.map(|number| match edge(number) {
         Some((from, to)) => format!("room in the ring from {from} to {to}"),
         None => "room in a ring".to_owned(),
     });
-    let ended = found.fresh == Freshness::Ended;
+    let ended = found.fresh == CounterFreshness::Ended;
     let state =
         if waits.is_some() && !ended { "waits" } else { task_state(found.task.as_ref(), ended) };
     Space {
@@ -92,7 +92,7 @@ pub(super) fn pin_space(
     for live in lives {
         for found in live.counters(limit).spaces {
             if found.name == *named {
-                let processors = pin_processors(binding)?;
+                let processors = processors_of_binding(binding)?;
                 let kept = live.pin(&found, &processors);
                 return confirmation_text(named, binding, (&processors, kept));
             }
@@ -118,8 +118,12 @@ pub(super) fn pin_worker(
         let names: Vec<String> = engines.iter().map(|(name, _)| name.clone()).collect();
         return Err(unknown_space_message(binding, &names));
     };
-    let processors = pin_processors(binding)?;
-    confirmation_text(&binding.space, binding, (&processors, pin_child(*process, &processors)))
+    let processors = processors_of_binding(binding)?;
+    confirmation_text(
+        &binding.space,
+        binding,
+        (&processors, pin_child_process(*process, &processors)),
+    )
 }
 
 fn unknown_space_message(binding: &SpaceBinding, names: &[String]) -> String {
@@ -129,7 +133,7 @@ fn unknown_space_message(binding: &SpaceBinding, names: &[String]) -> String {
 
 /// Returns the processors to which a space is pinned: only the requested one or, if none is
 /// requested, all that this thread may use.
-fn pin_processors(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
+fn processors_of_binding(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
     let allowed = sys::process::allowed_processors().map_err(|error| error.to_string())?;
     match binding.processor {
         None => Ok(allowed),

@@ -3,7 +3,7 @@
 
 use super::service::Service;
 use crate::faults;
-use crate::protocol::{FreezeHistory, Tap as Asked, TapReport, TapStart, WriteTo};
+use crate::protocol::{FreezeHistory, Tap as Asked, TapReport, TapStart, WriteParameters};
 use crate::varlink::{Fault, Reply};
 use engine::live::Live;
 use engine::tap::{self as taps, StreamForm, TapNode, TapRequest, TapRingWriter};
@@ -32,8 +32,12 @@ pub(super) fn start_tap(
 ) -> Result<(tap::Tap, TapStart, Vec<OwnedFd>), Fault> {
     let refused = |why: &dyn std::fmt::Display| faults::untapped(&why.to_string());
     let live = only_component(lives)?;
-    let since =
-        asked.from.as_deref().map(taps::parse_since).transpose().map_err(|why| refused(&why))?;
+    let since = asked
+        .from
+        .as_deref()
+        .map(taps::parse_tap_origin)
+        .transpose()
+        .map_err(|why| refused(&why))?;
     let form = match asked.form.as_deref() {
         None | Some("capture") => StreamForm::Capture,
         Some("bytes") => StreamForm::Bytes,
@@ -78,7 +82,7 @@ pub(super) fn start_tap(
 /// for each reply from a space.
 pub(super) fn attach_writer(
     lives: &[Live],
-    asked: &WriteTo,
+    asked: &WriteParameters,
     limit: Duration,
 ) -> Result<OwnedFd, Fault> {
     let refused = |why: &dyn std::fmt::Display| faults::untapped(&why.to_string());
@@ -156,7 +160,7 @@ impl Service {
         let awaiting = self.clients.iter_mut().filter(|(_, client)| client.awaits_tap_end);
         let taps: Vec<_> =
             awaiting.filter_map(|(id, client)| Some((*id, client.tap.take()?))).collect();
-        taps.iter().for_each(|(_, tap)| tap.begin_finish());
+        taps.iter().for_each(|(_, tap)| tap.finish_without_waiting());
         for (id, tap) in taps {
             let (stats, rest) = tap.finish(left());
             let rest = rest.into_iter().map(OwnedFd::from).collect();

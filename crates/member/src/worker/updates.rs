@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Default interval between updates, in ms.
-const UPDATE_MS: u64 = 1000;
+const UPDATE_INTERVAL_MS: u64 = 1000;
 /// Minimum interval between updates, in ms.
-const UPDATE_MS_MIN: u64 = 50;
+const UPDATE_INTERVAL_MS_MIN: u64 = 50;
 /// Maximum interval between updates, in ms.
-const UPDATE_MS_MAX: u64 = 3_600_000;
+const UPDATE_INTERVAL_MS_MAX: u64 = 3_600_000;
 
 /// The schedule of a client's updates. All times are in ns of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +44,9 @@ pub(super) struct UnsentPages {
 impl UpdateSchedule {
     /// Creates a schedule whose first update is due at `now`.
     pub(super) fn new(wanted: Follow, now: u64) -> Self {
-        let ns = |ms: u64| ms.clamp(UPDATE_MS_MIN, UPDATE_MS_MAX) * 1_000_000;
+        let ns = |ms: u64| ms.clamp(UPDATE_INTERVAL_MS_MIN, UPDATE_INTERVAL_MS_MAX) * 1_000_000;
         Self {
-            every: ns(wanted.every_ms.unwrap_or(UPDATE_MS)),
+            every: ns(wanted.every_ms.unwrap_or(UPDATE_INTERVAL_MS)),
             next: now,
             form: wanted.form.unwrap_or_default(),
             counters_every: wanted.counters_every_ms.map(ns),
@@ -83,9 +83,11 @@ impl AdmittedClient {
             && self.schedule.is_none()
             && self.unsent_pages.is_none()
             && self.unread_counters.is_none()
-            && !self.connection.has_unsent()
-            && sys::poll::readable_despite_signals(&[self.connection.as_fd()], Some(Duration::ZERO))
-                == [false]
+            && !self.connection.has_unsent_messages()
+            && sys::poll::wait_until_readable_despite_signals(
+                &[self.connection.as_fd()],
+                Some(Duration::ZERO),
+            ) == [false]
     }
 
     /// Returns true if the client wants the time spent in filters: if it has asked for counters, or
@@ -152,7 +154,7 @@ impl Service {
     /// Sends pages of a client's update until the socket accepts no more data.
     pub(super) fn send_pages(&mut self, id: u64) {
         while let Some(client) = self.clients.get_mut(&id)
-            && !client.connection.has_unsent()
+            && !client.connection.has_unsent_messages()
             && let Some(UnsentPages { counters, next, ended }) = client.unsent_pages.take()
         {
             let page = counters_page(&counters, next);

@@ -31,7 +31,7 @@ mod starts;
 
 use crate::connection::{Connection, IncomingConnections, Socket, authorization};
 use crate::listener::{Address, Admission, Listener};
-use crate::server::{close_after_reply, routes_without_data};
+use crate::server::{close_after_reply, static_routes};
 use accounts::{Accounts, peer_ids};
 use places::{ConnectionPlace, Places, Stage};
 use process::{UserProcess, report, warn};
@@ -46,7 +46,7 @@ use tokio::sync::{mpsc, oneshot};
 /// Maximum number of connections that have not yet been handed to a user's process.
 const CONNECTIONS_MAX: usize = 512;
 /// Time within which the head of a request must arrive.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time within which a browser must receive a file of the page.
 const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -85,7 +85,7 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
         let stdin = io::stdin();
         let mut ends: Vec<BorrowedFd<'_>> = vec![signals.as_fd()];
         ends.extend(options.of_daemon.then(|| stdin.as_fd()));
-        while !sys::poll::readable_despite_signals(&ends, None).contains(&true) {}
+        while !sys::poll::wait_until_readable_despite_signals(&ends, None).contains(&true) {}
         ended.send(())
     });
     report(&match serves_all {
@@ -97,8 +97,7 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
     let served = runtime.block_on(async {
         let (files, incoming) = mpsc::channel(1);
         let host = Arc::new(Host { accounts, files });
-        let files =
-            axum::serve(IncomingConnections(incoming), close_after_reply(routes_without_data()));
+        let files = axum::serve(IncomingConnections(incoming), close_after_reply(static_routes()));
         tokio::select! {
             served = Arc::clone(&host).accept(&listener) => served,
             served = files.into_future() => served,
@@ -147,7 +146,7 @@ impl Host {
     ) {
         let head = match &socket {
             Socket::Tcp(_) => tokio::select! {
-                head = tokio::time::timeout(HEAD_TIMEOUT, socket.read_head()) => head,
+                head = tokio::time::timeout(REQUEST_HEAD_TIMEOUT, socket.read_head()) => head,
                 _ = &mut end => return,
             },
             // The kernel reports the user of the peer, so the head is not needed.

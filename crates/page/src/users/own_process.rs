@@ -112,7 +112,10 @@ fn receive_connections(
     use std::os::fd::AsFd as _;
     let mut message = vec![0; HEAD_MAX + 1];
     loop {
-        let ready = sys::poll::readable_despite_signals(&[control.as_fd(), signals.as_fd()], None);
+        let ready = sys::poll::wait_until_readable_despite_signals(
+            &[control.as_fd(), signals.as_fd()],
+            None,
+        );
         if ready.get(1) == Some(&true) {
             return;
         }

@@ -121,7 +121,7 @@ impl UserProcess {
         for _ in 0..2 {
             let mut running = match state.running.take() {
                 Some(running) => running,
-                None => self.start_again(&mut state).map_err(|why| {
+                None => self.restart_process(&mut state).map_err(|why| {
                     format!("the process of the page for {user} cannot be started: {why}")
                 })?,
             };
@@ -149,7 +149,7 @@ impl UserProcess {
         Err(format!("the process of the page for {user} exits immediately"))
     }
 
-    fn start_again(self: &Arc<Self>, state: &mut ProcessState) -> Result<Running, String> {
+    fn restart_process(self: &Arc<Self>, state: &mut ProcessState) -> Result<Running, String> {
         let pause = lock(&self.starts).pause(Instant::now());
         match pause {
             Some((ends, pause)) => Err(format!(
@@ -203,7 +203,7 @@ fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<Running, 
     let settings = serde_json::to_vec(&owner.settings).unwrap_or_default();
     let process = i32::try_from(child.id()).unwrap_or_default();
     let begun = local_socket::send_nonblocking(&control, &settings, &[])
-        .and_then(|_| local_socket::open_process(process));
+        .and_then(|_| local_socket::open_pidfd(process));
     let process = match begun {
         Ok(process) => process,
         Err(error) => {
@@ -282,7 +282,8 @@ fn wait(
     // still hold a duplicate, so that dropping it here would not close it.
     let _ = local_socket::hang_up(&control);
     drop(control);
-    if sys::poll::readable_despite_signals(&[process.as_fd()], Some(END_LIMIT)) != [true] {
+    if sys::poll::wait_until_readable_despite_signals(&[process.as_fd()], Some(END_LIMIT)) != [true]
+    {
         // An error means that the process has exited in the meantime.
         let _ = child.kill();
     }

@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use streamline::paths::page_socket::{self, PAGE_SOCKET, page_directory};
+use streamline::paths::page_socket::{self, PAGE_SOCKET, page_socket_directory};
 use sys::abstract_socket::Accepts;
 use sys::closer::Foreign;
 use sys::local_socket::{self, Framing};
@@ -41,7 +41,7 @@ impl PageSocket {
     /// Creates the socket of the page in a directory beside the daemon's directory `daemon`, or
     /// beside the machine-wide directory if `daemon` is `None`. Fails with a message for the user.
     pub fn open(daemon: Option<&Path>, admission: Admission) -> Result<Self, String> {
-        let directory = page_directory(daemon);
+        let directory = page_socket_directory(daemon);
         let (mode, socket_mode) = match admission {
             Admission::Own => (0o700, 0o600),
             Admission::All => (0o755, 0o666),
@@ -109,7 +109,10 @@ fn serve_callers(listener: &OwnedFd, accounts: &Accounts) {
         let sockets = callers.iter().map(|caller| caller.socket.as_fd());
         let listens = pause.is_none().then(|| listener.as_fd());
         let all: Vec<BorrowedFd<'_>> = listens.into_iter().chain(sockets).collect();
-        let ready = sys::poll::readable_despite_signals(&all, next.into_iter().chain(pause).min());
+        let ready = sys::poll::wait_until_readable_despite_signals(
+            &all,
+            next.into_iter().chain(pause).min(),
+        );
         let (of_listener, of_callers) = ready.split_at(usize::from(pause.is_none()));
         let mut of_callers = of_callers.iter();
         callers.retain(|caller| {
@@ -146,7 +149,7 @@ fn reply(caller: &Foreign, who: &UserIds, accounts: &Accounts) -> bool {
         }
         Err(_) => 0,
     };
-    let reply = page_socket::reply_to(call.get(..length).unwrap_or_default(), |given| {
+    let reply = page_socket::reply_to_call(call.get(..length).unwrap_or_default(), |given| {
         let account = accounts.open(who, given.renew == Some(true))?;
         Ok(accounts.url(&account))
     });

@@ -14,7 +14,7 @@ const PAUSE_MIN: Duration = Duration::from_secs(2);
 /// Maximum pause before the next start.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Minimum time between two log messages about refused requests.
-const REPORT_PAUSE: Duration = Duration::from_secs(60);
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The start and log limits of one user, which all accounts of the user share.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl Starts {
     /// Counts a refused request. If the refusal must be logged, returns the number of earlier
     /// refusals that were not logged; otherwise returns `None`.
     pub(super) fn refuse(&mut self, now: Instant) -> Option<u64> {
-        if self.reported.is_some_and(|reported| now - reported < REPORT_PAUSE) {
+        if self.reported.is_some_and(|reported| now - reported < REFUSAL_LOG_INTERVAL) {
             self.refused += 1;
             return None;
         }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pause_grows_until_a_process_lasts() {
+    fn restart_pause_grows_until_a_process_lasts() {
         let (mut starts, now) = (Starts::default(), Instant::now());
         let pauses: Vec<u64> = (0..9)
             .map(|_| {
@@ -88,8 +88,8 @@ mod tests {
         let (mut starts, now) = (Starts::default(), Instant::now());
         assert_eq!(starts.refuse(now), Some(0));
         for _ in 0..1000 {
-            assert_eq!(starts.refuse(now + REPORT_PAUSE / 2), None);
+            assert_eq!(starts.refuse(now + REFUSAL_LOG_INTERVAL / 2), None);
         }
-        assert_eq!(starts.refuse(now + REPORT_PAUSE), Some(1000));
+        assert_eq!(starts.refuse(now + REFUSAL_LOG_INTERVAL), Some(1000));
     }
 }

@@ -110,7 +110,7 @@ impl RemainderSocket {
     /// Returns the number of packets that the socket has dropped because the program was too slow.
     pub(super) fn count_drops(&mut self) -> u64 {
         // The kernel resets its counter with each query.
-        self.drops += u64::from(self.socket.take_drops().unwrap_or(0));
+        self.drops += u64::from(self.socket.take_drop_count().unwrap_or(0));
         self.drops
     }
 }

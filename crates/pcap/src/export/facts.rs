@@ -8,8 +8,8 @@ use crate::live::LiveCapture;
 use ebpf::classic::{LinkType, Options};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
-use streamline::filter::general::bpf::compile_live;
-use sys::preload::interpose::{catch_panic, copy_for_program};
+use streamline::filter::general::bpf::compile_for_live_capture;
+use sys::preload::interpose::{catch_panic, copy_to_malloc_memory};
 
 type PcapOpenDeadFn = unsafe extern "C" fn(c_int, c_int, u32) -> Pcap;
 type PcapGetErrFn = unsafe extern "C" fn(Pcap) -> *mut c_char;
@@ -91,13 +91,13 @@ getter!(
     "`pcap_fileno(3)`: the descriptor of `pcap_get_selectable_fd`.",
     pcap_fileno,
     c"pcap_fileno",
-    |live| live.selectable_number().unwrap_or(-1)
+    |live| live.selectable_fd().unwrap_or(-1)
 );
 getter!(
     "`pcap_get_selectable_fd(3)`.",
     pcap_get_selectable_fd,
     c"pcap_get_selectable_fd",
-    |live| live.selectable_number().unwrap_or(-1)
+    |live| live.selectable_fd().unwrap_or(-1)
 );
 getter!(
     "`pcap_can_set_rfmon(3)`: an active handle cannot enter monitor mode.",
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn pcap_file(p: Pcap) -> *mut c_void {
 pub unsafe extern "C" fn pcap_list_datalinks(p: Pcap, list: *mut *mut c_int) -> c_int {
     if let Some((handle, live)) = find_live_handle(p) {
         let links = live.datalinks();
-        let copy = copy_for_program(links);
+        let copy = copy_to_malloc_memory(links);
         if copy.is_null() {
             return handle.set_error("malloc: Cannot allocate memory");
         }
@@ -252,7 +252,7 @@ fn live_form(expression: &str, link: LinkType, options: &Options<'_>) -> LiveFil
         return LiveFilterProgram::Same;
     }
     let names = streamline::capture::name_resolver();
-    match names.and_then(|names| compile_live(expression, options, names)) {
+    match names.and_then(|names| compile_for_live_capture(expression, options, names)) {
         Some(program) => LiveFilterProgram::Other(program.instructions().to_vec()),
         None => LiveFilterProgram::Unknown,
     }

@@ -13,7 +13,7 @@
 use super::LIBPCAP_NAMES;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, NonNull};
-use sys::preload::interpose::{CLibraryLookup, LibraryHandle, run_guarded};
+use sys::preload::interpose::{CLibraryLookup, LibraryHandle, catch_panic_and_preserve_errno};
 use sys::preload::loaded_symbol;
 
 /// The result of [`find`], in two registers.
@@ -67,19 +67,20 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 /// Finds the target of a call to `dlsym`.
 extern "C" fn find(handle: *mut c_void, name: *const c_char) -> LookupResult {
     let Some(real) = CLibraryLookup::get() else {
-        return LookupResult { ours: ptr::null_mut(), real: find_nothing as *const c_void };
+        return LookupResult { ours: ptr::null_mut(), real: find_no_symbol as *const c_void };
     };
     let library = LibraryHandle::from_dlopen(handle).filter(|_| !name.is_null());
     // SAFETY: dlsym(3) takes a C string.
-    let ours =
-        library.and_then(|handle| find_own_function(real, handle, unsafe { CStr::from_ptr(name) }));
+    let ours = library.and_then(|handle| {
+        find_replacement_function(real, handle, unsafe { CStr::from_ptr(name) })
+    });
     let ours = ours.map_or(ptr::null_mut(), NonNull::as_ptr);
     LookupResult { ours, real: real.address() }
 }
 
 /// Returns this library's function `name` if the handle's library resolves the name to libpcap's
 /// function, else `None`.
-fn find_own_function(
+fn find_replacement_function(
     real: CLibraryLookup,
     handle: LibraryHandle,
     name: &CStr,
@@ -87,7 +88,7 @@ fn find_own_function(
     if !name.to_bytes().starts_with(b"pcap_") {
         return None;
     }
-    run_guarded(|| {
+    catch_panic_and_preserve_errno(|| {
         let theirs = real.find(handle, name)?;
         if loaded_symbol(&LIBPCAP_NAMES, name) != Some(theirs) {
             return None;
@@ -98,6 +99,6 @@ fn find_own_function(
 }
 
 /// Replacement for `dlsym` if the C library lacks it. Finds no symbol, so it always returns null.
-extern "C" fn find_nothing(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
+extern "C" fn find_no_symbol(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
     ptr::null_mut()
 }

@@ -220,7 +220,7 @@ pub unsafe extern "C" fn pcap_close(p: Pcap) {
                     // SAFETY: L1, L2; the structure is libpcap's.
                     unsafe { stats(p, &raw mut stat) };
                 }
-                report::print_fallback(&settings.device, stat.received);
+                report::print_libpcap_count(&settings.device, stat.received);
             }
             None => {}
         }

@@ -115,7 +115,7 @@ impl LiveCapture {
     /// has passed, for at most [`CHECK_INTERVAL`]. Returns true if the interface need not be
     /// checked now: a descriptor is ready, or notifications were suppressed.
     fn wait(&self, reading: &CaptureReader, begun: Instant) -> bool {
-        let silence = reading.capture.silence_left();
+        let silence = reading.capture.unnotified_time_left();
         let mut limit = if silence.is_zero() { CHECK_INTERVAL } else { silence };
         if let Some(timeout) = self.timeout {
             limit = limit.min(timeout.saturating_sub(begun.elapsed()));
@@ -167,7 +167,7 @@ impl CaptureReader {
     fn load(&mut self, live: &LiveCapture) {
         if let Some(all) = &mut self.all {
             all.load();
-            if all.update_if_changed(&mut self.capture) {
+            if all.update_interfaces(&mut self.capture) {
                 live.select_new_doorbells(&self.capture);
             }
         }
@@ -232,7 +232,8 @@ impl CaptureReader {
             let until_ns = in_socket.unwrap_or(u64::MAX);
             let found = self.packet_from_ring(live, (filter, until_ns)).or_else(|| {
                 // Later packets must be merged with frames that may be in the rings by now.
-                let is_visible = in_socket.is_some_and(|time| time <= self.capture.loaded_time());
+                let is_visible =
+                    in_socket.is_some_and(|time| time <= self.capture.last_load_time());
                 is_visible.then(|| self.packet_from_socket())?
             });
             let Some(packet) = found else { return false };

@@ -39,8 +39,8 @@ pub(crate) fn parse_arguments<'a>(
             Err(false) => {}
         }
     }
-    reader.report_surplus(&surplus);
-    reader.report_missing();
+    reader.report_surplus_arguments(&surplus);
+    reader.report_missing_arguments();
     let ArgumentReader { given, mistakes: mut found, .. } = reader;
     let mut arguments = none.clone();
     for parameter in entry.all_parameters() {
@@ -169,7 +169,7 @@ impl<'a> ArgumentReader<'a> {
     }
 
     /// Reports all arguments without a matching parameter as one error.
-    fn report_surplus(&mut self, surplus: &[&Argument]) {
+    fn report_surplus_arguments(&mut self, surplus: &[&Argument]) {
         let (Some(first), Some(last)) = (surplus.first(), surplus.last()) else { return };
         let name = self.entry.name;
         let span = first.span.to(last.span);
@@ -213,7 +213,7 @@ impl<'a> ArgumentReader<'a> {
         Some(mistake.hint(format!("`{name} \"{}\"`", truncate_word(&whole.join(" ")))))
     }
 
-    fn report_missing(&mut self) {
+    fn report_missing_arguments(&mut self) {
         for parameter in self.entry.parameters {
             if is_required(parameter) && !self.has_value(parameter) {
                 let what = format!("`{}` needs `{}`", self.entry.name, parameter.name);

@@ -54,7 +54,7 @@ pub(super) fn infer_forms(
                 let input_forms = flow.operand_forms(draft, id, input_forms);
                 flow.input_forms[id.0] = input_forms;
                 flow.check_accepted_forms(draft, id, input_forms, "it gets", &mut mistakes);
-                filter_output(flow.used[id.0].as_ref()?, input_forms)
+                filter_output_forms(flow.used[id.0].as_ref()?, input_forms)
             });
         }
     }
@@ -109,7 +109,7 @@ impl FormSet {
     }
 
     /// Returns true if the set has streams or messages that are not contained in a frame.
-    fn has_frameless(self) -> bool {
+    fn has_frameless_forms(self) -> bool {
         self.0 >> Self::FRAMELESS_SHIFT != 0
     }
 
@@ -157,7 +157,7 @@ impl FormInference<'_> {
         match &node.step {
             DraftStep::Boolean(..) | DraftStep::Merge => input_forms,
             DraftStep::Filter(_) | DraftStep::Hole => {
-                filter_output(self.used[id.0].as_ref()?, input_forms)
+                filter_output_forms(self.used[id.0].as_ref()?, input_forms)
             }
         }
     }
@@ -215,15 +215,15 @@ impl FormInference<'_> {
         let Some(first) = rejected.iter().copied().find(|form| !entry.input_forms.has(*form))
         else {
             mistakes.extend(rejected.first().map(|form| {
-                let why = format!("{giver} {} that no frame carried", with_article(*form));
+                let why = format!("{giver} {} that no frame carried", form_with_article(*form));
                 let what = format!("`{}` needs frames", entry.name);
                 Diagnostic::error(place, what).why(why).hint(source_hint().unwrap_or_default())
             }));
             return;
         };
-        let wanted: Vec<String> = takes.to_forms().into_iter().map(with_article).collect();
+        let wanted: Vec<String> = takes.to_forms().into_iter().map(form_with_article).collect();
         let what = format!("`{}` needs {}", entry.name, alternatives(&wanted));
-        let why = format!("{giver} {}", with_article(first));
+        let why = format!("{giver} {}", form_with_article(first));
         let between =
             || self.example_chain(first, entry).or_else(|| self.shortest_chain(first, takes));
         let hint = source_hint().map(str::to_owned);
@@ -260,16 +260,16 @@ impl FormInference<'_> {
         Some(chain)
     }
 
-    /// Returns the shortest chain of at most `CHAIN_MAX` filters that converts `from` into one of
+    /// Returns the shortest chain of at most `CHAIN_LENGTH_MAX` filters that converts `from` into one of
     /// the forms `wanted`, as text, or `None` if there is none. The chain contains no sources,
     /// sinks or programs.
     fn shortest_chain(&self, from: Form, wanted: FormSet) -> Option<String> {
-        const CHAIN_MAX: usize = 4;
+        const CHAIN_LENGTH_MAX: usize = 4;
         let filters: Vec<&Description> =
             self.registry.names().into_iter().filter_map(|name| self.registry.find(name)).collect();
         let mut reached = vec![(from, String::new())];
         let mut reached_forms = FormSet::from_predicate(|form| form == from);
-        for _ in 0..CHAIN_MAX {
+        for _ in 0..CHAIN_LENGTH_MAX {
             let mut next = Vec::new();
             for (form, chain) in &reached {
                 for filter in filters.iter().filter(|filter| filter.input_forms.has(*form)) {
@@ -298,7 +298,7 @@ impl FormInference<'_> {
 }
 
 /// Returns the forms that a filter emits for these input forms, or `None` if they are unknown.
-fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
+fn filter_output_forms(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
     let effect = used.effect();
     match effect.output_form {
         OutputForm::Form(form) => {
@@ -309,7 +309,7 @@ fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
                 (FilterKind::Source, _) if used.description.frameless.is_some() => outside,
                 (FilterKind::Source, _) | (_, None) => inside,
                 (_, Some(input)) => only(inside, input.inside_frames() != FormSet::EMPTY)
-                    .union(only(outside, input.has_frameless())),
+                    .union(only(outside, input.has_frameless_forms())),
             })
         }
         OutputForm::Nothing => Some(FormSet::EMPTY),
@@ -363,7 +363,7 @@ fn alternatives(words: &[String]) -> String {
     }
 }
 
-fn with_article(form: Form) -> String {
+fn form_with_article(form: Form) -> String {
     match form {
         Form::Bytes => form.name().to_owned(),
         form => format!("a {}", form.name()),

@@ -33,7 +33,7 @@ pub(super) struct ResolvedLabels {
 }
 
 pub(super) fn resolve_labels(draft: &mut Draft<'_>, registry: &dyn Registry) -> ResolvedLabels {
-    let mut reader = LabelReader {
+    let mut reader = LabelResolver {
         upstream: Upstream::new(draft),
         registry,
         mistakes: Vec::new(),
@@ -43,12 +43,12 @@ pub(super) fn resolve_labels(draft: &mut Draft<'_>, registry: &dyn Registry) -> 
     let bodies =
         (0..draft.nodes.len()).map(|node| reader.resolve_node(NodeId(node))).collect::<Vec<_>>();
     let classes = draft.edges.iter().map(|edge| reader.resolve_edge(edge, &bodies)).collect();
-    let LabelReader { mut mistakes, classifiers, .. } = reader;
+    let LabelResolver { mut mistakes, classifiers, .. } = reader;
     draft.mistakes.append(&mut mistakes);
     ResolvedLabels { classes, bodies, classifiers }
 }
 
-struct LabelReader<'d, 't> {
+struct LabelResolver<'d, 't> {
     upstream: Upstream<'d, 't>,
     registry: &'d dyn Registry,
     mistakes: Vec<Diagnostic>,
@@ -58,7 +58,7 @@ struct LabelReader<'d, 't> {
     known: HashMap<(Span, NodeId), ClassSet>,
 }
 
-impl<'d, 't> LabelReader<'d, 't> {
+impl<'d, 't> LabelResolver<'d, 't> {
     /// Records the classifiers of the blocks that arrive at a node, unless the node is inside a
     /// section. Returns the expression of a section with resolved labels, or `None` for any other
     /// node.

@@ -131,7 +131,7 @@ pub(super) fn lower_request<'t>(request: &'t Request, registry: &dyn Registry) -
     for pipeline in &request.pipelines {
         let subgraph = draft.lower_term(pipeline, &[]);
         for label in subgraph.entries.iter().flat_map(|entry| &entry.labels) {
-            draft.report_no_stream(label);
+            draft.report_label_without_stream(label);
         }
     }
     draft
@@ -330,7 +330,7 @@ impl<'t> Draft<'t> {
         pipe: DraftPipe<'t>,
         entry: &SubgraphInput<'t>,
     ) -> Option<EdgeId> {
-        if let Some(twice) = self.repeated_edge(from, pipe, entry) {
+        if let Some(twice) = self.find_repeated_edge(from, pipe, entry) {
             return Some(twice);
         }
         if self.edges.len() >= ARCS_MAX {
@@ -358,7 +358,7 @@ impl<'t> Draft<'t> {
     /// Returns the existing edge between two marked nodes that has the same labels as this pipe,
     /// and warns about the repetition; returns `None` if there is no such edge. A request may
     /// repeat an arc only to continue from its second node.
-    fn repeated_edge(
+    fn find_repeated_edge(
         &mut self,
         from: NodeId,
         pipe: DraftPipe<'t>,
@@ -385,7 +385,7 @@ impl<'t> Draft<'t> {
         Some(EdgeId(at))
     }
 
-    fn report_no_stream(&mut self, label: &Label) {
+    fn report_label_without_stream(&mut self, label: &Label) {
         let mistake =
             Diagnostic::error(label.span, format!("`{label}` has nothing to choose from"));
         self.mistakes.push(mistake.why("no stream can enter the start of a pipeline"));

@@ -10,10 +10,10 @@ mod arguments;
 mod forms;
 mod labels;
 mod links;
+mod literature_names;
 mod lower;
 mod needs;
 mod options;
-mod other_names;
 mod send_loops;
 mod shape;
 mod splits;
@@ -26,7 +26,7 @@ mod uses;
 use filter::{Arguments, EndpointFacts};
 
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
-use crate::language::diagnose::{Diagnostic, sort_and_join};
+use crate::language::diagnose::{Diagnostic, sort_and_join_diagnostics};
 use crate::language::{Request, parse};
 use crate::registry::Registry;
 use crate::workers;
@@ -44,12 +44,12 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     let request = &*splits::number_splits(request);
     let mut draft = lower::lower_request(request, registry);
     if draft.too_many_arcs {
-        return (Graph::default(), sort_and_join(draft.mistakes));
+        return (Graph::default(), sort_and_join_diagnostics(draft.mistakes));
     }
     shape::check_shape(&mut draft, registry);
     let mut used = uses::resolve_uses(&mut draft, registry);
     shape::check_operands(&mut draft, &used);
-    shape::check_untrusted(&mut draft, &used);
+    shape::check_untrusted_filters(&mut draft, &used);
     union::check_overlaps(&mut draft, &mut used);
     state::check_published_states(&mut draft, &used);
     let resolved = labels::resolve_labels(&mut draft, registry);
@@ -68,7 +68,7 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
         Node { step, span: node.span, inside: node.inside, input_forms, classifiers }
     });
     let mut nodes: Vec<Node> = nodes.collect();
-    stream_forms.before.into_iter().for_each(|before| insert_in_front(&mut nodes, before));
+    stream_forms.before.into_iter().for_each(|before| insert_before_operand(&mut nodes, before));
     let edges = draft.edges.iter().zip(resolved.classes).map(|(edge, classes)| Edge {
         from: edge.from,
         to: edge.to,
@@ -87,11 +87,11 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     draft.mistakes.extend(needs::warn_of_one_sided_sources(&graph, registry));
     draft.mistakes.extend(workers::worker_mistakes(&graph));
     draft.mistakes.extend(options::check_node_options(request, &graph));
-    (graph, sort_and_join(draft.mistakes))
+    (graph, sort_and_join_diagnostics(draft.mistakes))
 }
 
 /// Inserts a filter that is not part of the text before an operand of a section.
-fn insert_in_front(nodes: &mut Vec<Node>, before: forms::Insertion) {
+fn insert_before_operand(nodes: &mut Vec<Node>, before: forms::Insertion) {
     let forms::Insertion { operand, filter, input_forms } = before;
     let Node { span, inside, ref classifiers, .. } = nodes[operand.0];
     let step = Step::Filter(Box::new(Use {
@@ -116,12 +116,12 @@ fn insert_in_front(nodes: &mut Vec<Node>, before: forms::Insertion) {
 
 /// Parses and checks a text like [`read_request`](crate::read_request), but does not recognize the
 /// syntax of other programs.
-pub(crate) fn read_untranslated(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
+pub(crate) fn read_native_request(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
     let (request, mut mistakes) = parse(text);
     let (graph, further) = check(&request, registry);
     mistakes.extend(further);
     let text = insert_parameter_values(text, &graph.insertions).into();
-    (Graph { text, ..graph }, sort_and_join(mistakes))
+    (Graph { text, ..graph }, sort_and_join_diagnostics(mistakes))
 }
 
 /// Returns the text with the parameter values from the machine inserted.

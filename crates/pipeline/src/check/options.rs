@@ -136,7 +136,7 @@ fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
             truncate_word(text)
         ));
     }
-    if option.name == workers::WORKERS_OPTION && !workers::is_worker_option(text) {
+    if option.name == workers::WORKERS_OPTION && !workers::is_valid_worker_count(text) {
         let given = truncate_word(text);
         return Err(format!("`{given}` is neither auto nor a number from 1 to {WORKERS_MAX}"));
     }

@@ -3,8 +3,8 @@
 
 use filter::FilterKind;
 
+use super::literature_names;
 use super::lower::{Draft, DraftStep};
-use super::other_names;
 use crate::graph::{NodeId, Use};
 use crate::language::label::truncate_word;
 use crate::language::limits::PROGRAMS_MAX;
@@ -120,7 +120,7 @@ fn look_up_name(
 fn unknown_filter_error(name: &str, place: Span, registry: &dyn Registry) -> Diagnostic {
     let names = registry.names();
     let all = format!("`streamline filters` lists all {}", names.len());
-    let hint = match (other_names::literature_hint(name, registry), nearest(name, names)) {
+    let hint = match (literature_names::literature_hint(name, registry), nearest(name, names)) {
         (Some(hint), _) => hint.to_owned(),
         (None, Some(meant)) => format!("did you mean `{meant}`?  ({all})"),
         (None, None) => all,
@@ -276,7 +276,7 @@ fn is_on_cycle(successors: &[Vec<usize>], node: usize) -> bool {
 
 /// Reports untrusted filters that cannot run in a separate process: operands, filters in cycles,
 /// and filters that report at the end instead of emitting blocks.
-pub(super) fn check_untrusted(draft: &mut Draft<'_>, used: &[Option<Use>]) {
+pub(super) fn check_untrusted_filters(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     let successors = successors(draft);
     for (index, used) in used.iter().enumerate() {
         let Some(used) = used.as_ref().filter(|used| used.is_untrusted()) else { continue };

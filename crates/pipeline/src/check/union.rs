@@ -27,7 +27,7 @@ impl SourceNumbers {
         let mut known: Vec<(&str, Arguments)> = Vec::new();
         let mut numbers = HashMap::new();
         let mut nodes = Vec::new();
-        request.pipelines.iter().for_each(|term| collect_unions(term, false, &mut nodes));
+        request.pipelines.iter().for_each(|term| collect_branch_heads(term, false, &mut nodes));
         for node in nodes {
             let Some(entry) = registry.find_source(&node.name.text) else { continue };
             if registry.endpoint(entry).observed_source.is_none() {
@@ -60,19 +60,22 @@ impl SourceNumbers {
 
 /// Collects the filters at the beginnings of the branches of each `++`. `within` is true if `term`
 /// is the beginning of such a branch.
-fn collect_unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTerm>) {
+fn collect_branch_heads<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTerm>) {
     match term {
         Term::Hole(_) => {}
         Term::Filter(node) if within => nodes.push(node),
         Term::Filter(_) => {}
-        Term::Not(not) => collect_unions(&not.term, false, nodes),
+        Term::Not(not) => collect_branch_heads(&not.term, false, nodes),
         Term::Pipeline(pipeline) => {
-            collect_unions(&pipeline.first, within, nodes);
-            pipeline.rest.iter().for_each(|stage| collect_unions(&stage.term, false, nodes));
+            collect_branch_heads(&pipeline.first, within, nodes);
+            pipeline.rest.iter().for_each(|stage| collect_branch_heads(&stage.term, false, nodes));
         }
         Term::Group(group) => {
             let within = group.operator == crate::language::tree::Operator::Union;
-            group.branches.iter().for_each(|branch| collect_unions(&branch.term, within, nodes));
+            group
+                .branches
+                .iter()
+                .for_each(|branch| collect_branch_heads(&branch.term, within, nodes));
         }
     }
 }

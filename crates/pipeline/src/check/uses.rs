@@ -27,7 +27,7 @@ pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Ve
             texts.push(None);
             continue;
         };
-        check_agreement(uses, &mut mistakes);
+        check_uses_agree(uses, &mut mistakes);
         for node in uses {
             check_pin(node, registry, &mut mistakes);
         }
@@ -99,7 +99,7 @@ fn name_text(name: Option<&Name>) -> Option<String> {
 /// Reports uses of a mark that differ from earlier uses in their filter, arguments or pin. A use
 /// may omit the arguments and the pin. Several uses without a mark denote one source, whose
 /// arguments `union` has already compared.
-fn check_agreement(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
+fn check_uses_agree(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
     let Some((first, rest)) = uses.split_first() else { return };
     let mark = first.mark.as_ref().map_or("", |mark| mark.text.as_str());
     let mut arguments = first;

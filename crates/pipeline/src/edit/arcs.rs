@@ -11,10 +11,10 @@ use super::cut::{cut, filter_path, incoming_label, isolate, parents, remove_sing
 use super::cut::{term_at, term_at_mut};
 use super::find::find_filter;
 use super::kinds::{Edit, EditResult, InvalidEdit, NodeOutput, Subtree};
-use super::marks::{self, FreshMarks, uses};
+use super::marks::{self, MarkGenerator, uses};
 use super::origins::{Origins, print_with_origins};
 use super::remove::{node_at, put_back, remove};
-use super::tree::{NEW_SPAN, filters, parse_filter, parse_tree};
+use super::tree::{INSERTED_SPAN, filters, parse_filter, parse_tree};
 use crate::check::REPEATED_ARC_MESSAGE;
 use crate::graph::{Edge, Graph, NodeId, reachable};
 use crate::language::tree::{Branch, FilterTerm, Term};
@@ -133,12 +133,12 @@ fn has_equal_arcs(graph: &Graph) -> bool {
 /// Converts a term to a branch that receives an output.
 fn branch_for(output: &NodeOutput, term: Term) -> Result<Branch, InvalidEdit> {
     let label = output.class.as_deref().map(parse_label).transpose()?;
-    Ok(Branch { label, term, span: NEW_SPAN })
+    Ok(Branch { label, term, span: INSERTED_SPAN })
 }
 
 /// Returns a new use of the node at a span. Adds a mark to the node first if it has none.
 fn new_reference(request: &mut Request, at: Span, node: &str) -> Result<FilterTerm, InvalidEdit> {
-    let mut fresh = FreshMarks::new(request);
+    let mut fresh = MarkGenerator::new(request);
     let path = filter_path(request, at);
     match path.and_then(|path| term_at_mut(request, &path)) {
         Some(Term::Filter(found)) => Ok(fresh.reference(found)),
@@ -330,7 +330,7 @@ fn add_missing_sinks(
     let mut request = parse_tree(&edited.text, "the new request")?;
     let known = &edited.filters;
     for at in open {
-        attach(&mut request, at, Branch { label: None, term: placeholder(), span: NEW_SPAN })?;
+        attach(&mut request, at, Branch { label: None, term: placeholder(), span: INSERTED_SPAN })?;
     }
     let origins: Vec<Option<Span>> = filters(&request)
         .map(|node| known.iter().find(|(new, _)| *new == node.span).and_then(|(_, old)| *old))
@@ -388,7 +388,7 @@ pub fn subtree(text: &str, node: &str) -> Result<Subtree, InvalidEdit> {
         let why = "it may have another parent in its path";
         return Err(InvalidEdit(format!("`{name}` has a mark: {why}")));
     }
-    let old = |span: Span| (span != NEW_SPAN).then_some(span);
+    let old = |span: Span| (span != INSERTED_SPAN).then_some(span);
     let spans = filters(&whole).map(|node| old(node.span)).collect();
     Ok(Subtree { text: parse_tree(&whole.to_string(), "the subtree")?.to_string(), filters: spans })
 }

@@ -1,11 +1,11 @@
 //! Attachment of a subtree to an output of a node, beside the existing branches.
 
 use super::cut::{
-    SPLITTER, filter_path, from_stages, into_stages, is_followed, is_operand, term_at_mut,
+    SPLITTER, filter_path, into_stages, is_followed, is_operand, pipeline_from_stages, term_at_mut,
 };
 use super::kinds::InvalidEdit;
-use super::marks::FreshMarks;
-use super::tree::{NEW_SPAN, parse_tree, plain_pipe};
+use super::marks::MarkGenerator;
+use super::tree::{INSERTED_SPAN, parse_tree, plain_pipe};
 use crate::language::tree::{
     Branch, FilterTerm, Group, Label, Name, Operator, Pipe, Pipeline, Term,
 };
@@ -29,9 +29,9 @@ pub(super) fn parse_label(classes: &str) -> Result<Label, InvalidEdit> {
 
 /// Returns the sink for an output that is not used.
 pub(super) fn placeholder() -> Term {
-    let name = Name { text: PLACEHOLDER_SINK.to_owned(), span: NEW_SPAN };
+    let name = Name { text: PLACEHOLDER_SINK.to_owned(), span: INSERTED_SPAN };
     let arguments = Vec::new();
-    Term::Filter(FilterTerm { name, arguments, mark: None, pin: None, span: NEW_SPAN })
+    Term::Filter(FilterTerm { name, arguments, mark: None, pin: None, span: INSERTED_SPAN })
 }
 
 fn is_placeholder(stages: &[(Pipe, Term)]) -> bool {
@@ -54,7 +54,7 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
     let path = filter_path(request, at).ok_or_else(missing)?;
     let (last, parent) = path.split_last().ok_or_else(missing)?;
     let apart = is_operand(request, &path) || is_followed(request, &path);
-    let mut marks = FreshMarks::new(request);
+    let mut marks = MarkGenerator::new(request);
     let Some(Term::Filter(node)) = term_at_mut(request, &path) else { return Err(missing()) };
     let splits = node.name.text == SPLITTER;
     let why = "distributes blocks to its branches: write the whole new request";
@@ -64,8 +64,10 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
             return Err(refused());
         }
         let reference = Term::Filter(marks.reference(node));
-        let arc = Pipe { label: branch.label, span: NEW_SPAN };
-        request.pipelines.push(from_stages(vec![(plain_pipe(), reference), (arc, branch.term)]));
+        let arc = Pipe { label: branch.label, span: INSERTED_SPAN };
+        request
+            .pipelines
+            .push(pipeline_from_stages(vec![(plain_pipe(), reference), (arc, branch.term)]));
         return Ok(());
     }
     let (place, index) = match term_at_mut(request, parent) {
@@ -79,7 +81,7 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
         return Err(refused());
     }
     stages.push(merge_beside(after, branch));
-    *whole = from_stages(stages);
+    *whole = pipeline_from_stages(stages);
     Ok(())
 }
 
@@ -99,7 +101,7 @@ fn can_be_distributed(after: &[(Pipe, Term)], branch: &Branch) -> bool {
 /// is empty or a placeholder.
 fn merge_beside(mut after: Vec<(Pipe, Term)>, branch: Branch) -> (Pipe, Term) {
     if after.is_empty() || is_placeholder(&after) {
-        return (Pipe { label: branch.label, span: NEW_SPAN }, branch.term);
+        return (Pipe { label: branch.label, span: INSERTED_SPAN }, branch.term);
     }
     if let [(Pipe { label: None, .. }, Term::Group(group))] = after.as_mut_slice()
         && group.operator == Operator::Parallel
@@ -108,8 +110,8 @@ fn merge_beside(mut after: Vec<(Pipe, Term)>, branch: Branch) -> (Pipe, Term) {
         return after.remove(0);
     }
     let label = after[0].0.label.take();
-    let old = Branch { label, term: from_stages(after), span: NEW_SPAN };
+    let old = Branch { label, term: pipeline_from_stages(after), span: INSERTED_SPAN };
     let branches = vec![old, branch];
-    let group = Group { operator: Operator::Parallel, branches, span: NEW_SPAN };
+    let group = Group { operator: Operator::Parallel, branches, span: INSERTED_SPAN };
     (plain_pipe(), Term::Group(group))
 }

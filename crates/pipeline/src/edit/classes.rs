@@ -3,13 +3,13 @@
 
 use super::arcs::{refuse_cycle, use_after_parent};
 use super::attach::{PLACEHOLDER_SINK, attach, parse_label};
-use super::cut::{cut, from_stages};
+use super::cut::{cut, pipeline_from_stages};
 use super::find::find_filter;
 use super::kinds::{InvalidEdit, NodeOutput};
 use super::marks::uses;
 use super::origins::Origins;
 use super::remove::remove;
-use super::tree::{NEW_SPAN, filters, plain_pipe};
+use super::tree::{INSERTED_SPAN, filters, plain_pipe};
 use crate::graph::Graph;
 use crate::language::tree::{Branch, FilterTerm, Group, Label, Name, Operator, Pipe, Term};
 use crate::language::{Request, Span};
@@ -48,20 +48,20 @@ pub(super) fn cut_class(request: &mut Request, output: &NodeOutput) -> Result<Te
     let mut branches = Vec::new();
     while let Some(reader) = readers(request, output)?.first().copied() {
         let Branch { term, .. } = cut(request, reader)?;
-        branches.push(Branch { label: None, term, span: NEW_SPAN });
+        branches.push(Branch { label: None, term, span: INSERTED_SPAN });
     }
     if branches.is_empty() {
         let add = format!("`add '{} |{}' below NODE`", output.node, label_text(output));
         return Err(InvalidEdit(format!("nothing is below `{output}`: {add} reads it elsewhere")));
     }
-    let name = Name { span: NEW_SPAN, ..name };
-    let copy = FilterTerm { name, arguments, mark: None, pin: None, span: NEW_SPAN };
+    let name = Name { span: INSERTED_SPAN, ..name };
+    let copy = FilterTerm { name, arguments, mark: None, pin: None, span: INSERTED_SPAN };
     let below = match branches.len() {
         1 => branches.remove(0).term,
-        _ => Term::Group(Group { operator: Operator::Parallel, branches, span: NEW_SPAN }),
+        _ => Term::Group(Group { operator: Operator::Parallel, branches, span: INSERTED_SPAN }),
     };
-    let arc = Pipe { label: Some(label), span: NEW_SPAN };
-    Ok(from_stages(vec![(plain_pipe(), Term::Filter(copy)), (arc, below)]))
+    let arc = Pipe { label: Some(label), span: INSERTED_SPAN };
+    Ok(pipeline_from_stages(vec![(plain_pipe(), Term::Filter(copy)), (arc, below)]))
 }
 
 fn label_text(output: &NodeOutput) -> &str {
@@ -86,7 +86,7 @@ pub(super) fn move_class(
         return Err(InvalidEdit(format!("`{node}` is there already")));
     }
     let term = cut_class(request, output)?;
-    attach(request, parent, Branch { label, term, span: NEW_SPAN })
+    attach(request, parent, Branch { label, term, span: INSERTED_SPAN })
 }
 
 /// Removes everything below a class, except nodes to which other arcs lead. Fails if nothing, or

@@ -3,8 +3,8 @@
 //! and the subtree refers to these marks.
 
 use super::kinds::InvalidEdit;
-use super::marks::FreshMarks;
-use super::tree::{NEW_SPAN, plain_pipe};
+use super::marks::MarkGenerator;
+use super::tree::{INSERTED_SPAN, plain_pipe};
 use crate::language::tree::{
     Branch, FilterTerm, Group, Label, Operator, Pipe, Pipeline, Stage, Term,
 };
@@ -85,7 +85,7 @@ pub(super) fn into_stages(term: Term) -> Vec<(Pipe, Term)> {
 
 /// Joins stages into a pipeline. Drops the incoming arc of the first stage. Returns a hole, the
 /// term for a missing filter, if there are no stages.
-pub(super) fn from_stages(stages: Vec<(Pipe, Term)>) -> Term {
+pub(super) fn pipeline_from_stages(stages: Vec<(Pipe, Term)>) -> Term {
     let mut flat = Vec::new();
     for (arc, term) in stages {
         let mut inner = into_stages(term).into_iter();
@@ -93,11 +93,11 @@ pub(super) fn from_stages(stages: Vec<(Pipe, Term)>) -> Term {
         flat.extend(inner);
     }
     let mut flat = flat.into_iter();
-    let Some((_, first)) = flat.next() else { return Term::Hole(NEW_SPAN) };
+    let Some((_, first)) = flat.next() else { return Term::Hole(INSERTED_SPAN) };
     let rest: Vec<Stage> = flat.map(|(arc, term)| Stage { arc, term }).collect();
     match rest.is_empty() {
         true => first,
-        false => Term::Pipeline(Pipeline { first: Box::new(first), rest, span: NEW_SPAN }),
+        false => Term::Pipeline(Pipeline { first: Box::new(first), rest, span: INSERTED_SPAN }),
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) fn is_operand(request: &Request, path: &[usize]) -> bool {
 /// contains the filter. Returns the new position of the filter. Fails if the filter is an operand,
 /// or if a group cannot be divided ([`divide_group`]).
 pub(super) fn isolate(request: &mut Request, at: Span) -> Result<TermPath, InvalidEdit> {
-    let mut marks = FreshMarks::new(request);
+    let mut marks = MarkGenerator::new(request);
     loop {
         let missing = || InvalidEdit("the filter has left the request".to_owned());
         let path = filter_path(request, at).ok_or_else(missing)?;
@@ -157,10 +157,10 @@ fn name_at(request: &Request, path: &[usize]) -> String {
 fn divide_group(
     request: &mut Request,
     (pipeline, group, branch): (&[usize], usize, usize),
-    marks: &mut FreshMarks,
+    marks: &mut MarkGenerator,
 ) -> Result<(), InvalidEdit> {
     let Some(whole) = term_at_mut(request, pipeline) else { return Ok(()) };
-    let mut stages = into_stages(std::mem::replace(whole, Term::Hole(NEW_SPAN)));
+    let mut stages = into_stages(std::mem::replace(whole, Term::Hole(INSERTED_SPAN)));
     let mut after = stages.split_off(group + 1);
     let Some((arc, Term::Group(mut divided))) = stages.pop() else { return Ok(()) };
     if let Some((_, Term::Filter(before))) = stages.last()
@@ -172,7 +172,7 @@ fn divide_group(
     }
     let Branch { label, term, span } = divided.branches.remove(branch);
     let chain = |term: Term, after: Vec<(Pipe, Term)>| {
-        from_stages(std::iter::once((plain_pipe(), term)).chain(after).collect())
+        pipeline_from_stages(std::iter::once((plain_pipe(), term)).chain(after).collect())
     };
     let mut branches = Vec::new();
     if divided.branches.is_empty() {
@@ -183,14 +183,14 @@ fn divide_group(
         let own = Branch { label, term: chain(term, same), span };
         let others = match divided.branches.len() {
             1 => divided.branches.remove(0),
-            _ => Branch { label: None, term: Term::Group(divided), span: NEW_SPAN },
+            _ => Branch { label: None, term: Term::Group(divided), span: INSERTED_SPAN },
         };
         let others = Branch { term: chain(others.term, after), ..others };
         branches.extend(if branch == 0 { [own, others] } else { [others, own] });
     }
     let operator = Operator::Parallel;
-    stages.push((arc, Term::Group(Group { operator, branches, span: NEW_SPAN })));
-    *whole = from_stages(stages);
+    stages.push((arc, Term::Group(Group { operator, branches, span: INSERTED_SPAN })));
+    *whole = pipeline_from_stages(stages);
     Ok(())
 }
 
@@ -203,24 +203,24 @@ pub(super) fn cut(request: &mut Request, at: Span) -> Result<Branch, InvalidEdit
     };
     let stages = match term_at_mut(request, parent) {
         Some(whole @ Term::Pipeline(_)) if *last > 0 => {
-            let mut stages = into_stages(std::mem::replace(whole, Term::Hole(NEW_SPAN)));
+            let mut stages = into_stages(std::mem::replace(whole, Term::Hole(INSERTED_SPAN)));
             let tail = stages.split_off(*last);
-            *whole = from_stages(stages);
+            *whole = pipeline_from_stages(stages);
             tail
         }
         Some(whole @ Term::Pipeline(_)) => {
             let stages = into_stages(whole.clone());
             let label = remove_term(request, parent);
-            return Ok(Branch { label, term: from_stages(stages), span: NEW_SPAN });
+            return Ok(Branch { label, term: pipeline_from_stages(stages), span: INSERTED_SPAN });
         }
         _ => {
-            let term = term_at(request, &path).cloned().unwrap_or(Term::Hole(NEW_SPAN));
+            let term = term_at(request, &path).cloned().unwrap_or(Term::Hole(INSERTED_SPAN));
             let label = remove_term(request, &path);
-            return Ok(Branch { label, term, span: NEW_SPAN });
+            return Ok(Branch { label, term, span: INSERTED_SPAN });
         }
     };
     let label = stages.first().and_then(|(arc, _)| arc.label.clone());
-    Ok(Branch { label, term: from_stages(stages), span: NEW_SPAN })
+    Ok(Branch { label, term: pipeline_from_stages(stages), span: INSERTED_SPAN })
 }
 
 /// Removes a term with the stages after it, and all groups that become empty as a result. Returns
@@ -243,9 +243,9 @@ fn remove_term(request: &mut Request, path: &[usize]) -> Option<Label> {
             }
         }
         whole @ Term::Pipeline(_) if *last > 0 => {
-            let mut stages = into_stages(std::mem::replace(whole, Term::Hole(NEW_SPAN)));
+            let mut stages = into_stages(std::mem::replace(whole, Term::Hole(INSERTED_SPAN)));
             let removed = stages.split_off(*last);
-            *whole = from_stages(stages);
+            *whole = pipeline_from_stages(stages);
             removed.into_iter().next().and_then(|(arc, _)| arc.label)
         }
         _ => remove_term(request, parent),
@@ -313,7 +313,7 @@ pub(super) fn remove_single_branches(term: &mut Term) {
         Term::Group(group) => {
             group.branches.iter_mut().for_each(|branch| remove_single_branches(&mut branch.term));
             if let [Branch { label: None, term: only, .. }] = group.branches.as_mut_slice() {
-                *term = std::mem::replace(only, Term::Hole(NEW_SPAN));
+                *term = std::mem::replace(only, Term::Hole(INSERTED_SPAN));
             }
         }
         Term::Pipeline(pipeline) => {
@@ -324,7 +324,7 @@ pub(super) fn remove_single_branches(term: &mut Term) {
                     && let [Branch { label, term, .. }] = group.branches.as_mut_slice()
                 {
                     stage.arc.label = label.take();
-                    stage.term = std::mem::replace(term, Term::Hole(NEW_SPAN));
+                    stage.term = std::mem::replace(term, Term::Hole(INSERTED_SPAN));
                 }
             }
         }

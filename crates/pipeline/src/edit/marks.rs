@@ -58,7 +58,7 @@ pub(super) fn unpin_uses(request: &mut Request, at: Span) {
 }
 
 /// Removes generated marks that only one filter has; marks that a user chose stay. A mark counts as
-/// generated if the old text lacks it, or if it has the form of [`FreshMarks`] and the old text
+/// generated if the old text lacks it, or if it has the form of [`MarkGenerator`] and the old text
 /// uses it several times.
 pub(super) fn remove_needless_marks(request: &mut Request, old: &[String]) {
     let all = all_marks(request);
@@ -84,12 +84,12 @@ pub(super) fn all_marks(request: &Request) -> Vec<String> {
 }
 
 /// A generator of new marks, and of spans for the terms that use them.
-pub(super) struct FreshMarks {
+pub(super) struct MarkGenerator {
     taken: Vec<String>,
     next_span: usize,
 }
 
-impl FreshMarks {
+impl MarkGenerator {
     pub(super) fn new(request: &Request) -> Self {
         let starts = filters(request).map(|node| node.span.start);
         let used = starts.filter(|start| *start > usize::MAX / 2 && *start < usize::MAX);

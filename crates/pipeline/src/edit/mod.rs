@@ -32,7 +32,7 @@ mod sequence;
 mod tree;
 mod words;
 
-use crate::check::read_untranslated;
+use crate::check::read_native_request;
 use crate::graph::Graph;
 use crate::language::{Diagnostic, Request};
 use crate::prefix::terms;
@@ -43,7 +43,7 @@ use tree::filters;
 pub use arcs::subtree;
 pub use find::filter_span;
 pub use kinds::{Edit, EditResult, InvalidEdit, NodeOutput, PathMove, Position, Subtree};
-pub use tree::{differ_only_in_arguments, single_filter};
+pub use tree::{differ_only_in_arguments, single_filter_name};
 pub(crate) use tree::{for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_filter};
 
 /// The graph and the diagnostics of a text.
@@ -53,9 +53,9 @@ impl Edit {
     /// Returns a copy of the edit in which unset parameters have the machine's current values, so
     /// that repeating the edit later has the same effect.
     #[must_use]
-    pub fn resolve_unset(&self, registry: &dyn Registry) -> Self {
-        let resolve = |text: &str| match may_have_unset(text, registry) {
-            true => read_untranslated(text, registry).0.text.as_ref().to_owned(),
+    pub fn resolve_unset_parameters(&self, registry: &dyn Registry) -> Self {
+        let resolve = |text: &str| match may_have_unset_parameters(text, registry) {
+            true => read_native_request(text, registry).0.text.as_ref().to_owned(),
             false => text.to_owned(),
         };
         match self.clone() {
@@ -65,9 +65,9 @@ impl Edit {
             Self::Replace { node, filter } => Self::Replace { node, filter: resolve(&filter) },
             Self::Add { filter, below } => Self::Add { filter: resolve(&filter), below },
             Self::Whole(text) => Self::Whole(resolve(&text)),
-            Self::Sequence(edits) => {
-                Self::Sequence(edits.iter().map(|edit| edit.resolve_unset(registry)).collect())
-            }
+            Self::Sequence(edits) => Self::Sequence(
+                edits.iter().map(|edit| edit.resolve_unset_parameters(registry)).collect(),
+            ),
             other => other,
         }
     }
@@ -123,7 +123,7 @@ impl Edit {
             | Self::Move { node, .. }
             | Self::Upgrade { node }
             | Self::Argument { node, .. } => {
-                place::apply_at(self, node, request, registry).map(unread)
+                place::apply_term_edit(self, node, request, registry).map(unread)
             }
         }
     }
@@ -131,7 +131,7 @@ impl Edit {
 
 /// Returns true if some filter of a text may obtain parameters from the machine, or if the text has
 /// syntax errors.
-fn may_have_unset(text: &str, registry: &dyn Registry) -> bool {
+fn may_have_unset_parameters(text: &str, registry: &dyn Registry) -> bool {
     let Ok(request) = parse_tree(text, "") else { return true };
     filters(&request).map(|node| node.name.text.as_str()).any(|name| {
         let entries = [registry.find(name), registry.find_source(name), registry.find_filter(name)];

@@ -15,7 +15,7 @@ use crate::language::{Request, Span};
 use crate::registry::Registry;
 
 /// Applies an edit of one filter term.
-pub(super) fn apply_at(
+pub(super) fn apply_term_edit(
     edit: &Edit,
     node: &str,
     mut request: Request,

@@ -2,12 +2,12 @@
 //! them, stay. A use of a node is a filter term that denotes the node; a node with a mark can have
 //! several uses.
 
-use super::cut::{cut, filter_path, from_stages, into_stages, is_followed, isolate};
+use super::cut::{cut, filter_path, into_stages, is_followed, isolate, pipeline_from_stages};
 use super::cut::{term_at, term_at_mut};
 use super::kinds::InvalidEdit;
 use super::marks::{has_mark, uses};
 use super::origins::Origins;
-use super::tree::{NEW_SPAN, filters, for_each_filter, plain_pipe};
+use super::tree::{INSERTED_SPAN, filters, for_each_filter, plain_pipe};
 use crate::graph::{Graph, NodeId, reachable};
 use crate::language::tree::{Branch, FilterTerm, Group, Term};
 use crate::language::{Request, Span};
@@ -36,7 +36,7 @@ pub(super) fn remove(
         }
         // A shared term that is put back may lead to the removed node again, so the loop repeats.
         let Some(removed) = gone.pop() else { return Ok(()) };
-        if let Some(shared) = surviving_part(&survivors, removed) {
+        if let Some(shared) = surviving_term(&survivors, removed) {
             put_back(request, shared);
         }
     }
@@ -79,7 +79,7 @@ fn first_unreached_head(survivors: &[String], term: &Term) -> Option<Span> {
 
 /// Returns the remainder of a removed term: the nodes that have another parent, with everything
 /// after them. Returns `None` if there are none.
-fn surviving_part(survivors: &[String], term: Term) -> Option<Term> {
+fn surviving_term(survivors: &[String], term: Term) -> Option<Term> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,
         Term::Filter(node) => {
@@ -88,8 +88,8 @@ fn surviving_part(survivors: &[String], term: Term) -> Option<Term> {
         }
         Term::Group(group) => {
             let shared = |branch: Branch| {
-                let term = surviving_part(survivors, branch.term)?;
-                Some(Branch { label: None, term, span: NEW_SPAN })
+                let term = surviving_term(survivors, branch.term)?;
+                Some(Branch { label: None, term, span: INSERTED_SPAN })
             };
             let mut branches: Vec<Branch> = group.branches.into_iter().filter_map(shared).collect();
             if branches.len() == 1 {
@@ -100,8 +100,8 @@ fn surviving_part(survivors: &[String], term: Term) -> Option<Term> {
         Term::Pipeline(_) => {
             let mut stages = into_stages(term).into_iter();
             let first =
-                stages.find_map(|(arc, term)| Some((arc, surviving_part(survivors, term)?)))?;
-            Some(from_stages(std::iter::once(first).chain(stages).collect()))
+                stages.find_map(|(arc, term)| Some((arc, surviving_term(survivors, term)?)))?;
+            Some(pipeline_from_stages(std::iter::once(first).chain(stages).collect()))
         }
     }
 }
@@ -129,7 +129,7 @@ pub(super) fn put_back(request: &mut Request, tail: Term) {
     });
     let (Some(node), Some(at)) = (node, other) else {
         stages.extend(rest);
-        request.pipelines.push(from_stages(stages));
+        request.pipelines.push(pipeline_from_stages(stages));
         return;
     };
     for term in &mut request.pipelines {
@@ -151,13 +151,14 @@ pub(super) fn put_back(request: &mut Request, tail: Term) {
     let ends_there = last && !is_followed(request, &path);
     match term_at_mut(request, &path) {
         Some(term) if ends_there => {
-            let here = std::mem::replace(term, Term::Hole(NEW_SPAN));
-            *term = from_stages(std::iter::once((plain_pipe(), here)).chain(rest).collect());
+            let here = std::mem::replace(term, Term::Hole(INSERTED_SPAN));
+            *term =
+                pipeline_from_stages(std::iter::once((plain_pipe(), here)).chain(rest).collect());
         }
         _ => {
             let head = FilterTerm { arguments: Vec::new(), pin: None, ..node };
             let head = std::iter::once((plain_pipe(), Term::Filter(head)));
-            request.pipelines.push(from_stages(head.chain(rest).collect()));
+            request.pipelines.push(pipeline_from_stages(head.chain(rest).collect()));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Operations on the tree of a request that insert, remove and move filters.
 //!
-//! Inserted terms have the span [`NEW_SPAN`]. All other terms keep their span in the old text,
+//! Inserted terms have the span [`INSERTED_SPAN`]. All other terms keep their span in the old text,
 //! which identifies them.
 
 use super::kinds::InvalidEdit;
@@ -19,7 +19,7 @@ pub(super) const FIRST_THREAD: &str = "thread0";
 const SANDBOX_KEYWORD: &str = "sandbox";
 
 /// The span of inserted terms.
-pub(super) const NEW_SPAN: Span = Span { start: usize::MAX, end: usize::MAX };
+pub(super) const INSERTED_SPAN: Span = Span { start: usize::MAX, end: usize::MAX };
 
 /// Parses a text. Fails with the first syntax error. The error message calls the text `what`.
 pub(crate) fn parse_tree(text: &str, what: &str) -> Result<Request, InvalidEdit> {
@@ -51,12 +51,12 @@ pub(crate) fn parse_filter(text: &str) -> Result<Term, InvalidEdit> {
         )));
     }
     let mut term = request.pipelines.remove(0);
-    for_each_filter(&mut term, &mut |node| node.span = NEW_SPAN);
+    for_each_filter(&mut term, &mut |node| node.span = INSERTED_SPAN);
     Ok(term)
 }
 
 /// Returns the filter's name if the text consists of exactly one filter; otherwise fails.
-pub fn single_filter(text: &str) -> Result<String, InvalidEdit> {
+pub fn single_filter_name(text: &str) -> Result<String, InvalidEdit> {
     match parse_filter(text)? {
         Term::Filter(node) => Ok(node.name.text),
         _ => Err(InvalidEdit(format!("`{text}` is not one filter"))),
@@ -100,13 +100,13 @@ pub(crate) fn for_each_filter(term: &mut Term, act: &mut dyn FnMut(&mut FilterTe
 }
 
 pub(super) fn plain_pipe() -> Pipe {
-    Pipe { label: None, span: NEW_SPAN }
+    Pipe { label: None, span: INSERTED_SPAN }
 }
 
 /// Joins two terms with a plain pipe.
 pub(crate) fn join_with_pipe(first: Term, then: Term) -> Term {
     let rest = vec![Stage { arc: plain_pipe(), term: then }];
-    Term::Pipeline(Pipeline { first: Box::new(first), rest, span: NEW_SPAN })
+    Term::Pipeline(Pipeline { first: Box::new(first), rest, span: INSERTED_SPAN })
 }
 
 /// Applies `act` to the filter at the span `at`. Returns `None` if the term becomes empty.
@@ -209,15 +209,15 @@ fn insert_branch(pipeline: &mut Pipeline, place: usize, filter: Term) {
     let rest: Vec<Stage> = behind.collect();
     let follows = match rest.is_empty() {
         true => next.term,
-        false => Term::Pipeline(Pipeline { first: Box::new(next.term), rest, span: NEW_SPAN }),
+        false => Term::Pipeline(Pipeline { first: Box::new(next.term), rest, span: INSERTED_SPAN }),
     };
-    let all = Label { inverted: false, classes: Classes::All, span: NEW_SPAN };
-    let arc = Pipe { label: label.as_ref().map(|_| all), span: NEW_SPAN };
+    let all = Label { inverted: false, classes: Classes::All, span: INSERTED_SPAN };
+    let arc = Pipe { label: label.as_ref().map(|_| all), span: INSERTED_SPAN };
     let branches = vec![
-        Branch { label: None, term: filter, span: NEW_SPAN },
-        Branch { label, term: follows, span: NEW_SPAN },
+        Branch { label: None, term: filter, span: INSERTED_SPAN },
+        Branch { label, term: follows, span: INSERTED_SPAN },
     ];
-    let term = Term::Group(Group { operator: Operator::Parallel, branches, span: NEW_SPAN });
+    let term = Term::Group(Group { operator: Operator::Parallel, branches, span: INSERTED_SPAN });
     pipeline.rest.push(Stage { arc, term });
 }
 
@@ -245,13 +245,13 @@ pub(super) fn unpin_successors(request: &mut Request, at: Span) {
 /// the pin; any other move sets the pin and removes the argument.
 pub(super) fn move_to_space(node: FilterTerm, space: &str) -> FilterTerm {
     let mut node = without_sandbox(node);
-    let named = |text: &str| Name { text: text.to_owned(), span: NEW_SPAN };
+    let named = |text: &str| Name { text: text.to_owned(), span: INSERTED_SPAN };
     if space != SANDBOX_KEYWORD {
         return FilterTerm { pin: Some(named(space)), ..node };
     }
-    let value = Text { bytes: b"yes".to_vec(), quoted: false, span: NEW_SPAN };
+    let value = Text { bytes: b"yes".to_vec(), quoted: false, span: INSERTED_SPAN };
     let key = Some(named(UNTRUSTED.name));
-    node.arguments.push(Argument { key, value, span: NEW_SPAN });
+    node.arguments.push(Argument { key, value, span: INSERTED_SPAN });
     FilterTerm { pin: None, ..node }
 }
 

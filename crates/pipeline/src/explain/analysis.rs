@@ -108,7 +108,7 @@ impl ProgramMeasurement {
             None => "the kernel has not measured its time".to_owned(),
         };
         let notifications = self.notifications;
-        let each = mean_batch(self.frames, notifications);
+        let each = format_mean_batch(self.frames, notifications);
         format!(
             "program of {name}: {cost}; {} frames, {notifications} notifications, {each} frames \
              each",
@@ -138,7 +138,7 @@ fn node_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
             plan.space_of(id).name.clone(),
             node.blocks.to_string(),
             format_rate(node.blocks, measured.elapsed_ns),
-            mean_batch(node.blocks, node.calls),
+            format_mean_batch(node.blocks, node.calls),
             mean.map_or_else(|| "–".to_owned(), format_one_decimal),
             expected.map_or_else(|| "–".to_owned(), format_one_decimal),
             node.copies.to_string(),
@@ -166,7 +166,7 @@ fn edge_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
         let (from, to) = (plan.flows.0[edge.from.0], plan.flows.1[at]);
         let expected = if from > 0.0 { to / from } else { 0.0 };
         let (is, fill) = match &plan.edges[at] {
-            PlannedEdge::Call => ("call", mean_input_batch(measured, edge.to)),
+            PlannedEdge::Call => ("call", format_mean_input_batch(measured, edge.to)),
             PlannedEdge::Back => ("back edge", "–".to_owned()),
             PlannedEdge::Pipe => ("pipe", "–".to_owned()),
             PlannedEdge::Ring(ring) => ("ring", format_ring_fill(counted, ring.entries)),
@@ -227,7 +227,7 @@ fn format_rate(blocks: u64, elapsed_ns: u64) -> String {
     format!("{:.0}", blocks as f64 * 1e9 / ns)
 }
 
-fn mean_batch(blocks: u64, calls: u64) -> String {
+fn format_mean_batch(blocks: u64, calls: u64) -> String {
     if calls == 0 { "–".to_owned() } else { format_one_decimal(blocks as f64 / calls as f64) }
 }
 
@@ -236,14 +236,19 @@ fn format_percent(share: f64) -> String {
 }
 
 /// Formats the mean size of the batches that arrive at a node.
-fn mean_input_batch(measured: &Measurements, to: NodeId) -> String {
-    measured.nodes.get(to.0).map_or_else(String::new, |node| mean_batch(node.blocks, node.calls))
+fn format_mean_input_batch(measured: &Measurements, to: NodeId) -> String {
+    measured
+        .nodes
+        .get(to.0)
+        .map_or_else(String::new, |node| format_mean_batch(node.blocks, node.calls))
 }
 
 /// Formats the mean number of blocks per wakeup and the capacity of the ring.
 fn format_ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
     match edge.events {
-        Some(events) if events > 0 => format!("{} of {entries}", mean_batch(edge.put, events)),
+        Some(events) if events > 0 => {
+            format!("{} of {entries}", format_mean_batch(edge.put, events))
+        }
         _ => format!("– of {entries}"),
     }
 }

@@ -46,7 +46,7 @@ impl Page {
     pub fn for_entry(entry: &Description, endpoint: &EndpointFacts) -> Self {
         let own = Section { title: "Parameters", facts: describe_parameters(entry.parameters) };
         let common = if entry.user.is_some() { common_parameters() } else { Vec::new() };
-        let common = Section { title: COMMON_TITLE, facts: common };
+        let common = Section { title: COMMON_PARAMETERS_TITLE, facts: common };
         let facts = Section { title: "Facts", facts: entry_facts(entry, endpoint) };
         let mut sections = vec![own, common, facts];
         sections.retain(|section| !section.facts.is_empty());
@@ -62,7 +62,7 @@ impl Page {
 }
 
 /// The title of the section with the parameters common to all filters.
-pub const COMMON_TITLE: &str = "Parameters of every filter";
+pub const COMMON_PARAMETERS_TITLE: &str = "Parameters of every filter";
 
 /// Returns the parameters common to all filters, with their help texts.
 #[must_use]
@@ -88,7 +88,9 @@ pub fn format_help(entry: &Description, endpoint: &EndpointFacts) -> String {
         let _ = writeln!(out, "{}", section.title);
         let facts = section.facts.iter();
         out.extend(
-            facts.map(|(what, text)| hanging_indent(&format!("    {what}"), text, FACT_COLUMN)),
+            facts.map(|(what, text)| {
+                format_hanging_indent(&format!("    {what}"), text, FACT_COLUMN)
+            }),
         );
         out.push('\n');
     }
@@ -106,7 +108,7 @@ fn entry_facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static s
     }
     if !matches!(entry.kind, FilterKind::Source | FilterKind::Sink) {
         facts.push(("classes", describe_classes(entry)));
-        facts.push(("reads", describe_depth(entry.reads)));
+        facts.push(("reads", describe_read_depth(entry.reads)));
         facts.push(("state", describe_memory(entry)));
         facts.extend(
             entry.published_state().map(|(_, columns)| ("published", describe_state(&columns))),
@@ -146,7 +148,7 @@ pub const OPTIONS_TITLE: &str = "Options of a request, before its first filter";
 pub fn format_options() -> String {
     let mut out = format!("{OPTIONS_TITLE}:\n");
     for (word, help) in option_facts() {
-        out.push_str(&hanging_indent(&format!("  {word}"), help, OPTION_COLUMN));
+        out.push_str(&format_hanging_indent(&format!("  {word}"), help, OPTION_COLUMN));
     }
     out.trim_end().to_owned()
 }
@@ -299,7 +301,7 @@ fn describe_classes(entry: &Description) -> String {
     }
 }
 
-fn describe_depth(reads: ReadDepth) -> String {
+fn describe_read_depth(reads: ReadDepth) -> String {
     match reads {
         ReadDepth::Nothing => "no byte".to_owned(),
         ReadDepth::Head(bytes) => format!("the first {bytes} bytes of a frame at most"),
@@ -340,7 +342,7 @@ fn describe_spaces(entry: &Description, endpoint: &EndpointFacts) -> String {
 /// Formats a word followed by a text. The text starts at column `at`, and its later lines are
 /// indented to that column.
 #[must_use]
-pub fn hanging_indent(word: &str, text: &str, at: usize) -> String {
+pub fn format_hanging_indent(word: &str, text: &str, at: usize) -> String {
     let mut out = String::new();
     let mut word = word;
     if word.chars().count() >= at {

@@ -23,9 +23,10 @@ pub use dot::format_dot;
 pub use draw::format_drawing;
 pub use facts::{ArgumentFacts, NodeFacts, arc_label, node_facts};
 pub use figures::DrawnFigures;
-pub use help::{COMMON_TITLE, OPTIONS_TITLE, Page, Section};
+pub use help::{COMMON_PARAMETERS_TITLE, OPTIONS_TITLE, Page, Section};
 pub use help::{
-    common_parameters, format_help, format_options, hanging_indent, option_facts, option_words,
+    common_parameters, format_hanging_indent, format_help, format_options, option_facts,
+    option_words,
 };
 pub use lanes::{DrawnEdge, DrawnGraph, DrawnNode, Symbol};
 pub use svg::format_svg;
@@ -80,7 +81,7 @@ pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
     if let Some(threads) = words::describe_threads(plan, machine) {
         write_fact(&mut out, "threads", &threads);
     }
-    write_choice(&mut out, plan);
+    write_placement_choice(&mut out, plan);
     write_runtime_changes(&mut out, plan, machine, &names);
     write_machine_facts(&mut out, machine);
     out
@@ -112,11 +113,15 @@ fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
         if !by.is_empty() {
             let except = plan.pushdowns.iter().filter(|pushed| pushed.filter == Ok(id));
             let except = except.filter_map(|pushed| pushed.except).next();
-            words::write_wrapped(out, &words::describe_evaluated_ahead(name, &by, except), COLUMNS);
+            words::write_wrapped(
+                out,
+                &words::describe_kernel_evaluation(name, &by, except),
+                COLUMNS,
+            );
         }
         let why = plan.pushdowns.iter().filter(|pushed| pushed.source == id);
         if let Some(why) = why.filter_map(|pushed| pushed.filter.as_ref().err()).next() {
-            words::write_wrapped(out, &words::describe_not_evaluated_ahead(name, why), COLUMNS);
+            words::write_wrapped(out, &words::describe_no_kernel_evaluation(name, why), COLUMNS);
         }
     }
 }
@@ -131,7 +136,7 @@ fn write_programs(out: &mut String, plan: &Plan, names: &[String]) {
         let mut text = words::describe_program(program, plan);
         let sources = (program.sources.len() > 1).then_some(program.sources.as_slice());
         let shared: Vec<String> =
-            sources.into_iter().chain(program.shared_steps()).map(listed).collect();
+            sources.into_iter().chain(program.nodes_of_shared_steps()).map(listed).collect();
         if !shared.is_empty() {
             let _ = write!(text, "; shared: {}", shared.join(", "));
         }
@@ -277,7 +282,7 @@ fn write_edges(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-fn write_choice(out: &mut String, plan: &Plan) {
+fn write_placement_choice(out: &mut String, plan: &Plan) {
     let PlacementChoice { policy, cost_ns, examined, proved } = &plan.choice;
     let examined = format_count(*examined, "placement");
     let how = match (policy, proved) {
@@ -291,7 +296,7 @@ fn write_choice(out: &mut String, plan: &Plan) {
         false => "a block of a source, by measured flows",
     };
     let mut cost = format!("{} ns for {block}", format_one_decimal(*cost_ns));
-    let filters = filter_cost(plan);
+    let filters = total_filter_cost(plan);
     let rest = cost_ns - filters;
     if rest >= 0.05 {
         let _ = write!(
@@ -306,7 +311,7 @@ fn write_choice(out: &mut String, plan: &Plan) {
 }
 
 /// Returns the cost of all filters for a block of a source, in ns, without the cost of edges.
-fn filter_cost(plan: &Plan) -> f64 {
+fn total_filter_cost(plan: &Plan) -> f64 {
     let own = plan.placements.iter().zip(&plan.flows.0).filter_map(|(placement, flow)| {
         let chosen = |candidate: &&Candidate| candidate.lost.is_none();
         let chosen = placement.candidates.iter().filter(chosen);
@@ -342,7 +347,7 @@ fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names
             ))
         }
     };
-    let sinks = plan.sinks_with_readers().into_iter().map(|id| format!("`{}`", names[id.0]));
+    let sinks = plan.sinks_in_reader_threads().into_iter().map(|id| format!("`{}`", names[id.0]));
     let sinks = sinks.collect::<Vec<_>>().join(", ");
     let relief = (!sinks.is_empty()).then(|| {
         format!("{sinks}: a thread of its own once a write of 20 ms holds up half a ring of frames")

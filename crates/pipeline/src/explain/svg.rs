@@ -18,7 +18,7 @@ const CHARACTER_WIDTH: usize = 8;
 /// Height of a line of text in px.
 const LINE_HEIGHT: usize = 16;
 /// Distance between the text of a node and its border, in px.
-const PADDING: usize = 10;
+const NODE_PADDING: usize = 10;
 /// Minimum distance between two columns, in px. The labels of edges are drawn between the columns.
 const COLUMN_GAP: usize = 130;
 /// Width of a character of a label in px, rounded up.
@@ -108,8 +108,10 @@ fn sized_nodes(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<PlacedNode> {
             lines.push("in the kernel too".to_owned());
         }
         let longest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
-        let (width, height) =
-            (longest * CHARACTER_WIDTH + 2 * PADDING, lines.len() * LINE_HEIGHT + PADDING);
+        let (width, height) = (
+            longest * CHARACTER_WIDTH + 2 * NODE_PADDING,
+            lines.len() * LINE_HEIGHT + NODE_PADDING,
+        );
         PlacedNode { id, column: columns[id.0], lines, x: 0, y: 0, width, height }
     });
     placed.collect()
@@ -141,7 +143,7 @@ fn place_nodes(plan: &Plan, nodes: &mut [PlacedNode]) -> Vec<(String, usize, usi
     let mut x = 2 * ROW_GAP;
     for column in 0..=last {
         if column > 0 {
-            x += gap_before(plan, nodes, column);
+            x += column_gap_before(plan, nodes, column);
         }
         let here = || nodes.iter().filter(|node| node.column == column);
         let width = here().map(|node| node.width).max().unwrap_or(0);
@@ -176,7 +178,7 @@ fn place_nodes(plan: &Plan, nodes: &mut [PlacedNode]) -> Vec<(String, usize, usi
 
 /// Returns the distance in px between a column and the previous one. The labels of the edges that
 /// lead to the column fit into this distance.
-fn gap_before(plan: &Plan, nodes: &[PlacedNode], column: usize) -> usize {
+fn column_gap_before(plan: &Plan, nodes: &[PlacedNode], column: usize) -> usize {
     let here = |edge: &Edge| nodes.iter().any(|node| node.id == edge.to && node.column == column);
     let edges = plan.graph.edges.iter().zip(&plan.edges).filter(|(edge, _)| here(edge));
     let lengths = edges.map(|(edge, planned)| {
@@ -241,7 +243,7 @@ fn write_node(out: &mut String, plan: &Plan, node: &PlacedNode) {
             _ if line.starts_with("lost ") => " class=\"small lost\"",
             _ => " class=\"small\"",
         };
-        let (x, y) = (x + PADDING, y + (number + 1) * LINE_HEIGHT);
+        let (x, y) = (x + NODE_PADDING, y + (number + 1) * LINE_HEIGHT);
         let _ = write!(out, "<text{class} x=\"{x}\" y=\"{y}\">{}</text>", escaped(line));
     }
     out.push_str("</g>\n");

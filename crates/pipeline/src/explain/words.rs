@@ -253,7 +253,7 @@ fn sink_writing_in_place(program: &Program, plan: &Plan) -> Option<String> {
 }
 
 /// Describes a filter that sources evaluate in the kernel, before frames reach the process.
-pub(super) fn describe_evaluated_ahead(
+pub(super) fn describe_kernel_evaluation(
     filter: &str,
     sources: &[&str],
     except: Option<&str>,
@@ -271,7 +271,7 @@ pub(super) fn describe_evaluated_ahead(
 }
 
 /// Describes a source that evaluates no filter in the kernel, with the reason.
-pub(super) fn describe_not_evaluated_ahead(source: &str, why: &str) -> String {
+pub(super) fn describe_no_kernel_evaluation(source: &str, why: &str) -> String {
     format!("{source}: receives every frame from the kernel: {why}")
 }
 

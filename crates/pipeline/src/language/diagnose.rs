@@ -104,7 +104,7 @@ impl Diagnostic {
 ///
 /// One error often violates two rules at one position. In `rx (tcp`, for example, the parenthesis
 /// lacks both an operator in front and a closing parenthesis. The two errors become one diagnostic.
-pub fn sort_and_join(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
+pub fn sort_and_join_diagnostics(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
     mistakes.sort_by_key(|mistake| (mistake.span.start, mistake.severity == Severity::Warning));
     let mut settled: Vec<Diagnostic> = Vec::new();
     let mut surplus: Option<(Span, usize)> = None;
@@ -125,11 +125,11 @@ pub fn sort_and_join(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
 /// Appends the second diagnostic at a position to the first. Discards the second if the first
 /// contains its text, has a different severity, or is already too long.
 fn append_diagnostic(first: &mut Diagnostic, second: Diagnostic) {
-    const JOINED_MAX: usize = 400;
+    const JOINED_LENGTH_MAX: usize = 400;
     if first.is_error() != second.is_error() || first.what.contains(&second.what) {
         return;
     }
-    if first.what.len() < JOINED_MAX {
+    if first.what.len() < JOINED_LENGTH_MAX {
         first.what = format!("{}; and {}", first.what, second.what);
         if first.why.is_empty() {
             first.why = second.why;
@@ -148,7 +148,7 @@ pub fn render(text: &str, mistakes: &[Diagnostic], colour: bool) -> String {
         std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
     let mut out = String::new();
     for mistake in mistakes {
-        render_one(text, &starts, mistake, colour, &mut out);
+        render_diagnostic(text, &starts, mistake, colour, &mut out);
     }
     out
 }
@@ -156,7 +156,13 @@ pub fn render(text: &str, mistakes: &[Diagnostic], colour: bool) -> String {
 /// The length, in bytes, of the excerpt of a long line.
 const EXCERPT_WIDTH: usize = 96;
 
-fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, out: &mut String) {
+fn render_diagnostic(
+    text: &str,
+    starts: &[usize],
+    mistake: &Diagnostic,
+    colour: bool,
+    out: &mut String,
+) {
     let paint = EscapeSequences::new(mistake.severity, colour);
     let start = char_boundary(text, mistake.span.start);
     let line = starts.partition_point(|first| *first <= start).max(1) - 1;
@@ -299,7 +305,7 @@ mod tests {
         let at = |start| Diagnostic::error(Span::new(start, start + 1), format!("m{start}"));
         let mut many: Vec<Diagnostic> = (0..250).rev().map(at).collect();
         many.push(Diagnostic::error(Span::new(7, 9), "twice"));
-        let settled = sort_and_join(many);
+        let settled = sort_and_join_diagnostics(many);
         assert_eq!(settled.len(), DIAGNOSTICS_MAX + 1);
         assert_eq!(settled[7].what, "m7; and twice");
         assert_eq!(settled[DIAGNOSTICS_MAX].what, "and 150 more mistakes from here on");

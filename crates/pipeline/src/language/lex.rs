@@ -92,7 +92,7 @@ impl Lexer<'_> {
         Some(c)
     }
 
-    fn bump_if(&mut self, wanted: char) -> bool {
+    fn accept_char(&mut self, wanted: char) -> bool {
         let found = self.peek() == Some(wanted);
         if found {
             self.at += wanted.len_utf8();
@@ -119,15 +119,15 @@ impl Lexer<'_> {
         let start = self.at;
         let kind = match self.bump()? {
             '|' => self.read_pipe_or_label(start),
-            '+' if self.bump_if('+') => TokenKind::Operator(Operator::Union),
-            '+' if self.bump_if('*') => TokenKind::Operator(Operator::Section),
+            '+' if self.accept_char('+') => TokenKind::Operator(Operator::Union),
+            '+' if self.accept_char('*') => TokenKind::Operator(Operator::Section),
             '+' => TokenKind::Operator(Operator::Parallel),
             '!' => TokenKind::Bang,
             '(' => TokenKind::Open,
             ')' => TokenKind::Close,
             ';' => TokenKind::Semicolon,
             '"' => self.read_quoted_text(start),
-            '\'' => self.read_raw_text(start),
+            '\'' => self.read_single_quoted_text(start),
             _ => {
                 self.at = start;
                 let clean = self.skip_word();
@@ -147,7 +147,7 @@ impl Lexer<'_> {
             Some(c) => is_white_space(c),
         };
         let from = self.at;
-        let inverted = self.bump_if('!');
+        let inverted = self.accept_char('!');
         let classes = self.at;
         if (apart || !self.may_be_filter()) && self.peek().is_some_and(is_class_character) {
             let clean = self.skip_word();
@@ -251,7 +251,7 @@ impl Lexer<'_> {
     }
 
     /// Reads a quoted string `'…'`, which has no escape sequences.
-    fn read_raw_text(&mut self, start: usize) -> TokenKind {
+    fn read_single_quoted_text(&mut self, start: usize) -> TokenKind {
         let from = self.at;
         loop {
             let at = self.at;

@@ -70,7 +70,7 @@ fn describe_cost_difference(ns: f64, more: Option<f64>, policy: Policy) -> Strin
 
 /// Stores the texts, which are indexed by node and space, in the candidates that they describe:
 /// spaces that could run a node but were not chosen.
-pub(super) fn store_in_candidates(
+pub(super) fn store_candidate_texts(
     placements: &mut [Placement],
     texts: &[Vec<Option<String>>],
     spaces: &[PlannedSpace],

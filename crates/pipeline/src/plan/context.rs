@@ -13,7 +13,7 @@ impl Plan {
     pub fn arguments_in_context(&self, id: NodeId) -> Option<Arguments> {
         let used = self.graph.node(id).filter()?;
         let arguments = used.arguments.clone().with_classes(self.explicit_classes(id));
-        let arguments = arguments.as_fallback(self.space_of(id).kind == SpaceKind::Kernel);
+        let arguments = arguments.with_fallback(self.space_of(id).kind == SpaceKind::Kernel);
         Some(arguments.with_message_input(self.reads_messages(id)))
     }
 

@@ -242,7 +242,7 @@ impl Costs {
     /// Returns the cost of a block in the kernel, in ns.
     pub(super) fn kernel_cost(&self, graph: &Graph, id: NodeId) -> f64 {
         match graph.node(id).kind() {
-            Some(FilterKind::Source) if takes_from_host(graph, id) => self.take,
+            Some(FilterKind::Source) if takes_frames_from_host(graph, id) => self.take,
             Some(FilterKind::Source) => self.tap,
             // A dropped frame stays in place, so nothing is handed over.
             Some(FilterKind::Sink) if graph.node(id).name() == "drop" => 0.0,
@@ -254,12 +254,12 @@ impl Costs {
     /// filter's estimate, else 1.0.
     pub(super) fn arc_share(&self, graph: &Graph, edge: &Edge) -> f64 {
         if self.shares.is_empty() {
-            return filter_estimate(graph, edge);
+            return estimated_share(graph, edge);
         }
         let (filter, classes) =
             (cost_key(graph, edge.from), edge.classes.to_string().replace(' ', ""));
         let known = self.shares.iter().find(|s| s.filter == filter && s.classes == classes);
-        known.map_or_else(|| filter_estimate(graph, edge), |known| known.share)
+        known.map_or_else(|| estimated_share(graph, edge), |known| known.share)
     }
 
     /// Formats the table in the format that `parse` reads.
@@ -323,7 +323,7 @@ impl Costs {
 }
 
 /// Returns true if a source takes its frames from the host, which then does not receive them.
-pub(super) fn takes_from_host(graph: &Graph, id: NodeId) -> bool {
+pub(super) fn takes_frames_from_host(graph: &Graph, id: NodeId) -> bool {
     let used = graph.node(id).filter();
     let attach = used.and_then(|used| used.attach()?.ok());
     attach.is_some_and(|attach| attach.redirects)
@@ -331,7 +331,7 @@ pub(super) fn takes_from_host(graph: &Graph, id: NodeId) -> bool {
 
 /// Returns the filter's own estimate of the fraction of its blocks on an edge. Only `sample` has an
 /// estimate; for other filters returns 1.0.
-fn filter_estimate(graph: &Graph, edge: &Edge) -> f64 {
+fn estimated_share(graph: &Graph, edge: &Edge) -> f64 {
     let used = graph.node(edge.from).filter();
     let sample = used.filter(|used| used.description.name == "sample" && !edge.classes.contains(0));
     let every = sample.and_then(|used| used.arguments.number("every"));
@@ -344,7 +344,7 @@ fn filter_estimate(graph: &Graph, edge: &Edge) -> f64 {
 pub(super) fn is_share_unknown(graph: &Graph, edge: &Edge) -> bool {
     let source = graph.node(edge.from).kind() == Some(FilterKind::Source);
     let decides = graph.node(edge.from).filter().is_some() && !source;
-    decides && !edge.back && !edge.classes.is_all() && filter_estimate(graph, edge) >= 1.0
+    decides && !edge.back && !edge.classes.is_all() && estimated_share(graph, edge) >= 1.0
 }
 
 /// Parses a finite, non-negative number; returns `None` for other texts.
@@ -354,7 +354,7 @@ fn parse_number(text: &str) -> Option<f64> {
 
 /// Returns, for every node and every edge, the fraction of all input that arrives there, at most
 /// 1.0.
-pub(super) fn compute_flows(
+pub(super) fn compute_input_shares(
     graph: &Graph,
     order: &[NodeId],
     costs: &Costs,

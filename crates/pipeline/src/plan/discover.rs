@@ -1,7 +1,7 @@
 //! Discovery of the spaces that can run each node, with the cost of the node in each space, or the
 //! reason why the space cannot run it. [SL §7.1]
 
-use super::costs::{compute_flows, takes_from_host};
+use super::costs::{compute_input_shares, takes_frames_from_host};
 use super::kernel::{kernel_only_reason, refusal_reason};
 use super::machine::Machine;
 use super::model::{KernelRefusal, PlannedSpace, SpaceKind};
@@ -41,7 +41,7 @@ const PROGRAM_REASON: &str = "an ordinary program: a process of its own";
 pub(super) const UNTRUSTED_REASON: &str = "untrusted: a process of its own, which reads its input \
                                     and can only answer: no files, no network, no other process";
 /// The maximum length, in characters, of the command in a process name.
-const COMMAND_MAX: usize = 24;
+const COMMAND_CHARS_MAX: usize = 24;
 
 /// Determines the cost of every node in every space, or the reason why the space cannot run it.
 pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusal]) -> Discovery {
@@ -81,12 +81,12 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusa
         })
         .collect();
     let order = graph.order();
-    let flows = compute_flows(graph, &order, &machine.costs);
+    let flows = compute_input_shares(graph, &order, &machine.costs);
     let mut taken_from_host = vec![false; graph.nodes.len()];
     for id in order {
         let mut before = graph.inputs(id).filter(|edge| !edge.back);
         taken_from_host[id.0] =
-            before.any(|edge| taken_from_host[edge.from.0]) || takes_from_host(graph, id);
+            before.any(|edge| taken_from_host[edge.from.0]) || takes_frames_from_host(graph, id);
     }
     let needs_headers = graph.ids().map(|(_, node)| needs_headers(node)).collect();
     Discovery { spaces, owners, verdicts, flows, components, taken_from_host, needs_headers }
@@ -129,7 +129,7 @@ fn process_name(node: &Node) -> String {
     }
     let arguments = node.filter().map(|used| &used.arguments);
     let command = arguments.and_then(|given| given.text("command")).unwrap_or_default();
-    let begin: String = command.chars().take(COMMAND_MAX).collect();
+    let begin: String = command.chars().take(COMMAND_CHARS_MAX).collect();
     let more = if begin.len() < command.len() { "…" } else { "" };
     format!("process {:?}", begin + more)
 }
@@ -147,13 +147,15 @@ pub(super) fn is_file_sink(node: &Node) -> bool {
 /// source of the component reads a kernel ring for which the host does not wait, that every sink
 /// either appends to a file or neither reads nor sends the bytes of its blocks, and that no other
 /// node is an external program or an untrusted filter.
-fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool {
+fn may_write_in_reader_thread(graph: &Graph, components: &[usize], id: NodeId) -> bool {
     let mut here = graph.ids().filter(|(other, _)| components[other.0] == components[id.0]);
     here.all(|(id, node)| {
         let Some(used) = node.filter() else { return true };
         let facts = used.endpoint;
         match node.kind() {
-            Some(FilterKind::Source) => facts.attach_point.is_some() && !takes_from_host(graph, id),
+            Some(FilterKind::Source) => {
+                facts.attach_point.is_some() && !takes_frames_from_host(graph, id)
+            }
             Some(FilterKind::Sink) if facts.writes_files => {
                 facts.only_appends.is_some_and(|appends| appends(&used.arguments))
             }
@@ -234,7 +236,7 @@ fn space_verdict(
             if is_file_sink(node)
                 && first
                 && !pinned
-                && !may_write_where_read(graph, components, id) =>
+                && !may_write_in_reader_thread(graph, components, id) =>
         {
             Err("writes files: not in the thread that reads".to_owned())
         }
@@ -269,6 +271,6 @@ fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     // The filter of the socket is a program, too, and runs for every frame.
     let bound_ns = if past < 1.0 { machine.costs.tap + machine.costs.twin } else { 0.0 };
     let has_input =
-        if takes_from_host(graph, id) { machine.costs.xsk } else { machine.costs.socket };
+        if takes_frames_from_host(graph, id) { machine.costs.xsk } else { machine.costs.socket };
     own + has_input * past + bound_ns
 }

@@ -4,7 +4,7 @@
 use super::discover::FIRST_THREAD;
 use super::machine::Machine;
 use super::model::{PlannedEdge, PlannedSpace, SpaceKind};
-use super::ring::{RingPlan, SIGNAL_BLOCKS};
+use super::ring::{DEFAULT_SIGNAL_BLOCKS, RingPlan};
 use super::select::Selection;
 use crate::graph::{Edge, Graph, NodeId, reachable};
 use filter::{Form, Forms};
@@ -56,7 +56,8 @@ pub(super) fn plan_edges(
         let upstream = reachable(&[to], makers);
         let marks = upstream.iter().any(|id| graph.node(*id).input_forms.iter().any(framed));
         let frames = graph.node(to).input_forms.iter().all(|form| Forms::FRAMED.has(*form));
-        let (signal_blocks, signal_blocks_max, blocks_because) = signals.blocks_range(frames);
+        let (signal_blocks, signal_blocks_max, blocks_because) =
+            signals.signal_blocks_range(frames);
         RingPlan {
             entries,
             entries_min: RING_ENTRIES_MIN.max(2 * signal_blocks).min(entries),
@@ -69,7 +70,7 @@ pub(super) fn plan_edges(
         }
     };
     let process = |id: NodeId| graph.node(id).is_process();
-    let kernel = ring_out_of_kernel(&signals);
+    let kernel = kernel_output_ring(&signals);
     let edge = |edge: &Edge| match crosses(edge) {
         _ if edge.back => PlannedEdge::Back,
         true if of_kernel(edge) && to_reader(edge) => PlannedEdge::Kernel(kernel.clone()),
@@ -103,7 +104,7 @@ pub(super) fn replica_ring(graph: &Graph, machine: &Machine) -> RingPlan {
 
 /// Returns the parameters of the ring of an edge that leaves the kernel. The ring carries pointers;
 /// each processor has its own.
-fn ring_out_of_kernel(signals: &SignalDefaults) -> RingPlan {
+fn kernel_output_ring(signals: &SignalDefaults) -> RingPlan {
     let (signal_blocks, blocks_because) = signals.signal_blocks(true);
     let ns_because = "T_t by default out of the kernel".to_owned();
     let signal_blocks_max = signal_blocks;
@@ -143,7 +144,7 @@ impl SignalDefaults {
     /// Returns three values: T_b (blocks per notification), the maximum that an adaptive T_b may
     /// reach, and the reason for the maximum or, if T_b does not adapt, for T_b. `frames` is true
     /// if the ring carries frames, whose assumed size differs from the size of other blocks.
-    fn blocks_range(&self, frames: bool) -> (usize, usize, &'static str) {
+    fn signal_blocks_range(&self, frames: bool) -> (usize, usize, &'static str) {
         let (least, because) = self.signal_blocks(frames);
         let most = match self.adapts {
             true => Self { requested: Some(u64::MAX), ns_because: String::new(), ..*self }
@@ -160,8 +161,9 @@ impl SignalDefaults {
     /// default number of blocks, bounded by half the ring and by the number of blocks that fit into
     /// the data cache, rounded down to a power of two. `frames` is true if the blocks are frames.
     fn signal_blocks(&self, frames: bool) -> (usize, &'static str) {
-        let requested =
-            self.requested.map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        let requested = self
+            .requested
+            .map_or(DEFAULT_SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let cached = (self.cache / if frames { FRAME_BYTES } else { ASSUMED_BLOCK_BYTES }).max(1);
         let reason = if self.requested.is_some() { "T_b by `--batch`" } else { "T_b by default" };
         let bounds = [
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn k5_blocks_per_event_fit_half_the_ring_and_the_data_cache() {
+    fn k5_blocks_per_notification_fit_half_the_ring_and_data_cache() {
         let (ring, cache) = (4096, 512 << 10);
         assert_eq!(signal_block_count(None, ring, cache, true), (32, "T_b by default"));
         assert_eq!(signal_block_count(Some(8), ring, cache, true), (8, "T_b by `--batch`"));

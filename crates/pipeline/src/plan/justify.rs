@@ -12,7 +12,7 @@ const WRITES_FILES_REASON: &str =
     "writes files: a space of its own, so that a slow disk delays no other filter";
 
 /// The reason for running a sink that writes files in the thread that reads a kernel ring.
-const WITH_READER_REASON: &str =
+const RUNS_WITH_READER_REASON: &str =
     "reads the kernel's ring, which holds the frames while a disk is slow";
 
 /// Drops unused spaces and explains the placement of every node. A process is ordered between the
@@ -157,7 +157,7 @@ fn placement_reason(
         }
         (_, Some(from)) => (format!("next to `{}`: a call, no ring", names[from.0]), true),
         (Some(_), None) if is_file_sink(node) => {
-            (if first { WITH_READER_REASON } else { WRITES_FILES_REASON }.to_owned(), false)
+            (if first { RUNS_WITH_READER_REASON } else { WRITES_FILES_REASON }.to_owned(), false)
         }
         (Some(from), None) => (format!("after `{}`, which runs elsewhere", names[from.0]), true),
     }

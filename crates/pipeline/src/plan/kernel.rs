@@ -15,7 +15,7 @@ use super::machine::{Kernel, Machine};
 use super::model::{KernelRefusal, Placement, PlannedSpace, SpaceKind};
 use super::program::{self, KernelRing, Program, attachment};
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use, reachable};
-use filter::{Attach, Classes, FilterKind, StateScope, check_chain, target};
+use filter::{Attach, Classes, FilterKind, StateScope, check_twin_chain, target};
 
 /// Returns the reason why the kernel cannot run a node, regardless of the other placements, or
 /// `None` if it can.
@@ -47,7 +47,7 @@ pub(super) fn refusal_reason(
     if attach.redirects && route.len() == 1 {
         return process_preference(graph, id, machine, refusals);
     }
-    let (at, why) = check_chain(&chain, target(&attach, hardened)).err()?;
+    let (at, why) = check_twin_chain(&chain, target(&attach, hardened)).err()?;
     let first = route.get(at + 1).copied().unwrap_or(id);
     Some(if first == id { why } else { upstream_failure_reason(graph, first) })
 }
@@ -105,10 +105,10 @@ fn route_from_source(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
         |at: NodeId, why: String| if at == id { why } else { upstream_failure_reason(graph, at) };
     let attach = attachment(node).map_err(|why| explain(head, why))?;
     for at in route.iter().skip(1) {
-        check_step(graph, *at, attach.redirects).map_err(|why| explain(*at, why))?;
-        check_unpublished(graph.node(*at)).map_err(|why| explain(*at, why))?;
+        check_program_step(graph, *at, attach.redirects).map_err(|why| explain(*at, why))?;
+        check_state_unpublished(graph.node(*at)).map_err(|why| explain(*at, why))?;
         check_sessions(graph, *at).map_err(|why| explain(*at, why))?;
-        check_outlet(graph.node(*at), &attach).map_err(|why| explain(*at, why))?;
+        check_program_sink(graph.node(*at), &attach).map_err(|why| explain(*at, why))?;
         let is_last = is_exclusive(graph.node(*at), attach.redirects);
         if is_last && !is_only_receiver(graph, &route, *at, &attach) {
             let why = "acts on a frame that other nodes also receive";
@@ -120,7 +120,7 @@ fn route_from_source(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
 
 /// Rejects a filter that publishes its state. A twin keeps its state in per-processor maps, and
 /// every read of such a map is a system call.
-fn check_unpublished(node: &Node) -> Result<(), String> {
+fn check_state_unpublished(node: &Node) -> Result<(), String> {
     match node.filter().and_then(Use::published_state_name) {
         None => Ok(()),
         Some(_) => Err("its state is published (`state=`), which only a thread can do".to_owned()),
@@ -189,7 +189,7 @@ fn is_exclusive(node: &Node, takes: bool) -> bool {
 }
 
 /// Rejects a sink if a program at this attachment cannot send the sink's frames.
-fn check_outlet(node: &Node, attach: &Attach) -> Result<(), String> {
+fn check_program_sink(node: &Node, attach: &Attach) -> Result<(), String> {
     let Some(outlet) = node.filter().and_then(Use::outlet) else { return Ok(()) };
     if attach.own_sockets {
         return Err("packets of sockets have no link header for sending".to_owned());
@@ -219,7 +219,7 @@ fn is_only_receiver(graph: &Graph, route: &[NodeId], at: NodeId, attach: &Attach
 /// Checks that a node other than a source can be part of a kernel program. Considers only the node
 /// and its edges. `takes` is true if the program takes frames from the host, and may therefore
 /// change them. Fails with the reason.
-fn check_step(graph: &Graph, id: NodeId, takes: bool) -> Result<(), String> {
+fn check_program_step(graph: &Graph, id: NodeId, takes: bool) -> Result<(), String> {
     let node = graph.node(id);
     let mut inputs = graph.inputs(id);
     let several = inputs.next().is_some() && inputs.next().is_some();
@@ -257,7 +257,7 @@ pub(super) fn plan_programs(
 /// Returns the programs that a plan would contain if it placed these nodes of a completed graph in
 /// the kernel. Fails with the first of these nodes that the kernel cannot run. Used by a process
 /// that runs another user's plan: it trusts only the choice of nodes, and checks each node.
-pub fn programs_for(
+pub fn programs_for_nodes(
     graph: &Graph,
     nodes: &[NodeId],
     machine: &Machine,

@@ -18,19 +18,19 @@ pub(super) fn distribute_latency(plan: &mut Plan) {
     let Some(bound_ns) = plan.graph.options.number("latency") else { return };
     let longest = LongestPaths::new(plan);
     let mut delays = Vec::new();
-    for (id, _) in plan.graph.ids().filter(|(id, _)| node_delays(plan, *id) > 0) {
-        delays.push(Delay::Source(id, bound_ns / longest.longest_path_from(id)));
+    for (id, _) in plan.graph.ids().filter(|(id, _)| node_delay_count(plan, *id) > 0) {
+        delays.push(Delay::Source(id, bound_ns / longest.max_delay_count_from(id)));
     }
     for edge in 0..plan.edges.len() {
-        let parts = longest.longest_path_over_edge(plan, edge);
+        let parts = longest.max_delay_count_over_edge(plan, edge);
         let share = bound_ns / parts.max(1);
         match &mut plan.edges[edge] {
             PlannedEdge::Ring(ring) | PlannedEdge::Kernel(ring) => {
-                (ring.signal_ns, ring.ns_because) = (share, reason_for_share(parts));
+                (ring.signal_ns, ring.ns_because) = (share, latency_share_reason(parts));
             }
             _ => continue,
         }
-        let weight = edge_delays_without_replicas(plan, edge);
+        let weight = edge_delay_count_without_replicas(plan, edge);
         if weight > 0 {
             delays.push(Delay::Edge(edge, share * weight));
         }
@@ -38,7 +38,8 @@ pub(super) fn distribute_latency(plan: &mut Plan) {
     // All edges out of a program share one doorbell.
     for number in 0..plan.programs.len() {
         let left = (0..plan.edges.len()).filter(|edge| plan.programs[number].has_exit(*edge));
-        let most = left.map(|edge| longest.longest_path_over_edge(plan, edge)).max().unwrap_or(1);
+        let most =
+            left.map(|edge| longest.max_delay_count_over_edge(plan, edge)).max().unwrap_or(1);
         let ring = &mut plan.programs[number].ring;
         ring.signal_ns = bound_ns / most.max(1);
         ring.apart_ns = ring.signal_ns / 2;
@@ -46,17 +47,17 @@ pub(super) fn distribute_latency(plan: &mut Plan) {
     for number in 0..plan.replicas.len() {
         let replicas = &plan.replicas[number];
         let borders =
-            (0..plan.edges.len()).filter(|edge| replica_delays(plan, replicas, *edge) > 0);
+            (0..plan.edges.len()).filter(|edge| replica_delay_count(plan, replicas, *edge) > 0);
         let parts =
-            borders.map(|edge| longest.longest_path_over_edge(plan, edge)).max().unwrap_or(1);
+            borders.map(|edge| longest.max_delay_count_over_edge(plan, edge)).max().unwrap_or(1);
         let ring = &mut plan.replicas[number].ring;
-        (ring.signal_ns, ring.ns_because) = (bound_ns / parts.max(1), reason_for_share(parts));
+        (ring.signal_ns, ring.ns_because) = (bound_ns / parts.max(1), latency_share_reason(parts));
         delays.push(Delay::Replicas(number, 2 * (bound_ns / parts.max(1))));
     }
     plan.latency = Some(Latency { bound_ns, delays });
 }
 
-fn reason_for_share(parts: u64) -> String {
+fn latency_share_reason(parts: u64) -> String {
     match parts {
         0 | 1 => "T_t by `--latency`".to_owned(),
         _ => format!("T_t: one of {parts} parts of `--latency`"),
@@ -73,19 +74,19 @@ struct LongestPaths {
 impl LongestPaths {
     fn new(plan: &Plan) -> Self {
         let nodes = plan.graph.nodes.len();
-        let own: Vec<u64> = (0..nodes).map(|node| node_delays(plan, NodeId(node))).collect();
+        let own: Vec<u64> = (0..nodes).map(|node| node_delay_count(plan, NodeId(node))).collect();
         let mut longest = Self { to: own.clone(), from: own.clone() };
         let order = plan.graph.order();
         let edges = || plan.graph.edges.iter().enumerate().filter(|(_, edge)| !edge.back);
         for id in &order {
             for (at, edge) in edges().filter(|(_, edge)| edge.to == *id) {
-                let delays = longest.to[edge.from.0] + edge_delays(plan, at) + own[id.0];
+                let delays = longest.to[edge.from.0] + edge_delay_count(plan, at) + own[id.0];
                 longest.to[id.0] = longest.to[id.0].max(delays);
             }
         }
         for id in order.iter().rev() {
             for (at, edge) in edges().filter(|(_, edge)| edge.from == *id) {
-                let delays = longest.from[edge.to.0] + edge_delays(plan, at) + own[id.0];
+                let delays = longest.from[edge.to.0] + edge_delay_count(plan, at) + own[id.0];
                 longest.from[id.0] = longest.from[id.0].max(delays);
             }
         }
@@ -93,19 +94,19 @@ impl LongestPaths {
     }
 
     /// Returns the number of delays on the longest path that includes this edge.
-    fn longest_path_over_edge(&self, plan: &Plan, edge: usize) -> u64 {
+    fn max_delay_count_over_edge(&self, plan: &Plan, edge: usize) -> u64 {
         let ends = &plan.graph.edges[edge];
-        self.to[ends.from.0] + edge_delays(plan, edge) + self.from[ends.to.0]
+        self.to[ends.from.0] + edge_delay_count(plan, edge) + self.from[ends.to.0]
     }
 
     /// Returns the number of delays on the longest path that begins at this source, at least 1.
-    fn longest_path_from(&self, node: NodeId) -> u64 {
+    fn max_delay_count_from(&self, node: NodeId) -> u64 {
         self.from[node.0].max(1)
     }
 }
 
 /// Returns the number of packet socket rings that a node reads: 0 or 1.
-fn node_delays(plan: &Plan, node: NodeId) -> u64 {
+fn node_delay_count(plan: &Plan, node: NodeId) -> u64 {
     let used = plan.graph.node(node).filter();
     let in_kernel = plan.space_of(node).kind == SpaceKind::Kernel;
     let takes = used.is_some_and(|used| {
@@ -115,13 +116,13 @@ fn node_delays(plan: &Plan, node: NodeId) -> u64 {
 }
 
 /// Returns the number of delays on an edge: rings, doorbells, and rings to and from replicas.
-fn edge_delays(plan: &Plan, edge: usize) -> u64 {
-    let replicas = plan.replicas.iter().map(|replicas| replica_delays(plan, replicas, edge));
-    edge_delays_without_replicas(plan, edge) + replicas.sum::<u64>()
+fn edge_delay_count(plan: &Plan, edge: usize) -> u64 {
+    let replicas = plan.replicas.iter().map(|replicas| replica_delay_count(plan, replicas, edge));
+    edge_delay_count_without_replicas(plan, edge) + replicas.sum::<u64>()
 }
 
 /// Returns the number of rings and doorbells of an edge, excluding rings to and from replicas.
-fn edge_delays_without_replicas(plan: &Plan, edge: usize) -> u64 {
+fn edge_delay_count_without_replicas(plan: &Plan, edge: usize) -> u64 {
     let program = plan.programs.iter().find(|program| program.has_exit(edge));
     // Frames taken from the host are in the memory of the process, which is woken immediately.
     let doorbell = u64::from(program.is_some_and(|program| !program.attach.redirects));
@@ -133,7 +134,7 @@ fn edge_delays_without_replicas(plan: &Plan, edge: usize) -> u64 {
 }
 
 /// Returns the number of replica rings that the edge enters or leaves.
-fn replica_delays(plan: &Plan, replicas: &Replicas, edge: usize) -> u64 {
+fn replica_delay_count(plan: &Plan, replicas: &Replicas, edge: usize) -> u64 {
     let edge = &plan.graph.edges[edge];
     let inside = |node| replicas.nodes.contains(&node);
     u64::from(inside(edge.from) != inside(edge.to))

@@ -41,7 +41,7 @@ mod stages;
 pub use batch::BatchSize;
 pub use complete::complete;
 pub use costs::{ArcShare, COSTS_VERSION, Costs, FilterCost};
-pub use kernel::programs_for;
+pub use kernel::programs_for_nodes;
 pub use machine::{Kernel, Machine};
 pub use model::{
     Candidate, Delay, KernelRefusal, Latency, Placement, PlacementChoice, Plan, PlannedEdge,
@@ -85,7 +85,7 @@ fn plan_completed(
     let (all, components) = (discovery.spaces.clone(), discovery.components.clone());
     let flows = discovery.flows.clone();
     let (spaces, mut placements) = justify::explain_placements(discovery, &selection, &graph);
-    alternatives::store_in_candidates(&mut placements, &costs, &all, &components);
+    alternatives::store_candidate_texts(&mut placements, &costs, &all, &components);
     let programs =
         kernel::plan_programs(&graph, &spaces, &placements, &KernelRing::from_ring_plan(&ring));
     let mut pushdowns = pushdown::find_pushdowns(&graph);
@@ -113,7 +113,7 @@ fn plan_completed(
     replicas::spread_work(&mut plan, machine);
     latency::distribute_latency(&mut plan);
     ring_size::apply(&mut plan);
-    signal::apply_option(&mut plan);
+    signal::apply_signal_option(&mut plan);
     Ok(plan)
 }
 

@@ -137,7 +137,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    pub(super) fn spaces_mut(&mut self) -> [&mut usize; 3] {
+    pub(super) fn space_indices_mut(&mut self) -> [&mut usize; 3] {
         [&mut self.space, &mut self.input_space, &mut self.output_space]
     }
 }

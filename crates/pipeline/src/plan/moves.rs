@@ -5,7 +5,7 @@
 //! therefore measures these shares when it starts, and corrects its own placement.
 //! docs/book/decisions/0091-first-seconds.md
 
-use super::costs::{is_share_unknown, takes_from_host};
+use super::costs::{is_share_unknown, takes_frames_from_host};
 use super::model::{Plan, Policy, SpaceKind};
 use crate::graph::{Graph, NodeId, Use};
 use filter::{FilterKind, StateScope};
@@ -61,7 +61,7 @@ impl Plan {
             });
             match (programs.next(), programs.next()) {
                 (Some(program), None) => {
-                    !program.sources.iter().any(|id| takes_from_host(graph, *id))
+                    !program.sources.iter().any(|id| takes_frames_from_host(graph, *id))
                 }
                 _ => false,
             }
@@ -76,7 +76,7 @@ impl Plan {
     /// sink to a thread of its own as soon as a write delays the reader. Returns an empty list if
     /// `--no-adapt` is set, or if the plan has replicas.
     #[must_use]
-    pub fn sinks_with_readers(&self) -> Vec<NodeId> {
+    pub fn sinks_in_reader_threads(&self) -> Vec<NodeId> {
         if self.graph.options.flag("no-adapt") || !self.replicas.is_empty() {
             return Vec::new();
         }

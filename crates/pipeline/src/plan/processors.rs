@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn k9_threads_of_a_path_share_a_last_cache_if_they_fit() {
+    fn k9_threads_of_a_path_share_last_level_cache_if_they_fit() {
         let place = |allowed: &[usize], sharers: &[usize], threads| {
             let (allowed, sharers) = (allowed.to_vec(), sharers.to_vec());
             Processors { allowed, start: 2, sharers }.place(threads)

@@ -163,7 +163,7 @@ impl Program {
     }
 
     /// Returns the nodes of each step that executes several nodes.
-    pub fn shared_steps(&self) -> impl Iterator<Item = &[NodeId]> {
+    pub fn nodes_of_shared_steps(&self) -> impl Iterator<Item = &[NodeId]> {
         self.steps.iter().filter(|step| step.nodes.len() > 1).map(|step| step.nodes.as_slice())
     }
 

@@ -1,7 +1,7 @@
 //! The parameters of a ring, and their defaults.
 
 /// The default number of blocks per wakeup of the reader. [Th §5.2.2]
-pub(super) const SIGNAL_BLOCKS: usize = 32;
+pub(super) const DEFAULT_SIGNAL_BLOCKS: usize = 32;
 
 /// The default T_t, the maximum time in ns until the reader is woken, on an edge out of the kernel.
 /// It equals the time that frames wait in the ring of a packet socket. On a virtual machine, a
@@ -48,8 +48,8 @@ impl RingPlan {
             entries: KERNEL_RING_ENTRIES,
             entries_min: KERNEL_RING_ENTRIES,
             stride: POINTER_BYTES,
-            signal_blocks: SIGNAL_BLOCKS,
-            signal_blocks_max: SIGNAL_BLOCKS,
+            signal_blocks: DEFAULT_SIGNAL_BLOCKS,
+            signal_blocks_max: DEFAULT_SIGNAL_BLOCKS,
             signal_ns: KERNEL_SIGNAL_NS,
             blocks_because: "",
             ns_because: String::new(),

@@ -34,10 +34,10 @@ pub(crate) fn check(text: &str, graph: &Graph) -> Result<(), String> {
 }
 
 fn parse(text: &str) -> Result<Vec<RingSizeItem<'_>>, String> {
-    text.split(',').map(parse_item).collect()
+    text.split(',').map(parse_ring_size_item).collect()
 }
 
-fn parse_item(part: &str) -> Result<RingSizeItem<'_>, String> {
+fn parse_ring_size_item(part: &str) -> Result<RingSizeItem<'_>, String> {
     let (node, number) = match part.split_once(':') {
         Some((node, number)) => (Some(node), number),
         None => (None, part),
@@ -61,13 +61,13 @@ pub(super) fn apply(plan: &mut Plan) {
         for (edge, planned) in edges.iter().zip(&mut plan.edges) {
             let is_read_by = node.is_none_or(|node| is_named(&names[edge.to.0], node));
             if let (true, PlannedEdge::Ring(ring)) = (is_read_by, planned) {
-                set_entries(ring, entries);
+                set_ring_entries(ring, entries);
             }
         }
     }
 }
 
-fn set_entries(ring: &mut RingPlan, entries: usize) {
+fn set_ring_entries(ring: &mut RingPlan, entries: usize) {
     let is_fixed = ring.entries_min == ring.entries;
     let least = if is_fixed { ring.entries } else { 0 };
     let entries = entries.next_power_of_two().max(least);

@@ -6,9 +6,9 @@
 //! one. The bound is the cost so far plus the minimal costs of all unplaced nodes. The greedy rule
 //! of the paper (`deepest`) is the first placement of the same search when every node tries its
 //! deepest space first. If the search takes too long, nodes are eliminated one by one instead,
-//! which is exact too, unless there are too many partial placements ([`eliminate`]).
+//! which is exact too, unless there are too many partial placements ([`node_elimination`]).
 
-mod eliminate;
+mod node_elimination;
 
 use super::discover::{Discovery, FIRST_THREAD};
 use super::machine::Machine;
@@ -83,14 +83,14 @@ pub(super) fn select_placement(
     if let Some(id) =
         search.order.iter().find(|id| minimal_node_cost(discovery, **id).is_infinite())
     {
-        return Err(unplaceable(graph, discovery, *id));
+        return Err(unplaceable_node_error(graph, discovery, *id));
     }
     search.place_next(0, 0.0, &mut Assignment::unplaced(graph.nodes.len()));
     let (mut steps, mut proved) = (search.steps, search.steps < SEARCH_STEPS_MAX);
     let mut best = search.best.take();
     if !proved
         && (policy == Policy::Cost || best.is_none())
-        && let Some((found, examined, exact)) = eliminate::eliminate_nodes(&search)
+        && let Some((found, examined, exact)) = node_elimination::search_by_elimination(&search)
     {
         // An inexact result may be worse than the result of the branch-and-bound search.
         best = best.filter(|(cost, _)| !exact && *cost < found.0).or(Some(found));
@@ -103,7 +103,7 @@ pub(super) fn select_placement(
         }
         None => {
             let stuck = search.order.get(search.most_placed).copied().unwrap_or(NodeId(0));
-            Err(unplaceable(graph, discovery, stuck))
+            Err(unplaceable_node_error(graph, discovery, stuck))
         }
     }
 }
@@ -111,7 +111,7 @@ pub(super) fn select_placement(
 /// Returns the cost of the cheapest placement in ns, or `None` if no placement is legal.
 pub(super) fn minimal_cost(graph: &Graph, discovery: &Discovery, machine: &Machine) -> Option<f64> {
     let search = Search::new(graph, discovery, machine, Policy::Cost);
-    eliminate::eliminate_nodes(&search).map(|((cost, _), ..)| cost)
+    node_elimination::search_by_elimination(&search).map(|((cost, _), ..)| cost)
 }
 
 impl<'s> Search<'s> {
@@ -294,7 +294,7 @@ struct LegalSpace {
     output_space: usize,
 }
 
-fn unplaceable(graph: &Graph, discovery: &Discovery, id: NodeId) -> Unplaceable {
+fn unplaceable_node_error(graph: &Graph, discovery: &Discovery, id: NodeId) -> Unplaceable {
     let component = discovery.components[id.0];
     let spaces = discovery.spaces.iter().zip(&discovery.owners);
     let refusals = spaces

@@ -78,20 +78,20 @@ fn parse_signal_item(part: &str) -> Result<SignalItem<'_>, String> {
 
 /// Sets the notification thresholds T_b and T_t of each ring that leads to a node in the option. An
 /// item without a node applies to all rings.
-pub(super) fn apply_option(plan: &mut Plan) {
+pub(super) fn apply_signal_option(plan: &mut Plan) {
     let Some(text) = plan.graph.options.text(SIGNAL_OPTION).map(str::to_owned) else { return };
     let (names, edges) = (unique_names(&plan.graph), &plan.graph.edges);
     for signal in parse_option(&text).unwrap_or_default() {
         for (edge, planned) in edges.iter().zip(&mut plan.edges) {
             let is_called = signal.node.is_none_or(|node| is_named(&names[edge.to.0], node));
             if let (true, PlannedEdge::Ring(ring)) = (is_called, planned) {
-                set_ring(ring, &signal);
+                set_ring_thresholds(ring, &signal);
             }
         }
     }
 }
 
-fn set_ring(ring: &mut RingPlan, signal: &SignalItem<'_>) {
+fn set_ring_thresholds(ring: &mut RingPlan, signal: &SignalItem<'_>) {
     if let Some(blocks) = signal.blocks {
         // The threshold is a power of two, at most half of the ring. The ring does not shrink below
         // twice the threshold.

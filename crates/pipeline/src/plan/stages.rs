@@ -281,9 +281,10 @@ impl<'p> StageSearch<'p> {
         stages.flat_map(move |stage| {
             let later = (from + 1..layout.threads).map({
                 let stage = stage.clone();
-                move |to| layout.with_moved(&stage, to)
+                move |to| layout.with_stage_moved(&stage, to)
             });
-            let new = adds.then(|| layout.with_new_thread(from + 1).with_moved(&stage, from + 1));
+            let new =
+                adds.then(|| layout.with_new_thread(from + 1).with_stage_moved(&stage, from + 1));
             let all: Vec<ThreadLayout> =
                 later.chain(new).filter(|next| self.is_legal(next)).collect();
             all
@@ -365,7 +366,7 @@ impl<'p> StageSearch<'p> {
 
 impl ThreadLayout {
     /// Returns the layout with these nodes moved to another thread.
-    fn with_moved(&self, stage: &[NodeId], to: usize) -> Self {
+    fn with_stage_moved(&self, stage: &[NodeId], to: usize) -> Self {
         let mut next = self.clone();
         stage.iter().for_each(|id| next.thread[id.0] = Some(to));
         next

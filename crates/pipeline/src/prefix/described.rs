@@ -10,8 +10,9 @@ use std::sync::{Mutex, PoisonError};
 
 /// The descriptions created so far, by the name of the last filter and the form of its output. They
 /// are never freed, because there are at most a few per filter in the catalog.
-static DESCRIPTIONS: Mutex<Option<HashMap<(&'static str, bool), &'static Description>>> =
-    Mutex::new(None);
+static SHARED_SOURCE_DESCRIPTIONS: Mutex<
+    Option<HashMap<(&'static str, bool), &'static Description>>,
+> = Mutex::new(None);
 
 /// Returns the description of the source `shared`, with the classes of the prefix's last filter and
 /// the form of its output. Returns `shared` itself if the prefix cannot be read or does not output
@@ -25,7 +26,7 @@ pub(crate) fn describe_shared_source(
     let Some((last, form)) = prefix.and_then(|prefix| last_filter(&prefix, registry)) else {
         return shared;
     };
-    let mut made = DESCRIPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut made = SHARED_SOURCE_DESCRIPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let key = (last.name, form == Form::Message);
     let made = made.get_or_insert_default().entry(key);
     made.or_insert_with(|| {

@@ -2,7 +2,7 @@
 
 use filter::general::bpf::parses_as_expression;
 
-use super::{TCPDUMP_MESSAGE, Translation, quote_word, with_argument};
+use super::{TCPDUMP_MESSAGE, Translation, format_with_argument, quote_word};
 
 /// The equivalent of an option of tcpdump.
 #[derive(Clone, Copy)]
@@ -61,8 +61,8 @@ pub(super) fn translate_options(words: &[&str]) -> Option<Translation> {
         match asks {
             // The default is to capture from all interfaces.
             OptionEquivalent::Source("rx") if value == "any" => {}
-            OptionEquivalent::Source(name) => source = with_argument(name, Some(value)),
-            OptionEquivalent::Sink(name) => sink = with_argument(name, Some(value)),
+            OptionEquivalent::Source(name) => source = format_with_argument(name, Some(value)),
+            OptionEquivalent::Sink(name) => sink = format_with_argument(name, Some(value)),
             OptionEquivalent::Count => count = Some(value.to_owned()),
             OptionEquivalent::Expression => rest.push(value),
             OptionEquivalent::Nothing => {}

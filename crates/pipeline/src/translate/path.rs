@@ -7,15 +7,15 @@
 
 use filter::{Classes, Description, FilterKind};
 
-use super::{quote_word, with_argument};
+use super::{format_with_argument, quote_word};
 use crate::registry::Registry;
 
-pub(super) const PATH_MESSAGE: &str = "is a path of PipesFS";
+pub(super) const PIPES_PATH_MESSAGE: &str = "is a path of PipesFS";
 
 /// Returns the request for a path followed by the stages `behind`. Adds `print` if the request
 /// would have no output. Returns `None` if no directory is a source, or if a later one is neither a
 /// filter nor a class.
-pub(super) fn path_request(
+pub(super) fn pipes_path_request(
     path: &str,
     behind: Option<String>,
     registry: &dyn Registry,
@@ -59,7 +59,7 @@ fn split_directory(part: &str) -> (&str, Option<&str>) {
 fn filter_text(part: &str) -> String {
     match split_directory(part) {
         ("bpf", Some(expression)) => format!("bpf {}", quote_word(expression)),
-        (name, arguments) => with_argument(name, arguments),
+        (name, arguments) => format_with_argument(name, arguments),
     }
 }
 

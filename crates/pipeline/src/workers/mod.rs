@@ -37,7 +37,7 @@ pub fn worker_count(graph: &Graph, processors: usize) -> Option<u32> {
 }
 
 /// Returns true if the text is a valid value for `--engines=`.
-pub(crate) fn is_worker_option(text: &str) -> bool {
+pub(crate) fn is_valid_worker_count(text: &str) -> bool {
     text == "auto" || text.parse().is_ok_and(|number: u64| (1..=WORKERS_MAX).contains(&number))
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn worker_mistakes(graph: &Graph) -> Vec<Diagnostic> {
     }
     for (id, node) in graph.ids() {
         let Step::Filter(used) = &node.step else { continue };
-        if let Err(why) = check_node(graph, id, node, used) {
+        if let Err(why) = check_node_in_workers(graph, id, node, used) {
             let name = used.description.name;
             let what = format!("several engines cannot run `{name}`: {}", why.0);
             found.push(Diagnostic::error(node.span, what).hint(why.1));
@@ -68,7 +68,12 @@ pub(crate) fn worker_mistakes(graph: &Graph) -> Vec<Diagnostic> {
 struct WorkerObstacle(String, String);
 
 /// Checks that several worker processes can run this node. Fails with the reason.
-fn check_node(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), WorkerObstacle> {
+fn check_node_in_workers(
+    graph: &Graph,
+    id: NodeId,
+    node: &Node,
+    used: &Use,
+) -> Result<(), WorkerObstacle> {
     let instead = |why: String| WorkerObstacle(why, WorkerRule::DEFAULT_HINT.to_owned());
     let description = used.description;
     if let WorkerRule::Differs(why, hint) = description.worker_rule(&used.arguments) {
@@ -85,7 +90,7 @@ fn check_node(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), 
     };
     match description.kind {
         FilterKind::Source => check_source(graph, id, used, is_input()),
-        FilterKind::Sink => check_sink(used),
+        FilterKind::Sink => check_sink_in_workers(used),
         _ if description.worker_rule(&used.arguments) == WorkerRule::Summed => Ok(()),
         _ => match description.state.scope {
             StateScope::Nothing => Ok(()),
@@ -139,7 +144,7 @@ fn check_source(
 
 /// Checks that a sink does not require order within a single file, which several writers cannot
 /// preserve. Fails with the reason.
-fn check_sink(used: &Use) -> Result<(), WorkerObstacle> {
+fn check_sink_in_workers(used: &Use) -> Result<(), WorkerObstacle> {
     if let WorkerRule::Directory(_) = used.description.worker_rule(&used.arguments) {
         return Ok(());
     }

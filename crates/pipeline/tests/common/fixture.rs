@@ -79,10 +79,10 @@ const EXEC_AT_HEAD: Description =
     Description { kind: FilterKind::Source, input_forms: Forms::NONE, ..EXEC };
 
 /// A filter for requests with cycles; it is never instantiated.
-const CYCLIC: Description =
-    Description { name: "around", user: Some(build_cyclic), ..Description::EMPTY };
+const CYCLE_FILTER: Description =
+    Description { name: "around", user: Some(build_cycle_filter), ..Description::EMPTY };
 
-fn build_cyclic(_: &Arguments) -> Result<Filter, Mistake> {
+fn build_cycle_filter(_: &Arguments) -> Result<Filter, Mistake> {
     Err(Mistake {
         parameter: None,
         value_index: 0,
@@ -152,7 +152,7 @@ pub(crate) fn planner_registry() -> PlannerRegistry {
 
 fn entries() -> Vec<&'static Description> {
     let mut entries: Vec<&'static Description> =
-        vec![&RX, &REPLAY, &READ, &EXEC_AT_HEAD, &EXEC, &CYCLIC];
+        vec![&RX, &REPLAY, &READ, &EXEC_AT_HEAD, &EXEC, &CYCLE_FILTER];
     entries.extend(filter::catalog::FILTERS);
     entries.extend([&PRINT, &DISCARD, &PCAP]);
     entries

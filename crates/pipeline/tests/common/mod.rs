@@ -38,7 +38,7 @@ impl Random {
     }
 
     /// Returns true with probability 1/`times`.
-    pub(crate) fn once_in(&mut self, times: usize) -> bool {
+    pub(crate) fn one_chance_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
@@ -66,7 +66,7 @@ pub(crate) fn read_cases(text: &str) -> Vec<(String, Vec<String>)> {
 }
 
 /// Returns the case file with the expected results replaced by the results of `format_graph`.
-pub(crate) fn update_cases(text: &str, format_graph: impl Fn(&str) -> Vec<String>) -> String {
+pub(crate) fn updated_case_file(text: &str, format_graph: impl Fn(&str) -> Vec<String>) -> String {
     let mut out = String::new();
     for line in text.lines().filter(|line| !line.starts_with("  ")) {
         out.push_str(line);

@@ -11,10 +11,10 @@ use super::Random;
 
 const EMPTY_SPAN: Span = Span { start: 0, end: 0 };
 const NAMES: &[&str] = &["a", "rx", "tcp", "http", "dport", "x1_y", "all", "x", "name", "files"];
-const KEYS: &[&str] = &["k", "per", "max-age", "name", "a_b", "x9"];
+const ARGUMENT_KEYS: &[&str] = &["k", "per", "max-age", "name", "a_b", "x9"];
 const MARKS: &[&str] = &["X", "y", "Loop_1"];
-const PINS: &[&str] = &["kernel", "thread2", "s"];
-const BARE_WORDS: &[&str] =
+const PIN_NAMES: &[&str] = &["kernel", "thread2", "s"];
+const UNQUOTED_WORDS: &[&str] =
     &["eth0", "-", "out/", "10.0.0.1/8", "-5s", "a@b", "x#y", "é", "1:2,3", "*", "a\\b"];
 const QUOTED_TEXTS: &[&[u8]] = &[
     b"",
@@ -37,15 +37,15 @@ const QUOTED_TEXTS: &[&[u8]] = &[
 /// Returns a random tree in the normal form that the parser produces.
 pub(crate) fn random_request(random: &mut Random) -> Request {
     let options = (0..random.below(3).saturating_sub(1)).map(|_| random_option(random)).collect();
-    let count = if random.once_in(8) { 2 } else { 1 };
+    let count = if random.one_chance_in(8) { 2 } else { 1 };
     let mut fuel = 2 + random.below(9);
     let pipelines = (0..count).map(|_| random_term(random, &mut fuel, 5)).collect();
     Request { options, pipelines }
 }
 
 fn random_option(random: &mut Random) -> RequestOption {
-    let value = (!random.once_in(3)).then(|| random_text(random));
-    RequestOption { key: random_name(random, KEYS), value, span: EMPTY_SPAN }
+    let value = (!random.one_chance_in(3)).then(|| random_text(random));
+    RequestOption { key: random_name(random, ARGUMENT_KEYS), value, span: EMPTY_SPAN }
 }
 
 /// Returns a random term with about `fuel` filters and at most `depth` levels of nesting.
@@ -75,7 +75,7 @@ fn random_pipeline(random: &mut Random, fuel: &mut usize, depth: usize) -> Term 
     let first = Box::new(stage(random));
     let rest = (0..1 + random.below(3))
         .map(|_| {
-            let label = random.once_in(3).then(|| random_label(random));
+            let label = random.one_chance_in(3).then(|| random_label(random));
             Stage { arc: Pipe { label, span: EMPTY_SPAN }, term: stage(random) }
         })
         .collect();
@@ -83,7 +83,7 @@ fn random_pipeline(random: &mut Random, fuel: &mut usize, depth: usize) -> Term 
 }
 
 fn random_group(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
-    if random.once_in(8) {
+    if random.one_chance_in(8) {
         let term = random_term(random, fuel, depth);
         let branches = vec![Branch { label: Some(random_label(random)), term, span: EMPTY_SPAN }];
         return Term::Group(Group { operator: Operator::Parallel, branches, span: EMPTY_SPAN });
@@ -100,7 +100,7 @@ fn random_branch(
     depth: usize,
     operator: Operator,
 ) -> Branch {
-    let label = random.once_in(3).then(|| random_label(random));
+    let label = random.one_chance_in(3).then(|| random_label(random));
     loop {
         let term = random_term(random, fuel, depth);
         let spliced = matches!(&term, Term::Group(group)
@@ -114,27 +114,27 @@ fn random_branch(
 fn random_filter_term(random: &mut Random) -> FilterTerm {
     let arguments =
         (0..random.below(4).saturating_sub(1)).map(|_| random_argument(random)).collect();
-    let mark = random.once_in(6).then(|| random_name(random, MARKS));
-    let pin = random.once_in(6).then(|| random_name(random, PINS));
+    let mark = random.one_chance_in(6).then(|| random_name(random, MARKS));
+    let pin = random.one_chance_in(6).then(|| random_name(random, PIN_NAMES));
     FilterTerm { name: random_name(random, NAMES), arguments, mark, pin, span: EMPTY_SPAN }
 }
 
 fn random_argument(random: &mut Random) -> Argument {
-    let key = random.once_in(2).then(|| random_name(random, KEYS));
+    let key = random.one_chance_in(2).then(|| random_name(random, ARGUMENT_KEYS));
     Argument { key, value: random_text(random), span: EMPTY_SPAN }
 }
 
 fn random_text(random: &mut Random) -> Text {
-    let quoted = random.once_in(2);
+    let quoted = random.one_chance_in(2);
     let bytes = match quoted {
         true => random.pick(QUOTED_TEXTS).to_vec(),
-        false => random.pick(BARE_WORDS).as_bytes().to_vec(),
+        false => random.pick(UNQUOTED_WORDS).as_bytes().to_vec(),
     };
     Text { bytes, quoted, span: EMPTY_SPAN }
 }
 
 fn random_label(random: &mut Random) -> Label {
-    let inverted = random.once_in(4);
+    let inverted = random.one_chance_in(4);
     let classes = match random.below(8) {
         0 => Classes::All,
         few => Classes::List((0..1 + few / 5).map(|_| random_class(random)).collect()),
@@ -162,7 +162,7 @@ fn random_value(random: &mut Random) -> Value {
         },
         _ => {
             let value = [0, 22, 80, 0x86dd, u32::MAX][random.below(5)];
-            Value::Number { value, hex: random.once_in(3), span: EMPTY_SPAN }
+            Value::Number { value, hex: random.one_chance_in(3), span: EMPTY_SPAN }
         }
     }
 }

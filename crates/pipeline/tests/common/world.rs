@@ -18,7 +18,7 @@ const fn description(
     Description { name, kind, input_forms, output_form, ..Description::EMPTY }
 }
 
-const fn number_classes(
+const fn number_class_description(
     name: &'static str,
     input_forms: Forms,
     what: &'static str,
@@ -80,15 +80,31 @@ const BPF: Description = Description {
     user: Some(reject_expression),
     ..description("bpf", FilterKind::Inspection, Forms::FRAMED, OutputForm::Same)
 };
-const ETH: Description =
-    number_classes("eth", Forms::of(&[Form::Frame]), "the ethertype", class_range(0, 0xffff), &[]);
+const ETH: Description = number_class_description(
+    "eth",
+    Forms::of(&[Form::Frame]),
+    "the ethertype",
+    class_range(0, 0xffff),
+    &[],
+);
 const IP: Description = Description {
     output_form: OutputForm::Form(Form::Packet),
-    ..number_classes("ip", Forms::of(&[Form::Frame]), "the version", class_range(4, 6), &[])
+    ..number_class_description(
+        "ip",
+        Forms::of(&[Form::Frame]),
+        "the version",
+        class_range(4, 6),
+        &[],
+    )
 };
-const DPORT: Description =
-    number_classes("dport", Forms::FRAMED, "the destination port", class_range(0, 0xffff), PORTS);
-const FLAVOUR: Description = number_classes(
+const DPORT: Description = number_class_description(
+    "dport",
+    Forms::FRAMED,
+    "the destination port",
+    class_range(0, 0xffff),
+    PORTS,
+);
+const FLAVOUR_FILTER: Description = number_class_description(
     "flavour",
     Forms::FRAMED,
     "the flavour",
@@ -155,7 +171,7 @@ const PRINT: Description = Description {
         .repeatable()],
     ..description("print", FilterKind::Sink, Forms::ANY, OutputForm::Nothing)
 };
-const LOG: Description = description("log", FilterKind::Sink, Forms::ANY, OutputForm::Nothing);
+const LOG_SINK: Description = description("log", FilterKind::Sink, Forms::ANY, OutputForm::Nothing);
 
 /// Rejects every expression; the error is at the word `nonsense` if the expression contains it.
 fn reject_expression(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -202,7 +218,7 @@ pub(crate) fn check_registry() -> CheckRegistry {
             &ETH,
             &IP,
             &DPORT,
-            &FLAVOUR,
+            &FLAVOUR_FILTER,
             &TCP,
             &HTTP,
             &SSH,
@@ -212,7 +228,7 @@ pub(crate) fn check_registry() -> CheckRegistry {
             &EXEC_AT_HEAD,
             &FILES,
             &PRINT,
-            &LOG,
+            &LOG_SINK,
         ],
         endpoints: ENDPOINTS,
         spaces: &["kernel", "process", "thread*"],

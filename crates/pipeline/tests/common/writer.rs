@@ -10,7 +10,7 @@ use pipeline::language::tree::{
 use super::Random;
 
 /// Returns a random text for which the parser returns this request.
-pub(crate) fn write_randomly(request: &Request, random: &mut Random) -> String {
+pub(crate) fn write_random_text(request: &Request, random: &mut Random) -> String {
     let mut writer = Writer { out: String::new(), random };
     writer.write_space(false);
     for option in &request.options {
@@ -29,7 +29,7 @@ pub(crate) fn write_randomly(request: &Request, random: &mut Random) -> String {
         writer.write_term(pipeline, 0, false);
         writer.write_space(false);
     }
-    if writer.random.once_in(4) {
+    if writer.random.one_chance_in(4) {
         writer.out.push(';');
         writer.write_space(false);
     }
@@ -43,7 +43,7 @@ struct Writer<'r> {
 
 impl Writer<'_> {
     fn write_space(&mut self, needed: bool) {
-        if needed || self.random.once_in(2) {
+        if needed || self.random.one_chance_in(2) {
             let space = self.random.pick(&[" ", " ", " ", "\t", "\n", "  ", " \r\n", " # | (x\n"]);
             self.out.push_str(space);
         }
@@ -56,7 +56,7 @@ impl Writer<'_> {
             _ => 4,
         };
         let labelled = !label_ok && begins_with_label(term);
-        if own < level || labelled || self.random.once_in(8) {
+        if own < level || labelled || self.random.one_chance_in(8) {
             self.write_parentheses(|writer| writer.write_term(term, 0, true));
             return;
         }
@@ -89,7 +89,7 @@ impl Writer<'_> {
         while at < rest.len() {
             self.write_arc(rest[at].arc.label.as_ref(), &rest[at].term);
             let end = at + 1 + self.random.below(rest.len() - at);
-            if end > at + 1 && self.random.once_in(3) {
+            if end > at + 1 && self.random.one_chance_in(3) {
                 // A pipeline may have parentheses around some of its stages without changing its
                 // meaning.
                 let (term, inner) = (&rest[at].term, &rest[at + 1..end]);
@@ -114,7 +114,7 @@ impl Writer<'_> {
             }
             None => {
                 // Both `a|b` and `a | b` are pipes, but `a |b` would be a label.
-                let apart = self.random.once_in(2);
+                let apart = self.random.one_chance_in(2);
                 if apart {
                     self.write_space(false);
                 }
@@ -138,7 +138,7 @@ impl Writer<'_> {
                 self.write_space(false);
             }
             let end = at + 1 + self.random.below(branches.len() - at);
-            if end > at + 1 && (at > 0 || end < branches.len()) && self.random.once_in(3) {
+            if end > at + 1 && (at > 0 || end < branches.len()) && self.random.one_chance_in(3) {
                 let operator = group.operator;
                 let inner =
                     Group { operator, branches: branches[at..end].to_vec(), span: group.span };
@@ -202,14 +202,14 @@ impl Writer<'_> {
         let whole = std::str::from_utf8(&text.bytes);
         match whole {
             Ok(plain) if !text.quoted => self.out.push_str(plain),
-            Ok(plain) if !plain.contains('\'') && self.random.once_in(2) => {
+            Ok(plain) if !plain.contains('\'') && self.random.one_chance_in(2) => {
                 let _ = write!(self.out, "'{plain}'");
             }
             _ => {
                 self.out.push('"');
                 for byte in &text.bytes {
                     let _ = match byte {
-                        b'a'..=b'z' | b' ' | b'|' if !self.random.once_in(9) => {
+                        b'a'..=b'z' | b' ' | b'|' if !self.random.one_chance_in(9) => {
                             write!(self.out, "{}", char::from(*byte))
                         }
                         byte => write!(self.out, "\\x{byte:02X}"),

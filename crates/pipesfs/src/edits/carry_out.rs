@@ -97,7 +97,7 @@ fn change(
     };
     // A path takes the user id from the connection, so connections of other users are not reused.
     let connect = || connect(edit.path, caller, snapshots);
-    let idle = snapshots.take_connection(edit.path.number).filter(|_| !caller.is_other);
+    let idle = snapshots.take_idle_connection(edit.path.number).filter(|_| !caller.is_other);
     let was_idle = idle.is_some();
     let mut to = idle.map_or_else(connect, Ok)?;
     let mut changed = to.change_within(&asked, caller.left());
@@ -108,7 +108,7 @@ fn change(
     }
     let replied = matches!(changed, Ok(_) | Err(ClientError::Refused(_)));
     if replied && !caller.is_other {
-        snapshots.keep_connection(to);
+        snapshots.store_idle_connection(to);
     }
     match changed {
         Ok(reply) => Ok(ChangeResult::Made(reply.nodes)),
@@ -125,7 +125,9 @@ fn stop(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<ChangeR
         Ok(()) | Err(ClientError::PathEnded(_)) => {}
         Err(error) => return Err(refusal(&error)),
     }
-    match sys::poll::readable_despite_signals(&[to.process()], Some(caller.left())) == [true] {
+    match sys::poll::wait_until_readable_despite_signals(&[to.process()], Some(caller.left()))
+        == [true]
+    {
         true => Ok(ChangeResult::Made(None)),
         false => Err(refusal(&ClientError::Timeout)),
     }
@@ -138,7 +140,7 @@ fn connect(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<Path
 }
 
 /// Text in a path's error message that indicates EPERM.
-const NOT_PERMITTED: &str = "operation not permitted";
+const EPERM_MESSAGE: &str = "operation not permitted";
 
 /// Returns the error number of a failed call, and the reason for the failure.
 fn refusal(error: &ClientError) -> Refusal {
@@ -155,7 +157,7 @@ fn refusal(error: &ClientError) -> Refusal {
             "io.streamline.NoSuchPath" => errno::ENOENT,
             "io.streamline.Busy" => errno::EBUSY,
             // The process of the path lacks a permission, for example to open a packet socket.
-            _ if error.to_string().contains(NOT_PERMITTED) => errno::EPERM,
+            _ if error.to_string().contains(EPERM_MESSAGE) => errno::EPERM,
             _ => errno::EINVAL,
         },
         _ => errno::EIO,

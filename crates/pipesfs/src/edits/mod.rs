@@ -5,8 +5,8 @@
 //! - [`carry_out`]: has the path's process apply the edit on behalf of the caller;
 //! - [`start`]: starts new paths.
 
+mod below_mount;
 pub(crate) mod carry_out;
-mod own_mount;
 mod places;
 pub(crate) mod plan;
 mod rename;
@@ -85,9 +85,14 @@ pub(crate) fn moved_directories(
         match (&from.place, &to.place) {
             (DirectoryId::Class(_, _, class), DirectoryId::Node(path, node)) => {
                 let class = DirectoryId::Class(*path, node.clone(), class.clone());
-                map_moved_directories((old, &from.place), (new, &class), &mut places, &mut visited);
+                collect_moved_directories(
+                    (old, &from.place),
+                    (new, &class),
+                    &mut places,
+                    &mut visited,
+                );
             }
-            _ => map_moved_directories(
+            _ => collect_moved_directories(
                 (old, &from.place),
                 (new, &to.place),
                 &mut places,
@@ -100,7 +105,7 @@ pub(crate) fn moved_directories(
 
 /// Adds to `places` the old and new identities of the directories that have equal names in two
 /// subtrees.
-fn map_moved_directories(
+fn collect_moved_directories(
     (old, from): (&Tree, &DirectoryId),
     (new, to): (&Tree, &DirectoryId),
     places: &mut HashMap<DirectoryId, DirectoryId>,
@@ -117,7 +122,7 @@ fn map_moved_directories(
             && let (Some(one), Some(other)) =
                 (old.directories.get(*one), new.directories.get(*other))
         {
-            map_moved_directories((old, &one.place), (new, &other.place), places, visited);
+            collect_moved_directories((old, &one.place), (new, &other.place), places, visited);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Plans the edit of a path for each change to the tree. A plan depends only on the tree, and on
 //! the symbolic links in the names of files that a new filter opens.
 
-use super::own_mount::leads_into_mount;
+use super::below_mount::is_below_mount;
 use super::places::Output;
 use super::{MountPermissions, Refusal};
 use crate::entries::{Key, ObjectKind, Part};
 use crate::names::unescape;
 use crate::protocol::errno;
-use crate::tree::{Child, DirectoryId, EMPTY_STREAM, NodeIndex, PathKey, Tree, key_of};
+use crate::tree::{Child, DirectoryId, EMPTY_STREAM_SOURCE, NodeIndex, PathKey, Tree, key_of};
 use std::path::Path;
 use streamline::paths::{NewFilter, new_filter};
 
@@ -97,7 +97,7 @@ pub(super) fn parse_filter_name(
 /// Returns the first file below the mount among the files that a filter would open, or `None` if
 /// there is none.
 fn first_file_below_mount<'f>(filter: &'f NewFilter, may: &MountPermissions) -> Option<&'f str> {
-    let inside = |file: &&String| leads_into_mount(&may.mount, Path::new(file));
+    let inside = |file: &&String| is_below_mount(&may.mount, Path::new(file));
     filter.files.iter().find(inside).map(String::as_str)
 }
 
@@ -173,7 +173,7 @@ fn plan_path_start(name: &str, may: &MountPermissions) -> Result<PlannedChange, 
                 );
                 return Err(Refusal::new(errno::EINVAL, why));
             }
-            let request = format!("{EMPTY_STREAM} | discard");
+            let request = format!("{EMPTY_STREAM_SOURCE} | discard");
             Ok(PlannedChange::Start { name: Some(name.to_owned()), request })
         }
     }
@@ -245,7 +245,7 @@ fn plan_node_removal(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChan
         // instead.
         return match of_path {
             true => {
-                let words = ["add", EMPTY_STREAM, ",", "remove", name, "leaf"];
+                let words = ["add", EMPTY_STREAM_SOURCE, ",", "remove", name, "leaf"];
                 PathEdit::plan(tree, member, &words)
             }
             false => Ok(PlannedChange::Stop(path)),

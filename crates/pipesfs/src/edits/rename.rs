@@ -9,7 +9,7 @@ use crate::tree::{DirectoryId, NodeIndex, Tree, key_of};
 use streamline::paths::with_arguments;
 
 /// Supported flags of renameat2(2): RENAME_NOREPLACE, which is in effect even if it is not set.
-const SUPPORTED_FLAGS: u32 = 1;
+const SUPPORTED_RENAME_FLAGS: u32 = 1;
 
 fn invalid(why: impl Into<String>) -> Refusal {
     Refusal::new(errno::EINVAL, why)
@@ -23,7 +23,7 @@ pub(crate) fn rename(
     (into, to): (&Key, &str),
     (flags, may): (u32, &MountPermissions),
 ) -> Result<PlannedChange, Refusal> {
-    if flags & !SUPPORTED_FLAGS != 0 {
+    if flags & !SUPPORTED_RENAME_FLAGS != 0 {
         return Err(invalid("filters are not exchanged: move one after the other"));
     }
     let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::gone)?;
@@ -33,7 +33,7 @@ pub(crate) fn rename(
     }
     if let Some(node) = linked_node(tree, parent, name)? {
         let from = tree.output(parent)?;
-        refuse_other_name(name, to)?;
+        refuse_changed_name(name, to)?;
         return reattach(tree, (node, &from), into);
     }
     match (&key.part, &key.place) {
@@ -41,7 +41,7 @@ pub(crate) fn rename(
             plan_node_rename(tree, (parent, &key), (into, to), may)
         }
         (Part::Whole, DirectoryId::Class(path, node, class)) => {
-            refuse_other_name(name, to)?;
+            refuse_changed_name(name, to)?;
             let node = DirectoryId::Node(*path, node.clone());
             move_class(tree, (&key, &node, class), into)
         }
@@ -54,7 +54,7 @@ pub(crate) fn rename(
     }
 }
 
-fn refuse_other_name(name: &str, to: &str) -> Result<(), Refusal> {
+fn refuse_changed_name(name: &str, to: &str) -> Result<(), Refusal> {
     match name.split('#').next() == to.split('#').next() {
         true => Ok(()),
         false => Err(invalid(format!("it keeps its name: `{name}`"))),

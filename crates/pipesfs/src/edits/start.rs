@@ -69,7 +69,9 @@ fn read_text(pipe: &mut (impl Read + AsFd), caller: &Caller) -> Option<String> {
     let mut bytes = Vec::new();
     let mut part = [0; 4096];
     loop {
-        if sys::poll::readable_despite_signals(&[pipe.as_fd()], Some(caller.left())) != [true] {
+        if sys::poll::wait_until_readable_despite_signals(&[pipe.as_fd()], Some(caller.left()))
+            != [true]
+        {
             return None;
         }
         match pipe.read(&mut part) {

@@ -1,6 +1,6 @@
 //! Lookup of names in directories, including names that no listing contains.
 
-use super::{Key, Part, STREAMS_DIRECTORY, is_place_entry, stream};
+use super::{Key, Part, STREAMS_DIRECTORY, is_fixed_entry_name, stream};
 use crate::names::unescape;
 use crate::tree::{DirectoryId, Tree};
 use streamline::paths;
@@ -20,18 +20,18 @@ impl Tree {
             (
                 Part::Whole,
                 DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
-            ) if !is_place_entry(name) => self.has(key).then(Vec::new)?,
+            ) if !is_fixed_entry_name(name) => self.has(key).then(Vec::new)?,
             (Part::Whole, _) => self.fixed_entries(key, names)?,
             _ => self.entries(key, names)?,
         };
         let listed = fixed.into_iter().find(|entry| entry.name == name);
         listed
             .map(|entry| entry.key)
-            .or_else(|| self.lookup_numbered(key, name))
-            .or_else(|| self.lookup_unlisted(key, name))
+            .or_else(|| self.lookup_by_node_number(key, name))
+            .or_else(|| self.lookup_hidden_entry(key, name))
     }
 
-    fn lookup_unlisted(&self, key: &Key, name: &str) -> Option<Key> {
+    fn lookup_hidden_entry(&self, key: &Key, name: &str) -> Option<Key> {
         match (&key.part, &key.place) {
             (Part::Whole, DirectoryId::Root) if name == STREAMS_DIRECTORY => {
                 Some(key.sibling(Part::Streams))

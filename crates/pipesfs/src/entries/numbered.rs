@@ -6,7 +6,7 @@ use crate::tree::{Child, Tree};
 impl Tree {
     /// Returns the directory `count` for a name such as `count#7` if its node has the number 7.
     /// Programs use the longer name if the directory had it when they listed the parent.
-    pub(super) fn lookup_numbered(&self, key: &Key, name: &str) -> Option<Key> {
+    pub(super) fn lookup_by_node_number(&self, key: &Key, name: &str) -> Option<Key> {
         let (stem, number) = name.split_once('#')?;
         let number: u64 = number.parse().ok()?;
         let directory = self.directory(&key.place).filter(|_| key.part == Part::Whole)?;

@@ -10,7 +10,7 @@ mod requests;
 
 pub use edits::TreeEdit;
 pub use replies::{
-    Attributes, DirectoryBuffer, EntryTimes, REPLY_HEADER_LENGTH, Reply, init_reply, statfs_reply,
+    Attributes, DirectoryBuffer, EntryTimeout, REPLY_HEADER_LENGTH, Reply, init_reply, statfs_reply,
 };
 pub use requests::{
     AttributeChange, Header, O_ACCMODE, O_NONBLOCK, Operation, Request, Write, X_OK,

@@ -58,11 +58,11 @@ pub struct Attributes {
 
 /// Time for which the kernel may cache names and attributes, in seconds and nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EntryTimes(pub u64, pub u32);
+pub struct EntryTimeout(pub u64, pub u32);
 
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
 #[repr(C)]
-struct EntryHead {
+struct EntryReply {
     inode: u64,
     generation: u64,
     valid: [u64; 2],
@@ -120,13 +120,13 @@ impl<'d> Reply<'d> {
 
     /// Sends the attributes of the object that a lookup found, and the time for which the kernel
     /// may cache the attributes.
-    pub fn entry(self, attributes: Attributes, times: EntryTimes) {
-        self.data(entry_head(attributes, times).as_bytes());
+    pub fn entry(self, attributes: Attributes, times: EntryTimeout) {
+        self.data(entry_reply(attributes, times).as_bytes());
     }
 
     /// Sends the attributes of an object.
-    pub fn attributes(self, attributes: Attributes, times: EntryTimes) {
-        let EntryTimes(seconds, nanoseconds) = times;
+    pub fn attributes(self, attributes: Attributes, times: EntryTimeout) {
+        let EntryTimeout(seconds, nanoseconds) = times;
         let mut message = seconds.to_le_bytes().to_vec();
         message.extend_from_slice(&nanoseconds.to_le_bytes());
         message.extend_from_slice(&[0; 4]);
@@ -167,8 +167,11 @@ impl<'d> Reply<'d> {
     }
 }
 
-fn entry_head(attributes: Attributes, EntryTimes(seconds, nanoseconds): EntryTimes) -> EntryHead {
-    EntryHead {
+fn entry_reply(
+    attributes: Attributes,
+    EntryTimeout(seconds, nanoseconds): EntryTimeout,
+) -> EntryReply {
+    EntryReply {
         inode: attributes.inode,
         generation: 0,
         valid: [seconds; 2],
@@ -196,7 +199,7 @@ impl DirectoryBuffer {
     /// Returns true if an entry with this name still fits.
     #[must_use]
     pub fn fits(&self, name: &str) -> bool {
-        let head = if self.plus { size_of::<EntryHead>() } else { 0 };
+        let head = if self.plus { size_of::<EntryReply>() } else { 0 };
         self.bytes.len() + head + (24 + name.len()).next_multiple_of(8) <= self.size
     }
 
@@ -207,12 +210,12 @@ impl DirectoryBuffer {
         name: &str,
         next: u64,
         (inode, mode): (u64, u32),
-        looked_up: Option<(Attributes, EntryTimes)>,
+        looked_up: Option<(Attributes, EntryTimeout)>,
     ) {
         if self.plus {
             let (attributes, times) =
-                looked_up.unwrap_or_else(|| (Attributes::default(), EntryTimes(0, 0)));
-            self.bytes.extend_from_slice(entry_head(attributes, times).as_bytes());
+                looked_up.unwrap_or_else(|| (Attributes::default(), EntryTimeout(0, 0)));
+            self.bytes.extend_from_slice(entry_reply(attributes, times).as_bytes());
         }
         self.bytes.extend_from_slice(&inode.to_le_bytes());
         self.bytes.extend_from_slice(&next.to_le_bytes());
@@ -266,7 +269,7 @@ mod tests {
 
     #[test]
     fn b1_replies_have_the_sizes_of_the_kernel_interface() {
-        assert_eq!((size_of::<Attributes>(), size_of::<EntryHead>()), (88, 128));
+        assert_eq!((size_of::<Attributes>(), size_of::<EntryReply>()), (88, 128));
         assert_eq!((init_reply(0, u32::MAX, 4096).len(), statfs_reply().len()), (64, 80));
         let mut listing = DirectoryBuffer::new(200, true);
         assert!(listing.fits("name"));

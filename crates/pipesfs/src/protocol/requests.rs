@@ -153,10 +153,10 @@ const WRITE_HEADER_LENGTH: usize = 40;
 /// Length of the header of a create request, in bytes.
 const CREATE_HEADER_LENGTH: usize = 16;
 /// Bits in the field `valid` of SETATTR, which select the attributes to change.
-const MODE_VALID: u32 = 1;
-const UID_VALID: u32 = 1 << 1;
-const GID_VALID: u32 = 1 << 2;
-const SIZE_VALID: u32 = 1 << 3;
+const FATTR_MODE: u32 = 1;
+const FATTR_UID: u32 = 1 << 1;
+const FATTR_GID: u32 = 1 << 2;
+const FATTR_SIZE: u32 = 1 << 3;
 
 impl Request {
     /// Parses a request. Returns `None` if the bytes are not a valid request.
@@ -187,10 +187,10 @@ impl Operation {
                 let valid = words(0)?;
                 let word = |bit: u32, at: usize| (valid & bit != 0).then(|| words(at)).flatten();
                 Self::SetAttributes(AttributeChange {
-                    mode: word(MODE_VALID, 17),
-                    uid: word(UID_VALID, 19),
-                    gid: word(GID_VALID, 20),
-                    size: (valid & SIZE_VALID != 0).then(|| long(16)).flatten(),
+                    mode: word(FATTR_MODE, 17),
+                    uid: word(FATTR_UID, 19),
+                    gid: word(FATTR_GID, 20),
+                    size: (valid & FATTR_SIZE != 0).then(|| long(16)).flatten(),
                 })
             }
             5 => Self::ReadLink,

@@ -10,7 +10,7 @@ const CHANGED_OBJECTS_MAX: usize = 4096;
 /// Bits of a mode that chmod(2) sets.
 const MODE_BITS: u32 = 0o7777;
 /// Bits of a mode that permit the execution of a file.
-const EXECUTABLE: u32 = 0o111;
+const EXECUTE_BITS: u32 = 0o111;
 
 impl Server {
     /// Changes the attributes of an object. The kernel has already checked that the caller is root
@@ -60,7 +60,7 @@ impl Server {
         let key = self.key(header.inode)?;
         let attributes = self.attributes(&key, header.inode)?;
         let executes = mask & X_OK != 0 && key.kind() == ObjectKind::File;
-        match executes && attributes.mode & EXECUTABLE == 0 {
+        match executes && attributes.mode & EXECUTE_BITS == 0 {
             true => Err(errno::EACCES),
             false => Ok(Outcome::Done),
         }

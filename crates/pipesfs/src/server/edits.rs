@@ -167,7 +167,7 @@ impl Server {
                     inodes.renumber(&places);
                 }
                 drop(inodes);
-                self.continue_streams(new, &places);
+                self.continue_moved_streams(new, &places);
                 Ok(Outcome::Done)
             }
             TreeEdit::MakeLink { name, .. } => {
@@ -188,11 +188,11 @@ impl Server {
 
     /// Continues the open streams of nodes that have moved to another path, with taps at the nodes'
     /// new directories.
-    fn continue_streams(&self, new: &Tree, places: &HashMap<DirectoryId, DirectoryId>) {
+    fn continue_moved_streams(&self, new: &Tree, places: &HashMap<DirectoryId, DirectoryId>) {
         for (handle, place, form, uid) in self.streams.awaiting() {
             let stays = new.directory(&place.node()).is_some();
             let Some(to) = places.get(&place.node()).filter(|_| !stays) else { continue };
-            let to = place.moved_to_node(to);
+            let to = place.id_after_move(to);
             let Some(directory) = new.directory(&to.node()) else { continue };
             let stream = Stream { form, from: None };
             let Some(member) = directory.members.first() else { continue };

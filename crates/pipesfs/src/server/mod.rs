@@ -25,7 +25,7 @@ use crate::mount::{MountOptions, Others};
 use crate::protocol::{Operation, Reply, Request, errno, init_reply, statfs_reply};
 use crate::snapshot::Snapshots;
 use crate::streams::Streams;
-use crate::threads::{EDIT_THREAD_NAME, EDITS_MAX, RequestThreads};
+use crate::threads::{CONCURRENT_EDITS_MAX, EDIT_THREAD_NAME, RequestThreadPool};
 use crate::totals::TotalsByDirectory;
 use crate::tree::DirectoryId;
 use crate::writers::Writers;
@@ -41,7 +41,7 @@ use sys::eventfd::EventFd;
 /// Maximum length of a write that the kernel sends, in bytes.
 const WRITE_BYTES_MAX: u32 = 128 << 10;
 /// Length of the buffer for a request, in bytes.
-const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
+const REQUEST_BUFFER_BYTES: usize = WRITE_BYTES_MAX as usize + 4096;
 /// Number of threads that receive requests.
 const RECEIVING_THREADS: usize = 2;
 /// Maximum number of threads for requests that query paths.
@@ -122,10 +122,11 @@ impl Server {
         spawn("pipesfs reads", move || streams.serve())?;
         spawn("pipesfs writes", move || writers.serve())?;
         let (asking, editing) = (Arc::clone(&server), Arc::clone(&server));
-        let edits = RequestThreads::new((EDIT_THREAD_NAME, EDITS_MAX), move |request| {
-            editing.execute(request, Executor::Edits);
-        });
-        let asks = RequestThreads::new((QUERY_THREAD_NAME, QUERY_THREADS_MAX), move |request| {
+        let edits =
+            RequestThreadPool::new((EDIT_THREAD_NAME, CONCURRENT_EDITS_MAX), move |request| {
+                editing.execute(request, Executor::Edits);
+            });
+        let asks = RequestThreadPool::new((QUERY_THREAD_NAME, QUERY_THREADS_MAX), move |request| {
             asking.ask(request)
         });
         let threads = Arc::new((Mutex::new(asks), Mutex::new(edits)));
@@ -190,10 +191,10 @@ impl Server {
             Ok(Outcome::Done) => reply.data(&[]),
             Ok(Outcome::Data(data)) => reply.data(&data),
             Ok(Outcome::Entry(attributes)) => {
-                reply.entry(attributes, self.entry_times(&attributes));
+                reply.entry(attributes, self.entry_timeout(&attributes));
             }
             Ok(Outcome::Attributes(attributes)) => {
-                reply.attributes(attributes, objects::CACHE_TIMES)
+                reply.attributes(attributes, objects::DEFAULT_ENTRY_TIMEOUT)
             }
             Ok(Outcome::Opened(handle, flags)) => reply.opened(handle, flags),
             Ok(Outcome::Polled(events)) => reply.polled(events),

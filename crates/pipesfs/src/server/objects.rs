@@ -4,7 +4,7 @@ use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
 use crate::entries::{Entry, Key, ObjectKind, Part};
 use crate::mount::Others;
-use crate::protocol::{Attributes, DirectoryBuffer, EntryTimes, Header, errno};
+use crate::protocol::{Attributes, DirectoryBuffer, EntryTimeout, Header, errno};
 use crate::snapshot::{SNAPSHOT_LIFETIME, Snapshot};
 use crate::tree::{DirectoryId, Tree, key_of};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use streamline::paths::PathView;
 use sys::net::RouteSocket;
 
 /// Time for which the kernel may cache names and attributes.
-pub(super) const CACHE_TIMES: EntryTimes = EntryTimes(0, 100_000_000);
+pub(super) const DEFAULT_ENTRY_TIMEOUT: EntryTimeout = EntryTimeout(0, 100_000_000);
 
 const DIRECTORY: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
@@ -28,10 +28,10 @@ impl Server {
         let snapshot = self.snapshots.latest();
         let names = self.names(&snapshot, &parent, header.uid)?;
         let key = snapshot.tree.lookup(&parent, name, &names);
-        let key = key.ok_or_else(|| match silent_path(&snapshot.tree, &parent) {
+        let key = key.ok_or_else(|| match unresponsive_path(&snapshot.tree, &parent) {
             // mkdir(2) requires ENOENT here; its edit then waits for the path to reply.
             Some(number) if !is_creating_directory(name, header.pid) => {
-                self.record_silent_path((&snapshot.tree, &parent), number, header.uid)
+                self.record_unresponsive_path((&snapshot.tree, &parent), number, header.uid)
             }
             _ => errno::ENOENT,
         })?;
@@ -92,10 +92,10 @@ impl Server {
     /// Returns the time for which the kernel may cache the name of an object. Names of streams are
     /// not cached: each open looks up the name and gets a separate inode, because the kernel lets
     /// only one program at a time write to an inode.
-    pub(super) fn entry_times(&self, attributes: &Attributes) -> EntryTimes {
+    pub(super) fn entry_timeout(&self, attributes: &Attributes) -> EntryTimeout {
         match self.key(attributes.inode) {
-            Ok(Key { part: Part::Stream(_), .. }) => EntryTimes(0, 0),
-            _ => CACHE_TIMES,
+            Ok(Key { part: Part::Stream(_), .. }) => EntryTimeout(0, 0),
+            _ => DEFAULT_ENTRY_TIMEOUT,
         }
     }
 
@@ -160,7 +160,12 @@ impl Server {
                 let inode = lock(&self.inodes).reference(key);
                 match self.attributes(key, inode) {
                     Ok(attributes) => {
-                        buffer.add(name, next, (inode, mode), Some((attributes, CACHE_TIMES)));
+                        buffer.add(
+                            name,
+                            next,
+                            (inode, mode),
+                            Some((attributes, DEFAULT_ENTRY_TIMEOUT)),
+                        );
                         continue;
                     }
                     Err(_) => lock(&self.inodes).forget(inode, 1),
@@ -191,7 +196,7 @@ impl Server {
 
 /// Returns the number of a directory's path if that path has never replied, so that the names in
 /// the directory are unknown.
-fn silent_path(tree: &Tree, parent: &Key) -> Option<u32> {
+fn unresponsive_path(tree: &Tree, parent: &Key) -> Option<u32> {
     let DirectoryId::Path(path) = &parent.place else { return None };
     let is_unknown =
         |view: &&PathView| key_of(view) == *path && view.silent && view.nodes.is_empty();

@@ -17,7 +17,7 @@ use streamline::paths::{self, ClientError, Memfd, PathClient, Tap, TapRingReader
 /// Reply flag: the kernel forwards every read instead of caching (`FOPEN_DIRECT_IO`). lseek(2)
 /// succeeds but has no effect on a stream; tools such as head(1) fail if they cannot seek in a
 /// regular file.
-pub(super) const DIRECT_IO: u32 = 1;
+pub(super) const FOPEN_DIRECT_IO: u32 = 1;
 /// Time without a read after which the path ends a tap, in ms.
 const IDLE_TAP_LIMIT_MS: u64 = 24 * 3600 * 1000;
 
@@ -32,7 +32,7 @@ impl Server {
                 | Operation::ReadLink
                 | Operation::ReadDirectory { .. }
         );
-        depends && self.snapshots.has_changed()
+        depends && self.snapshots.has_unqueried_changes()
     }
 
     /// Returns true if the server must query paths to answer the request, even with a current
@@ -68,7 +68,7 @@ impl Server {
             Part::Text(text) => {
                 let text = self.text(&key, text, header.uid)?;
                 let handle = self.add_handle(Handle::Text(Arc::new(text.into_bytes())));
-                Ok(Outcome::Opened(handle, DIRECT_IO))
+                Ok(Outcome::Opened(handle, FOPEN_DIRECT_IO))
             }
             Part::Events => {
                 let refuse = |error: ClientError| Refusal::new(errno::EIO, error.to_string());
@@ -118,7 +118,7 @@ impl Server {
     ) -> Result<Outcome, i32> {
         let handle = self.next_handle();
         self.streams.add(handle, input, of);
-        Ok(Outcome::Opened(handle, DIRECT_IO))
+        Ok(Outcome::Opened(handle, FOPEN_DIRECT_IO))
     }
 
     /// Opens a tap at a node. The tap lasts until the connection to the path is closed. Returns the
@@ -205,13 +205,13 @@ impl Server {
         let counters = self.snapshots.counters(&wanted, age);
         match wanted.iter().find(|(_, number)| !counters.contains_key(number)) {
             None => Ok(counters),
-            Some((_, number)) => Err(self.record_silent_path((tree, key), *number, uid)),
+            Some((_, number)) => Err(self.record_unresponsive_path((tree, key), *number, uid)),
         }
     }
 
     /// Records, as the reason for the user's failure, that a path does not reply. Returns the error
     /// number.
-    pub(super) fn record_silent_path(
+    pub(super) fn record_unresponsive_path(
         &self,
         (tree, key): (&Tree, &Key),
         number: u32,
@@ -233,7 +233,7 @@ impl Server {
             Some(skipped) => Ok(format!("{}\n", ended + skipped)),
             None => {
                 let number = content::counted_paths(tree, &key.place).first().map(|(_, n)| *n);
-                Err(self.record_silent_path((tree, key), number.unwrap_or_default(), uid))
+                Err(self.record_unresponsive_path((tree, key), number.unwrap_or_default(), uid))
             }
         }
     }
@@ -244,10 +244,10 @@ impl Server {
     /// is connected.
     fn time_per_block(&self, (tree, key): (&Tree, &Key), uid: u32) -> Result<String, i32> {
         let wanted = content::counted_paths(tree, &key.place);
-        let samples = self.snapshots.two_samples(&wanted);
+        let samples = self.snapshots.two_counter_samples(&wanted);
         if let Some((_, number)) = wanted.iter().find(|(_, number)| !samples.1.contains_key(number))
         {
-            return Err(self.record_silent_path((tree, key), *number, uid));
+            return Err(self.record_unresponsive_path((tree, key), *number, uid));
         }
         let busy = |counters| content::busy(tree, key, counters);
         let ((ns, blocks), (ns_later, blocks_later)) = (busy(&samples.0), busy(&samples.1));

@@ -1,10 +1,10 @@
 //! The threads that receive requests, and the choice of the thread that executes and answers each
 //! request.
 
-use super::{ENODEV, Executor, REQUEST_BYTES_MAX, Server, lock};
+use super::{ENODEV, Executor, REQUEST_BUFFER_BYTES, Server, lock};
 use crate::protocol::{Operation, Reply, Request, errno};
 use crate::snapshot::SNAPSHOT_LIFETIME;
-use crate::threads::RequestThreads;
+use crate::threads::RequestThreadPool;
 use std::collections::HashSet;
 use std::io::Read as _;
 use std::sync::Mutex;
@@ -14,8 +14,11 @@ use std::time::Duration;
 impl Server {
     /// Receives requests until the file system is unmounted. `asks` are the threads for requests
     /// that query paths; `edits` are the threads for changes to the tree.
-    pub(super) fn receive(&self, (asks, edits): &(Mutex<RequestThreads>, Mutex<RequestThreads>)) {
-        let mut buffer = vec![0; REQUEST_BYTES_MAX];
+    pub(super) fn receive(
+        &self,
+        (asks, edits): &(Mutex<RequestThreadPool>, Mutex<RequestThreadPool>),
+    ) {
+        let mut buffer = vec![0; REQUEST_BUFFER_BYTES];
         loop {
             let mut device = &*self.device;
             let length = match device.read(&mut buffer) {
@@ -31,7 +34,7 @@ impl Server {
             if request.operation == Operation::Destroy {
                 break;
             }
-            if matches!(request.operation, Operation::Edit(_)) || self.changes_argument(&request) {
+            if matches!(request.operation, Operation::Edit(_)) || self.is_argument_write(&request) {
                 self.change(request, edits);
                 continue;
             }
@@ -52,7 +55,7 @@ impl Server {
 
     /// Executes a change in this thread if another thread receives requests in the meantime.
     /// Otherwise, passes the change to the threads `edits`.
-    fn change(&self, request: Request, edits: &Mutex<RequestThreads>) {
+    fn change(&self, request: Request, edits: &Mutex<RequestThreadPool>) {
         let leave = |receiving: usize| receiving.checked_sub(1).filter(|rest| *rest > 0);
         // Relaxed suffices, because the counter guards no other memory.
         if self.receiving.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave).is_err() {
@@ -67,7 +70,7 @@ impl Server {
     fn queue_request(
         &self,
         request: Request,
-        to: &Mutex<RequestThreads>,
+        to: &Mutex<RequestThreadPool>,
         executing: &Mutex<HashSet<u64>>,
     ) {
         let unique = request.header.unique;

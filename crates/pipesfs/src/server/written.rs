@@ -1,19 +1,19 @@
 //! Opening of files for writing (streams, arguments of filters, `freeze`), and writes to arguments
 //! and to `freeze`. [`Writers`](crate::writers::Writers) handles writes to streams.
 
-use super::open::{DIRECT_IO, failure};
+use super::open::{FOPEN_DIRECT_IO, failure};
 use super::{Handle, Outcome, Server, lock};
 use crate::entries::{Key, Part, Stream, StreamForm, Text};
 use crate::protocol::{Header, Operation, Request, Write, errno};
 use crate::tree::{DirectoryId, NodeIndex, Tree};
 use std::time::{Duration, Instant};
 use streamline::paths::{
-    self, Change, ClientError, FreezeHistory, PathClient, WriteTo, WriterSocket,
+    self, Change, ClientError, FreezeHistory, PathClient, WriteParameters, WriterSocket,
 };
 
 /// Reply flag: the kernel allows parallel writes through different open files
 /// (`FOPEN_PARALLEL_DIRECT_WRITES`).
-const PARALLEL_WRITES: u32 = 1 << 6;
+const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 /// Access mode of open(2): write-only.
 const O_WRONLY: u32 = 1;
 
@@ -38,12 +38,12 @@ impl Server {
                     .argument(key, name)
                     .map_err(|(errno, why)| self.fail(header.uid, errno, why))?;
                 let handle = Handle::Argument { path, node, name: name.clone() };
-                Ok(Outcome::Opened(self.add_handle(handle), DIRECT_IO))
+                Ok(Outcome::Opened(self.add_handle(handle), FOPEN_DIRECT_IO))
             }
             Part::Text(Text::Freeze) => {
                 self.only_member(&self.snapshots.latest().tree, &key.place, header.uid)?;
                 let handle = self.add_handle(Handle::Freeze(key.place.clone()));
-                Ok(Outcome::Opened(handle, DIRECT_IO))
+                Ok(Outcome::Opened(handle, FOPEN_DIRECT_IO))
             }
             Part::Text(_) | Part::Events => refused(
                 errno::EACCES,
@@ -83,7 +83,7 @@ impl Server {
         })?;
         let handle = self.next_handle();
         self.writers.add(handle, socket, (uid, self.totals.at(&key.place, tree)));
-        Ok(Outcome::Opened(handle, DIRECT_IO | PARALLEL_WRITES))
+        Ok(Outcome::Opened(handle, FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES))
     }
 
     /// Returns the only node that a directory represents. Fails with EBUSY if the directory
@@ -112,7 +112,7 @@ impl Server {
         };
         let daemon = self.snapshots.connect()?;
         let to = paths::connect(&daemon, &view.path.number.to_string())?;
-        let wanted = WriteTo {
+        let wanted = WriteParameters {
             node: node.id.is_none().then(|| node.name.clone()),
             id: node.id,
             class: (!class.is_empty()).then_some(class),
@@ -151,7 +151,7 @@ impl Server {
     }
 
     /// Returns true if a request writes to an argument or to `freeze`, and thereby changes a path.
-    pub(super) fn changes_argument(&self, request: &Request) -> bool {
+    pub(super) fn is_argument_write(&self, request: &Request) -> bool {
         let Operation::Write(write) = &request.operation else { return false };
         matches!(
             lock(&self.handles).get(&write.handle),
@@ -218,11 +218,11 @@ impl Server {
         let make = |to: PathClient| {
             let changed = to.change_within(&change, self.edit_limit).map(drop);
             if matches!(changed, Ok(()) | Err(ClientError::Refused(_))) {
-                self.snapshots.keep_connection(to);
+                self.snapshots.store_idle_connection(to);
             }
             changed
         };
-        match self.snapshots.take_connection(path).map(make) {
+        match self.snapshots.take_idle_connection(path).map(make) {
             // There is no idle connection, or the path has closed it.
             None | Some(Err(ClientError::PathEnded(_) | ClientError::Disconnected)) => {
                 make(paths::connect(&self.snapshots.connect()?, &path.to_string())?)

@@ -12,7 +12,7 @@ use crate::transfer::StreamInput;
 use crate::tree::DirectoryId;
 use std::collections::HashSet;
 use std::sync::Arc;
-use streamline::paths::NODE_CHANGED;
+use streamline::paths::NODE_CHANGED_REASON;
 
 /// The state of a stream whose filter moves to another path.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Streams {
             }
             match stream.moving.take() {
                 Some(Move::Left) => {
-                    self.failures.set(stream.uid, NODE_CHANGED.to_owned());
+                    self.failures.set(stream.uid, NODE_CHANGED_REASON.to_owned());
                     self.end(stream, true);
                 }
                 Some(Move::Ready(next)) => stream.moving = Some(Move::Ready(next)),
@@ -106,7 +106,7 @@ impl Streams {
     ) -> bool {
         match stream.moving.take() {
             Some(Move::Ready(next)) => self.start_continuation(handle, stream, next),
-            Some(Move::Awaited | Move::Left) if why == Some(NODE_CHANGED) => {
+            Some(Move::Awaited | Move::Left) if why == Some(NODE_CHANGED_REASON) => {
                 stream.moving = Some(Move::Left);
             }
             _ => return false,

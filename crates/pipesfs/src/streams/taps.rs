@@ -29,7 +29,7 @@ impl TapConnection {
     #[must_use]
     pub fn new(path: PathClient) -> Arc<Self> {
         // An error means that the path has exited, which the next call reports.
-        let _ = path.await_tap_end();
+        let _ = path.request_final_tap_report();
         Arc::new(Self(Mutex::new(TapState { path, last_report: None })))
     }
 

@@ -25,7 +25,7 @@ impl Tree {
         let (here, there) = (self.directory_of(from)?, self.directory_of(to)?);
         let here = match arc_details.classes.is_empty() {
             true => here,
-            false => self.class_directory(here, &arc_details.classes),
+            false => self.ensure_class_directory(here, &arc_details.classes),
         };
         let target = self.relative(here, there);
         let again = Child::Link(target.clone());

@@ -26,7 +26,7 @@ impl DirectoryId {
     /// Returns the identity of this directory, or of this class, after its node has moved to
     /// `node`.
     #[must_use]
-    pub fn moved_to_node(&self, node: &Self) -> Self {
+    pub fn id_after_move(&self, node: &Self) -> Self {
         match (self, node) {
             (Self::Class(_, _, class), Self::Node(path, node)) => {
                 Self::Class(*path, node.clone(), class.clone())

@@ -4,10 +4,10 @@
 //! bucket. Output: the buckets that move from the replica with the most blocks to the one with the
 //! fewest. A bucket that has more blocks than half of the difference between these two replicas (an
 //! elephant) does not move; other buckets of the busiest replica move instead. The bucket of blocks
-//! without a session does not move either ([`bucket_can_move`]). The choice depends only on this
+//! without a session does not move either ([`can_move_bucket`]). The choice depends only on this
 //! input.
 
-use super::dispatch::bucket_can_move;
+use super::dispatch::can_move_bucket;
 
 /// The blocks that arrived in an interval, by bucket of sessions, and the replica of each bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,7 +41,7 @@ const BLOCKS_MIN: u64 = 4096;
 /// Maximum load of the busiest replica after a move, as a fraction of its load before.
 const REMAINING_LOAD_FRACTION_MAX: f64 = 0.9;
 /// Maximum number of buckets in one move. It limits the time for which a move pauses the chain.
-const BUCKETS_MAX: usize = 512;
+const MOVED_BUCKETS_MAX: usize = 512;
 
 impl SessionShares {
     /// Returns the number of blocks that each replica received in the interval.
@@ -71,7 +71,7 @@ impl SessionShares {
         let mut room = (most - least) / 2;
         let mut buckets: Vec<(u32, u16)> = (0..)
             .zip(self.replicas.iter().zip(&self.blocks))
-            .filter(|(bucket, _)| bucket_can_move(*bucket))
+            .filter(|(bucket, _)| can_move_bucket(*bucket))
             .filter(|(_, (replica, blocks))| **replica == from && **blocks > 0)
             .map(|(bucket, (_, blocks))| (*blocks, bucket))
             .collect();
@@ -82,7 +82,7 @@ impl SessionShares {
             room -= if fits { u64::from(*blocks) } else { 0 };
             fits
         });
-        buckets.truncate(BUCKETS_MAX);
+        buckets.truncate(MOVED_BUCKETS_MAX);
         let moved = buckets.iter().map(|(blocks, _)| u64::from(*blocks)).sum::<u64>();
         if (most - moved) as f64 > REMAINING_LOAD_FRACTION_MAX * *most as f64 {
             return None;
@@ -138,7 +138,7 @@ mod tests {
 
     /// State of blocks without a session is private to a replica, so these blocks do not move.
     #[test]
-    fn n3_blocks_without_a_session_stay() {
+    fn n3_blocks_without_a_session_are_not_moved() {
         let heavy = shares(&[(0, 4000), (0, 3000), (1, 10), (0, 3000)]);
         assert_eq!(heavy.choose_move().unwrap().buckets, [3]);
         assert_eq!(shares(&[(0, 3000), (0, 9000), (1, 10)]).choose_move(), None);

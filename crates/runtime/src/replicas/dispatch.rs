@@ -126,11 +126,11 @@ impl Dispatcher {
     }
 
     /// Dispatches the blocks of `buckets` to replica `to` from now on. Omits a bucket that cannot
-    /// move ([`bucket_can_move`]). The caller must have moved the sessions of the buckets. Does
+    /// move ([`can_move_bucket`]). The caller must have moved the sessions of the buckets. Does
     /// nothing if batches are dispatched by load.
     pub fn reassign(&mut self, buckets: &[u16], to: u8) {
         let DispatchPolicy::Session(table) = &mut self.policy else { return };
-        for bucket in buckets.iter().filter(|bucket| bucket_can_move(**bucket)) {
+        for bucket in buckets.iter().filter(|bucket| can_move_bucket(**bucket)) {
             if let Some(replica) = table.replicas.get_mut(usize::from(*bucket)) {
                 *replica = to;
             }
@@ -201,14 +201,14 @@ pub fn session_bucket(sharing: ShardKey, key: u64, number: u64) -> Option<u16> {
     sharing
         .key_of_session(key, number)
         .map(bucket_for_key)
-        .filter(|bucket| bucket_can_move(*bucket))
+        .filter(|bucket| can_move_bucket(*bucket))
 }
 
 /// Returns true if a bucket may move to another replica. The bucket of blocks without a session
 /// cannot, because the state that a filter keeps for these blocks is private to the replica
-/// ([`filter::PRIVATE_KEY`]).
-pub const fn bucket_can_move(bucket: u16) -> bool {
-    bucket != bucket_for_key(filter::PRIVATE_KEY)
+/// ([`filter::PRIVATE_SESSION_KEY`]).
+pub const fn can_move_bucket(bucket: u16) -> bool {
+    bucket != bucket_for_key(filter::PRIVATE_SESSION_KEY)
 }
 
 /// Returns the bucket of the sessions with this key.

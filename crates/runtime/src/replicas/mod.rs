@@ -15,7 +15,7 @@
 //! the other replicas cannot get far ahead of a slow one.
 //!
 //! After the last batch, each replica ends its filters one session at a time, and the join merges
-//! the sessions in the order of their first blocks (`crate::space::replica_end`).
+//! the sessions in the order of their first blocks (`crate::space::replica_shutdown`).
 //!
 //! [`ReplicaProgress`] records the replicas of each batch and the progress of each replica. It is
 //! lock-free: each word has only one writer.
@@ -55,9 +55,9 @@ pub const fn next_batch_id(batch_id: u64) -> u64 {
 /// Returns the batch id in a sequence number. A sequence number contains only the low bits of the
 /// id, so several ids are possible; the result is the id nearest to `near`.
 pub const fn nearest_batch_id(seq: u32, near: u64) -> u64 {
-    const SHIFT: u32 = u64::BITS - (u32::BITS - LANE_BITS);
+    const BATCH_ID_SHIFT: u32 = u64::BITS - (u32::BITS - LANE_BITS);
     let low = (seq >> LANE_BITS) as u64;
-    let ahead = (low.wrapping_sub(near) << SHIFT) as i64 >> SHIFT;
+    let ahead = (low.wrapping_sub(near) << BATCH_ID_SHIFT) as i64 >> BATCH_ID_SHIFT;
     near.wrapping_add_signed(ahead)
 }
 
@@ -133,12 +133,12 @@ impl ReplicaProgress {
     /// Returns the first sequence number after the last batch. Valid only after [`Self::is_closed`]
     /// has returned true.
     pub fn end_sequence_number(&self) -> u32 {
-        first_seq(self.next_undispatched())
+        first_seq(self.next_undispatched_batch_id())
     }
 
     /// Returns the newest block time in nanoseconds. Valid only after [`Self::is_closed`] has
     /// returned true.
-    pub fn final_clock(&self) -> u64 {
+    pub fn final_block_time(&self) -> u64 {
         self.clock.load()
     }
 
@@ -151,7 +151,7 @@ impl ReplicaProgress {
     /// of the batch is put into a ring.
     ///
     /// SYNC POINT *batch dispatched*: the Release of `undispatched`, and of each `dispatched_end`
-    /// before it, pairs with the Acquire in [`ReplicaProgress::next_undispatched`] and
+    /// before it, pairs with the Acquire in [`ReplicaProgress::next_undispatched_batch_id`] and
     /// [`ReplicaProgress::may_have_unfinished_lanes`]: a reader that sees the batch id, or a block
     /// of the batch, sees to which replicas the batch was dispatched.
     pub fn announce_batch(&self, batch_id: u64, to: impl Iterator<Item = usize>) {
@@ -162,7 +162,7 @@ impl ReplicaProgress {
     }
 
     /// Returns the lowest batch id that has not been dispatched.
-    pub fn next_undispatched(&self) -> u64 {
+    pub fn next_undispatched_batch_id(&self) -> u64 {
         self.undispatched.load()
     }
 
@@ -263,10 +263,10 @@ mod tests {
     #[test]
     fn replica_has_lanes_in_a_batch_until_it_reports_finished() {
         let progress = ReplicaProgress::new(3, Arc::new(Doorbell::new()));
-        assert_eq!(progress.next_undispatched(), 0);
+        assert_eq!(progress.next_undispatched_batch_id(), 0);
         progress.announce_batch(0, [1].into_iter());
         progress.announce_batch(1, [0, 2].into_iter());
-        assert_eq!(progress.next_undispatched(), 2);
+        assert_eq!(progress.next_undispatched_batch_id(), 2);
         assert_eq!(
             [0, 1, 2].map(|copy| progress.may_have_unfinished_lanes(copy, 0)),
             [true, true, true]

@@ -46,7 +46,7 @@ pub struct EdgeDrops {
 
 impl EdgeDrops {
     /// Returns the amounts, each with its reason.
-    pub fn by_reason(&self) -> [(DropReason, Amount); 4] {
+    pub fn amounts_by_reason(&self) -> [(DropReason, Amount); 4] {
         [
             ("cycle full".into(), self.cycle_full),
             ("too many hops".into(), self.too_many_hops),

@@ -23,7 +23,7 @@
 //! A filter that remembers a rich pointer without holding the block has no claim to its bytes (M5).
 //! Frames are compared, not views, because `pcap` writes the entire frame regardless of the view.
 //! If a condition is false, a copy of the entire frame is edited. If the frame is long and the
-//! nodes downstream accept fragments, only the written range is copied ([`FRAGMENT_MIN`]).
+//! nodes downstream accept fragments, only the written range is copied ([`FRAGMENTED_FRAME_BYTES_MIN`]).
 
 mod block_editor;
 
@@ -41,7 +41,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Minimum length of a frame that is split into fragments, in bytes. Copying a shorter frame (about
 /// 60 ns for 4 KB) costs less than processing three blocks.
-pub(crate) const FRAGMENT_MIN: usize = 8 << 10;
+pub(crate) const FRAGMENTED_FRAME_BYTES_MIN: usize = 8 << 10;
 
 impl LocalGraph {
     /// Runs the first editing filter, in graph order, on all of its deferred batches.
@@ -149,12 +149,14 @@ struct EditOutput {
 
 impl EditOutput {
     fn push(&mut self, entry: Entry, order: u32) {
-        let added =
-            self.batches.last_mut().is_some_and(|room| room.columns.push_with_order(entry, order));
+        let added = self
+            .batches
+            .last_mut()
+            .is_some_and(|room| room.columns.push_with_sequence_number(entry, order));
         if !added {
             let mut room = self.spare.pop().unwrap_or_default();
             room.columns.clear();
-            room.columns.push_with_order(entry, order);
+            room.columns.push_with_sequence_number(entry, order);
             self.batches.push(room);
         }
     }

@@ -2,7 +2,7 @@
 //! single instance would emit it. [Th §5.4; CONTRACT 16]
 //!
 //! The position of a block in that order consists of the number of the filter that emitted it and
-//! the rank of its session ([`super::replica_end`]). The input from each replica in another space
+//! the rank of its session ([`super::replica_shutdown`]). The input from each replica in another space
 //! is a sequence of blocks marked with their positions, in ascending order. The input from the
 //! replica in this space is its sessions, which are ended on demand. The output is all blocks in
 //! ascending order. If a replica has neither ended nor put a block into its ring, the merge waits
@@ -50,8 +50,8 @@ impl LocalGraph {
     /// Begins the shutdown of the replica in this space.
     fn begin_local_shutdown(&mut self, gather: &ReplicaJoin) -> FinalSessions {
         self.pass.end = gather.progress.end_sequence_number();
-        let live = self.live_time();
-        let now = self.clock.advance_to(gather.progress.final_clock(), live);
+        let live = self.wall_clock_time();
+        let now = self.clock.advance_to(gather.progress.final_block_time(), live);
         FinalSessions::new(&self.nodes, &self.shape.order, now)
     }
 

@@ -6,7 +6,7 @@ use super::sessions::SessionEnds;
 use filter::{Filter, Time};
 
 /// Position in the final output: number, counted from 1, of the filter that emits it, then rank of
-/// the session ([`super::replica_end`]).
+/// the session ([`super::replica_shutdown`]).
 pub(super) type FinalOutputPosition = (u32, u32);
 /// Position after all other positions.
 pub(super) const FINAL_OUTPUT_POSITION_MAX: FinalOutputPosition = (u32::MAX, u32::MAX);

@@ -30,12 +30,12 @@ impl Space {
                         *ended = finished;
                         pass.open |= !finished;
                     }
-                    Err(fault) => self.fail_ring(at, fault),
+                    Err(fault) => self.fail_path_with_ring_fault(at, fault),
                 }
                 return;
             }
             Ok(taken) => taken,
-            Err(fault) => return self.fail_ring(at, fault),
+            Err(fault) => return self.fail_path_with_ring_fault(at, fault),
         };
         let seqs = (0..taken.len()).map(|at| taken.entry(at).marks.seq());
         let (count, last) = seqs
@@ -63,7 +63,7 @@ impl Space {
                 let done = if last { own.last_batch_id + 1 } else { own.last_batch_id };
                 own.progress.finish(own.number, done);
             }
-            Err(fault) => self.fail_ring(at, fault),
+            Err(fault) => self.fail_path_with_ring_fault(at, fault),
         }
     }
 
@@ -84,23 +84,23 @@ impl Space {
                     gather.ended = finished;
                     pass.open |= !finished;
                 }
-                Err(fault) => self.fail_ring(at, fault),
+                Err(fault) => self.fail_path_with_ring_fault(at, fault),
             },
-            Err(fault) => self.fail_ring(at, fault),
+            Err(fault) => self.fail_path_with_ring_fault(at, fault),
         }
         if pass.moved {
             self.end_pass();
         }
     }
 
-    fn fail_ring(&mut self, at: NodeId, fault: Fault) {
+    fn fail_path_with_ring_fault(&mut self, at: NodeId, fault: Fault) {
         let name = self.graph.nodes[at].name.clone();
         self.graph.pass.failure = Some(PathFailure::from_ring(name, fault));
     }
 
     /// Reports, for each dispatcher in this space, that the replica in this space has finished its
     /// batches or, if `ends` is true, that it has ended.
-    pub(super) fn finish_local_replica(&mut self, ends: bool) {
+    pub(super) fn report_local_replica_finished(&mut self, ends: bool) {
         for at in &self.graph.shape.dispatchers {
             if let Operator::Dispatch(dispatcher) = &self.graph.nodes[*at].operator {
                 match ends {
@@ -118,7 +118,7 @@ impl LocalGraph {
     fn join_next_batch(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
         // Read before the batch id: once the chain is closed, no further batch follows.
         let closed = gather.progress.is_closed();
-        if gather.progress.next_undispatched() <= gather.batch_id {
+        if gather.progress.next_undispatched_batch_id() <= gather.batch_id {
             return if closed { self.merge_final_output(gather) } else { Ok(false) };
         }
         let shares = gather.shares()?;
@@ -127,7 +127,7 @@ impl LocalGraph {
         if count == 0 {
             if whole {
                 if gather.is_partial {
-                    let now = self.clock.advance_to(0, self.live_time());
+                    let now = self.clock.advance_to(0, self.wall_clock_time());
                     self.tick(now, &[]);
                 }
                 gather.advance();
@@ -172,7 +172,7 @@ impl LocalGraph {
         last: bool,
     ) {
         let mut batches: Vec<(NodeId, usize, usize, BatchMemory)> = Vec::new();
-        let mut now = self.live_time();
+        let mut now = self.wall_clock_time();
         let live = now;
         for (ring, (taken, node)) in all.iter().zip(nodes).enumerate() {
             for from in (0..taken.len()).step_by(LANES) {
@@ -187,7 +187,7 @@ impl LocalGraph {
                         room.columns.push(taken.entry(at));
                     });
                 }
-                room.columns.load_order();
+                room.columns.load_sequence_numbers();
                 now = self.clock.advance(&room.columns, live);
                 batches.push((*node, ring, from, room));
             }

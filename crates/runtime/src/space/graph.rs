@@ -67,12 +67,12 @@ impl LocalGraph {
     /// Advances the clock to the time of the newest block of a batch. Returns the time on the
     /// path's clock, in nanoseconds.
     pub(super) fn advance_clock(&mut self, columns: &Columns) -> Time {
-        let live = self.live_time();
+        let live = self.wall_clock_time();
         self.clock.advance(columns, live)
     }
 
     /// Returns the time of day in nanoseconds: monotonic time plus `epoch`.
-    pub(super) fn live_time(&self) -> Time {
+    pub(super) fn wall_clock_time(&self) -> Time {
         sys::clock::monotonic().wrapping_add(self.epoch)
     }
 

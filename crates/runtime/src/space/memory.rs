@@ -26,7 +26,7 @@ pub(crate) struct Memory<'a> {
 /// Number of the pool `work` in a pin; greater than the number of any intake. A pin stores the pool
 /// number in its top byte, which the pools leave unused.
 const WORK_POOL: u64 = 0xff;
-const POOL_SHIFT: u32 = 56;
+const PIN_POOL_SHIFT: u32 = 56;
 /// The pin of a hole, which occupies no memory.
 const HOLE_PIN: PinId = PinId(u64::MAX);
 
@@ -61,7 +61,7 @@ impl<'a> Memory<'a> {
 
     /// Copies a block of another space to the pool `work`, and pins the copy. Returns a hole
     /// unchanged. Returns `None` if no memory is available.
-    pub(crate) fn adopt_block(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, PinId)> {
+    pub(crate) fn copy_foreign_block(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, PinId)> {
         let old = entry.frame();
         if old.is_hole() {
             return Some((*entry, HOLE_PIN));
@@ -92,7 +92,7 @@ fn is_mostly_pinned(intake: &Pool) -> bool {
 }
 
 fn encode_pin(pool: u64, pin: buffer::pool::SegmentPin) -> PinId {
-    PinId(pin.to_word() | pool << POOL_SHIFT)
+    PinId(pin.to_word() | pool << PIN_POOL_SHIFT)
 }
 
 impl<'a> Gateway<'a> for Memory<'a> {
@@ -136,9 +136,9 @@ impl<'a> Gateway<'a> for Memory<'a> {
         if pin == HOLE_PIN {
             return;
         }
-        let number = pin.0 >> POOL_SHIFT;
+        let number = pin.0 >> PIN_POOL_SHIFT;
         let intake = usize::try_from(number).ok().and_then(|number| self.intakes.get(number));
-        let word = pin.0 & !(WORK_POOL << POOL_SHIFT);
+        let word = pin.0 & !(WORK_POOL << PIN_POOL_SHIFT);
         intake.unwrap_or(self.work).unpin(buffer::pool::SegmentPin::from_word(word));
     }
 

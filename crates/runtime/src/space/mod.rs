@@ -6,7 +6,7 @@
 //! - [`walk`]: one batch through the graph; `pause` and [`edit`]: edits while no block
 //!   is borrowed; `join`: branches merged in input order;
 //! - [`section`], [`operands`]: Boolean sections;
-//! - `gather`, `final_merge`, `replica_end`: replicas of filters, joined in input order;
+//! - `gather`, `final_merge`, `replica_shutdown`: replicas of filters, joined in input order;
 //! - [`swap`], `retire`, [`key`]: another graph in a running space; [`saved`]: filter state for
 //!   another process;
 //! - [`observe`]: observers of the walk; [`taps`] and [`tap`]: copies of frames for readers;
@@ -41,7 +41,7 @@ mod pause;
 pub mod published;
 mod pull;
 mod repeat;
-mod replica_end;
+mod replica_shutdown;
 pub mod results;
 mod retire;
 mod run;
@@ -117,7 +117,7 @@ pub struct Space {
 #[derive(Debug)]
 struct Ports {
     control: Arc<Control>,
-    /// Value of [`Control::position_requests`] when the space last stored its positions.
+    /// Value of [`Control::position_request_count`] when the space last stored its positions.
     answered_requests: u32,
     commands: CommandReceiver,
     /// Pending request to lend the space before its next pass, if any.
@@ -139,7 +139,8 @@ impl Ports {
     fn connect_exports(&self, nodes: &mut [Node]) {
         for node in nodes {
             if let Operator::Export(export) = &mut node.operator {
-                export.connect_space(Arc::clone(&self.commands.0.status), self.stall_probe());
+                export
+                    .connect_space_status(Arc::clone(&self.commands.0.status), self.stall_probe());
             }
         }
     }
@@ -336,7 +337,7 @@ impl Space {
     fn now(&self) -> Time {
         match self.graph.clock {
             Clock::Blocks(newest) => newest,
-            Clock::Live => self.graph.live_time(),
+            Clock::Live => self.graph.wall_clock_time(),
         }
     }
 }

@@ -186,7 +186,11 @@ impl OutputCounters {
     /// Splits the count of blocks that reached a sink, after the sink has ended. The amount
     /// `written` counts as accepted, the amounts in `dropped` are counted elsewhere, and the
     /// remaining blocks count as failed.
-    pub(super) fn split_accepted(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
+    pub(super) fn split_accepted_amount(
+        &mut self,
+        written: Amount,
+        dropped: &[(DropReason, Amount)],
+    ) {
         let dropped = dropped.iter().map(|(_, amount)| amount);
         let (mut blocks, mut bytes) = (
             self.accepted_by_sink.blocks + self.failed.blocks,

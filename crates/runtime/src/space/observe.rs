@@ -136,7 +136,7 @@ impl Observers {
     }
 
     #[cold]
-    pub(super) fn split_batches(&mut self) -> bool {
+    pub(super) fn must_split_batches(&mut self) -> bool {
         self.active_observers().any(|one| one.splits_batches())
     }
 }

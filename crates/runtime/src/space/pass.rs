@@ -38,7 +38,7 @@ pub(crate) struct PassState {
     /// block.
     pub(crate) births: SessionBirths,
     /// Number, counted from 1, of the filter that the replica in this space is ending during its
-    /// shutdown ([`super::replica_end`]); 0 before the shutdown.
+    /// shutdown ([`super::replica_shutdown`]); 0 before the shutdown.
     pub(crate) step: u32,
     /// First sequence number after the last batch. Valid once dispatch has ended.
     pub(crate) end: u32,

@@ -50,11 +50,12 @@ impl<'a> Walk<'_, 'a> {
         if self.deferred.is_empty() {
             return None;
         }
-        let waiting = self.waiting.into_iter().map(|w| (w.from, w.arc, w.batch.into_compact()));
+        let waiting =
+            self.waiting.into_iter().map(|w| (w.from, w.arc, w.batch.into_compact_memory()));
         let around = self
             .on_back_edges
             .into_iter()
-            .map(|(w, hops)| (w.from, w.arc, w.batch.into_compact(), hops));
+            .map(|(w, hops)| (w.from, w.arc, w.batch.into_compact_memory(), hops));
         Some(PausedWalk {
             deferred: self.deferred,
             edited: Vec::new(),
@@ -87,11 +88,16 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Defers a batch at an editing filter.
-    pub(super) fn defer(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> RunResult<'a> {
+    pub(super) fn defer_batch(
+        &mut self,
+        at: NodeId,
+        batch: &mut Batch<'a>,
+        hops: u8,
+    ) -> RunResult<'a> {
         let mut room = self.pass.spare_memories.pop().unwrap_or_default();
         room.columns.clear();
         let taken = std::mem::replace(batch, Batch::without_bytes(room));
-        self.deferred.push(DeferredEdit { at, room: taken.into_compact(), hops });
+        self.deferred.push(DeferredEdit { at, room: taken.into_compact_memory(), hops });
         RunResult::Ended
     }
 }

@@ -59,7 +59,7 @@ impl PublishedState {
     }
 
     /// Marks all rows to be rewritten. Called after the filter was replaced.
-    pub fn mark_all_rows(&mut self) {
+    pub fn mark_all_rows_changed(&mut self) {
         self.all_rows = true;
     }
 

@@ -34,7 +34,7 @@ impl Space {
         let stopped = self.ports.control.is_stopped();
         // After the limit of `-c` is reached, blocks in flight are not drained.
         let drains = !self.is_limit_reached();
-        let now = self.graph.live_time();
+        let now = self.graph.wall_clock_time();
         let node = &mut self.graph.nodes[at];
         let (Operator::Source(part), arcs) = (&mut node.operator, &node.arcs) else { return };
         part.ended = part.ended || stopped && !(drains && part.source.stop());

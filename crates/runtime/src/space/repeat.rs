@@ -30,7 +30,7 @@ struct RecordedPull {
 
 impl Space {
     /// Records that the filters whose timers had expired at `now` were called.
-    pub(super) fn record_tick(&mut self, now: Time) {
+    pub(super) fn record_timer_calls(&mut self, now: Time) {
         self.ports.events.event(|| SpaceEvent::Tick { now });
     }
 
@@ -139,7 +139,7 @@ impl Space {
             self.fail_as_recorded(player.invalid_reason());
             // A pending hot swap fails because this space has ended; other spaces may still put
             // blocks into its rings.
-            self.ports.stall_probe().iter().for_each(StallProbe::report_rejects);
+            self.ports.stall_probe().iter().for_each(StallProbe::report_rejected_commands);
             self.ports.borrow = None;
             self.ports.commands.0.reject_all();
             self.drain(last);
@@ -147,8 +147,8 @@ impl Space {
         if self.graph.pass.failure.is_some() {
             self.ports.control.stop();
         }
-        if self.ports.control.position_requests() > 0 {
-            self.report_positions(true);
+        if self.ports.control.position_request_count() > 0 {
+            self.store_source_positions(true);
         }
         self.finish(last);
         self.ports.commands.store_final_counters(self.counters());
@@ -160,8 +160,8 @@ impl Space {
         if self.ports.commands.0.has_queued_command() {
             self.execute_commands();
         }
-        if self.ports.control.position_requests() != self.ports.answered_requests {
-            self.report_positions(false);
+        if self.ports.control.position_request_count() != self.ports.answered_requests {
+            self.store_source_positions(false);
         }
     }
 
@@ -334,7 +334,7 @@ impl Space {
         let mut left = count;
         while left > 0 && self.graph.pass.failure.is_none() {
             let step = left.min(self.inputs.batch_max);
-            if !self.wait_for_entries(i, step, false) {
+            if !self.wait_for_ring_entries(i, step, false) {
                 return self.fail_if_batch_incomplete(count, left);
             }
             left -= step;
@@ -346,7 +346,7 @@ impl Space {
     /// Waits until a ring has `count` entries or its writer has closed it. If the path is stopped,
     /// continues to wait only if `ends` is true. Returns true if the ring has at least one entry;
     /// returns false if it has none or if the path fails.
-    fn wait_for_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
+    fn wait_for_ring_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;
         loop {
             let ticket = self.ports.doorbell.listen();
@@ -393,7 +393,7 @@ impl Space {
             if !matches!(self.inputs.list[i], Input::Ring { .. }) {
                 continue;
             }
-            while self.graph.pass.failure.is_none() && self.wait_for_entries(i, 1, true) {
+            while self.graph.pass.failure.is_none() && self.wait_for_ring_entries(i, 1, true) {
                 drained = true;
                 let limits =
                     RingReadLimits { most: self.inputs.batch_max, now: Some(now), last: true };

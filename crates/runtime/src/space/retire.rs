@@ -26,7 +26,7 @@ impl Space {
             self.finish_node(at, now, failed);
         }
         // Every swap removes replicas, so the join must not wait for them.
-        self.finish_local_replica(true);
+        self.report_local_replica_finished(true);
         (self.graph.pass.step, self.graph.pass.births) = (0, SessionBirths::default());
         self.record_retired_nodes();
     }
@@ -82,7 +82,7 @@ impl Space {
 
     /// Returns true if the rings that will be removed are empty. The spaces that write to these
     /// rings must be paused.
-    pub fn has_drained(&mut self, is_removed: &dyn Fn(NodeKey) -> bool) -> bool {
+    pub fn are_removed_rings_empty(&mut self, is_removed: &dyn Fn(NodeKey) -> bool) -> bool {
         self.inputs.list.iter_mut().all(|input| match input {
             Input::Ring { import, ended: false, .. }
                 if is_removed(NodeKey::Import(import.planned)) =>
@@ -108,7 +108,7 @@ impl Space {
 
     /// Returns the index in this space of the source with node number `number`, and the index of
     /// its intake. Returns `None` if the source runs in another space.
-    fn source_input(&self, number: usize) -> Option<(NodeId, usize)> {
+    fn source_node_and_input(&self, number: usize) -> Option<(NodeId, usize)> {
         self.inputs.list.iter().find_map(|input| match input {
             Input::Source { node, intake } if self.graph.nodes[*node].planned == number => {
                 Some((*node, *intake))
@@ -120,7 +120,7 @@ impl Space {
     /// Passes all available output of the program with node number `number` through the graph.
     /// Returns false if another space reads the program's output, or if the path has failed.
     pub fn walk_program_output(&mut self, number: usize) -> bool {
-        let Some((at, intake)) = self.source_input(number) else { return false };
+        let Some((at, intake)) = self.source_node_and_input(number) else { return false };
         loop {
             let mut pass = PassResult::default();
             self.pull((at, intake), None, &mut pass);
@@ -147,7 +147,7 @@ impl Space {
     /// `first` is the node number of the source that the program replaced. Returns true if no
     /// output remains, if another space receives the output, or if the path has failed.
     pub fn drain_kernel_output(&mut self, first: usize) -> bool {
-        let Some((at, intake)) = self.source_input(first) else { return true };
+        let Some((at, intake)) = self.source_node_and_input(first) else { return true };
         loop {
             match &mut self.graph.nodes[at].operator {
                 Operator::Source(part) if !part.ended => drop(part.source.stop()),

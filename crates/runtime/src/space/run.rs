@@ -42,7 +42,7 @@ impl Space {
                     self.sleep(pass, ticket);
                 }
             }
-            if !self.continues_after_pass(pass) {
+            if !self.should_continue_after_pass(pass) {
                 return self.end();
             }
         }
@@ -75,10 +75,10 @@ impl Space {
         if !pass.moved {
             self.flush_outputs();
         }
-        self.continues_after_pass(pass)
+        self.should_continue_after_pass(pass)
     }
 
-    fn continues_after_pass(&mut self, pass: PassResult) -> bool {
+    fn should_continue_after_pass(&mut self, pass: PassResult) -> bool {
         if self.is_limit_reached() {
             self.ports.control.stop();
         }
@@ -125,14 +125,14 @@ impl Space {
             self.ports.control.stop();
         }
         // Other spaces may continue, and position requests then use these final counts.
-        if self.ports.control.position_requests() > 0 {
-            self.report_positions(true);
+        if self.ports.control.position_request_count() > 0 {
+            self.store_source_positions(true);
         }
         let now = self.now();
         self.finish(now);
-        self.finish_local_replica(true);
+        self.report_local_replica_finished(true);
         if self.publishes {
-            self.publish_state(false);
+            self.publish_filter_states(false);
         }
         self.ports.commands.store_final_counters(self.counters());
         self.into_results()
@@ -162,8 +162,8 @@ impl Space {
                 return PassResult { moved: true, open: true, ..pass };
             }
         }
-        if self.ports.control.position_requests() != self.ports.answered_requests {
-            self.report_positions(false);
+        if self.ports.control.position_request_count() != self.ports.answered_requests {
+            self.store_source_positions(false);
         }
         let next = self.next_source();
         for i in 0..self.inputs.list.len() {
@@ -189,15 +189,15 @@ impl Space {
             self.ports.control.notify_input_event();
         }
         if self.publishes {
-            self.publish_state(pass.moved);
+            self.publish_filter_states(pass.moved);
         }
         pass
     }
 
     /// Stores the positions of the space's sources in the control state. Omits programs that get
     /// input from the path. `last` is true if the positions are final.
-    pub(super) fn report_positions(&mut self, last: bool) {
-        self.ports.answered_requests = self.ports.control.position_requests();
+    pub(super) fn store_source_positions(&mut self, last: bool) {
+        self.ports.answered_requests = self.ports.control.position_request_count();
         for input in &self.inputs.list {
             let Input::Source { node, .. } = input else { continue };
             let node = &self.graph.nodes[*node];
@@ -212,13 +212,13 @@ impl Space {
     /// path's clock is block time.
     fn tick(&mut self, pass: &mut PassResult) {
         let now = match self.graph.clock {
-            Clock::Live => self.graph.live_time(),
+            Clock::Live => self.graph.wall_clock_time(),
             // Block time advances only with blocks.
             Clock::Blocks(_) => return,
         };
         if self.is_due(now) {
             pass.moved = true;
-            self.record_tick(now);
+            self.record_timer_calls(now);
             self.graph.tick(now, &[]);
             self.record_claims();
             self.end_pass();
@@ -259,7 +259,7 @@ impl Space {
         self.graph.end_pass();
         self.prune_session_births();
         if !self.graph.shape.dispatchers.is_empty() {
-            self.finish_local_replica(false);
+            self.report_local_replica_finished(false);
         }
     }
 }
@@ -268,7 +268,7 @@ impl Space {
     /// Publishes changed filter state. If `moved` is true, only filters whose update is due
     /// publish. Otherwise the space is idle, and all filters publish.
     #[cold]
-    pub(super) fn publish_state(&mut self, moved: bool) {
+    pub(super) fn publish_filter_states(&mut self, moved: bool) {
         let now = sys::clock::monotonic();
         for node in &mut self.graph.nodes {
             if let (Some(published), Operator::Filter(filter)) =

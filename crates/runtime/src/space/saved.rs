@@ -2,7 +2,7 @@
 //! (CONTRACT 15)
 //!
 //! Saving does not change the filter, which continues to run until its successor has started
-//! elsewhere ([`Space::forget_state`]). State from another process may come from an untrusted peer,
+//! elsewhere ([`Space::remove_filter_state`]). State from another process may come from an untrusted peer,
 //! so it is validated on receipt (`sandbox::state`).
 
 use super::Space;
@@ -56,7 +56,7 @@ impl SavedState {
 impl Space {
     /// Copies the state of the filter with node number `number`, which keeps running. Returns
     /// `None` if the filter does not run in this space.
-    pub fn save_state(&mut self, number: usize) -> Option<SavedState> {
+    pub fn save_filter_state(&mut self, number: usize) -> Option<SavedState> {
         let mut sessions = Vec::new();
         let wake = self.save_sessions(number, &mut |session| {
             sessions.push(session);
@@ -110,8 +110,8 @@ impl Space {
     }
 
     /// Loads saved state into a new filter. If this fails, the filter keeps the sessions loaded so
-    /// far; [`Space::clear_state`] removes them.
-    pub fn load_state(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
+    /// far; [`Space::clear_node_state`] removes them.
+    pub fn load_node_state(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
         self.load_sessions(node, saved)?;
         let held = saved.held_amount();
         // The blocks come from another process, so they count as made in this space.
@@ -134,7 +134,7 @@ impl Space {
             let state = filter.state().ok_or("it has no state")?;
             let mut pins = Vec::new();
             let mut adopt = |block: &SavedBlock| {
-                let (entry, pin) = memory.adopt_block(&block.entry, &block.frame)?;
+                let (entry, pin) = memory.copy_foreign_block(&block.entry, &block.frame)?;
                 pins.push(pin);
                 Some((block.key, entry, pin))
             };
@@ -164,17 +164,17 @@ impl Space {
         let at = self.filter_node(number).ok_or("there is no such filter")?;
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
-        let learned = self.load_state(&mut node, saved);
+        let learned = self.load_node_state(&mut node, saved);
         self.graph.nodes[at] = node;
         learned
     }
 
     /// Removes the state of the filter with node number `number`, whose successor runs elsewhere.
-    pub fn forget_state(&mut self, number: usize) {
+    pub fn remove_filter_state(&mut self, number: usize) {
         let Some(at) = self.filter_node(number) else { return };
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
-        self.clear_state(&mut node);
+        self.clear_node_state(&mut node);
         // Held blocks count as consumed in this space, and as made in the successor's.
         let held = std::mem::take(&mut node.counts.held);
         node.counts.consumed = add_amounts(node.counts.consumed, held);
@@ -182,7 +182,7 @@ impl Space {
     }
 
     /// Removes all sessions from a filter and releases its held blocks.
-    pub fn clear_state(&self, node: &mut Node) {
+    pub fn clear_node_state(&self, node: &mut Node) {
         node.wake = None;
         let Operator::Filter(filter) = &mut node.operator else { return };
         let Some(state) = filter.state() else { return };

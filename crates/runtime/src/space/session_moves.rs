@@ -13,7 +13,7 @@ use super::node::{Node, Operator};
 use super::saved::{SavedState, add_amounts};
 use crate::replicas::balance::{SessionMove, SessionShares};
 use filter::sharing::ShardKey;
-use filter::{Amount, PRIVATE_KEY};
+use filter::{Amount, PRIVATE_SESSION_KEY};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl Space {
             let finds = numbers.is_none() && self.finds_sessions(at, sharing);
             let mut found = HashSet::new();
             let mut wanted = |key: u64, number: u64| {
-                let is_wanted = key != PRIVATE_KEY
+                let is_wanted = key != PRIVATE_SESSION_KEY
                     && match (&numbers, sharing) {
                         (Some(numbers), ShardKey::Flow) => numbers.contains(&number),
                         (None, ShardKey::Flow) if !finds => false,

@@ -1,7 +1,7 @@
 //! The sessions of a replica's filters, in the order of their first blocks.
 
 use super::node::{Node, Operator};
-use filter::{Filter, MovedSession, PRIVATE_KEY};
+use filter::{Filter, MovedSession, PRIVATE_SESSION_KEY};
 use std::collections::HashMap;
 
 /// For each session, the sequence number of its first block, which is called the session's birth.
@@ -24,7 +24,7 @@ impl SessionBirths {
 
     /// Returns true if the number of entries exceeds the limit. The entries of ended sessions
     /// should then be removed.
-    pub(super) fn is_over_limit(&self) -> bool {
+    pub(super) fn is_over_entry_limit(&self) -> bool {
         self.first_seqs.len() > self.entries_max.max(SESSION_ENTRIES_LIMIT_MIN)
     }
 
@@ -59,7 +59,7 @@ impl SessionEnds {
             return Self::default();
         };
         let Some(state) = filter.state() else { return Self::default() };
-        let keys = state.session_keys().into_iter().filter(|key| *key != PRIVATE_KEY);
+        let keys = state.session_keys().into_iter().filter(|key| *key != PRIVATE_SESSION_KEY);
         let mut ranked: Vec<(u32, u64)> =
             keys.map(|key| (births.rank(state.session_number(key), end), key)).collect();
         ranked.sort_unstable_by(|one, other| other.cmp(one));

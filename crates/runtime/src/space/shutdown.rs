@@ -54,7 +54,7 @@ impl Space {
                 // sink detected this only now.
                 self.ports.events.record_program_counts(node.planned, &*part.sink);
                 if let Some(written) = part.sink.amount_written() {
-                    node.flow.split_accepted(written, &part.sink.drops_by_reason());
+                    node.flow.split_accepted_amount(written, &part.sink.drops_by_reason());
                 }
             }
             Operator::Source(part) => {

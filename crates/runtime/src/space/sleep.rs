@@ -42,7 +42,7 @@ impl Space {
             Clock::Live => earlier_time(pass.until, wake),
             Clock::Blocks(_) => pass.until,
         };
-        let limit = until.map(|until| match until.saturating_sub(self.graph.live_time()) {
+        let limit = until.map(|until| match until.saturating_sub(self.graph.wall_clock_time()) {
             // A source that is due but emits nothing waits for memory. The space that releases the
             // memory notifies this one; the limit covers a missed notification.
             0 => MEMORY_WAIT_MAX,
@@ -93,7 +93,9 @@ impl Space {
     pub fn time_to_timer(&self) -> Option<Duration> {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min()?;
         match self.graph.clock {
-            Clock::Live => Some(Duration::from_nanos(wake.saturating_sub(self.graph.live_time()))),
+            Clock::Live => {
+                Some(Duration::from_nanos(wake.saturating_sub(self.graph.wall_clock_time())))
+            }
             Clock::Blocks(_) => None,
         }
     }

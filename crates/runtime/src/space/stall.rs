@@ -32,7 +32,7 @@ pub struct ReplayState {
 /// Number of consecutive polls without a result after which a space counts as waiting. One poll
 /// would suffice for correctness; by the second poll, the space has also published its output and
 /// reclaimed memory.
-const POLLS_MIN: u32 = 2;
+const FRUITLESS_POLLS_MIN: u32 = 2;
 
 /// Maximum sleep between two polls.
 pub const POLL_WAIT_MAX: Duration = Duration::from_millis(2);
@@ -147,7 +147,7 @@ impl StallState {
         let waits = |entry: &SpaceActivity| match &entry.doing {
             Activity::Active => false,
             Activity::Waiting { progress_at_poll, polls, .. } => {
-                *progress_at_poll == self.progress_count && *polls >= POLLS_MIN
+                *progress_at_poll == self.progress_count && *polls >= FRUITLESS_POLLS_MIN
             }
             Activity::Lent => true,
         };
@@ -208,7 +208,7 @@ impl StallProbe {
     }
 
     /// Reports that the space is about to reject commands.
-    pub fn report_rejects(&self) {
+    pub fn report_rejected_commands(&self) {
         let mut state = self.stalls.state();
         if let Some(entry) = state.space_activity(&self.space) {
             entry.rejects = true;

@@ -16,7 +16,7 @@ use super::node::{Node, Operator};
 use super::{GENERAL_INTAKE, ImportCounters, Input, Space};
 use crate::ledger::{DropReason, NodeName};
 use buffer::pool::Pool;
-use filter::{Amount, Arguments, Filter, Gateway, Mistake, MovedSession, PRIVATE_KEY};
+use filter::{Amount, Arguments, Filter, Gateway, Mistake, MovedSession, PRIVATE_SESSION_KEY};
 use std::collections::HashMap;
 
 /// The new graph of a space, with the filters, inputs and pools to install.
@@ -70,7 +70,8 @@ impl Space {
         if let Some(Node { operator: Operator::Filter(filter), holds, .. }) = node
             && let Some(state) = filter.state()
         {
-            let moved = MovedSession { key: PRIVATE_KEY, bytes: bytes.to_vec(), held: Vec::new() };
+            let moved =
+                MovedSession { key: PRIVATE_SESSION_KEY, bytes: bytes.to_vec(), held: Vec::new() };
             // The tests of twins ensure that the filter accepts the state.
             let put = state.put_session(moved, holds);
             debug_assert!(put.is_ok(), "{put:?}");
@@ -211,7 +212,7 @@ impl Space {
         let ours = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let mut lost = 0;
         node.holds.relocate(|entry, pin| {
-            let moved = ours.adopt_block(entry, theirs.frame(entry));
+            let moved = ours.copy_foreign_block(entry, theirs.frame(entry));
             theirs.unpin(pin);
             moved.unwrap_or_else(|| {
                 lost += 1;
@@ -241,12 +242,12 @@ impl Space {
                 Input::Source { node, .. } | Input::Ring { node, .. } => node,
                 // Replicas are removed by every swap.
                 Input::Replica { node, import, .. } => {
-                    self.accounts.retired.add_import(over(*node, import));
+                    self.accounts.retired.add_import_counters(over(*node, import));
                     continue;
                 }
                 Input::Join(gather) => {
                     let all = gather.imports().map(|(node, import)| over(node, import));
-                    all.for_each(|imported| self.accounts.retired.add_import(imported));
+                    all.for_each(|imported| self.accounts.retired.add_import_counters(imported));
                     continue;
                 }
             };
@@ -257,7 +258,7 @@ impl Space {
                 }
                 None => {
                     if let Input::Ring { node, import, .. } = &input {
-                        self.accounts.retired.add_import(over(*node, import));
+                        self.accounts.retired.add_import_counters(over(*node, import));
                     }
                 }
             }
@@ -369,7 +370,7 @@ fn replace_filter(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
     }
     std::mem::swap(old, filter);
     if let Some(published) = &mut node.published {
-        published.mark_all_rows();
+        published.mark_all_rows_changed();
     }
     Ok(())
 }

@@ -207,7 +207,7 @@ pub(super) struct TapState {
     pub(super) has_ended: AtomicBool,
     /// True once the tap's handle is dropped.
     is_dropped: AtomicBool,
-    /// True once the thread must not wait for the reader any more ([`Tap::begin_finish`]).
+    /// True once the thread must not wait for the reader any more ([`Tap::finish_without_waiting`]).
     pub(super) finishes: AtomicBool,
     /// The value that the tap owns until it has ended ([`Tap::hold`]).
     held: Mutex<Option<Held>>,
@@ -236,7 +236,7 @@ impl TapEndHandle {
 impl TapFeed {
     /// Declares that the kernel delivers all blocks of the node, so that the blocks of a source are
     /// not sent twice.
-    pub const fn set_in_kernel(&mut self) {
+    pub const fn set_fed_by_kernel(&mut self) {
         self.in_kernel = true;
     }
 }
@@ -344,7 +344,7 @@ impl Tap {
 
     /// Ends the tap without waiting for its reader, because the path has ended. The records that do
     /// not fit into the pipe are written to a memory file, which [`finish`](Self::finish) returns.
-    pub fn begin_finish(&self) {
+    pub fn finish_without_waiting(&self) {
         // Relaxed: the flag guards no other memory.
         self.shared.finishes.store(true, Ordering::Relaxed);
     }
@@ -354,7 +354,7 @@ impl Tap {
     /// at most `limit` until the records are written. The reader may read the pipe and the file at
     /// any later time.
     pub fn finish(mut self, limit: Duration) -> (TapStats, Option<Memfd>) {
-        self.begin_finish();
+        self.finish_without_waiting();
         let rest = match self.ended.recv_timeout(limit) {
             Ok(rest) => rest,
             Err(_) => {

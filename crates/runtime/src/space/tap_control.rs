@@ -11,12 +11,12 @@ use filter::BatchMemory;
 
 impl Space {
     /// Stores a history of each source's output, of at most `bytes` bytes each, for later taps.
-    pub fn store_source_histories(&mut self, bytes: usize) {
+    pub fn start_source_histories(&mut self, bytes: usize) {
         let sources =
             self.graph.nodes.iter().filter(|node| matches!(node.operator, Operator::Source(_)));
         let sources: Vec<usize> = sources.map(|node| node.planned).collect();
         let taps = self.graph.pass.observers.taps();
-        sources.into_iter().for_each(|node| taps.add_history(node, bytes));
+        sources.into_iter().for_each(|node| taps.start_history(node, bytes));
     }
 
     /// Adds a tap to the node with number `number`. If `since` is given and the space has a history
@@ -31,7 +31,7 @@ impl Space {
         let node =
             self.graph.nodes.iter().find(|node| node.planned == number && node.accepts_taps())?;
         let (left, now) = (node.flow.routed.blocks, self.now());
-        let lost = self.lost_before_taps(number);
+        let lost = self.blocks_lost_before_taps(number);
         let from = since.map(|since| match since {
             TapOrigin::Oldest => HistoryStart::Oldest,
             TapOrigin::Ago(ns) => HistoryStart::Time(now.saturating_sub(ns)),
@@ -44,7 +44,7 @@ impl Space {
 
     /// Returns the number of blocks that left a node in the kernel and were lost before they
     /// reached its taps.
-    fn lost_before_taps(&self, number: usize) -> u64 {
+    fn blocks_lost_before_taps(&self, number: usize) -> u64 {
         let lost = self.graph.nodes.iter().filter_map(|node| {
             let Operator::Source(part) = &node.operator else { return None };
             let tap = part.taps.iter().position(|nodes| nodes.contains(&number))?;

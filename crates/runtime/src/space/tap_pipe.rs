@@ -71,7 +71,7 @@ impl TapPipe {
     /// Returns true if the reader has closed the pipe or the socket.
     fn is_closed(&self) -> bool {
         let pipe = [self.pipe.as_fd()];
-        sys::poll::readable_or_hung_up(&[], &pipe, Some(Duration::ZERO)).1 == [true]
+        sys::poll::wait_until_readable_or_hung_up(&[], &pipe, Some(Duration::ZERO)).1 == [true]
     }
 }
 
@@ -116,12 +116,12 @@ mod tests {
 
     #[test]
     fn b2_writer_waits_until_the_reader_has_taken_enough() {
-        const TOTAL: usize = 5 * TAP_RING_SIZE;
+        const TOTAL_BYTES: usize = 5 * TAP_RING_SIZE;
         let (mut output, mut reader, socket) = output();
         let writing = std::thread::spawn(move || {
             let (bytes, mut done) = (vec![1; 1 << 20], 0);
-            while done < TOTAL {
-                match output.put(&bytes[..bytes.len().min(TOTAL - done)]) {
+            while done < TOTAL_BYTES {
+                match output.put(&bytes[..bytes.len().min(TOTAL_BYTES - done)]) {
                     Ok(length) => done += length,
                     Err(error) => {
                         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
@@ -130,7 +130,7 @@ mod tests {
                 }
             }
         });
-        let mut left = TOTAL;
+        let mut left = TOTAL_BYTES;
         while left > 0 {
             let available = reader.available().unwrap();
             if reader.take(available) {
@@ -141,7 +141,8 @@ mod tests {
                 reader.announce_wait();
                 if reader.available() == Ok(0) {
                     let limit = Some(testkit::wait::LIMIT);
-                    let woken = sys::poll::readable_despite_signals(&[socket.as_fd()], limit);
+                    let woken =
+                        sys::poll::wait_until_readable_despite_signals(&[socket.as_fd()], limit);
                     assert_eq!(woken, [true], "lost wake-up");
                 }
                 while let Ok(Some((1.., _))) = sys::descriptor::try_receive(&socket, &mut [0; 8]) {}

@@ -15,7 +15,7 @@ use sys::memory::{Memfd, Seals};
 /// Interval at which a thread that waits for the tap's reader checks whether the tap has ended.
 const END_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum time to finish writing a record after the tap's handle is dropped.
-const COMPLETION_MAX: Duration = Duration::from_secs(1);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The thread that writes a tap's records to the pipe.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl TapWriter {
 
     /// Writes records. Blocks until the pipe has accepted all of them, the tap's handle is dropped,
     /// or the reader has read nothing for too long. If the handle is dropped while a record is
-    /// being written, completes the record first, for at most [`COMPLETION_MAX`], so that the
+    /// being written, completes the record first, for at most [`COMPLETION_TIMEOUT`], so that the
     /// reader finds no truncated record. Once the tap finishes, writes the records that do not fit
     /// into the pipe to a file.
     fn write(&mut self, records: &ConvertedRecords) -> Result<(), TapEnd> {
@@ -114,7 +114,7 @@ impl TapWriter {
                     let waited =
                         Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
                     let limit =
-                        if over { self.patience.min(COMPLETION_MAX) } else { self.patience };
+                        if over { self.patience.min(COMPLETION_TIMEOUT) } else { self.patience };
                     if !self.pipe.wait_until_writable(END_POLL_INTERVAL) && waited >= limit {
                         return Err(TapEnd::ReaderStalled(self.patience));
                     }

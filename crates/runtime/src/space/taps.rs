@@ -149,7 +149,7 @@ pub struct Taps {
 
 impl Taps {
     /// Stores a history of a node's output, of at most `bytes` bytes, for later taps.
-    pub fn add_history(&mut self, node: usize, bytes: usize) {
+    pub fn start_history(&mut self, node: usize, bytes: usize) {
         // A thread of its own compresses the history, so that the space's thread does not wait.
         let limits = HistoryLimits { bytes, time: Time::MAX };
         self.histories.push((node, History::new(limits, CompressionMode::Own)));

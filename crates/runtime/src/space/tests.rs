@@ -12,7 +12,7 @@ use crate::report::final_ledger;
 use crate::ring::Import;
 use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 use buffer::crossing::{RingConfig, crossing};
-use buffer::signal::wakeup_moderation::Threshold;
+use buffer::signal::wakeup_moderation::WakeupThreshold;
 use endpoint::{Failure, Intake, Sink, Source, SourceCounters, SourceProperties, SourceStatus};
 use filter::{
     Amount, Batch, Block, Classify, ClassifyContext, Counts, Filter, HeldList, Holds, LaneContext,
@@ -44,7 +44,11 @@ impl Source for Numbers {
                 return Ok(SourceStatus::Wait { until: None, readable: false });
             };
             let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
-            intake.put_entry(Entry::new(pointer, BlockMetadata::default(), Marks::bare(4)));
+            intake.append_block_entry(Entry::new(
+                pointer,
+                BlockMetadata::default(),
+                Marks::bare(4),
+            ));
             self.given.add(4);
             self.next += 1;
         }
@@ -85,27 +89,27 @@ impl Classify for MultipleClassifier {
 }
 
 /// A filter that holds each block until three more have arrived.
-struct HoldThree(HeldList);
+struct HoldThreeFilter(HeldList);
 
-impl Stream for HoldThree {
+impl Stream for HoldThreeFilter {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         cx.hold(&mut self.0, &block, block_number(&block));
         if self.0.len() > 3 {
-            cx.release_front(&mut self.0, |b| b);
+            cx.release_front_block(&mut self.0, |b| b);
         }
     }
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         while !self.0.is_empty() {
-            cx.release_front(&mut self.0, |b| b);
+            cx.release_front_block(&mut self.0, |b| b);
         }
     }
 }
 
 /// A filter that edits every block to add 100 to its number.
-struct AddHundred;
+struct AddHundredFilter;
 
-impl Lanes for AddHundred {
+impl Lanes for AddHundredFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in filter::lanes(batch.live()) {
             let more = block_number(&batch.block(l)) + 100;
@@ -197,8 +201,10 @@ fn join_keeps_input_order_at_every_batch_size() {
         let (kept, results) = run_graph(500, batch, |a, from, to| {
             let even = a.add_node(filter_node("even", Filter::classify(MultipleClassifier(2))));
             let third = a.add_node(filter_node("third", Filter::classify(MultipleClassifier(3))));
-            let late =
-                a.add_node(filter_node("late", Filter::stream(HoldThree(HeldList::default()))));
+            let late = a.add_node(filter_node(
+                "late",
+                Filter::stream(HoldThreeFilter(HeldList::default())),
+            ));
             a.add_arc(from, even, SelectedClasses::Answered, false, 0);
             a.add_arc(from, third, SelectedClasses::Answered, false, 1);
             a.add_arc(even, to, SelectedClasses::Answered, false, 2);
@@ -228,8 +234,8 @@ struct TripleFilter;
 impl Stream for TripleFilter {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         cx.pass(block);
-        cx.emit_created(block);
-        cx.emit_created(block);
+        cx.emit_created_block(block);
+        cx.emit_created_block(block);
     }
 }
 
@@ -239,7 +245,7 @@ fn k2_blocks_made_before_a_fork_are_joined_block_by_block() {
         let (kept, results) = run_graph(100, batch, |a, from, to| {
             let thrice = a.add_node(filter_node("thrice", Filter::stream(TripleFilter)));
             let left = a.add_node(filter_node("left", Filter::classify(MultipleClassifier(1))));
-            let right = a.add_node(filter_node("right", Filter::lanes(AddHundred)));
+            let right = a.add_node(filter_node("right", Filter::lanes(AddHundredFilter)));
             a.add_arc(from, thrice, SelectedClasses::Answered, false, 0);
             a.add_arc(thrice, left, SelectedClasses::Answered, false, 1);
             a.add_arc(thrice, right, SelectedClasses::Answered, false, 2);
@@ -254,9 +260,9 @@ fn k2_blocks_made_before_a_fork_are_joined_block_by_block() {
 }
 
 /// A source that alternates between its two arcs, as a kernel program may do.
-struct AlternatingArcs(Numbers, usize);
+struct AlternatingArcSource(Numbers, usize);
 
-impl Source for AlternatingArcs {
+impl Source for AlternatingArcSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.1 = 1 - self.1;
         intake.arc = Some(self.1);
@@ -279,11 +285,11 @@ fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
             let numbers = Numbers { next: 0, end: 200, given: Amount::default() };
             a.replace_operator(
                 from,
-                Operator::Source(SourceOperator::new(Box::new(AlternatingArcs(numbers, 1)))),
+                Operator::Source(SourceOperator::new(Box::new(AlternatingArcSource(numbers, 1)))),
             );
             let both = a.add_node(filter_node("both", Filter::classify(MultipleClassifier(1))));
             let left = a.add_node(filter_node("left", Filter::classify(MultipleClassifier(1))));
-            let right = a.add_node(filter_node("right", Filter::lanes(AddHundred)));
+            let right = a.add_node(filter_node("right", Filter::lanes(AddHundredFilter)));
             a.add_arc(from, both, SelectedClasses::Answered, false, 0);
             a.add_arc(from, left, SelectedClasses::Answered, false, 1);
             a.add_arc(both, left, SelectedClasses::Answered, false, 2);
@@ -302,7 +308,7 @@ fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
 #[test]
 fn edit_is_invisible_to_a_sibling_branch() {
     let (kept, results) = run_graph(100, 32, |a, from, to| {
-        let edited = a.add_node(filter_node("hundred", Filter::lanes(AddHundred)));
+        let edited = a.add_node(filter_node("hundred", Filter::lanes(AddHundredFilter)));
         let plain = a.add_node(filter_node("plain", Filter::classify(MultipleClassifier(1))));
         a.add_arc(from, edited, SelectedClasses::Answered, false, 0);
         a.add_arc(from, plain, SelectedClasses::Answered, false, 1);
@@ -383,7 +389,7 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
             0,
             writer,
             (Arc::clone(&near), Arc::clone(&far)),
-            Threshold::default(),
+            WakeupThreshold::default(),
         ))),
     ));
     a.add_arc(from, out, SelectedClasses::Answered, false, 0);
@@ -391,7 +397,8 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
     first.ports.doorbell = near;
     let mut b = Assembly::default();
     let enter = b.add_node(create_node("ring from thread0", Operator::Pass));
-    let late = b.add_node(filter_node("late", Filter::stream(HoldThree(HeldList::default()))));
+    let late =
+        b.add_node(filter_node("late", Filter::stream(HoldThreeFilter(HeldList::default()))));
     let to = b.add_node(collector_sink(&kept));
     b.add_arc(enter, late, SelectedClasses::Answered, false, 1);
     b.add_arc(late, to, SelectedClasses::Answered, false, 2);
@@ -417,16 +424,16 @@ impl Stream for DelayFilter {
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         while !self.0.is_empty() {
-            cx.release_front(&mut self.0, |b| b);
+            cx.release_front_block(&mut self.0, |b| b);
         }
     }
 }
 
 /// A source that emits one block, then emits nothing until the sink has received that block, and
 /// then ends.
-struct OneThenSilence(Numbers, Arc<Mutex<Vec<(u32, u32)>>>);
+struct SingleBlockSource(Numbers, Arc<Mutex<Vec<(u32, u32)>>>);
 
-impl Source for OneThenSilence {
+impl Source for SingleBlockSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         if self.0.next == 0 {
             return self.0.produce(intake).map(|_| SourceStatus::Blocks);
@@ -446,7 +453,7 @@ impl Source for OneThenSilence {
 fn timer_of_a_filter_fires_without_input() {
     let kept: Arc<Mutex<Vec<(u32, u32)>>> = Arc::default();
     let numbers = Numbers { next: 0, end: 1, given: Amount::default() };
-    let source = Box::new(OneThenSilence(numbers, Arc::clone(&kept)));
+    let source = Box::new(SingleBlockSource(numbers, Arc::clone(&kept)));
     let mut a = Assembly::default();
     let from = a.add_node(create_node("one", Operator::Source(SourceOperator::new(source))));
     let delay = a.add_node(filter_node("delay", Filter::stream(DelayFilter(HeldList::default()))));

@@ -31,7 +31,7 @@ impl Space {
             let Input::Source { node, .. } = of else { return None };
             Some((input, next_time(&self.graph, *node)))
         });
-        first_source(sources)
+        earliest_source(sources)
     }
 
     /// Takes a batch from a source. If the source is merged with others by time, and another source
@@ -70,7 +70,7 @@ fn next_time(graph: &LocalGraph, source: NodeId) -> NextTime {
 /// order. If the next blocks of several sources have the same time, the source that precedes the
 /// others in the request is first. A source whose next block is unknown precedes all others, but
 /// may only emit blocks of time 0.
-fn first_source(sources: impl Iterator<Item = (usize, NextTime)>) -> Option<NextSource> {
+fn earliest_source(sources: impl Iterator<Item = (usize, NextTime)>) -> Option<NextSource> {
     let mut first: Option<(Time, usize)> = None;
     let mut until = Time::MAX;
     let mut unknown = None;
@@ -109,7 +109,7 @@ mod tests {
     use NextTime::{At, Unknown, Unordered};
 
     fn first(sources: &[NextTime]) -> Option<(usize, Time)> {
-        let next = first_source(sources.iter().copied().enumerate());
+        let next = earliest_source(sources.iter().copied().enumerate());
         next.map(|next| (next.input, next.until))
     }
 

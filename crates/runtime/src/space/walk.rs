@@ -130,7 +130,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             let at = self.shape.order[at];
             if self.nodes[at].wake.is_some_and(|wake| wake <= self.now) {
                 self.nodes[at].wake = None;
-                self.call_without_input(at, false, self.pass.order);
+                self.call_filter_without_input(at, false, self.pass.order);
             }
         }
     }
@@ -139,7 +139,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     pub(crate) fn finish(&mut self, at: NodeId) {
         match (&self.nodes[at].operator, self.nodes[at].is_replica) {
             (Operator::Filter(Filter::Stream(_)), true) => self.finish_replica(at),
-            _ => self.call_without_input(at, true, 0),
+            _ => self.call_filter_without_input(at, true, 0),
         }
     }
 
@@ -149,7 +149,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let came = batch.amount(batch.live());
         self.nodes[at].taken[0] += came;
         if matches!(self.run(at, batch), RunResult::Ended) {
-            batch.keep_lanes(0);
+            batch.retain_lanes(0);
             return;
         }
         let answered = batch.answered_lanes();
@@ -163,7 +163,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// Passes blocks that a section has released through the graph.
     fn walk_released_blocks(&mut self, section: NodeId, ran: RunResult<'a>) {
         if let RunResult::Replaced(output) = ran {
-            self.route_all(section, output, 0);
+            self.route_output(section, output, 0);
         }
         self.walk_waiting_batches();
     }
@@ -172,7 +172,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// timer has expired or, if `last` is true, when the filter ends. The output of a replica gets
     /// the sequence number `order`. If the node is a section of operands, instead releases all
     /// blocks that wait in it.
-    pub(super) fn call_without_input(&mut self, at: NodeId, last: bool, order: u32) {
+    pub(super) fn call_filter_without_input(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.release_section_blocks(at);
             return self.walk_released_blocks(at, ran);
@@ -204,7 +204,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let copied = self.nodes[at].is_replica;
         for mut batch in output.take_batches() {
             if copied {
-                batch.set_all_orders(order);
+                batch.set_all_sequence_numbers(order);
             }
             self.route(at, &mut batch, 0);
         }
@@ -255,7 +255,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         for mut batch in join::merge(branches) {
             match self.run_observed_node(to, &mut batch, 0) {
                 RunResult::Unchanged => self.route(to, &mut batch, 0),
-                RunResult::Replaced(output) => self.route_all(to, output, 0),
+                RunResult::Replaced(output) => self.route_output(to, output, 0),
                 RunResult::Ended => {}
             }
         }
@@ -278,13 +278,13 @@ impl<'w, 'a> Walk<'w, 'a> {
             self.nodes[to].taken[branch] += amount;
             next = match self.run_observed_node(to, batch, hops) {
                 RunResult::Unchanged => self.route_step(to, batch, hops),
-                RunResult::Replaced(output) => return self.route_all(to, output, hops),
+                RunResult::Replaced(output) => return self.route_output(to, output, hops),
                 RunResult::Ended => return,
             };
         }
     }
 
-    fn route_all(&mut self, at: NodeId, mut output: Output<'a>, hops: u8) {
+    fn route_output(&mut self, at: NodeId, mut output: Output<'a>, hops: u8) {
         for mut made in output.take_batches() {
             self.route(at, &mut made, hops);
         }
@@ -298,7 +298,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
         let edits = self.shape.edits
             && matches!(&self.nodes[at].operator, Operator::Filter(Filter::Edit(_)));
-        let ran = if edits { self.defer(at, batch, hops) } else { self.run(at, batch) };
+        let ran = if edits { self.defer_batch(at, batch, hops) } else { self.run(at, batch) };
         if self.observed {
             self.pass.observers.after_node(&mut self.nodes[at], self.now);
         }
@@ -315,7 +315,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
         if let Operator::Section(section) = &self.nodes[at].operator {
             let section = Arc::clone(section);
-            section.set_answers(self, batch);
+            section.set_section_answers(self, batch);
             return RunResult::Unchanged;
         }
         if let Operator::OperandSection(_) = &self.nodes[at].operator {
@@ -354,7 +354,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                     Ok(()) if output.is_empty() => return RunResult::Unchanged,
                     Ok(()) => {
                         if batch.live() != 0 {
-                            output.insert_first(batch.duplicate());
+                            output.insert_first_batch(batch.duplicate());
                         }
                         return RunResult::Replaced(output);
                     }
@@ -374,7 +374,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         match ran {
             Ok(()) => RunResult::Unchanged,
             Err(panic) => {
-                batch.set_live(came);
+                batch.set_live_lanes(came);
                 self.fail_node(at, Some(batch), came, &*panic);
                 RunResult::Ended
             }

@@ -10,7 +10,7 @@ use crate::retire::{self, RetireReason};
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
 use sys::preload;
-use sys::preload::interpose::{catch_panic, missing_function, run_guarded};
+use sys::preload::interpose::{catch_panic, catch_panic_and_preserve_errno, missing_function};
 use sys::{interpose, interpose_duplication, next_function};
 
 interpose!(
@@ -95,17 +95,17 @@ interpose!(
     /// not advance. The kernel rejects pipes.
     copy_file_range(from: c_int, a: *mut c_void, to: c_int, b: *mut c_void, count: usize,
         flags: c_uint) -> isize, c"copy_file_range",
-    |from, _, to, _, _, _| { lazy::sync_position(from); lazy::sync_position(to); None }
+    |from, _, to, _, _, _| { lazy::sync_file_position(from); lazy::sync_file_position(to); None }
 );
 interpose!(
     /// Replaces `lseek(2)`. First sets the kernel's file position, which lazy reads do not advance.
     lseek(fd: c_int, at: i64, from: c_int) -> i64, c"lseek",
-    |fd, _, _| { lazy::sync_position(fd); None }
+    |fd, _, _| { lazy::sync_file_position(fd); None }
 );
 interpose!(
     /// Replaces `lseek(2)` with large offsets, like `lseek`.
     lseek64(fd: c_int, at: i64, from: c_int) -> i64, c"lseek64",
-    |fd, _, _| { lazy::sync_position(fd); None }
+    |fd, _, _| { lazy::sync_file_position(fd); None }
 );
 
 interpose!(
@@ -115,7 +115,7 @@ interpose!(
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int, c"prctl",
     |option, _, _, _, _| {
         if preload::RESTRICTING_OPTIONS.contains(&option) {
-            crate::writing::record_restriction();
+            crate::writing::record_syscall_restriction();
         }
         None
     }
@@ -138,7 +138,7 @@ macro_rules! opens {
             // SAFETY: I1; the arguments are the program's.
             let number = unsafe { next($($arg),*) };
             if number >= 0 {
-                run_guarded(|| lazy::record_opened_file(number));
+                catch_panic_and_preserve_errno(|| lazy::record_opened_file(number));
             }
             number
         }
@@ -251,7 +251,7 @@ fn retire_selected_edges(count: c_int, sets: [*const c_ulong; 2]) {
 /// Returns `EINVAL` if one of the descriptors is an edge that may have a ring, else `None`. Also
 /// sets the kernel's file positions, which the splicing call uses.
 fn splice_error(numbers: [c_int; 2]) -> Option<c_int> {
-    numbers.into_iter().for_each(lazy::sync_position);
+    numbers.into_iter().for_each(lazy::sync_file_position);
     let live = |number: c_int| ends::find(number).is_some_and(|shared_edge| !shared_edge.is_pipe());
     numbers.into_iter().any(live).then_some(preload::EINVAL)
 }

@@ -9,7 +9,7 @@ use crate::retire::{self, RetireReason};
 use std::ffi::{c_int, c_void};
 use sys::next_function;
 use sys::preload;
-use sys::preload::interpose::{missing_function, run_guarded};
+use sys::preload::interpose::{catch_panic_and_preserve_errno, missing_function};
 
 type FwriteFn = unsafe extern "C" fn(*const c_void, usize, usize, *mut c_void) -> usize;
 
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn fwrite_unlocked(
     count: usize,
     file: *mut c_void,
 ) -> usize {
-    let fd = run_guarded(|| edge_descriptor(file));
+    let fd = catch_panic_and_preserve_errno(|| edge_descriptor(file));
     if let (Some(fd), Some(length)) = (fd, size.checked_mul(count).filter(|length| *length > 0)) {
         // SAFETY: X1: the program passes `size * count` readable bytes.
         return unsafe { write_all_bytes(fd, from, length) } / size;

@@ -10,7 +10,7 @@
 
 use crate::retire::{self, RetireReason};
 use std::ffi::c_void;
-use sys::preload::interpose::{self, Symbol, run_guarded};
+use sys::preload::interpose::{self, Symbol, catch_panic_and_preserve_errno};
 
 /// The functions, in the order of their trampolines, each with the reason why the edges become
 /// pipes.
@@ -36,7 +36,7 @@ extern "C" fn prepare(which: usize) -> *const c_void {
     let Some((symbol, why)) = TRAMPOLINE_TARGETS.get(which) else {
         return missing_function as *const c_void;
     };
-    run_guarded(|| {
+    catch_panic_and_preserve_errno(|| {
         crate::lazy::stop();
         retire::retire_all_edges(*why);
     });

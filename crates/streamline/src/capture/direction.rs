@@ -2,7 +2,7 @@
 
 use super::CaptureSettings;
 use crate::error::OpenError;
-use crate::hosts::Hosts;
+use crate::hosts::KernelHosts;
 use crate::options::Options;
 use crate::prepared::Prepared;
 use endpoint::Failure;
@@ -25,7 +25,7 @@ pub(super) struct Direction {
     pub(super) has_ended: bool,
     /// The daemon or this process, whichever runs the kernel program; kept until the program is
     /// detached.
-    pub(super) host: Arc<Hosts>,
+    pub(super) host: Arc<KernelHosts>,
 }
 
 /// The name and the index of a captured interface.
@@ -56,7 +56,7 @@ impl Direction {
         source: &'static str,
         interface: CapturedInterface,
         attached: DirectAttachment,
-        host: Arc<Hosts>,
+        host: Arc<KernelHosts>,
     ) -> Self {
         let sinks = attached.exits.iter().map(|exit| exit.sink).collect();
         let reader = Reader::new(Arc::clone(&attached.rings), sinks);
@@ -77,7 +77,7 @@ impl Direction {
 pub(super) struct Planned {
     pub(super) text: String,
     pub(super) plan: Plan,
-    pub(super) host: Hosts,
+    pub(super) host: KernelHosts,
 }
 
 /// Plans the request for one direction.
@@ -90,7 +90,7 @@ pub(super) fn plan_direction(
     let Prepared { text, mut plan, hosts: host, .. } = Prepared::read(&request, options)?;
     for program in &mut plan.programs {
         if let Some(delay) = settings.delay_ns {
-            program.ring.signal_ns = delay.clamp(DELAY_MIN_NS, program.ring.signal_ns);
+            program.ring.signal_ns = delay.clamp(NOTIFICATION_DELAY_MIN_NS, program.ring.signal_ns);
             program.ring.apart_ns = program.ring.signal_ns / 2;
         }
         if settings.host_wakes {
@@ -106,7 +106,7 @@ pub(super) fn plan_direction(
 /// Smallest permitted limit on the number of bytes copied from a frame.
 const RECORD_LIMIT_MIN: u32 = 64;
 /// Smallest permitted maximum interval between notifications, in nanoseconds.
-const DELAY_MIN_NS: u64 = 1_000_000;
+const NOTIFICATION_DELAY_MIN_NS: u64 = 1_000_000;
 
 /// Returns the request for one direction. Its sink represents the calling program.
 fn request_text(source: &str, interface: &str, settings: &CaptureSettings) -> String {

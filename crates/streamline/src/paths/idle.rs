@@ -37,7 +37,7 @@ impl IdleConnections {
 
     /// Takes the connection to the path with this number, given in decimal. Returns `None` if there
     /// is no connection.
-    pub(super) fn take_by_number_text(&self, number: &str) -> Option<PathClient> {
+    pub(super) fn take_by_path_number(&self, number: &str) -> Option<PathClient> {
         self.take(number.parse().ok()?)
     }
 
@@ -59,8 +59,8 @@ pub fn query_counters(
     let calls =
         numbers.iter().map(|(uid, number)| (*uid, (number.to_string(), vec![call.clone()])));
     let calls: Vec<_> = calls.collect();
-    let take = |number: &str| idle.take_by_number_text(number);
-    let mut counted = client.call_all_over(&calls, take, limit, |to, replies| {
+    let take = |number: &str| idle.take_by_path_number(number);
+    let mut counted = client.call_all_reusing_idle(&calls, take, limit, |to, replies| {
         let first: CountReply =
             replies.into_iter().next().unwrap_or_default().deserialize_result()?;
         let counters = to.all_counters(first)?;
@@ -71,7 +71,8 @@ pub fn query_counters(
         if matches!(result, Err(ClientError::Refused(_))) {
             // A path of an older version does not know the parameter `timed`.
             let path = [(*uid, number.to_string())];
-            let again = client.count_all(&path, &[], limit, |_, counters, _| Ok(counters)).pop();
+            let again =
+                client.query_all_counters(&path, &[], limit, |_, counters, _| Ok(counters)).pop();
             *result = again.unwrap_or(Err(ClientError::Timeout));
         }
     }

@@ -4,7 +4,7 @@ use engine::registry::MachineRegistry;
 use filter::{Description, FilterKind, Parameter, Type};
 use member::protocol::NodeDetails;
 use pipeline::Registry as _;
-use pipeline::edit::single_filter;
+use pipeline::edit::single_filter_name;
 use pipeline::quoted_word;
 
 /// A filter to be added, as specified by a directory name.
@@ -38,7 +38,7 @@ pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilte
     };
     // A bare filter name is always exactly one filter, so only other texts are checked.
     if text != bare {
-        let read = single_filter(&text).map_err(|error| error.0)?;
+        let read = single_filter_name(&text).map_err(|error| error.0)?;
         if read != bare {
             return Err(format!("`{text}` is not the filter `{bare}`"));
         }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn b3_name_of_each_filter_alone_is_one_filter() {
         for name in crate::paths::manual_names() {
-            assert_eq!(single_filter(name).ok().as_deref(), Some(name));
+            assert_eq!(single_filter_name(name).ok().as_deref(), Some(name));
         }
     }
 

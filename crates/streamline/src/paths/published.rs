@@ -1,7 +1,7 @@
 //! The published state of filters (`state=NAME`), as text for programs.
 
 use engine::published::{Address, Error, TableNames, TableReader};
-use member::client::replace_hidden;
+use member::client::mask_hidden_characters;
 use member::gather::gather;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub fn published_state(uid: u32, name: &str, limit: Duration) -> Result<String, 
         None => Err(Error::Silent(address)),
     };
     let reader = reader.map_err(|why| why.to_string())?;
-    let columns = reader.shape().columns.iter().map(|column| replace_hidden(&column.name));
+    let columns = reader.shape().columns.iter().map(|column| mask_hidden_characters(&column.name));
     let mut lines = vec![columns.collect::<Vec<_>>().join("\t")];
     for row in reader.snapshot().rows {
         lines.push(row.iter().map(u64::to_string).collect::<Vec<_>>().join("\t"));

@@ -35,7 +35,7 @@ pub fn lost_rate(before: u64, now: u64, ns: u64) -> f64 {
 
 /// Returns the total output of all sources.
 #[must_use]
-pub fn source_output(counters: &Counters) -> Amount {
+pub fn total_source_output(counters: &Counters) -> Amount {
     let sum =
         |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };
     counters.sources.iter().map(|source| source.given).fold(Amount::default(), sum)
@@ -44,7 +44,7 @@ pub fn source_output(counters: &Counters) -> Amount {
 /// Returns a path's running time, the total output of its sources, and its number of lost blocks.
 #[must_use]
 pub fn path_totals(counters: &Counters) -> Totals {
-    let (given, lost) = (source_output(counters), counters.lost_blocks());
+    let (given, lost) = (total_source_output(counters), counters.lost_blocks());
     Totals { elapsed_ns: counters.elapsed_ns, given, lost }
 }
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn edge_through_a_ring_is_entered_once() {
+    fn edge_through_a_ring_is_counted_once() {
         let segment = |edge: usize, from: &str, to: &str, blocks| Edge {
             edge,
             from: from.to_owned(),

@@ -9,7 +9,7 @@ use runtime::ledger::NodeEntry;
 use std::fmt::Write as _;
 
 /// Maximum number of reasons listed for one node.
-const REASONS_MAX: usize = 4;
+const LISTED_REASONS_MAX: usize = 4;
 
 impl Report<'_> {
     /// Returns one sentence per sink if no sink has received a block. Returns an empty list if no
@@ -23,10 +23,10 @@ impl Report<'_> {
         if !given || sinks.iter().any(|sink| self.input_blocks(*sink) > 0) {
             return Vec::new();
         }
-        sinks.into_iter().map(|sink| self.explain_sink(sink)).collect()
+        sinks.into_iter().map(|sink| self.explain_empty_sink(sink)).collect()
     }
 
-    fn explain_sink(&self, sink: NodeId) -> String {
+    fn explain_empty_sink(&self, sink: NodeId) -> String {
         let (mut open, mut visited) = (vec![sink], vec![sink]);
         let mut ends: Vec<String> = Vec::new();
         while let Some(node) = open.pop() {
@@ -65,8 +65,8 @@ impl Report<'_> {
         }
         reasons.retain(|(n, _)| *n > 0);
         reasons.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
-        let more = reasons.len().saturating_sub(REASONS_MAX);
-        reasons.truncate(REASONS_MAX);
+        let more = reasons.len().saturating_sub(LISTED_REASONS_MAX);
+        reasons.truncate(LISTED_REASONS_MAX);
         let phrases: Vec<String> = reasons.iter().map(|(n, why)| format!("{n} {why}")).collect();
         let verb =
             if phrases.is_empty() { ", none went this way" } else { ", none went this way: " };

@@ -128,7 +128,7 @@ fn source_json((name, source): &(String, SourceCounters)) -> Object {
         // Lost blocks by location; `null` if the location has no counter.
         ("dropped", &dropped.collect::<BTreeMap<_, _>>()),
         // Positions of the lost blocks by location, if they are known.
-        ("missing?", &missing_ranges(&source.missing)),
+        ("missing?", &missing_ranges_json(&source.missing)),
         ("remark?", &source.remark),
     ])
 }
@@ -211,7 +211,7 @@ fn edge_json(report: &Report<'_>, counted: &Edge) -> Object {
             &counted.dropped.iter().map(|(why, n)| (why.text(), n)).collect::<Map<'_, _>>(),
         ),
         // Positions of the dropped blocks by reason, if they are known.
-        ("missing?", &missing_ranges(&counted.missing)),
+        ("missing?", &missing_ranges_json(&counted.missing)),
         ("events?", &events),
         ("size?", &size),
     ])
@@ -219,7 +219,7 @@ fn edge_json(report: &Report<'_>, counted: &Edge) -> Object {
 
 /// Returns the positions of missing blocks by location: the first ranges, the last ranges, and the
 /// number of ranges omitted between them.
-fn missing_ranges<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
+fn missing_ranges_json<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
     let ranges = |missing: &LossRanges| {
         to_object(&[
             ("ranges", &missing.gaps().collect::<Vec<_>>()),

@@ -13,7 +13,7 @@ use crate::workers::run::WorkerRun;
 use engine::run::Outcome;
 use pipeline::explain;
 use pipeline::plan::Plan;
-use runtime::ledger::{Edge, Imbalance, NodeEntry, SourceCounters};
+use runtime::ledger::{Edge, LedgerImbalance, NodeEntry, SourceCounters};
 use runtime::report::NodeReport;
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -36,7 +36,7 @@ pub struct Report<'o> {
     outcome: &'o Outcome,
     crashes: &'o [Option<CrashCapture>],
     names: Vec<String>,
-    imbalances: Vec<Imbalance>,
+    imbalances: Vec<LedgerImbalance>,
     /// Each worker's run and report; empty if a single process ran the request.
     workers: Vec<(&'o WorkerRun, Self)>,
 }
@@ -61,7 +61,7 @@ impl<'o> Report<'o> {
 
     /// Returns the equations that the ledger violates; empty if it balances.
     #[must_use]
-    pub fn imbalances(&self) -> &[Imbalance] {
+    pub fn imbalances(&self) -> &[LedgerImbalance] {
         &self.imbalances
     }
 
@@ -73,7 +73,7 @@ impl<'o> Report<'o> {
 
     /// Formats the full report: tables of the ledger, or one JSON object.
     #[must_use]
-    pub fn full_text(&self, form: Form) -> String {
+    pub fn format_full_report(&self, form: Form) -> String {
         match form {
             Form::Text => table::format_ledger(self),
             Form::Json => json::to_json_line(&json::run_json(self)),

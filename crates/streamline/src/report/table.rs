@@ -273,9 +273,9 @@ fn format_bar(n: u64, most: u64, width: usize) -> String {
 /// Formats the rows of a filter's report. Up to three rows whose names consist of letters only are
 /// put on one line; otherwise, each row gets its own line.
 pub(super) fn format_rows(rows: &[(String, u64)], indent: &str) -> String {
-    const SHORT_ROWS_MAX: usize = 3;
+    const SINGLE_LINE_ROWS_MAX: usize = 3;
     let word = |(name, _): &(String, u64)| name.chars().all(|c| c.is_ascii_alphabetic());
-    if rows.len() <= SHORT_ROWS_MAX && rows.iter().all(word) {
+    if rows.len() <= SINGLE_LINE_ROWS_MAX && rows.iter().all(word) {
         let rows: Vec<String> = rows.iter().map(|(name, n)| format!("{n} {name}")).collect();
         return format!("{indent}{}\n", rows.join(", "));
     }

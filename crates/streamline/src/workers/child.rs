@@ -15,12 +15,12 @@ use crate::snapshot::snapshot;
 use engine::build::{BuiltPath, PathOptions, Settings};
 use engine::latency_breach;
 use engine::live::Live;
-use engine::path::AdaptSettings;
+use engine::path::AdaptationSettings;
 use engine::run::{self, Alarm, StopConditions};
 use engine::signal;
 use pipeline::edit::Edit;
 use pipeline::plan::MovePeriod;
-use runtime::latency::Breach;
+use runtime::latency::LatencyBreach;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -58,7 +58,7 @@ impl Parent {
 
 fn serve_parent(notices: &Notices) -> Result<(), OpenError> {
     let failed = |error: io::Error| OpenError::worker_io_error("read", &error);
-    sys::confine::end_with_parent()?;
+    sys::confine::set_parent_death_signal()?;
     let socket = UnixStream::from(sys::process::detach_stdin()?);
     let mut commands = BufReader::new(socket.try_clone().map_err(failed)?);
     let mut first = String::new();
@@ -79,10 +79,10 @@ fn build_and_run(
 ) -> Result<(), OpenError> {
     let options =
         Options { embedded: assignment.embedded, notices: notices.clone(), ..Options::default() };
-    let mut prepared = Prepared::read_for_worker(&assignment.text, &options)?;
+    let mut prepared = Prepared::plan_for_worker(&assignment.text, &options)?;
     // Each worker receives different first blocks, so no worker may move filters on the basis of
     // its first blocks.
-    let adapt = AdaptSettings::permitted_by(&prepared.plan, &prepared.machine)
+    let adapt = AdaptationSettings::permitted_by(&prepared.plan, &prepared.machine)
         .filter(|adapt| adapt.copies || adapt.moves == MovePeriod::Always);
     let extras = PathOptions { history: assignment.history, adapt, ..PathOptions::default() };
     let of = (assignment.number - 1, assignment.of);
@@ -104,7 +104,7 @@ fn build_and_run(
     let spawned = thread.spawn(move || command_loop.execute_all_commands(commands));
     spawned.map_err(|error| OpenError::worker_io_error("clone", &error))?;
     let number = assignment.number;
-    let late = |breach: &Breach| {
+    let late = |breach: &LatencyBreach| {
         notices
             .raise_warning(&format!("engine {number}: {}", latency_breach::describe_breach(breach)))
     };
@@ -119,7 +119,8 @@ fn build_and_run(
     // failure.
     let quiet = Options::default();
     let graph = prepared::parse_graph(&last, &quiet.own, &quiet)?;
-    for capture in crash::save_captures(&last, &graph, &outcome.failures, notices).iter().flatten()
+    for capture in
+        crash::save_crash_blocks(&last, &graph, &outcome.failures, notices).iter().flatten()
     {
         notices.raise(&Notice::Crash(capture));
     }

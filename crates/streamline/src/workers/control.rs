@@ -94,7 +94,7 @@ impl GroupControl {
     }
 
     /// Replaces the latest counts of all workers.
-    pub(super) fn update_counts(&self, counted: Vec<LatestCounts>) {
+    pub(super) fn replace_latest_counts(&self, counted: Vec<LatestCounts>) {
         *lock(&self.counted) = counted;
     }
 }
@@ -102,7 +102,7 @@ impl GroupControl {
 impl RunningRequests {
     /// Switches one worker to a request, and returns a sentence that summarizes the ledger of the
     /// change. Blocks for at most [`CHANGE_REPLY_TIMEOUT`] per reply.
-    fn change_worker(&mut self, at: usize, line: &str) -> Result<String, ChangeError> {
+    fn change_worker_request(&mut self, at: usize, line: &str) -> Result<String, ChangeError> {
         self.changes += 1;
         let command = Command::Change(self.changes, line.to_owned());
         let sent = message::send(&self.commands[at], &command);
@@ -156,7 +156,7 @@ impl WorkerGroup for GroupControl {
             .map(|line| edit.apply(line, &MachineRegistry::Local).map(|edited| edited.text));
         let new = new.collect::<Result<Vec<String>, _>>().map_err(|why| why.to_string())?;
         let first = new.first().map_or("", String::as_str);
-        let planned = Prepared::read_for_worker(first, &self.options);
+        let planned = Prepared::plan_for_worker(first, &self.options);
         let plan = planned.map_err(|_| "the new request cannot be planned".to_owned())?.plan;
         if has_dividing_filters(&running.graph) && !has_dividing_filters(&plan.graph) {
             let what = "each process sees all blocks up to `shard`: put filters that must count \
@@ -165,7 +165,7 @@ impl WorkerGroup for GroupControl {
         }
         let mut messages = Vec::new();
         for (at, line) in new.iter().enumerate() {
-            match running.change_worker(at, line) {
+            match running.change_worker_request(at, line) {
                 Ok(message) => messages.push(format!("engine {}: {message}", at + 1)),
                 Err(error) => {
                     let (changed, why) = match error {
@@ -174,7 +174,7 @@ impl WorkerGroup for GroupControl {
                     };
                     for (back, line) in before.iter().enumerate().take(changed) {
                         // A worker that cannot return to its request reports that in `top`.
-                        let _ = running.change_worker(back, line);
+                        let _ = running.change_worker_request(back, line);
                     }
                     return Err(why);
                 }
@@ -203,7 +203,7 @@ mod tests {
         };
         replies.send((1, Err("the earlier change".to_owned()))).unwrap();
         replies.send((2, Ok(("this change".to_owned(), String::new())))).unwrap();
-        let changed = running.change_worker(0, "generate | discard");
+        let changed = running.change_worker_request(0, "generate | discard");
         assert!(matches!(changed, Ok(message) if message == "this change"));
     }
 }

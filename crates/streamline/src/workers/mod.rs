@@ -38,17 +38,17 @@ use std::sync::Arc;
 
 /// Starts the workers of a request. Blocks until all are ready.
 pub(crate) fn build(prepared: Prepared, options: &Options) -> Result<Ready, OpenError> {
-    check_options(options)?;
-    let program = worker_program(options)?;
+    check_worker_options(options)?;
+    let program = worker_program_path(options)?;
     let (mut crew, output) = Supervisor::start(&prepared.workers, options, &program)?;
     let control: Arc<dyn WorkerGroup> =
-        crew.create_control(&prepared.workers, &prepared.plan.graph, options)?;
+        crew.create_group_control(&prepared.workers, &prepared.plan.graph, options)?;
     let member = Registration::register(&prepared, (Vec::new(), Some(control)), options)?;
     Ok(Ready::new(prepared, Executor::Workers(Box::new((crew, output))), member, options))
 }
 
 /// Returns the program to start as a worker.
-fn worker_program(options: &Options) -> Result<PathBuf, OpenError> {
+fn worker_program_path(options: &Options) -> Result<PathBuf, OpenError> {
     match &options.helper {
         Some(helper) => Ok(helper.clone()),
         // This link denotes the running program, even if its file has been replaced.
@@ -62,7 +62,7 @@ fn worker_program(options: &Options) -> Result<PathBuf, OpenError> {
 }
 
 /// Rejects options that are impossible with several processes.
-fn check_options(options: &Options) -> Result<(), OpenError> {
+fn check_worker_options(options: &Options) -> Result<(), OpenError> {
     let why = match options {
         _ if options.count.is_some() => {
             "`-c` with `--engines`: no process sees all blocks, so none knows which is the last; \

@@ -22,7 +22,7 @@ impl Output {
     /// Starts the thread. It ends once all sockets have reached end of file.
     pub(super) fn begin(engines: Vec<OwnedFd>) -> std::io::Result<Self> {
         let thread = std::thread::Builder::new().name("output".to_owned());
-        thread.spawn(move || merge_outputs(engines)).map(Self)
+        thread.spawn(move || merge_worker_outputs(engines)).map(Self)
     }
 
     /// Blocks until all output has been written. Returns the kind of the error if a write failed;
@@ -32,14 +32,14 @@ impl Output {
     }
 }
 
-fn merge_outputs(engines: Vec<OwnedFd>) -> Option<ErrorKind> {
+fn merge_worker_outputs(engines: Vec<OwnedFd>) -> Option<ErrorKind> {
     let mut engines: Vec<(OwnedFd, Vec<u8>)> =
         engines.into_iter().map(|socket| (socket, Vec::new())).collect();
     let mut message = vec![0; MESSAGE_MAX];
     let mut stdout = std::io::stdout().lock();
     while !engines.is_empty() {
         let sockets: Vec<_> = engines.iter().map(|(socket, _)| socket.as_fd()).collect();
-        let ready = sys::poll::readable_despite_signals(&sockets, None);
+        let ready = sys::poll::wait_until_readable_despite_signals(&sockets, None);
         for at in (0..engines.len()).rev().filter(|at| ready.get(*at) == Some(&true)) {
             let (socket, pending) = &mut engines[at];
             let got = descriptor::receive(&*socket, &mut message).map(|(length, _)| length);

@@ -15,7 +15,7 @@ pub(super) fn allowed_processors() -> Vec<usize> {
 }
 
 /// Derives the requests of `count` workers. Fails if a request cannot be formatted as text.
-pub(crate) fn derive_requests(graph: &Graph, count: u32) -> Result<Vec<String>, OpenError> {
+pub(crate) fn derive_worker_requests(graph: &Graph, count: u32) -> Result<Vec<String>, OpenError> {
     let one = |number| {
         workers::worker_request(graph, number, count).map_err(|why| {
             OpenError::Unfit(format!("the request of a worker process cannot be written: {why}"))

@@ -200,7 +200,7 @@ impl Supervisor {
         );
         let unread = output.end();
         let plan = match self.changed_request(&first) {
-            Some(request) => Prepared::read_for_worker(request, &self.options)?.plan,
+            Some(request) => Prepared::plan_for_worker(request, &self.options)?.plan,
             None => plan,
         };
         let (mut outcome, workers) = self.outcome(&plan.graph);
@@ -237,14 +237,14 @@ impl Supervisor {
             waits.extend(stop.filter(|_| !stopped));
             let ready = sys::poll::readable(&waits, limit);
             let now = sys::clock::monotonic();
-            self.process_messages();
+            self.process_worker_messages();
             if !stopped && (ready.get(1) == Some(&true) || end.is_some_and(|end| now >= end)) {
                 stopped = true;
                 self.send(&Command::Stop);
             }
             if now >= counts {
                 counts = now.saturating_add(COUNT_INTERVAL_NS);
-                self.request_counts();
+                self.request_worker_counts();
             }
             if let (Some(at), Some(watch)) = (watches, watch)
                 && now >= at
@@ -259,7 +259,7 @@ impl Supervisor {
     }
 
     /// Requests counts from all running workers that have answered the last request.
-    fn request_counts(&mut self) {
+    fn request_worker_counts(&mut self) {
         let idle = |worker: &&mut Worker| !worker.count_pending && worker.line.is_none();
         for worker in self.workers.iter_mut().filter(idle) {
             worker.count_pending = true;
@@ -268,7 +268,7 @@ impl Supervisor {
     }
 
     /// Processes all queued messages, and publishes the latest counters of the workers.
-    fn process_messages(&mut self) {
+    fn process_worker_messages(&mut self) {
         self.arrived.clear();
         while let Ok((at, message)) = self.inbox.try_recv() {
             let worker = &mut self.workers[at];
@@ -293,7 +293,7 @@ impl Supervisor {
             }
         }
         if let Some(control) = &self.control {
-            control.update_counts(self.workers.iter().map(Worker::latest_counts).collect());
+            control.replace_latest_counts(self.workers.iter().map(Worker::latest_counts).collect());
         }
     }
 
@@ -303,7 +303,7 @@ impl Supervisor {
     }
 
     /// Creates the control of the path, through which the daemon's clients reach all workers.
-    pub(super) fn create_control(
+    pub(super) fn create_group_control(
         &mut self,
         requests: &[String],
         graph: &Graph,

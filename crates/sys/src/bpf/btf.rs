@@ -65,13 +65,13 @@ impl BtfBuilder {
     /// function. `parameters` contains the name and the type id of each parameter. The function has
     /// global linkage, so the verifier checks it independently of its callers.
     pub fn add_function(&mut self, name: &str, answer: u32, parameters: &[(&str, u32)]) -> u32 {
-        const GLOBAL: u32 = 1;
+        const BTF_FUNC_GLOBAL: u32 = 1;
         let list: Vec<u32> =
             parameters.iter().flat_map(|(name, of)| [self.add_string(name), *of]).collect();
         let count = u32::try_from(parameters.len()).unwrap_or(u32::MAX);
         let prototype = self.push_type(0, kind::FUNC_PROTO << 24 | count & 0xffff, answer, &list);
         let name = self.add_string(name);
-        self.push_type(name, kind::FUNC << 24 | GLOBAL, prototype, &[])
+        self.push_type(name, kind::FUNC << 24 | BTF_FUNC_GLOBAL, prototype, &[])
     }
 
     /// Loads the section into the kernel.

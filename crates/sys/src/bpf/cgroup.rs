@@ -22,7 +22,7 @@ const MOUNTS_FILE: &str = "/proc/self/mounts";
 /// hierarchies.
 #[must_use]
 pub fn cgroup_mount() -> Option<PathBuf> {
-    find_mount(&fs::read_to_string(MOUNTS_FILE).unwrap_or_default())
+    find_cgroup2_mount(&fs::read_to_string(MOUNTS_FILE).unwrap_or_default())
 }
 
 /// Returns a descriptor of the root group's directory.
@@ -31,7 +31,7 @@ pub fn cgroup_mount() -> Option<PathBuf> {
 pub fn root_cgroup() -> Result<OwnedFd> {
     match cgroup_mount() {
         Some(path) => open_directory(&path),
-        None => mount_detached().map_err(|_| {
+        None => mount_detached_cgroup().map_err(|_| {
             let target = "cgroup2: nothing of that kind is mounted, and this process may not mount";
             Error::new("open", target, libc::ENOENT)
         }),
@@ -40,7 +40,7 @@ pub fn root_cgroup() -> Result<OwnedFd> {
 
 /// Mounts cgroup v2 without attaching the mount to a directory. Returns a descriptor of the mount's
 /// root directory.
-fn mount_detached() -> rustix::io::Result<OwnedFd> {
+fn mount_detached_cgroup() -> rustix::io::Result<OwnedFd> {
     let hierarchy = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(hierarchy.as_fd())?;
     fsmount(hierarchy.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
@@ -52,7 +52,7 @@ fn open_directory(path: &Path) -> Result<OwnedFd> {
 }
 
 /// Returns the mount point of the first cgroup v2 entry of a mount table; `None` if there is none.
-fn find_mount(mounts: &str) -> Option<PathBuf> {
+fn find_cgroup2_mount(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);
         let (place, kind) = (words.next()?, words.next()?);
@@ -75,11 +75,11 @@ mod tests {
     fn cgroup2_mount_is_found_anywhere() {
         let beside = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        assert_eq!(find_mount(beside), Some(PathBuf::from("/sys/fs/cgroup/unified")));
+        assert_eq!(find_cgroup2_mount(beside), Some(PathBuf::from("/sys/fs/cgroup/unified")));
         let odd = "none /mnt/a\\040b cgroup2 rw 0 0\ncgroup2 /later cgroup2 rw 0 0\n";
-        assert_eq!(find_mount(odd), Some(PathBuf::from("/mnt/a b")));
+        assert_eq!(find_cgroup2_mount(odd), Some(PathBuf::from("/mnt/a b")));
         for none in ["", "cgroup2", "cgroup2 /x cgroup rw 0 0"] {
-            assert_eq!(find_mount(none), None, "{none:?}");
+            assert_eq!(find_cgroup2_mount(none), None, "{none:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Queries of chains: the programs attached to one hook, both our own and those of other processes,
 //! in execution order.
 //!
-//! Used to report a chain, to adopt a link, and to choose an [`Anchor`](super::Anchor). Programs
+//! Used to report a chain, to adopt a link, and to choose an [`ChainPosition`](super::Anchor). Programs
 //! attached by netlink (XDP, clsact) are listed by [`net`](crate::net).
 
 use std::os::fd::{AsFd, AsRawFd as _};
@@ -12,7 +12,7 @@ use super::{AttachType, Attributes, Side, call_bpf, command};
 use crate::error::{Error, Result};
 
 /// Capacity of a query's buffer in members. Exceeds the kernel's limit of 64.
-const MEMBERS_MAX: usize = 128;
+const CHAIN_MEMBERS_MAX: usize = 128;
 
 /// The programs attached to one hook of an interface or cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,8 +69,8 @@ pub(super) const fn cgroup_attach_type(side: Side) -> AttachType {
 }
 
 fn query_chain_members(place: u32, at: AttachType, target: &str) -> Result<Chain> {
-    let mut programs = [0_u32; MEMBERS_MAX];
-    let mut links = [0_u32; MEMBERS_MAX];
+    let mut programs = [0_u32; CHAIN_MEMBERS_MAX];
+    let mut links = [0_u32; CHAIN_MEMBERS_MAX];
     // PROG_QUERY on a control group returns no link ids and rejects a request for them.
     let tcx = matches!(at, AttachType::TcxIngress | AttachType::TcxEgress);
     let links_at = if tcx { links.as_mut_ptr().expose_provenance() as u64 } else { 0 };
@@ -78,7 +78,7 @@ fn query_chain_members(place: u32, at: AttachType, target: &str) -> Result<Chain
         place,
         attach_type: at as u32,
         programs: programs.as_mut_ptr().expose_provenance() as u64,
-        count: MEMBERS_MAX as u32,
+        count: CHAIN_MEMBERS_MAX as u32,
         links: links_at,
         ..QueryAttributes::default()
     };

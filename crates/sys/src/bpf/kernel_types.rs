@@ -5,17 +5,17 @@
 /// Returns the BTF id of a kernel function; `None` if the kernel lacks this function or BTF.
 #[must_use]
 pub fn find_kernel_function(name: &str) -> Option<u32> {
-    find_function(&std::fs::read("/sys/kernel/btf/vmlinux").ok()?, name)
+    find_btf_function(&std::fs::read("/sys/kernel/btf/vmlinux").ok()?, name)
 }
 
 /// Magic number of `struct btf_header`.
 const MAGIC: u16 = 0xeb9f;
 /// BTF kind of a function (BTF_KIND_FUNC).
-const KIND_FUNCTION: u32 = 12;
+const BTF_KIND_FUNC: u32 = 12;
 /// Size of `struct btf_type` in bytes.
-const TYPE_SIZE: usize = 12;
+const BTF_TYPE_SIZE: usize = 12;
 
-fn find_function(all: &[u8], name: &str) -> Option<u32> {
+fn find_btf_function(all: &[u8], name: &str) -> Option<u32> {
     let word = |at: usize| {
         let bytes = all.get(at..at.checked_add(4)?)?.try_into().ok()?;
         Some(u32::from_ne_bytes(bytes) as usize)
@@ -35,10 +35,10 @@ fn find_function(all: &[u8], name: &str) -> Option<u32> {
     while at < end {
         let info = u32::try_from(word(at + 4)?).ok()?;
         let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
-        if kind == KIND_FUNCTION && called(word(at)?).is_some() {
+        if kind == BTF_KIND_FUNC && called(word(at)?).is_some() {
             return Some(number);
         }
-        at += TYPE_SIZE + members_size(kind, count)?;
+        at += BTF_TYPE_SIZE + members_size(kind, count)?;
         number += 1;
     }
     None
@@ -86,8 +86,8 @@ mod tests {
             for at in [8, 12, 16, 20] {
                 bytes[at + 1..at + 4].fill(0);
             }
-            let _ = find_function(&bytes, "f");
-            let _ = find_function(&bytes[..random.within(0..200)], "f");
+            let _ = find_btf_function(&bytes, "f");
+            let _ = find_btf_function(&bytes[..random.within(0..200)], "f");
         }
     }
 }

@@ -3,14 +3,16 @@
 //! A [`Link`] detaches its program when it is dropped or its process is killed; nothing is pinned,
 //! and no program is attached by netlink, because that attachment would persist (RELIABILITY T15).
 //! Programs of other processes are never displaced: a second XDP program on an interface is
-//! refused, and in a chain (TCX, cgroups) the [`Anchor`] chooses the position. The kernel checks no
+//! refused, and in a chain (TCX, cgroups) the [`ChainPosition`] chooses the position. The kernel checks no
 //! capability when a program is attached: the program's descriptor suffices, so untrusted peers
 //! never receive one.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use super::chain;
-use super::{AttachType, Attributes, Info, Program, call_bpf, command, object_info, open_object};
+use super::{
+    AttachType, Attributes, Info, Program, call_bpf, command, open_object, query_object_info,
+};
 use crate::error::{Error, Result};
 use crate::net::Namespace;
 
@@ -55,7 +57,7 @@ pub enum Side {
 
 /// A position in a chain of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Anchor {
+pub enum ChainPosition {
     /// The position before all other programs. Only here does a tap see every packet, because an
     /// earlier program may return a verdict for the whole chain.
     Head,
@@ -135,7 +137,7 @@ impl Link {
         program: &Program,
         interface: u32,
         side: Side,
-        anchor: Anchor,
+        anchor: ChainPosition,
         revision: Option<u64>,
     ) -> Result<Self> {
         let target = format!("tcx {side:?} of interface {interface}").to_lowercase();
@@ -163,7 +165,7 @@ impl Link {
     /// Adopts a link from a received descriptor. Fails if the descriptor is not a link.
     pub fn from_received(fd: OwnedFd) -> Result<Self> {
         let target = "a link that was kept".to_owned();
-        object_info::<KernelLinkInfo>(fd.as_raw_fd(), &target)?;
+        query_object_info::<KernelLinkInfo>(fd.as_raw_fd(), &target)?;
         Ok(Self { fd, target })
     }
 
@@ -174,9 +176,9 @@ impl Link {
     /// program.
     pub fn update(&self, program: &Program, expected: Option<&Program>) -> Result<()> {
         /// BPF_F_REPLACE: fail unless the expected program is attached.
-        const REPLACE: u32 = 1 << 2;
+        const BPF_F_REPLACE: u32 = 1 << 2;
         let number = |program: &Program| program.as_fd().as_raw_fd().cast_unsigned();
-        let flags = if expected.is_some() { REPLACE } else { 0 };
+        let flags = if expected.is_some() { BPF_F_REPLACE } else { 0 };
         let link = self.fd.as_raw_fd().cast_unsigned();
         let mut attr = [link, number(program), flags, expected.map_or(0, number)];
         call_bpf(command::LINK_UPDATE, "LINK_UPDATE", &self.target, &mut attr).map(drop)
@@ -190,7 +192,7 @@ impl Link {
 
     /// Queries the kernel about the link.
     pub fn info(&self) -> Result<LinkInfo> {
-        let info: KernelLinkInfo = object_info(self.fd.as_raw_fd(), &self.target)?;
+        let info: KernelLinkInfo = query_object_info(self.fd.as_raw_fd(), &self.target)?;
         Ok(LinkInfo { id: info.id, program: info.program, target: info.target() })
     }
 
@@ -217,7 +219,7 @@ impl Link {
     }
 }
 
-impl Anchor {
+impl ChainPosition {
     /// Returns the attach flags for the kernel, and the id of the neighbor (0 for the head and the
     /// tail).
     const fn attach_flags(self) -> (u32, u32) {

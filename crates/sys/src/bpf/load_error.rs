@@ -26,7 +26,7 @@ impl LoadError {
     }
 
     /// Returns the missing capabilities that can explain this refusal.
-    fn possible_causes(&self) -> impl Iterator<Item = &'static str> {
+    fn missing_capability_causes(&self) -> impl Iterator<Item = &'static str> {
         let refused = matches!(self.error.errno, libc::EPERM | libc::EACCES);
         let verified = !self.log.is_empty();
         let all = self.missing.iter().copied().filter(move |_| refused);
@@ -68,11 +68,11 @@ impl fmt::Display for LoadError {
             }
             None => write!(f, "{}", self.error)?,
         }
-        let possible_causes: Vec<_> = self.possible_causes().collect();
-        if possible_causes.is_empty() {
+        let missing_capability_causes: Vec<_> = self.missing_capability_causes().collect();
+        if missing_capability_causes.is_empty() {
             Ok(())
         } else {
-            write!(f, " (without {})", possible_causes.join(", "))
+            write!(f, " (without {})", missing_capability_causes.join(", "))
         }
     }
 }

@@ -10,15 +10,16 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use super::{
-    Attributes, Info, call_bpf, command, object_info, object_name, object_name_text, open_object,
+    Attributes, Info, call_bpf, command, decode_object_name, encode_object_name, open_object,
+    query_object_info,
 };
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::{Mapping, ReadMapping};
 
 /// BPF_F_MMAPABLE: user space can map the array into memory.
-const MAPPABLE: u32 = 1 << 10;
+const BPF_F_MMAPABLE: u32 = 1 << 10;
 /// BPF_F_RDONLY: user space cannot modify the map through this descriptor.
-const READ_ONLY: u32 = 1 << 3;
+const BPF_F_RDONLY: u32 = 1 << 3;
 
 /// Map types (BPF_MAP_TYPE_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,10 +117,10 @@ impl Map {
             key_size,
             value_size,
             entries,
-            flags: if mappable { MAPPABLE } else { 0 },
+            flags: if mappable { BPF_F_MMAPABLE } else { 0 },
             inner_fd,
             numa_node: 0,
-            name: object_name(name),
+            name: encode_object_name(name),
         };
         let fd = open_object(command::MAP_CREATE, "MAP_CREATE", name, &mut attr)?;
         let (key_size, value_size) = (key_size as usize, value_size as usize);
@@ -145,8 +146,8 @@ impl Map {
     /// Adopts a map from a received descriptor. The kernel reports the map's type and sizes. Fails
     /// with EINVAL if [`MapKind`] lacks the type.
     pub fn from_received(fd: OwnedFd) -> Result<Self> {
-        let info: KernelMapInfo = object_info(fd.as_raw_fd(), "a received map")?;
-        let name = object_name_text(info.name);
+        let info: KernelMapInfo = query_object_info(fd.as_raw_fd(), "a received map")?;
+        let name = decode_object_name(info.name);
         let kind = MapKind::from_number(info.kind).ok_or_else(|| {
             Error::new("bpf", format!("map {name:?} of unknown kind {}", info.kind), libc::EINVAL)
         })?;
@@ -168,7 +169,7 @@ impl Map {
     ///
     /// Needs CAP_SYS_ADMIN.
     pub fn open_read_only(&self) -> Result<OwnedFd> {
-        let mut attr = [self.info()?.id, 0, READ_ONLY];
+        let mut attr = [self.info()?.id, 0, BPF_F_RDONLY];
         open_object(command::MAP_GET_FD_BY_ID, "MAP_GET_FD_BY_ID", &self.name, &mut attr)
     }
 
@@ -202,9 +203,17 @@ impl Map {
     /// Queries the kernel about the map. The receiver of a map checks the result before trusting
     /// the map.
     pub fn info(&self) -> Result<MapInfo> {
-        let info: KernelMapInfo = object_info(self.fd.as_raw_fd(), &self.name)?;
+        let info: KernelMapInfo = query_object_info(self.fd.as_raw_fd(), &self.name)?;
         let KernelMapInfo { kind, id, key_size, value_size, entries, flags, name } = info;
-        Ok(MapInfo { id, kind, key_size, value_size, entries, flags, name: object_name_text(name) })
+        Ok(MapInfo {
+            id,
+            kind,
+            key_size,
+            value_size,
+            entries,
+            flags,
+            name: decode_object_name(name),
+        })
     }
 
     /// Returns the map type.

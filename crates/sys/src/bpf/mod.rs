@@ -25,14 +25,14 @@ pub use chain::{Chain, ChainMember, cgroup_chain, programs, tcx_chain};
 pub use grace_period::GracePeriod;
 pub use ids::{ObjectKind, object_ids};
 pub use kernel_types::find_kernel_function;
-pub use link::{Anchor, Link, LinkInfo, LinkTarget, Neighbor, Side, XdpAttachment, XdpMode};
+pub use link::{ChainPosition, Link, LinkInfo, LinkTarget, Neighbor, Side, XdpAttachment, XdpMode};
 pub use load_error::{LoadError, missing_capabilities};
 pub use map::{Map, MapInfo, MapKind, MapSpecification};
 pub use program::{
     AttachType, FunctionInfo, License, LineInfo, LoadParameters, LogLevel, Program, ProgramKind,
     SourceInfo,
 };
-pub use program_info::{ProgramInfo, RunStatistics, program_info};
+pub use program_info::{ProgramInfo, RunStatisticsGuard, program_info};
 pub use ring::{CpuRing, FramePointer, Rings, RingsLayout};
 pub use ring_buffer::{Listener, RingBuffer};
 pub use test_run::TestRun;
@@ -110,7 +110,7 @@ fn open_object<A: Attributes>(
 
 /// Converts text to a kernel object name: uses the first 15 bytes, and replaces each byte that is
 /// not a letter, a digit or `.` with `_`.
-fn object_name(name: &str) -> [u8; 16] {
+fn encode_object_name(name: &str) -> [u8; 16] {
     let mut kept = [0; 16];
     for (to, from) in kept.iter_mut().take(15).zip(name.bytes()) {
         *to = if from.is_ascii_alphanumeric() || from == b'.' { from } else { b'_' };
@@ -119,7 +119,7 @@ fn object_name(name: &str) -> [u8; 16] {
 }
 
 /// Converts a kernel object name to text.
-fn object_name_text(kept: [u8; 16]) -> String {
+fn decode_object_name(kept: [u8; 16]) -> String {
     kept.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect()
 }
 
@@ -131,7 +131,7 @@ struct InfoAttributes {
     info: u64,
 }
 
-// SAFETY: three fields in the kernel's order, no padding (1); `info` is filled in by `object_info`
+// SAFETY: three fields in the kernel's order, no padding (1); `info` is filled in by `query_object_info`
 // alone, with a buffer that outlives the call (2).
 unsafe impl Attributes for InfoAttributes {}
 
@@ -143,7 +143,7 @@ unsafe impl Attributes for InfoAttributes {}
 /// structure, and every bit pattern must be a valid value of it.
 unsafe trait Info: Default {}
 
-fn object_info<T: Info>(fd: i32, target: &str) -> Result<T> {
+fn query_object_info<T: Info>(fd: i32, target: &str) -> Result<T> {
     let mut info = T::default();
     let mut attr = InfoAttributes {
         fd: fd.cast_unsigned(),

@@ -2,18 +2,18 @@
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use super::{Attributes, Btf, LoadError, command, object_name, open_object};
+use super::{Attributes, Btf, LoadError, command, encode_object_name, open_object};
 use crate::error::{Error, Result};
 
 /// Sizes in bytes of the buffer for the verifier's log, in the order in which they are tried. A log
 /// can be megabytes long.
-const LOG_SIZES: [u32; 2] = [1 << 20, 16 << 20];
+const LOG_BUFFER_SIZES: [u32; 2] = [1 << 20, 16 << 20];
 /// Maximum number of retries after a signal interrupted a load (EAGAIN).
 const RETRIES_MAX: u32 = 5;
 /// BPF_F_XDP_HAS_FRAGS: the program accepts multi-buffer frames.
 const FRAGMENTS: u32 = 1 << 5;
 /// BPF_F_XDP_DEV_BOUND_ONLY: the program is bound to one device.
-const DEVICE_BOUND: u32 = 1 << 6;
+const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 
 /// Program types (BPF_PROG_TYPE_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +205,7 @@ impl<'a> LoadParameters<'a> {
         };
         let mut log = Vec::new();
         if !matches!(refused.errno, libc::EPERM | libc::E2BIG) {
-            for size in LOG_SIZES {
+            for size in LOG_BUFFER_SIZES {
                 log = vec![0; size as usize];
                 match self.load_with_retries(&mut log) {
                     Ok(program) => return Ok(program),
@@ -242,17 +242,17 @@ impl<'a> LoadParameters<'a> {
             log_size: u32::try_from(log.len()).unwrap_or(u32::MAX),
             log: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
             flags: if self.fragments { FRAGMENTS } else { 0 }
-                | if self.device.is_some() { DEVICE_BOUND } else { 0 },
+                | if self.device.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 },
             interface: self.device.unwrap_or(0),
-            name: object_name(self.name),
+            name: encode_object_name(self.name),
             attach_type: self.attach.map_or(0, |attach| attach as u32),
             ..LoadAttributes::default()
         };
         if let Some(source) = self.source {
             attr.btf = source.btf.as_fd().as_raw_fd().cast_unsigned();
             (attr.function_record, attr.functions, attr.function_count) =
-                record_list(source.functions);
-            (attr.line_record, attr.lines, attr.line_count) = record_list(source.lines);
+                encode_record_list(source.functions);
+            (attr.line_record, attr.lines, attr.line_count) = encode_record_list(source.lines);
         }
         let fd = open_object(command::PROG_LOAD, "PROG_LOAD", self.name, &mut attr)?;
         Ok(Program { fd, name: self.name.to_owned(), kind: self.kind })
@@ -261,7 +261,7 @@ impl<'a> LoadParameters<'a> {
 
 /// Returns the record size, the address and the record count of a list of records, as the kernel
 /// expects them.
-fn record_list<T>(records: &[T]) -> (u32, u64, u32) {
+fn encode_record_list<T>(records: &[T]) -> (u32, u64, u32) {
     let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
     if count == 0 {
         return (0, 0, 0);

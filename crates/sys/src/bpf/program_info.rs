@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use super::{Info, Program, command, object_info, object_name_text, open_object};
+use super::{Info, Program, command, decode_object_name, open_object, query_object_info};
 use crate::error::Result;
 
 /// Information about a loaded program, as reported by the kernel (`struct bpf_prog_info`).
@@ -24,7 +24,7 @@ pub struct ProgramInfo {
     pub visited: u32,
     /// Number of maps that the program references.
     pub maps: u32,
-    /// Number of runs that the kernel has counted, for example while a [`RunStatistics`] guard was
+    /// Number of runs that the kernel has counted, for example while a [`RunStatisticsGuard`] guard was
     /// alive.
     pub runs: u64,
     /// Total duration, in ns, of the runs that `runs` counts.
@@ -38,7 +38,7 @@ impl ProgramInfo {
         Self {
             id: info.id,
             kind: info.kind,
-            name: object_name_text(info.name),
+            name: decode_object_name(info.name),
             loaded_by: info.created_by,
             translated_bytes: info.translated_bytes,
             native_bytes: info.native_bytes,
@@ -61,7 +61,7 @@ impl ProgramInfo {
 impl Program {
     /// Queries the kernel about this program.
     pub fn info(&self) -> Result<ProgramInfo> {
-        kernel_info(self.fd.as_raw_fd(), &self.name).map(ProgramInfo::from_kernel)
+        query_program_info(self.fd.as_raw_fd(), &self.name).map(ProgramInfo::from_kernel)
     }
 }
 
@@ -71,12 +71,12 @@ pub fn program_info(id: u32) -> Result<ProgramInfo> {
     let target = format!("program {id}");
     let fd =
         open_object(command::PROG_GET_FD_BY_ID, "PROG_GET_FD_BY_ID", &target, &mut [id, 0, 0])?;
-    kernel_info(fd.as_raw_fd(), &target).map(ProgramInfo::from_kernel)
+    query_program_info(fd.as_raw_fd(), &target).map(ProgramInfo::from_kernel)
 }
 
 /// Queries the kernel about the program behind a descriptor.
-pub(super) fn kernel_info(fd: i32, target: &str) -> Result<KernelProgramInfo> {
-    object_info(fd, target)
+pub(super) fn query_program_info(fd: i32, target: &str) -> Result<KernelProgramInfo> {
+    query_object_info(fd, target)
 }
 
 /// A guard that makes the kernel count the runs and the run time of all programs while it is alive.
@@ -84,16 +84,21 @@ pub(super) fn kernel_info(fd: i32, target: &str) -> Result<KernelProgramInfo> {
 /// Needs CAP_SYS_ADMIN. Without a guard, the kernel counts only if the setting
 /// `kernel.bpf_stats_enabled` is on.
 #[derive(Debug)]
-pub struct RunStatistics {
+pub struct RunStatisticsGuard {
     _fd: OwnedFd,
 }
 
-impl RunStatistics {
+impl RunStatisticsGuard {
     /// Starts counting.
     pub fn enable() -> Result<Self> {
         /// BPF_STATS_RUN_TIME: count runs and their duration.
-        const RUN_TIME: u32 = 0;
-        let fd = open_object(command::ENABLE_STATS, "ENABLE_STATS", "run time", &mut [RUN_TIME])?;
+        const BPF_STATS_RUN_TIME: u32 = 0;
+        let fd = open_object(
+            command::ENABLE_STATS,
+            "ENABLE_STATS",
+            "run time",
+            &mut [BPF_STATS_RUN_TIME],
+        )?;
         Ok(Self { _fd: fd })
     }
 }

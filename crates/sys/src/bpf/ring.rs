@@ -38,12 +38,12 @@ pub mod region_offset {
     /// Offset of the pointers of the first sink.
     pub const POINTERS: u32 = 4096;
     /// Offset of the time of this CPU's last notification, in ns of the monotonic clock (u64).
-    pub const NOTIFY_TIME: u32 = SCRATCH + 24;
+    pub const LAST_NOTIFICATION_TIME: u32 = SCRATCH + 24;
     /// Offset of the number of frames that could not be copied (u64).
     pub const FAILED: u32 = SCRATCH + 8;
     /// Offset of the number of notifications sent, followed by the number of notifications
     /// suppressed (u64 each).
-    pub const NOTIFIED: u32 = SCRATCH + 40;
+    pub const NOTIFICATION_COUNTS: u32 = SCRATCH + 40;
     /// Offset of the program's tallies, one per event that the program counts. Each tally is a
     /// number of blocks followed by a number of bytes (u64 each).
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;

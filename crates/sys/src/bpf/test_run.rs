@@ -42,8 +42,8 @@ impl Program {
     /// program.
     pub fn test_run_output(&self, packet: &[u8]) -> Result<(TestRun, Vec<u8>)> {
         // Maximum headroom that a program may add.
-        const GROWTH_MAX: usize = 256;
-        let mut left = vec![0; packet.len() + GROWTH_MAX];
+        const PACKET_GROWTH_BYTES_MAX: usize = 256;
+        let mut left = vec![0; packet.len() + PACKET_GROWTH_BYTES_MAX];
         let (run, length) = self.run(packet, (&mut left, &mut []), 1)?;
         left.truncate(length);
         Ok((run, left))

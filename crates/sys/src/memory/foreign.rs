@@ -30,7 +30,7 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
     debug_assert!(length >= COPY_LENGTH_MIN);
     if length >= AVX_LENGTH_MIN && std::arch::is_x86_feature_detected!("avx") {
         // SAFETY: the caller's promise, and the CPU has AVX.
-        return unsafe { copy_wide(from, to, length) };
+        return unsafe { copy_with_avx(from, to, length) };
     }
     // SAFETY: by the caller's promise every access is in the two ranges. A concurrent writer can
     // make the copy torn, which the caller expects.
@@ -108,7 +108,7 @@ pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
 /// The requirements of [`copy_bytes`] must hold, `length` must be at least [`AVX_LENGTH_MIN`], and
 /// the CPU must support AVX.
 #[inline(never)]
-unsafe fn copy_wide(from: *const u8, to: *mut u8, length: usize) {
+unsafe fn copy_with_avx(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: as in `copy_bytes`, which has detected AVX; `vzeroupper` restores the register state
     // that callers expect.
     unsafe {

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn local_address_wins_and_link_scopes_are_excluded() {
+    fn local_address_is_preferred_and_link_scopes_are_excluded() {
         let (local, peer) = ([10, 0, 0, 1], [10, 0, 0, 2]);
         let link = address_message(0, &[(number::ADDRESS, &peer), (number::LOCAL_ADDRESS, &local)]);
         assert_eq!(parse_address(&link), Some((7, IpAddr::from(local))));

@@ -31,7 +31,7 @@ impl Backlog {
     /// `earlier` and this one. Correct even if a kernel counter, which has 32 bits, has wrapped
     /// once. A CPU that is not in `earlier` counts from 0.
     #[must_use]
-    pub fn dropped_since(&self, earlier: &Self) -> u64 {
+    pub fn frames_dropped_since(&self, earlier: &Self) -> u64 {
         let before = |(place, line): (usize, &ProcessorCounters)| match line.processor {
             Some(_) => earlier.0.iter().find(|other| other.processor == line.processor),
             None => earlier.0.get(place),
@@ -68,9 +68,9 @@ mod tests {
         let earlier = Backlog::parse(&line("fffffffe", "00000000")).unwrap();
         let both = line("00000003", "00000000") + &line("00000007", "00000001");
         let later = Backlog::parse(&both).unwrap();
-        assert_eq!(later.dropped_since(&earlier), 5 + 7);
+        assert_eq!(later.frames_dropped_since(&earlier), 5 + 7);
         let old = Backlog::parse("1 00000009 2\n").unwrap();
-        assert_eq!(Backlog::parse("1 0000000b 2\n").unwrap().dropped_since(&old), 2);
+        assert_eq!(Backlog::parse("1 0000000b 2\n").unwrap().frames_dropped_since(&old), 2);
         assert_eq!(Backlog::parse("").map(|_| ()), None);
         assert_eq!(Backlog::parse("not hexadecimal").map(|_| ()), None);
     }
@@ -78,6 +78,6 @@ mod tests {
     #[test]
     fn backlog_counters_of_this_machine_are_read() {
         let now = Backlog::read().unwrap();
-        assert_eq!(now.dropped_since(&now), 0);
+        assert_eq!(now.frames_dropped_since(&now), 0);
     }
 }

@@ -6,15 +6,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::AsRawFd as _;
 
 /// ETHTOOL_GRXCLSRLCNT: command that queries the number of installed rules.
-const GET_RULE_COUNT: u32 = 0x2e;
+const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 /// Size in bytes of `struct ethtool_rxnfc`.
-const COMMAND_SIZE: usize = 192;
+const RXNFC_COMMAND_SIZE: usize = 192;
 /// Byte offset of `rule_cnt` in `struct ethtool_rxnfc`.
 const RULE_COUNT_OFFSET: usize = 184;
 
 /// `struct ethtool_rxnfc`. A query for the number of rules uses two of its fields.
 #[repr(C, align(8))]
-struct RxnfcCommand([u8; COMMAND_SIZE]);
+struct RxnfcCommand([u8; RXNFC_COMMAND_SIZE]);
 
 /// `struct ifreq` whose value is a pointer (`ifr_data`).
 #[repr(C)]
@@ -36,8 +36,8 @@ pub fn device_rules(interface: &str) -> Result<u32> {
         None,
     );
     let socket = socket.context("socket", "ethtool")?;
-    let mut command = RxnfcCommand([0; COMMAND_SIZE]);
-    command.0[..4].copy_from_slice(&GET_RULE_COUNT.to_ne_bytes());
+    let mut command = RxnfcCommand([0; RXNFC_COMMAND_SIZE]);
+    command.0[..4].copy_from_slice(&ETHTOOL_GRXCLSRLCNT.to_ne_bytes());
     let mut request = Request { name: [0; libc::IFNAMSIZ], data: &raw mut command, rest: [0; 16] };
     let name = interface.bytes().take(libc::IFNAMSIZ - 1);
     request.name.iter_mut().zip(name).for_each(|(to, from)| *to = from);

@@ -16,23 +16,23 @@ const ERROR: u16 = 2;
 /// NLM_F_REQUEST: flag of a request.
 const REQUEST: u16 = 1;
 /// GENL_ID_CTRL: message type of the generic netlink controller.
-const CONTROLLER: u16 = 16;
+const GENL_ID_CTRL: u16 = 16;
 /// CTRL_CMD_GETFAMILY: command that looks up a family.
-const GET_FAMILY: u8 = 3;
+const CTRL_CMD_GETFAMILY: u8 = 3;
 /// CTRL_ATTR_FAMILY_ID: attribute with the message type of a family.
-const FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
 /// CTRL_ATTR_FAMILY_NAME: attribute with the name of a family.
-const FAMILY_NAME: u16 = 2;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 /// NETDEV_CMD_DEV_GET: command that queries a device.
-const GET_DEVICE: u8 = 1;
+const NETDEV_CMD_DEV_GET: u8 = 1;
 /// NETDEV_A_DEV_IFINDEX: attribute with the interface index.
-const DEVICE_INDEX: u16 = 1;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
 /// NETDEV_A_DEV_XDP_FEATURES: attribute with the XDP features.
-const XDP_FEATURES: u16 = 3;
+const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 /// NETDEV_XDP_ACT_NDO_XMIT: the device accepts redirected frames.
-const ACCEPTS_REDIRECTED_FRAMES: u64 = 4;
+const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
 /// Size of `struct genlmsghdr` in bytes.
-const GENERIC_HEADER_SIZE: usize = 4;
+const GENL_HEADER_SIZE: usize = 4;
 
 /// Returns true if an interface of this thread's namespace accepts frames redirected by XDP
 /// programs.
@@ -48,25 +48,26 @@ pub fn accepts_xdp_frames(index: u32) -> Result<bool> {
     let socket = socket.context("socket", "generic netlink")?;
     let answer = query_attributes(
         &socket,
-        CONTROLLER,
-        GET_FAMILY,
-        (FAMILY_NAME, b"netdev\0"),
+        GENL_ID_CTRL,
+        CTRL_CMD_GETFAMILY,
+        (CTRL_ATTR_FAMILY_NAME, b"netdev\0"),
         "family netdev",
     )?;
-    let family = find_attribute(&answer, FAMILY_ID).and_then(|value| array_at(value, 0));
+    let family = find_attribute(&answer, CTRL_ATTR_FAMILY_ID).and_then(|value| array_at(value, 0));
     let family =
         family.map(u16::from_ne_bytes).ok_or_else(|| no_features_error("family netdev"))?;
     let target = format!("interface number {index}");
     let answer = query_attributes(
         &socket,
         family,
-        GET_DEVICE,
-        (DEVICE_INDEX, &index.to_ne_bytes()),
+        NETDEV_CMD_DEV_GET,
+        (NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes()),
         &target,
     )?;
-    let features = find_attribute(&answer, XDP_FEATURES).and_then(|value| array_at(value, 0));
+    let features =
+        find_attribute(&answer, NETDEV_A_DEV_XDP_FEATURES).and_then(|value| array_at(value, 0));
     let features = features.map(u64::from_ne_bytes).ok_or_else(|| no_features_error(&target))?;
-    Ok(features & ACCEPTS_REDIRECTED_FRAMES != 0)
+    Ok(features & NETDEV_XDP_ACT_NDO_XMIT != 0)
 }
 
 fn no_features_error(target: &str) -> Error {
@@ -96,7 +97,7 @@ fn query_attributes(
         let code = array_at(body, 0).map_or(0, i32::from_ne_bytes);
         return Err(Error::new(CALL, target.to_owned(), code.wrapping_neg()));
     }
-    Ok(body.get(GENERIC_HEADER_SIZE..).unwrap_or_default().to_vec())
+    Ok(body.get(GENL_HEADER_SIZE..).unwrap_or_default().to_vec())
 }
 
 #[cfg(test)]

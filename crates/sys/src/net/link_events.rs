@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bit of the group RTNLGRP_LINK in a netlink address.
-const LINK_GROUP: u32 = 1;
+const RTMGRP_LINK: u32 = 1;
 
 /// A socket that is readable after an interface has appeared, changed or disappeared.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl LinkEvents {
         // Protocol 0 is NETLINK_ROUTE.
         let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)
             .context("socket", "changes of interfaces (rtnetlink)")?;
-        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, LINK_GROUP))
+        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, RTMGRP_LINK))
             .context("bind", "changes of interfaces (rtnetlink)")?;
         Ok(Self(socket))
     }

@@ -22,9 +22,9 @@ const RECEIVE_BUFFER_SIZE: usize = 64 << 10;
 /// Maximum number of attempts to obtain a dump that is not interrupted by a change.
 const DUMP_ATTEMPTS_MAX: u32 = 8;
 /// Size in bytes of an interface name (IFNAMSIZ), including the final zero.
-const NAME_SIZE: usize = 16;
+const INTERFACE_NAME_SIZE: usize = 16;
 /// Size in bytes of an alternative interface name (ALTIFNAMSIZ), including the final zero.
-const LONG_NAME_SIZE: usize = 128;
+const ALTERNATIVE_NAME_SIZE: usize = 128;
 
 /// Size in bytes of `struct nlmsghdr`.
 const HEADER_SIZE: usize = 16;
@@ -56,7 +56,7 @@ mod attribute {
     pub(super) const XDP_ATTACHED: u16 = 2;
     pub(super) const XDP_PROGRAM: u16 = 4;
     pub(super) const PROPERTIES: u16 = 52;
-    pub(super) const LONG_NAME: u16 = 53;
+    pub(super) const ALTERNATIVE_NAME: u16 = 53;
 }
 
 /// A socket for interface queries, bound to the namespace in which it was opened.
@@ -100,8 +100,12 @@ impl RouteSocket {
     /// Returns the interface with this name or alternative name. Fails with ENODEV if there is
     /// none.
     pub fn interface_by_name(&self, name: &str) -> Result<Interface> {
-        let kind = if name.len() < NAME_SIZE { attribute::NAME } else { attribute::LONG_NAME };
-        if name.is_empty() || name.len() >= LONG_NAME_SIZE || name.contains('\0') {
+        let kind = if name.len() < INTERFACE_NAME_SIZE {
+            attribute::NAME
+        } else {
+            attribute::ALTERNATIVE_NAME
+        };
+        if name.is_empty() || name.len() >= ALTERNATIVE_NAME_SIZE || name.contains('\0') {
             return Err(no_device_error(format!("interface {name:?}")));
         }
         let wanted = encode_attribute(kind, &[name.as_bytes(), &[0]].concat());
@@ -203,7 +207,7 @@ pub(super) fn exchange_request(
     rustix::net::send(socket, request, SendFlags::empty()).context(CALL, target.to_owned())?;
     let mut bytes = vec![0; RECEIVE_BUFFER_SIZE];
     loop {
-        if !poll::readable_despite_signals(&[socket.as_fd()], Some(REPLY_TIMEOUT))[0] {
+        if !poll::wait_until_readable_despite_signals(&[socket.as_fd()], Some(REPLY_TIMEOUT))[0] {
             return Err(refused(libc::ETIMEDOUT));
         }
         let (_, whole) = rustix::net::recv(socket, &mut bytes[..], RecvFlags::TRUNC)
@@ -285,7 +289,8 @@ fn parse_interface(body: &[u8]) -> Option<Interface> {
             attribute::STATISTICS => found.counters = parse_counters(value),
             attribute::XDP => found.xdp = parse_xdp(value),
             attribute::PROPERTIES => {
-                let names = attributes(value).filter(|(kind, _)| *kind == attribute::LONG_NAME);
+                let names =
+                    attributes(value).filter(|(kind, _)| *kind == attribute::ALTERNATIVE_NAME);
                 found.alternative = names.map(|(_, value)| text_until_nul(value)).collect();
             }
             _ => {}

@@ -1,7 +1,7 @@
 //! Network namespaces, opened by name, path or process id, and entered by short-lived threads.
 
 use crate::error::{Error, ErrorContext as _, Result};
-use crate::open::OpenRegular;
+use crate::open::RegularOpenOptions;
 use crate::packet::option;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -71,12 +71,13 @@ impl Namespace {
 
     fn open_at(path: &Path, what: &str) -> Result<Self> {
         let target = || format!("namespace {what}");
-        // `OpenRegular` is used because the path may lead to a pipe, which would block a plain
+        // `RegularOpenOptions` is used because the path may lead to a pipe, which would block a plain
         // open.
-        let file = OpenRegular::read().open(path).map_err(|error| match error.raw_os_error() {
-            Some(errno) => Error::new("open", target(), errno),
-            None => Error::new("open", format!("{} ({error})", target()), libc::EINVAL),
-        })?;
+        let file =
+            RegularOpenOptions::read().open(path).map_err(|error| match error.raw_os_error() {
+                Some(errno) => Error::new("open", target(), errno),
+                None => Error::new("open", format!("{} ({error})", target()), libc::EINVAL),
+            })?;
         Ok(Self { fd: file.into(), what: target() })
     }
 }
@@ -90,9 +91,9 @@ impl AsFd for Namespace {
 /// Returns the user namespace that owns a network namespace.
 fn owner_user_namespace(space: &OwnedFd) -> Result<OwnedFd> {
     /// NS_GET_USERNS: returns the user namespace that owns a namespace (ioctl_ns(2)).
-    const GET_OWNER: libc::Ioctl = 0xb701;
+    const NS_GET_USERNS: libc::Ioctl = 0xb701;
     // SAFETY: NS_GET_USERNS takes no argument, and the descriptor is open.
-    let answer = unsafe { libc::ioctl(space.as_raw_fd(), GET_OWNER) };
+    let answer = unsafe { libc::ioctl(space.as_raw_fd(), NS_GET_USERNS) };
     if answer < 0 {
         return Err(Error::last("ioctl", "NS_GET_USERNS"));
     }

@@ -12,9 +12,9 @@ use crate::error::{Error, Result};
 /// Size of `struct tcmsg` in bytes.
 const MESSAGE_SIZE: usize = 20;
 /// Parent handle of ingress filters under the classless qdisc `clsact`.
-const INGRESS: u32 = 0xffff_fff2;
+const TC_INGRESS_PARENT: u32 = 0xffff_fff2;
 /// Parent handle of egress filters under the classless qdisc `clsact`.
-const EGRESS: u32 = 0xffff_fff3;
+const TC_EGRESS_PARENT: u32 = 0xffff_fff3;
 
 /// Constants of `linux/rtnetlink.h` and `linux/pkt_cls.h`.
 mod number {
@@ -25,8 +25,8 @@ mod number {
     pub(super) const REQUEST_DUMP: u16 = 0x301;
     pub(super) const KIND: u16 = 1;
     pub(super) const OPTIONS: u16 = 2;
-    pub(super) const BPF_NAME: u16 = 7;
-    pub(super) const BPF_ID: u16 = 11;
+    pub(super) const TCA_BPF_NAME: u16 = 7;
+    pub(super) const TCA_BPF_ID: u16 = 11;
 }
 
 /// A tc filter.
@@ -50,7 +50,8 @@ impl RouteSocket {
     /// Lists the filters of both directions on an interface.
     pub fn filters(&self, index: u32) -> Result<Vec<TcFilter>> {
         let mut found = Vec::new();
-        for (parent, side) in [(INGRESS, Side::Ingress), (EGRESS, Side::Egress)] {
+        for (parent, side) in [(TC_INGRESS_PARENT, Side::Ingress), (TC_EGRESS_PARENT, Side::Egress)]
+        {
             let target = format!("the {side:?} filters of interface {index}").to_lowercase();
             self.dump(
                 &target,
@@ -122,8 +123,8 @@ fn parse_filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
         side,
         preference: (info >> 16) as u16,
         handle,
-        name: option(number::BPF_NAME).map(text_until_nul),
-        program: option(number::BPF_ID)
+        name: option(number::TCA_BPF_NAME).map(text_until_nul),
+        program: option(number::TCA_BPF_ID)
             .and_then(|value| array_at(value, 0).map(u32::from_ne_bytes)),
         kind,
     })
@@ -151,13 +152,14 @@ mod tests {
     fn bpf_filter_is_reported_with_its_program() {
         let mut options = filter_message(0, 0, 0, &[(7, b"tap\0"), (11, &77_u32.to_ne_bytes())]);
         let options = options.split_off(MESSAGE_SIZE);
-        let body = filter_message(1, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0"), (2, &options)]);
-        let found = parse_filter(&body, INGRESS, Side::Ingress).unwrap();
+        let body =
+            filter_message(1, TC_INGRESS_PARENT, 7 << 16 | 3, &[(1, b"bpf\0"), (2, &options)]);
+        let found = parse_filter(&body, TC_INGRESS_PARENT, Side::Ingress).unwrap();
         assert_eq!((found.kind.as_str(), found.preference, found.handle), ("bpf", 7, 1));
         assert_eq!((found.name.as_deref(), found.program), (Some("tap"), Some(77)));
-        assert_eq!(parse_filter(&body, EGRESS, Side::Egress), None, "of the other side");
-        let heading = filter_message(0, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0")]);
-        assert_eq!(parse_filter(&heading, INGRESS, Side::Ingress), None);
+        assert_eq!(parse_filter(&body, TC_EGRESS_PARENT, Side::Egress), None, "of the other side");
+        let heading = filter_message(0, TC_INGRESS_PARENT, 7 << 16 | 3, &[(1, b"bpf\0")]);
+        assert_eq!(parse_filter(&heading, TC_INGRESS_PARENT, Side::Ingress), None);
     }
 
     #[test]
@@ -166,7 +168,7 @@ mod tests {
         for _ in 0..20_000 {
             let mut body = filter_message(
                 1,
-                INGRESS,
+                TC_INGRESS_PARENT,
                 1 << 16,
                 &[(1, b"bpf\0"), (2, &[8, 0, 11, 0, 1, 2, 3, 4])],
             );
@@ -175,7 +177,7 @@ mod tests {
                 body[at] = random.below(256) as u8;
             }
             body.truncate(random.within(0..body.len() + 1));
-            let _ = parse_filter(&body, INGRESS, Side::Ingress);
+            let _ = parse_filter(&body, TC_INGRESS_PARENT, Side::Ingress);
         }
     }
 }

@@ -11,7 +11,7 @@ const TARGET: &str = "the UDP sockets";
 mod message {
     pub(super) const ERROR: u16 = 2;
     pub(super) const DONE: u16 = 3;
-    pub(super) const BY_FAMILY: u16 = 20;
+    pub(super) const SOCK_DIAG_BY_FAMILY: u16 = 20;
     pub(super) const REQUEST: u16 = 0x1;
     pub(super) const INTERRUPTED: u16 = 0x10;
     pub(super) const DUMP: u16 = 0x300;
@@ -33,8 +33,8 @@ pub fn udp_socket_interfaces(port: u16) -> Result<HashMap<u64, u32>> {
     let mut found = HashMap::new();
     for (sequence, family) in (1..).zip([libc::AF_INET, libc::AF_INET6]) {
         let flags = message::REQUEST | message::DUMP;
-        let body = encode_body(family as u8, port);
-        let request = encode_message(message::BY_FAMILY, flags, sequence, &body);
+        let body = encode_socket_request(family as u8, port);
+        let request = encode_message(message::SOCK_DIAG_BY_FAMILY, flags, sequence, &body);
         let mut refused = None;
         exchange_request(&socket, &request, TARGET, |mut bytes| {
             while let Some((kind, flags, number, body, rest)) = split_message(bytes) {
@@ -46,7 +46,7 @@ pub fn udp_socket_interfaces(port: u16) -> Result<HashMap<u64, u32>> {
                     refused = Some(libc::EINTR);
                 }
                 match kind {
-                    message::BY_FAMILY => found.extend(parse_socket(body)),
+                    message::SOCK_DIAG_BY_FAMILY => found.extend(parse_socket(body)),
                     message::ERROR | message::DONE => {
                         let code = word(body, 0).map_or(0, u32::cast_signed);
                         refused = refused.or_else(|| (code < 0).then(|| code.wrapping_neg()));
@@ -65,12 +65,13 @@ pub fn udp_socket_interfaces(port: u16) -> Result<HashMap<u64, u32>> {
 }
 
 /// Encodes `struct inet_diag_req_v2` for the UDP sockets of a port, in all states.
-fn encode_body(family: u8, port: u16) -> Vec<u8> {
+fn encode_socket_request(family: u8, port: u16) -> Vec<u8> {
     /// Length of `struct inet_diag_sockid` after its first port, in bytes.
-    const REST_LENGTH: usize = 46;
+    const SOCKET_ID_REST_LENGTH: usize = 46;
     let protocol = libc::IPPROTO_UDP as u8;
     let states = u32::MAX.to_ne_bytes();
-    [&[family, protocol, 0, 0][..], &states, &port.to_be_bytes(), &[0; REST_LENGTH]].concat()
+    [&[family, protocol, 0, 0][..], &states, &port.to_be_bytes(), &[0; SOCKET_ID_REST_LENGTH]]
+        .concat()
 }
 
 /// Parses the inode and the interface of `struct inet_diag_msg`; `None` if `body` is too short.

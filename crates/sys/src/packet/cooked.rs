@@ -6,7 +6,7 @@
 //! [`CookedSocket::start`].
 
 use super::layout::VlanTag;
-use super::option::{self, ALL_PROTOCOLS};
+use super::option::{self, ETH_P_ALL};
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::mem::{self, MaybeUninit};
@@ -21,7 +21,7 @@ const INTERFACE_INDEX_OFFSET: u32 = 0xffff_f008;
 /// Protocol that no packet has. A socket bound to this protocol adds no cost to any packet.
 const NO_PROTOCOL: u16 = 0;
 /// Size of the buffer for control messages in bytes: a timestamp and the auxiliary data.
-const CONTROL_SIZE: usize = 128;
+const CONTROL_BUFFER_SIZE: usize = 128;
 
 /// A packet socket for the packets of many interfaces.
 #[derive(Debug)]
@@ -69,11 +69,11 @@ impl CookedSocket {
     ///
     /// Fails with EINVAL if more than [`EXCLUDED_INTERFACES_MAX`] interfaces are excluded.
     pub fn start(&self, excluded: &[u32]) -> Result<()> {
-        let Some(program) = filter_program(excluded) else {
+        let Some(program) = interface_exclusion_program(excluded) else {
             return Err(Error::new("setsockopt", option::ATTACH_FILTER.1, libc::EINVAL));
         };
         option::attach(self.0.as_fd(), &program)?;
-        option::bind(self.0.as_fd(), 0, ALL_PROTOCOLS)
+        option::bind(self.0.as_fd(), 0, ETH_P_ALL)
     }
 
     /// Receives no further packets. Packets received earlier can still be read.
@@ -91,7 +91,7 @@ impl CookedSocket {
 
     /// Returns the number of packets that have been dropped since the last call because the receive
     /// buffer was full.
-    pub fn take_drops(&self) -> Result<u32> {
+    pub fn take_drop_count(&self) -> Result<u32> {
         let statistics: libc::tpacket_stats =
             option::get(self.0.as_fd(), libc::SOL_PACKET, option::STATISTICS)?;
         Ok(statistics.tp_drops)
@@ -100,7 +100,7 @@ impl CookedSocket {
     /// Receives a packet into `to`, without waiting. Returns `None` if there is none.
     pub fn receive(&self, to: &mut [u8]) -> Option<CookedPacket> {
         let mut address = MaybeUninit::<libc::sockaddr_ll>::zeroed();
-        let mut control = ControlBuffer([0; CONTROL_SIZE]);
+        let mut control = ControlBuffer([0; CONTROL_BUFFER_SIZE]);
         let mut part = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
         // SAFETY: a `msghdr` consists of integers and pointers, for which zero is a value.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
@@ -109,7 +109,7 @@ impl CookedSocket {
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
         message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = CONTROL_SIZE;
+        message.msg_controllen = CONTROL_BUFFER_SIZE;
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
         // SAFETY: recvmsg(2) writes to the address, the part and the control buffer, each of which
         // is live and has the length given beside it.
@@ -129,19 +129,19 @@ impl CookedSocket {
             sender_length: address.sll_halen,
             vlan: None,
         };
-        let used = message.msg_controllen.min(CONTROL_SIZE);
-        packet.read_control(control.0.get(..used).unwrap_or_default());
+        let used = message.msg_controllen.min(CONTROL_BUFFER_SIZE);
+        packet.read_control_messages(control.0.get(..used).unwrap_or_default());
         Some(packet)
     }
 }
 
 /// A buffer for control messages, aligned as the kernel aligns them.
 #[repr(C, align(8))]
-struct ControlBuffer([u8; CONTROL_SIZE]);
+struct ControlBuffer([u8; CONTROL_BUFFER_SIZE]);
 
 impl CookedPacket {
     /// Reads the time and the VLAN tag from the control messages.
-    fn read_control(&mut self, mut rest: &[u8]) {
+    fn read_control_messages(&mut self, mut rest: &[u8]) {
         const HEADER_SIZE: usize = size_of::<libc::cmsghdr>();
         while let Some((length, level, kind)) = control_header(rest) {
             let data = rest.get(HEADER_SIZE..length).unwrap_or_default();
@@ -175,7 +175,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// Returns a program that accepts the packets of all interfaces but the excluded ones; `None` if
 /// more than [`EXCLUDED_INTERFACES_MAX`] are excluded.
-fn filter_program(excluded: &[u32]) -> Option<Vec<super::Instruction>> {
+fn interface_exclusion_program(excluded: &[u32]) -> Option<Vec<super::Instruction>> {
     let count = excluded.len();
     if count > EXCLUDED_INTERFACES_MAX {
         return None;
@@ -239,11 +239,11 @@ mod tests {
 
     #[test]
     fn program_accepts_all_but_the_excluded_interfaces() {
-        assert_eq!(filter_program(&[]).unwrap().len(), 3);
-        let program = filter_program(&[4, 5]).unwrap();
+        assert_eq!(interface_exclusion_program(&[]).unwrap().len(), 3);
+        let program = interface_exclusion_program(&[4, 5]).unwrap();
         assert_eq!(program[1..3], [(0x15, 2, 0, 4), (0x15, 1, 0, 5)]);
-        assert!(filter_program(&vec![1; EXCLUDED_INTERFACES_MAX]).is_some());
-        assert!(filter_program(&vec![1; EXCLUDED_INTERFACES_MAX + 1]).is_none());
+        assert!(interface_exclusion_program(&vec![1; EXCLUDED_INTERFACES_MAX]).is_some());
+        assert!(interface_exclusion_program(&vec![1; EXCLUDED_INTERFACES_MAX + 1]).is_none());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! offset is checked against the block: a mistake on either side costs a packet, never a panic.
 
 /// Size in bytes of a packet's header, including the link-layer address.
-pub const HEADER_SIZE: usize = LINK_OFFSET + 20;
+pub const HEADER_SIZE: usize = LINK_ADDRESS_OFFSET + 20;
 /// Number of free bytes before an Ethernet frame in a ring whose `reserve` is 0. The kernel aligns
 /// layer 3 to 16 bytes and leaves at least 16 bytes for the layer 2 header.
 pub const FRAME_PADDING: usize = 14;
@@ -13,12 +13,12 @@ pub const FRAME_PADDING: usize = 14;
 /// Size in bytes of `struct tpacket_block_desc`.
 const BLOCK_HEADER_SIZE: usize = 48;
 /// Byte offset of `struct sockaddr_ll`, which follows `struct tpacket3_hdr`.
-const LINK_OFFSET: usize = 48;
+const LINK_ADDRESS_OFFSET: usize = 48;
 /// Version number of TPACKET_V3 in a block's header.
 const VERSION: u32 = 2;
 
 /// TP_STATUS_LOSING: packets were dropped since the last read of the statistics.
-const LOSING: u32 = 1 << 2;
+const TP_STATUS_LOSING: u32 = 1 << 2;
 /// TP_STATUS_BLK_TMO: the block was retired by its timeout.
 const TIMED_OUT: u32 = 1 << 5;
 
@@ -53,7 +53,7 @@ impl BlockHeader {
             used: offset_at(bytes, 20)?,
             sequence: u64::from_ne_bytes(field(bytes, 24)?),
             timed_out: status & TIMED_OUT != 0,
-            losing: status & LOSING != 0,
+            losing: status & TP_STATUS_LOSING != 0,
         };
         let whole = block.first >= BLOCK_HEADER_SIZE
             && block.first <= bytes.len()
@@ -157,7 +157,7 @@ impl PacketStatus {
     /// Returns true if frames were dropped after the last read of the statistics.
     #[must_use]
     pub const fn losing(self) -> bool {
-        self.0 & LOSING != 0
+        self.0 & TP_STATUS_LOSING != 0
     }
 
     /// Returns true if the sender left the layer 4 checksum to the device, so that the checksum
@@ -184,10 +184,10 @@ pub struct LinkAddress {
 impl LinkAddress {
     fn read(header: &[u8]) -> Option<Self> {
         Some(Self {
-            protocol: u16::from_be_bytes(field(header, LINK_OFFSET + 2)?),
-            index: word(header, LINK_OFFSET + 4)?,
-            hatype: half(header, LINK_OFFSET + 8)?,
-            kind: PacketKind::from_number(*header.get(LINK_OFFSET + 10)?),
+            protocol: u16::from_be_bytes(field(header, LINK_ADDRESS_OFFSET + 2)?),
+            index: word(header, LINK_ADDRESS_OFFSET + 4)?,
+            hatype: half(header, LINK_ADDRESS_OFFSET + 8)?,
+            kind: PacketKind::from_number(*header.get(LINK_ADDRESS_OFFSET + 10)?),
         })
     }
 }

@@ -14,8 +14,8 @@ mod ring;
 mod sender;
 
 pub use cooked::{CookedPacket, CookedSocket, EXCLUDED_INTERFACES_MAX};
-pub use ring::{Gap, PacketRing, RingShape, RingStatistics};
-pub use sender::{PacketSender, Qdisc, SendReport, SendStop};
+pub use ring::{Gap, PacketRing, PacketRingParameters, RingStatistics};
+pub use sender::{PacketSender, QdiscMode, SendReport, SendStopReason};
 
 use crate::bpf::Program;
 use crate::error::{ErrorContext as _, Result};
@@ -59,7 +59,7 @@ impl PacketSocket {
     pub fn promiscuous(&self, index: u32) -> Result<()> {
         let request = libc::packet_mreq {
             mr_ifindex: index.cast_signed(),
-            mr_type: option::PROMISCUOUS,
+            mr_type: option::PACKET_MR_PROMISC,
             mr_alen: 0,
             mr_address: [0; 8],
         };
@@ -69,7 +69,7 @@ impl PacketSocket {
     /// Creates and maps the ring.
     ///
     /// Fails with ENOMEM if the ring is too large; retry on a new socket with half the size.
-    pub fn ring(self, shape: RingShape) -> Result<PacketRing> {
+    pub fn ring(self, shape: PacketRingParameters) -> Result<PacketRing> {
         PacketRing::create(self.0, shape)
     }
 }

@@ -27,9 +27,9 @@ pub(super) const RESERVE: SocketOption = (libc::PACKET_RESERVE, "PACKET_RESERVE"
 pub(super) const QDISC_BYPASS: SocketOption = (libc::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS");
 pub(super) const IGNORE_OUTGOING: SocketOption = (23, "PACKET_IGNORE_OUTGOING");
 /// PACKET_MR_PROMISC: membership that makes the interface promiscuous.
-pub(super) const PROMISCUOUS: libc::c_ushort = 1;
+pub(super) const PACKET_MR_PROMISC: libc::c_ushort = 1;
 /// ETH_P_ALL: frames of all protocols.
-pub(super) const ALL_PROTOCOLS: u16 = 3;
+pub(super) const ETH_P_ALL: u16 = 3;
 
 /// Instruction `ret #0`, a complete program that drops every frame.
 pub(super) const DROP_ALL: Instruction = (6, 0, 0, 0);

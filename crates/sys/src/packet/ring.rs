@@ -18,16 +18,16 @@ use std::sync::{Mutex, PoisonError};
 /// Version number of TPACKET_V3 in the socket option.
 const TPACKET_VERSION_3: libc::c_int = 2;
 /// Value of a block's status word while user space owns the block.
-const USER_OWNED: u32 = 1;
+const TP_STATUS_USER: u32 = 1;
 /// Value of a block's status word while the kernel owns the block.
-const KERNEL_OWNED: u32 = 0;
+const TP_STATUS_KERNEL: u32 = 0;
 /// Frame size in bytes, which must divide the segment size. The kernel requires a value although
 /// TPACKET_V3 has no frames of fixed size.
 const FRAME_SIZE: usize = 2048;
 
 /// The size and timeout of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RingShape {
+pub struct PacketRingParameters {
     /// Size of a segment in bytes: a power of two, at least a page. A frame that, with about 150
     /// bytes of headers, exceeds a segment is truncated.
     pub segment: usize,
@@ -40,7 +40,7 @@ pub struct RingShape {
     pub reserve: u32,
 }
 
-impl RingShape {
+impl PacketRingParameters {
     /// Returns the size of the ring in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
@@ -84,7 +84,7 @@ pub struct PacketRing {
     /// kernel frees the ring once the mapping is removed and the descriptor is closed.
     memory: Mapping,
     socket: OwnedFd,
-    shape: RingShape,
+    shape: PacketRingParameters,
     totals: Mutex<Totals>,
 }
 
@@ -160,7 +160,7 @@ impl Gaps {
 }
 
 impl PacketRing {
-    pub(super) fn create(socket: OwnedFd, shape: RingShape) -> Result<Self> {
+    pub(super) fn create(socket: OwnedFd, shape: PacketRingParameters) -> Result<Self> {
         let target = || format!("a ring of {} segments of {} bytes", shape.segments, shape.segment);
         let request =
             shape.request().ok_or_else(|| Error::new("setsockopt", target(), libc::EINVAL))?;
@@ -177,7 +177,7 @@ impl PacketRing {
     /// interface may be down: [`PacketRing::error`] then reports ENETDOWN, and frames arrive once
     /// the interface is up.
     pub fn bind(&self, index: u32) -> Result<()> {
-        option::bind(self.socket.as_fd(), index, option::ALL_PROTOCOLS)
+        option::bind(self.socket.as_fd(), index, option::ETH_P_ALL)
     }
 
     /// Stops reception. The contents of the ring stay readable, and the kernel retires the segment
@@ -188,7 +188,7 @@ impl PacketRing {
 
     /// Returns the ring's size and timeout.
     #[must_use]
-    pub const fn shape(&self) -> RingShape {
+    pub const fn shape(&self) -> PacketRingParameters {
         self.shape
     }
 
@@ -223,7 +223,7 @@ impl PacketRing {
     }
 
     /// Returns the number of frames dropped at the socket before they reached the ring.
-    pub fn socket_drops(&self) -> Result<u64> {
+    pub fn socket_drop_count(&self) -> Result<u64> {
         const DROPS: usize = 8;
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let figures: [u32; 9] = option::get(self.socket.as_fd(), libc::SOL_SOCKET, option::MEMORY)?;
@@ -274,7 +274,7 @@ unsafe impl Lender for PacketRing {
 
     fn has_arrived(&self, slot: usize) -> bool {
         // Acquire: pairs with the kernel's barrier between the frames and this word.
-        self.status(slot).is_some_and(|status| status.load(Ordering::Acquire) & USER_OWNED != 0)
+        self.status(slot).is_some_and(|status| status.load(Ordering::Acquire) & TP_STATUS_USER != 0)
     }
 
     fn give_back(&self, slot: usize) {
@@ -288,7 +288,7 @@ unsafe impl Lender for PacketRing {
         let full = passed || self.has_arrived(newest);
         if let Some(status) = self.status(slot) {
             // Release: our accesses to the segment precede the kernel's view of this word.
-            status.store(KERNEL_OWNED, Ordering::Release);
+            status.store(TP_STATUS_KERNEL, Ordering::Release);
         }
         // Read after the store, so that the total includes every earlier drop.
         let drops = if full { self.statistics().ok().map(|all| all.drops) } else { None };
@@ -331,15 +331,18 @@ mod tests {
 
     #[test]
     fn ring_sizes_must_be_powers_of_two() {
-        let shape = RingShape { segment: 1 << 16, segments: 8, retire_ms: 0, reserve: 8 };
+        let shape =
+            PacketRingParameters { segment: 1 << 16, segments: 8, retire_ms: 0, reserve: 8 };
         let request = shape.request().unwrap();
         assert_eq!((request.tp_block_size, request.tp_block_nr), (1 << 16, 8));
         assert_eq!(request.tp_frame_nr, (8 << 16) / request.tp_frame_size);
         assert_eq!(request.tp_retire_blk_tov, 1, "0 would be the kernel's own choice");
         assert_eq!(shape.bytes(), 8 << 16);
-        assert!(RingShape { segment: 1024, ..shape }.request().is_none());
-        assert!(RingShape { segment: 5000, ..shape }.request().is_none());
-        assert!(RingShape { segments: 3, ..shape }.request().is_none());
-        assert!(RingShape { segment: 1 << 63, segments: 4, ..shape }.request().is_none());
+        assert!(PacketRingParameters { segment: 1024, ..shape }.request().is_none());
+        assert!(PacketRingParameters { segment: 5000, ..shape }.request().is_none());
+        assert!(PacketRingParameters { segments: 3, ..shape }.request().is_none());
+        assert!(
+            PacketRingParameters { segment: 1 << 63, segments: 4, ..shape }.request().is_none()
+        );
     }
 }

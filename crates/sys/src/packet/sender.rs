@@ -10,13 +10,13 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::{mem, ptr};
 
 /// Maximum number of frames sent with one system call.
-const BATCH_MAX: usize = 64;
+const BATCH_FRAMES_MAX: usize = 64;
 /// Flags that make a send to a full socket return EAGAIN.
 const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
 /// The choice between using and bypassing the queueing discipline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Qdisc {
+pub enum QdiscMode {
     /// Frames pass through the queueing discipline of the interface, like other frames of the host.
     Through,
     /// Frames go directly to the driver, which drops frames when it has no room.
@@ -33,12 +33,12 @@ pub struct SendReport {
     /// Number of frames sent, counted from the first.
     pub frames: usize,
     /// Reason why the next frame was not sent; `None` if all frames were sent.
-    pub stopped: Option<SendStop>,
+    pub stopped: Option<SendStopReason>,
 }
 
 /// A reason why a frame was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SendStop {
+pub enum SendStopReason {
     /// There is no room at present, or a signal arrived. The errno is EAGAIN for a full socket
     /// buffer, ENOBUFS for a full queue, ENOMEM, or EINTR.
     Full(i32),
@@ -49,11 +49,11 @@ pub enum SendStop {
 
 impl PacketSender {
     /// Opens a socket for sending to an interface in the calling thread's network namespace.
-    pub fn open(index: u32, qdisc: Qdisc) -> Result<Self> {
+    pub fn open(index: u32, qdisc: QdiscMode) -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
             .context("socket", "packets (AF_PACKET)")?;
-        if qdisc == Qdisc::Bypass {
+        if qdisc == QdiscMode::Bypass {
             option::set(socket.as_fd(), libc::SOL_PACKET, option::QDISC_BYPASS, &1_i32)?;
         }
         option::bind(socket.as_fd(), index, 0)?;
@@ -64,7 +64,7 @@ impl PacketSender {
     pub fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         let mut sent = 0;
         while let Some(rest) = frames.get(sent..).filter(|rest| !rest.is_empty()) {
-            let batch = rest.get(..BATCH_MAX).unwrap_or(rest);
+            let batch = rest.get(..BATCH_FRAMES_MAX).unwrap_or(rest);
             // If only a part of a batch is sent, the kernel reports no error. The next call starts
             // with the first unsent frame and returns the error.
             match self.send_batch(batch) {
@@ -75,12 +75,12 @@ impl PacketSender {
         SendReport { frames: sent, stopped: None }
     }
 
-    /// Sends up to [`BATCH_MAX`] frames. Returns the number sent, at least 1, or the reason why the
+    /// Sends up to [`BATCH_FRAMES_MAX`] frames. Returns the number sent, at least 1, or the reason why the
     /// first frame was not sent.
-    fn send_batch(&self, frames: &[&[u8]]) -> std::result::Result<usize, SendStop> {
-        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH_MAX];
+    fn send_batch(&self, frames: &[&[u8]]) -> std::result::Result<usize, SendStopReason> {
+        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH_FRAMES_MAX];
         // SAFETY: all fields are pointers and integers, for which zero is a valid value.
-        let mut messages: [libc::mmsghdr; BATCH_MAX] = unsafe { mem::zeroed() };
+        let mut messages: [libc::mmsghdr; BATCH_FRAMES_MAX] = unsafe { mem::zeroed() };
         let mut count: libc::c_uint = 0;
         for ((frame, part), message) in frames.iter().zip(&mut parts).zip(&mut messages) {
             part.iov_base = frame.as_ptr().cast_mut().cast();
@@ -95,12 +95,12 @@ impl PacketSender {
         let answer = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, SEND_FLAGS as _) };
         match usize::try_from(answer) {
             Ok(went) if went > 0 => Ok(went),
-            _ => Err(SendStop::from_errno(Error::last("sendmmsg", "").errno)),
+            _ => Err(SendStopReason::from_errno(Error::last("sendmmsg", "").errno)),
         }
     }
 }
 
-impl SendStop {
+impl SendStopReason {
     const fn from_errno(errno: i32) -> Self {
         match errno {
             libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR => Self::Full(errno),
@@ -124,13 +124,13 @@ mod tests {
     fn frame_batch_is_sent_with_one_call() {
         let Some(space) = Namespace::new() else { return };
         let open =
-            || PacketSender::open(crate::net::interface("lo").unwrap().index, Qdisc::Through);
+            || PacketSender::open(crate::net::interface("lo").unwrap().index, QdiscMode::Through);
         let sender = space.run_inside(open).unwrap();
         let frame = [0; 60];
-        assert_eq!(sender.send_batch(&[&frame[..]; BATCH_MAX]), Ok(BATCH_MAX));
+        assert_eq!(sender.send_batch(&[&frame[..]; BATCH_FRAMES_MAX]), Ok(BATCH_FRAMES_MAX));
         let long = vec![0; 100_000];
         let mixed: Vec<&[u8]> = vec![&frame, &frame, &long, &frame];
         assert_eq!(sender.send_batch(&mixed), Ok(2), "up to the one that does not go");
-        assert_eq!(sender.send_batch(&mixed[2..]), Err(SendStop::Refused(libc::EMSGSIZE)));
+        assert_eq!(sender.send_batch(&mixed[2..]), Err(SendStopReason::Refused(libc::EMSGSIZE)));
     }
 }

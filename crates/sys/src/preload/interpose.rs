@@ -86,7 +86,7 @@ macro_rules! interpose {
             }
             #[allow(unused_variables, reason = "most functions have one hook")]
             let run = |hook: fn($($type),*)| {
-                $crate::preload::interpose::run_guarded(|| hook($($arg),*));
+                $crate::preload::interpose::catch_panic_and_preserve_errno(|| hook($($arg),*));
             };
             let answer =
                 match $crate::next_function!($next as unsafe extern "C" fn($($type),*) -> $answer)
@@ -110,7 +110,7 @@ macro_rules! interpose_duplication {
         fn finish_duplicate(from: std::ffi::c_int, to: std::ffi::c_int) -> std::ffi::c_int {
             let duplicated: fn(std::ffi::c_int, std::ffi::c_int) = $duplicated;
             if to >= 0 && to != from {
-                $crate::preload::interpose::run_guarded(|| duplicated(from, to));
+                $crate::preload::interpose::catch_panic_and_preserve_errno(|| duplicated(from, to));
             }
             to
         }
@@ -118,14 +118,13 @@ macro_rules! interpose_duplication {
         fn begin_replacement(from: std::ffi::c_int, to: std::ffi::c_int) {
             let replaced: fn(std::ffi::c_int) = $replaced;
             if from != to {
-                $crate::preload::interpose::run_guarded(|| replaced(to));
+                $crate::preload::interpose::catch_panic_and_preserve_errno(|| replaced(to));
             }
         }
 
         type Duplicate = unsafe extern "C" fn(std::ffi::c_int) -> std::ffi::c_int;
-        type DuplicateTo =
-            unsafe extern "C" fn(std::ffi::c_int, std::ffi::c_int) -> std::ffi::c_int;
-        type DuplicateWithFlags = unsafe extern "C" fn(
+        type Dup2Fn = unsafe extern "C" fn(std::ffi::c_int, std::ffi::c_int) -> std::ffi::c_int;
+        type Dup3Fn = unsafe extern "C" fn(
             std::ffi::c_int,
             std::ffi::c_int,
             std::ffi::c_int,
@@ -154,7 +153,7 @@ macro_rules! interpose_duplication {
             to: std::ffi::c_int,
         ) -> std::ffi::c_int {
             begin_replacement(from, to);
-            match $crate::next_function!(c"dup2" as DuplicateTo) {
+            match $crate::next_function!(c"dup2" as Dup2Fn) {
                 // SAFETY: I1; dup2(2) accepts any numbers.
                 Some(next) => finish_duplicate(from, unsafe { next(from, to) }),
                 None => $crate::preload::interpose::missing_function(),
@@ -172,7 +171,7 @@ macro_rules! interpose_duplication {
             flags: std::ffi::c_int,
         ) -> std::ffi::c_int {
             begin_replacement(from, to);
-            match $crate::next_function!(c"dup3" as DuplicateWithFlags) {
+            match $crate::next_function!(c"dup3" as Dup3Fn) {
                 // SAFETY: I1; dup3(2) accepts any numbers.
                 Some(next) => finish_duplicate(from, unsafe { next(from, to, flags) }),
                 None => $crate::preload::interpose::missing_function(),
@@ -273,14 +272,14 @@ pub fn with_preserved_errno<T>(body: impl FnOnce() -> T) -> T {
 
 /// Runs `body` without unwinding into C, then restores `errno`. After a panic, returns the default
 /// value.
-pub fn run_guarded<T: Default>(body: impl FnOnce() -> T) -> T {
+pub fn catch_panic_and_preserve_errno<T: Default>(body: impl FnOnce() -> T) -> T {
     with_preserved_errno(|| catch_panic(T::default, body))
 }
 
 /// Runs the hook of an interposed function. If it returns an error number, sets `errno` to it and
 /// returns -1, the result of the interposed function; otherwise returns `None`.
 pub fn refusal<T: From<i8>>(hook: impl FnOnce() -> Option<c_int>) -> Option<T> {
-    let number = run_guarded(hook)?;
+    let number = catch_panic_and_preserve_errno(hook)?;
     set_errno(number);
     Some(T::from(-1))
 }
@@ -288,7 +287,7 @@ pub fn refusal<T: From<i8>>(hook: impl FnOnce() -> Option<c_int>) -> Option<T> {
 /// Copies integers into memory that malloc(3) allocates and the program releases with free(3).
 /// Returns null if there is no memory.
 #[must_use]
-pub fn copy_for_program(values: &[c_int]) -> *mut c_int {
+pub fn copy_to_malloc_memory(values: &[c_int]) -> *mut c_int {
     // SAFETY: malloc(3) returns memory of this size for any type, or null.
     let place = unsafe { libc::malloc(size_of_val(values)) }.cast::<c_int>();
     if !place.is_null() {
@@ -308,11 +307,11 @@ impl CLibraryLookup {
     /// Returns the C library's `dlsym`; `None` if the C library has no known version of it.
     #[must_use]
     pub fn get() -> Option<Self> {
-        static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-        let mut address = FOUND.load(Ordering::Acquire);
+        static DLSYM_ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+        let mut address = DLSYM_ADDRESS.load(Ordering::Acquire);
         if address.is_null() {
             address = find_real_dlsym()?.as_ptr();
-            FOUND.store(address, Ordering::Release);
+            DLSYM_ADDRESS.store(address, Ordering::Release);
         }
         // SAFETY: I1; a function pointer and an optional function have the same size, and null is
         // `None`.

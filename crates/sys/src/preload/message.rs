@@ -18,7 +18,7 @@ pub fn print_message(text: &str) {
     let line = format!("streamline: {text}\n");
     match std::env::var(VARIABLE) {
         Ok(value) => {
-            if let Some(messages) = find_descriptor(&value) {
+            if let Some(messages) = find_message_descriptor(&value) {
                 write_all(messages, line.as_bytes());
             }
         }
@@ -29,7 +29,7 @@ pub fn print_message(text: &str) {
 
 /// Returns the descriptor that `value` names (the text of [`VARIABLE`]), if the descriptor is open
 /// and still refers to the file with the stated inode; `None` otherwise.
-fn find_descriptor(value: &str) -> Option<BorrowedFd<'static>> {
+fn find_message_descriptor(value: &str) -> Option<BorrowedFd<'static>> {
     let (number, known) = value.split_once(':')?;
     let (number, known) = (number.parse().ok()?, known.parse().ok()?);
     if inode(number) == Some(known) { borrow(number) } else { None }
@@ -46,8 +46,10 @@ mod tests {
     fn descriptor_is_used_only_while_it_is_the_same_file() {
         let file = File::open("/dev/null").unwrap();
         let (number, known) = (file.as_raw_fd(), file.metadata().unwrap().ino());
-        assert!(find_descriptor(&format!("{number}:{known}")).is_some());
-        assert!(find_descriptor(&format!("{number}:{}", known + 1)).is_none());
-        assert!(find_descriptor("-1:5").is_none() && find_descriptor("900").is_none());
+        assert!(find_message_descriptor(&format!("{number}:{known}")).is_some());
+        assert!(find_message_descriptor(&format!("{number}:{}", known + 1)).is_none());
+        assert!(
+            find_message_descriptor("-1:5").is_none() && find_message_descriptor("900").is_none()
+        );
     }
 }

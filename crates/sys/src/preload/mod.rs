@@ -2,7 +2,7 @@
 //! descriptors and signal handlers.
 //!
 //! No function in this module allocates or takes a lock, except [`next_symbol`], [`loaded_symbol`],
-//! `copy_for_program`, [`receive`] and [`has_several_threads`]. Only [`set_errno`] is meant to set `errno`.
+//! `copy_to_malloc_memory`, [`receive`] and [`has_several_threads`]. Only [`set_errno`] is meant to set `errno`.
 //! Other functions may overwrite `errno`, so their callers first save it with [`errno`].
 
 pub mod interpose;
@@ -88,7 +88,7 @@ pub fn inode(number: c_int) -> Option<u64> {
 /// Returns the number of bytes in a pipe, given a descriptor of either end; 0 if the kernel does
 /// not report the number.
 #[must_use]
-pub fn bytes_waiting(number: c_int) -> u64 {
+pub fn pipe_bytes_available(number: c_int) -> u64 {
     borrow(number).and_then(|fd| rustix::io::ioctl_fionread(fd).ok()).unwrap_or(0)
 }
 
@@ -150,7 +150,7 @@ pub fn has_no_reader(number: c_int) -> bool {
 
 /// The outcome of [`wait_readable`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TimedWait {
+pub enum TimedWaitOutcome {
     /// The descriptor is readable, or closed.
     Readable,
     /// The time limit has passed.
@@ -161,20 +161,20 @@ pub enum TimedWait {
 
 /// Waits until a descriptor is readable, for at most `limit`.
 #[must_use]
-pub fn wait_readable(number: c_int, limit: Duration) -> TimedWait {
-    let Some(fd) = borrow(number) else { return TimedWait::Readable };
+pub fn wait_readable(number: c_int, limit: Duration) -> TimedWaitOutcome {
+    let Some(fd) = borrow(number) else { return TimedWaitOutcome::Readable };
     let mut entry = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     match poll(&mut entry, Some(&crate::poll::timespec(limit))) {
-        Ok(0) => TimedWait::TimedOut,
-        Err(rustix::io::Errno::INTR) => TimedWait::Interrupted,
-        _ => TimedWait::Readable,
+        Ok(0) => TimedWaitOutcome::TimedOut,
+        Err(rustix::io::Errno::INTR) => TimedWaitOutcome::Interrupted,
+        _ => TimedWaitOutcome::Readable,
     }
 }
 
 /// Returns true if a call interrupted by a signal should be restarted. Returns false if the program
 /// has installed any signal handler without SA_RESTART, because the interrupting signal is unknown.
 #[must_use]
-pub fn is_call_restarted() -> bool {
+pub fn should_restart_call() -> bool {
     (1..=libc::SIGRTMAX()).all(|signal| {
         // SAFETY: all bits zero are a valid sigaction: no handler, no flags.
         let mut set: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -332,7 +332,7 @@ pub fn replace(number: c_int, by: BorrowedFd<'_>) {
 
 /// Reads once, retrying if a signal interrupts the call. Returns the number of bytes read; 0 at the
 /// end of the file or on an error.
-pub fn read_once(number: c_int, room: &mut [u8]) -> usize {
+pub fn read_retrying_interrupts(number: c_int, room: &mut [u8]) -> usize {
     let read = |fd| retry_on_intr(|| rustix::io::read(fd, &mut *room)).ok();
     borrow(number).and_then(read).unwrap_or(0)
 }

@@ -7,11 +7,11 @@ use std::ptr;
 /// A spinning wait. Signals are blocked while the thread is between two steps, so that a signal
 /// that arrives there interrupts the next step.
 #[derive(Debug)]
-pub struct Spin {
+pub struct SpinWait {
     before: libc::sigset_t,
 }
 
-impl Spin {
+impl SpinWait {
     /// Begins a wait; `None` if signals cannot be blocked.
     #[must_use]
     pub fn begin() -> Option<Self> {
@@ -40,7 +40,7 @@ impl Spin {
     }
 }
 
-impl Drop for Spin {
+impl Drop for SpinWait {
     fn drop(&mut self) {
         // SAFETY: pthread_sigmask(3) reads the set, which it has written itself.
         unsafe {

@@ -10,11 +10,11 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use streamline_sys as sys;
 use sys::bpf::ring::{Rings, RingsLayout};
 use sys::bpf::{
-    Anchor, Btf, BtfBuilder, FunctionInfo, Link, LoadParameters, Map, ObjectKind, Program,
+    Btf, BtfBuilder, ChainPosition, FunctionInfo, Link, LoadParameters, Map, ObjectKind, Program,
     ProgramKind, RingBuffer, Side, SourceInfo, XdpMode,
 };
 use sys::net::RouteSocket;
-use sys::packet::{PacketSender, PacketSocket, Qdisc};
+use sys::packet::{PacketSender, PacketSocket, QdiscMode};
 use sys::xdp::{Redirect, SocketSettings, Umem, UmemShape, XdpSocket};
 use testkit::Frame;
 use testkit::net::{
@@ -51,7 +51,7 @@ pub(crate) fn send_frames(pair: &Pair, count: u64) {
     let frame = Frame::ethernet().ipv4("192.0.2.1", "192.0.2.2").udp(1, 2, b"counted");
     pair.client.run_inside(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
-        let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
+        let mut sender = PacketSender::open(index, QdiscMode::Through).unwrap();
         for _ in 0..count {
             wait_until("there is room", || sender.send(&[&frame]).frames == 1);
         }
@@ -89,7 +89,8 @@ pub(crate) fn attach_step_by_step() {
                 2 | 3 => {
                     let side = if step == 2 { Side::Ingress } else { Side::Egress };
                     let program = program(ProgramKind::Tc, -1);
-                    links.push(Link::tcx(&program, index, side, Anchor::Head, None).unwrap());
+                    links
+                        .push(Link::tcx(&program, index, side, ChainPosition::Head, None).unwrap());
                 }
                 4 => links[0].update(&program(ProgramKind::Tc, -1), None).unwrap(),
                 5 => links.push(

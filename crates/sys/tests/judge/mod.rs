@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use ebpf::emit::Outcome;
-use ebpf::exam::{Judge, Ruling, decode_counters};
+use ebpf::exam::{Judge, TwinVerdict, decode_counters};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, MapSpec, Program, disasm, insn};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -73,13 +73,13 @@ impl Judge for KernelJudge {
         "kernel"
     }
 
-    fn judge(&mut self, packet: &Packet<'_>) -> Ruling {
+    fn judge(&mut self, packet: &Packet<'_>) -> TwinVerdict {
         if packet.tag.is_some()
             || packet.is_unfilled && self.place != Hook::Xdp
             || packet.linear < packet.bytes.len()
         {
             let why = "a test run makes whole frames without a tag beside, checksums filled in";
-            return Ruling::Refused(why.to_owned());
+            return TwinVerdict::Refused(why.to_owned());
         }
         // The program's input begins after the Ethernet header, so an empty header precedes the
         // frame.
@@ -98,12 +98,12 @@ impl Judge for KernelJudge {
         match run {
             Ok((value, frame)) => {
                 let (outcome, counted) = (Outcome::decode(value), self.counted());
-                Ruling::Answered { outcome, counted, frame }
+                TwinVerdict::Answered { outcome, counted, frame }
             }
             Err(error) if error.errno == EINVAL && is_refused(self.place, packet.bytes) => {
-                Ruling::Refused(error.to_string())
+                TwinVerdict::Refused(error.to_string())
             }
-            Err(error) => Ruling::Broken(error.to_string()),
+            Err(error) => TwinVerdict::Broken(error.to_string()),
         }
     }
 

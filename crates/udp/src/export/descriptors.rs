@@ -5,7 +5,7 @@ use crate::share;
 use crate::socket::Socket;
 use crate::table;
 use std::ffi::{c_int, c_uint, c_void};
-use sys::preload::interpose::{at_fork, missing_function, run_guarded};
+use sys::preload::interpose::{at_fork, catch_panic_and_preserve_errno, missing_function};
 use sys::preload::udp;
 use sys::{interpose, interpose_duplication, next_function, run_at_exit, run_at_start};
 
@@ -13,26 +13,26 @@ run_at_start!(start);
 run_at_exit!(end);
 
 extern "C" fn start() {
-    run_guarded(crate::promotion::record_firewall_rules);
+    catch_panic_and_preserve_errno(crate::promotion::record_firewall_rules);
     at_fork(before_fork, in_child);
 }
 
 /// Ends the rings when the program exits, so that their counts are reported.
 extern "C" fn end() {
-    run_guarded(|| table::each(Socket::close));
+    catch_panic_and_preserve_errno(|| table::each(Socket::close));
 }
 
 /// Returns all sockets to the kernel, because the child may read the placeholders too. A socket
 /// that belongs to a single process again can be promoted again.
 extern "C" fn before_fork() {
-    run_guarded(|| {
+    catch_panic_and_preserve_errno(|| {
         origin::record_fork();
         table::each(Socket::release);
     });
 }
 
 extern "C" fn in_child() {
-    run_guarded(table::forget_in_child);
+    catch_panic_and_preserve_errno(table::forget_in_child);
 }
 
 type Create = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
     let Some(next) = next_function!(c"socket" as Create) else { return missing_function() };
     // SAFETY: I1; socket(2) takes any numbers.
     let number = unsafe { next(family, kind, protocol) };
-    run_guarded(|| origin::record_created_socket(number));
+    catch_panic_and_preserve_errno(|| origin::record_created_socket(number));
     number
 }
 

@@ -14,9 +14,9 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::time::{Duration, Instant};
 use sys::next_function;
-use sys::preload::interpose::{missing_function, run_guarded};
+use sys::preload::interpose::{catch_panic_and_preserve_errno, missing_function};
 use sys::preload::set_errno;
-use sys::preload::spinning::Spin;
+use sys::preload::spinning::SpinWait;
 
 /// An event of an epoll set, laid out as `struct epoll_event` in C.
 #[cfg_attr(target_arch = "x86_64", repr(C, packed))]
@@ -69,13 +69,13 @@ pub unsafe extern "C" fn epoll_ctl(
     event: *mut EpollEvent,
 ) -> c_int {
     let Some(next) = next_function!(c"epoll_ctl" as EpollCtlFn) else { return missing_function() };
-    run_guarded(|| nudge::forget(set, number));
+    catch_panic_and_preserve_errno(|| nudge::forget(set, number));
     // SAFETY: I1, U1.
     let result = unsafe { next(set, what, number, event) };
     if result != 0 {
         return result;
     }
-    run_guarded(|| {
+    catch_panic_and_preserve_errno(|| {
         let may_have_rings = sets::note(set);
         if what == EPOLL_CTL_ADD && sets::is_known(number) {
             sets::record_unsupported_wait(number);
@@ -157,7 +157,7 @@ unsafe fn wait_with_rings(
         };
         // SAFETY: the caller's promise: the array has `room` events, of which `used` are filled.
         let filled = unsafe { std::slice::from_raw_parts_mut(events, used) };
-        match run_guarded(|| nudge::end(set, filled)) {
+        match catch_panic_and_preserve_errno(|| nudge::end(set, filled)) {
             None => return count,
             Some(0) => rest = end.map(|end| end.saturating_duration_since(Instant::now())),
             Some(kept) => return c_int::try_from(kept).unwrap_or(count),
@@ -179,7 +179,7 @@ unsafe fn wait_once(
     wait: impl Fn(WaitLimit) -> c_int,
 ) -> c_int {
     let _wait = Wait::begin(set);
-    let sockets = run_guarded(|| {
+    let sockets = catch_panic_and_preserve_errno(|| {
         let mut sockets = table::promoted();
         sockets.retain(|socket| socket.is_in_set(set));
         sockets
@@ -190,15 +190,17 @@ unsafe fn wait_once(
     let (begun, spins) = (Instant::now(), report::spins());
     // The part of the limit that remains after a nap.
     let mut rest = None;
-    if let Some(nap) = run_guarded(|| common_nap_time(sockets.iter(), limit)) {
+    if let Some(nap) = catch_panic_and_preserve_errno(|| common_nap_time(sockets.iter(), limit)) {
         let count = wait(WaitLimit::AtMost(nap));
-        let ready = run_guarded(|| {
+        let ready = catch_panic_and_preserve_errno(|| {
             let ready = sockets.iter().filter(|socket| socket.has_datagram());
             ready.flat_map(|socket| unreported_events(set, socket)).collect::<Vec<_>>()
         });
         if count >= 0 && !ready.is_empty() {
             // SAFETY: the caller's promise; the kernel has filled `count` events.
-            return run_guarded(|| unsafe { merge_events((events, room), count, &ready) });
+            return catch_panic_and_preserve_errno(|| unsafe {
+                merge_events((events, room), count, &ready)
+            });
         }
         if count != 0 || limit.is_some_and(|limit| begun.elapsed() >= limit) {
             return count;
@@ -208,7 +210,8 @@ unsafe fn wait_once(
     let wait = |time: WaitLimit| wait(time.with_remaining(rest));
     let mut spin = None;
     loop {
-        let (ready, looks_again) = run_guarded(|| ready_events(set, &sockets, spins));
+        let (ready, looks_again) =
+            catch_panic_and_preserve_errno(|| ready_events(set, &sockets, spins));
         let time = match spins || !ready.is_empty() || limit == Some(Duration::ZERO) {
             false if looks_again => WaitLimit::AtMost(RING_CHECK_INTERVAL),
             is_now => WaitLimit::now_if(is_now),
@@ -216,7 +219,9 @@ unsafe fn wait_once(
         let count = wait(time);
         if count >= 0 && !ready.is_empty() {
             // SAFETY: the caller's promise; the kernel has filled `count` events.
-            return run_guarded(|| unsafe { merge_events((events, room), count, &ready) });
+            return catch_panic_and_preserve_errno(|| unsafe {
+                merge_events((events, room), count, &ready)
+            });
         }
         let is_repeated = spins || looks_again;
         if count != 0 || !is_repeated || limit.is_some_and(|limit| begun.elapsed() >= limit) {
@@ -225,7 +230,7 @@ unsafe fn wait_once(
         if !spins {
             continue;
         }
-        if spin.get_or_insert_with(Spin::begin).as_ref().is_some_and(|spin| !spin.step()) {
+        if spin.get_or_insert_with(SpinWait::begin).as_ref().is_some_and(|spin| !spin.step()) {
             set_errno(EINTR);
             return -1;
         }

@@ -6,7 +6,7 @@ use crate::control::add_drops;
 use crate::socket::Socket;
 use std::ffi::{c_int, c_uint};
 use sys::next_function;
-use sys::preload::interpose::{missing_function, run_guarded};
+use sys::preload::interpose::{catch_panic_and_preserve_errno, missing_function};
 
 type RecvmmsgFn =
     unsafe extern "C" fn(c_int, *mut ReceivedMessage, c_uint, c_int, *mut Time) -> c_int;
@@ -52,7 +52,7 @@ pub(super) unsafe fn receive_from_placeholder(
     let room = unsafe { (*message).control_length };
     // SAFETY: U1.
     let received = unsafe { real_recvmsg(number, message, flags) };
-    let drops = run_guarded(|| socket.update_drops(number));
+    let drops = catch_panic_and_preserve_errno(|| socket.update_drops(number));
     if received >= 0 && drops > 0 {
         // SAFETY: U1; the kernel has received a message.
         unsafe { add_drops_to_message(message, room, drops) };
@@ -74,7 +74,7 @@ pub(super) unsafe fn receive_many_from_kernel(
     let Some(next) = next_function!(c"recvmmsg" as RecvmmsgFn) else {
         return missing_function();
     };
-    let socket = socket.filter(|socket| run_guarded(|| socket.wants_drops()));
+    let socket = socket.filter(|socket| catch_panic_and_preserve_errno(|| socket.wants_drops()));
     // `message` is the first field of `ReceivedMessage`.
     let message = |at: usize| messages.wrapping_add(at).cast::<Message>();
     // SAFETY: U1: the array has `length` messages.
@@ -83,7 +83,8 @@ pub(super) unsafe fn receive_many_from_kernel(
     let count = c_uint::try_from(length).unwrap_or(c_uint::MAX);
     // SAFETY: I1, U1.
     let received = unsafe { next(number, messages, count, flags, limit) };
-    let drops = run_guarded(|| socket.map_or(0, |socket| socket.update_drops(number)));
+    let drops =
+        catch_panic_and_preserve_errno(|| socket.map_or(0, |socket| socket.update_drops(number)));
     if drops > 0 {
         for (at, room) in (0..usize::try_from(received).unwrap_or(0)).zip(rooms) {
             // SAFETY: U1; the kernel has received this message.

@@ -13,10 +13,10 @@ use crate::waiting::Wait;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::time::Instant;
-use sys::preload::interpose::{IoVec, catch_panic, run_guarded};
-use sys::preload::spinning::Spin;
+use sys::preload::interpose::{IoVec, catch_panic, catch_panic_and_preserve_errno};
+use sys::preload::spinning::SpinWait;
 use sys::preload::udp;
-use sys::preload::{self, TimedWait};
+use sys::preload::{self, TimedWaitOutcome};
 
 /// Error number of a call that a signal has interrupted.
 pub(super) const EINTR: i32 = 4;
@@ -29,7 +29,7 @@ pub(super) fn count(number: c_int, received: usize, flags: c_int) {
     if received == 0 || flags & flag::PEEK != 0 {
         return;
     }
-    run_guarded(|| {
+    catch_panic_and_preserve_errno(|| {
         let Some(socket) = table::find(number) else { return };
         let received = u32::try_from(received).unwrap_or(u32::MAX);
         if socket.count_datagrams(number, received) {
@@ -112,7 +112,7 @@ struct Reception<'s> {
     /// True if the ring must fall asleep before the placeholder is read.
     must_sleep: bool,
     /// The state and the start time of the spin, if the call spins instead of sleeping.
-    spin: Option<(Spin, Instant)>,
+    spin: Option<(SpinWait, Instant)>,
     /// True if the call has waited while datagrams could enter the ring.
     has_napped: bool,
     /// True if a signal handler has run in this wait.
@@ -141,7 +141,7 @@ enum StepIfEmpty {
 
 impl<'s> Reception<'s> {
     fn begin(socket: &'s Socket, number: c_int, flags: c_int) -> Self {
-        let asks_kernel = run_guarded(|| socket.reads_placeholder_first(number));
+        let asks_kernel = catch_panic_and_preserve_errno(|| socket.reads_placeholder_first(number));
         Self {
             socket,
             number,
@@ -167,7 +167,7 @@ impl<'s> Reception<'s> {
         }
         if self.socket.has_older() {
             // Before the placeholder is read: an older datagram may be on its way to it.
-            self.has_newer = run_guarded(|| self.socket.has_datagram());
+            self.has_newer = catch_panic_and_preserve_errno(|| self.socket.has_datagram());
             if self.has_newer || !self.is_empty {
                 return Some(look(StepIfEmpty::ReadRing));
             }
@@ -177,7 +177,7 @@ impl<'s> Reception<'s> {
         }
         if report::spins() && !self.is_nonblocking(flags) {
             if self.spin.is_none() {
-                self.spin = Spin::begin().map(|spin| (spin, Instant::now()));
+                self.spin = SpinWait::begin().map(|spin| (spin, Instant::now()));
             }
             if let Some((spin, begun)) = &self.spin {
                 let limit = udp::receive_timeout(self.number);
@@ -196,7 +196,7 @@ impl<'s> Reception<'s> {
             preload::set_errno(errno);
             if let Some(end) = end {
                 self.has_napped = true;
-                self.is_interrupted = end == TimedWait::Interrupted;
+                self.is_interrupted = end == TimedWaitOutcome::Interrupted;
                 return self.is_interrupted.then(|| look(StepIfEmpty::ReadRing));
             }
         }
@@ -211,7 +211,7 @@ impl<'s> Reception<'s> {
 
     /// Waits for the placeholder while datagrams may enter the ring. Returns `None` without waiting
     /// if no such wait is possible ([`Socket::nap_time`]).
-    fn nap(&self) -> Option<TimedWait> {
+    fn nap(&self) -> Option<TimedWaitOutcome> {
         let delay = self.socket.nap_time()?;
         let limit = udp::receive_timeout(self.number).unwrap_or(delay);
         Some(preload::wait_readable(self.number, delay.min(limit)))

@@ -14,9 +14,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::next_function;
-use sys::preload::interpose::{missing_function, run_guarded};
+use sys::preload::interpose::{catch_panic_and_preserve_errno, missing_function};
 use sys::preload::set_errno;
-use sys::preload::spinning::Spin;
+use sys::preload::spinning::SpinWait;
 
 /// An element of the array passed to `poll`, laid out as `struct pollfd` in C.
 #[repr(C)]
@@ -74,9 +74,9 @@ fn wait_for_rings<'s>(
     let (begun, spins) = (Instant::now(), report::spins());
     // The part of the limit that remains after a nap.
     let mut rest = None;
-    if let Some(nap) = run_guarded(|| common_nap_time(sockets.clone(), limit)) {
+    if let Some(nap) = catch_panic_and_preserve_errno(|| common_nap_time(sockets.clone(), limit)) {
         let result = wait(WaitLimit::AtMost(nap));
-        let ready = run_guarded(|| {
+        let ready = catch_panic_and_preserve_errno(|| {
             let all = sockets.clone().enumerate();
             all.filter(|(_, socket)| socket.has_datagram()).map(|(at, _)| at).collect::<Vec<_>>()
         });
@@ -91,7 +91,7 @@ fn wait_for_rings<'s>(
         |socket: &Socket| if spins { socket.has_datagram() } else { !socket.fall_asleep() };
     let mut spin = None;
     loop {
-        let ready = run_guarded(|| {
+        let ready = catch_panic_and_preserve_errno(|| {
             let all = sockets.clone().enumerate();
             all.filter(|(_, socket)| has_datagram(socket)).map(|(at, _)| at).collect::<Vec<_>>()
         });
@@ -100,7 +100,7 @@ fn wait_for_rings<'s>(
         if result != 0 || !spins || !ready.is_empty() || is_over {
             return (ready, result);
         }
-        if spin.get_or_insert_with(Spin::begin).as_ref().is_some_and(|spin| !spin.step()) {
+        if spin.get_or_insert_with(SpinWait::begin).as_ref().is_some_and(|spin| !spin.step()) {
             set_errno(EINTR);
             return (ready, -1);
         }
@@ -152,8 +152,8 @@ pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_
     // SAFETY: U1.
     let all = unsafe { poll_entries(entries, count) };
     // The waits begin before the search for promoted sockets (sync point: waiting).
-    let _waits = run_guarded(|| begin_waits(all));
-    let promoted = run_guarded(|| promoted_entries(all));
+    let _waits = catch_panic_and_preserve_errno(|| begin_waits(all));
+    let promoted = catch_panic_and_preserve_errno(|| promoted_entries(all));
     if promoted.is_empty() {
         // SAFETY: I1, U1.
         return unsafe { next(entries, count, limit_ms) };
@@ -212,8 +212,8 @@ pub unsafe extern "C" fn ppoll(
     let Some(next) = next_function!(c"ppoll" as PpollFn) else { return missing_function() };
     // SAFETY: U1.
     let all = unsafe { poll_entries(entries, count) };
-    let _waits = run_guarded(|| begin_waits(all));
-    let promoted = run_guarded(|| promoted_entries(all));
+    let _waits = catch_panic_and_preserve_errno(|| begin_waits(all));
+    let promoted = catch_panic_and_preserve_errno(|| promoted_entries(all));
     if promoted.is_empty() {
         // SAFETY: I1, U1.
         return unsafe { next(entries, count, limit, mask) };
@@ -259,7 +259,7 @@ unsafe fn select_with_rings(
         let asked = set.to_vec();
         (set, asked)
     });
-    let (_waits, promoted) = run_guarded(|| {
+    let (_waits, promoted) = catch_panic_and_preserve_errno(|| {
         let numbers = (0..limit_number).filter(|at| has(&asked, *at));
         let entries: Vec<PollFd> = numbers
             .filter_map(|at| c_int::try_from(at).ok())

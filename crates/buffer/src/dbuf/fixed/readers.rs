@@ -1,6 +1,6 @@
 //! Readers of a ring of slots, in the writer's process and in other processes.
 
-use super::SlotShape;
+use super::SlotLayout;
 use crate::atomic::{Ordering, acquire};
 use crate::cursor::ReaderCursor;
 use crate::dbuf::readers::{self, BlockWalk};
@@ -16,7 +16,7 @@ pub struct SlotWalk {
     /// ring.
     fast_limit: u64,
     side: ReaderCursor,
-    shape: SlotShape,
+    shape: SlotLayout,
     /// Position after the last block taken or skipped. Blocks between this position and the next
     /// block taken are counted as lost.
     expected: u64,
@@ -35,7 +35,7 @@ pub struct CheckedSlot {
 const READ_ATTEMPTS_MAX: usize = 8;
 
 impl SlotWalk {
-    fn new(side: ReaderCursor, shape: SlotShape) -> Self {
+    fn new(side: ReaderCursor, shape: SlotLayout) -> Self {
         Self { fast_limit: 0, expected: side.next, side, shape }
     }
 
@@ -63,7 +63,7 @@ impl SlotWalk {
             return None;
         }
         let region = &self.side.store.writer;
-        let word = region.word(shape.length_word(position)).load(Ordering::Relaxed);
+        let word = region.word(shape.length_word_index(position)).load(Ordering::Relaxed);
         let length = usize::try_from(word).ok().filter(|&length| length <= shape.block_max())?;
         let to = out.get_mut(..length)?;
         foreign::copy_out(region.words(), shape.slot_offset(position), to);
@@ -142,7 +142,7 @@ impl BlockWalk for SlotWalk {
         }
         self.fast_limit = if self.is_lossy() { 0 } else { commit };
         let (region, shape) = (&self.side.store.writer, self.shape);
-        let word = region.word(shape.length_word(position)).load(Ordering::Relaxed);
+        let word = region.word(shape.length_word_index(position)).load(Ordering::Relaxed);
         match usize::try_from(word) {
             Ok(length) if length <= shape.block_max() => {
                 Ok(Some(CheckedSlot { at: shape.slot_offset(position), length }))
@@ -232,15 +232,15 @@ pub type SlotReader = readers::RingReader<SlotWalk, readers::Local>;
 
 /// A reader in a process other than the writer's. Copies blocks, and never returns references into
 /// the ring.
-pub type SlotVisitor = readers::RingReader<SlotWalk, readers::Foreign>;
+pub type ForeignSlotReader = readers::RingReader<SlotWalk, readers::Foreign>;
 
 impl<P> readers::RingReader<SlotWalk, P> {
-    pub(crate) fn new(side: ReaderCursor, shape: SlotShape) -> Self {
+    pub(crate) fn new(side: ReaderCursor, shape: SlotLayout) -> Self {
         Self::from_walk(SlotWalk::new(side, shape))
     }
 }
 
-impl SlotVisitor {
+impl ForeignSlotReader {
     /// Returns the cursor of this reader, through which a stream reads blocks.
     pub(super) const fn side(&mut self) -> &mut ReaderCursor {
         &mut self.0.side
@@ -256,7 +256,7 @@ impl SlotVisitor {
         self.0.side.next - self.0.side.released_position()
     }
 
-    /// Copies the next block like [`SlotVisitor::read`], but does not release it. Returns its
+    /// Copies the next block like [`ForeignSlotReader::read`], but does not release it. Returns its
     /// length in bytes, or `None` if no block is published.
     #[inline]
     pub(super) fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {

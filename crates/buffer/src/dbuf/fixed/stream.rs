@@ -5,7 +5,7 @@
 //! detects the exit of the other process, and every index is checked at each use. Wake-ups and the
 //! end of a stream work as in [`crate::stream`].
 
-use super::{SlotConfig, SlotVisitor, SlotWriter};
+use super::{ForeignSlotReader, SlotConfig, SlotWriter};
 use crate::doorbells::Doorbells;
 use crate::rate::Skip;
 use crate::share::{self, Refusal};
@@ -161,7 +161,7 @@ impl SlotOutput {
     /// Returns the doorbells of present readers, to be polled with other descriptors.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.doorbells.all_present()
+        self.doorbells.all_present_doorbells()
     }
 
     fn publish(&mut self, urgency: Urgency) {
@@ -231,7 +231,7 @@ impl Drop for SlotOutput {
 /// the writer may be an untrusted peer.
 #[derive(Debug)]
 pub struct SlotInput {
-    ring: SlotVisitor,
+    ring: ForeignSlotReader,
     doorbell: SocketDoorbell,
     sleeper: Sleeper,
     notifier: Notifier,
@@ -355,7 +355,7 @@ impl SlotInput {
 
     fn skip(
         &mut self,
-        skip: impl FnOnce(&mut SlotVisitor) -> Result<u64, Fault>,
+        skip: impl FnOnce(&mut ForeignSlotReader) -> Result<u64, Fault>,
     ) -> Result<u64, Fault> {
         let skipped = skip(&mut self.ring)?;
         self.notify_writer();
@@ -381,11 +381,11 @@ impl Skip for SlotInput {
     }
 
     fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-        self.skip(SlotVisitor::skip_to_latest)
+        self.skip(ForeignSlotReader::skip_to_latest)
     }
 
     fn skip_to_now(&mut self) -> Result<u64, Fault> {
-        self.skip(SlotVisitor::skip_to_now)
+        self.skip(ForeignSlotReader::skip_to_now)
     }
 
     fn counts(&self) -> ReaderCounts {

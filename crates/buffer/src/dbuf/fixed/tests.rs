@@ -78,7 +78,7 @@ fn impossible_slot_length_is_reported_as_damage() {
     writer.write(b"one").unwrap();
     writer.write(b"two").unwrap();
     let shape = writer.layout;
-    writer.side.store.writer.word(shape.length_word(1)).store(u64::MAX, Ordering::Relaxed);
+    writer.side.store.writer.word(shape.length_word_index(1)).store(u64::MAX, Ordering::Relaxed);
     writer.publish();
     let mut out = [0; 128];
     assert_eq!(readers[0].read(&mut out).unwrap(), Some(3));
@@ -94,7 +94,7 @@ fn slot_is_copied_by_extent_between_publish_and_release() {
     let (mut writer, mut readers) =
         ring(&SlotConfig { readers: 2, ..ring_config(64, Policy::Block) });
     let mut visitor =
-        SlotVisitor::new(ReaderCursor::new(writer.side.store.clone(), 1), writer.layout);
+        ForeignSlotReader::new(ReaderCursor::new(writer.side.store.clone(), 1), writer.layout);
     let mut room = writer.reserve(100).unwrap().unwrap();
     room.copy_from_slice(&[7; 100]);
     let place = room.commit(100);

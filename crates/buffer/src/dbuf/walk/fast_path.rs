@@ -12,7 +12,7 @@ impl RecordWalk {
     #[inline(always)]
     pub(crate) fn take(&mut self, out: &mut [u8]) -> bool {
         let start = self.side.next;
-        let end = start + RecordHeader::span_of_len(out.len());
+        let end = start + RecordHeader::span_for_length(out.len());
         if end > self.fast_limit
             || self.data.header(start) != RecordHeader::block_words(out.len(), self.expected)
         {

@@ -26,7 +26,7 @@ impl RecordWalk {
     /// Advances past the next block and releases it. Returns false if the writer has begun to
     /// overwrite the block. Bytes of the block read since [`RecordWalk::locate_lossy`] may then mix
     /// two laps, and the block is counted as lost when the next block is passed.
-    pub(crate) fn take_lossy(&mut self) -> Result<bool, Fault> {
+    pub(crate) fn take_unless_overwritten(&mut self) -> Result<bool, Fault> {
         let start = self.side.next;
         let found = self.find();
         if self.is_torn(start) {

@@ -15,7 +15,7 @@ fn write_and_stay_busy(blocks: u64, every: u64) {
     builder.check(move || {
         let (doorbell, head) = (Arc::new(Doorbell::new()), Shared::new(AtomicU64::new(0)));
         let (timer, done) = (Arc::new(Timer::default()), Shared::new(AtomicU32::new(0)));
-        let threshold = Threshold { blocks: every, ns: 0 };
+        let threshold = WakeupThreshold { blocks: every, ns: 0 };
         let mut moderator = Moderator::new(&timer, threshold, doorbell.clone());
         let writer = {
             let (doorbell, head) = (doorbell.clone(), head.clone());

@@ -16,7 +16,7 @@ impl Signal for EventCounter {
 fn manual_moderator(blocks: u64, ns: u64) -> (Arc<Timer>, Arc<EventCounter>, Moderator) {
     let (timer, sent) = (Arc::<Timer>::default(), Arc::<EventCounter>::default());
     timer.started.call_once(|| {});
-    let moderator = Moderator::new(&timer, Threshold { blocks, ns }, sent.clone());
+    let moderator = Moderator::new(&timer, WakeupThreshold { blocks, ns }, sent.clone());
     (timer, sent, moderator)
 }
 
@@ -64,8 +64,8 @@ fn k4_idle_writer_sends_its_event_without_an_alarm() {
 
 #[test]
 fn k4_threshold_is_a_power_of_two_up_to_half_a_ring() {
-    let within = |blocks, entries| Threshold { blocks, ns: 1 }.within(entries).blocks;
-    assert_eq!(Threshold::default(), Threshold { blocks: 32, ns: 1_000_000 });
+    let within = |blocks, entries| WakeupThreshold { blocks, ns: 1 }.within(entries).blocks;
+    assert_eq!(WakeupThreshold::default(), WakeupThreshold { blocks: 32, ns: 1_000_000 });
     assert_eq!([within(32, 4096), within(33, 4096), within(5000, 4096)], [32, 32, 2048]);
     assert_eq!([within(0, 4096), within(32, 16), within(9, 1)], [1, 8, 1]);
 }
@@ -146,8 +146,8 @@ fn dropped_writer_has_no_alarm() {
 #[cfg_attr(miri, ignore = "takes real time")]
 fn k4_sleeper_is_woken_within_bound_by_timer() {
     let doorbell = Arc::new(Doorbell::new());
-    let threshold = Threshold { blocks: 32, ns: 2_000_000 };
-    let mut moderator = Moderator::new(Timer::of_process(), threshold, doorbell.clone());
+    let threshold = WakeupThreshold { blocks: 32, ns: 2_000_000 };
+    let mut moderator = Moderator::new(Timer::for_process(), threshold, doorbell.clone());
     let (head, arrivals) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     let mut slept = Vec::new();
     std::thread::scope(|scope| {

@@ -47,7 +47,7 @@ fn read_expected(input: &mut Input, expected: Option<u64>) -> Result<Option<u64>
 }
 
 #[test]
-fn late_reader_starts_now_even_with_an_idle_writer() {
+fn late_reader_starts_at_the_head_of_an_idle_writer() {
     let (mut output, admission) = joinable(&stream_config()).unwrap();
     for at in 0..1000 {
         assert!(output.write(&numbered_block(at)).unwrap(), "no reader and no wait");

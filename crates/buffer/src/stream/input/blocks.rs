@@ -1,9 +1,9 @@
 //! Block-wise reads, and sleep announcements for readers of many streams.
 
 use super::Input;
-use crate::dbuf::BlockVisitor;
+use crate::dbuf::ForeignBlockReader;
 use crate::rate::Skip;
-use crate::wait::{BlockRead, PartRead};
+use crate::wait::{BlockRead, ReadUntilMark};
 use crate::{Fault, ReaderCounts};
 use abi::ring::reader;
 use abi::ring::wait::THRESHOLD_ONLY;
@@ -29,7 +29,7 @@ impl Input {
     }
 
     /// Takes the next block of a ring that overwrites, and copies its first bytes into `head`, as
-    /// many as fit. [`Input::copy_opened`] copies other parts of the block. Does not block. Fails
+    /// many as fit. [`Input::copy_opened_block`] copies other parts of the block. Does not block. Fails
     /// with [`Fault::Lossy`] if the ring does not overwrite.
     pub fn open_block(&mut self, head: &mut [u8]) -> Result<BlockRead, Fault> {
         if !self.is_lossy {
@@ -52,7 +52,7 @@ impl Input {
     /// full. Returns false if the block does not have that many bytes, or is no longer in the ring
     /// because the writer has overwritten it or has continued in other memory. The contents of
     /// `out` are then unspecified.
-    pub fn copy_opened(&mut self, offset: usize, out: &mut [u8]) -> bool {
+    pub fn copy_opened_block(&mut self, offset: usize, out: &mut [u8]) -> bool {
         let walk = self.ring.walk();
         self.opened.is_some_and(|opened| walk.copy_part(&opened, offset, out))
     }
@@ -66,22 +66,26 @@ impl Input {
     /// Reads like [`Input::try_read`], but reports empty blocks as marks. Takes the next block if
     /// it is empty; bytes after an empty block are not copied in the same call. Fails with
     /// [`Fault::Lossy`] if the ring overwrites.
-    pub fn read_part(&mut self, out: &mut [u8]) -> Result<PartRead, Fault> {
+    pub fn read_until_mark(&mut self, out: &mut [u8]) -> Result<ReadUntilMark, Fault> {
         if self.is_lossy {
             return Err(Fault::Lossy);
         }
         if !out.is_empty() && self.unread_rest.is_none() && self.ring.walk().take(out) {
-            return Ok(PartRead::Bytes(out.len()));
+            return Ok(ReadUntilMark::Bytes(out.len()));
         }
         loop {
-            match self.fill_until(out, true)? {
-                (0, true) => return Ok(PartRead::Mark),
+            match self.fill_until_mark(out, true)? {
+                (0, true) => return Ok(ReadUntilMark::Mark),
                 (0, false) => {}
-                (count, _) => return Ok(PartRead::Bytes(count)),
+                (count, _) => return Ok(ReadUntilMark::Bytes(count)),
             }
             self.release();
             if !self.follow_switch()? {
-                return Ok(if self.is_at_end()? { PartRead::End } else { PartRead::Nothing });
+                return Ok(if self.is_at_end()? {
+                    ReadUntilMark::End
+                } else {
+                    ReadUntilMark::Nothing
+                });
             }
         }
     }
@@ -106,19 +110,19 @@ impl Input {
     /// [`Input::read`] has begun. Returns the number of skipped blocks, which is also added to the
     /// reader's `skipped` count.
     pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-        self.skip(BlockVisitor::skip_to_latest)
+        self.skip(ForeignBlockReader::skip_to_latest)
     }
 
     /// Skips and releases all published blocks, including the rest of a block that [`Input::read`]
     /// has begun. Returns the number of skipped blocks, which is also added to the reader's
     /// `skipped` count.
     pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
-        self.skip(BlockVisitor::skip_to_now)
+        self.skip(ForeignBlockReader::skip_to_now)
     }
 
     fn skip(
         &mut self,
-        skip: impl Fn(&mut BlockVisitor) -> Result<u64, Fault>,
+        skip: impl Fn(&mut ForeignBlockReader) -> Result<u64, Fault>,
     ) -> Result<u64, Fault> {
         if let Some(rest) = self.unread_rest.take() {
             self.ring.walk().pass(&rest);
@@ -185,7 +189,7 @@ impl Input {
     /// Returns true if the sleep announced by [`Input::announce_rest`] should end: a quarter of the
     /// ring is unread, the stream has ended, or the writer has notified the reader. Notifications
     /// are checked only if `drain` is true, because the check costs a system call.
-    pub fn is_rest_over(&mut self, drain: bool) -> Result<bool, Fault> {
+    pub fn is_pause_over(&mut self, drain: bool) -> Result<bool, Fault> {
         let side = &mut self.ring.walk().side;
         let unread = side.refresh()?.saturating_sub(side.next);
         let is_over = unread >= side.capacity / 4 || side.is_closed();

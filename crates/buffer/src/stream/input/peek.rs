@@ -44,7 +44,7 @@ impl Input {
             Some(found) if count >= found.unread_length() => {
                 self.ring.walk().pass_on_fast_path(&found)
             }
-            _ => self.take_past_fast_path(count),
+            _ => self.take_slowly(count),
         }
         let walk = self.ring.walk();
         if walk.side.next - walk.side.released_position() >= release_interval(walk) {
@@ -79,7 +79,7 @@ impl Input {
     /// block then counts as lost, and the caller must discard every result derived from its bytes.
     pub fn take_checked(&mut self, count: usize) -> Result<bool, Fault> {
         if self.is_lossy {
-            return self.ring.walk().take_lossy();
+            return self.ring.walk().take_unless_overwritten();
         }
         self.take(count);
         Ok(true)
@@ -97,7 +97,7 @@ impl Input {
             let walk = self.ring.walk();
             match walk.locate_lossy()? {
                 Some(found) if found.unread_length() > 0 => return Ok(Some(walk.location(&found))),
-                Some(_) => _ = walk.take_lossy()?,
+                Some(_) => _ = walk.take_unless_overwritten()?,
                 None => {
                     self.release();
                     if !self.follow_switch()? {
@@ -109,7 +109,7 @@ impl Input {
     }
 
     #[cold]
-    fn take_past_fast_path(&mut self, count: usize) {
+    fn take_slowly(&mut self, count: usize) {
         let Ok(Some(found)) = self.next_unread_block() else { return };
         let walk = self.ring.walk();
         self.unread_rest = found.advanced_by(count);

@@ -1,15 +1,15 @@
 //! Tests of self-sizing streams.
 
 use crate::Policy;
-use crate::scale::Scaling;
+use crate::scale::ScalingParameters;
 use crate::stream::{Config, Input, Output, stream};
 use abi::DbufId;
 
 const SIZE_MIN: usize = 16 << 10;
 const SIZE_MAX: usize = 1 << 20;
 
-fn test_scaling() -> Scaling {
-    Scaling {
+fn test_scaling() -> ScalingParameters {
+    ScalingParameters {
         same_processor: (SIZE_MIN, SIZE_MAX),
         shared_cache: (SIZE_MIN, SIZE_MAX),
         remote: SIZE_MAX,

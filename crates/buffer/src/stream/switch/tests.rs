@@ -312,7 +312,7 @@ fn resize_ring(output: &mut Output, size: usize) {
 }
 
 /// Opens a stream whose capacity changes in place.
-fn open_cuttable(extent: usize, readers: usize) -> (Output, Vec<Input>) {
+fn open_deck_cut(extent: usize, readers: usize) -> (Output, Vec<Input>) {
     let config = stream_config(Policy::Block).cut(extent).readers(readers);
     let (output, offers) = crate::stream::stream(&config).unwrap();
     (output, offers.into_iter().map(|offer| offer.open_trusting().unwrap()).collect())
@@ -324,7 +324,7 @@ fn open_cuttable(extent: usize, readers: usize) -> (Output, Vec<Input>) {
 fn f3_reader_that_passes_a_cut_wakes_the_writer() {
     const BLOCKS: usize = 20_000;
     const LIMIT: Duration = Duration::from_secs(20);
-    let (mut output, mut inputs) = open_cuttable(256 << 10, 1);
+    let (mut output, mut inputs) = open_deck_cut(256 << 10, 1);
     // As if both sides shared a processor: the writer sleeps immediately, until little data is
     // left.
     output.spin(0);
@@ -362,7 +362,7 @@ fn f3_reader_that_passes_a_cut_wakes_the_writer() {
 fn f3_deck_cut_resizes_in_place_and_releases_memory() {
     const EXTENT: usize = 1 << 20;
     let mut random = Random::replayable();
-    let (mut output, mut inputs) = open_cuttable(EXTENT, 2);
+    let (mut output, mut inputs) = open_deck_cut(EXTENT, 2);
     let (mut written, mut read, mut cut) = (0, [0, 0], 0);
     for _ in 0..20_000 {
         match random.below(8) {
@@ -413,7 +413,7 @@ fn f3_deck_cut_resizes_in_place_and_releases_memory() {
 
 /// A reader that does not trust its writer refuses a ring into which the writer can punch holes.
 #[test]
-fn f3_untrusting_reader_refuses_a_cuttable_ring() {
+fn f3_untrusting_reader_refuses_a_deck_cut_ring() {
     let (_output, offers) =
         crate::stream::stream(&stream_config(Policy::Block).cut(1 << 20)).unwrap();
     for offer in offers {

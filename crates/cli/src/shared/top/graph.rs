@@ -2,7 +2,7 @@
 
 use super::super::rates::format_rate_short;
 use super::snapshot::{NodeRates, Snapshot};
-use member::client::replace_hidden;
+use member::client::mask_hidden_characters;
 use pipeline::explain::{DrawnEdge, DrawnGraph, DrawnNode, Symbol};
 use std::fmt::Write as _;
 
@@ -33,7 +33,7 @@ pub(super) fn graph_rows(snapshot: &Snapshot) -> Vec<String> {
             copies => format!("  (× {copies})"),
         };
         DrawnNode {
-            text: replace_hidden(&format!("{label}{}{copies}", node.name)),
+            text: mask_hidden_characters(&format!("{label}{}{copies}", node.name)),
             figures: rates.map_or_else(String::new, figures),
             symbol: match (receives(number), sends(number)) {
                 (false, _) => Symbol::Source,
@@ -51,7 +51,7 @@ pub(super) fn graph_rows(snapshot: &Snapshot) -> Vec<String> {
     let graph = DrawnGraph {
         nodes: path.nodes.iter().enumerate().map(node).collect(),
         edges: path.links.iter().map(edge).collect(),
-        spaces: spaces.iter().map(|space| replace_hidden(space)).collect(),
+        spaces: spaces.iter().map(|space| mask_hidden_characters(space)).collect(),
     };
     let order = graph.order((0..graph.nodes.len()).collect());
     graph.draw(&order).lines().map(str::to_owned).collect()

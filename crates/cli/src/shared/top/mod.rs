@@ -40,13 +40,13 @@ use streamline::report::json_line;
 use view::ViewChoices;
 
 /// Assumed width and height of the screen if there is no terminal, in characters.
-const DEFAULT_SIZE: (u16, u16) = (80, 24);
+const DEFAULT_SCREEN_SIZE: (u16, u16) = (80, 24);
 /// Interval between the two samples of a single snapshot.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Monitors a path, or all paths.
 pub(super) fn run(arguments: &TopArguments) -> Result<Status, Status> {
-    let Some(name) = &arguments.path else { return monitor_all(arguments) };
+    let Some(name) = &arguments.path else { return monitor_all_paths(arguments) };
     let (client, about) = connect_path(name)?;
     let mut sampler = PathSampler::new(about, client.uid());
     match (arguments.once, arguments.json) {
@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &TopArguments) -> Result<Status, Status> {
 /// Monitors all paths on a screen from which the user can open a path. With `--once`, or if
 /// standard output is not a terminal, prints the output of `ps` once. With `--json`, prints one
 /// object per update.
-fn monitor_all(arguments: &TopArguments) -> Result<Status, Status> {
+fn monitor_all_paths(arguments: &TopArguments) -> Result<Status, Status> {
     let every = Duration::from_nanos(arguments.every);
     if arguments.json || arguments.once || !io::stdout().is_terminal() {
         let signals = watch_signals()?;
@@ -165,7 +165,7 @@ fn next_update(
 /// Renders the screen as text.
 fn render_text(snapshot: &Snapshot) -> String {
     let (columns, rows) =
-        size().ok().filter(|_| io::stdout().is_terminal()).unwrap_or(DEFAULT_SIZE);
+        size().ok().filter(|_| io::stdout().is_terminal()).unwrap_or(DEFAULT_SCREEN_SIZE);
     let backend = TestBackend::new(columns, rows);
     let Ok(mut terminal) = Terminal::new(backend);
     let Ok(_) = terminal.draw(|frame| screen::draw_screen(frame, snapshot, None));
@@ -223,7 +223,7 @@ fn run_screen(
                 .or(snapshot);
             if let Some(ended) = followed.ended {
                 drop(screen);
-                terminal::print_note(&member::client::replace_hidden(&ended.report));
+                terminal::print_note(&member::client::mask_hidden_characters(&ended.report));
                 return Ok(Status::Done);
             }
         }

@@ -2,7 +2,7 @@
 //! path.
 
 use super::super::connect::watch_signals;
-use super::super::path_rows::{PathRow, PathState, PathsSampler, RIGHT_ALIGNED, TITLES};
+use super::super::path_rows::{PathRow, PathState, PathsSampler, RIGHT_ALIGNED_CELLS, ROW_TITLES};
 use super::super::rates::format_rate_short;
 use super::super::sharing::{self, program_sentence};
 use super::choice::{KeyEffect, ListState, next_value};
@@ -14,7 +14,7 @@ use crate::progress::format_bytes_short;
 use crate::screen::Screen;
 use crate::status::Status;
 use crate::terminal;
-use member::client::{Client, ClientError, replace_hidden};
+use member::client::{Client, ClientError, mask_hidden_characters};
 use member::protocol::KernelProgram;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent};
@@ -256,11 +256,11 @@ fn path_table(rows: &[&PathRow], view: &PathsView, height: usize) -> Table<'stat
     let width = |column: usize| {
         let cells = all.iter().map(|(_, cells)| cells[column].chars().count());
         // A sortable title needs one more column for the mark of the order.
-        let title = TITLES[column].len() + usize::from(RIGHT_ALIGNED.contains(&column));
+        let title = ROW_TITLES[column].len() + usize::from(RIGHT_ALIGNED_CELLS.contains(&column));
         u16::try_from(cells.max().unwrap_or(0).max(title)).unwrap_or(u16::MAX)
     };
-    let last = TITLES.len() - 1;
-    let widths: Vec<Constraint> = (0..TITLES.len())
+    let last = ROW_TITLES.len() - 1;
+    let widths: Vec<Constraint> = (0..ROW_TITLES.len())
         .map(|column| match column {
             column if column == last => Constraint::Min(10),
             column => Constraint::Length(width(column)),
@@ -268,7 +268,7 @@ fn path_table(rows: &[&PathRow], view: &PathsView, height: usize) -> Table<'stat
         .collect();
     let table_rows = all.iter().enumerate().map(|(number, (row, cells))| {
         let cells = cells.iter().enumerate().map(|(column, text)| {
-            if RIGHT_ALIGNED.contains(&column) {
+            if RIGHT_ALIGNED_CELLS.contains(&column) {
                 right_aligned(text.clone())
             } else {
                 Cell::from(text.clone())
@@ -282,7 +282,8 @@ fn path_table(rows: &[&PathRow], view: &PathsView, height: usize) -> Table<'stat
         };
         highlight_row(line, first + number == selected)
     });
-    let head = title_row(&TITLES, |column| RIGHT_ALIGNED.contains(&column), view.order.title());
+    let head =
+        title_row(&ROW_TITLES, |column| RIGHT_ALIGNED_CELLS.contains(&column), view.order.title());
     Table::new(table_rows.collect::<Vec<_>>(), widths).header(head).column_spacing(2)
 }
 
@@ -301,7 +302,7 @@ fn help_lines() -> Vec<Line<'static>> {
 
 fn foot_line(view: &PathsView) -> Line<'static> {
     match &view.refusal {
-        Some(refusal) => Line::styled(replace_hidden(refusal), colour(Color::Yellow)),
+        Some(refusal) => Line::styled(mask_hidden_characters(refusal), colour(Color::Yellow)),
         None => input_line(&view.list).unwrap_or_else(|| {
             let keys = "? help, q quits, arrows move, Enter opens, s sorts, / filters";
             Line::styled(keys, Style::new().add_modifier(Modifier::DIM))

@@ -12,7 +12,7 @@ use super::widgets::{
 };
 use crate::screen::style_graph_row;
 use crate::{progress, terminal};
-use member::client::replace_hidden;
+use member::client::mask_hidden_characters;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -59,7 +59,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
             let target_row = selected * rows.len() / nodes.len().max(1);
             let first = target_row.min(rows.len().saturating_sub(usize::from(nodes_area.height)));
             let lines: Vec<Line<'_>> = {
-                let has_colour = terminal::has_color_output();
+                let has_colour = terminal::can_color_stdout();
                 rows.iter().skip(first).map(|row| style_graph_row(row, has_colour)).collect()
             };
             frame.render_widget(Paragraph::new(lines), nodes_area);
@@ -93,8 +93,10 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
 
 fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
     let path = &snapshot.path;
-    let name =
-        path.name.as_deref().map_or_else(String::new, |name| format!(" {}", replace_hidden(name)));
+    let name = path
+        .name
+        .as_deref()
+        .map_or_else(String::new, |name| format!(" {}", mask_hidden_characters(name)));
     let lost: u64 = snapshot.lost.iter().map(|loss| loss.blocks).sum();
     let first = format!(
         "path {}{name} of {}   {}   {} blocks/s   {}/s   {} blocks   lost {lost}",
@@ -105,7 +107,7 @@ fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
         progress::format_bytes_short(snapshot.rate.bytes as u64),
         snapshot.given.blocks,
     );
-    let line: String = replace_hidden(&path.line.replace('\n', " "));
+    let line: String = mask_hidden_characters(&path.line.replace('\n', " "));
     let line: String = line.chars().take(usize::from(area.width)).collect();
     let mut lines =
         vec![Line::styled(first, Style::new().add_modifier(Modifier::BOLD)), Line::from(line)];
@@ -145,8 +147,8 @@ fn node_row(node_rates: &NodeRates, is_indented: bool) -> Row<'static> {
     let name = format!(
         "{}{}{}",
         "  ".repeat(if is_indented { node_rates.depth.min(8) } else { 0 }),
-        replace_hidden(&label),
-        replace_hidden(&node_rates.name)
+        mask_hidden_characters(&label),
+        mask_hidden_characters(&node_rates.name)
     );
     let time = node_rates.block_ns.map_or_else(|| "-".to_owned(), format_rate_short);
     let dash = |n: u64| if n == 0 { "-".to_owned() } else { format_rate_short(n as f64) };
@@ -156,7 +158,7 @@ fn node_row(node_rates: &NodeRates, is_indented: bool) -> Row<'static> {
     };
     Row::new([
         Cell::from(name),
-        Cell::from(replace_hidden(&node_rates.space)),
+        Cell::from(mask_hidden_characters(&node_rates.space)),
         right_aligned(format_rate_short(node_rates.rate.blocks)),
         right_aligned(progress::format_bytes_short(node_rates.rate.bytes as u64)),
         right_aligned(time),
@@ -172,7 +174,7 @@ fn ring_line(ring: &RingFill) -> Line<'static> {
     let part = ring.fill.min(room) as f64 / room as f64;
     let full = (part * BAR_WIDTH as f64).round() as usize;
     let bar = format!("{}{}", "█".repeat(full), "░".repeat(BAR_WIDTH - full.min(BAR_WIDTH)));
-    let (from, to) = (replace_hidden(&ring.from), replace_hidden(&ring.to));
+    let (from, to) = (mask_hidden_characters(&ring.from), mask_hidden_characters(&ring.to));
     let because = reason(&ring.because);
     let text = format!("  {from} → {to}  {bar}  {:.0} % of {}{because}", part * 100.0, ring.room);
     let colour = if part > 0.9 { colour(Color::Red) } else { Style::new() };
@@ -181,14 +183,15 @@ fn ring_line(ring: &RingFill) -> Line<'static> {
 
 /// Formats the ring of a sink, such as `  user → its readers  2.1 MB (the ring was full)`.
 fn sink_ring_line(sink: &NamedRing) -> Line<'static> {
-    let (from, size) = (replace_hidden(&sink.from), progress::format_bytes_short(sink.ring.bytes));
+    let (from, size) =
+        (mask_hidden_characters(&sink.from), progress::format_bytes_short(sink.ring.bytes));
     Line::from(format!("  {from} → its readers  {size}{}", reason(&sink.ring.because)))
 }
 
 /// Formats the rings of a source's writers, such as `  its writers → buffer  2.1 MB`.
 fn source_ring_line(source: &NamedRing) -> Line<'static> {
     let (to, size) =
-        (replace_hidden(&source.from), progress::format_bytes_short(source.ring.bytes));
+        (mask_hidden_characters(&source.from), progress::format_bytes_short(source.ring.bytes));
     Line::from(format!("  its writers → {to}  {size}{}", reason(&source.ring.because)))
 }
 
@@ -198,7 +201,7 @@ fn past_frames_line(past: &PastFrames) -> Line<'static> {
     let PastFrames { node, kept } = past;
     let (bytes, stored) =
         (progress::format_bytes_short(kept.bytes), progress::format_bytes_short(kept.stored));
-    let node = replace_hidden(node);
+    let node = mask_hidden_characters(node);
     Line::from(format!("  {node} keeps {bytes} in {stored}, {} frames", kept.blocks))
 }
 
@@ -213,13 +216,13 @@ fn detail_line_count(snapshot: &Snapshot) -> usize {
 fn reason(because: &str) -> String {
     match because {
         "" => String::new(),
-        because => format!(" ({})", replace_hidden(because)),
+        because => format!(" ({})", mask_hidden_characters(because)),
     }
 }
 
 fn loss_line(loss: &Loss) -> Line<'static> {
     let fresh = if loss.fresh > 0 { format!("  +{}", loss.fresh) } else { String::new() };
-    let text = format!("  {} {}{fresh}", loss.blocks, replace_hidden(&loss.place));
+    let text = format!("  {} {}{fresh}", loss.blocks, mask_hidden_characters(&loss.place));
     Line::styled(text, colour(Color::Red))
 }
 
@@ -245,7 +248,11 @@ fn help_lines() -> Vec<Line<'static>> {
 fn detail_lines(snapshot: &Snapshot, node: &NodeRates) -> Vec<Line<'static>> {
     let at = snapshot.path.nodes.iter().position(|known| known.name == node.name);
     let name = |node: usize| {
-        snapshot.path.nodes.get(node).map_or_else(String::new, |node| replace_hidden(&node.name))
+        snapshot
+            .path
+            .nodes
+            .get(node)
+            .map_or_else(String::new, |node| mask_hidden_characters(&node.name))
     };
     let links = |of: fn(&member::protocol::Link) -> (usize, usize)| -> String {
         let ends = snapshot.path.links.iter().filter_map(|link| {
@@ -254,14 +261,14 @@ fn detail_lines(snapshot: &Snapshot, node: &NodeRates) -> Vec<Line<'static>> {
             (Some(own) == at).then(|| format!("{}{classes}{}", name(other), link.classes))
         });
         let ends: Vec<String> = ends.collect();
-        if ends.is_empty() { "-".to_owned() } else { replace_hidden(&ends.join(", ")) }
+        if ends.is_empty() { "-".to_owned() } else { mask_hidden_characters(&ends.join(", ")) }
     };
     let time = node.block_ns.map_or_else(|| "not measured".to_owned(), |ns| format!("{ns:.1} ns"));
     vec![
         Line::from(format!(
             "  {} in {}: {} blocks, {} bytes in all",
-            replace_hidden(&node.name),
-            replace_hidden(&node.space),
+            mask_hidden_characters(&node.name),
+            mask_hidden_characters(&node.space),
             node.taken.blocks,
             node.taken.bytes
         )),
@@ -275,11 +282,11 @@ fn status_line(snapshot: &Snapshot) -> Line<'static> {
     let dim = Style::new().add_modifier(Modifier::DIM);
     match (snapshot.silent_space.first(), &snapshot.latency_note, &snapshot.adapted) {
         (Some(late), ..) => {
-            Line::styled(format!("late: {}", replace_hidden(late)), colour(Color::Yellow))
+            Line::styled(format!("late: {}", mask_hidden_characters(late)), colour(Color::Yellow))
         }
-        (None, Some(behind), _) => Line::styled(replace_hidden(behind), colour(Color::Red)),
+        (None, Some(behind), _) => Line::styled(mask_hidden_characters(behind), colour(Color::Red)),
         (None, None, Some(adapted)) => {
-            Line::styled(format!("adapted: {}", replace_hidden(adapted)), dim)
+            Line::styled(format!("adapted: {}", mask_hidden_characters(adapted)), dim)
         }
         (None, None, None) => Line::styled(KEY_HELP, dim),
     }

@@ -2,14 +2,14 @@
 
 use super::choice::ListState;
 use crate::terminal;
-use member::client::replace_hidden;
+use member::client::mask_hidden_characters;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row};
 
 /// Returns a style with the given color, or without a color if standard output must not be colored.
 pub(super) fn colour(wanted: Color) -> Style {
-    if terminal::has_color_output() { Style::new().fg(wanted) } else { Style::new() }
+    if terminal::can_color_stdout() { Style::new().fg(wanted) } else { Style::new() }
 }
 
 /// Formats the titles of a table, with a mark at the title `ordered_by`.
@@ -53,5 +53,5 @@ pub(super) fn key_lines(keys: &[(&str, &str)]) -> Vec<Line<'static>> {
 pub(super) fn input_line(list: &ListState) -> Option<Line<'static>> {
     let cursor = if list.is_typing { "_" } else { "  (Esc clears)" };
     let is_used = list.is_typing || !list.filter.is_empty();
-    is_used.then(|| Line::from(format!("/{}{cursor}", replace_hidden(&list.filter))))
+    is_used.then(|| Line::from(format!("/{}{cursor}", mask_hidden_characters(&list.filter))))
 }

@@ -67,7 +67,7 @@ impl Account {
 }
 
 /// Minimum interval between two measurements, in ns.
-const MEASURE_INTERVAL_NS: u64 = 900_000_000;
+const COST_MEASUREMENT_INTERVAL_MIN_NS: u64 = 900_000_000;
 /// Number of descriptors that the daemon holds per request.
 const DESCRIPTORS_PER_REQUEST: u64 = 4;
 /// Number of descriptors that the daemon holds per ring for frames.
@@ -120,7 +120,7 @@ impl Accounts {
         let rate = self.rate(at);
         let steps = cost.nodes.len().saturating_sub(1) as f64;
         let frame = self.costs.tap + steps * self.costs.twin + self.costs.record;
-        let replaces = cost.replaces.map_or(0, |client| self.time_per_second(client));
+        let replaces = cost.replaces.map_or(0, |client| self.kernel_ns_per_second(client));
         let used = used.kernel_ns.unwrap_or(0).saturating_sub(replaces);
         let more = (rate * frame) as u64;
         if used.saturating_add(more) <= limit {
@@ -166,7 +166,7 @@ impl Accounts {
 
     /// Returns the kernel time of a client's request, in ns per second; 0 if the client has no
     /// request.
-    pub(super) fn time_per_second(&self, client: u64) -> u64 {
+    pub(super) fn kernel_ns_per_second(&self, client: u64) -> u64 {
         self.lines.get(&client).map_or(0, |entry| entry.kernel_time_ns.1 as u64)
     }
 
@@ -201,7 +201,7 @@ impl Accounts {
 
     /// Returns true if the next measurement is due.
     pub(super) fn is_measurement_due(&self) -> bool {
-        sys::clock::monotonic().saturating_sub(self.measured_at) >= MEASURE_INTERVAL_NS
+        sys::clock::monotonic().saturating_sub(self.measured_at) >= COST_MEASUREMENT_INTERVAL_MIN_NS
     }
 
     /// Updates the accounts from the counters of the programs. Returns the clients whose requests
@@ -215,7 +215,7 @@ impl Accounts {
         let now = sys::clock::monotonic();
         let seconds =
             now.saturating_sub(std::mem::replace(&mut self.measured_at, now)) as f64 / 1e9;
-        self.update_rates(status, seconds);
+        self.update_kernel_time_rates(status, seconds);
         let mut users_over_quota = Vec::new();
         let mut ends = Vec::new();
         for (uid, used) in self.usage() {
@@ -237,7 +237,7 @@ impl Accounts {
         ends
     }
 
-    fn update_rates(&mut self, status: &[ProgramStatus], seconds: f64) {
+    fn update_kernel_time_rates(&mut self, status: &[ProgramStatus], seconds: f64) {
         let each = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
         let before = std::mem::take(&mut self.rates);
         for ProgramStatus { at, status, .. } in status {
@@ -307,11 +307,11 @@ mod tests {
         let mut accounts = Accounts::new(Costs::default());
         let programs =
             |frames: [u64; 2]| [program(Some(1), frames[0]), program(Some(2), frames[1])];
-        accounts.update_rates(&programs([1_000, 10]), 1.0);
-        accounts.update_rates(&programs([4_000, 30]), 2.0);
+        accounts.update_kernel_time_rates(&programs([1_000, 10]), 1.0);
+        accounts.update_kernel_time_rates(&programs([4_000, 30]), 2.0);
         assert_eq!(accounts.rate(&point()) as u64, 1_510);
         // A program that ended leaves no rate, and does not reduce that of another.
-        accounts.update_rates(&[program(Some(2), 50)], 1.0);
+        accounts.update_kernel_time_rates(&[program(Some(2), 50)], 1.0);
         assert_eq!(accounts.rate(&point()) as u64, 20);
     }
 }

@@ -5,7 +5,7 @@ use super::commands::{Command, Completion, ProgramStatus, RequestState};
 use crate::log::EventKind;
 use crate::server::event_loop::Server;
 use crate::server::methods::CallReplies;
-use crate::server::store::KnownState;
+use crate::server::store::KnownRequestState;
 use engine::kernel::delegation::{DelegatedProgram, FinalCounters};
 use member::faults;
 use member::place::PACKET_SOCKET;
@@ -18,7 +18,7 @@ use sys::local_socket::Framing;
 
 /// Maximum wait for the removal of all requests at shutdown, in ns. The kernel may delay each
 /// removal, but service managers kill a daemon that takes much longer.
-const SHUTDOWN_LIMIT_NS: u64 = 60_000_000_000;
+const SHUTDOWN_TIMEOUT_NS: u64 = 60_000_000_000;
 
 impl Server {
     /// Queues the attachment of part of a request for a client.
@@ -68,7 +68,7 @@ impl Server {
         }
         client.line = RequestState::Switching;
         // The path is paused until the switch completes.
-        self.kernel.push_urgent(Command::Switch { client: id });
+        self.kernel.push_urgent_command(Command::Switch { client: id });
         Ok(CallReplies::single(&json!({})))
     }
 
@@ -80,11 +80,11 @@ impl Server {
             match client.line == RequestState::Running {
                 // If this daemon dies before it sends the final counters, the next daemon detaches
                 // the request.
-                true => client.store_connection(id, KnownState::Detaching),
+                true => client.store_connection(id, KnownRequestState::Detaching),
                 false => client.discard_connection(id),
             }
             self.steps.checkpoint("the line of a guest leaves");
-            self.queue_removal(id);
+            self.queue_request_removal(id);
         }
         Ok(CallReplies::single(&json!({})))
     }
@@ -123,10 +123,10 @@ impl Server {
     }
 
     /// Queues the removal of a client's request.
-    pub(in crate::server) fn queue_removal(&mut self, id: u64) {
+    pub(in crate::server) fn queue_request_removal(&mut self, id: u64) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.line = RequestState::Detaching;
-            self.kernel.push_urgent(Command::Detach { client: id, why: None });
+            self.kernel.push_urgent_command(Command::Detach { client: id, why: None });
         }
     }
 
@@ -166,7 +166,7 @@ impl Server {
         }
         let goes = !matches!(line, RequestState::None | RequestState::Detaching);
         if goes && self.kernel.commands.is_some() {
-            self.kernel.push_urgent(Command::Detach { client: id, why: None });
+            self.kernel.push_urgent_command(Command::Detach { client: id, why: None });
         }
     }
 
@@ -183,9 +183,9 @@ impl Server {
                     self.complete_detach(client, &ended, why)
                 }
                 Completion::Counted { client, number, counters } => {
-                    self.complete_count(client, number, counters.as_deref());
+                    self.send_final_counters(client, number, counters.as_deref());
                 }
-                Completion::Status { client, status } => self.send_status(client, &status),
+                Completion::Status { client, status } => self.send_program_status(client, &status),
                 Completion::Ended => all = true,
                 Completion::Ready => {
                     self.kernel.busy = false;
@@ -215,7 +215,11 @@ impl Server {
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.store_connection(
                         id,
-                        if waits { KnownState::Prepared } else { KnownState::Running },
+                        if waits {
+                            KnownRequestState::Prepared
+                        } else {
+                            KnownRequestState::Running
+                        },
                     );
                 }
             }
@@ -228,7 +232,12 @@ impl Server {
         self.handle_deferred_messages(id);
     }
 
-    fn complete_count(&mut self, id: u64, number: Option<u64>, counters: Option<&FinalCounters>) {
+    fn send_final_counters(
+        &mut self,
+        id: u64,
+        number: Option<u64>,
+        counters: Option<&FinalCounters>,
+    ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.waits_for_counters = false;
         let runs = client.line == RequestState::Running;
@@ -258,7 +267,7 @@ impl Server {
         self.steps.checkpoint("a guest knows that its line is changed");
         if let Some(client) = self.clients.get_mut(&id) {
             match runs {
-                true => client.store_connection(id, KnownState::Running),
+                true => client.store_connection(id, KnownRequestState::Running),
                 false => client.discard_connection(id),
             }
         }
@@ -281,7 +290,7 @@ impl Server {
         self.clients.get_mut(&id).into_iter().for_each(|client| client.discard_connection(id));
     }
 
-    fn send_status(&mut self, id: u64, status: &[ProgramStatus]) {
+    fn send_program_status(&mut self, id: u64, status: &[ProgramStatus]) {
         let Some(client) = self.clients.get(&id) else { return };
         let uid = client.who.uid;
         let sharing = self.describe_programs(uid, status);
@@ -294,7 +303,7 @@ impl Server {
 
     /// Drops all queued commands. Then removes all requests and sends their final counters, or
     /// leaves the requests running if the service manager stores them. Called at shutdown. Blocks
-    /// for at most [`SHUTDOWN_LIMIT_NS`].
+    /// for at most [`SHUTDOWN_TIMEOUT_NS`].
     pub(in crate::server) fn end_requests(&mut self) {
         if self.kernel.commands.is_none()
             || self.clients.values().all(|g| g.line == RequestState::None)
@@ -305,16 +314,19 @@ impl Server {
         self.kernel.urgent.clear();
         let why =
             "the daemon has been stopped, together with its programs in the kernel".to_owned();
-        self.kernel.push_urgent(if sys::service::can_store_descriptors() {
+        self.kernel.push_urgent_command(if sys::service::can_store_descriptors() {
             Command::LeaveRunning
         } else {
             Command::End { why }
         });
-        let until = sys::clock::monotonic() + SHUTDOWN_LIMIT_NS;
+        let until = sys::clock::monotonic() + SHUTDOWN_TIMEOUT_NS;
         loop {
             let left = until.saturating_sub(sys::clock::monotonic());
             let left = Some(Duration::from_nanos(left));
-            let rung = sys::poll::readable_despite_signals(&[self.kernel.doorbell.as_fd()], left);
+            let rung = sys::poll::wait_until_readable_despite_signals(
+                &[self.kernel.doorbell.as_fd()],
+                left,
+            );
             if self.handle_completions() || rung != [true] {
                 return;
             }

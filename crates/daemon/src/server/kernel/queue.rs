@@ -53,7 +53,7 @@ impl KernelQueue {
         let doorbell = Arc::new(EventFd::new()?);
         watcher.watch(
             &*doorbell,
-            client::encode_number(
+            client::encode_event_number(
                 client::internal::COMPLETION_EVENT,
                 client::DescriptorKind::Listener,
             ),
@@ -119,7 +119,7 @@ impl KernelQueue {
     }
 
     /// Queues a command ahead of the commands of all users.
-    pub(super) fn push_urgent(&mut self, command: Command) {
+    pub(super) fn push_urgent_command(&mut self, command: Command) {
         self.urgent.push_back(command);
         self.dispatch_next_command();
     }

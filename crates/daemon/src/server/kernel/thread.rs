@@ -39,7 +39,7 @@ pub(super) struct KernelThread {
     policy: Policy,
     lines: BTreeMap<u64, ClientRequest>,
     /// Prepared replacements, by client number.
-    successors: BTreeMap<u64, Successor>,
+    successors: BTreeMap<u64, PreparedReplacement>,
     accounts: Accounts,
     usage_by_user: Arc<Mutex<BTreeMap<u32, Quota>>>,
 }
@@ -56,7 +56,7 @@ struct ClientRequest {
 
 /// The stored description of a request, from which the next daemon adopts the request.
 #[derive(Debug, Serialize, Deserialize)]
-struct RequestNote {
+struct StoredRequestDescription {
     client: u64,
     process: i32,
     uid: u32,
@@ -72,7 +72,7 @@ type ReplacedRequest<'l> = (u64, &'l DelegatedRequest, Vec<(usize, usize)>);
 
 /// A prepared replacement of a running request.
 #[derive(Debug)]
-struct Successor {
+struct PreparedReplacement {
     waiting: DelegatedSuccessor,
     /// Client whose request will be replaced.
     instead: u64,
@@ -80,7 +80,7 @@ struct Successor {
 }
 
 /// Interval between two measurements of the cost of requests.
-const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
+const COST_MEASUREMENT_INTERVAL: Duration = Duration::from_secs(1);
 
 impl KernelThread {
     pub(super) fn new(
@@ -102,7 +102,7 @@ impl KernelThread {
     /// Adopts stored requests of the previous daemon, if the current policy permits them.
     pub(super) fn adopt(&mut self, stored: Vec<(String, OwnedFd)>) -> Adoption {
         let read = |about: &str| {
-            let about: RequestNote = serde_json::from_str(about)
+            let about: StoredRequestDescription = serde_json::from_str(about)
                 .map_err(|_| "the owner of the stored request is unknown".to_owned())?;
             let graph =
                 self.parse_request(&about.line).map_err(|fault| fault.text("why").to_owned())?;
@@ -127,7 +127,9 @@ impl KernelThread {
         let (adopted, refused) = self.points.adopt(stored, &self.machine, &read);
         let mut adoption = Adoption::default();
         for point::AdoptedRequest { about, status } in adopted {
-            let Ok(RequestNote { client, process, uid, .. }) = serde_json::from_str(&about) else {
+            let Ok(StoredRequestDescription { client, process, uid, .. }) =
+                serde_json::from_str(&about)
+            else {
                 continue;
             };
             let ended = match status {
@@ -148,7 +150,7 @@ impl KernelThread {
         adoption
     }
 
-    /// Executes commands. After each command, and after every [`MEASURE_INTERVAL`] without a
+    /// Executes commands. After each command, and after every [`COST_MEASUREMENT_INTERVAL`] without a
     /// command while there are requests, measures the requests if a measurement is due. Ends when
     /// the queue closes, or on [`Command::LeaveRunning`], which leaves the requests in the kernel.
     pub(super) fn run(
@@ -162,7 +164,7 @@ impl KernelThread {
         loop {
             let command = match self.lines.is_empty() {
                 true => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => commands.recv_timeout(MEASURE_INTERVAL),
+                false => commands.recv_timeout(COST_MEASUREMENT_INTERVAL),
             };
             match command {
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -266,7 +268,7 @@ impl KernelThread {
             let allowed = self.accounts.check_quota(who.uid, &at, &cost, quota);
             allowed.map_err(|(node, why)| refused("quota", node, why))
         };
-        let about = RequestNote {
+        let about = StoredRequestDescription {
             client,
             process,
             uid: who.uid,
@@ -291,13 +293,14 @@ impl KernelThread {
             let by = (about, &allows as AdmissionPolicy<'_>);
             let taps = asked.instead.as_ref().and_then(|instead| instead.taps.as_deref());
             let how = (stays.as_slice(), SetTaps::read(taps.unwrap_or_default()));
-            let made = self.points.prepare_successor_if(running, request, &self.machine, how, by);
+            let made =
+                self.points.prepare_delegated_successor(running, request, &self.machine, how, by);
             let (delegation, waiting) = made.map_err(to_fault)?;
             self.charge_request(client, owner, waiting.running());
-            self.successors.insert(client, Successor { waiting, instead, process });
+            self.successors.insert(client, PreparedReplacement { waiting, instead, process });
             return Ok(delegation);
         }
-        let attached = self.points.attach_if(request, &self.machine, about, &allows);
+        let attached = self.points.attach_delegated(request, &self.machine, about, &allows);
         let (delegation, running) = attached.map_err(to_fault)?;
         let (at, number) = self.charge_request(client, owner, &running);
         self.lines.insert(client, ClientRequest { running, owner, at, number, process });
@@ -386,13 +389,13 @@ impl KernelThread {
         {
             return Err((
                 needs.source,
-                words.interface_denied(&attach.interface, attach.netns.as_deref()),
+                words.interface_denied_text(&attach.interface, attach.netns.as_deref()),
             ));
         }
         if attach.only_matching_flows
             && !self.policy.may_take(who, &attach.interface, attach.netns.as_deref())
         {
-            let why = words.diversion_denied(&attach.interface, attach.netns.as_deref());
+            let why = words.diversion_denied_text(&attach.interface, attach.netns.as_deref());
             return Err((needs.source, why));
         }
         if let Share::Group(name) = &needs.share {
@@ -405,7 +408,7 @@ impl KernelThread {
         for node in &part.nodes {
             let name = graph.node(*node).name();
             if !self.policy.may_run_filter(who.uid, name) {
-                return Err((*node, words.filter_denied(name)));
+                return Err((*node, words.filter_denied_text(name)));
             }
         }
         Ok(())
@@ -416,7 +419,7 @@ impl KernelThread {
     fn switch(&mut self, client: u64, complete: &dyn Fn(Completion)) -> Result<(), Fault> {
         let refused = |why: &str| faults::not_in_kernel(0, "kernel", why);
         let gone = || refused("the request that it would replace has ended");
-        let Successor { waiting, instead, process } =
+        let PreparedReplacement { waiting, instead, process } =
             self.successors.remove(&client).ok_or_else(gone)?;
         let switched = match self.lines.contains_key(&instead) {
             true => waiting.switch().map_err(|why| refused(&why.to_string())),
@@ -465,7 +468,7 @@ impl KernelThread {
             let here = self.lines.iter();
             let here = here.filter(|(_, line)| line.at == at && runs(line.number));
             let lines = here.map(|(client, line)| {
-                (line.number, (line.process, self.accounts.time_per_second(*client)))
+                (line.number, (line.process, self.accounts.kernel_ns_per_second(*client)))
             });
             ProgramStatus { lines: lines.collect(), at, status }
         };

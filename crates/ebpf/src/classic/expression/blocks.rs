@@ -249,7 +249,8 @@ impl Block {
             }
             let rest = self.lines.strip_prefix(fact.value.as_slice())?;
             if fact.holds {
-                let value = rest.iter().try_fold(fact.k, |a, line| apply_constant(*line, a))?;
+                let value =
+                    rest.iter().try_fold(fact.k, |a, line| fold_alu_instruction(*line, a))?;
                 return Some(condition(op)?.holds(value.into(), k.into()));
             }
             None
@@ -283,7 +284,7 @@ impl Block {
 
 /// Returns the value of A after an arithmetic instruction with a constant, or `None` for any other
 /// instruction.
-fn apply_constant(line: PseudoInsn, a: u32) -> Option<u32> {
+fn fold_alu_instruction(line: PseudoInsn, a: u32) -> Option<u32> {
     let PseudoInsn::NonBranching(Instruction { code, k, .. }) = line else { return None };
     if code & 0x0f != code::ALU | code::K || code & 0xf0 == code::NEG {
         return None;

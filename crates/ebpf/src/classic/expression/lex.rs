@@ -188,7 +188,7 @@ fn hexadecimal_run_length(rest: &[u8], max: usize) -> usize {
 /// hexadecimal digits. Returns the address and the length of its text; `None` if the text is not an
 /// address.
 fn lex_mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
-    let longest = [lex_separated_mac(rest), lex_grouped_mac(rest), lex_digit_mac(rest)];
+    let longest = [lex_separated_mac(rest), lex_grouped_mac(rest), lex_unseparated_mac(rest)];
     longest.into_iter().flatten().max_by_key(|(_, length)| *length)
 }
 
@@ -218,10 +218,10 @@ fn lex_grouped_mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
         return None;
     }
     let digits = [&rest[0..4], &rest[5..9], &rest[10..14]].concat();
-    lex_digit_mac(&digits).map(|(address, _)| (address, 14))
+    lex_unseparated_mac(&digits).map(|(address, _)| (address, 14))
 }
 
-fn lex_digit_mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
+fn lex_unseparated_mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
     let digits = rest.get(..12)?;
     let mut address = [0u8; 6];
     for (byte, pair) in address.iter_mut().zip(digits.chunks(2)) {

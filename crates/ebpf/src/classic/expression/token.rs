@@ -97,7 +97,7 @@ pub(super) enum Symbol {
 
 impl Symbol {
     /// Returns true for operators and relations, which can only follow or precede a value.
-    pub(super) fn continues_value(self) -> bool {
+    pub(super) fn is_operator_or_relation(self) -> bool {
         !matches!(
             self,
             Self::Open | Self::Close | Self::BracketOpen | Self::BracketClose | Self::Colon

@@ -111,7 +111,7 @@ pub fn rewrite_for_restored_tags(
     }
     let mut writer = CodeWriter::default();
     let (plain, tagged) = (writer.new_label(), writer.new_label());
-    writer.load_half(reachability::TAG_START);
+    writer.load_half(reachability::TAG_START_OFFSET);
     branch_if_tag_type(&mut writer, tagged);
     writer.jump(plain);
     writer.bind(tagged);
@@ -135,19 +135,19 @@ fn branch_if_tag_type(writer: &mut CodeWriter, tagged: JumpLabel) {
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     let of = |types: &[u16]| types.contains(&hardware_type);
     match () {
-        () if of(&ETHERNET_TYPES) => Some(LinkType::EN10MB),
-        () if of(&RAW_TYPES) => Some(LinkType::RAW),
+        () if of(&ETHERNET_HARDWARE_TYPES) => Some(LinkType::EN10MB),
+        () if of(&RAW_HARDWARE_TYPES) => Some(LinkType::RAW),
         () => None,
     }
 }
 
 /// Device type of loopback devices (`ARPHRD_LOOPBACK`).
-const LOOPBACK_TYPE: u16 = 772;
+const LOOPBACK_HARDWARE_TYPE: u16 = 772;
 /// Device types with an Ethernet header: Ethernet, loopback.
-const ETHERNET_TYPES: [u16; 2] = [1, LOOPBACK_TYPE];
+const ETHERNET_HARDWARE_TYPES: [u16; 2] = [1, LOOPBACK_HARDWARE_TYPE];
 /// Device types without an Ethernet header: none, raw IP, PPP, and the tunnels IP in IP, IPv6, SIT,
 /// GRE, and GRE over IPv6.
-const RAW_TYPES: [u16; 8] = [65534, 519, 512, 768, 769, 776, 778, 823];
+const RAW_HARDWARE_TYPES: [u16; 8] = [65534, 519, 512, 768, 769, 776, 778, 823];
 /// Packet type of sent frames (`PACKET_OUTGOING`).
 const PACKET_OUTGOING: u32 = 4;
 
@@ -181,7 +181,7 @@ fn branch_on_direction(
             writer.branch_if_equal(PACKET_OUTGOING, sent, received);
             writer.bind(sent);
             writer.load(ancillary::HARDWARE_TYPE_OFFSET);
-            writer.branch_if_equal(LOOPBACK_TYPE.into(), reject, type_in_a);
+            writer.branch_if_equal(LOOPBACK_HARDWARE_TYPE.into(), reject, type_in_a);
         }
     }
 }
@@ -195,9 +195,10 @@ fn branch_on_device_type(
     raw: Option<&ClassicProgram>,
 ) -> Result<(), SocketFilterError> {
     let (pass, ethernet_start, raw_start) = (writer.pass, writer.new_label(), writer.new_label());
-    for (program, types, start) in
-        [(ethernet, &ETHERNET_TYPES[..], ethernet_start), (raw, &RAW_TYPES[..], raw_start)]
-    {
+    for (program, types, start) in [
+        (ethernet, &ETHERNET_HARDWARE_TYPES[..], ethernet_start),
+        (raw, &RAW_HARDWARE_TYPES[..], raw_start),
+    ] {
         for kind in types.iter().filter(|_| program.is_some()) {
             let next = writer.new_label();
             writer.branch_if_equal((*kind).into(), start, next);

@@ -10,7 +10,7 @@ use super::super::insn::{Instruction, code, condition};
 /// EtherTypes of the tags that the kernel removes: 802.1Q and 802.1ad.
 pub(super) const TPIDS: [u32; 2] = [0x8100, 0x88a8];
 /// Offset at which the tag would begin if it were inline.
-pub(super) const TAG_START: u32 = 12;
+pub(super) const TAG_START_OFFSET: u32 = 12;
 
 /// The reachability of an instruction in the copy of the program for tagged frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub(super) fn instruction_reachability(instructions: &[Instruction]) -> Vec<Insn
 fn leaves_tag_type_in_a(instruction: Instruction, before: bool) -> bool {
     match instruction.class() {
         code::LD => {
-            instruction.code == code::LD | code::ABS | code::H && instruction.k == TAG_START
+            instruction.code == code::LD | code::ABS | code::H && instruction.k == TAG_START_OFFSET
         }
         code::ALU => false,
         code::MISC => before && instruction.code == code::MISC | code::TAX,
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn test_for_another_type_is_decided() {
+    fn comparison_with_another_tag_type_is_decided() {
         let program = compile("tcp port 80", LinkType::EN10MB, &Options::default()).unwrap();
         let last = program.instructions().len() - 1;
         assert_eq!(reachable_indices(&program), [0, 1, 8, last], "{program}");
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn overwritten_type_is_undecided() {
+    fn comparison_after_overwritten_tag_type_is_undecided() {
         for between in ["add #1", "txa", "ldh [14]", "ld M[0]"] {
             let text = format!(
                 "(000) ldh [12]\n(001) {between}\n(002) jeq #0x800 jt 3 jf 4\n\

@@ -16,8 +16,10 @@ use super::super::assemble::{PseudoInsn, TXA, alu_k, load_a_constant, non_branch
 use super::super::insn::{ANCILLARY, Instruction, code};
 use super::ancillary;
 use super::error::SocketFilterError;
-use super::reachability::TAG_START;
-use super::tagged::{LoadPart, TAG_END, TAG_LENGTH, TCI_OFFSET, size_code, split_frame_bytes};
+use super::reachability::TAG_START_OFFSET;
+use super::tagged::{
+    LoadPart, TAG_END_OFFSET, TAG_LENGTH, TCI_OFFSET, size_code, split_frame_bytes,
+};
 use super::writer::CodeWriter;
 
 impl CodeWriter {
@@ -40,8 +42,8 @@ impl CodeWriter {
                 self.push_all([match k {
                     ancillary::VLAN_PRESENT_OFFSET => load_a_constant(1),
                     ancillary::VLAN_TCI_OFFSET => half_at(TCI_OFFSET),
-                    ancillary::VLAN_TPID_OFFSET => half_at(TAG_START),
-                    ancillary::PROTOCOL_OFFSET => half_at(TAG_END),
+                    ancillary::VLAN_TPID_OFFSET => half_at(TAG_START_OFFSET),
+                    ancillary::PROTOCOL_OFFSET => half_at(TAG_END_OFFSET),
                     _ => PseudoInsn::NonBranching(instruction),
                 }]);
                 Ok(())
@@ -55,7 +57,7 @@ impl CodeWriter {
             }
             (code::LDX, code::LEN) => self.push_length_to_x(code::SUB, free),
             (code::LDX, code::MSH) => {
-                let k = if k < TAG_START { k } else { moved(k) };
+                let k = if k < TAG_START_OFFSET { k } else { moved(k) };
                 self.push_all([PseudoInsn::NonBranching(Instruction { k, ..instruction })]);
                 Ok(())
             }
@@ -74,13 +76,13 @@ impl CodeWriter {
         free: Result<u32, SocketFilterError>,
     ) -> Result<(), SocketFilterError> {
         let load = |k| non_branching(code::LD | code::IND | size_code(size), k);
-        if k >= TAG_START {
+        if k >= TAG_START_OFFSET {
             self.push_all([load(moved(k))]);
             return Ok(());
         }
         // If X is below `first`, the load ends before byte 12; if X is at least `last`, the load
         // begins at byte 12 or later.
-        let (first, last) = ((TAG_START + 1 - size).saturating_sub(k), TAG_START - k);
+        let (first, last) = ((TAG_START_OFFSET + 1 - size).saturating_sub(k), TAG_START_OFFSET - k);
         let (above, below, done) = (self.new_label(), self.new_label(), self.new_label());
         self.push_all([TXA]);
         self.branch(code::JGE, last, above, below);
@@ -116,9 +118,9 @@ pub(super) fn rewrite_for_absent_tag(instruction: Instruction) -> PseudoInsn {
 /// Returns the parts of a load of `size` bytes at `k`, in the order of the bytes that they load.
 fn split_at_tag(k: u32, size: u32) -> Vec<LoadPart> {
     let end = k.saturating_add(size);
-    let mut parts: Vec<LoadPart> = split_frame_bytes(k.max(TAG_START), end).collect();
+    let mut parts: Vec<LoadPart> = split_frame_bytes(k.max(TAG_START_OFFSET), end).collect();
     parts.iter_mut().for_each(|part| part.from = moved(part.from));
-    split_frame_bytes(k, end.min(TAG_START)).chain(parts).collect()
+    split_frame_bytes(k, end.min(TAG_START_OFFSET)).chain(parts).collect()
 }
 
 /// Converts an offset in the untagged frame, at byte 12 or later, to the offset in the frame with

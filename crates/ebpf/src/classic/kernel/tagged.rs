@@ -22,15 +22,15 @@ use super::super::assemble::{
 use super::super::insn::{ANCILLARY, Instruction, code};
 use super::ancillary;
 use super::error::SocketFilterError;
-use super::reachability::TAG_START;
+use super::reachability::TAG_START_OFFSET;
 use super::writer::CodeWriter;
 
 /// Offset of the second half of an inline tag, its control information.
 pub(super) const TCI_OFFSET: u32 = 14;
 /// Offset at which an inline tag ends.
-pub(super) const TAG_END: u32 = 16;
+pub(super) const TAG_END_OFFSET: u32 = 16;
 /// Length of a tag in bytes.
-pub(super) const TAG_LENGTH: u32 = TAG_END - TAG_START;
+pub(super) const TAG_LENGTH: u32 = TAG_END_OFFSET - TAG_START_OFFSET;
 
 impl CodeWriter {
     /// Appends the rewritten form of an instruction. Fails if this form needs a scratch word and
@@ -58,7 +58,7 @@ impl CodeWriter {
                 Ok(())
             }
             (code::LDX, code::LEN) => self.push_length_to_x(code::ADD, free),
-            (code::LDX, code::MSH) if (TAG_START..TAG_END).contains(&k) => {
+            (code::LDX, code::MSH) if (TAG_START_OFFSET..TAG_END_OFFSET).contains(&k) => {
                 let free = free?;
                 self.push_all([store_a(free)]);
                 self.push_absolute_load(k, 1, Ok(free))?;
@@ -67,7 +67,7 @@ impl CodeWriter {
                 Ok(())
             }
             (code::LDX, code::MSH) => {
-                let k = if k < TAG_START { k } else { k - TAG_LENGTH };
+                let k = if k < TAG_START_OFFSET { k } else { k - TAG_LENGTH };
                 self.push_all([PseudoInsn::NonBranching(Instruction { k, ..instruction })]);
                 Ok(())
             }
@@ -133,13 +133,13 @@ impl CodeWriter {
         free: Result<u32, SocketFilterError>,
     ) -> Result<(), SocketFilterError> {
         let load = |k| non_branching(code::LD | code::IND | size_code(size), k);
-        if k >= TAG_END {
+        if k >= TAG_END_OFFSET {
             self.push_all([load(k - TAG_LENGTH)]);
             return Ok(());
         }
         // If X is below `first`, the load ends before the tag; if X is at least `last`, the load
         // begins after the tag.
-        let (first, last) = ((TAG_START + 1 - size).saturating_sub(k), TAG_END - k);
+        let (first, last) = ((TAG_START_OFFSET + 1 - size).saturating_sub(k), TAG_END_OFFSET - k);
         let (above, touching, done) = (self.new_label(), self.new_label(), self.new_label());
         self.push_all([TXA]);
         let below = self.new_label();
@@ -228,10 +228,13 @@ fn split_load(k: u32, size: u32) -> Vec<LoadPart> {
         };
         Some(LoadPart { size: behind - first, from, cut })
     };
-    let tag = [(ancillary::VLAN_TPID_OFFSET, TAG_START), (ancillary::VLAN_TCI_OFFSET, TCI_OFFSET)];
+    let tag =
+        [(ancillary::VLAN_TPID_OFFSET, TAG_START_OFFSET), (ancillary::VLAN_TCI_OFFSET, TCI_OFFSET)];
     let tag = tag.into_iter().filter_map(|(from, begins)| half(from, begins));
-    let (before, behind) =
-        (split_frame_bytes(k, end.min(TAG_START)), split_frame_bytes(k.max(TAG_END), end));
+    let (before, behind) = (
+        split_frame_bytes(k, end.min(TAG_START_OFFSET)),
+        split_frame_bytes(k.max(TAG_END_OFFSET), end),
+    );
     let behind = behind.map(|part| LoadPart { from: part.from - TAG_LENGTH, ..part });
     before.chain(tag).chain(behind).collect()
 }

@@ -29,7 +29,9 @@ fn direction_selects_frames_and_loopback_has_no_duplicates() {
     ] {
         for program in [None, Some(&compile_ethernet(""))] {
             let filter = socket_filter(direction, program, None).unwrap();
-            for (kind, wanted) in [(1, ethernet), (LOOPBACK_TYPE, loopback), (65534, ethernet)] {
+            for (kind, wanted) in
+                [(1, ethernet), (LOOPBACK_HARDWARE_TYPE, loopback), (65534, ethernet)]
+            {
                 let found = [host, outgoing].map(|way| run_filter(&filter, way, kind, &[]));
                 assert_eq!(found, wanted, "{direction:?} on {kind}:\n{filter}");
             }

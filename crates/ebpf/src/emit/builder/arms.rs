@@ -9,7 +9,7 @@ use crate::emit::remap::map_slots;
 use crate::insn::{Cond, Insn, R0, R10, Size};
 
 /// A stub: the deferred code of one exit.
-pub(super) struct Stub {
+pub(super) struct ExitStub {
     label: Label,
     task: StubTask,
     then: Label,
@@ -58,12 +58,12 @@ impl Builder {
 
     /// Closes a twin like an arm, but first moves the answer's slots to the bottom of the released
     /// part of the stack. Returns the answer with its new slots.
-    pub(in crate::emit) fn close_with_answer(
+    pub(in crate::emit) fn close_twin_with_answer(
         &mut self,
         mark: ArmState,
         answer: Answer<'_>,
     ) -> Answer<'static> {
-        let (moved, top) = self.move_slots(mark.top, answer);
+        let (moved, top) = self.move_answer_slots(mark.top, answer);
         self.close(mark);
         self.top = top;
         moved
@@ -71,7 +71,7 @@ impl Builder {
 
     /// Moves the slots of the answer that lie above `floor` down to `floor`. Returns the new answer
     /// and the new top of the stack.
-    pub(super) fn move_slots(
+    pub(super) fn move_answer_slots(
         &mut self,
         floor: SlotDepth,
         answer: Answer<'_>,
@@ -103,7 +103,7 @@ impl Builder {
     /// the answer with its new slots.
     pub(in crate::emit) fn release_unused_slots(&mut self, answer: Answer<'_>) -> Answer<'static> {
         let floor = if self.depth == 0 { self.floor } else { self.top };
-        let (moved, top) = self.move_slots(floor, answer);
+        let (moved, top) = self.move_answer_slots(floor, answer);
         self.top = top;
         self.invalidate_registers();
         moved
@@ -117,13 +117,13 @@ impl Builder {
 
     pub(super) fn push_stub(&mut self, task: StubTask, then: Label) -> Label {
         let label = self.asm.label();
-        self.stubs.push(Stub { label, task, then, filter: self.filter });
+        self.stubs.push(ExitStub { label, task, then, filter: self.filter });
         label
     }
 
     /// Emits stubs in reverse order, so that each jumps only forward: to a stub created earlier, or
     /// out of the arm.
-    pub(super) fn emit_stubs(&mut self, stubs: Vec<Stub>, end: Label) {
+    pub(super) fn emit_stubs(&mut self, stubs: Vec<ExitStub>, end: Label) {
         if stubs.iter().any(|stub| self.asm.is_used(stub.label)) {
             self.asm.jump(end);
         }

@@ -123,7 +123,7 @@ impl Builder {
         self.asm.compute(R1, R7, Alu::Add, R2);
         self.asm.jump_if(Cond::Le, R1, R8, ready);
         self.asm.push(Insn::mov(R1, R6));
-        self.call_or_unsure(Helper::SkbPullData);
+        self.call_helper_or_unsure(Helper::SkbPullData);
         self.load_packet_pointers(skb::DATA, skb::DATA_END);
         self.bind(ready);
     }
@@ -132,7 +132,7 @@ impl Builder {
     pub(in crate::emit) fn frame_length(&mut self) {
         if self.target.hook != Hook::Xdp {
             self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));
-        } else if self.is_length_a_difference() {
+        } else if self.is_length_pointer_difference() {
             self.asm.compute(R0, R8, Alu::Sub, R7);
         } else if self.is_length_stored() {
             self.asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::LENGTH));
@@ -145,13 +145,13 @@ impl Builder {
 
     /// Returns true if the frame length is the difference of the packet pointers, which only
     /// programs with CAP_PERFMON may compute.
-    pub(super) fn is_length_a_difference(&self) -> bool {
+    pub(super) fn is_length_pointer_difference(&self) -> bool {
         self.target.hook == Hook::Xdp && self.target.single && !self.target.hardened
     }
 
     /// Returns true if the frame length is determined once per program and stored.
     pub(in crate::emit) fn is_length_stored(&self) -> bool {
-        self.redirects && !self.is_length_a_difference()
+        self.redirects && !self.is_length_pointer_difference()
     }
 
     /// Returns the label for a failed direct bounds check up to byte `end`. The label is `miss` if

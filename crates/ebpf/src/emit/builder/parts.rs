@@ -5,7 +5,7 @@
 use std::mem;
 
 use super::{Builder, PULLED_BYTES_MAX, skb};
-use crate::asm::{Asm, Label};
+use crate::asm::{Assembler, Label};
 use crate::emit::config::FrameEnd;
 use crate::emit::handle::{Answer, Value};
 use crate::emit::maps::{self, ProgramMap};
@@ -39,7 +39,7 @@ impl Builder {
 
     /// Resets the verifier's knowledge of everything except the answer, by releasing the stack and
     /// reloading the packet pointers.
-    pub(in crate::emit) fn reset_verifier(&mut self) {
+    pub(in crate::emit) fn reset_verifier_state(&mut self) {
         self.verifier_reset_at = self.asm.next_slot();
         self.top = self.floor;
         self.reload_pointers();
@@ -69,7 +69,7 @@ impl Builder {
             Some(_) => self.emit_frame_end(),
             None => self.emit_exits(),
         }
-        let asm = mem::replace(&mut self.asm, Asm::new());
+        let asm = mem::replace(&mut self.asm, Assembler::new());
         self.finished_parts.push((
             asm,
             mem::take(&mut self.source),

@@ -1,7 +1,7 @@
 //! Frames that a request takes from the host only while its consumer is awake. [SL §4.3]
 //!
 //! A doorbell interrupts the processor, which costs more than delivering a datagram. A consumer
-//! that also has a socket of the host ([`Wakeup::Host`]) needs no doorbell. While the consumer
+//! that also has a socket of the host ([`WakeupTarget::Host`]) needs no doorbell. While the consumer
 //! sleeps, the program leaves its frames to the host, whose socket wakes the consumer. While the
 //! consumer is awake, the program copies the frames into the ring, which the consumer polls.
 //!
@@ -16,7 +16,7 @@
 
 use super::unread::QUERY_CONSUMER_POSITION;
 use crate::emit::builder::Builder;
-use crate::emit::config::Wakeup;
+use crate::emit::config::WakeupTarget;
 use crate::emit::handle::Exit;
 use crate::emit::maps::FIRST_CALLER_MAP;
 use crate::emit::ring_layout::offset;
@@ -33,14 +33,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let Some(outlet) = b.pointer_ring(ring) else {
             return b.refuse(Unfit::new("its frames have no ring"));
         };
-        if outlet.wake.wakes != Wakeup::Host {
+        if outlet.wake.wakes != WakeupTarget::Host {
             return;
         }
         if !delivers_all {
             return b.refuse(Unfit::new("its reader may sleep, and other filters follow"));
         }
         let awake = b.asm.label();
-        b.restore_region();
+        b.restore_region_register();
         let region = b.load_region_address(outlet.map, outlet.stride, R1);
         b.asm.push(Insn::mov(R0, 1));
         // Sync point: awake.
@@ -61,6 +61,6 @@ impl Builder {
     /// it.
     pub(super) fn end_writing(&mut self, region: Reg) {
         self.asm.push(Insn::mov(R2, 0));
-        self.asm.push(super::store_ordered(region, offset::WRITING));
+        self.asm.push(super::store_release_insn(region, offset::WRITING));
     }
 }

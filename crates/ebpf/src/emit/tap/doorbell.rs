@@ -3,7 +3,7 @@
 use super::ring::{RECORD_END_SLOT, RECORD_POSITION_SLOT, RECORD_TIME_SLOT};
 use crate::asm::Label;
 use crate::emit::builder::Builder;
-use crate::emit::config::{PointerRing, Wakeup};
+use crate::emit::config::{PointerRing, WakeupTarget};
 use crate::emit::maps::FIRST_CALLER_MAP;
 use crate::emit::ring_layout::offset;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R10, Reg, Size};
@@ -45,7 +45,7 @@ impl Builder {
         asm.push_wide(Insn::load_map(R1, FIRST_CALLER_MAP + outlet.doorbell_map));
         asm.compute(R2, R10, Alu::Add, i32::from(RECORD_POSITION_SLOT));
         asm.push(Insn::mov(R3, 8));
-        let flags = if wake.wakes == Wakeup::Everyone { FORCE_WAKEUP } else { 0 };
+        let flags = if wake.wakes == WakeupTarget::Everyone { FORCE_WAKEUP } else { 0 };
         asm.push(Insn::mov(R4, flags));
         asm.push(Insn::call(Helper::RingbufOutput));
         asm.jump_if(Cond::Ne, R0, 0, missed);

@@ -8,7 +8,7 @@
 use super::shared::{PointerRingUse, shared_slots};
 use crate::asm::Label;
 use crate::emit::builder::{Builder, skb};
-use crate::emit::config::{Delivery, Egress, FrameRing, FusedTap, Scratch, Wakeup};
+use crate::emit::config::{Delivery, Egress, FrameRing, FusedTap, Scratch, WakeupTarget};
 use crate::emit::ring_layout::{POINTER_SIZE, offset, record};
 use crate::emit::target::Verdict;
 use crate::emit::unfit::Unfit;
@@ -39,7 +39,7 @@ const SHORT_COPY_LENGTHS: [i16; 2] = [64, 32];
 /// Returns the instruction that stores r2 in a word of a region in release order and before any
 /// later store. An x86 processor keeps stores in order. Other processors need an exchange, because
 /// a store-release requires Linux 6.15.
-pub(super) fn store_ordered(region: Reg, word: i16) -> Insn {
+pub(super) fn store_release_insn(region: Reg, word: i16) -> Insn {
     match cfg!(target_arch = "x86_64") {
         true => Insn::store(Size::DW, region, word, R2),
         false => Insn::atomic(Size::DW, atomic::XCHG, region, word, R2),
@@ -54,7 +54,7 @@ impl Builder {
         fused: &FusedTap,
         deliveries: &[Delivery],
     ) {
-        self.restore_region();
+        self.restore_region_register();
         if fused.rings.len() > 1 {
             self.asm.push(Insn::store(Size::DW, R10, RECORD_TIME_SLOT, 0));
         }
@@ -152,7 +152,7 @@ impl Builder {
         }
         self.asm.push(Insn::load(Size::DW, R1, R10, RECORD_END_SLOT));
         self.asm.push(Insn::store(Size::DW, records, offset::COMMITTED, R1));
-        for ours in outlets.iter().filter(|ours| ours.outlet.wake.wakes != Wakeup::Host) {
+        for ours in outlets.iter().filter(|ours| ours.outlet.wake.wakes != WakeupTarget::Host) {
             let then = self.asm.label();
             self.with_pointer_ring(ours, alone, |b, region| {
                 b.send_doorbell(ours.outlet, region, then)
@@ -169,7 +169,7 @@ impl Builder {
             self.count_failed_deliveries(fused.scratch, ours.word, &ours.deliveries);
         }
         self.asm.bind(written);
-        for ours in outlets.iter().filter(|ours| ours.outlet.wake.wakes == Wakeup::Host) {
+        for ours in outlets.iter().filter(|ours| ours.outlet.wake.wakes == WakeupTarget::Host) {
             self.with_pointer_ring(ours, alone, Self::end_writing);
         }
         self.asm.bind(next);
@@ -258,7 +258,7 @@ impl Builder {
         asm.push(Insn::alu(Alu::Add, R2, R1));
         asm.push(Insn::store(Size::DW, R10, RECORD_END_SLOT, R2));
         // RESERVED is published before any write to the reserved bytes.
-        asm.push(store_ordered(region, offset::RESERVED));
+        asm.push(store_release_insn(region, offset::RESERVED));
         asm.push(Insn::alu(Alu::And, R1, owner.bytes.cast_signed() - 1));
         if owner.map == 0 {
             asm.push(Insn::mov(R7, R9));
@@ -368,9 +368,9 @@ impl Builder {
                 asm.push(Insn::load(Size::DW, R5, R9, view + word));
                 asm.push(Insn::store(Size::DW, R4, 8 + word, R5));
             }
-            self.count_exit(fused.scratch, ours, delivery, region, Some(R4));
+            self.count_frame_for_exit(fused.scratch, ours, delivery, region, Some(R4));
             self.asm.push(Insn::alu(Alu::Add, R2, 1));
-            self.asm.push(store_ordered(region, head));
+            self.asm.push(store_release_insn(region, head));
             self.asm.bind(not);
         }
     }

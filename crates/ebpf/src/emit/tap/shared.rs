@@ -54,7 +54,7 @@ impl Builder {
     /// Counts a frame for its exit if the exit shares a reader. If `pointer` is given, first stores
     /// the number of the exit's earlier frames in the pointer whose address this register contains.
     /// Clobbers r1, r3 and r5.
-    pub(super) fn count_exit(
+    pub(super) fn count_frame_for_exit(
         &mut self,
         scratch: Scratch,
         ours: &PointerRingUse<'_>,

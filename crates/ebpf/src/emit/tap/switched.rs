@@ -10,14 +10,14 @@
 //! reader, and the pointer contains the number of the exit.
 
 use super::shared::PointerRingUse;
-use super::store_ordered;
+use super::store_release_insn;
 use crate::asm::Label;
 use crate::emit::builder::Builder;
 use crate::emit::config::{FrameEnd, FusedTap, PointerRing};
 use crate::emit::handle::{Exit, Layers};
 use crate::emit::maps::FIRST_CALLER_MAP;
 use crate::emit::ring_layout::{
-    EXITS_MAX, POINTER_SIZE, SWITCHED_EXITS, SWITCHED_SLOTS, SWITCHED_WORD_SIZE, offset,
+    EXITS_MAX, POINTER_SIZE, SWITCHED_EXITS_MAX, SWITCHED_SLOTS_MAX, SWITCHED_WORD_SIZE, offset,
 };
 use crate::emit::scope::Scope;
 use crate::emit::switch_layout::SwitchLayout;
@@ -27,7 +27,7 @@ use crate::insn::{Alu, Cond, Insn, R0, R1, R2, R3, R4, R5, R9, R10, Reg, Size};
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits a jump to the exit `miss` that is taken unless user space has opened an exit at this
     /// place. Emits nothing if the program has no switches.
-    pub fn only_switched(&mut self, place: u32, miss: Exit<'s>) {
+    pub fn only_if_exit_open(&mut self, place: u32, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(switches) = b.switches() {
             b.load_switch_word(switches, place, R1);
@@ -44,13 +44,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let Some(switches) = b.switches().filter(|_| scratch.switched > 0) else {
             return b.refuse(Unfit::new("it has no switches"));
         };
-        b.restore_region();
+        b.restore_region_register();
         b.load_switch_word(switches, place, R1);
-        // The exits may have been closed since `only_switched` looked.
+        // The exits may have been closed since `only_if_exit_open` looked.
         let closed = b.asm.label();
         b.asm.jump_if(Cond::Eq, R1, 0, closed);
         b.asm.push(Insn::alu(Alu::Sub, R1, 1));
-        b.asm.push(Insn::alu(Alu::And, R1, SWITCHED_SLOTS.cast_signed() - 1));
+        b.asm.push(Insn::alu(Alu::And, R1, SWITCHED_SLOTS_MAX.cast_signed() - 1));
         b.asm.push(Insn::mov(R2, 1));
         b.asm.push(Insn::alu(Alu::Shl, R2, R1));
         b.asm.push(Insn::load(Size::DW, R3, R9, scratch.switched));
@@ -125,7 +125,7 @@ impl Builder {
             asm.push(Insn::store(Size::W, R4, 20, R0));
             b.count_switched_exit(region, Some(R4));
             b.asm.push(Insn::alu(Alu::Add, R2, 1));
-            b.asm.push(store_ordered(region, offset::HEADS));
+            b.asm.push(store_release_insn(region, offset::HEADS));
         });
     }
 
@@ -183,7 +183,7 @@ impl Builder {
         self.asm.push(Insn::load(Size::DW, R1, R9, ours.word));
         self.asm.push(Insn::alu(Alu::Shr, R1, SWITCHED_BIT_NUMBER));
         self.asm.jump_if(Cond::Eq, R1, 0, none);
-        for exit in 0..SWITCHED_EXITS {
+        for exit in 0..SWITCHED_EXITS_MAX {
             let not: Label = self.asm.label();
             // An exit may be opened or closed at any time, so each entry is read only once.
             self.load_switch_word(switches, switches.list(ours.number.into()) + 1 + exit, R1);
@@ -192,7 +192,7 @@ impl Builder {
             asm.push(Insn::mov(R0, R1));
             asm.push(Insn::alu(Alu::Shr, R0, SwitchLayout::EXIT_SHIFT.cast_signed()));
             asm.push(Insn::alu(Alu::Sub, R1, 1));
-            asm.push(Insn::alu(Alu::And, R1, SWITCHED_SLOTS.cast_signed() - 1));
+            asm.push(Insn::alu(Alu::And, R1, SWITCHED_SLOTS_MAX.cast_signed() - 1));
             asm.push(Insn::load(Size::DW, R2, R9, scratch.switched));
             asm.push(Insn::alu(Alu::Shr, R2, R1));
             asm.push(Insn::alu(Alu::And, R2, 1));

@@ -13,14 +13,14 @@
 //! records are gone.
 //!
 //! Frames are always copied if several requests share the copy, if the doorbells do not go to a
-//! consumer that drains them ([`Wakeup::Consumer`]), or if a doorbell covers more than an entire
+//! consumer that drains them ([`WakeupTarget::Consumer`]), or if a doorbell covers more than an entire
 //! ring.
 
-use super::ring::store_ordered;
+use super::ring::store_release_insn;
 use super::shared::{PointerRingUse, shared_slots};
 use crate::asm::Label;
 use crate::emit::builder::Builder;
-use crate::emit::config::{FrameRing, FusedTap, Wakeup};
+use crate::emit::config::{FrameRing, FusedTap, WakeupTarget};
 use crate::emit::maps::FIRST_CALLER_MAP;
 use crate::emit::ring_layout::{UNREAD_LAPS_LOG2, offset};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
@@ -40,7 +40,7 @@ impl Builder {
     ) {
         let [ours] = outlets else { return };
         let wake = ours.outlet.wake;
-        if wake.wakes != Wakeup::Consumer || wake.bytes > owner.bytes {
+        if wake.wakes != WakeupTarget::Consumer || wake.bytes > owner.bytes {
             return;
         }
         let copied = self.asm.label();
@@ -50,15 +50,15 @@ impl Builder {
         asm.push(Insn::load(Size::DW, R2, records, offset::POLL_POSITION));
         asm.jump_if(Cond::Lt, R1, R2, copied);
         let region = self.load_region_address(ours.outlet.map, ours.outlet.stride, R8);
-        self.poll_consumer(owner, ours, (records, region), copied);
+        self.poll_consumer_position(owner, ours, (records, region), copied);
         for place in shared_slots(&ours.deliveries) {
             let (delivery, not) = (place.first, self.asm.label());
             self.skip_unless_delivered(ours.word, delivery, not);
-            self.count_exit(fused.scratch, ours, delivery, region, None);
+            self.count_frame_for_exit(fused.scratch, ours, delivery, region, None);
             let head = offset::HEADS + 8 * i16::from(delivery.reader);
             self.asm.push(Insn::load(Size::DW, R2, region, head));
             self.asm.push(Insn::alu(Alu::Add, R2, 1));
-            self.asm.push(store_ordered(region, head));
+            self.asm.push(store_release_insn(region, head));
             self.asm.bind(not);
         }
         self.count_open_exits(fused, ours, region);
@@ -68,7 +68,7 @@ impl Builder {
 
     /// Emits a poll of the consumer's position. Jumps to `copied` if the position has advanced or
     /// if it is too early to decide; otherwise invalidates the copied records.
-    fn poll_consumer(
+    fn poll_consumer_position(
         &mut self,
         owner: &FrameRing,
         ours: &PointerRingUse<'_>,
@@ -100,7 +100,7 @@ impl Builder {
         asm.push(Insn::alu(Alu::Add, R1, ring));
         asm.push(Insn::mov(R2, R1));
         // `RESERVED` is published before any pointer is counted without being written.
-        asm.push(store_ordered(records, offset::RESERVED));
+        asm.push(store_release_insn(records, offset::RESERVED));
         asm.push(Insn::store(Size::DW, records, offset::COMMITTED, R1));
         asm.jump(gone);
         asm.bind(drained);

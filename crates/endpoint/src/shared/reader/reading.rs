@@ -44,7 +44,7 @@ impl Shared {
         let read = match input.open_block(self.bundle.begin()) {
             Ok(read) => read,
             Err(Fault::Abandoned) => return Ok(ReadBlocksOutcome::WriterEnded),
-            Err(fault) => return Err(self.invalid_message(&fault)),
+            Err(fault) => return Err(self.invalid_message_failure(&fault)),
         };
         self.next = input.next_number().unwrap_or(self.next);
         let length = match read {
@@ -55,7 +55,7 @@ impl Shared {
         };
         (self.has_read, self.silent_exits) = (true, 0);
         let begun = self.bundle.decode(length).and_then(|()| self.count_gap());
-        begun.map_err(|defect| self.invalid_message(&defect))?;
+        begun.map_err(|defect| self.invalid_message_failure(&defect))?;
         Ok(ReadBlocksOutcome::Emitted)
     }
 
@@ -89,7 +89,7 @@ impl Shared {
         }
         drop(classes);
         let Some((from, room)) = self.bundle.reserve_item_room() else { return };
-        if !self.input.as_mut().is_some_and(|input| input.copy_opened(from, room)) {
+        if !self.input.as_mut().is_some_and(|input| input.copy_opened_block(from, room)) {
             // The rest of the bundle has been overwritten. The next bundle reveals the number of
             // lost blocks.
             self.bundle.skip_remaining_blocks();
@@ -100,7 +100,7 @@ impl Shared {
     /// session or message is admitted; otherwise counts it. If the intake has no room, defers the
     /// block. Returns [`ReadBlocksOutcome::Full`] if the pool has no memory.
     fn read_block(&mut self, intake: &mut Intake<'_>) -> Result<ReadBlocksOutcome, Failure> {
-        let invalid = |defect| self.invalid_message(&defect);
+        let invalid = |defect| self.invalid_message_failure(&defect);
         let (stamp, entry, frame) = self.bundle.next().map_err(invalid)?;
         let is_taken = intake.taken.contains(entry.pointer.class);
         if !is_taken && stamp.framed {
@@ -124,7 +124,7 @@ impl Shared {
                 return Ok(ReadBlocksOutcome::Full);
             };
             let to = copied.get_mut(..length).unwrap_or_default();
-            if !self.input.as_mut().is_some_and(|input| input.copy_opened(frame.start, to)) {
+            if !self.input.as_mut().is_some_and(|input| input.copy_opened_block(frame.start, to)) {
                 // The rest of the bundle has been overwritten.
                 self.bundle.skip_remaining_blocks();
                 return Ok(ReadBlocksOutcome::Emitted);
@@ -200,15 +200,17 @@ impl Shared {
         let captured = entry.marks.captured;
         let mut entry = match (place, self.absent) {
             (Some(place), _) => {
-                message::located_entry(entry, intake.pool.id(), place.within(0, captured))
+                message::entry_or_hole_at(entry, intake.pool.id(), place.within(0, captured))
             }
-            (None, Some(absent)) => message::located_entry(entry, absent, Extent::new(0, captured)),
+            (None, Some(absent)) => {
+                message::entry_or_hole_at(entry, absent, Extent::new(0, captured))
+            }
             (None, None) => message::entry_without_frame(entry),
         };
         intake.in_place |= place.is_none() && !entry.pointer.is_hole();
         entry.context.origin = self.origin;
         self.emitted.add(entry.pointer.length());
-        intake.put_entry(entry);
+        intake.append_block_entry(entry);
     }
 
     /// Counts the unread blocks in the ring: the rest of the current bundle, and the following

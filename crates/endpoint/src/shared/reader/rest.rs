@@ -38,7 +38,7 @@ impl Shared {
         // notification, which must be drained.
         let drain = std::mem::replace(&mut rest.is_checked, true);
         let until = rest.until;
-        let is_over = self.input.as_mut()?.is_rest_over(drain);
+        let is_over = self.input.as_mut()?.is_pause_over(drain);
         (!is_over.unwrap_or(true)).then_some(until)
     }
 

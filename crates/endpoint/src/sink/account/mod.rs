@@ -57,7 +57,7 @@ in the report, as are flows that were cut short.",
         Parameter::table_size("flows", "65536", "maximum number of flows in memory"),
         Parameter::named("idle", Type::Duration, "60s", "time without a block that ends a flow"),
     ],
-    ..Description::SINK
+    ..Description::SINK_DEFAULTS
 };
 
 /// The catalog entry of `account`.
@@ -117,7 +117,7 @@ impl Flow {
         let endpoints = match headers {
             Some(_) => EndpointFields::from_headers(headers),
             None if self.endpoints.has_addresses() => return,
-            None => described().map(EndpointFields::from_described).unwrap_or_default(),
+            None => described().map(EndpointFields::from_described_flow).unwrap_or_default(),
         };
         self.has_headers = headers.is_some();
         self.endpoints = if is_back { endpoints.reversed() } else { endpoints };
@@ -216,7 +216,7 @@ impl BlockFormatter for Account {
                 self.cut_short += 1;
                 self.write(&oldest, WriteCause::Full, out)?;
             }
-            self.flows.add(key, now, account_for_block(block, session));
+            self.flows.add(key, now, new_flow_account(block, session));
         }
         let has_new_frame = block.marks.is_frame() && self.frames.add(block);
         let Some(flow) = self.flows.record_block(&key, now) else { return Ok(()) };
@@ -273,7 +273,7 @@ impl Account {
 }
 
 /// Creates the account of the flow to which `block` belongs. Does not count the block.
-fn account_for_block(block: &Block<'_>, session: Option<u32>) -> Flow {
+fn new_flow_account(block: &Block<'_>, session: Option<u32>) -> Flow {
     Flow {
         origin: block.context.origin,
         session,

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::testing::{
-    TEST_TIME, TempDir, bare_block, batch_from_blocks, checked_arguments, decode_hex,
-    description_block, description_record, frame_block, hole_block, sink_opening,
+    TEST_TIME, TempDir, batch_from_blocks, checked_arguments, decode_hex, description_block,
+    description_record, frame_block, frameless_block, hole_block, sink_opening,
 };
 use filter::Form;
 use serde_json::{Value, json};
@@ -23,11 +23,11 @@ fn datagram(from: u8, to: u8) -> Vec<u8> {
 
 /// Returns the output lines for these blocks, and the report.
 fn accounts(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (Vec<Value>, Vec<(String, u64)>) {
-    accounts_of_form(Form::Frame, given, blocks)
+    account_lines_and_report(Form::Frame, given, blocks)
 }
 
 /// Returns the output lines for these blocks, which have the form `form`, and the report.
-fn accounts_of_form(
+fn account_lines_and_report(
     form: Form,
     given: &[(&str, &str)],
     blocks: &[Block<'_>],
@@ -150,7 +150,7 @@ fn h15_full_table_evicts_the_longest_idle_flow() {
 
 #[test]
 fn h15_blocks_without_a_flow_are_counted() {
-    let (lines, rows) = accounts(&[], &[bare_block(b"a line"), bare_block(b"another")]);
+    let (lines, rows) = accounts(&[], &[frameless_block(b"a line"), frameless_block(b"another")]);
     assert!(lines.is_empty());
     assert_eq!(rows[1], ("blocks without addresses and session".to_owned(), 2));
 }
@@ -180,7 +180,7 @@ fn h15_account_of_described_messages_has_endpoints() {
         // This session consists of a description only, in the other direction.
         in_session(description_block(&other), 2, Flags::FIRST.with(Flags::BACKWARD)),
     ];
-    let (lines, _) = accounts_of_form(Form::Message, &[], &blocks);
+    let (lines, _) = account_lines_and_report(Form::Message, &[], &blocks);
     let ends = |line: &Value| {
         ["network", "src", "src_port", "dst", "dst_port", "proto"].map(|key| line[key].clone())
     };
@@ -205,7 +205,7 @@ fn h15_frame_with_several_views_is_counted_once() {
     let mut again = one;
     again.context.time += SECOND;
     let blocks = [one.narrow(42, 1), two.narrow(42, 2), one.narrow(43, 1), again.narrow(42, 2)];
-    let (lines, _) = accounts_of_form(Form::Stream, &[], &blocks);
+    let (lines, _) = account_lines_and_report(Form::Stream, &[], &blocks);
     assert_eq!((&lines[0]["bytes"], &lines[0]["wire_bytes"]), (&json!(6), &json!(3 * 44)));
     let (lines, _) = accounts(&[], &[one, one]);
     assert_eq!(lines[0]["wire_bytes"], 88, "a copy for each branch counts as a separate frame");
@@ -219,7 +219,7 @@ fn h15_lost_bytes_are_not_counted() {
         in_session(hole_block(1000), 1, Flags::NONE),
         in_session(hole_block(0), 1, Flags::END),
     ];
-    let (lines, _) = accounts_of_form(Form::Stream, &[], &blocks);
+    let (lines, _) = account_lines_and_report(Form::Stream, &[], &blocks);
     assert_eq!((&lines[0]["blocks"], &lines[0]["bytes"]), (&json!(2), &json!(2)));
 }
 
@@ -236,7 +236,7 @@ fn h15_end_mark_after_its_flow_opens_no_flow() {
     // The end marks have the time of the last segment or a later time.
     for seconds in [0, 600] {
         let blocks = [data, later, end(seconds, Flags::NONE), end(seconds, Flags::BACKWARD)];
-        let (lines, rows) = accounts_of_form(Form::Stream, &[("idle", "10s")], &blocks);
+        let (lines, rows) = account_lines_and_report(Form::Stream, &[("idle", "10s")], &blocks);
         let of = |line: &Value| ["session", "src", "blocks"].map(|key| line[key].clone());
         let lines: Vec<_> = lines.iter().map(of).collect();
         assert_eq!(json!(lines), json!([[1, "10.0.0.1", 1], [2, "10.0.0.3", 1]]), "{seconds}");
@@ -253,7 +253,8 @@ fn h15_gap_after_its_flow_opens_no_flow() {
     gap.context.time = TEST_TIME + 30 * SECOND;
     let data = in_session(at(&frame, 0).narrow(42, 2), 1, Flags::FIRST);
     let later = in_session(at(&other, 20).narrow(42, 2), 2, Flags::FIRST);
-    let (lines, _) = accounts_of_form(Form::Stream, &[("idle", "10s")], &[data, later, gap]);
+    let (lines, _) =
+        account_lines_and_report(Form::Stream, &[("idle", "10s")], &[data, later, gap]);
     let sources: Vec<_> = lines.iter().map(|line| line["src"].clone()).collect();
     assert_eq!(json!(sources), json!(["10.0.0.1", "10.0.0.3"]));
 }

@@ -15,11 +15,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt};
 use std::path::Path;
-use sys::open::OpenRegular;
+use sys::open::RegularOpenOptions;
 use sys::steps::Resource;
 
 /// Name of the index file.
-pub(crate) const INDEX_NAME: &str = "index.jsonl";
+pub(crate) const INDEX_FILE_NAME: &str = "index.jsonl";
 /// Maximum number of attempts to find an unused file name while other processes create files.
 const NAME_ATTEMPTS_MAX: u32 = 1000;
 
@@ -78,14 +78,14 @@ impl Directory {
                 drop(fs::remove_dir(path))
             });
         }
-        let opened = Self::open_existing(path, (steps, readers));
+        let opened = Self::open_existing_directory(path, (steps, readers));
         if opened.is_err() {
             steps.roll_back_to(mark);
         }
         opened
     }
 
-    fn open_existing(
+    fn open_existing_directory(
         path: &str,
         (steps, readers): FileCreationContext<'_>,
     ) -> Result<(Self, File), Failure> {
@@ -102,18 +102,23 @@ impl Directory {
             first_free_number(path).map_err(|error| failure_from_io_error("read", path, &error))?;
         let mode = readers.file_mode(Path::new(path), 0o666);
         let directory = Self { fd, path: path.to_owned(), next_number: next, mode };
-        let cannot =
-            |error: io::Error| failure_from_io_error("open", &directory.target(INDEX_NAME), &error);
-        steps.announce(Resource::File, INDEX_NAME).map_err(|error| cannot(error.into()))?;
-        let index = match directory
-            .open_regular(INDEX_NAME, OpenRegular::append().create_new(directory.mode))
-        {
+        let cannot = |error: io::Error| {
+            failure_from_io_error("open", &directory.target(INDEX_FILE_NAME), &error)
+        };
+        steps.announce(Resource::File, INDEX_FILE_NAME).map_err(|error| cannot(error.into()))?;
+        let index = match directory.open_regular_file(
+            INDEX_FILE_NAME,
+            RegularOpenOptions::append().create_new(directory.mode),
+        ) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => directory
-                .open_regular(INDEX_NAME, OpenRegular::append().create(directory.mode))
+                .open_regular_file(
+                    INDEX_FILE_NAME,
+                    RegularOpenOptions::append().create(directory.mode),
+                )
                 .map_err(cannot)?,
             created => {
                 let index = created.map_err(cannot)?;
-                remove_on_rollback(&index, directory.target(INDEX_NAME).into(), steps)
+                remove_on_rollback(&index, directory.target(INDEX_FILE_NAME).into(), steps)
                     .map_err(cannot)?;
                 index
             }
@@ -127,7 +132,8 @@ impl Directory {
     pub(super) fn create(&mut self, details: &str, suffix: &str) -> io::Result<(File, String)> {
         for _ in 0..NAME_ATTEMPTS_MAX {
             let name = format!("{:06}{}{suffix}", self.next_number, sanitize_file_name(details));
-            let created = self.open_regular(&name, OpenRegular::append().create_new(self.mode));
+            let created =
+                self.open_regular_file(&name, RegularOpenOptions::append().create_new(self.mode));
             match created {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next_number += 1,
                 created => {
@@ -143,7 +149,7 @@ impl Directory {
     /// Reopens the file with this name. Fails if the name now refers to another file, whose
     /// identity differs.
     pub(super) fn reopen(&self, name: &str, identity: FileIdentity) -> io::Result<File> {
-        let file = self.open_regular(name, OpenRegular::append())?;
+        let file = self.open_regular_file(name, RegularOpenOptions::append())?;
         if FileIdentity::of_file(&file)? != identity {
             return Err(io::Error::other("another process has replaced it"));
         }
@@ -157,7 +163,7 @@ impl Directory {
 
     /// Opens a regular file without following symbolic links. Fails if the file has several hard
     /// links.
-    fn open_regular(&self, name: &str, options: OpenRegular) -> io::Result<File> {
+    fn open_regular_file(&self, name: &str, options: RegularOpenOptions) -> io::Result<File> {
         options.require_sole_link().open_at(&self.fd, name)
     }
 }

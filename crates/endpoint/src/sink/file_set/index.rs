@@ -1,6 +1,6 @@
 //! The index of a file set, to which one JSON object is appended per finished file.
 
-use super::FilePolicy;
+use super::FileSetPolicy;
 use super::output_file::OutputFile;
 use crate::Failure;
 use crate::clock::Rfc3339;
@@ -24,7 +24,7 @@ pub(super) struct IndexFile(Out);
 struct IndexLine<'a> {
     file: &'a OutputFile,
     names: &'a ClassNames,
-    policy: &'a FilePolicy,
+    policy: &'a FileSetPolicy,
 }
 
 impl Serialize for IndexLine<'_> {
@@ -79,7 +79,7 @@ impl IndexFile {
         &mut self,
         file: &OutputFile,
         names: &ClassNames,
-        policy: &FilePolicy,
+        policy: &FileSetPolicy,
     ) -> Result<(), Failure> {
         write_line(&mut self.0, &IndexLine { file, names, policy })?;
         self.0.end_block(0)

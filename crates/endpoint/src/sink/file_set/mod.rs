@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Write};
 
-pub(crate) use directory::INDEX_NAME;
+pub(crate) use directory::INDEX_FILE_NAME;
 pub(crate) use output_file::{FileKey, OutputFile};
 
 /// Maximum number of missing bytes that are written as zeros to one file. The limit prevents peers
@@ -35,7 +35,7 @@ pub(crate) const FILL_BYTES_MAX: u64 = 16 << 20;
 const DESCRIPTION_BYTES_MAX: usize = 64 << 20;
 
 /// The parameter for the maximum number of open files.
-pub(crate) const OPEN_PARAMETER: Parameter = Parameter::named(
+pub(crate) const OPEN_FILES_PARAMETER: Parameter = Parameter::named(
     "open",
     Type::Number { low: 1, high: 100_000 },
     "256",
@@ -52,7 +52,7 @@ pub(crate) const SESSIONS_PARAMETER: Parameter = Parameter::named(
 
 /// Policy of a sink that uses a [`FileSet`]: names, completeness and index.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FilePolicy {
+pub(crate) struct FileSetPolicy {
     /// Suffix of file names.
     pub(crate) suffix: &'static str,
     /// True if the index contains digests.
@@ -72,7 +72,7 @@ pub(crate) struct FileSet {
     directory: Directory,
     index: IndexFile,
     names: ClassNames,
-    policy: FilePolicy,
+    policy: FileSetPolicy,
     open_max: usize,
     known_max: usize,
     files: HashMap<FileKey, OutputFile>,
@@ -96,16 +96,16 @@ impl FileSet {
     /// Opens the directory with this path, and creates it if it is missing.
     pub(crate) fn open(
         path: &str,
-        policy: FilePolicy,
+        policy: FileSetPolicy,
         opening: &Opening<'_>,
     ) -> Result<Self, Failure> {
         let (directory, index) = Directory::open(path, (opening.steps, opening.readers))?;
         Ok(Self {
-            index: IndexFile::new(index, directory.target(INDEX_NAME)),
+            index: IndexFile::new(index, directory.target(INDEX_FILE_NAME)),
             directory,
             names: ClassNames::new(opening),
             policy,
-            open_max: opening.arguments.usize_number(OPEN_PARAMETER.name),
+            open_max: opening.arguments.usize_number(OPEN_FILES_PARAMETER.name),
             known_max: opening.arguments.usize_number(SESSIONS_PARAMETER.name),
             files: HashMap::new(),
             description_bytes: 0,
@@ -129,7 +129,7 @@ impl FileSet {
     /// Returns a report with these rows and the number of files.
     pub(crate) fn report(&self, rows: Report) -> Report {
         let done = format!("written to {}", self.target().trim_end_matches('/'));
-        let mut report = rows.with_delivered(self.created, "file", done);
+        let mut report = rows.with_delivered_items(self.created, "file", done);
         report.remarks.extend_from_slice(self.index.remarks());
         report
     }

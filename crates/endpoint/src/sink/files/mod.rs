@@ -8,7 +8,8 @@
 //! counts lost bytes in either case.
 
 use super::file_set::{
-    FILL_BYTES_MAX, FileKey, FilePolicy, FileSet, OPEN_PARAMETER, OutputFile, SESSIONS_PARAMETER,
+    FILL_BYTES_MAX, FileKey, FileSet, FileSetPolicy, OPEN_FILES_PARAMETER, OutputFile,
+    SESSIONS_PARAMETER,
 };
 use crate::entry::is_standard_output;
 use crate::{Failure, Opening, Sink, SinkEntry};
@@ -59,10 +60,10 @@ remembered at a time; a session that was forgotten continues in another file.",
             "zero",
             "the replacement for bytes that were lost",
         ),
-        OPEN_PARAMETER,
+        OPEN_FILES_PARAMETER,
         SESSIONS_PARAMETER,
     ],
-    ..Description::SINK
+    ..Description::SINK_DEFAULTS
 };
 
 const _: () = assert!(FILL_BYTES_MAX == 16 << 20, "the help text states this value");
@@ -142,7 +143,7 @@ impl Files {
             (Some("message"), _) | (_, Form::Message) => FileUnit::Message,
             _ => FileUnit::Session,
         };
-        let policy = FilePolicy {
+        let policy = FileSetPolicy {
             suffix: "",
             has_digests: true,
             has_single_message: unit == FileUnit::Message,

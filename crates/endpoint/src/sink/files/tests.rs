@@ -1,10 +1,10 @@
 //! Tests of the files and index lines that `files` writes.
 
 use super::*;
-use crate::sink::file_set::INDEX_NAME;
+use crate::sink::file_set::INDEX_FILE_NAME;
 use crate::testing::{
-    TEST_TIME, TempDir, bare_block, batch_from_blocks, checked_arguments, decode_hex,
-    description_block, description_record, expect_failure, frame_block, hole_block, sink_opening,
+    TEST_TIME, TempDir, batch_from_blocks, checked_arguments, decode_hex, description_block,
+    description_record, expect_failure, frame_block, frameless_block, hole_block, sink_opening,
 };
 use abi::Marks;
 use serde_json::{Value, json};
@@ -20,13 +20,13 @@ fn files_sink(dir: &str, given: &[(&str, &str)], form: Form) -> Files {
 
 /// Returns a block of a session with these flags and bytes.
 fn session_block(session: u32, flags: u16, bytes: &[u8]) -> Block<'_> {
-    let mut block = bare_block(bytes);
+    let mut block = frameless_block(bytes);
     block.context.session = session;
     block.context.flags = Flags(flags);
     block
 }
 
-const FIRST_BLOCK: u16 = Flags::FIRST.0;
+const FIRST_FLAG: u16 = Flags::FIRST.0;
 const LAST_BLOCK: u16 = Flags::LAST.0;
 const BACKWARD: u16 = Flags::BACKWARD.0;
 const END_FLAG: u16 = Flags::END.0;
@@ -37,7 +37,7 @@ fn file_contents(dir: &str) -> Vec<(String, String)> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path))
-        .filter(|(name, _)| name != INDEX_NAME)
+        .filter(|(name, _)| name != INDEX_FILE_NAME)
         .map(|(name, path)| (name, fs::read_to_string(path).unwrap()))
         .collect();
     found.sort();
@@ -45,7 +45,7 @@ fn file_contents(dir: &str) -> Vec<(String, String)> {
 }
 
 fn index_lines(dir: &str) -> Vec<Value> {
-    let text = fs::read_to_string(format!("{dir}/{INDEX_NAME}")).unwrap();
+    let text = fs::read_to_string(format!("{dir}/{INDEX_FILE_NAME}")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -65,7 +65,7 @@ fn h10_each_direction_of_a_session_has_its_own_file() {
     let mut files = files_sink(&out, &[], Form::Stream);
     let mut later = session_block(7, 0, b"c");
     later.context.time = TEST_TIME + 5;
-    let (first, alone) = (session_block(7, FIRST_BLOCK, b"a"), session_block(0, FIRST_BLOCK, b"x"));
+    let (first, alone) = (session_block(7, FIRST_FLAG, b"a"), session_block(0, FIRST_FLAG, b"x"));
     let blocks =
         [first, session_block(7, BACKWARD, b"b"), later, alone, session_block(7, END_FLAG, b"d")];
     files.consume(&batch_from_blocks(&blocks), 0).unwrap();
@@ -100,12 +100,12 @@ fn fragments_without_a_session_share_a_file_until_the_last() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Bytes);
     let blocks = [
-        session_block(0, FIRST_BLOCK, b"a"),
+        session_block(0, FIRST_FLAG, b"a"),
         session_block(0, 0, b"b"),
         session_block(0, LAST_BLOCK, b"c"),
-        session_block(0, FIRST_BLOCK | LAST_BLOCK, b"d"),
+        session_block(0, FIRST_FLAG | LAST_BLOCK, b"d"),
         session_block(0, 0, b"e"),
-        session_block(0, FIRST_BLOCK, b"f"),
+        session_block(0, FIRST_FLAG, b"f"),
         session_block(0, 0, b"g"),
     ];
     files.consume(&batch_from_blocks(&blocks), 0).unwrap();
@@ -116,11 +116,11 @@ fn fragments_without_a_session_share_a_file_until_the_last() {
 #[test]
 fn per_parameter_selects_unit_of_files() {
     let blocks = [
-        session_block(1, FIRST_BLOCK, b"a"),
-        session_block(1, BACKWARD | FIRST_BLOCK | LAST_BLOCK, b"b"),
-        session_block(2, FIRST_BLOCK | LAST_BLOCK, b"c"),
+        session_block(1, FIRST_FLAG, b"a"),
+        session_block(1, BACKWARD | FIRST_FLAG | LAST_BLOCK, b"b"),
+        session_block(2, FIRST_FLAG | LAST_BLOCK, b"c"),
         session_block(1, LAST_BLOCK, b"d"),
-        session_block(1, FIRST_BLOCK, b"e"),
+        session_block(1, FIRST_FLAG, b"e"),
     ];
     for (per, form, expected, complete) in [
         ("auto", Form::Stream, vec!["ade", "b", "c"], vec![false; 3]),
@@ -147,8 +147,8 @@ fn message_without_beginning_is_incomplete() {
     let mut files = files_sink(&out, &[], Form::Message);
     let blocks = [
         session_block(1, LAST_BLOCK, b"tail"),
-        session_block(1, FIRST_BLOCK, b"one"),
-        session_block(1, FIRST_BLOCK | LAST_BLOCK, b"two"),
+        session_block(1, FIRST_FLAG, b"one"),
+        session_block(1, FIRST_FLAG | LAST_BLOCK, b"two"),
     ];
     files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     files.finish().unwrap();
@@ -202,15 +202,15 @@ fn index_contains_message_descriptions() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);
     let request = request_record();
-    let first = with_flags(description_block(&request), FIRST_BLOCK);
+    let first = with_flags(description_block(&request), FIRST_FLAG);
     let blocks = [
         first,
-        session_block(1, FIRST_BLOCK, b"one"),
-        with_flags(description_block(&request), FIRST_BLOCK | LAST_BLOCK | BACKWARD),
+        session_block(1, FIRST_FLAG, b"one"),
+        with_flags(description_block(&request), FIRST_FLAG | LAST_BLOCK | BACKWARD),
         session_block(1, LAST_BLOCK, b"two"),
         first,
         with_flags(hole_block(0), LAST_BLOCK),
-        with_flags(description_block(&request), FIRST_BLOCK | LAST_BLOCK),
+        with_flags(description_block(&request), FIRST_FLAG | LAST_BLOCK),
     ];
     files.consume(&batch_from_blocks(&blocks), 0).unwrap();
     let rows = files.finish().unwrap().rows;
@@ -244,7 +244,7 @@ fn index_marks_decoded_bodies() {
             w.add_text(Field::ContentEncoding, b"gzip")
         }),
     );
-    let begin = |record| with_flags(description_block(record), FIRST_BLOCK);
+    let begin = |record| with_flags(description_block(record), FIRST_FLAG);
     let decoded = Flags::DECODED.0;
     let blocks = [
         begin(&plain),
@@ -274,7 +274,7 @@ fn message_described_as_incomplete_is_incomplete() {
     });
     files
         .consume(
-            &batch_from_blocks(&[with_flags(description_block(&cut), FIRST_BLOCK | LAST_BLOCK)]),
+            &batch_from_blocks(&[with_flags(description_block(&cut), FIRST_FLAG | LAST_BLOCK)]),
             0,
         )
         .unwrap();
@@ -291,7 +291,7 @@ fn message_truncated_by_end_of_stream_is_incomplete() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);
     let request = request_record();
-    let first = with_flags(description_block(&request), FIRST_BLOCK);
+    let first = with_flags(description_block(&request), FIRST_FLAG);
     files.consume(&batch_from_blocks(&[first, session_block(1, END_FLAG, b"half")]), 0).unwrap();
     assert_eq!(files.file_set.file_counts(), (0, 0));
     files
@@ -311,9 +311,14 @@ fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
         let dir = TempDir::new();
         let out = dir.path("out");
         let mut files = files_sink(&out, &[("holes", holes)], Form::Stream);
-        let blocks =
-            [hole_block(3), bare_block(b"a"), hole_block(2), bare_block(b"b"), hole_block(0)]
-                .map(|block| with_flags(block, 0));
+        let blocks = [
+            hole_block(3),
+            frameless_block(b"a"),
+            hole_block(2),
+            frameless_block(b"b"),
+            hole_block(0),
+        ]
+        .map(|block| with_flags(block, 0));
         files.consume(&batch_from_blocks(&blocks), 0).unwrap();
         let blocks = [session_block(2, 0, b"x")].into_iter();
         let blocks: Vec<_> = blocks
@@ -370,9 +375,9 @@ fn connection_file_ends_with_both_directions() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[("per", "connection")], Form::Stream);
     let blocks = [
-        session_block(1, FIRST_BLOCK, b"ask"),
+        session_block(1, FIRST_FLAG, b"ask"),
         with_flags(hole_block(0), END_FLAG),
-        session_block(1, FIRST_BLOCK | BACKWARD, b"answer"),
+        session_block(1, FIRST_FLAG | BACKWARD, b"answer"),
         with_flags(hole_block(0), BACKWARD | END_FLAG),
         with_flags(hole_block(0), END_FLAG),
     ];
@@ -381,13 +386,13 @@ fn connection_file_ends_with_both_directions() {
     files
         .consume(
             &batch_from_blocks(&[
-                session_block(2, FIRST_BLOCK, b"half"),
+                session_block(2, FIRST_FLAG, b"half"),
                 session_block(3, END_FLAG, b"no beginning"),
             ]),
             0,
         )
         .unwrap();
-    let mut alone = session_block(4, FIRST_BLOCK | END_FLAG, b"one way");
+    let mut alone = session_block(4, FIRST_FLAG | END_FLAG, b"one way");
     alone.marks = Marks::bare(7);
     files.consume(&batch_from_blocks(&[alone]), 0).unwrap();
     files.finish().unwrap();
@@ -403,7 +408,7 @@ fn session_file_counts_its_messages() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[("per", "session")], Form::Message);
     let request = request_record();
-    let first = with_flags(description_block(&request), FIRST_BLOCK);
+    let first = with_flags(description_block(&request), FIRST_FLAG);
     files
         .consume(
             &batch_from_blocks(&[
@@ -432,7 +437,7 @@ fn finished_messages_use_no_file_or_state() {
     let request = request_record();
     for _ in 0..500 {
         let message = [
-            with_flags(description_block(&request), FIRST_BLOCK),
+            with_flags(description_block(&request), FIRST_FLAG),
             session_block(1, LAST_BLOCK, b"short"),
         ];
         let blocks: Vec<_> = message.into_iter().cycle().take(40).collect();
@@ -497,7 +502,7 @@ fn memory_for_long_descriptions_is_bounded() {
     let mut record = request_record();
     record.extend_from_slice(&long);
     for session in 1..=200 {
-        let mut first = with_flags(description_block(&record), FIRST_BLOCK);
+        let mut first = with_flags(description_block(&record), FIRST_FLAG);
         first.context.session = session;
         files.consume(&batch_from_blocks(&[first]), 0).unwrap();
     }

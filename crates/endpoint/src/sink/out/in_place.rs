@@ -40,7 +40,7 @@ impl Out {
 
     /// Returns true if frames can be written directly from kernel memory: no action is required
     /// before the next write, and the output can remove written bytes again or is /dev/null.
-    pub(crate) fn writes_in_place(&self) -> bool {
+    pub(crate) fn can_write_in_place(&self) -> bool {
         let begun = matches!(self.old_contents, OldContents::Nothing);
         begun && !self.is_shared && (self.is_locked || self.is_null)
     }
@@ -60,7 +60,7 @@ impl Out {
     }
 
     /// Marks the end of a block of `bytes` viewed bytes in the buffer, without writing the buffer.
-    pub(crate) fn end_block_unflushed(&mut self, bytes: u32) {
+    pub(crate) fn end_block_without_flush(&mut self, bytes: u32) {
         let end = self.buffer.len() + self.bytes_outside_buffer;
         let items = std::mem::take(&mut self.items_after_blocks);
         self.blocks.push(BufferedBlock { end, bytes, items });

@@ -34,8 +34,8 @@ impl FrameDeduplication {
     }
 
     /// Returns true if several blocks may view the same frame.
-    pub(super) const fn has_shared_frames(&self) -> bool {
-        self.recent_frames.are_shared()
+    pub(super) const fn may_share_frames(&self) -> bool {
+        self.recent_frames.may_have_shared_frames()
     }
 
     /// Records the frame of a block. Returns true if the block has a frame that has not been

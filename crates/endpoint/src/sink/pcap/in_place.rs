@@ -69,7 +69,7 @@ impl Pcap {
         let (begin, counts) = (self.out.mark(), (self.frames.appended, self.frames.cut));
         let mut pieces = std::mem::take(&mut self.in_place.pieces);
         pieces.clear();
-        let in_place = self.out.writes_in_place();
+        let in_place = self.out.can_write_in_place();
         let mut bytes = 0;
         for (_, block) in batch.blocks() {
             bytes += self.add_record(&block, &frames, in_place, &mut pieces);
@@ -88,7 +88,7 @@ impl Pcap {
         }
         (self.frames.appended, self.frames.cut) = counts;
         match was_written {
-            true => self.out.remove_written_bytes(bytes, batch.amount_in(batch.live()))?,
+            true => self.out.remove_written_bytes(bytes, batch.amount_in_lanes(batch.live()))?,
             false => self.out.rewind(begin),
         }
         self.copy_intact_frames(batch, &frames)
@@ -112,7 +112,7 @@ impl Pcap {
             }
         }
         self.out.end_item();
-        self.out.end_block_unflushed(block.length());
+        self.out.end_block_without_flush(block.length());
         write::RECORD_HEADER_SIZE + length
     }
 

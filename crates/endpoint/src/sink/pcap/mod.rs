@@ -9,7 +9,7 @@ mod deduplication;
 mod in_place;
 mod split;
 
-use super::file_set::{OPEN_PARAMETER, SESSIONS_PARAMETER};
+use super::file_set::{OPEN_FILES_PARAMETER, SESSIONS_PARAMETER};
 use super::out::Out;
 use crate::entry::is_file_standard_output;
 use crate::source::kernel::in_place::FramesInPlace;
@@ -65,10 +65,10 @@ is all frames with the same addresses, ports and protocol, including frames with
             "all",
             "unit that gets a file of its own",
         ),
-        OPEN_PARAMETER,
+        OPEN_FILES_PARAMETER,
         SESSIONS_PARAMETER,
     ],
-    ..Description::SINK
+    ..Description::SINK_DEFAULTS
 };
 
 /// Forms whose blocks are part of frames. Messages are included, because most of their blocks are
@@ -130,7 +130,7 @@ impl Sink for Pcap {
     fn accepts_in_place(&mut self, frames: &Arc<FramesInPlace>) -> bool {
         // If several blocks viewed the same frame, the frame would have to be found again for each
         // of them.
-        !self.frames.has_shared_frames() && self.in_place.add_source(frames)
+        !self.frames.may_share_frames() && self.in_place.add_source(frames)
     }
 
     fn on_idle(&mut self) -> Result<(), Failure> {
@@ -193,16 +193,16 @@ fn link_type_failure(target: &str, first: LinkType, second: LinkType) -> Failure
 pub(crate) mod tests {
     use super::*;
     use crate::testing::{
-        TEST_TIME, TempDir, bare_block, batch_from_blocks, block_with_marks, checked_arguments,
-        description_block, expect_failure, frame_block, hole_block, sink_opening,
+        TEST_TIME, TempDir, batch_from_blocks, block_with_marks, checked_arguments,
+        description_block, expect_failure, frame_block, frameless_block, hole_block, sink_opening,
     };
     use abi::{Class, DbufId, Extent, Marks, RichPointer};
 
     fn pcap_sink(path: &str) -> Result<Box<dyn Sink>, Failure> {
-        pcap_sink_for(path, Form::Frame)
+        pcap_sink_of_form(path, Form::Frame)
     }
 
-    fn pcap_sink_for(path: &str, form: Form) -> Result<Box<dyn Sink>, Failure> {
+    fn pcap_sink_of_form(path: &str, form: Form) -> Result<Box<dyn Sink>, Failure> {
         let given = checked_arguments(&PCAP, &[("file", path)]);
         open(&Opening { form, ..sink_opening(&given, &[]) })
     }
@@ -322,9 +322,9 @@ pub(crate) mod tests {
             two.narrow(2, 2),
             one.narrow(4, 4).with_class(Class(7)),
             two,
-            bare_block(b"decoded"),
+            frameless_block(b"decoded"),
         ];
-        let mut sink = pcap_sink_for(&path, Form::Message).unwrap();
+        let mut sink = pcap_sink_of_form(&path, Form::Message).unwrap();
         sink.consume(&batch_from_blocks(&views), 0).unwrap();
         let rows = sink.finish().unwrap().rows;
         let expected = [("frames", 2), ("cut", 0), ("repeated", 2), ("not frames", 3)];
@@ -335,7 +335,7 @@ pub(crate) mod tests {
         );
         assert_eq!(read_capture(&path).len(), 2);
         drop(sink);
-        let mut sink = pcap_sink_for(&path, Form::Frame).unwrap();
+        let mut sink = pcap_sink_of_form(&path, Form::Frame).unwrap();
         sink.consume(&batch_from_blocks(&[one, one]), 0).unwrap();
         sink.finish().unwrap();
         assert_eq!(
@@ -348,14 +348,15 @@ pub(crate) mod tests {
     #[test]
     fn capture_without_frames_fails_with_remedy() {
         let dir = TempDir::new();
-        for blocks in [vec![bare_block(b"a line")], vec![description_block(b"\x03"), hole_block(3)]]
+        for blocks in
+            [vec![frameless_block(b"a line")], vec![description_block(b"\x03"), hole_block(3)]]
         {
-            let mut sink = pcap_sink_for(&dir.path("x.pcap"), Form::Message).unwrap();
+            let mut sink = pcap_sink_of_form(&dir.path("x.pcap"), Form::Message).unwrap();
             sink.consume(&batch_from_blocks(&blocks), 0).unwrap();
             let failure = expect_failure(sink.finish()).to_string();
             assert!(failure.contains("is part of a frame; put `pcap` before"), "{failure}");
         }
-        let mut sink = pcap_sink_for(&dir.path("x.pcap"), Form::Stream).unwrap();
+        let mut sink = pcap_sink_of_form(&dir.path("x.pcap"), Form::Stream).unwrap();
         sink.consume(&batch_from_blocks(&[hole_block(0), hole_block(0)]), 0).unwrap();
         assert_eq!(sink.finish().unwrap().rows[2], ("not frames".to_owned(), 2));
     }

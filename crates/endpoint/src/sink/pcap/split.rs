@@ -2,7 +2,7 @@
 
 use super::{FrameDeduplication, link_type_failure};
 use crate::entry::is_standard_output;
-use crate::sink::file_set::{FileKey, FilePolicy, FileSet, OutputFile};
+use crate::sink::file_set::{FileKey, FileSet, FileSetPolicy, OutputFile};
 use crate::sink::headers::Headers;
 use crate::{Failure, Opening, Sink};
 use abi::{Direction, Flags};
@@ -37,7 +37,7 @@ impl SplitPcap {
             let hint = "name a directory";
             return Err(Failure::new("write", "standard output", why).hint(hint));
         }
-        let policy = FilePolicy {
+        let policy = FileSetPolicy {
             suffix: ".pcap",
             has_digests: false,
             has_single_message: false,

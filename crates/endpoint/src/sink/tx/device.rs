@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::memory::Lender;
 use sys::net::{Interface, RouteSocket};
-use sys::packet::{PacketSender, Qdisc, SendReport};
+use sys::packet::{PacketSender, QdiscMode, SendReport};
 use sys::steps::Resource;
 use wire::link::LinkType;
 
@@ -39,8 +39,8 @@ impl TxDevice {
     pub(super) fn open(opening: &Opening<'_>, (queued, by): (bool, &str)) -> Result<Self, Failure> {
         let arguments = opening.arguments;
         let name = arguments.text("interface").unwrap_or_default();
-        let qdisc = if queued { Qdisc::Through } else { Qdisc::Bypass };
-        if by == "xdp" && qdisc == Qdisc::Through {
+        let qdisc = if queued { QdiscMode::Through } else { QdiscMode::Bypass };
+        if by == "xdp" && qdisc == QdiscMode::Through {
             let why = "AF_XDP bypasses the queueing discipline";
             return Err(Failure::new(CALL_SEND, name, why).hint("write `qdisc=no` with `by=xdp`"));
         }
@@ -55,7 +55,7 @@ impl TxDevice {
             let name = if name.is_empty() { &found.name } else { name };
             step("a socket that sends").map_err(failed)?;
             let ring = match (qdisc, by) {
-                (Qdisc::Through, _) | (_, "packet") => None,
+                (QdiscMode::Through, _) | (_, "packet") => None,
                 (_, "xdp") => Some(open_ring(&found, link, opening.lent).map_err(failed)?),
                 _ => open_ring(&found, link, opening.lent).ok(),
             };
@@ -97,7 +97,7 @@ impl TxDevice {
     }
 
     /// Returns true if frames of this link type can be sent.
-    pub(super) fn can_send(&self, link: LinkType) -> bool {
+    pub(super) fn can_send_link_type(&self, link: LinkType) -> bool {
         let raw = [LinkType::RAW, LinkType::IPV4, LinkType::IPV6];
         link == self.link || self.link == LinkType::RAW && raw.contains(&link)
     }

@@ -25,7 +25,7 @@ use filter::{
 };
 use std::ops::Range;
 use std::time::Duration;
-use sys::packet::{SendReport, SendStop};
+use sys::packet::{SendReport, SendStopReason};
 use wire::link::LinkType;
 
 /// Description of `tx` at the end of a request, the sink that sends frames.
@@ -70,14 +70,14 @@ It needs CAP_NET_RAW; `streamline doctor` shows missing rights.",
         ),
         Parameter::optional("netns", Type::Text, "network namespace, by name, path or process id"),
     ],
-    ..Description::SINK
+    ..Description::SINK_DEFAULTS
 };
 
 /// The catalog entry of `tx`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&TX, open);
 
 /// Maximum time for which one frame waits for room in the queue.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
+const QUEUE_ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shortest pause between two attempts to send. Pauses are needed because the kernel does not
 /// notify a sender when a full queue has room again. At 1 Gbit/s, two frames of 1,500 bytes take 25
 /// µs.
@@ -205,7 +205,7 @@ impl Sink for Tx {
                 .extend(Report::from_rows(others).with_nonzero_rows([("on their way", left)]).rows);
         }
         let sent = format!("sent through {}", self.device.name);
-        Ok(rows.with_delivered(self.sent.blocks, "frame", sent))
+        Ok(rows.with_delivered_items(self.sent.blocks, "frame", sent))
     }
 
     fn amount_written(&self) -> Option<Amount> {
@@ -240,7 +240,7 @@ impl Tx {
             dropped: [Amount::default(); UNSENT_REASON_TEXTS.len()],
             copies: Vec::new(),
             has_timed_out: false,
-            room_wait_max: ROOM_WAIT_MAX,
+            room_wait_max: QUEUE_ROOM_TIMEOUT,
             timeouts: 0,
         }
     }
@@ -271,7 +271,7 @@ impl Tx {
 
     fn entire_frame<'a>(&self, block: &Block<'a>) -> Result<&'a [u8], UnsentReason> {
         let marks = &block.marks;
-        if !marks.is_frame() || !self.device.can_send(LinkType(marks.link)) {
+        if !marks.is_frame() || !self.device.can_send_link_type(LinkType(marks.link)) {
             return Err(UnsentReason::LinkType);
         }
         let whole = marks.captured >= marks.wire_length
@@ -300,21 +300,21 @@ impl Tx {
             next += sent_now;
             let why = match stopped {
                 None => break,
-                Some(SendStop::Full(_))
+                Some(SendStopReason::Full(_))
                     if !self.has_timed_out && wait.pause(&self.device, self.room_wait_max) =>
                 {
                     continue;
                 }
-                Some(SendStop::Full(_)) => {
+                Some(SendStopReason::Full(_)) => {
                     self.timeouts += u64::from(!self.has_timed_out);
                     self.has_timed_out = true;
                     UnsentReason::QueueFull
                 }
-                Some(SendStop::Refused(ENXIO | ENODEV)) => return Err(self.removed_failure()),
-                Some(SendStop::Refused(EMSGSIZE)) => UnsentReason::TooLong,
-                Some(SendStop::Refused(ENETDOWN)) => UnsentReason::Down,
-                Some(SendStop::Refused(ENOBUFS)) => UnsentReason::QueueFull,
-                Some(SendStop::Refused(_)) => UnsentReason::Refused,
+                Some(SendStopReason::Refused(ENXIO | ENODEV)) => return Err(self.removed_failure()),
+                Some(SendStopReason::Refused(EMSGSIZE)) => UnsentReason::TooLong,
+                Some(SendStopReason::Refused(ENETDOWN)) => UnsentReason::Down,
+                Some(SendStopReason::Refused(ENOBUFS)) => UnsentReason::QueueFull,
+                Some(SendStopReason::Refused(_)) => UnsentReason::Refused,
             };
             self.device.skip_rejected();
             self.count_dropped(why, outgoing.views.get(next).copied().unwrap_or(0));

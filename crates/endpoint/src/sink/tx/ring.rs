@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::net::{Interface, RouteSocket};
-use sys::packet::{SendReport, SendStop};
+use sys::packet::{SendReport, SendStopReason};
 use sys::xdp::{Frames, SocketSettings, TxPacket, XdpSender};
 
 /// Number of entries in the transmit ring and in the completion ring.
@@ -18,11 +18,11 @@ const RING_ENTRIES: u32 = 4096;
 /// Number of frame buffers if no source lends memory.
 const FRAME_BUFFER_COUNT: u32 = 1024;
 /// Interval between two queries of the interface's MTU.
-const MTU_INTERVAL: Duration = Duration::from_millis(100);
+const MTU_QUERY_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between two checks for completed transmissions.
-const COMPLETION_INTERVAL: Duration = Duration::from_micros(50);
+const COMPLETION_CHECK_INTERVAL: Duration = Duration::from_micros(50);
 /// Maximum time to wait for outstanding transmissions when the sink finishes.
-const FINISH_MAX: Duration = Duration::from_secs(10);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Length of an Ethernet header in bytes.
 const ETHERNET_HEADER_SIZE: usize = 14;
@@ -94,33 +94,33 @@ impl Ring {
         let mut stopped = None;
         while let Some(frame) = frames.get(self.queued) {
             if frame.len() > self.frame_length_max(frame) {
-                stopped = Some(SendStop::Refused(EMSGSIZE));
+                stopped = Some(SendStopReason::Refused(EMSGSIZE));
                 break;
             }
             if frame.len() < ETHERNET_HEADER_SIZE {
-                stopped = Some(SendStop::Refused(EINVAL));
+                stopped = Some(SendStopReason::Refused(EINVAL));
                 break;
             }
             match self.queue_frame(frame) {
                 Ok(true) => self.queued += 1,
                 Ok(false) => {
-                    stopped = Some(SendStop::Full(EAGAIN));
+                    stopped = Some(SendStopReason::Full(EAGAIN));
                     break;
                 }
-                Err(error) => return self.report(0, Some(SendStop::Refused(error.errno))),
+                Err(error) => return self.report(0, Some(SendStopReason::Refused(error.errno))),
             }
         }
         let mut all = 0;
         loop {
             let pushed = match self.sender.push() {
                 Ok(pushed) => pushed,
-                Err(error) => return self.report(all, Some(SendStop::Refused(error.errno))),
+                Err(error) => return self.report(all, Some(SendStopReason::Refused(error.errno))),
             };
             all += pushed.taken;
             self.retries += u64::from(pushed.refused && pushed.lost == 0);
             if pushed.lost > 0 {
                 // The frame is lost together with its ring entry, so it counts as dropped.
-                let outcome = self.report(all, Some(SendStop::Refused(ENOBUFS)));
+                let outcome = self.report(all, Some(SendStopReason::Refused(ENOBUFS)));
                 self.skip_rejected().ok();
                 return outcome;
             }
@@ -128,7 +128,7 @@ impl Ring {
                 return self.report(all, stopped);
             }
             if pushed.taken == 0 {
-                return self.report(all, Some(SendStop::Full(EAGAIN)));
+                return self.report(all, Some(SendStopReason::Full(EAGAIN)));
             }
         }
     }
@@ -141,22 +141,22 @@ impl Ring {
         self.sender.withdraw().map(drop)
     }
 
-    /// Blocks until the kernel has transmitted all accepted frames, but at most for [`FINISH_MAX`]
+    /// Blocks until the kernel has transmitted all accepted frames, but at most for [`FINISH_TIMEOUT`]
     /// and not after a failed call. Returns the number of frames whose transmission has not been
     /// completed.
     pub(super) fn finish(&mut self) -> usize {
         let begin = Instant::now();
         while self.sender.in_flight() > 0
-            && begin.elapsed() < FINISH_MAX
+            && begin.elapsed() < FINISH_TIMEOUT
             && self.sender.push().is_ok()
         {
             // Polling the socket would trigger transmission without reporting its errors.
-            std::thread::sleep(COMPLETION_INTERVAL);
+            std::thread::sleep(COMPLETION_CHECK_INTERVAL);
         }
         self.sender.in_flight()
     }
 
-    fn report(&mut self, frames: usize, stopped: Option<SendStop>) -> SendReport {
+    fn report(&mut self, frames: usize, stopped: Option<SendStopReason>) -> SendReport {
         self.queued = self.queued.saturating_sub(frames);
         for in_place in self.in_place.drain(..frames.min(self.in_place.len())) {
             self.sent_in_place += u64::from(in_place);
@@ -184,9 +184,9 @@ impl Ring {
         length_max.min(self.sender.packet_max())
     }
 
-    /// Queries the MTU of the interface again if [`MTU_INTERVAL`] has passed.
+    /// Queries the MTU of the interface again if [`MTU_QUERY_INTERVAL`] has passed.
     fn refresh_mtu(&mut self) {
-        if self.mtu_read_at.elapsed() < MTU_INTERVAL {
+        if self.mtu_read_at.elapsed() < MTU_QUERY_INTERVAL {
             return;
         }
         self.mtu_read_at = Instant::now();

@@ -4,8 +4,8 @@
 use super::*;
 use crate::source::{generate, rx};
 use crate::testing::{
-    EmittedBlock, bare_block, batch_from_blocks, block_with_marks, checked_arguments,
-    expect_failure, frame_block, produce_once, sink_opening,
+    EmittedBlock, batch_from_blocks, block_with_marks, checked_arguments, expect_failure,
+    frame_block, frameless_block, produce_once, sink_opening,
 };
 use crate::{Intake, Source, SourceStatus};
 use abi::{DbufId, Marks};
@@ -97,7 +97,7 @@ impl Receiver {
     }
 
     /// Receives the frames that have already arrived, without waiting for more.
-    fn receive_arrived(&mut self, received: &mut Vec<EmittedBlock>) {
+    fn receive_arrived_frames(&mut self, received: &mut Vec<EmittedBlock>) {
         loop {
             let (status, more) = produce_once(&mut *self.source, &mut self.pool, 64, 0).unwrap();
             received.extend(more);
@@ -111,7 +111,7 @@ impl Receiver {
     fn receive_frames(&mut self, count: usize) -> Vec<EmittedBlock> {
         let mut received = Vec::new();
         wait_until(&format!("{count} frames"), || {
-            self.receive_arrived(&mut received);
+            self.receive_arrived_frames(&mut received);
             received.len() >= count
         });
         received
@@ -163,7 +163,7 @@ fn assert_numbered_frames_arrive(pair: &Pair, transmitter: Transmitter) {
     let mut received = Vec::new();
     let mut next = 0;
     let mut check = |receiver: &mut Receiver| {
-        receiver.receive_arrived(&mut received);
+        receiver.receive_arrived_frames(&mut received);
         for block in received.drain(..) {
             assert_eq!((frame_number(&block.bytes), block.bytes.len()), (next, 100));
             next += 1;
@@ -327,7 +327,7 @@ fn assert_unsendable_counted(pair: &Pair, transmitter: Transmitter) {
             viewed,
             snapped,
             block_with_marks(Marks::frame(101, 20, 20), &[0x45; 20]),
-            bare_block(b"not a frame"),
+            frameless_block(b"not a frame"),
             frame_block(&good[2]),
         ]),
         0,
@@ -380,10 +380,10 @@ fn offloaded_checksum_is_computed_before_sending() {
 
 #[test]
 fn down_interface_drops_frames_and_removed_one_fails() {
-    for_each_transmitter(assert_down_and_removed);
+    for_each_transmitter(assert_down_drops_and_removed_fails);
 }
 
-fn assert_down_and_removed(pair: &Pair, transmitter: Transmitter) {
+fn assert_down_drops_and_removed_fails(pair: &Pair, transmitter: Transmitter) {
     let mut sink = open_tx_with_transmitter(&pair.client, Form::Frame, transmitter).unwrap();
     let bytes = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"x");
     let mut send = || {

@@ -60,7 +60,7 @@ are counted in the report.",
         Parameter::named("zone", Type::OneOf(&["local", "utc"]), "local", "time zone of the times"),
         Parameter::named("ecs", Type::Flag, "no", "write ECS objects instead of lines"),
     ],
-    ..Description::SINK
+    ..Description::SINK_DEFAULTS
 };
 
 /// The catalog entry of `weblog`.
@@ -70,7 +70,7 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&WEBLOG, open)
     .with_standard_output(standard_output_use);
 
 #[derive(Debug)]
-struct Weblog {
+struct WeblogFormatter {
     ecs: bool,
     time_text: CachedTime,
     truncated_exchanges: u64,
@@ -86,11 +86,11 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let out = Out::append(file, lines, (opening.steps, opening.readers))?
         .with_stop_limit(&opening.stopped);
     let time_text = CachedTime { zone, second: None, text: Vec::new() };
-    let formatter = Weblog { ecs, time_text, truncated_exchanges: 0, other_blocks: 0 };
+    let formatter = WeblogFormatter { ecs, time_text, truncated_exchanges: 0, other_blocks: 0 };
     Ok(Box::new(TextSink { formatter, out }))
 }
 
-impl BlockFormatter for Weblog {
+impl BlockFormatter for WeblogFormatter {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
         match MessageRecord::record_of_block(block)
             .filter(|record| record.kind() == record::RecordKind::HttpExchange)
@@ -116,7 +116,7 @@ impl BlockFormatter for Weblog {
     }
 }
 
-impl Weblog {
+impl WeblogFormatter {
     fn append_exchange(
         &mut self,
         block: &Block<'_>,
@@ -128,7 +128,7 @@ impl Weblog {
             return object::write_line(out, &ecs::exchange_object(record, block.context.time));
         }
         let time_text = self.time_text.format_time(record.end_time().unwrap_or(block.context.time));
-        append_combined(out.buffer(), record, time_text);
+        append_combined_log_line(out.buffer(), record, time_text);
         out.buffer().push(b'\n');
         out.end_item();
         Ok(())
@@ -136,7 +136,7 @@ impl Weblog {
 }
 
 /// Appends an exchange in the combined log format, without a line terminator.
-fn append_combined(line: &mut Vec<u8>, record: &MessageRecord<'_>, time_text: &[u8]) {
+fn append_combined_log_line(line: &mut Vec<u8>, record: &MessageRecord<'_>, time_text: &[u8]) {
     match record.address(Field::Client) {
         Some(address) => append_formatted(line, format_args!("{address}")),
         None => line.push(b'-'),

@@ -153,7 +153,7 @@ fn non_exchange_blocks_are_counted_with_remedy() {
     let request = description_record(RecordKind::HttpRequest, |_| {});
     let given = exchange_record(|_| {});
     let (text, rows) =
-        log_output(&[], &[description_block(&request), crate::testing::bare_block(b"body")]);
+        log_output(&[], &[description_block(&request), crate::testing::frameless_block(b"body")]);
     let row_name = "blocks that are no exchange; write `http |exchange weblog`";
     assert_eq!(
         (text.as_str(), &*rows),

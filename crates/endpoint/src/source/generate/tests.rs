@@ -42,7 +42,7 @@ fn numbered_frames_are_valid_and_complete() {
         assert_eq!(emitted.len(), 1000);
         for (number, block) in emitted.iter().enumerate() {
             assert_eq!(block.bytes.len().to_string(), size);
-            let port = FIRST_PORT + number as u16 % 3;
+            let port = FIRST_SOURCE_PORT + number as u16 % 3;
             assert_eq!(flow_and_number(block), (port, number as u64));
         }
         assert_eq!(source.counters().given.blocks, 1000);
@@ -71,7 +71,7 @@ fn unnumbered_frames_are_stored_once_per_flow() {
     end.unwrap();
     assert_eq!(emitted.len(), 200);
     for (number, block) in emitted.iter().enumerate() {
-        assert_eq!(flow_and_number(block), (FIRST_PORT + number as u16 % 3, 0));
+        assert_eq!(flow_and_number(block), (FIRST_SOURCE_PORT + number as u16 % 3, 0));
         assert_eq!(block.entry, emitted[number % 3].entry, "each flow is stored once");
     }
     assert_eq!(pool.usage().pinned, 1);
@@ -83,7 +83,7 @@ fn flows_beyond_one_block_are_written_each_time() {
     let (emitted, end) = produce_all(&mut *source, &mut small_segment_pool(1 << 12));
     end.unwrap();
     let ports: Vec<u16> = emitted.iter().map(|block| flow_and_number(block).0).collect();
-    let expected: Vec<u16> = (0..300).map(|number| FIRST_PORT + number % 200).collect();
+    let expected: Vec<u16> = (0..300).map(|number| FIRST_SOURCE_PORT + number % 200).collect();
     assert_eq!(ports, expected);
 }
 

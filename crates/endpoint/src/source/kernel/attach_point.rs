@@ -5,7 +5,7 @@ use crate::source::rx::Losses;
 use crate::{Failure, SourceCounters, interface};
 use filter::{Amount, Attach, Side};
 use std::sync::Arc;
-use sys::bpf::{Anchor, Link, LinkTarget, Neighbor, Program};
+use sys::bpf::{ChainPosition, Link, LinkTarget, Neighbor, Program};
 use sys::net::{Namespace, RouteSocket, accepts_xdp_frames};
 use wire::link::LinkType;
 
@@ -31,21 +31,21 @@ pub const PROGRAM_NAME: &str = "streamline";
 const CALL_WATCH: &str = "watch";
 const EINVAL: i32 = 22;
 /// Failure text for a device that has no XDP transmit function, or whose peer is not ready.
-const NO_XDP_TRANSMIT: &str = "does not currently accept frames from XDP programs";
+const NO_XDP_TRANSMIT_MESSAGE: &str = "does not currently accept frames from XDP programs";
 /// Failure text for a kernel that does not report the XDP features of devices.
-const NEEDS_FEATURES: &str = "the kernel reports XDP transmission of an interface only from Linux \
+const NO_XDP_FEATURES_MESSAGE: &str = "the kernel reports XDP transmission of an interface only from Linux \
                               6.3 on";
 /// Failure text for a kernel that does not support TCX links.
-const NEEDS_TCX: &str = "programs are attached to an interface by TCX, which needs Linux 6.6";
+const NO_TCX_MESSAGE: &str = "programs are attached to an interface by TCX, which needs Linux 6.6";
 const CALL_TAKE: &str = "take from";
 const CALL_SEND: &str = "send through";
 const ENODEV: i32 = 19;
 
 /// Location of a loss: the program had too many packets of one user in progress on a processor.
-const BUSY_LOSS: &str = "busy";
+const BUSY_LOSS_LOCATION: &str = "busy";
 /// Failure text for a network namespace in which user ids have another meaning, because it belongs
 /// to another user namespace.
-const FOREIGN_USER_IDS: &str = "its namespace belongs to another user namespace, where user ids \
+const FOREIGN_USER_IDS_MESSAGE: &str = "its namespace belongs to another user namespace, where user ids \
                            mean other users";
 
 /// Error for an attach point to which no program can be attached.
@@ -80,7 +80,7 @@ impl AttachPoint {
             Ok((found.index, link, links, losses))
         });
         let (index, link, links, losses) = found.map_err(AttachError::Unobservable)?;
-        check_ethernet(name, link)?;
+        check_link_is_ethernet(name, link)?;
         let (links, losses) = (Arc::new(links), Arc::new(losses));
         let interface = Some(Interface { index, links, losses });
         Ok(Self { attach: attach.clone(), interface })
@@ -105,7 +105,7 @@ impl AttachPoint {
             let anchor = if self.attach.only_matching_flows {
                 anchor_after_own_programs(interface.index)
             } else {
-                Anchor::Head
+                ChainPosition::Head
             };
             Ok(Link::tcx(program, interface.index, side, anchor, None))
         });
@@ -113,7 +113,7 @@ impl AttachPoint {
         attached.map(|link| vec![link]).map_err(|error| {
             // A kernel without TCX links returns EINVAL.
             let old = error.errno == EINVAL && sys::probe::try_tcx().is_err();
-            let why = if old { NEEDS_TCX.to_owned() } else { error.to_string() };
+            let why = if old { NO_TCX_MESSAGE.to_owned() } else { error.to_string() };
             AttachError::Unsupported(why)
         })
     }
@@ -121,18 +121,20 @@ impl AttachPoint {
     /// Returns the index of another interface in the same namespace, through which the program can
     /// send frames. Fails if that interface has no Ethernet frames or, for a program that
     /// redirects, does not accept frames from XDP.
-    pub fn outlet_index(&self, name: &str) -> Result<u32, AttachError> {
+    pub fn output_interface_index(&self, name: &str) -> Result<u32, AttachError> {
         let takes = self.attach.redirects;
         let found = interface::run_in_namespace(self.attach.netns.as_deref(), || {
             let (found, link) = interface::find_interface_by_name(CALL_SEND, name)?;
             Ok((found.index, link, takes.then(|| accepts_xdp_frames(found.index))))
         });
         let (index, link, takes) = found.map_err(AttachError::Unobservable)?;
-        check_ethernet(name, link)?;
+        check_link_is_ethernet(name, link)?;
         match takes {
             None | Some(Ok(true)) => Ok(index),
-            Some(Ok(false)) => Err(AttachError::Unsupported(format!("{name} {NO_XDP_TRANSMIT}"))),
-            Some(Err(_)) => Err(AttachError::Unsupported(NEEDS_FEATURES.to_owned())),
+            Some(Ok(false)) => {
+                Err(AttachError::Unsupported(format!("{name} {NO_XDP_TRANSMIT_MESSAGE}")))
+            }
+            Some(Err(_)) => Err(AttachError::Unsupported(NO_XDP_FEATURES_MESSAGE.to_owned())),
         }
     }
 
@@ -145,7 +147,7 @@ impl AttachPoint {
         });
         match result.map_err(AttachError::Unobservable)? {
             Ok((true, number)) => Ok(number),
-            Ok((false, _)) => Err(AttachError::Unsupported(FOREIGN_USER_IDS.to_owned())),
+            Ok((false, _)) => Err(AttachError::Unsupported(FOREIGN_USER_IDS_MESSAGE.to_owned())),
             Err(error) => Err(AttachError::Unsupported(error.to_string())),
         }
     }
@@ -163,7 +165,7 @@ impl AttachPoint {
     pub fn counters(&self, ran: Amount, busy: u64) -> SourceCounters {
         let dropped = match &self.interface {
             Some(interface) => interface.losses.losses_before_socket(),
-            None => vec![(BUSY_LOSS.into(), Some(busy))],
+            None => vec![(BUSY_LOSS_LOCATION.into(), Some(busy))],
         };
         let lost = dropped.iter().map(|(_, count)| *count).sum::<Option<u64>>();
         let all = |lost| Amount { blocks: ran.blocks + lost, bytes: ran.bytes };
@@ -236,15 +238,15 @@ impl AttachPoint {
 /// Streamline at the head of the chain, which observe every frame or take frames before all other
 /// programs, and precedes all other programs. Without CAP_SYS_ADMIN the kernel reveals no names, so
 /// the position is the head of the chain.
-fn anchor_after_own_programs(index: u32) -> Anchor {
+fn anchor_after_own_programs(index: u32) -> ChainPosition {
     let chain = sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap_or_default();
     let ours = chain.members.iter().take_while(|member| member.name == PROGRAM_NAME);
     let last = ours.filter_map(|member| member.link).last();
-    last.map_or(Anchor::Head, |link| Anchor::After(Neighbor::Link(link)))
+    last.map_or(ChainPosition::Head, |link| ChainPosition::After(Neighbor::Link(link)))
 }
 
 /// Fails unless an interface has Ethernet frames.
-fn check_ethernet(name: &str, link: LinkType) -> Result<(), AttachError> {
+fn check_link_is_ethernet(name: &str, link: LinkType) -> Result<(), AttachError> {
     let unsupported = || AttachError::Unsupported(format!("{name} does not carry Ethernet frames"));
     (link == LinkType::ETHERNET).then_some(()).ok_or_else(unsupported)
 }

@@ -1,7 +1,7 @@
 //! Conversion of a kernel program's monotonic timestamps to the time of day.
 
 /// Interval between two comparisons of the clocks, in nanoseconds.
-const COMPARE_INTERVAL_NS: u64 = 1_000_000_000;
+const CLOCK_COMPARE_INTERVAL_NS: u64 = 1_000_000_000;
 /// Largest drift, in nanoseconds, for which the offset is not updated. A comparison of the clocks
 /// may be wrong by this much.
 const DRIFT_TOLERANCE_NS: u64 = 20_000;
@@ -17,17 +17,17 @@ impl ClockOffset {
     /// Measures the offset.
     #[must_use]
     pub fn measure() -> Self {
-        let (offset, compared_at) = measure_offset();
+        let (offset, compared_at) = measure_clock_offset();
         Self { offset, compared_at }
     }
 
-    /// Compares the clocks again if [`COMPARE_INTERVAL_NS`] has passed. Updates the offset if it
+    /// Compares the clocks again if [`CLOCK_COMPARE_INTERVAL_NS`] has passed. Updates the offset if it
     /// has changed by more than [`DRIFT_TOLERANCE_NS`].
     pub fn update(&mut self) {
-        if sys::clock::monotonic().saturating_sub(self.compared_at) < COMPARE_INTERVAL_NS {
+        if sys::clock::monotonic().saturating_sub(self.compared_at) < CLOCK_COMPARE_INTERVAL_NS {
             return;
         }
-        let (offset, compared_at) = measure_offset();
+        let (offset, compared_at) = measure_clock_offset();
         if offset.abs_diff(self.offset) > DRIFT_TOLERANCE_NS {
             self.offset = offset;
         }
@@ -43,7 +43,7 @@ impl ClockOffset {
 
 /// Returns the offset and the monotonic time of its measurement. Uses the best of five attempts,
 /// because the thread may be preempted during an attempt.
-fn measure_offset() -> (u64, u64) {
+fn measure_clock_offset() -> (u64, u64) {
     let once = |_| {
         let before = sys::clock::monotonic();
         let real = sys::clock::real();

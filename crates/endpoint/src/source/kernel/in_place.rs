@@ -20,7 +20,7 @@ pub(super) const TAG_SIZE: usize = 4;
 const TAG_OFFSET: usize = ethernet::ETHERTYPE;
 /// Distance in bytes between the positions of consecutive frames. The distance exceeds the maximum
 /// length of a frame, so frames do not overlap.
-const POSITION_STRIDE: u64 = (BLOCK_MAX as u64).next_power_of_two();
+const FRAME_POSITION_STRIDE: u64 = (BLOCK_MAX as u64).next_power_of_two();
 
 /// The frames in kernel rings that a source emits without copying them.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl<'f> BatchInPlace<'f> {
         let number = self.staged.first_number + self.staged.frames.len() as u64;
         let length = captured_length(&frame.header) as u32;
         self.staged.frames.push(frame);
-        Extent::new(number.wrapping_mul(POSITION_STRIDE), length)
+        Extent::new(number.wrapping_mul(FRAME_POSITION_STRIDE), length)
     }
 
     /// Returns the exported frame that a pointer identifies, or `None` if the frame is not in this
@@ -105,8 +105,8 @@ impl<'f> BatchInPlace<'f> {
         if pointer.dbuf() != self.id {
             return None;
         }
-        let first = self.staged.first_number.wrapping_mul(POSITION_STRIDE);
-        let at = pointer.place.complete(first).wrapping_sub(first) / POSITION_STRIDE;
+        let first = self.staged.first_number.wrapping_mul(FRAME_POSITION_STRIDE);
+        let at = pointer.place.complete(first).wrapping_sub(first) / FRAME_POSITION_STRIDE;
         self.staged.frames.get(usize::try_from(at).ok()?)
     }
 

@@ -119,7 +119,7 @@ enum ExportEndReason {
 /// Interval between checks of the interface while no frame arrives, in nanoseconds.
 const CHECK_INTERVAL_NS: Time = 200_000_000;
 /// Delay before retrying an allocation, in nanoseconds.
-const ALLOCATION_RETRY_NS: Time = 1_000_000;
+const ALLOCATION_RETRY_DELAY_NS: Time = 1_000_000;
 
 /// A copy of a frame, in the pool of the space.
 #[derive(Clone, Copy, Debug)]
@@ -222,9 +222,9 @@ impl KernelSource {
                 if let Some(arrived) = self.arrived.get_mut(exported.edge as usize) {
                     arrived.taken.add(entry.pointer.length());
                 }
-                count += usize::from(intake.put_entry(entry));
+                count += usize::from(intake.append_block_entry(entry));
             } else {
-                self.reader.count_passed_as_lost(&exported);
+                self.reader.count_passed_frame_as_lost(&exported);
                 // A damaged copy must not be emitted on another edge either.
                 self.last_copy = None;
             }
@@ -292,7 +292,7 @@ impl KernelSource {
     /// Emits available blocks without their bytes, as long as they follow the same edge, and
     /// returns their number. Their frames stay in the current batch until the next call to
     /// `produce`.
-    fn emit_in_place(&mut self, frames: &FramesInPlace, intake: &mut Intake<'_>) -> usize {
+    fn emit_blocks_in_place(&mut self, frames: &FramesInPlace, intake: &mut Intake<'_>) -> usize {
         self.is_drained = false;
         intake.in_place = true;
         let mut batch = frames.begin_batch();
@@ -317,7 +317,7 @@ impl KernelSource {
                 if let Some(arrived) = self.arrived.get_mut(edge) {
                     arrived.taken.add(entry.pointer.length());
                 }
-                intake.put_entry(entry);
+                intake.append_block_entry(entry);
             }
             self.reader.advance_past_frame(&exported);
         }
@@ -376,12 +376,12 @@ impl Source for KernelSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.parts.doorbell.drain(|_| {});
         self.time.update();
-        self.reader.load_positions();
+        self.reader.load_writer_positions();
         let edge = self.reader.front_frame().map(|exported| exported.edge);
         let may_stay_in_place =
             edge.and_then(|edge| intake.arcs_in_place.checked_shr(edge)).unwrap_or(0) & 1 > 0;
         let put = match self.in_place.clone().filter(|_| may_stay_in_place) {
-            Some(frames) => self.emit_in_place(&frames, intake),
+            Some(frames) => self.emit_blocks_in_place(&frames, intake),
             None => self.emit_blocks(intake),
         };
         (intake.arc, intake.is_drained) = (Some(self.last_edge), self.is_drained);
@@ -390,7 +390,7 @@ impl Source for KernelSource {
         }
         if self.reader.front_frame().is_some() {
             // A frame is available, but the pool has no memory.
-            return Ok(SourceStatus::retry_at(intake.now + ALLOCATION_RETRY_NS));
+            return Ok(SourceStatus::retry_at(intake.now + ALLOCATION_RETRY_DELAY_NS));
         }
         self.status_without_frames(intake.now)
     }
@@ -414,7 +414,7 @@ impl Source for KernelSource {
     }
 
     fn lost_on_arc(&self, arc: usize) -> u64 {
-        self.reader.lost_on_exit(arc)
+        self.reader.lost_frames_on_exit(arc)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

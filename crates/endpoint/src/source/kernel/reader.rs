@@ -12,7 +12,7 @@
 //! contains its exit and the number of earlier frames on it, so gaps are counted per exit.
 //!
 //! Frames of one processor are emitted in order of execution. Among processors, the frames found by
-//! one call of [`Reader::load_positions`] are emitted in time order, and before all later frames.
+//! one call of [`Reader::load_writer_positions`] are emitted in time order, and before all later frames.
 
 use crate::loss_ranges::LossRanges;
 use std::collections::{HashMap, VecDeque};
@@ -133,7 +133,7 @@ impl Reader {
 
     /// Loads the positions of all writers. Frames that are published later stay invisible until the
     /// next call.
-    pub fn load_positions(&mut self) {
+    pub fn load_writer_positions(&mut self) {
         self.filled_sinks.clear();
         for (number, sink) in self.sinks.iter_mut().enumerate() {
             if let Some(region) = self.rings.region(sink.cpu) {
@@ -181,7 +181,7 @@ impl Reader {
         // gap.
         if let Some(edge) = sink.only_exit {
             let cpu = sink.cpu;
-            self.count_lost(edge, (before, skipped), cpu);
+            self.count_lost_frames(edge, (before, skipped), cpu);
         }
         let sink = self.sinks.get_mut(number)?;
         sink.prefetched.front().copied().flatten()
@@ -200,11 +200,11 @@ impl Reader {
         let at = cpu as usize * self.exit_sinks.len() + edge as usize;
         let Some(passed) = self.passed_frames.get_mut(at) else { return };
         let before = std::mem::replace(passed, pointer.number.saturating_add(1));
-        self.count_lost(edge, (before, pointer.number.saturating_sub(before)), cpu);
+        self.count_lost_frames(edge, (before, pointer.number.saturating_sub(before)), cpu);
     }
 
     /// Counts `count` frames of an exit as lost, beginning with frame number `from`.
-    fn count_lost(&mut self, edge: u32, (from, count): (u64, u64), cpu: u32) {
+    fn count_lost_frames(&mut self, edge: u32, (from, count): (u64, u64), cpu: u32) {
         let edge = edge as usize;
         if let Some((lost, gaps)) = self.lost_frames.get_mut(edge).zip(self.gaps.get_mut(edge)) {
             *lost += count;
@@ -241,12 +241,12 @@ impl Reader {
     }
 
     /// Counts as lost a frame that the reader has already passed.
-    pub fn count_passed_as_lost(&mut self, exported: &ExportedFrame) {
-        self.count_lost(exported.edge, (exported.number, 1), exported.cpu);
+    pub fn count_passed_frame_as_lost(&mut self, exported: &ExportedFrame) {
+        self.count_lost_frames(exported.edge, (exported.number, 1), exported.cpu);
     }
 
     /// Returns the number of frames that are known to be lost on an exit.
-    pub fn lost_on_exit(&self, exit: usize) -> u64 {
+    pub fn lost_frames_on_exit(&self, exit: usize) -> u64 {
         self.lost_frames.get(exit).copied().unwrap_or(0)
     }
 
@@ -312,8 +312,9 @@ impl Reader {
     #[must_use]
     pub fn last_notification_time(&self) -> u64 {
         let cpus = 0..self.rings.shape().cpus;
-        let times =
-            cpus.filter_map(|cpu| self.rings.region(cpu)?.scratch(region_offset::NOTIFY_TIME));
+        let times = cpus.filter_map(|cpu| {
+            self.rings.region(cpu)?.scratch(region_offset::LAST_NOTIFICATION_TIME)
+        });
         times.max().unwrap_or(0)
     }
 }

@@ -22,7 +22,7 @@ fn emitted_blocks(bytes: &[u8], block: &str, lines: &str, segment: usize) -> Vec
     let mut pool = small_segment_pool(segment);
     let (emitted, end) = produce_all(&mut *read_source(&path, block, lines).unwrap(), &mut pool);
     end.unwrap();
-    assert_eq!((pool.usage().pinned, pool.unpin_mistakes()), (0, 0));
+    assert_eq!((pool.usage().pinned, pool.invalid_unpin_count()), (0, 0));
     emitted
 }
 

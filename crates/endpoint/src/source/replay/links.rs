@@ -41,7 +41,7 @@ mod tests {
     use filter::Value;
     use wire::capture::write;
 
-    fn links_of_path(path: &str) -> Option<Vec<LinkType>> {
+    fn link_types_of_file(path: &str) -> Option<Vec<LinkType>> {
         let mut arguments = Arguments::default();
         arguments.set("file", Value::Text(path.to_owned()));
         declared_link_types(&arguments)
@@ -64,7 +64,7 @@ mod tests {
         pcapng_block(1, &[&link.to_le_bytes()[..], &[0; 6]].concat())
     }
 
-    fn packet_block(interface: u32) -> Vec<u8> {
+    fn encode_packet_block(interface: u32) -> Vec<u8> {
         let words = [interface, 0, 0, 4, 4, 0].map(u32::to_le_bytes);
         pcapng_block(6, &words.concat())
     }
@@ -75,7 +75,7 @@ mod tests {
         let of = |bytes: &[u8]| {
             let path = dir.path("x");
             fs::write(&path, bytes).unwrap();
-            links_of_path(&path)
+            link_types_of_file(&path)
         };
         let wlan = LinkType(105);
         assert_eq!(of(&write::file_header(wlan)), Some(vec![wlan]));
@@ -83,9 +83,9 @@ mod tests {
         let several = [
             section_block(),
             interface_block(105),
-            packet_block(0),
+            encode_packet_block(0),
             interface_block(1),
-            packet_block(1),
+            encode_packet_block(1),
             section_block(),
             interface_block(101),
             interface_block(1),
@@ -94,8 +94,8 @@ mod tests {
         assert_eq!(of(&several.concat()), Some(all));
         assert_eq!(of(b"no capture"), Some(vec![]));
         assert_eq!(of(b""), Some(vec![]));
-        assert_eq!(links_of_path(&dir.path("none")), None);
-        assert_eq!(links_of_path("-"), None);
+        assert_eq!(link_types_of_file(&dir.path("none")), None);
+        assert_eq!(link_types_of_file("-"), None);
     }
 
     /// Checks that a FIFO is not opened, because its writer would receive SIGPIPE when the FIFO is
@@ -106,7 +106,7 @@ mod tests {
         let path = dir.path("fifo");
         let mode = rustix::fs::Mode::RWXU;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        assert_eq!(links_of_path(&path), None);
-        assert_eq!(links_of_path(&dir.path("")), None, "a folder");
+        assert_eq!(link_types_of_file(&path), None);
+        assert_eq!(link_types_of_file(&dir.path("")), None, "a folder");
     }
 }

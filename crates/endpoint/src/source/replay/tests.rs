@@ -102,7 +102,7 @@ fn records_across_piece_boundaries_are_emitted_whole() {
         end.unwrap();
         assert_eq!(emitted.len(), data.len());
         assert!(emitted.iter().zip(&data).all(|(block, data)| block.bytes == *data), "{segment}");
-        assert_eq!((pool.usage().pinned, pool.unpin_mistakes()), (0, 0));
+        assert_eq!((pool.usage().pinned, pool.invalid_unpin_count()), (0, 0));
     }
 }
 

@@ -13,7 +13,7 @@ use filter::{Arguments, Time};
 use std::path::Path;
 use std::sync::Arc;
 use sys::net::{Interface, RouteSocket};
-use sys::packet::{Instruction, PacketRing, PacketSocket, RingShape};
+use sys::packet::{Instruction, PacketRing, PacketRingParameters, PacketSocket};
 use sys::steps::{Resource, Steps};
 
 /// Size of a segment in bytes. A segment has room for the largest frame that generic receive
@@ -23,7 +23,7 @@ const SEGMENT_SIZE: usize = 128 << 10;
 const SEGMENTS_MIN: usize = 4;
 /// Capacity of a ring of default size, in milliseconds of traffic at the interface's full rate,
 /// while no frames are read.
-const BUFFERED_MS: u64 = 50;
+const RING_CAPACITY_MS_DEFAULT: u64 = 50;
 /// Assumed rate of an interface that does not report its rate, in Mbit/s.
 const RATE_MBITS_DEFAULT: u64 = 10_000;
 /// Minimum default size of the ring in bytes.
@@ -160,7 +160,7 @@ fn open_socket(
     loop {
         parameters.steps.announce(Resource::Descriptor, "a packet socket")?;
         let socket = PacketSocket::open()?;
-        let filtered = attach_filter(&socket, parameters)?;
+        let filtered = attach_socket_filter(&socket, parameters)?;
         if parameters.direction == Direction::Received {
             // The filter rejects outgoing frames as well. With this option, the kernel does not
             // even run the filter on them.
@@ -169,7 +169,7 @@ fn open_socket(
         if let (true, Some(interface)) = (parameters.promiscuous, interface) {
             socket.promiscuous(interface.index)?;
         }
-        let shape = RingShape { segment: SEGMENT_SIZE, segments, retire_ms, reserve: 0 };
+        let shape = PacketRingParameters { segment: SEGMENT_SIZE, segments, retire_ms, reserve: 0 };
         let room = parameters.steps.announce(Resource::Memory, "a ring of the kernel's");
         match room.and_then(|()| socket.ring(shape)) {
             Err(error) if error.errno == ENOMEM && segments > SEGMENTS_MIN => segments /= 2,
@@ -181,7 +181,7 @@ fn open_socket(
 /// Attaches the filter of the next node. If the kernel has no memory for the entire program,
 /// attaches only the part that tests the direction. The node filters again in any case. Returns
 /// true if the entire filter is attached.
-fn attach_filter(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::Result<bool> {
+fn attach_socket_filter(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::Result<bool> {
     let program = |pushed_filter| {
         let (program, _) = bpf::socket_filter(parameters.direction, pushed_filter);
         let all = program.instructions().iter();
@@ -195,7 +195,7 @@ fn attach_filter(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::R
 
 /// Returns the number of segments, a power of two. Their total size is at most the requested size,
 /// but at least [`SEGMENTS_MIN`] segments. If no size is requested, the segments hold at least
-/// [`BUFFERED_MS`] of traffic at the rate of the interface. This default is limited to 1/64 of the
+/// [`RING_CAPACITY_MS_DEFAULT`] of traffic at the rate of the interface. This default is limited to 1/64 of the
 /// machine's memory and to [`RING_BYTES_MAX`], but is never less than [`RING_BYTES_MIN`]; it is
 /// then rounded up to a power of two.
 fn segment_count(parameters: &RxParameters<'_>, interface: Option<&Interface>) -> usize {
@@ -204,17 +204,17 @@ fn segment_count(parameters: &RxParameters<'_>, interface: Option<&Interface>) -
         return 1 << of(bytes).max(SEGMENTS_MIN).ilog2();
     }
     // `/sys` shows only the interfaces of the namespace of this process.
-    let reported = interface.filter(|_| parameters.netns.is_none()).and_then(reported_rate);
+    let reported = interface.filter(|_| parameters.netns.is_none()).and_then(reported_rate_mbits);
     let memory = sys::machine::Machine::detect().memory;
     let bytes_max = memory.map_or(RING_BYTES_MAX, |all| (all / 64).min(RING_BYTES_MAX));
     // Mbit/s times milliseconds is kbit, 125 bytes each.
-    let bytes = (reported.unwrap_or(RATE_MBITS_DEFAULT) * BUFFERED_MS * 125)
+    let bytes = (reported.unwrap_or(RATE_MBITS_DEFAULT) * RING_CAPACITY_MS_DEFAULT * 125)
         .clamp(RING_BYTES_MIN, bytes_max.max(RING_BYTES_MIN));
     of(bytes).next_power_of_two()
 }
 
 /// Returns the rate in Mbit/s that the interface reports, or `None` if it reports no rate.
-fn reported_rate(interface: &Interface) -> Option<u64> {
+fn reported_rate_mbits(interface: &Interface) -> Option<u64> {
     let path = Path::new("/sys/class/net").join(&interface.name).join("speed");
     std::fs::read_to_string(path).ok()?.trim().parse().ok().filter(|rate| *rate > 0)
 }

@@ -58,7 +58,7 @@ impl Losses {
         let before = if self.counts_backlog { self.losses_before_socket() } else { Vec::new() };
         let before = before.into_iter();
         let mut dropped: Vec<_> =
-            before.chain([("socket".into(), ring.socket_drops().ok())]).collect();
+            before.chain([("socket".into(), ring.socket_drop_count().ok())]).collect();
         let arrived = statistics.map(|all| all.packets);
         let observed_blocks =
             dropped.iter().map(|(_, count)| *count).chain([arrived]).sum::<Option<u64>>();
@@ -96,7 +96,7 @@ impl Losses {
         });
         let here = counters.map(|(now, then)| now.rx_dropped.saturating_sub(then.rx_dropped));
         let all = Backlog::read().ok().zip(self.backlog.as_ref());
-        let all = all.map(|(now, then)| now.dropped_since(then));
+        let all = all.map(|(now, then)| now.frames_dropped_since(then));
         let backlog = all.zip(here).map(|(all, here)| all.min(here));
         vec![(DropReason::Driver, driver), (DropReason::Backlog, backlog)]
     }

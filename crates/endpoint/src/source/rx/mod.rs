@@ -154,21 +154,21 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arg
     given if given.flag("both") => open(opening, Direction::Both),
     _ => open(opening, Direction::Received),
 })
-.with_links(link_types)
+.with_link_type_prediction(link_types)
 .with_facts(EndpointFacts {
     attach_point: Some(|arguments| attach_target(arguments, Side::Received)),
     observed_source: Some(|arguments| observed_source(arguments, Side::Received)),
-    ..SENT_FACTS
+    ..TX_SOURCE_FACTS
 });
 
 /// The catalog entry of `tx` as a source.
-pub const SENT_ENTRY: SourceEntry =
-    SourceEntry::new(&TX, |opening| open(opening, sent_direction(opening.arguments)))
-        .with_links(link_types)
-        .with_facts(SENT_FACTS);
+pub const TX_SOURCE_ENTRY: SourceEntry =
+    SourceEntry::new(&TX, |opening| open(opening, tx_direction(opening.arguments)))
+        .with_link_type_prediction(link_types)
+        .with_facts(TX_SOURCE_FACTS);
 
 /// Facts about `tx` at the head of a request, for the planner.
-const SENT_FACTS: EndpointFacts = EndpointFacts {
+const TX_SOURCE_FACTS: EndpointFacts = EndpointFacts {
     attach_point: Some(|arguments| attach_target(arguments, Side::Sent)),
     observed_source: Some(|arguments| observed_source(arguments, Side::Sent)),
     takes_filter: true,
@@ -195,17 +195,17 @@ fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
 const CALL_WATCH: &str = "watch";
 
 /// Returns the direction of the frames that `tx` observes with these arguments.
-fn sent_direction(arguments: &Arguments) -> Direction {
+fn tx_direction(arguments: &Arguments) -> Direction {
     if arguments.flag("loopback") { Direction::Sent } else { Direction::SentToOthers }
 }
 
 /// Failure text for `own=yes` in combination with an interface.
-const OWN_WITH_INTERFACE: &str =
+const OWN_WITH_INTERFACE_MESSAGE: &str =
     "`own=yes` observes sockets, whichever interface their packets use: leave the interface out";
 /// Failure text for `own=yes` in combination with `take`.
-const OWN_NOT_TAKEN: &str = "packets of your own sockets can be observed, not taken";
+const OWN_WITH_TAKE_MESSAGE: &str = "packets of your own sockets can be observed, not taken";
 /// Failure text for `own=yes` in combination with `promisc`.
-const OWN_WITH_PROMISC: &str =
+const OWN_WITH_PROMISC_MESSAGE: &str =
     "`promisc` selects frames for other hosts, and `own=yes` those of your own sockets";
 
 /// Creates the failure for `own=yes` if no kernel program is used: no packet socket can observe the
@@ -223,9 +223,11 @@ fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     let netns = arguments.text("netns").map(str::to_owned);
     if arguments.flag("own") {
         return match arguments {
-            given if given.text("interface").is_some() => Err(OWN_WITH_INTERFACE.to_owned()),
-            given if given.text("how") == Some("take") => Err(OWN_NOT_TAKEN.to_owned()),
-            given if given.flag("promisc") => Err(OWN_WITH_PROMISC.to_owned()),
+            given if given.text("interface").is_some() => {
+                Err(OWN_WITH_INTERFACE_MESSAGE.to_owned())
+            }
+            given if given.text("how") == Some("take") => Err(OWN_WITH_TAKE_MESSAGE.to_owned()),
+            given if given.flag("promisc") => Err(OWN_WITH_PROMISC_MESSAGE.to_owned()),
             _ => Ok(Attach { netns, own_sockets: true, ..Attach::observing("") }),
         };
     }
@@ -295,9 +297,9 @@ fn observed_source(arguments: &Arguments, side: Side) -> ObservedSource {
 }
 
 /// Interval between two checks of a segment that is still in use, in nanoseconds.
-const HELD_CHECK_INTERVAL_NS: Time = 1_000_000;
+const HELD_SEGMENT_CHECK_INTERVAL_NS: Time = 1_000_000;
 /// Interval between two checks of an interface that is down, in nanoseconds.
-const DOWN_CHECK_INTERVAL_NS: Time = 100_000_000;
+const LINK_DOWN_CHECK_INTERVAL_NS: Time = 100_000_000;
 
 struct PacketSource {
     device: RxDevice,
@@ -366,8 +368,8 @@ impl Source for PacketSource {
         loop {
             let rest = self.entries.get(self.emitted_entries..).unwrap_or_default();
             if !rest.is_empty() {
-                let put = intake.put_entries(rest.iter().copied());
-                self.count_emitted(put);
+                let put = intake.append_block_entries(rest.iter().copied());
+                self.count_emitted_blocks(put);
                 return Ok(SourceStatus::Blocks);
             }
             if let Some(pin) = self.pin.take() {
@@ -380,7 +382,7 @@ impl Source for PacketSource {
     }
 
     fn counters(&self) -> SourceCounters {
-        let unread = if self.closed { self.unread_frames().unwrap_or(0) } else { 0 };
+        let unread = if self.closed { self.unread_frame_count().unwrap_or(0) } else { 0 };
         let not_emitted = [("link type".into(), self.unknown_link), (DropReason::Unread, unread)];
         let counters =
             self.device.losses.source_counters(&self.device.ring, self.emitted, &not_emitted);
@@ -418,7 +420,7 @@ impl Source for PacketSource {
 }
 
 impl PacketSource {
-    fn count_emitted(&mut self, put: usize) {
+    fn count_emitted_blocks(&mut self, put: usize) {
         let rest = self.entries.get(self.emitted_entries..).unwrap_or_default();
         for entry in rest.iter().take(put) {
             self.emitted.add(entry.pointer.length());
@@ -429,7 +431,7 @@ impl PacketSource {
     /// Receives the next filled segment. Returns false if there is no filled segment.
     fn receive_segment(&mut self, intake: &Intake<'_>) -> bool {
         let pool = intake.pool;
-        let Some(mut draft) = pool.draft_arrived() else { return false };
+        let Some(mut draft) = pool.draft_arrived_segment() else { return false };
         self.entries.clear();
         self.emitted_entries = 0;
         let at = (pool.id(), draft.position());
@@ -451,7 +453,7 @@ impl PacketSource {
     /// are unknown, so these gaps are only counted.
     fn lost_positions(&self) -> LossRanges {
         let (mut missing, mut position) = (self.missing.clone(), self.position);
-        let unread = self.unread_frames().unwrap_or(u64::MAX);
+        let unread = self.unread_frame_count().unwrap_or(u64::MAX);
         for gap in self.device.ring.gaps().unwrap_or_default() {
             if unread > 0 {
                 missing.add_discarded_ranges(1);
@@ -466,7 +468,7 @@ impl PacketSource {
     /// Returns the status for a call to `produce` that has emitted no frames.
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         if let Some(end) = &self.end {
-            if self.unread_frames().is_some_and(|unread| unread > 0) {
+            if self.unread_frame_count().is_some_and(|unread| unread > 0) {
                 // The kernel retires a partly filled segment after its own timeout.
                 return Ok(SourceStatus::AWAITS_INPUT);
             }
@@ -483,7 +485,7 @@ impl PacketSource {
             match self.device.link_state() {
                 LinkState::Up => self.is_down = false,
                 LinkState::Down => {
-                    let until = Some(intake.now + DOWN_CHECK_INTERVAL_NS);
+                    let until = Some(intake.now + LINK_DOWN_CHECK_INTERVAL_NS);
                     return Ok(SourceStatus::Wait { until, readable: true });
                 }
                 LinkState::Gone => {
@@ -494,14 +496,14 @@ impl PacketSource {
         }
         Ok(match intake.pool.is_stalled() {
             // Polling would return at once because of the segment that is still held.
-            true => SourceStatus::retry_at(intake.now + HELD_CHECK_INTERVAL_NS),
+            true => SourceStatus::retry_at(intake.now + HELD_SEGMENT_CHECK_INTERVAL_NS),
             false => SourceStatus::AWAITS_INPUT,
         })
     }
 
     /// Returns the number of frames in the ring that have not been emitted, or `None` if the
     /// kernel's counters cannot be read.
-    fn unread_frames(&self) -> Option<u64> {
+    fn unread_frame_count(&self) -> Option<u64> {
         let all = self.device.ring.statistics().ok()?;
         Some(all.packets.saturating_sub(all.drops + self.emitted.blocks + self.unknown_link))
     }

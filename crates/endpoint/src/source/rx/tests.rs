@@ -9,7 +9,7 @@ use filter::Value;
 use sys::packet::layout::HEADER_SIZE;
 use wire::link::LinkType;
 
-const BLOCK_HEADER: usize = 48;
+const BLOCK_HEADER_BYTES: usize = 48;
 /// Number of free bytes between a packet's header and its frame.
 const HEADROOM: usize = 14;
 
@@ -33,7 +33,7 @@ const PLAIN_PACKET: TestPacket<'_> = TestPacket {
 
 /// Returns a segment with these packets in the layout of `linux/if_packet.h` (TPACKET_V3).
 fn build_segment(packets: &[TestPacket<'_>]) -> Vec<u8> {
-    let mut bytes = vec![0; BLOCK_HEADER];
+    let mut bytes = vec![0; BLOCK_HEADER_BYTES];
     let put = |bytes: &mut Vec<u8>, at: usize, value: &[u8]| {
         bytes[at..at + value.len()].copy_from_slice(value);
     };
@@ -68,7 +68,7 @@ fn build_segment(packets: &[TestPacket<'_>]) -> Vec<u8> {
     put(&mut bytes, 0, &2u32.to_ne_bytes());
     put(&mut bytes, 8, &1u32.to_ne_bytes());
     put(&mut bytes, 12, &u32::try_from(packets.len()).unwrap().to_ne_bytes());
-    put(&mut bytes, 16, &u32::try_from(BLOCK_HEADER).unwrap().to_ne_bytes());
+    put(&mut bytes, 16, &u32::try_from(BLOCK_HEADER_BYTES).unwrap().to_ne_bytes());
     let used = u32::try_from(bytes.len()).unwrap();
     put(&mut bytes, 20, &used.to_ne_bytes());
     bytes
@@ -177,7 +177,10 @@ fn attach_point_needs_one_interface_and_direction() {
     let yes = Value::Flag(true);
     let one = |side| Attach { side, ..Attach::observing("eth0") };
     assert_eq!(attach_point_of(&ENTRY, std::slice::from_ref(&interface)), Ok(one(Side::Received)));
-    assert_eq!(attach_point_of(&SENT_ENTRY, std::slice::from_ref(&interface)), Ok(one(Side::Sent)));
+    assert_eq!(
+        attach_point_of(&TX_SOURCE_ENTRY, std::slice::from_ref(&interface)),
+        Ok(one(Side::Sent))
+    );
     let netns = ("netns", Value::Text("blue".to_owned()));
     let in_namespace = attach_point_of(&ENTRY, &[interface.clone(), netns]).unwrap();
     assert_eq!(in_namespace.netns.as_deref(), Some("blue"));

@@ -12,7 +12,7 @@ use pipeline::ClassSet;
 impl Emitter<'_> {
     /// Emits the edges that leave a step, or the source if `from` is `None`. The emitted code
     /// continues at `done`. `on` is the state of the block, including its class.
-    pub(super) fn emit_edges<'s>(
+    pub(super) fn emit_outgoing_edges<'s>(
         &self,
         s: &mut Scope<'s, '_>,
         from: Option<usize>,

@@ -54,7 +54,7 @@ impl AttachmentHandle for RequestHandle {
         stays: &[(usize, usize)],
         about: &str,
     ) -> Result<PreparedSuccessor, BuildError> {
-        let owner = self.point.owner_of(self.number);
+        let owner = self.point.request_owner(self.number);
         let owner = owner.unwrap_or_else(|| sys::process::identity().0);
         let new =
             asked.with_egress_interfaces(&self.point.site.place, asked.new_request(owner)?)?;

@@ -18,7 +18,7 @@ pub trait Keeper: Debug + Send + Sync {
 pub const PERSISTED_PREFIX: &str = "kernel-";
 /// Names of the descriptors that the keeper holds for a point.
 #[derive(Debug, Default)]
-pub(super) struct StoredNames {
+pub(super) struct StoredDescriptorNames {
     pub(super) names: BTreeSet<String>,
     /// The number of the latest note.
     pub(super) notes: u64,

@@ -15,11 +15,11 @@
 //! replacement or removal was not yet reported when the process died is adopted too: it no longer
 //! runs, but its counters must still be reported ([`AdoptedStatus::Ended`]).
 
-use super::super::delegation::{DelegatedRequest, KernelPart, clamp_rings};
+use super::super::delegation::{DelegatedRequest, KernelPart, clamp_ring_sizes};
 use super::super::final_counters::FinalCounters;
 use super::super::host::{InjectedRefusal, KernelRequest};
 use super::super::taps::OpenTaps;
-use super::keeper::{PERSISTED_PREFIX, StoredNames};
+use super::keeper::{PERSISTED_PREFIX, StoredDescriptorNames};
 use super::note::{Note, PersistedDescriptors, take_newest_note};
 use super::request::{AttachedRequest, NewRequest, OwnedFrames, RequestResources, SharingDomain};
 use super::sockets::Sockets;
@@ -29,7 +29,7 @@ use super::{
 };
 use filter::Attach;
 use pipeline::graph::Graph;
-use pipeline::plan::{Kernel, Machine, programs_for};
+use pipeline::plan::{Kernel, Machine, programs_for_nodes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Point {
     pub(super) fn store(&self, state: &mut PointState, next: Option<NextProgram<'_>>) {
         let Some(keeper) = &self.keeper else { return };
         let stored = std::mem::take(&mut state.stored);
-        let mut now = StoredNames { names: BTreeSet::new(), notes: stored.notes + 1 };
+        let mut now = StoredDescriptorNames { names: BTreeSet::new(), notes: stored.notes + 1 };
         let mut note = Note { replaced: state.replaced, ..Note::default() };
         // This is the number of the next request.
         note.numbers = self.numbers.load(Ordering::Relaxed);
@@ -202,7 +202,8 @@ impl AttachPoints {
         let mut handed: Vec<(Arc<RequestHandle>, AdoptedRequest)> = Vec::new();
         for (number, about, ended) in note.lines.iter().filter(|(number, ..)| used(*number)) {
             let PersistedRequest { graph, part, owner } = read(about)?;
-            let programs = programs_for(&graph, &part.nodes, &machine, &clamp_rings(&part.ring));
+            let programs =
+                programs_for_nodes(&graph, &part.nodes, &machine, &clamp_ring_sizes(&part.ring));
             let programs = programs.map_err(|refused| refused.why)?;
             let [planned] = programs.as_slice() else {
                 return Err("a request does not run as one program".to_owned());
@@ -282,7 +283,8 @@ impl AttachPoints {
         }
         (state.lines, state.retired) = (lines, made);
         state.running = Some(RunningProgram { links, version });
-        state.stored = StoredNames { names: names.iter().cloned().collect(), notes: number };
+        state.stored =
+            StoredDescriptorNames { names: names.iter().cloned().collect(), notes: number };
         if !state.retired.is_empty() {
             state.create_grace_period()?;
             state.collect_retired_counters();
@@ -366,7 +368,7 @@ fn restore_request(
     let owner = match known {
         Some(line) => Arc::clone(&line.owner),
         None => Arc::new(OwnedFrames {
-            whose: SharingDomain::of_request(&new),
+            whose: SharingDomain::for_new_request(&new),
             records: Arc::new(records),
         }),
     };

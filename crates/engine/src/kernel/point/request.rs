@@ -1,7 +1,7 @@
 //! A request at an attach point, with its own resources and the ring of frames that it shares.
 
 use super::super::final_counters::FinalCounters;
-use super::super::fused::{FusedMember, KernelCounters};
+use super::super::fused::{FusedRequest, KernelCounters};
 use super::super::taps::OpenTaps;
 use super::super::tree::RequestTree;
 use ebpf::emit::tap::WakePolicy;
@@ -82,7 +82,7 @@ pub enum SharingDomain {
 
 impl SharingDomain {
     /// Returns the sharing domain of a request.
-    pub(super) fn of_request(new: &NewRequest) -> Self {
+    pub(super) fn for_new_request(new: &NewRequest) -> Self {
         match &new.share {
             Share::User => Self::User(new.owner),
             Share::Group(name) => Self::Group(Arc::clone(name)),
@@ -106,7 +106,7 @@ pub(super) struct RequestResources {
 }
 
 /// Size of the doorbell ring in bytes: 4,096 notifications.
-const DOORBELL_BYTES: u32 = 1 << 16;
+const DOORBELL_RING_BYTES: u32 = 1 << 16;
 
 impl AttachedRequest {
     /// Creates the resources of a request. Creates a ring of frames too, unless a request in `here`
@@ -121,7 +121,7 @@ impl AttachedRequest {
         let step = |what| steps.announce(Resource::Memory, what).map_err(describe);
         let (of_owner, of_line) = (new.shape.records_only(), new.shape.pointers_only());
         let owners = here.iter().map(|line| &line.owner);
-        let whose = SharingDomain::of_request(&new);
+        let whose = SharingDomain::for_new_request(&new);
         let mut same =
             owners.filter(|owner| owner.whose == whose && owner.records.own_layout() == of_owner);
         let owner = match same.next() {
@@ -136,7 +136,7 @@ impl AttachedRequest {
         let pointers = Rings::create("pointers", of_line).map_err(describe)?;
         let pointers = pointers.with_records(Arc::clone(&owner.records)).map_err(describe)?;
         step("a bell")?;
-        let doorbell = RingBuffer::create("bell", DOORBELL_BYTES).map_err(describe)?;
+        let doorbell = RingBuffer::create("bell", DOORBELL_RING_BYTES).map_err(describe)?;
         let doorbell_map = doorbell.map().as_fd().try_clone_to_owned();
         let doorbell_map = doorbell_map.map_err(|error| error.to_string())?;
         Ok((
@@ -181,8 +181,8 @@ impl AttachedRequest {
         }
     }
 
-    pub(super) fn as_fused_member(&self) -> FusedMember<'_> {
-        FusedMember { tree: &self.tree, graph: &self.graph, request: self.number }
+    pub(super) fn as_fused_request(&self) -> FusedRequest<'_> {
+        FusedRequest { tree: &self.tree, graph: &self.graph, request: self.number }
     }
 
     /// Returns the final counters and state of the request, after the last program that ran it has
@@ -193,7 +193,7 @@ impl AttachedRequest {
         FinalCounters {
             counted: self.counted.clone(),
             states,
-            notifications: self.control_word(region_offset::NOTIFIED),
+            notifications: self.control_word(region_offset::NOTIFICATION_COUNTS),
             busy: 0,
             taps: OpenTaps::default(),
             measured: self.measured,
@@ -202,12 +202,12 @@ impl AttachedRequest {
     }
 
     /// Returns the number of frames that could not be copied for the request.
-    pub(super) fn failed_copies(&self) -> u64 {
+    pub(super) fn failed_copy_count(&self) -> u64 {
         self.control_word(region_offset::FAILED)
     }
 
     /// Adds the runs of a program, as the kernel counted and timed them.
-    pub(super) fn add_runs(&mut self, program: &Program) {
+    pub(super) fn add_program_runs(&mut self, program: &Program) {
         if let Ok(info) = program.info() {
             self.measured.0 += info.runs;
             self.measured.1 += info.run_time_ns;

@@ -4,7 +4,7 @@
 //! test of each packet, and the map in which programs claim memory regions for packets in flight.
 //! All programs of a user share this map, because they write to the same rings.
 
-use ebpf::emit::user_sockets::{CLAIM_FAILURES, CLAIMS_STRIDE, UserSockets};
+use ebpf::emit::user_sockets::{CLAIM_FAILURES_OFFSET, CLAIMS_STRIDE, UserSocketsConfig};
 use endpoint::source::kernel::attach_point::{AttachError, AttachPoint};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use sys::bpf::Map;
@@ -54,8 +54,8 @@ impl Sockets {
 
     /// Describes the sockets in the form that a program needs. `give` adds the map of claims to the
     /// program's maps and returns its index.
-    pub(super) fn program_sockets(&self, give: impl FnOnce(i32) -> u32) -> UserSockets {
-        UserSockets {
+    pub(super) fn program_sockets(&self, give: impl FnOnce(i32) -> u32) -> UserSocketsConfig {
+        UserSocketsConfig {
             uid: self.uid,
             netns: self.netns,
             claims: give(self.claims.as_fd().as_raw_fd()),
@@ -66,7 +66,7 @@ impl Sockets {
     /// in use.
     pub(super) fn busy_packets(&self) -> u64 {
         let bytes = self.claims.get(0).unwrap_or_default();
-        let word = |of: &[u8]| of.get(CLAIM_FAILURES as usize..)?.first_chunk().copied();
+        let word = |of: &[u8]| of.get(CLAIM_FAILURES_OFFSET as usize..)?.first_chunk().copied();
         bytes.chunks(CLAIMS_STRIDE as usize).filter_map(word).map(u64::from_ne_bytes).sum()
     }
 }

@@ -84,7 +84,7 @@ impl Point {
             }
         }
         let info = version.program.info().ok()?;
-        let retired = state.retired.iter().map(Version::frames_processed).sum::<u64>();
+        let retired = state.retired.iter().map(Version::processed_frame_count).sum::<u64>();
         Some(PointStatus {
             user: self.site.sockets.as_ref().map(|sockets| sockets.user_and_namespace().0),
             program: info.id,
@@ -93,7 +93,7 @@ impl Point {
             frame_rings: rings.len(),
             replaced: state.replaced,
             steps: version.steps(),
-            frames: state.frames + retired + version.frames_processed(),
+            frames: state.frames + retired + version.processed_frame_count(),
             each: state.lines.iter().map(|line| state.status(line, version)).collect(),
             rings: rings.into_iter().map(|(_, ring)| ring).collect(),
         })
@@ -109,9 +109,9 @@ impl PointState {
             owner: line.uid,
             taken: counted.ran,
             given: counted.handed.iter().copied().sum(),
-            lost: line.failed_copies(),
+            lost: line.failed_copy_count(),
             taps: running.open_taps(line.number).iter().count(),
-            steps: running.steps_of_request(line.number, &counted.entered),
+            steps: running.request_steps(line.number, &counted.entered),
         }
     }
 }

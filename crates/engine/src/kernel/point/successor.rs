@@ -7,7 +7,7 @@
 //! Once the old program has finished everywhere, its output is complete, and the counters of the
 //! old request are final.
 
-use super::super::fused::{FusedMember, is_same_filter};
+use super::super::fused::{FusedRequest, is_same_filter};
 use super::super::host::{
     KernelAttachment, KernelRefusal, PreparedSuccessor, ProgramSwitch, SwitchError,
 };
@@ -57,8 +57,8 @@ pub(super) fn prepare(
     let mut kept = Vec::new();
     if let Some(line) = state.lines.iter().find(|line| line.number == old.number) {
         let (before, member) = (
-            line.as_fused_member(),
-            FusedMember { tree: &new.tree, graph: &new.graph, request: number },
+            line.as_fused_request(),
+            FusedRequest { tree: &new.tree, graph: &new.graph, request: number },
         );
         // Pairs from a peer are untrusted, so only equal filters keep their state.
         let same =
@@ -77,7 +77,7 @@ pub(super) fn prepare(
         node: failure.node_at_fault(number).unwrap_or(source),
         why: failure.why,
     };
-    let lines = with_replacement(&state.lines, old.number, &line);
+    let lines = requests_with_replacement(&state.lines, old.number, &line);
     let (version, states) = Version::load(&point.site, &lines, &steps).map_err(blame)?;
     step(Resource::Program, "a place at an interface")?;
     let replaced = state.replaced;
@@ -90,7 +90,7 @@ pub(super) fn prepare(
 }
 
 /// Returns the requests of a program in which `new` replaces the request numbered `old`.
-fn with_replacement<'l>(
+fn requests_with_replacement<'l>(
     lines: &'l [AttachedRequest],
     old: u32,
     new: &'l AttachedRequest,
@@ -115,7 +115,7 @@ impl PreparedSwitch {
         let mut state = point.state();
         if state.replaced != replaced {
             // Other requests have been attached or removed since the preparation.
-            let lines = with_replacement(&state.lines, self.old.number, &line);
+            let lines = requests_with_replacement(&state.lines, self.old.number, &line);
             let made = Version::load(&point.site, &lines, &UNLOGGED);
             (version, states) = made.map_err(|failure| failure.why)?;
         }
@@ -133,7 +133,7 @@ impl PreparedSwitch {
         put?;
         line.busy_before = point.busy_packets();
         state.lines.push(line);
-        state.add_states(states);
+        state.add_state_maps(states);
         // From this point on, the output of the old program is complete.
         state.collect_retired_counters();
         let number = self.old.number;

@@ -11,7 +11,7 @@ use super::super::fused::FusedTree;
 use super::super::taps::{OpenTaps, switch_word_index};
 use super::request::AttachedRequest;
 use super::version::Version;
-use ebpf::emit::tap::{self, SWITCHED_SLOTS, SWITCHED_WORD_SIZE, SwitchLayout};
+use ebpf::emit::tap::{self, SWITCHED_SLOTS_MAX, SWITCHED_WORD_SIZE, SwitchLayout};
 use std::collections::BTreeMap;
 use sys::memory::{Mapping, ReadMapping};
 
@@ -42,7 +42,7 @@ pub(super) fn switch_layout(fused: &FusedTree, base: u32) -> SwitchLayout {
 }
 
 /// Returns the size of the switches in bytes.
-fn switches_size(fused: &FusedTree) -> u32 {
+fn tap_switches_size(fused: &FusedTree) -> u32 {
     let lines = u32::try_from(fused.request_count()).unwrap_or(u32::MAX);
     switch_layout(fused, 0).list(lines).saturating_mul(SWITCHED_WORD_SIZE)
 }
@@ -51,7 +51,7 @@ fn switches_size(fused: &FusedTree) -> u32 {
 /// counters, followed by the switches.
 pub(super) fn memory_size(layout: &tap::FusedTap, fused: &FusedTree) -> u32 {
     let scratch = layout.cpus.saturating_mul(layout.scratch.stride);
-    scratch.saturating_add(switches_size(fused))
+    scratch.saturating_add(tap_switches_size(fused))
 }
 
 impl Switches {
@@ -100,9 +100,9 @@ impl Switches {
             })
             .collect();
         self.assign_slots(&open)?;
-        let words = switches_size(fused) / SWITCHED_WORD_SIZE;
+        let words = tap_switches_size(fused) / SWITCHED_WORD_SIZE;
         let before: Vec<u32> = (0..words).map(|word| self.word(memory, word)).collect();
-        for (word, value) in words_to_store(layout, before, &self.slots, &open) {
+        for (word, value) in switch_words_to_store(layout, before, &self.slots, &open) {
             memory.set_word32(self.offset(word), value);
         }
         Ok(())
@@ -117,16 +117,17 @@ impl Switches {
             if slots.contains_key(place) {
                 continue;
             }
-            let mut from_next = (0..SWITCHED_SLOTS).map(|step| (next + step) % SWITCHED_SLOTS);
+            let mut from_next =
+                (0..SWITCHED_SLOTS_MAX).map(|step| (next + step) % SWITCHED_SLOTS_MAX);
             let free = from_next.find(|slot| !slots.values().any(|used| used == slot));
             let Some(free) = free else {
                 return Err(format!(
-                    "{SWITCHED_SLOTS} filters are being read in the program at this interface, \
+                    "{SWITCHED_SLOTS_MAX} filters are being read in the program at this interface, \
                      and more cannot be read at once"
                 ));
             };
             slots.insert(*place, free);
-            next = (free + 1) % SWITCHED_SLOTS;
+            next = (free + 1) % SWITCHED_SLOTS_MAX;
         }
         (self.slots, self.next_slot) = (slots, next);
         Ok(())
@@ -183,7 +184,7 @@ impl Version {
 /// For each frame, the program reads the words of places first, then the masks, then the entries.
 /// So a tap is closed in this order, from its place to its entry, and opened in the reverse order.
 /// The entry of a tap that stays open does not move.
-fn words_to_store(
+fn switch_words_to_store(
     layout: SwitchLayout,
     before: Vec<u32>,
     slots: &BTreeMap<u32, u32>,
@@ -198,9 +199,10 @@ fn words_to_store(
     };
     let is_place = |word: u32| word < layout.places;
     let is_mask = |word: u32| {
-        !is_place(word) && (word - layout.places).is_multiple_of(SwitchLayout::LIST_WORDS)
+        !is_place(word) && (word - layout.places).is_multiple_of(SwitchLayout::OPEN_EXIT_LIST_WORDS)
     };
-    let lists = (layout.places as usize..before.len()).step_by(SwitchLayout::LIST_WORDS as usize);
+    let lists =
+        (layout.places as usize..before.len()).step_by(SwitchLayout::OPEN_EXIT_LIST_WORDS as usize);
     for (line, list) in (0..).zip(lists) {
         let entries = open.iter().filter(|tap| tap.line == line).filter_map(entry_of);
         let mut new: Vec<u32> = Vec::new();
@@ -208,7 +210,7 @@ fn words_to_store(
             after[list] |= 1 << slot;
             new.push(entry);
         }
-        let places = list + 1..list + SwitchLayout::LIST_WORDS as usize;
+        let places = list + 1..list + SwitchLayout::OPEN_EXIT_LIST_WORDS as usize;
         for at in places.clone() {
             if let Some(stays) = new.iter().position(|entry| *entry == before[at]) {
                 after[at] = new.swap_remove(stays);
@@ -280,7 +282,7 @@ mod tests {
             self.switches.assign_slots(&open).expect("free slots");
             let Switches { layout, slots, .. } = &self.switches;
             let mut moments = vec![self.words.clone()];
-            for (word, value) in words_to_store(*layout, self.words.clone(), slots, &open) {
+            for (word, value) in switch_words_to_store(*layout, self.words.clone(), slots, &open) {
                 self.words[word as usize] = value;
                 moments.push(self.words.clone());
             }
@@ -289,7 +291,8 @@ mod tests {
         }
 
         fn list<'w>(&self, words: &'w [u32], line: u32) -> &'w [u32] {
-            &words[self.switches.layout.list(line) as usize..][..SwitchLayout::LIST_WORDS as usize]
+            &words[self.switches.layout.list(line) as usize..]
+                [..SwitchLayout::OPEN_EXIT_LIST_WORDS as usize]
         }
 
         /// Returns the taps taken by a frame that passes all places, as the program computes them
@@ -297,7 +300,7 @@ mod tests {
         fn taken(&self, [places, masks, entries]: [&[u32]; 3]) -> Vec<OpenTap> {
             let noted =
                 |slot: u32| places[..PLACE_COUNT as usize].iter().position(|p| *p == slot + 1);
-            let slots = (0..SWITCHED_SLOTS).filter(|slot| noted(*slot).is_some());
+            let slots = (0..SWITCHED_SLOTS_MAX).filter(|slot| noted(*slot).is_some());
             let bits: u32 = slots.map(|slot| 1 << slot).sum();
             let mut taken = Vec::new();
             for line in (0..LINES).filter(|line| self.list(masks, *line)[0] & bits != 0) {
@@ -362,10 +365,10 @@ mod tests {
     #[test]
     fn more_places_than_slots_are_refused() {
         let mut switches = Memory::new().switches;
-        let open: Vec<OpenTap> = (0..SWITCHED_SLOTS).map(|place| tap(place, 0)).collect();
+        let open: Vec<OpenTap> = (0..SWITCHED_SLOTS_MAX).map(|place| tap(place, 0)).collect();
         switches.assign_slots(&open).expect("enough slots");
         let slots = switches.slots.clone();
-        let more: Vec<OpenTap> = (1..=SWITCHED_SLOTS + 1).map(|place| tap(place, 0)).collect();
+        let more: Vec<OpenTap> = (1..=SWITCHED_SLOTS_MAX + 1).map(|place| tap(place, 0)).collect();
         assert!(switches.assign_slots(&more).expect_err("too many").contains("16 filters"));
         assert_eq!(switches.slots, slots);
     }

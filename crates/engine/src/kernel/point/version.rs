@@ -1,7 +1,7 @@
 //! One version of the program at an attach point: its requests, memory and counters.
 
 use super::super::assemble::{AssemblyError, FrameAction, assemble};
-use super::super::fused::{CounterId, FusedMember, FusedTree, KernelCounters};
+use super::super::fused::{CounterId, FusedRequest, FusedTree, KernelCounters};
 use super::super::load::{self, LoadFailure, LoadOptions, Loaded};
 use super::request::AttachedRequest;
 use super::site::AttachSite;
@@ -77,8 +77,8 @@ impl Version {
     ) -> Result<(Self, StateMaps), VersionError> {
         let drawn = Assembly::new(site, lines)?;
         let Assembly { lines, numbers, fused, layout, given, code, words, .. } = &drawn;
-        let members: Vec<FusedMember<'_>> =
-            lines.iter().map(|line| line.as_fused_member()).collect();
+        let members: Vec<FusedRequest<'_>> =
+            lines.iter().map(|line| line.as_fused_request()).collect();
         steps.announce(Resource::Memory, "a desk").map_err(VersionError::from_reason)?;
         let bytes = memory_size(layout, fused);
         let tallies = Map::array("desk", bytes, 1, true).map_err(VersionError::from_reason)?;
@@ -103,7 +103,7 @@ impl Version {
         };
         let made = load::load(code, how, &descriptors, steps, kept);
         let Loaded { program, maps } = made.map_err(|failed: LoadFailure| {
-            let at = words.iter().position(|word| failed.stopped_in(word));
+            let at = words.iter().position(|word| failed.is_rejected_in(word));
             let node = at.map(|step| fused.node(&members, step));
             let at = node.map(|(line, node)| (numbers[line], node));
             let (why, full) = (failed.why, failed.too_large);
@@ -205,11 +205,7 @@ impl Version {
 
     /// Returns the filters of a request, each with its name, the number of requests that use it,
     /// and the blocks that arrived for this request.
-    pub(super) fn steps_of_request(
-        &self,
-        line: u32,
-        entered: &[Amount],
-    ) -> Vec<(String, usize, u64)> {
+    pub(super) fn request_steps(&self, line: u32, entered: &[Amount]) -> Vec<(String, usize, u64)> {
         let place = self.lines.iter().position(|number| *number == line);
         let place = place.unwrap_or(usize::MAX);
         let shared = self.fused.steps.iter().zip(&self.words).enumerate();
@@ -224,7 +220,7 @@ impl Version {
     }
 
     /// Returns the number of frames that the program has processed.
-    pub(super) fn frames_processed(&self) -> u64 {
+    pub(super) fn processed_frame_count(&self) -> u64 {
         self.read_counter(self.fused.counter_index(CounterId::Ran)).blocks
     }
 
@@ -257,8 +253,8 @@ impl<'l> Assembly<'l> {
     fn new(site: &AttachSite, lines: &[&'l AttachedRequest]) -> Result<Self, VersionError> {
         let lines = group_by_frame_ring(lines);
         let numbers: Vec<u32> = lines.iter().map(|line| line.number).collect();
-        let members: Vec<FusedMember<'_>> =
-            lines.iter().map(|line| line.as_fused_member()).collect();
+        let members: Vec<FusedRequest<'_>> =
+            lines.iter().map(|line| line.as_fused_request()).collect();
         let fused = FusedTree::fuse(&members);
         let (layout, given) = layout(site, &lines, &fused)?;
         let target = filter::target(&site.attach, site.hardened);

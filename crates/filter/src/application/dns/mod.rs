@@ -140,10 +140,10 @@ struct Dns {
 impl Stream for Dns {
     fn process_block<'a>(&mut self, mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         match transport_protocol(&mut block) {
-            Some(protocol::TCP) => self.process_in_connection(block, true, cx),
+            Some(protocol::TCP) => self.classify_connection_block(block, true, cx),
             Some(_) => classify_datagram(block, cx),
             // A gap or a generated block belongs to a known connection, if any.
-            None => self.process_in_connection(block, block.pointer.is_hole(), cx),
+            None => self.classify_connection_block(block, block.pointer.is_hole(), cx),
         }
     }
 
@@ -161,7 +161,7 @@ impl Stream for Dns {
 }
 
 impl Dns {
-    fn process_in_connection<'a>(
+    fn classify_connection_block<'a>(
         &mut self,
         block: Block<'a>,
         known: bool,
@@ -235,7 +235,7 @@ fn message_length(block: &Block<'_>) -> usize {
 fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
     match description {
         Some(description) => {
-            cx.emit_created(description);
+            cx.emit_created_block(description);
             Flags::NONE
         }
         None => Flags::FIRST,
@@ -250,7 +250,7 @@ fn into_fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<
 }
 
 /// Converts a block that belongs to no DNS message into a complete message of its own.
-fn standalone_message(block: Block<'_>, class: Class) -> Block<'_> {
+fn into_standalone_message(block: Block<'_>, class: Class) -> Block<'_> {
     into_fragment(block, class, Flags::FIRST.with(Flags::LAST))
 }
 
@@ -260,5 +260,5 @@ fn into_unanswered_message<'a>(
     why: Reason,
     cx: &mut StreamContext<'_, 'a>,
 ) -> Block<'a> {
-    standalone_message(block, cx.answer_absent(why))
+    into_standalone_message(block, cx.answer_absent(why))
 }

@@ -8,7 +8,7 @@
 use super::message::{ReceivedMessage, describe};
 use super::{
     CUT, FOUND_AGAIN, GAP, MALFORMED, NOT_DNS, TOO_MANY_PIECES, emit_description, into_fragment,
-    into_unanswered_message, standalone_message,
+    into_standalone_message, into_unanswered_message,
 };
 use crate::prelude::*;
 use wire::dns::{HEADER_LENGTH, Message};
@@ -165,7 +165,7 @@ impl DnsDirection {
             }
             let piece = pieces.next_piece(self.missing_bytes);
             self.advance(piece.length());
-            self.handle_piece(piece, &mut pieces, buf, cx);
+            self.emit_or_hold_piece(piece, &mut pieces, buf, cx);
             pieces.leading_length_bytes = 0;
             if self.missing_bytes == 0 {
                 (self.length_field_bytes, self.message_fault) = (0, 0);
@@ -212,7 +212,7 @@ impl DnsDirection {
         if pieces.leading_length_bytes > 0 && pieces.next_offset == pieces.block.length() {
             pieces.step_back(pieces.leading_length_bytes);
             let lead = pieces.next_piece(pieces.leading_length_bytes);
-            if !cx.hold_part(&mut self.held, &lead, &mut pieces.has_emitted) {
+            if !cx.hold_block_part(&mut self.held, &lead, &mut pieces.has_emitted) {
                 self.release_held_pieces(TOO_MANY_PIECES, cx);
                 self.message_fault = TOO_MANY_PIECES.mark();
             }
@@ -230,7 +230,7 @@ impl DnsDirection {
     /// holds the piece. Emits the piece without a class if the message is unreadable. If the
     /// direction turns out not to carry DNS, emits the held pieces without a class, and moves
     /// `pieces` back to the first byte that has not been emitted.
-    fn handle_piece<'a>(
+    fn emit_or_hold_piece<'a>(
         &mut self,
         piece: Block<'a>,
         pieces: &mut BlockSplitter<'a>,
@@ -275,7 +275,7 @@ impl DnsDirection {
             self.release_held_pieces(TOO_MANY_PIECES, cx);
             pieces.emit_piece(into_unanswered_message(piece, TOO_MANY_PIECES, cx), cx);
         } else {
-            let held = cx.hold_part(&mut self.held, &piece, &mut pieces.has_emitted);
+            let held = cx.hold_block_part(&mut self.held, &piece, &mut pieces.has_emitted);
             if held && whole {
                 self.emit_or_release_held_pieces(length, buf, cx);
             }
@@ -326,13 +326,13 @@ impl DnsDirection {
                 let mut flags = emit_description(description, cx);
                 while let Some((_, piece)) = cx.front(&self.held) {
                     if piece.length() <= lead {
-                        cx.consume_front(&mut self.held);
+                        cx.consume_front_block(&mut self.held);
                         lead -= piece.length();
                         continue;
                     }
                     let last = self.held.len() == 1;
                     flags = if last { flags.with(Flags::LAST) } else { flags };
-                    cx.release_front(&mut self.held, |piece| {
+                    cx.release_front_block(&mut self.held, |piece| {
                         into_fragment(piece.narrow(lead, u32::MAX), class, flags)
                     });
                     (flags, lead) = (Flags::NONE, 0);
@@ -351,7 +351,7 @@ impl DnsDirection {
     fn release_held_pieces(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         while !self.held.is_empty() {
             let class = cx.answer_absent(why);
-            cx.release_front(&mut self.held, |piece| standalone_message(piece, class));
+            cx.release_front_block(&mut self.held, |piece| into_standalone_message(piece, class));
         }
     }
 }
@@ -399,6 +399,6 @@ impl<'a> BlockSplitter<'a> {
     }
 
     fn emit_piece(&mut self, piece: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
-        cx.emit_part(piece, &mut self.has_emitted);
+        cx.emit_block_part(piece, &mut self.has_emitted);
     }
 }

@@ -2,7 +2,7 @@
 //! connections that end within a message, and random bytes.
 
 use super::*;
-use crate::application::test_support::{OutputBlock, TestPiece, from_client, hole, run_filter};
+use crate::application::test_support::{OutputBlock, TestPiece, client_piece, hole, run_filter};
 use crate::testing::{Arena, Frame, Node, Space};
 use wire::record::{Field, Record};
 
@@ -202,9 +202,9 @@ fn unusual_queries_are_recognized() {
         for cut in 1..message.len() {
             let wire = with_length_prefix(&message);
             let pieces = [
-                from_client(&wire[..cut]),
-                from_client(&wire[cut..]),
-                from_client(&with_length_prefix(&query_message(2))),
+                client_piece(&wire[..cut]),
+                client_piece(&wire[cut..]),
+                client_piece(&with_length_prefix(&query_message(2))),
             ];
             let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
             assert!(unanswered.is_empty(), "{cut}");
@@ -266,8 +266,8 @@ fn messages_are_the_same_for_any_segmentation() {
     ]
     .concat();
     for step in [1, 2, 3, 5, 17, 33, 40, 63, wire.len()] {
-        let mut pieces: Vec<TestPiece> = wire.chunks(step).map(from_client).collect();
-        pieces.push(from_client(b"").with_end_flag());
+        let mut pieces: Vec<TestPiece> = wire.chunks(step).map(client_piece).collect();
+        pieces.push(client_piece(b"").with_end_flag());
         let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
         assert_eq!(unanswered, [], "{step}");
         let described = out.iter().filter(|o| o.description_fields.is_some());
@@ -287,7 +287,7 @@ fn messages_are_the_same_for_any_segmentation() {
             assert_eq!(run_filter(&DNS, &[], &pieces, Some(at)).0, out, "{step} {at}");
         }
     }
-    let one = run_filter(&DNS, &[], &[from_client(&wire).with_end_flag()], None).0;
+    let one = run_filter(&DNS, &[], &[client_piece(&wire).with_end_flag()], None).0;
     assert_eq!(first_and_last_flags(&one), [(true, false), (false, true)].repeat(3));
 }
 
@@ -295,10 +295,10 @@ fn messages_are_the_same_for_any_segmentation() {
 fn a14_segments_without_session_are_not_answered() {
     let (a, b) = (with_length_prefix(&query_message(1)), with_length_prefix(&answer_message(1)));
     let pieces = [
-        from_client(&a[..9]).in_session(0),
-        from_client(&b[..20]).in_session(0),
+        client_piece(&a[..9]).in_session(0),
+        client_piece(&b[..20]).in_session(0),
         hole(3).in_session(0),
-        from_client(&a),
+        client_piece(&a),
     ];
     let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("not dns", 3)], "none goes on with what another begins");
@@ -309,12 +309,12 @@ fn a14_segments_without_session_are_not_answered() {
 fn directions_and_sessions_have_separate_state() {
     let (a, b) = (with_length_prefix(&query_message(1)), with_length_prefix(&answer_message(1)));
     let pieces = [
-        from_client(&a[..9]),
-        from_client(&b[..20]).sent_by_server(),
-        from_client(&a[..30]).in_session(2),
-        from_client(&b[20..]).sent_by_server(),
-        from_client(&a[9..]),
-        from_client(&a[30..]).in_session(2),
+        client_piece(&a[..9]),
+        client_piece(&b[..20]).sent_by_server(),
+        client_piece(&a[..30]).in_session(2),
+        client_piece(&b[20..]).sent_by_server(),
+        client_piece(&a[9..]),
+        client_piece(&a[30..]).in_session(2),
     ];
     let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, []);
@@ -334,7 +334,7 @@ fn gap_loses_only_its_message() {
     .concat();
     let (one, two) = (2 + query_message(1).len(), 2 + answer_message(2).len());
     let hole = |from: usize, length: usize| {
-        [from_client(&wire[..from]), hole(length as u32), from_client(&wire[from + length..])]
+        [client_piece(&wire[..from]), hole(length as u32), client_piece(&wire[from + length..])]
     };
     let ids = |pieces: &[TestPiece]| {
         let (out, unanswered) = run_filter(&DNS, &[], pieces, None);
@@ -357,15 +357,15 @@ fn gap_loses_only_its_message() {
     );
     let begun = [
         &hole(one, two)[..2],
-        &[from_client(&wire[one + two..][..20]), from_client(&wire[one + two + 20..])],
+        &[client_piece(&wire[one + two..][..20]), client_piece(&wire[one + two + 20..])],
     ]
     .concat();
     assert_eq!(ids(&begun), (vec![1, 3], vec!["gap"]), "in pieces");
     let noise = [
         &hole(one, two)[..2],
         &[
-            from_client(b"no message"),
-            from_client(&with_length_prefix(&query_message(3))).with_end_flag(),
+            client_piece(b"no message"),
+            client_piece(&with_length_prefix(&query_message(3))).with_end_flag(),
         ],
     ]
     .concat();
@@ -377,9 +377,9 @@ fn gap_loses_only_its_message() {
 #[test]
 fn other_protocol_is_recognized_by_its_first_bytes() {
     let pieces = [
-        from_client(b"GET / HTTP/1.1\r\n"),
-        from_client(b"\r\n"),
-        from_client(b"HTTP/1.1 200\r\n").sent_by_server(),
+        client_piece(b"GET / HTTP/1.1\r\n"),
+        client_piece(b"\r\n"),
+        client_piece(b"HTTP/1.1 200\r\n").sent_by_server(),
     ];
     let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("not dns", 3)]);
@@ -387,9 +387,9 @@ fn other_protocol_is_recognized_by_its_first_bytes() {
     assert_eq!(bytes, b"GET / HTTP/1.1\r\n\r\nHTTP/1.1 200\r\n", "nothing is left out");
     assert_eq!(first_and_last_flags(&out), [(true, true); 3]);
     let pieces = [
-        from_client(&with_length_prefix(&query_message(1))),
-        from_client(b"\0\x03abc"),
-        from_client(b"more"),
+        client_piece(&with_length_prefix(&query_message(1))),
+        client_piece(b"\0\x03abc"),
+        client_piece(b"more"),
     ];
     let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("malformed", 2)]);
@@ -400,8 +400,8 @@ fn other_protocol_is_recognized_by_its_first_bytes() {
 fn other_protocol_passes_in_full_for_any_segmentation() {
     for text in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\0\x03abcdefgh", b"\x02", b"\0\x40\0"] {
         for step in 1..text.len() + 1 {
-            let mut pieces: Vec<TestPiece> = text.chunks(step).map(from_client).collect();
-            pieces.push(from_client(b"").with_end_flag());
+            let mut pieces: Vec<TestPiece> = text.chunks(step).map(client_piece).collect();
+            pieces.push(client_piece(b"").with_end_flag());
             for moved in [None, Some(1), Some(pieces.len() / 2), Some(pieces.len() - 1)] {
                 let (out, unanswered) = run_filter(&DNS, &[], &pieces, moved);
                 let bytes: Vec<u8> = out.iter().flat_map(|o| o.bytes.clone()).collect();
@@ -415,13 +415,17 @@ fn other_protocol_passes_in_full_for_any_segmentation() {
 #[test]
 fn incomplete_message_at_the_end_is_released() {
     let wire = with_length_prefix(&query_message(1));
-    let (out, unanswered) =
-        run_filter(&DNS, &[], &[from_client(&wire[..20]), from_client(b"").with_end_flag()], None);
+    let (out, unanswered) = run_filter(
+        &DNS,
+        &[],
+        &[client_piece(&wire[..20]), client_piece(b"").with_end_flag()],
+        None,
+    );
     assert_eq!((output_classes(&out), unanswered), (vec![0], vec![("cut", 1)]));
-    let (out, unanswered) = run_filter(&DNS, &[], &[from_client(&wire[..20])], None);
+    let (out, unanswered) = run_filter(&DNS, &[], &[client_piece(&wire[..20])], None);
     assert_eq!((output_classes(&out), unanswered), (vec![0], vec![("cut", 1)]), "with the path");
     let many: Vec<TestPiece> =
-        (1..9).map(|session| from_client(&wire[..20]).in_session(session)).collect();
+        (1..9).map(|session| client_piece(&wire[..20]).in_session(session)).collect();
     let (_, unanswered) = run_filter(&DNS, &["sessions=5"], &many, None);
     assert_eq!(unanswered, [("cut", 5), ("forgotten", 3)]);
 }
@@ -437,7 +441,7 @@ fn message_in_too_many_pieces_is_released() {
         &[&[0, 0, 16, 0, 1, 0, 0, 0, 0, 1, 0][..], &[0; 256]].concat(),
     );
     let wire = [with_length_prefix(&long), with_length_prefix(&query_message(2))].concat();
-    let pieces: Vec<TestPiece> = wire.chunks(1).map(from_client).collect();
+    let pieces: Vec<TestPiece> = wire.chunks(1).map(client_piece).collect();
     let (out, unanswered) = run_filter(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("too many pieces", 2 + long.len() as u64)]);
     let ids: Vec<_> = out.iter().filter_map(|o| o.number(Field::Id)).collect();
@@ -455,11 +459,11 @@ fn classes_are_named_by_types_and_codes() {
 fn bytes_after_fin_are_released_with_the_connection() {
     let whole = with_length_prefix(&query_message(1));
     let part = &whole[..20];
-    let ends = from_client(&whole).sent_by_server().with_end_flag();
+    let ends = client_piece(&whole).sent_by_server().with_end_flag();
     let pieces = [
-        from_client(&whole).sent_by_server(),
-        from_client(&whole).with_end_flag(),
-        from_client(part),
+        client_piece(&whole).sent_by_server(),
+        client_piece(&whole).with_end_flag(),
+        client_piece(part),
         ends,
     ];
     let (_, unanswered) = run_filter(&DNS, &[], &pieces, None);
@@ -484,8 +488,8 @@ fn random_bytes_keep_the_ledger_balanced() {
             let rest = wire.split_off(random.within(1..80).min(wire.len()));
             let piece = match random.below(12) {
                 0 => hole(wire.len() as u32),
-                1 => from_client(&wire).sent_by_server(),
-                _ => from_client(&wire),
+                1 => client_piece(&wire).sent_by_server(),
+                _ => client_piece(&wire),
             };
             pieces.push(if random.below(20) == 0 { piece.with_end_flag() } else { piece });
             wire = rest;

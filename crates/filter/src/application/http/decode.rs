@@ -27,28 +27,28 @@ impl BlockWalk<'_, '_, '_> {
         let gathered = self.direction().held_bytes.saturating_add(length);
         if gathered as usize > self.options.decoded_max {
             self.cx.count(reasons::TOO_LARGE, 1);
-            self.give_up_decoding();
+            self.abandon_decoding();
             return self.emit_body_bytes(from, self.body_has_ended());
         }
         self.direction().held_bytes = gathered;
         let piece = self.block.narrow(from, length);
         let list = &mut self.connection.directions[self.direction].held;
-        let kept = self.cx.hold_part(list, &piece, &mut self.has_emitted);
+        let kept = self.cx.hold_block_part(list, &piece, &mut self.has_emitted);
         if !kept {
             self.direction().is_broken = 1;
-            self.give_up_decoding();
+            self.abandon_decoding();
         }
     }
 
     /// Abandons the decoding of the body, and emits its held pieces unchanged.
-    pub(super) fn give_up_decoding(&mut self) {
+    pub(super) fn abandon_decoding(&mut self) {
         let class = Class(self.direction().class);
         self.direction().codings = 0;
         self.direction().held_bytes = 0;
         let mut held = std::mem::take(&mut self.direction().held);
-        let to_flags = self.to_message_flags();
+        let to_flags = self.message_flags_function();
         while !held.is_empty() {
-            self.cx.release_front(&mut held, |block| {
+            self.cx.release_front_block(&mut held, |block| {
                 let mut block = block.with_class(class);
                 block.context.flags = to_flags(block.context.flags);
                 block
@@ -65,7 +65,7 @@ impl BlockWalk<'_, '_, '_> {
             &mut self.decoder.input,
         );
         if self.decoder.input.is_empty() {
-            return self.give_up_decoding();
+            return self.abandon_decoding();
         }
         let decoded = self.decoder.decode(codings);
         let (Ok(counter) | Err(counter)) = decoded;
@@ -73,20 +73,20 @@ impl BlockWalk<'_, '_, '_> {
         if decoded == Ok(reasons::DECODED_IN_PART) {
             self.direction().is_broken = 1;
         }
-        if decoded.is_ok() { self.emit_decoded_body() } else { self.give_up_decoding() }
+        if decoded.is_ok() { self.emit_decoded_body() } else { self.abandon_decoding() }
     }
 
     fn emit_decoded_body(&mut self) {
         let mut held = std::mem::take(&mut self.direction().held);
         while !held.is_empty() {
-            self.cx.consume_front(&mut held);
+            self.cx.consume_front_block(&mut held);
         }
         self.direction().codings = 0;
         self.direction().held_bytes = 0;
         let class = Class(self.direction().class);
         let last = self.last_fragment_flag();
         let mut context = self.block.context;
-        context.flags = self.to_message_flags()(context.flags).with(Flags::DECODED);
+        context.flags = self.message_flags_function()(context.flags).with(Flags::DECODED);
         if self.decoder.output.is_empty() {
             self.direction().owes_last_fragment = 0;
             context.flags = context.flags.with(last);
@@ -124,7 +124,7 @@ pub(super) struct BodyDecoder {
 /// repetitive bodies have a high compression ratio.
 const RATIO_FREE_SIZE: usize = 64 * 1024;
 /// Number of bytes by which the output buffer grows at a time.
-const OUTPUT_STEP: usize = 64 * 1024;
+const OUTPUT_GROWTH_BYTES: usize = 64 * 1024;
 /// Maximum number of nested codings that are decoded, which is also the maximum that the state of a
 /// session can store.
 const CODINGS_MAX: usize = 4;
@@ -149,7 +149,7 @@ impl BodyDecoder {
         let (mut whole, mut undone) = (true, false);
         for coding in codings.outermost_first().take(CODINGS_MAX) {
             self.output.clear();
-            match decode_coding(coding, &self.input, &mut self.output, limit) {
+            match decode_content_coding(coding, &self.input, &mut self.output, limit) {
                 Ok(ended) => {
                     (whole, undone) = (whole && ended, true);
                     std::mem::swap(&mut self.input, &mut self.output);
@@ -159,7 +159,7 @@ impl BodyDecoder {
             }
         }
         std::mem::swap(&mut self.input, &mut self.output);
-        self.input.shrink_to(OUTPUT_STEP);
+        self.input.shrink_to(OUTPUT_GROWTH_BYTES);
         match undone {
             true if whole => Ok(reasons::DECODED_BODIES),
             true => Ok(reasons::DECODED_IN_PART),
@@ -171,7 +171,7 @@ impl BodyDecoder {
 /// Undoes one coding and stores the decoded bytes in `out`, which must be empty. Returns true if
 /// the coded input was complete. Fails with the counter to increment if nothing can be decoded, or
 /// if the output exceeds `limit` bytes.
-fn decode_coding(
+fn decode_content_coding(
     coding: ContentCoding,
     bytes: &[u8],
     out: &mut Vec<u8>,
@@ -184,16 +184,16 @@ fn decode_coding(
                 if cmf & 0x0f == 8 && u16::from_be_bytes([*cmf, *flg]).is_multiple_of(31));
             if zlib {
                 let (end, _) = inflate(bytes.get(2..).unwrap_or_default(), out, limit)?;
-                if end != InflateEnd::Corrupt || !out.is_empty() {
-                    return Ok(end == InflateEnd::Complete);
+                if end != InflateOutcome::Corrupt || !out.is_empty() {
+                    return Ok(end == InflateOutcome::Complete);
                 }
             }
             out.clear();
             match inflate(bytes, out, limit)? {
                 // An empty body, if nothing follows its deflate stream.
-                (InflateEnd::Complete, taken) if taken == bytes.len() => Ok(true),
-                (end, _) if end != InflateEnd::Corrupt && !out.is_empty() => {
-                    Ok(end == InflateEnd::Complete)
+                (InflateOutcome::Complete, taken) if taken == bytes.len() => Ok(true),
+                (end, _) if end != InflateOutcome::Corrupt && !out.is_empty() => {
+                    Ok(end == InflateOutcome::Complete)
                 }
                 _ => Err(reasons::NOT_DECODABLE),
             }
@@ -205,7 +205,7 @@ fn decode_coding(
 
 /// The result of inflating a deflate stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum InflateEnd {
+enum InflateOutcome {
     /// The decoder has reached the end of the deflate stream.
     Complete,
     /// The input is truncated.
@@ -222,7 +222,7 @@ fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter
     let mut rest = skip_gzip_header(bytes).ok_or(reasons::NOT_DECODABLE)?;
     loop {
         let (end, taken) = inflate(rest, out, limit)?;
-        if end != InflateEnd::Complete {
+        if end != InflateOutcome::Complete {
             return if out.is_empty() { Err(reasons::NOT_DECODABLE) } else { Ok(false) };
         }
         let trailer = rest.get(taken..).unwrap_or_default();
@@ -259,22 +259,26 @@ fn skip_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
 
 /// Inflates raw deflate data (RFC 1951). Returns how the data ended, and the number of bytes
 /// consumed. Fails with the counter to increment if the output exceeds `limit` bytes.
-fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(InflateEnd, usize), Counter> {
+fn inflate(
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+    limit: usize,
+) -> Result<(InflateOutcome, usize), Counter> {
     let mut inflate = Decompress::new(false);
     loop {
         // The output may exceed the limit by one byte, to distinguish a body that is too large from
         // a body of exactly the maximum size.
-        out.reserve(OUTPUT_STEP.min(limit + 1 - out.len()));
+        out.reserve(OUTPUT_GROWTH_BYTES.min(limit + 1 - out.len()));
         let rest = bytes.get(inflate.total_in() as usize..).unwrap_or_default();
         let step = inflate.decompress_vec(rest, out, FlushDecompress::None);
         if out.len() > limit {
             return Err(reasons::TOO_LARGE);
         }
         let end = match step {
-            Err(_) => InflateEnd::Corrupt,
-            Ok(Status::StreamEnd) => InflateEnd::Complete,
+            Err(_) => InflateOutcome::Corrupt,
+            Ok(Status::StreamEnd) => InflateOutcome::Complete,
             Ok(Status::Ok | Status::BufError) if out.len() == out.capacity() => continue,
-            Ok(Status::Ok | Status::BufError) => InflateEnd::Truncated,
+            Ok(Status::Ok | Status::BufError) => InflateOutcome::Truncated,
         };
         return Ok((end, inflate.total_in() as usize));
     }

@@ -31,7 +31,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
             + head_texts_size(head)
             + asked.map_or(0, |(_, record)| description_texts_size(&record));
         let mut context = self.block.context;
-        context.flags = self.to_message_flags()(context.flags).with(Flags::FIRST);
+        context.flags = self.message_flags_function()(context.flags).with(Flags::FIRST);
         if alone {
             context.flags = context.flags.with(self.last_fragment_flag());
         }
@@ -63,7 +63,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
             writer.finish()
         });
         if let Some(block) = described {
-            self.cx.emit_created(block);
+            self.cx.emit_created_block(block);
             if requests {
                 self.hold_request(&block);
             } else if self.options.exchanges && !is_interim(class) {
@@ -142,7 +142,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
             writer.finish()
         });
         if let Some(block) = described {
-            self.cx.emit_created(block);
+            self.cx.emit_created_block(block);
         }
     }
 

@@ -22,7 +22,7 @@ impl BlockWalk<'_, '_, '_> {
     /// the head is complete, and holds the bytes if they may be the beginning of a head. Otherwise
     /// handles the bytes as a response without a head if they may be one, or else emits bytes
     /// without a class up to the next possible start of a message.
-    pub(super) fn handle_message_start(&mut self) {
+    pub(super) fn parse_message_start(&mut self) {
         if self.direction().phase() == Phase::LostAtLineStart && !self.try_resume_here() {
             return;
         }
@@ -48,14 +48,14 @@ impl BlockWalk<'_, '_, '_> {
                 let (from, to) = (self.offset + head.begin as u32, self.offset + head.end as u32);
                 self.begin_message(&head, from, to);
             }
-            Err(HeadError::Incomplete) if !lost || is_certain_start(rest) => {
+            Err(HeadError::Incomplete) if !lost || is_certain_message_start(rest) => {
                 let mut seek = HeadSearch::default();
                 // The end of the head was not found in these bytes, so the search continues in the
                 // next block.
                 let _ = seek.ends_in(rest);
                 self.hold_head_piece(rest.len(), seek);
             }
-            Err(HeadError::Incomplete) => self.skip_to_next_start(reasons::LOST),
+            Err(HeadError::Incomplete) => self.skip_to_next_message_start(reasons::LOST),
             Err(HeadError::Fault(_)) if self.may_be_headless_response() => {
                 self.handle_headless_response()
             }
@@ -114,7 +114,7 @@ impl BlockWalk<'_, '_, '_> {
             ProtocolGuess::Http2 => return self.reject_protocol(Protocol::Http2),
             ProtocolGuess::Other if !lost && self.skip_leading_header_lines(rest) => return false,
             ProtocolGuess::TooShort | ProtocolGuess::Other if lost => {
-                self.skip_to_next_start(reasons::LOST);
+                self.skip_to_next_message_start(reasons::LOST);
                 return false;
             }
             ProtocolGuess::TooShort | ProtocolGuess::Other => {
@@ -167,19 +167,19 @@ impl BlockWalk<'_, '_, '_> {
         direction.enter(Phase::InHead);
         direction.head_search = seek.number();
         direction.held_bytes = gathered;
-        if !self.hold_rest() {
+        if !self.hold_rest_of_block() {
             // The head cannot be held, so its message is lost.
-            self.lose_framing();
+            self.enter_framing_lost();
             self.offset = self.block.length();
         }
     }
 
     /// Holds the rest of the block. Returns false if it cannot be held, because a limit on held
     /// blocks is reached or memory runs out.
-    pub(super) fn hold_rest(&mut self) -> bool {
+    pub(super) fn hold_rest_of_block(&mut self) -> bool {
         let piece = self.block.narrow(self.offset, u32::MAX);
         self.offset = self.block.length();
-        self.cx.hold_part(
+        self.cx.hold_block_part(
             &mut self.connection.directions[self.direction].held,
             &piece,
             &mut self.has_emitted,
@@ -187,7 +187,7 @@ impl BlockWalk<'_, '_, '_> {
     }
 
     /// Continues the parsing of a head whose earlier pieces are held.
-    pub(super) fn continue_head(&mut self) {
+    pub(super) fn resume_head_parsing(&mut self) {
         let rest = self.unprocessed_bytes();
         let mut seek = HeadSearch::from_number(self.direction().head_search);
         let ends = seek.ends_in(rest);
@@ -216,7 +216,7 @@ impl BlockWalk<'_, '_, '_> {
     /// Ends a direction that broke off within a head. If the start line is complete, emits a
     /// description that is marked as incomplete, with the start line and the header fields that
     /// arrived completely (RFC 9112 §8). Otherwise emits the held bytes without a class.
-    pub(super) fn end_within_head(&mut self) {
+    pub(super) fn end_direction_within_head(&mut self) {
         let mut text = std::mem::take(self.head_buffer);
         self.cx.gather_views(&self.connection.directions[self.direction].held, &mut text);
         let length = text.len();
@@ -245,7 +245,7 @@ impl BlockWalk<'_, '_, '_> {
         if head.is_http2_preface() {
             // The response that accepted the switch was not observed.
             self.release_held_head(self.direction, reasons::SWITCHED);
-            return self.switch_protocol();
+            return self.mark_protocol_switched();
         }
         let mode = self.options.mode;
         let body = match head.start {
@@ -306,7 +306,7 @@ fn head_class(head: &Head<'_>) -> u32 {
 }
 
 /// Returns true if `rest`, which follows a gap or syntax error, certainly begins with a head.
-pub(super) fn is_certain_start(rest: &[u8]) -> bool {
+pub(super) fn is_certain_message_start(rest: &[u8]) -> bool {
     match guess_protocol(rest) {
         ProtocolGuess::Request => {
             let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(0);

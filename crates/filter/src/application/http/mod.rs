@@ -183,7 +183,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     };
     let decoder = BodyDecoder::new(arguments.usize_number("ratio"), options.decoded_max);
     let mut connections = Sessions::<HttpConnection>::default();
-    connections.get_or_create(PRIVATE_KEY);
+    connections.get_or_create(PRIVATE_SESSION_KEY);
     Ok(Filter::holding(Http { options, connections, head_buffer: Vec::new(), decoder }))
 }
 
@@ -204,15 +204,17 @@ impl HoldingLanes for Http {
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         for key in self.connections.keys() {
-            if key != PRIVATE_KEY {
+            if key != PRIVATE_SESSION_KEY {
                 self.end_connection(key, cx);
             }
         }
     }
 
     fn report(&self) -> Report {
-        let tally =
-            self.connections.get(PRIVATE_KEY).map_or([0; 4], |private| private.protocol_counts);
+        let tally = self
+            .connections
+            .get(PRIVATE_SESSION_KEY)
+            .map_or([0; 4], |private| private.protocol_counts);
         let rows = Protocol::ALL.iter().zip(tally);
         Report::from_rows(rows.map(|((_, name), n)| (*name, n.into())))
     }
@@ -233,8 +235,8 @@ impl Http {
         cx: &mut StreamContext<'_, 'a>,
     ) -> Option<Block<'a>> {
         let key = u64::from(block.context.session);
-        if key == PRIVATE_KEY || block.marks.is_description() {
-            self.process_block_without_session(block, cx);
+        if key == PRIVATE_SESSION_KEY || block.marks.is_description() {
+            self.pass_block_without_session(block, cx);
             return None;
         }
         let connection = self.connections.find(key);
@@ -258,7 +260,7 @@ impl Http {
     }
 
     #[cold]
-    fn process_block_without_session<'a>(&self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn pass_block_without_session<'a>(&self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         if block.marks.is_description() {
             // A previous filter's description is not part of the stream.
             return cx.consume(&block);
@@ -294,7 +296,7 @@ impl Http {
         .process_block();
         let (after, over) = (connection.protocol_number, connection.is_over());
         if before != after {
-            self.count_protocol(after);
+            self.count_connection_protocol(after);
         }
         if over {
             self.end_connection(key, cx);
@@ -340,14 +342,14 @@ impl Http {
         BlockWalk::new(&self.options, text, decoder, cx, &mut connection, block)
             .drop_pending_requests();
         if before == 0 && connection.has_bytes() {
-            self.count_protocol(Protocol::Other.stored_number());
+            self.count_connection_protocol(Protocol::Other.stored_number());
         }
     }
 
-    fn count_protocol(&mut self, kind: u8) {
+    fn count_connection_protocol(&mut self, kind: u8) {
         let place = usize::from(kind).wrapping_sub(1);
         if let Some(count) =
-            self.connections.get_or_create(PRIVATE_KEY).protocol_counts.get_mut(place)
+            self.connections.get_or_create(PRIVATE_SESSION_KEY).protocol_counts.get_mut(place)
         {
             *count = count.wrapping_add(1);
         }

@@ -15,11 +15,11 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         let mut held = std::mem::take(&mut self.direction().held);
         let (class, emit) = (Class(self.direction().class), self.options.emit);
         while !held.is_empty() {
-            let to_flags = self.to_message_flags();
+            let to_flags = self.message_flags_function();
             match emit {
-                EmittedParts::Body => self.cx.consume_front(&mut held),
+                EmittedParts::Body => self.cx.consume_front_block(&mut held),
                 EmittedParts::Message | EmittedParts::Head => {
-                    self.cx.release_front(&mut held, |block| {
+                    self.cx.release_front_block(&mut held, |block| {
                         let mut block = block.with_class(class);
                         block.context.flags = to_flags(block.context.flags);
                         block
@@ -74,20 +74,20 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         let mut piece =
             self.block.narrow(from, to - from).with_class(Class(self.direction().class));
         let end = self.last_fragment_flag();
-        let flags = self.to_message_flags()(piece.context.flags);
+        let flags = self.message_flags_function()(piece.context.flags);
         piece.context.flags = if last { flags.with(end) } else { flags };
         self.direction().owes_last_fragment &= u8::from(!last);
         self.emit_piece(piece);
     }
 
     pub(super) fn emit_piece(&mut self, piece: Block<'a>) {
-        self.cx.emit_part(piece, &mut self.has_emitted);
+        self.cx.emit_block_part(piece, &mut self.has_emitted);
     }
 
     /// Returns a function that converts the flags of a stream block to message flags. It clears the
     /// flags first, last and end, and sets the direction: forward for a request, backward for a
     /// response.
-    pub(super) fn to_message_flags(&self) -> impl Fn(Flags) -> Flags + use<> {
+    pub(super) fn message_flags_function(&self) -> impl Fn(Flags) -> Flags + use<> {
         let requests = self.carries_requests();
         move |flags: Flags| {
             let stream = Flags::FIRST.with(Flags::LAST).with(Flags::END_MASK).with(Flags::BACKWARD);
@@ -125,7 +125,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         self.connection.directions[direction].held_bytes = 0;
         while !held.is_empty() {
             let class = self.cx.answer_absent(reason);
-            self.cx.release_front(&mut held, |block| block.with_class(class));
+            self.cx.release_front_block(&mut held, |block| block.with_class(class));
         }
     }
 }

@@ -16,14 +16,14 @@ use wire::record::{Field, Record};
 const REQUEST_BODY_KEY: u32 = 1;
 const RESPONSE_KEY: u32 = 2;
 /// Mask of the key bits that distinguish a request, its body and its response.
-const PART_MASK: u32 = 3;
+const KEY_PART_MASK: u32 = 3;
 
 impl<'a> BlockWalk<'_, '_, 'a> {
     /// Returns the oldest pending request and its key. The next response belongs to this request.
     /// Returns `None` if no request is pending.
     pub(super) fn pending_request(&self) -> Option<(u32, Record<'a>)> {
         let (key, block) = self.cx.front(&self.connection.pending_descriptions)?;
-        let record = Record::parse(block.frame).filter(|_| key & PART_MASK == 0)?;
+        let record = Record::parse(block.frame).filter(|_| key & KEY_PART_MASK == 0)?;
         Some((key, record))
     }
 
@@ -54,7 +54,9 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         let lost = self.connection.lost_directions >> self.direction & 1 != 0;
         let room =
             !lost && waiting < self.options.pending_max && self.connection.unheld_requests == 0;
-        if room && self.cx.hold_created(&mut self.connection.pending_descriptions, described, key) {
+        if room
+            && self.cx.hold_created_block(&mut self.connection.pending_descriptions, described, key)
+        {
             self.connection.next_request = self.connection.next_request.wrapping_add(1);
             return;
         }
@@ -72,7 +74,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         if request.is_none() {
             self.connection.next_request = self.connection.next_request.wrapping_add(1);
         }
-        self.cx.hold_created(&mut self.connection.pending_descriptions, described, key);
+        self.cx.hold_created_block(&mut self.connection.pending_descriptions, described, key);
     }
 
     /// Handles the end of a request. If exchanges are emitted and the description of this request
@@ -88,7 +90,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         // The response may have arrived before the end of the request.
         let waits = self.cx.held(&self.connection.pending_descriptions).any(|(key, _)| key == last);
         if let (true, Some(record)) = (waits, self.create_body_record(observed)) {
-            self.cx.hold_created(
+            self.cx.hold_created_block(
                 &mut self.connection.pending_descriptions,
                 &record,
                 last | REQUEST_BODY_KEY,
@@ -111,7 +113,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         if self.options.exchanges {
             self.emit_front_exchange(true);
         }
-        if front & PART_MASK != 0 {
+        if front & KEY_PART_MASK != 0 {
             self.connection.unheld_requests = self.connection.unheld_requests.saturating_sub(1);
         }
         self.drop_front_request(front);
@@ -133,10 +135,10 @@ impl<'a> BlockWalk<'_, '_, 'a> {
 
     fn drop_front_request(&mut self, front: u32) {
         while let Some((key, _)) = self.cx.front(&self.connection.pending_descriptions) {
-            if key | PART_MASK != front | PART_MASK {
+            if key | KEY_PART_MASK != front | KEY_PART_MASK {
                 break;
             }
-            self.cx.consume_front(&mut self.connection.pending_descriptions);
+            self.cx.consume_front_block(&mut self.connection.pending_descriptions);
         }
     }
 
@@ -146,10 +148,10 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         let (mut request, mut sent, mut response) = (None, None, None);
         let mut front = None;
         for (key, block) in self.cx.held(&self.connection.pending_descriptions) {
-            if *front.get_or_insert(key | PART_MASK) != key | PART_MASK {
+            if *front.get_or_insert(key | KEY_PART_MASK) != key | KEY_PART_MASK {
                 break;
             }
-            match key & PART_MASK {
+            match key & KEY_PART_MASK {
                 0 => request = Record::parse(block.frame),
                 REQUEST_BODY_KEY => sent = Record::parse(block.frame),
                 _ => response = Record::parse(block.frame).map(|r| (r, block.pointer.class.0)),
@@ -157,7 +159,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         }
         let requests = usize::from(self.connection.requests_flow_backward);
         let open = &self.connection.directions[requests];
-        let last = self.connection.next_request.wrapping_sub(1) << 2 | PART_MASK;
+        let last = self.connection.next_request.wrapping_sub(1) << 2 | KEY_PART_MASK;
         // A request that is still open when its response ends.
         if sent.is_none() && open.phase() == Phase::InBody && front == Some(last) {
             let observed = ObservedBody { broken: true, ..ObservedBody::from_direction(open) };

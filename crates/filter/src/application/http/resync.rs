@@ -11,7 +11,7 @@ use crate::prelude::*;
 use wire::http::{METHODS, ProtocolGuess, guess_protocol, method_number};
 
 /// The first bytes of every response.
-const RESPONSE: &[u8] = b"HTTP/1.";
+const RESPONSE_PREFIX: &[u8] = b"HTTP/1.";
 
 /// A line with which a message may begin.
 struct Candidate {
@@ -38,9 +38,9 @@ impl BlockWalk<'_, '_, '_> {
 
     /// Emits the bytes from the current offset without a class. Stops before the next line with
     /// which a message may begin, or at the end of the block.
-    pub(super) fn skip_to_next_start(&mut self, reason: Reason) {
+    pub(super) fn skip_to_next_message_start(&mut self, reason: Reason) {
         let rest = self.unprocessed_bytes();
-        let Some(found) = find_next_start(rest, self.expected_messages()) else {
+        let Some(found) = find_next_start_line(rest, self.expected_messages()) else {
             self.pass_unanswered(reason);
             if rest.ends_with(b"\n") {
                 self.direction().enter(Phase::LostAtLineStart);
@@ -69,7 +69,7 @@ impl BlockWalk<'_, '_, '_> {
             }
             None => {
                 self.direction().enter(Phase::FramingLost);
-                self.skip_to_next_start(reasons::LOST);
+                self.skip_to_next_message_start(reasons::LOST);
                 false
             }
         }
@@ -82,15 +82,15 @@ impl BlockWalk<'_, '_, '_> {
             return false;
         }
         self.release_held_head(self.direction, reasons::MALFORMED);
-        self.lose_framing();
-        self.skip_to_next_start(reasons::MALFORMED);
+        self.enter_framing_lost();
+        self.skip_to_next_message_start(reasons::MALFORMED);
         true
     }
 }
 
 /// Returns the first line after the current one with which a message may begin, or `None` if there
 /// is no such line.
-fn find_next_start(rest: &[u8], expected: ExpectedMessages) -> Option<Candidate> {
+fn find_next_start_line(rest: &[u8], expected: ExpectedMessages) -> Option<Candidate> {
     let mut ends = memchr::memchr_iter(b'\n', rest);
     ends.find_map(|end| {
         let at = end + 1;
@@ -110,18 +110,18 @@ fn start_line_certainty(text: &[u8], expected: ExpectedMessages) -> Option<bool>
 
 /// Returns true if a complete line, given without its terminator, is a start line.
 fn is_start_line(line: &[u8], expected: ExpectedMessages) -> bool {
-    if expected.responses && line.starts_with(RESPONSE) {
+    if expected.responses && line.starts_with(RESPONSE_PREFIX) {
         return true;
     }
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let version = line.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
-    expected.requests && begins_with_method(line) && version.starts_with(RESPONSE)
+    expected.requests && begins_with_method(line) && version.starts_with(RESPONSE_PREFIX)
 }
 
 /// Returns true if an incomplete line may become a start line.
 fn may_become_start_line(line: &[u8], expected: ExpectedMessages) -> bool {
     let is_method = || METHODS.iter().any(|(name, _)| name.as_bytes().starts_with(line));
-    (expected.responses && (line.starts_with(RESPONSE) || RESPONSE.starts_with(line)))
+    (expected.responses && (line.starts_with(RESPONSE_PREFIX) || RESPONSE_PREFIX.starts_with(line)))
         || (expected.requests && (begins_with_method(line) || is_method()))
 }
 

@@ -5,7 +5,7 @@
 //! block.
 
 use super::decode::BodyDecoder;
-use super::heads::is_certain_start;
+use super::heads::is_certain_message_start;
 use super::options::{EmittedParts, Options};
 use super::reasons;
 use super::state::{HttpConnection, HttpDirection, Phase, Protocol};
@@ -85,7 +85,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
             direction.has_begun = 1;
             if !first {
                 direction.enter(Phase::FramingLost);
-                if self.block.pointer.is_hole() || !is_certain_start(self.block.bytes()) {
+                if self.block.pointer.is_hole() || !is_certain_message_start(self.block.bytes()) {
                     self.note_lost_messages();
                 }
             }
@@ -98,9 +98,9 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
                     Phase::New
                     | Phase::BetweenMessages
                     | Phase::FramingLost
-                    | Phase::LostAtLineStart => self.handle_message_start(),
-                    Phase::InHead => self.continue_head(),
-                    Phase::InBody => self.handle_body(),
+                    | Phase::LostAtLineStart => self.parse_message_start(),
+                    Phase::InHead => self.resume_head_parsing(),
+                    Phase::InBody => self.advance_body(),
                     _ => self.pass_rest_of_block(),
                 }
             }
@@ -139,7 +139,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
     /// Advances the open message's body over the bytes from the current offset that are of one
     /// kind, data or framing, and emits, holds or omits them. Ends the message if its body ends, or
     /// if the framing is malformed.
-    fn handle_body(&mut self) {
+    fn advance_body(&mut self) {
         let rest = self.unprocessed_bytes();
         let at = self.offset;
         let mut body = self.direction().body;
@@ -191,13 +191,13 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
         let closes = self.direction().closes_connection != 0;
         self.direction().enter(if closes { Phase::Closed } else { Phase::BetweenMessages });
         if switched {
-            self.switch_protocol();
+            self.mark_protocol_switched();
         }
     }
 
     /// Marks each direction as switched to another protocol, unless it is within a body or has
     /// ended.
-    pub(super) fn switch_protocol(&mut self) {
+    pub(super) fn mark_protocol_switched(&mut self) {
         for direction in 0..2 {
             if self.connection.directions[direction].phase() == Phase::InHead {
                 self.release_held_head(direction, reasons::SWITCHED);
@@ -232,18 +232,18 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
             self.offset == 0 && !self.connection.directions[self.direction].held.is_empty();
         self.release_held_head(self.direction, reasons::MALFORMED);
         if lost {
-            return self.skip_to_next_start(reasons::LOST);
+            return self.skip_to_next_message_start(reasons::LOST);
         }
-        self.lose_framing();
-        if before && is_certain_start(self.unprocessed_bytes()) {
+        self.enter_framing_lost();
+        if before && is_certain_message_start(self.unprocessed_bytes()) {
             return;
         }
-        self.skip_to_next_start(reasons::MALFORMED);
+        self.skip_to_next_message_start(reasons::MALFORMED);
     }
 
     /// Enters [`Phase::FramingLost`]. In the response direction, also ends all pending requests,
     /// because later responses cannot be paired with them.
-    pub(super) fn lose_framing(&mut self) {
+    pub(super) fn enter_framing_lost(&mut self) {
         self.release_held_head(self.direction, reasons::LOST);
         self.direction().enter(Phase::FramingLost);
         if self.connection.protocol().is_some() && !self.carries_requests() {
@@ -262,7 +262,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
         }
         if self.direction().phase() == Phase::InBody {
             if self.direction().codings != 0 {
-                self.give_up_decoding();
+                self.abandon_decoding();
             }
             let mut body = self.direction().body;
             let missed = body.skip_missing(length.into()) as u32;
@@ -284,7 +284,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
                 self.direction().phase(),
                 Phase::New | Phase::BetweenMessages | Phase::InHead | Phase::LostAtLineStart
             ) {
-                self.lose_framing();
+                self.enter_framing_lost();
             }
             self.pass_rest_of_block();
         }
@@ -301,7 +301,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
                 self.direction().is_broken = u8::from(!whole);
                 self.finish_message();
             }
-            Phase::InHead => self.end_within_head(),
+            Phase::InHead => self.end_direction_within_head(),
             _ => {}
         }
         self.direction().enter(Phase::Ended);

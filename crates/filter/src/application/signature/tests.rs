@@ -16,7 +16,7 @@ fn fragment_classes(node: &mut Node, fragments: &[Fragment]) -> Vec<u32> {
 }
 
 /// Makes a transport stream of `count` packets.
-fn transport_stream(count: usize) -> Vec<u8> {
+fn mpeg_transport_stream(count: usize) -> Vec<u8> {
     let packet = |number: usize| {
         let mut packet = vec![0xaa; 188];
         packet[..4].copy_from_slice(&[0x47, 0x41, 0, 0x10 | number as u8 & 15]);
@@ -46,15 +46,15 @@ fn signature_samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
         (&TELNET, server, text(b"\xff\xfd\x18\xff\xfd\x20\xff\xfd\x23"), 6),
         (&TELNET, client, text(b"\xff\xfb\x18\xff\xfa\x18\0xterm\xff\xf0"), 5),
         (&TELNET, server, text(b"\xff\xfb\x01\r\nlogin: \xff\xfb\x03"), 15),
-        (&MPEG, server, transport_stream(4), 377),
-        (&MPEG, server, concatenate(reply, &transport_stream(3)), reply.len() + 377),
+        (&MPEG, server, mpeg_transport_stream(4), 377),
+        (&MPEG, server, concatenate(reply, &mpeg_transport_stream(3)), reply.len() + 377),
         (
             &MPEG,
             server,
-            concatenate(reply, &concatenate(b"2f0\r\n", &transport_stream(4))),
+            concatenate(reply, &concatenate(b"2f0\r\n", &mpeg_transport_stream(4))),
             reply.len() + 5 + 377,
         ),
-        (&MPEG, client, concatenate(&rtp, &transport_stream(7)), 12 + 377),
+        (&MPEG, client, concatenate(&rtp, &mpeg_transport_stream(7)), 12 + 377),
         (&MPEG, client, text(&[0, 0, 1, 0xba, 0x44, 0, 4, 0]), 5),
         (&MPEG, client, text(&[0, 0, 1, 0xba, 0x21, 0, 1, 0]), 5),
         (&MPEG, client, text(&[0, 0, 1, 0xe0, 7, 0xec, 0x84, 0xc0, 0x0a, 0x37]), 9),
@@ -89,8 +89,8 @@ fn similar_texts() -> Vec<Vec<u8>> {
         text(b"\xff\xfb\x01 and nothing more"),
         text(b"\xff\xd8\xff\xe0\0\x10JFIF"),
         text(b"G is the first letter of GET"),
-        concatenate(b"\x47\x40\x00\x00", &transport_stream(3)),
-        concatenate(&transport_stream(1)[..187], &transport_stream(3)),
+        concatenate(b"\x47\x40\x00\x00", &mpeg_transport_stream(3)),
+        concatenate(&mpeg_transport_stream(1)[..187], &mpeg_transport_stream(3)),
         text(&[0, 0, 1, 0, 1, 0, 0x20, 0x20]),
         text(&[0, 0, 1, 0xba, 0x80]),
         text(&[0, 0, 1, 0xb3, 0x16, 0, 0xf0, 0x19, 0xff, 0xff, 0xe0]),
@@ -221,11 +221,11 @@ fn each_message_is_recognized_separately() {
         &mut make_node(&MPEG),
         &[
             back(Fragment::description(1)),
-            back(Fragment::new(1, &transport_stream(2))),
-            back(Fragment::new(1, &transport_stream(1))),
+            back(Fragment::new(1, &mpeg_transport_stream(2))),
+            back(Fragment::new(1, &mpeg_transport_stream(1))),
             Fragment::description(1),
             Fragment::new(1, b"GET / HTTP/1.1\r\n\r\n").with_flags(Flags::LAST),
-            back(Fragment::new(1, &transport_stream(1)).with_flags(Flags::LAST)),
+            back(Fragment::new(1, &mpeg_transport_stream(1)).with_flags(Flags::LAST)),
             back(Fragment::description(1)),
             back(Fragment::new(1, b"plain text").with_flags(Flags::LAST)),
         ],
@@ -237,10 +237,10 @@ fn each_message_is_recognized_separately() {
 fn mpeg_datagram_may_end_at_a_packet_boundary() {
     let mut mpeg = make_node(&MPEG);
     let mut whole = |bytes: &[u8]| fragment_classes(&mut mpeg, &[Fragment::new(0, bytes)]);
-    assert_eq!(whole(&transport_stream(7)), [1]);
-    assert_eq!(whole(&transport_stream(2)), [1]);
-    assert_eq!(whole(&transport_stream(1)), [0]);
-    assert_eq!(whole(&transport_stream(2)[..375]), [0]);
+    assert_eq!(whole(&mpeg_transport_stream(7)), [1]);
+    assert_eq!(whole(&mpeg_transport_stream(2)), [1]);
+    assert_eq!(whole(&mpeg_transport_stream(1)), [0]);
+    assert_eq!(whole(&mpeg_transport_stream(2)[..375]), [0]);
 }
 
 #[test]
@@ -250,8 +250,8 @@ fn packets_are_searched_after_their_headers() {
     let mut space = Space::new(&arena);
     let mut mpeg = make_node(&MPEG);
     let frames = [
-        Frame::udp(5004, 5004, &transport_stream(3)),
-        Frame::tcp(9, 80, &transport_stream(3)),
+        Frame::udp(5004, 5004, &mpeg_transport_stream(3)),
+        Frame::tcp(9, 80, &mpeg_transport_stream(3)),
         Frame::udp(5004, 5004, b"nothing"),
     ];
     let batch = space.batch(&frames);

@@ -22,7 +22,7 @@ const DESCRIPTION_MAX: usize = 4096;
 /// Maximum length of a server name in bytes; names in DNS are shorter.
 const SERVER_NAME_MAX: usize = 512;
 /// Maximum number of application protocols in a description.
-const PROTOCOLS_MAX: usize = 8;
+const ALPN_PROTOCOLS_MAX: usize = 8;
 
 /// The TLS state of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
@@ -122,8 +122,8 @@ impl TlsConnection {
     /// Emits all held blocks of both directions. Marks each undecided direction as unreadable for
     /// the reason `why`. Drops the description of the client's hello.
     pub(super) fn release_all(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
-        self.record_decision(false, Err(why), cx);
-        self.record_decision(true, Err(why), cx);
+        self.record_tls_decision(false, Err(why), cx);
+        self.record_tls_decision(true, Err(why), cx);
         self.drop_client_description(cx);
     }
 
@@ -158,7 +158,7 @@ impl TlsConnection {
         };
         match decided {
             Some(decided) => {
-                self.record_decision(backward, decided, cx);
+                self.record_tls_decision(backward, decided, cx);
                 self.pass_block(block, backward, cx);
                 let direction = self.direction(backward);
                 if direction.retry_state == 1 {
@@ -191,13 +191,13 @@ impl TlsConnection {
     fn hold_block<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
         let direction = self.direction(backward);
         if direction.held.len() >= PIECES_MAX {
-            self.record_decision(backward, Err(TOO_LONG), cx);
+            self.record_tls_decision(backward, Err(TOO_LONG), cx);
             return self.pass_block(block, backward, cx);
         }
         direction.held_bytes = direction.held_bytes.saturating_add(block.length());
         let key = direction.held.len();
         if !cx.hold(&mut direction.held, &block, key) {
-            self.record_decision(backward, Err(TOO_LONG), cx);
+            self.record_tls_decision(backward, Err(TOO_LONG), cx);
         }
     }
 
@@ -258,7 +258,7 @@ impl TlsConnection {
 
     /// Records whether the direction carries TLS, unless this is already decided, and emits its
     /// held blocks with the resulting class.
-    fn record_decision(
+    fn record_tls_decision(
         &mut self,
         backward: bool,
         decided: Result<(), Reason>,
@@ -272,7 +272,7 @@ impl TlsConnection {
         let mut list = std::mem::take(&mut direction.held);
         while !list.is_empty() {
             let class = self.class(backward, cx);
-            cx.release_front(&mut list, |block| block.with_class(class));
+            cx.release_front_block(&mut list, |block| block.with_class(class));
         }
     }
 
@@ -319,7 +319,7 @@ impl TlsConnection {
                 is_whole &= name.len() <= SERVER_NAME_MAX;
             }
             let mut protocols = hello.protocols();
-            for protocol in protocols.by_ref().take(PROTOCOLS_MAX) {
+            for protocol in protocols.by_ref().take(ALPN_PROTOCOLS_MAX) {
                 writer.add_text(Field::Alpn, protocol);
             }
             if !is_whole || protocols.next().is_some() {
@@ -330,9 +330,9 @@ impl TlsConnection {
         });
         cx.count(CLIENT_HELLOS, 1);
         if let Some(described) = described {
-            cx.emit_created(described);
+            cx.emit_created_block(described);
             if self.is_version_chosen == 0 && self.client_description.is_empty() {
-                cx.hold_created(&mut self.client_description, &described, 0);
+                cx.hold_created_block(&mut self.client_description, &described, 0);
             }
         }
     }
@@ -371,7 +371,7 @@ impl TlsConnection {
         });
         cx.count(SERVER_HELLOS, 1);
         if let Some(described) = described {
-            cx.emit_created(described);
+            cx.emit_created_block(described);
         }
         self.drop_client_description(cx);
     }
@@ -379,7 +379,7 @@ impl TlsConnection {
     /// Drops the held description of the client's hello.
     fn drop_client_description(&mut self, cx: &mut StreamContext<'_, '_>) {
         while !self.client_description.is_empty() {
-            cx.consume_front(&mut self.client_description);
+            cx.consume_front_block(&mut self.client_description);
         }
     }
 }

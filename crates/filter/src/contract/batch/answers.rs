@@ -52,7 +52,7 @@ impl<'a> Batch<'a> {
         let all = live == first_lanes_mask(len);
         let known = self.known.column == Some(at);
         let fetched =
-            all && (known || self.segment.is_some_and(|segment| segment.read_column(at, c)));
+            all && (known || self.segment.is_some_and(|segment| segment.read_byte_column(at, c)));
         if !fetched {
             self.classify::<false>(|block| Class(block.byte(at).is_some_and(&wanted).into()));
             return live & !self.answered_lanes();

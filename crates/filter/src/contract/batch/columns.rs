@@ -63,7 +63,7 @@ impl Columns {
     /// Adds a block with sequence number `order`. Returns false, without adding the block, if all
     /// lanes are in use.
     #[inline]
-    pub fn push_with_order(&mut self, entry: Entry, order: u32) -> bool {
+    pub fn push_with_sequence_number(&mut self, entry: Entry, order: u32) -> bool {
         let l = self.len;
         let added = self.push(entry);
         if added {
@@ -73,9 +73,9 @@ impl Columns {
     }
 
     /// Loads the sequence numbers that another space has stored in the marks with
-    /// [`Batch::store_order`](super::Batch::store_order).
+    /// [`Batch::store_sequence_numbers`](super::Batch::store_order).
     #[inline]
-    pub fn load_order(&mut self) {
+    pub fn load_sequence_numbers(&mut self) {
         for (order, marks) in self.order.iter_mut().zip(&self.marks).take(self.len) {
             *order = marks.seq().0;
         }

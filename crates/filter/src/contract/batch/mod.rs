@@ -97,7 +97,7 @@ impl<'a> Batch<'a> {
     /// Converts the batch of an interrupted pass to columns, with the live blocks in the first
     /// lanes.
     #[must_use]
-    pub fn into_compact(mut self) -> BatchMemory {
+    pub fn into_compact_memory(mut self) -> BatchMemory {
         let all = self.columns.live == first_lanes_mask(self.columns.len);
         if all {
             // Filters have changed views and classes, so the sums of the columns are stale.
@@ -105,20 +105,20 @@ impl<'a> Batch<'a> {
             let pointers = columns.pointers.iter().take(columns.len);
             columns.bytes = pointers.clone().map(|pointer| u64::from(pointer.length())).sum();
             columns.has_unanswered = !pointers.clone().all(|pointer| pointer.class.answered());
-            return into_reusable(self.columns, self.frames);
+            return into_batch_memory(self.columns, self.frames);
         }
         let mut compact = Box::<Columns>::default();
         for l in lanes(self.columns.live) {
-            compact.push_with_order(self.columns.entry(l), self.columns.order[l]);
+            compact.push_with_sequence_number(self.columns.entry(l), self.columns.order[l]);
         }
-        into_reusable(compact, self.frames)
+        into_batch_memory(compact, self.frames)
     }
 
     /// Empties the batch, and returns its memory for reuse.
     #[must_use]
     pub fn into_memory(mut self) -> BatchMemory {
         self.columns.clear();
-        into_reusable(self.columns, self.frames)
+        into_batch_memory(self.columns, self.frames)
     }
 
     /// Returns the columns.
@@ -157,14 +157,14 @@ impl<'a> Batch<'a> {
 
     /// Ends all live lanes that are not in `mask`: clears their bits in the mask of live lanes.
     #[inline]
-    pub fn keep_lanes(&mut self, mask: LaneMask) {
+    pub fn retain_lanes(&mut self, mask: LaneMask) {
         self.columns.live &= mask;
     }
 
     /// Sets the mask of live lanes; unused lanes stay unused. The engine calls this to restore
     /// lanes that an operand of a section has ended.
     #[inline]
-    pub fn set_live(&mut self, mask: LaneMask) {
+    pub fn set_live_lanes(&mut self, mask: LaneMask) {
         self.columns.live = mask & first_lanes_mask(self.columns.len);
         self.known.answered_lanes = None;
     }
@@ -270,14 +270,14 @@ impl<'a> Batch<'a> {
     }
 
     /// Sets the same sequence number for all lanes.
-    pub fn set_all_orders(&mut self, number: u32) {
+    pub fn set_all_sequence_numbers(&mut self, number: u32) {
         self.columns.order[..self.columns.len].fill(number);
     }
 
     /// Copies the sequence numbers of the lanes in `mask` to their marks, before the blocks cross
     /// to another space. Marks lane `last` as the last of the batch.
     #[inline]
-    pub fn store_order(&mut self, mask: LaneMask, last: Option<Lane>) {
+    pub fn store_sequence_numbers(&mut self, mask: LaneMask, last: Option<Lane>) {
         for l in lanes(mask) {
             let marks = &mut self.columns.marks[l];
             *marks = marks.with_seq(self.columns.order[l], last == Some(l));
@@ -399,16 +399,16 @@ impl<'a> Batch<'a> {
     /// Returns the block in this lane and its sequence number, and records the lane for
     /// [`Batch::last_processed_lane`].
     #[inline]
-    pub(super) fn block_and_order(&mut self, l: Lane) -> (Block<'a>, u32) {
+    pub(super) fn block_and_sequence_number(&mut self, l: Lane) -> (Block<'a>, u32) {
         self.last_processed = l as u8;
         (self.block(l), self.columns.order[l])
     }
 
     /// Moves the blocks in the lanes of `mask` to the highest lanes of the batch, and preserves
     /// their order. Returns the mask of their new lanes.
-    pub(super) fn move_to_end(&mut self, mut mask: LaneMask) -> LaneMask {
+    pub(super) fn move_lanes_to_end(&mut self, mut mask: LaneMask) -> LaneMask {
         let from = LANES - mask.count_ones() as usize;
-        self.use_lanes(LANES);
+        self.ensure_lanes_in_use(LANES);
         for to in (from..LANES).rev() {
             let Some(l) = mask.checked_ilog2() else { break };
             mask &= !(1 << l);
@@ -419,7 +419,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Ensures that at least `len` lanes of the batch are in use.
-    fn use_lanes(&mut self, len: usize) {
+    fn ensure_lanes_in_use(&mut self, len: usize) {
         if len > self.columns.len {
             self.resolve_frames();
             self.columns.len = len;
@@ -438,7 +438,7 @@ impl<'a> Batch<'a> {
     /// Stores a block and its sequence number in a lane. Marks the lane as used if it is unused.
     #[inline]
     pub(super) fn put_block(&mut self, l: Lane, block: Block<'a>, order: u32) {
-        self.use_lanes(l + 1);
+        self.ensure_lanes_in_use(l + 1);
         self.columns.order[l] = order;
         self.set_block(l, block);
     }
@@ -453,7 +453,7 @@ impl<'a> Batch<'a> {
     /// Caches the result.
     #[inline]
     pub fn amount(&mut self, mask: LaneMask) -> Amount {
-        let amount = self.amount_in(mask);
+        let amount = self.amount_in_lanes(mask);
         self.known.bytes = Some((mask, amount.bytes));
         amount
     }
@@ -461,7 +461,7 @@ impl<'a> Batch<'a> {
     /// Returns the number of blocks in the lanes of `mask`, and the number of bytes in their views.
     #[inline]
     #[must_use]
-    pub fn amount_in(&self, mask: LaneMask) -> Amount {
+    pub fn amount_in_lanes(&self, mask: LaneMask) -> Amount {
         let bytes = match self.known.bytes {
             Some((known, bytes)) if known == mask => bytes,
             _ => lanes(mask).map(|l| u64::from(self.columns.pointers[l].length())).sum(),
@@ -479,7 +479,7 @@ impl<'a> Batch<'a> {
 }
 
 /// Empties these columns and the allocation of `frames`, and returns both for reuse.
-fn into_reusable(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> BatchMemory {
+fn into_batch_memory(columns: Box<Columns>, mut frames: Vec<&[u8]>) -> BatchMemory {
     frames.clear();
     // The vector is empty, so this only changes the lifetime; the allocation is reused.
     let frames = frames.into_iter().map(|_| -> &'static [u8] { Default::default() }).collect();

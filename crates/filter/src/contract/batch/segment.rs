@@ -58,7 +58,7 @@ impl<'a> SegmentFrames<'a> {
     /// Copies the byte at offset `at` in each view to [`Columns::column`]. Returns false if a view
     /// has no byte at this offset.
     #[inline]
-    pub(super) fn read_column(&self, at: usize, columns: &mut Columns) -> bool {
+    pub(super) fn read_byte_column(&self, at: usize, columns: &mut Columns) -> bool {
         let (bytes, start) = (self.bytes, self.start.wrapping_sub(at as u64));
         let Columns { pointers, column, len, .. } = columns;
         let mut all = true;
@@ -137,8 +137,8 @@ mod tests {
             let mut resolved = batch_of_resolved_frames(room(&entries), &entries, &bytes, start);
             let live = first_lanes_mask(count)
                 & if round % 2 == 0 { LaneMask::MAX } else { random.next() };
-            segment.set_live(live);
-            resolved.set_live(live);
+            segment.set_live_lanes(live);
+            resolved.set_live_lanes(live);
             let printed = |batch: &Batch<'_>| format!("{:?}", blocks_and_views(batch));
             assert_eq!(printed(&segment), printed(&resolved));
 

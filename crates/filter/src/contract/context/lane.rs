@@ -34,7 +34,7 @@ impl<'c> ClassifyContext<'c> {
 
     /// Counts each block in the lanes of `mask` as a block without a class, under this reason.
     #[inline]
-    pub fn answer_absent_all(&mut self, reason: Reason, mask: LaneMask) {
+    pub fn answer_absent_lanes(&mut self, reason: Reason, mask: LaneMask) {
         if mask != 0 {
             self.counts.count_unanswered(reason, u64::from(mask.count_ones()));
         }
@@ -63,7 +63,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     /// Calls `answer` for each live lane to set the class and view of its block. If `answer`
     /// returns a reason instead, the block gets no class and is counted under that reason.
     #[inline]
-    pub fn answer_each<F>(&mut self, batch: &mut Batch<'a>, mut answer: F)
+    pub fn answer_each_lane<F>(&mut self, batch: &mut Batch<'a>, mut answer: F)
     where
         F: FnMut(&mut Block<'a>, &mut ClassifyContext<'c>) -> Result<(), Reason>,
     {
@@ -187,12 +187,12 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     /// Drops the block of a lane and counts it under `reason`.
     pub fn drop(&mut self, batch: &mut Batch<'a>, l: Lane, reason: Reason) {
         self.common.counts.count_dropped(reason, batch.block(l).length());
-        batch.keep_lanes(!(1 << l));
+        batch.retain_lanes(!(1 << l));
     }
 
     fn end_lost_lane(&mut self, batch: &mut Batch<'a>, l: Lane) -> bool {
         self.common.counts.no_room.add(batch.block(l).length());
-        batch.keep_lanes(!(1 << l));
+        batch.retain_lanes(!(1 << l));
         false
     }
 }

@@ -45,7 +45,7 @@ impl<'a> Output<'a> {
     }
 
     /// Inserts a batch before all others in the output.
-    pub fn insert_first(&mut self, batch: Batch<'a>) {
+    pub fn insert_first_batch(&mut self, batch: Batch<'a>) {
         self.batches.insert(0, batch);
     }
 
@@ -118,7 +118,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         while ahead != 0 {
             let l = ahead.trailing_zeros() as Lane;
             ahead &= ahead - 1;
-            let (block, order) = batch.block_and_order(l);
+            let (block, order) = batch.block_and_sequence_number(l);
             self.order = order;
             match take(self, block) {
                 Some(only) if self.buffer.first.is_none() => {
@@ -141,11 +141,11 @@ impl<'c, 'a> StreamContext<'c, 'a> {
                 self.output.push(first, order);
             }
             if !self.buffer.others.is_empty() {
-                (used, ahead) = self.place_remaining_output(batch, used, ahead);
+                (used, ahead) = self.store_remaining_output(batch, used, ahead);
             }
         }
         self.buffer.is_active = false;
-        batch.set_live(first_lanes_mask(used));
+        batch.set_live_lanes(first_lanes_mask(used));
     }
 
     /// Stores all output blocks except the first. They go into the lanes below the unprocessed
@@ -153,7 +153,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// unprocessed blocks to higher lanes, if possible. Blocks for which no lane is left follow in
     /// new batches. Returns the number of lanes used and the new value of `ahead`.
     #[cold]
-    fn place_remaining_output(
+    fn store_remaining_output(
         &mut self,
         batch: &mut Batch<'a>,
         mut used: Lane,
@@ -162,7 +162,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         let others = self.buffer.others.len();
         let full = used + others + ahead.count_ones() as usize > LANES;
         if !full && self.output.is_empty() && used + others > ahead.trailing_zeros() as usize {
-            ahead = batch.move_to_end(ahead);
+            ahead = batch.move_lanes_to_end(ahead);
         }
         let end = ahead.trailing_zeros() as Lane;
         for block in self.buffer.others.drain(..) {
@@ -198,7 +198,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Emits a block that the filter created.
-    pub fn emit_created(&mut self, block: Block<'a>) {
+    pub fn emit_created_block(&mut self, block: Block<'a>) {
         self.counts.made.add(block.length());
         self.emit_block(block);
     }
@@ -238,7 +238,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> bool {
         let made = self.append_block(room, class, context, fill);
-        made.map(|block| self.emit_created(block)).is_some()
+        made.map(|block| self.emit_created_block(block)).is_some()
     }
 
     /// Creates a block like [`StreamContext::append`], without emitting it. The caller may
@@ -275,7 +275,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     ) -> bool {
         match super::lane::append_after_headers(self.gateway, block, parts) {
             Some(made) => {
-                self.emit_created(Block { context, ..made });
+                self.emit_created_block(Block { context, ..made });
                 true
             }
             None => {
@@ -304,7 +304,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Holds a block that this filter has created, and counts it as made. Otherwise equivalent to
     /// [`StreamContext::hold`], which is for incoming blocks.
-    pub fn hold_created(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
+    pub fn hold_created_block(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         self.counts.made.add(block.length());
         self.hold(list, block, key)
     }
@@ -312,13 +312,17 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// Emits a part of the incoming block. The first part counts as the incoming block, and later
     /// parts count as new blocks. `has_emitted` must be false before the first part; this call sets
     /// it to true.
-    pub fn emit_part(&mut self, part: Block<'a>, has_emitted: &mut bool) {
-        if std::mem::replace(has_emitted, true) { self.emit_created(part) } else { self.pass(part) }
+    pub fn emit_block_part(&mut self, part: Block<'a>, has_emitted: &mut bool) {
+        if std::mem::replace(has_emitted, true) {
+            self.emit_created_block(part)
+        } else {
+            self.pass(part)
+        }
     }
 
     /// Appends a part of the incoming block to the held blocks of `list`. Counts the part in the
-    /// same way as [`StreamContext::emit_part`]. Returns false if the part cannot be held.
-    pub fn hold_part(
+    /// same way as [`StreamContext::emit_block_part`]. Returns false if the part cannot be held.
+    pub fn hold_block_part(
         &mut self,
         list: &mut HeldList,
         part: &Block<'a>,
@@ -326,13 +330,13 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     ) -> bool {
         let key = list.len();
         match std::mem::replace(has_emitted, true) {
-            true => self.hold_created(list, part, key),
+            true => self.hold_created_block(list, part, key),
             false => self.hold(list, part, key),
         }
     }
 
     /// Removes the front block of `list`, if any, and counts it as consumed.
-    pub fn consume_front(&mut self, list: &mut HeldList) {
+    pub fn consume_front_block(&mut self, list: &mut HeldList) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let bytes = entry.pointer.length();
             self.counts.held.subtract(bytes);
@@ -344,9 +348,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// Removes the front block of `list`, if any, and counts it as consumed. The caller must have
     /// merged this block into another block, whose marks are `whole`. In a Boolean section, the
     /// result for that other block then also applies to the removed block.
-    pub fn consume_merged(&mut self, list: &mut HeldList, whole: &Marks) {
+    pub fn consume_merged_block(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
-            self.consume_front(list);
+            self.consume_front_block(list);
             let into = whole.ticket();
             self.holds.record_fate(entry.marks.ticket(), |ticket| Fate::Joined(ticket, into));
         }
@@ -408,7 +412,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Removes the front block of `list`, if any, passes it to `change`, and emits the result.
-    pub fn release_front(
+    pub fn release_front_block(
         &mut self,
         list: &mut HeldList,
         change: impl FnOnce(Block<'a>) -> Block<'a>,
@@ -422,7 +426,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Drops the front block of `list`, if any, and counts it under this reason.
-    pub fn drop_front(&mut self, list: &mut HeldList, reason: Reason) {
+    pub fn drop_front_block(&mut self, list: &mut HeldList, reason: Reason) {
         self.drop_held_block(list, 0, reason);
     }
 
@@ -480,7 +484,7 @@ mod tests {
                     cx.pass(block);
                     let marks = Marks::bare(1);
                     let hole = Block { pointer: RichPointer::hole(1), frame: &[], marks, ..block };
-                    (1..times).for_each(|_| cx.emit_created(hole));
+                    (1..times).for_each(|_| cx.emit_created_block(hole));
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Compilation of an expression for one link type.
 
-use super::names::RecordedNames;
+use super::names::RecordedNameResolver;
 use crate::prelude::*;
 use ebpf::classic::{self, ClassicProgram, ErrorKind, LinkType, Options};
 
@@ -19,13 +19,13 @@ pub(super) struct CompiledExpression {
 impl CompiledExpression {
     pub(super) fn new(
         arguments: &Arguments,
-        names: &RecordedNames,
+        names: &RecordedNameResolver,
         link: u16,
     ) -> Result<Self, CompileErrors> {
         let (text, link) =
             (arguments.text("expression").unwrap_or_default(), LinkType::from_file(link.into()));
-        if classic::has_numeric_form(text) {
-            return match classic::parse_numbers(text) {
+        if classic::is_numeric_program(text) {
+            return match classic::parse_numeric_program(text) {
                 Ok(program) => Ok(Self { program: Some(program), compiler: None }),
                 Err(what) => {
                     let hint =
@@ -75,5 +75,5 @@ impl From<CompileErrors> for Mistake {
 
 /// Compiles the expression for a link type.
 pub(super) fn compile(arguments: &Arguments, link: u16) -> Result<CompiledExpression, Mistake> {
-    Ok(CompiledExpression::new(arguments, &RecordedNames::from_arguments(arguments)?, link)?)
+    Ok(CompiledExpression::new(arguments, &RecordedNameResolver::from_arguments(arguments)?, link)?)
 }

@@ -19,11 +19,11 @@ use wire::link::Network;
 use wire::{Layers, LinkType};
 
 /// Maximum number of fragmented datagrams that a matcher remembers.
-const DATAGRAMS_MAX: usize = 1 << 20;
+const FRAGMENTED_DATAGRAMS_MAX: usize = 1 << 20;
 
 /// Maximum time in ns between two fragments of one datagram, equal to the time after which `ip`
 /// drops an incomplete datagram.
-const FRAGMENT_TIME_MAX: Time = 30_000_000_000;
+const FRAGMENT_TIME_NS_MAX: Time = 30_000_000_000;
 
 /// The fields that identify a fragmented datagram: addresses, protocol and identification.
 type DatagramKey = (IpAddr, IpAddr, u8, u32);
@@ -160,7 +160,7 @@ fn datagram_key(frame: &[u8], layers: &Layers) -> Option<DatagramKey> {
 /// than a second. Does nothing for a new datagram if the table is full.
 fn note(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time: Time) {
     const SECOND: Time = 1_000_000_000;
-    if datagrams.len() >= DATAGRAMS_MAX && !datagrams.contains_key(&key) {
+    if datagrams.len() >= FRAGMENTED_DATAGRAMS_MAX && !datagrams.contains_key(&key) {
         return;
     }
     let times = datagrams.entry(key).or_default();
@@ -171,5 +171,5 @@ fn note(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time:
 
 /// Returns true if `time` is close enough to one of `times` for a fragment of the same datagram.
 fn is_within_fragment_time(times: Option<&Vec<Time>>, time: Time) -> bool {
-    times.is_some_and(|times| times.iter().any(|one| one.abs_diff(time) <= FRAGMENT_TIME_MAX))
+    times.is_some_and(|times| times.iter().any(|one| one.abs_diff(time) <= FRAGMENT_TIME_NS_MAX))
 }

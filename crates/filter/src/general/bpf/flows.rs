@@ -42,7 +42,7 @@ pub fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
 /// link type, or if there is no expression.
 #[must_use]
 pub fn expression_error(arguments: &Arguments) -> Option<Mistake> {
-    selects_flows(arguments).then(|| validate::known_programs(arguments).err()).flatten()
+    selects_flows(arguments).then(|| validate::compiled_programs(arguments).err()).flatten()
 }
 
 /// Returns a warning if no frame, or no frame of one of the link types, can match the expression.
@@ -57,7 +57,7 @@ pub fn match_warning(arguments: &Arguments) -> Option<Mistake> {
 pub fn remark(arguments: &Arguments) -> Option<String> {
     let compiled = selects_flows(arguments).then(|| validate::remark(arguments)).flatten()?;
     let program = compile(arguments, LinkType::ETHERNET.0).ok().and_then(|made| made.program);
-    let rest = match program.is_some_and(|program| tests_ports(&program)) {
+    let rest = match program.is_some_and(|program| has_port_test(&program)) {
         true => "; it tests ports: fragments of datagrams stay with the host",
         false => "",
     };
@@ -86,7 +86,7 @@ pub fn emit_gate<'s>(
     let compiled = compiled.map_err(|mistake| Unfit::new(mistake.to_string()))?;
     let none = || Unfit::new("its expression matches no frame of that kind");
     let program = compiled.program.ok_or_else(none)?;
-    if tests_ports(&program) {
+    if has_port_test(&program) {
         let fragments = classic::compile(
             FRAGMENT_EXPRESSION,
             classic::LinkType::from_file(LinkType::ETHERNET.0.into()),
@@ -94,17 +94,17 @@ pub fn emit_gate<'s>(
         );
         let fragments = fragments.map_err(|error| Unfit::new(error.what))?;
         s.arm(|t, whole| {
-            t.only_classic(&fragments, whole)?;
+            t.only_accepted_by_classic(&fragments, whole)?;
             t.leave(fragment);
             Ok::<(), Unfit>(())
         })?;
     }
-    s.only_classic(&program, miss)
+    s.only_accepted_by_classic(&program, miss)
 }
 
 /// Returns true if the program tests the fragment offset, as every program does before it tests a
 /// port.
-fn tests_ports(program: &ClassicProgram) -> bool {
+fn has_port_test(program: &ClassicProgram) -> bool {
     let tests = |one: &Instruction| {
         one.code == code::JMP | code::JSET | code::K && one.k == FRAGMENT_OFFSET_MASK
     };
@@ -140,7 +140,7 @@ mod tests {
         ] {
             let program =
                 compile(&arguments_for(expression), LinkType::ETHERNET.0).unwrap().program;
-            assert_eq!(tests_ports(&program.unwrap()), leaves, "{expression}");
+            assert_eq!(has_port_test(&program.unwrap()), leaves, "{expression}");
         }
     }
 

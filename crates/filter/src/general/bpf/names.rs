@@ -18,7 +18,7 @@ pub(super) const NAMES_PARAMETER: &str = "names";
 /// A name resolver that uses the recorded names if the request has any, and otherwise the machine's
 /// resolver.
 #[derive(Debug, Default)]
-pub(super) struct RecordedNames {
+pub(super) struct RecordedNameResolver {
     written: Option<Vec<RecordedName>>,
     machine: Option<Arc<dyn NameResolver>>,
 }
@@ -31,7 +31,7 @@ struct RecordedName {
     answer: NameAnswer,
 }
 
-impl RecordedNames {
+impl RecordedNameResolver {
     /// Returns a resolver that queries the machine's resolver for every name.
     pub(super) const fn from_machine(machine: Arc<dyn NameResolver>) -> Self {
         Self { written: None, machine: Some(machine) }
@@ -68,7 +68,7 @@ impl RecordedNames {
     }
 }
 
-impl Resolver for RecordedNames {
+impl Resolver for RecordedNameResolver {
     fn resolve_host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         match self.resolve(NameQuery::Host, name)? {
             NameAnswer::Addresses(addresses) => Ok(addresses),
@@ -171,7 +171,7 @@ impl RecordedName {
                 NameAnswer::Addresses(addresses.ok()?)
             }
             NameQuery::Network => NameAnswer::Network(answer.parse().ok()?),
-            NameQuery::Ethernet => NameAnswer::Ethernet(parse_ethernet(answer)?),
+            NameQuery::Ethernet => NameAnswer::Ethernet(parse_ethernet_address(answer)?),
             NameQuery::Port => {
                 let (port, by) = match answer.split_once('/') {
                     None => (answer, Transports::Both),
@@ -206,7 +206,7 @@ const fn query_keyword(question: NameQuery) -> &'static str {
     }
 }
 
-fn parse_ethernet(text: &str) -> Option<[u8; 6]> {
+fn parse_ethernet_address(text: &str) -> Option<[u8; 6]> {
     let bytes: Result<Vec<u8>, _> =
         text.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
     bytes.ok()?.try_into().ok()

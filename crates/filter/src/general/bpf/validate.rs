@@ -7,20 +7,20 @@
 //! match.
 
 use super::compile::{CompileErrors, CompiledExpression, Programs};
-use super::names::RecordedNames;
+use super::names::RecordedNameResolver;
 use crate::{Arguments, Mistake};
 use ebpf::classic::LinkType;
 
 /// The expression compiled for each of the link types to check.
-struct CompiledPerLink {
+struct ExpressionPerLinkType {
     for_links: Vec<(u16, Result<CompiledExpression, CompileErrors>)>,
     /// True if the source's link types are known.
     has_known_links: bool,
 }
 
-impl CompiledPerLink {
+impl ExpressionPerLinkType {
     fn from_arguments(arguments: &Arguments) -> Result<Self, Mistake> {
-        let names = RecordedNames::from_arguments(arguments)?;
+        let names = RecordedNameResolver::from_arguments(arguments)?;
         let compiled = |link: u16| (link, CompiledExpression::new(arguments, &names, link));
         if let Some(links) = arguments.link_types() {
             let for_links = links.iter().map(|link| compiled(link.0)).collect();
@@ -48,8 +48,8 @@ impl CompiledPerLink {
 
 /// Returns the program for each link type for which the expression compiles. If it compiles for
 /// none of them, fails with the error for the first link type.
-pub(super) fn known_programs(arguments: &Arguments) -> Result<Programs, Mistake> {
-    let judged = CompiledPerLink::from_arguments(arguments)?;
+pub(super) fn compiled_programs(arguments: &Arguments) -> Result<Programs, Mistake> {
+    let judged = ExpressionPerLinkType::from_arguments(arguments)?;
     let mut programs = Vec::new();
     let mut refusals = Vec::new();
     for (link, made) in judged.for_links {
@@ -67,12 +67,12 @@ pub(super) fn known_programs(arguments: &Arguments) -> Result<Programs, Mistake>
 /// Returns a warning if no frame can match the expression, or if, for some of the known link types,
 /// no frame can match or the expression does not compile.
 pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
-    let judged = CompiledPerLink::from_arguments(arguments).ok()?;
+    let judged = ExpressionPerLinkType::from_arguments(arguments).ok()?;
     let whole = 0..arguments.text("expression").unwrap_or_default().len();
     let warning = |what: String| Mistake { range: Some(whole), ..Mistake::new("expression", what) };
     if !judged.matches() {
         let links: Vec<String> =
-            judged.for_links.iter().map(|(link, _)| file_link(*link).to_string()).collect();
+            judged.for_links.iter().map(|(link, _)| link_type_in_file(*link).to_string()).collect();
         let hint = match judged.has_known_links {
             true => "it contradicts itself, or tests for what such frames cannot contain",
             false => "it contradicts itself, unless frames of another link type arrive",
@@ -84,28 +84,28 @@ pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
     }
     let mut without = judged.for_links.into_iter().filter_map(|(link, made)| match made {
         Ok(compiled) if compiled.program.is_some() => None,
-        Ok(_) => Some(format!("no frame of {} can match", file_link(link))),
+        Ok(_) => Some(format!("no frame of {} can match", link_type_in_file(link))),
         Err(refusal) => {
             let Mistake { message: what, .. } = refusal.into();
-            Some(format!("no frame of {} passes: {what}", file_link(link)))
+            Some(format!("no frame of {} passes: {what}", link_type_in_file(link)))
         }
     });
     let first = without.next()?;
     Some(warning(without.fold(first, |all, next| format!("{all}; {next}"))))
 }
 
-fn file_link(link: u16) -> LinkType {
+fn link_type_in_file(link: u16) -> LinkType {
     LinkType::from_file(link.into())
 }
 
 /// Returns a remark for `explain`: the compiler and the program length for each known link type,
 /// and the compiler for further link types.
 pub(super) fn remark(arguments: &Arguments) -> Option<String> {
-    let judged = CompiledPerLink::from_arguments(arguments).ok()?;
+    let judged = ExpressionPerLinkType::from_arguments(arguments).ok()?;
     let mut parts = Vec::new();
     for (link, made) in &judged.for_links {
         let Ok(compiled) = made else { continue };
-        let link = file_link(*link);
+        let link = link_type_in_file(*link);
         parts.push(match (&compiled.program, &compiled.compiler) {
             (None, _) => format!("no frame of {link} can match"),
             (Some(program), by) => {

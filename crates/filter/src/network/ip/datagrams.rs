@@ -10,10 +10,10 @@
 
 use super::coverage::Coverage;
 use super::fragment::IpFragment;
-use super::overlap::{FragmentPolicy, OwnedRange};
+use super::overlap::{FragmentPolicy, FragmentRange};
 use super::{
-    DUPLICATE, EVICTED_DATAGRAMS, FRAGMENTS_MISSING, JOINED_DATAGRAMS, OVERLAP,
-    OVERLAPPING_DATAGRAMS, TOO_BIG, TOO_MANY_FRAGMENTS,
+    DATAGRAM_TOO_BIG, DUPLICATE, EVICTED_DATAGRAMS, FRAGMENTS_MISSING, JOINED_DATAGRAMS, OVERLAP,
+    OVERLAPPING_DATAGRAMS, TOO_MANY_FRAGMENTS,
 };
 use crate::prelude::*;
 use std::ops::Range;
@@ -87,7 +87,7 @@ impl DatagramTable {
     /// Creates an empty table. The hash of the keys uses `seed`.
     pub(super) fn new(limits: DatagramLimits, policy: FragmentPolicy, seed: u64) -> Self {
         let mut table = Sessions::<Datagram>::default();
-        table.get_or_create(PRIVATE_KEY).seed = seed;
+        table.get_or_create(PRIVATE_SESSION_KEY).seed = seed;
         Self { table, limits, policy }
     }
 
@@ -98,15 +98,16 @@ impl DatagramTable {
 
     /// Handles a completely captured fragment. If it completes its datagram, returns the datagram,
     /// which replaces the fragment in the output. Otherwise holds, drops or consumes the fragment.
-    pub(super) fn handle_fragment<'a>(
+    pub(super) fn reassemble_fragment<'a>(
         &mut self,
         piece: &IpFragment,
         block: Block<'a>,
         cx: &mut StreamContext<'_, 'a>,
     ) -> FragmentResult<'a> {
-        let key = piece.key(&block, self.table.get(PRIVATE_KEY).map_or(0, |shared| shared.seed));
+        let key =
+            piece.key(&block, self.table.get(PRIVATE_SESSION_KEY).map_or(0, |shared| shared.seed));
         if piece.head.would_exceed_packet_length(piece.end()) {
-            cx.drop(&block, TOO_BIG);
+            cx.drop(&block, DATAGRAM_TOO_BIG);
             return FragmentResult::Absorbed;
         }
         self.ensure_datagram(key, block.context.time, cx);
@@ -116,7 +117,7 @@ impl DatagramTable {
             return FragmentResult::Absorbed;
         }
         if datagram.arrived_fragments >= FRAGMENTS_MAX {
-            return self.give_up(key, TOO_MANY_FRAGMENTS, &block, cx);
+            return self.abandon_datagram(key, TOO_MANY_FRAGMENTS, &block, cx);
         }
         let fit = datagram.overlap_with_earlier(piece);
         let place = FragmentKey::new(datagram.arrived_fragments, piece);
@@ -133,8 +134,8 @@ impl DatagramTable {
                 cx.drop(&block, DUPLICATE);
                 return FragmentResult::Absorbed;
             }
-            if piece.is_ipv6() || must_give_up(self.policy, fit) {
-                return self.give_up(key, OVERLAP, &block, cx);
+            if piece.is_ipv6() || must_abandon_datagram(self.policy, fit) {
+                return self.abandon_datagram(key, OVERLAP, &block, cx);
             }
             cx.count(OVERLAPPING_DATAGRAMS, u64::from(datagram.has_overlaps == 0));
             datagram.has_overlaps = 1;
@@ -152,7 +153,7 @@ impl DatagramTable {
     /// Drops expired datagrams.
     pub(super) fn tick(&mut self, cx: &mut StreamContext<'_, '_>) {
         let mut next = None;
-        for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE_KEY) {
+        for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE_SESSION_KEY) {
             let Some(deadline) = self.table.get(key).map(|datagram| datagram.deadline) else {
                 continue;
             };
@@ -169,7 +170,7 @@ impl DatagramTable {
 
     /// Drops all datagrams.
     pub(super) fn finish(&mut self, cx: &mut StreamContext<'_, '_>) {
-        for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE_KEY) {
+        for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE_SESSION_KEY) {
             self.remove_datagram(key, cx);
         }
     }
@@ -206,7 +207,7 @@ impl DatagramTable {
 
     /// Gives up a datagram: drops `block` and all held fragments for this reason, and records the
     /// reason, so that later fragments of the datagram are dropped too.
-    fn give_up<'a>(
+    fn abandon_datagram<'a>(
         &mut self,
         key: u64,
         reason: Reason,
@@ -248,12 +249,12 @@ impl DatagramTable {
         }
         let joined = build_datagram(&parts, datagram.length, self.policy, block.context.time, cx);
         if joined.is_none() {
-            cx.drop(block, TOO_BIG);
-            datagram.drop_all_fragments(TOO_BIG, cx);
+            cx.drop(block, DATAGRAM_TOO_BIG);
+            datagram.drop_all_fragments(DATAGRAM_TOO_BIG, cx);
             return FragmentResult::Absorbed;
         }
         while !datagram.held.is_empty() {
-            cx.consume_merged(&mut datagram.held, &block.marks);
+            cx.consume_merged_block(&mut datagram.held, &block.marks);
         }
         match joined.flatten() {
             Some(whole) => {
@@ -272,7 +273,7 @@ impl DatagramTable {
 /// Returns true if the policy gives up a datagram because a fragment has the relation `fit` to
 /// earlier fragments. The policy `drop` gives up after overlaps and contradictory ends, the policy
 /// `linux` only after contradictory ends.
-fn must_give_up(policy: FragmentPolicy, fit: Overlap) -> bool {
+fn must_abandon_datagram(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,
         FragmentPolicy::Linux => fit == Overlap::Contradictory,
@@ -326,7 +327,7 @@ fn build_datagram<'a>(
 }
 
 /// Copies a range of bytes from its fragment into the datagram, up to the datagram's end.
-fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
+fn copy_segment(data: &mut [u8], segment: &FragmentRange, parts: &[(u32, Block<'_>)]) {
     let Some((offset, part)) = parts.get(segment.fragment) else { return };
     let (from, to) = (segment.start as usize, (segment.end as usize).min(data.len()));
     let taken = from - *offset as usize..to.max(from) - *offset as usize;
@@ -370,7 +371,7 @@ impl Datagram {
 
     fn drop_all_fragments(&mut self, reason: Reason, cx: &mut StreamContext<'_, '_>) {
         while !self.held.is_empty() {
-            cx.drop_front(&mut self.held, reason);
+            cx.drop_front_block(&mut self.held, reason);
         }
     }
 }
@@ -381,15 +382,15 @@ impl Datagram {
 struct FragmentKey(u32);
 
 impl FragmentKey {
-    const LAST_FRAGMENT: u32 = 1 << 13;
+    const LAST_FRAGMENT_FLAG: u32 = 1 << 13;
 
     fn new(arrived: u32, piece: &IpFragment) -> Self {
-        let last = if piece.is_last { Self::LAST_FRAGMENT } else { 0 };
+        let last = if piece.is_last { Self::LAST_FRAGMENT_FLAG } else { 0 };
         Self((arrived << 16) | last | (piece.offset / 8))
     }
 
     const fn offset(self) -> u32 {
-        (self.0 & (Self::LAST_FRAGMENT - 1)) * 8
+        (self.0 & (Self::LAST_FRAGMENT_FLAG - 1)) * 8
     }
 
     /// Returns true if two fragments cover the same bytes: `block`, which has this key, and

@@ -150,7 +150,7 @@ impl IpFragment {
         let Layers { tags, .. } = wire::layers(LinkType(block.marks.link), frame);
         tags.iter(frame).for_each(|tag| hash.write_u16(tag.id()));
         hash.write_u16(block.context.origin);
-        hash.finish().max(PRIVATE_KEY + 1)
+        hash.finish().max(PRIVATE_SESSION_KEY + 1)
     }
 }
 

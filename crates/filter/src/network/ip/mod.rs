@@ -113,7 +113,7 @@ or extension headers).",
 const _: () = HeaderError::assert_names(IP.reasons, 4);
 const FRAGMENTS_MISSING: Reason = IP.reason("fragments missing");
 const OVERLAP: Reason = IP.reason("overlap");
-const TOO_BIG: Reason = IP.reason("too big");
+const DATAGRAM_TOO_BIG: Reason = IP.reason("too big");
 const DUPLICATE: Reason = IP.reason("duplicate");
 const TOO_MANY_FRAGMENTS: Reason = IP.reason("too many fragments");
 
@@ -142,7 +142,7 @@ struct WithoutReassembly;
 
 impl Lanes for WithoutReassembly {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        cx.answer_each(batch, |block, _| {
+        cx.answer_each_lane(batch, |block, _| {
             let packet = layers::packet(block).map_err(HeaderError::reason)?;
             *block = packet_view(*block, &packet);
             Ok(())
@@ -212,8 +212,8 @@ impl Reassembler {
             let class = cx.answer_absent(HeaderError::Truncated.reason());
             return batch.set_class(l, class);
         };
-        match self.datagrams.handle_fragment(piece, block, cx) {
-            FragmentResult::Absorbed => batch.keep_lanes(!(1 << l)),
+        match self.datagrams.reassemble_fragment(piece, block, cx) {
+            FragmentResult::Absorbed => batch.retain_lanes(!(1 << l)),
             FragmentResult::Complete(mut whole) => {
                 let answered = match layers::packet(&mut whole) {
                     Ok(packet) => packet_view(whole, &packet),

@@ -31,7 +31,7 @@ pub(super) enum FragmentPolicy {
 
 /// A byte range of a datagram, and the fragment that supplies it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct OwnedRange {
+pub(super) struct FragmentRange {
     /// Offset of the first byte in the datagram.
     pub(super) start: u32,
     /// Offset past the last byte in the datagram.
@@ -56,7 +56,7 @@ impl FragmentPolicy {
     }
 
     /// Returns true if the old fragment supplies the bytes of its overlap with the new one.
-    const fn keeps_old_bytes(self, old: &OwnedRange, new: &OwnedRange) -> bool {
+    const fn keeps_old_bytes(self, old: &FragmentRange, new: &FragmentRange) -> bool {
         match self {
             Self::First | Self::Drop => true,
             Self::Last => false,
@@ -72,10 +72,10 @@ impl FragmentPolicy {
     pub(super) fn resolve_overlaps(
         self,
         pieces: impl Iterator<Item = (u32, u32)>,
-    ) -> Vec<OwnedRange> {
-        let mut settled: Vec<OwnedRange> = Vec::new();
+    ) -> Vec<FragmentRange> {
+        let mut settled: Vec<FragmentRange> = Vec::new();
         for (piece, (from, to)) in pieces.enumerate() {
-            let new = OwnedRange { start: from, end: to, fragment: piece };
+            let new = FragmentRange { start: from, end: to, fragment: piece };
             let first = settled.partition_point(|old| old.end <= from);
             let behind = settled.partition_point(|old| old.start < to).max(first);
             let met = settled.get(first..behind).unwrap_or_default();
@@ -87,20 +87,20 @@ impl FragmentPolicy {
 
     /// Splits `new` and the ranges in `met`, all of which overlap `new`, into disjoint ranges. This
     /// policy decides which fragment supplies the bytes of an overlap.
-    fn split_ranges(self, met: &[OwnedRange], new: OwnedRange) -> Vec<OwnedRange> {
+    fn split_ranges(self, met: &[FragmentRange], new: FragmentRange) -> Vec<FragmentRange> {
         let mut now = Vec::with_capacity(2 * met.len() + 1);
         let (mut at, mut rest) = (new.start, None);
         for old in met {
             if self.keeps_old_bytes(old, &new) {
-                now.push(OwnedRange { start: at, end: old.start, ..new });
+                now.push(FragmentRange { start: at, end: old.start, ..new });
                 now.push(*old);
                 at = old.end;
             } else {
-                now.push(OwnedRange { end: new.start, ..*old });
-                rest = Some(OwnedRange { start: new.end, ..*old });
+                now.push(FragmentRange { end: new.start, ..*old });
+                rest = Some(FragmentRange { start: new.end, ..*old });
             }
         }
-        now.push(OwnedRange { start: at, ..new });
+        now.push(FragmentRange { start: at, ..new });
         now.extend(rest);
         now.retain(|segment| segment.start < segment.end);
         now

@@ -88,25 +88,30 @@ impl RunOutput {
     }
 
     /// Returns the data of the only emitted block.
-    fn only_block(&self) -> &[u8] {
+    fn only_block_data(&self) -> &[u8] {
         assert_eq!(self.answers.len(), 1, "{:?}", self.counts);
         &self.answers[0].bytes
     }
 }
 
 /// Index of the batch after which the state moves to another instance, or `None` for no move.
-type StateMove = Option<usize>;
+type StateMoveBatch = Option<usize>;
 
 fn run(words: &[&str], frames: &[Frame]) -> RunOutput {
-    run_batches(words, frames, equal_batches(frames.len(), 64), None)
+    run_batches(words, frames, equal_batch_sizes(frames.len(), 64), None)
 }
 
-fn equal_batches(frames: usize, size: usize) -> Vec<usize> {
+fn equal_batch_sizes(frames: usize, size: usize) -> Vec<usize> {
     (0..frames.div_ceil(size)).map(|_| size).collect()
 }
 
 /// Runs the filter on frames, in batches of these sizes, and checks the ledger after each batch.
-fn run_batches(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: StateMove) -> RunOutput {
+fn run_batches(
+    words: &[&str],
+    frames: &[Frame],
+    sizes: Vec<usize>,
+    moves: StateMoveBatch,
+) -> RunOutput {
     let arena = Arena::new(3 * frames.len() + 2);
     let mut space = Space::new(&arena);
     let mut nodes = vec![Node::new(&IP, words).expect("good arguments")];
@@ -249,7 +254,7 @@ fn headers_come_from_the_first_fragment() {
         &[],
         &[tagged(ipv4_fragment(8, false, &DATA[8..])), options(ipv4_fragment(0, true, &DATA[..8]))],
     );
-    assert_eq!(output.only_block(), DATA);
+    assert_eq!(output.only_block_data(), DATA);
     assert_eq!(output.frames[0][..18], options(ipv4_fragment(0, true, &[])).bytes[..18]);
     assert!(wire::ipv4::has_valid_checksum(&output.frames[0][18..]));
     assert_eq!(output.frames[0][38..42], [7, 4, 0, 0]);
@@ -266,7 +271,7 @@ fn headers_come_from_the_first_fragment() {
     ];
     let output = run(&[], &fragments);
     let expected = Frame::ipv6(60, &[&[17, 0, 1, 4, 0, 0, 0, 0], DATA].concat());
-    assert_eq!((output.only_block(), &output.frames[0]), (DATA, &expected.bytes));
+    assert_eq!((output.only_block_data(), &output.frames[0]), (DATA, &expected.bytes));
 }
 
 #[test]
@@ -288,10 +293,10 @@ fn tiny_fragments_reassemble_to_a_full_header() {
         each.collect()
     };
     let output = run(&[], &fragments(&segment, 6, false));
-    assert_eq!((output.only_block(), output.answers[0].marks.payload), (&segment[..], 54));
+    assert_eq!((output.only_block_data(), output.answers[0].marks.payload), (&segment[..], 54));
     let behind = [&[6, 2, 1, 20][..], &[0; 20], &segment].concat();
     let output = run(&[], &fragments(&behind, 60, true));
-    assert_eq!(output.only_block(), segment);
+    assert_eq!(output.only_block_data(), segment);
     assert_eq!(output.answers[0].class, Class(6));
 }
 
@@ -325,12 +330,12 @@ fn datagrams_with_different_keys_are_separate() {
         let output = run(&[], &[first.clone(), other.clone()]);
         assert_eq!((output.answers.len(), output.count("fragments missing")), (0, 2), "{other:?}");
         let output = run(&[], &[first.clone(), other, last.clone()]);
-        assert_eq!((output.only_block(), output.count("fragments missing")), (DATA, 1));
+        assert_eq!((output.only_block_data(), output.count("fragments missing")), (DATA, 1));
     }
     // For IPv6 the protocol is not part of the key (RFC 8200 §4.5).
     let mut other = ipv6_fragment(8, false, &DATA[8..]);
     other.bytes[54] = 6;
-    assert_eq!(run(&[], &[ipv6_fragment(0, true, &DATA[..8]), other]).only_block(), DATA);
+    assert_eq!(run(&[], &[ipv6_fragment(0, true, &DATA[..8]), other]).only_block_data(), DATA);
 }
 
 #[test]
@@ -339,10 +344,10 @@ fn repeated_fragment_is_a_duplicate() {
         let (first, last) = (build(0, true, &DATA[..16]), build(16, false, &DATA[16..]));
         let frames = [first.clone(), first.clone(), first, last.clone()];
         let output = run(&[], &frames);
-        assert_eq!((output.only_block(), output.count("duplicate")), (DATA, 2));
+        assert_eq!((output.only_block_data(), output.count("duplicate")), (DATA, 2));
         let output = run(&["policy=drop"], &[last.clone(), last, frames[0].clone()]);
         assert_eq!(
-            (output.only_block(), output.count("duplicate"), output.count("overlap")),
+            (output.only_block_data(), output.count("duplicate"), output.count("overlap")),
             (DATA, 1, 0)
         );
     }
@@ -393,7 +398,7 @@ fn fragments_of_invalid_length_have_no_class() {
     assert_eq!((output.count("malformed"), output.count("cut")), (4, 1));
     // The policy `linux` keeps the first 16 bytes, a multiple of 8.
     let frames = [ipv4_fragment(0, true, &DATA[..19]), ipv4_fragment(16, false, &DATA[16..])];
-    assert_eq!(run(&["policy=linux"], &frames).only_block(), DATA);
+    assert_eq!(run(&["policy=linux"], &frames).only_block_data(), DATA);
 }
 
 /// Returns the data of a random datagram, and its fragments.
@@ -474,7 +479,7 @@ fn fragment_length_ends_with_the_packet() {
     // Padding is not data, and a zero payload length is invalid for a fragment.
     let mut padded = ipv6_fragment(8, false, &DATA[8..]);
     padded.bytes.extend([0; 30]);
-    assert_eq!(run(&[], &[padded, ipv6_fragment(0, true, &DATA[..8])]).only_block(), DATA);
+    assert_eq!(run(&[], &[padded, ipv6_fragment(0, true, &DATA[..8])]).only_block_data(), DATA);
     let mut jumbo = ipv6_fragment(0, true, &DATA[..8]);
     jumbo.bytes[18..20].fill(0);
     assert_eq!(jumbo.bytes[14 + ipv6::NEXT_HEADER], 44);

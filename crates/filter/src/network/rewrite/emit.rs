@@ -21,15 +21,18 @@ pub(super) fn emit_twin<'s>(
 ) -> EmitResult<'s> {
     let wanted =
         RewriteFields::from_arguments(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
-    if wanted.needs_link() && !on.linked {
+    if wanted.needs_link_header() && !on.linked {
         return Err(Unfit::new("the link header is cut off"));
     }
     let exits = TwinExits::new(s, out);
-    if wanted.needs_link() {
+    if wanted.needs_link_header() {
         s.need::<{ ethernet::HEADER_LENGTH }>(on.frame, exits.cut);
     }
-    let found =
-        if wanted.needs_ip() { Some(OldHeaders::read(s, &wanted, on, exits, out)?) } else { None };
+    let found = if wanted.needs_ip_header() {
+        Some(OldHeaders::read(s, &wanted, on, exits, out)?)
+    } else {
+        None
+    };
     let kept = s.save_layers(on);
     let link = FrameOffset::from_start(ethernet::HEADER_LENGTH as u16);
     let end = found.as_ref().map_or(link, |found| found.edit_end);
@@ -211,11 +214,11 @@ fn require_filled_checksum<'s>(
     s.arm(|t, done| -> Result<(), Unfit> {
         t.arm(|four, six| -> Result<(), Unfit> {
             four.only(version, Cmp::Eq, 4, six);
-            add_words(four, l3, (ipv4::SRC, ipv4::LENGTH_MIN), total, unsure)?;
+            emit_word_sum(four, l3, (ipv4::SRC, ipv4::LENGTH_MIN), total, unsure)?;
             four.leave(done);
             Ok(())
         })?;
-        add_words(t, l3, (ipv6::SRC, ipv6::HEADER_LENGTH), total, unsure)
+        emit_word_sum(t, l3, (ipv6::SRC, ipv6::HEADER_LENGTH), total, unsure)
     })?;
     let total = s.get(total);
     let pseudo = s.fold_carries(total);
@@ -223,7 +226,7 @@ fn require_filled_checksum<'s>(
     Ok(())
 }
 
-fn add_words<'s>(
+fn emit_word_sum<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,
     (from, to): (usize, usize),

@@ -83,7 +83,7 @@ const _: () = HeaderError::assert_names(REWRITE.reasons, 5);
 const NOT_ETHERNET: Reason = REWRITE.reason("not ethernet");
 const NOT_IPV4: Reason = REWRITE.reason("not ipv4");
 const NO_PORT: Reason = REWRITE.reason("no port");
-const OTHER_CHECKSUM: Reason = REWRITE.reason("other checksum");
+const UNSUPPORTED_CHECKSUM: Reason = REWRITE.reason("other checksum");
 const PORT: Type = Type::Number { low: 0, high: 0xffff };
 /// Protocol numbers of DCCP and UDP-Lite. Their checksums cover the addresses, and this filter
 /// cannot update these checksums.
@@ -117,17 +117,17 @@ impl RewriteFields {
             ports: [port("sport"), port("dport")],
             ttl: arguments.number("ttl").and_then(|ttl| u8::try_from(ttl).ok()),
         };
-        if wanted.needs_link() || wanted.needs_ip() {
+        if wanted.needs_link_header() || wanted.needs_ip_header() {
             return Ok(wanted);
         }
         Err(Mistake::new("dst", "there is nothing to change; give an address, a port or a TTL"))
     }
 
-    fn needs_link(&self) -> bool {
+    fn needs_link_header(&self) -> bool {
         self.macs.iter().any(Option::is_some)
     }
 
-    fn needs_ip(&self) -> bool {
+    fn needs_ip_header(&self) -> bool {
         self.ttl.is_some() || self.has_addresses() || self.has_ports()
     }
 
@@ -169,7 +169,7 @@ struct Rewrite {
 }
 
 impl Edit for Rewrite {
-    fn edit(&mut self, block: &mut Editable<'_>, cx: &mut ClassifyContext<'_>) -> Class {
+    fn edit(&mut self, block: &mut EditableBlock<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         if block.pointer.is_hole() {
             // A gap of a connection has no headers to change.
             return block.class();
@@ -199,7 +199,7 @@ const CHECKSUM_PROTOCOLS: [(u8, usize, usize, bool); 2] = [
 impl RewriteFields {
     fn planned_changes(&self, block: &mut Block<'_>) -> Result<Changes, Reason> {
         let mut changes = Changes::default();
-        if self.needs_link() {
+        if self.needs_link_header() {
             if block.marks.link != LinkType::ETHERNET.0 {
                 return Err(NOT_ETHERNET);
             }
@@ -210,7 +210,7 @@ impl RewriteFields {
                 changes.extend(mac.map(|mac| Change::new(at, &mac)));
             }
         }
-        if self.needs_ip() {
+        if self.needs_ip_header() {
             self.packet_changes(block, &mut changes)?;
         }
         Ok(changes)
@@ -277,7 +277,7 @@ impl RewriteFields {
             return Ok(None);
         }
         if self.has_addresses() && UNSUPPORTED_CHECKSUM_PROTOCOLS.contains(&packet.protocol) {
-            return Err(OTHER_CHECKSUM);
+            return Err(UNSUPPORTED_CHECKSUM);
         }
         let checked = CHECKSUM_PROTOCOLS.iter().find(|(protocol, ..)| *protocol == packet.protocol);
         let Some((_, at, length, may_be_absent)) = checked else {

@@ -39,7 +39,7 @@ fn run_rewrite(words: &[&str], frame: &Frame, flags: Flags) -> (Class, Vec<u8>) 
 }
 
 #[test]
-fn gaps_pass_unchanged() {
+fn hole_passes_unchanged() {
     let mut node = Node::new(&REWRITE, &["ttl=9"]).unwrap();
     let found = run_fragments(&mut node, &[Fragment::hole(1, 700)]);
     assert_eq!((found[0].class, found[0].length), (Class::YES, 700));
@@ -112,7 +112,7 @@ fn partially_editable_packets_stay_unchanged() {
 }
 
 #[test]
-fn absent_udp_checksum_stays_and_macs_need_no_packet() {
+fn absent_checksum_stays_and_macs_of_non_ip_frame_change() {
     let frame = Frame::udp(1, 2, b"abc");
     let (_, bytes) = run_rewrite(&["dst=9.9.9.9", "sport=7"], &frame, Flags::NONE);
     assert_eq!(read_word(&bytes, 40), 0);

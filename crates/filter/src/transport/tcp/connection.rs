@@ -34,7 +34,7 @@ const _: () = assert!(size_of::<TcpConnection>() == 136);
 /// an eviction or a RST. Further segments are late.
 pub(super) const CLOSED: u8 = 1;
 /// Flag of an open connection in which a SYN has arrived ([`TcpConnection::probe`]).
-pub(super) const PROBED: u8 = 1 << 1;
+pub(super) const SYN_PROBED: u8 = 1 << 1;
 /// Flag of a connection whose gap timer is set.
 pub(super) const GAP_TIMER_SET: u8 = 1 << 2;
 /// Flags of a connection in which one host has sent a RST that its peer may accept
@@ -52,7 +52,7 @@ pub(super) struct StreamSide {
     pub(super) gap_start: u64,
     /// Sequence number of the first byte that has not been emitted.
     pub(super) next: u32,
-    /// Sequence number of the first byte of the stream or, if [`BEGUN`] is not set, of the first
+    /// Sequence number of the first byte of the stream or, if [`START_KNOWN`] is not set, of the first
     /// byte that was observed.
     pub(super) start: u32,
     /// Highest acknowledgement number sent by the peer.
@@ -83,32 +83,32 @@ pub(super) struct StreamSide {
 /// Flag of a stream in which data or a SYN was observed, so `next` is known.
 pub(super) const OPEN: u8 = 1;
 /// Flag of a stream whose first sequence number is known.
-pub(super) const BEGUN: u8 = 1 << 1;
+pub(super) const START_KNOWN: u8 = 1 << 1;
 /// Flag of a stream that has emitted at least one block.
-pub(super) const EMITTED: u8 = 1 << 2;
+pub(super) const DATA_EMITTED: u8 = 1 << 2;
 /// Flag of a stream whose FIN has a known sequence number.
 pub(super) const FIN: u8 = 1 << 3;
 /// Flag of a stream that has emitted its end.
 pub(super) const END_EMITTED: u8 = 1 << 4;
 /// Flag of a stream with known `acknowledged` and `window_edge`.
-pub(super) const ACKED: u8 = 1 << 5;
+pub(super) const ACK_OBSERVED: u8 = 1 << 5;
 /// Flag of a stream whose SYN was observed, so `window_scale` and `is_syn_signed` are known.
 pub(super) const SYN_OBSERVED: u8 = 1 << 6;
 /// Flag of a stream that broke off without a FIN.
 pub(super) const BROKEN: u8 = 1 << 7;
 /// Value of `window_scale` for a sender that does not scale its windows.
-pub(super) const UNSCALED: u8 = u8::MAX;
+pub(super) const NO_WINDOW_SCALE: u8 = u8::MAX;
 /// Maximum window scale (RFC 7323 §2.3), assumed if no SYN was observed.
-pub(super) const SCALE_MAX: u8 = 14;
+pub(super) const WINDOW_SCALE_MAX: u8 = 14;
 
 /// Maximum distance of a plausible sequence number, in bytes: the largest possible window (RFC 7323
 /// §2.3).
-pub(super) const DISTANCE_MAX: u32 = 1 << 30;
+pub(super) const SEQUENCE_DISTANCE_MAX: u32 = 1 << 30;
 /// Maximum size of a window that is not scaled, in bytes (RFC 9293 §3.1).
 const UNSCALED_WINDOW_MAX: u32 = 0xffff;
 /// Number of bytes beyond the known window that are still accepted, since the capture may lack the
 /// newest window update.
-const WINDOW_SLACK: u32 = 1 << 20;
+const WINDOW_SLACK_BYTES: u32 = 1 << 20;
 
 impl Session for TcpConnection {
     fn held_lists(&mut self) -> Vec<&mut HeldList> {
@@ -179,15 +179,16 @@ impl StreamSide {
         // captured late.
         let before = if begun { 0 } else { UNSCALED_WINDOW_MAX };
         self.abandoned = Span { from: sequence.wrapping_sub(before), to: sequence };
-        self.flags |= OPEN | if begun { BEGUN } else { 0 };
+        self.flags |= OPEN | if begun { START_KNOWN } else { 0 };
     }
 
     /// Returns true if the stream may restart at another sequence number, because nothing has been
     /// emitted and the peer has not acknowledged the known start. A server changes its sequence
     /// number if it lost the client's first SYN and replies to the second one.
     pub(super) fn may_restart(&self) -> bool {
-        let agreed = self.has_flags(ACKED) && !is_after(self.start, self.acknowledged);
-        !self.has_flags(EMITTED) && self.held.is_empty() && !agreed
+        let agreed =
+            self.has_flags(ACK_OBSERVED) && !is_sequence_after(self.start, self.acknowledged);
+        !self.has_flags(DATA_EMITTED) && self.held.is_empty() && !agreed
     }
 
     /// Returns true if the end of the stream is known, and every byte before it has been emitted or
@@ -205,39 +206,42 @@ impl StreamSide {
     /// unknown. If the FIN was not observed, its sequence number counts as a byte, because an
     /// acknowledgement of a FIN looks like an acknowledgement of a byte.
     pub(super) fn acknowledged(&self) -> Option<u32> {
-        if !self.has_flags(ACKED) || !self.has_flags(OPEN) {
+        if !self.has_flags(ACK_OBSERVED) || !self.has_flags(OPEN) {
             return None;
         }
-        let beyond_end = self.has_flags(FIN) && is_after(self.acknowledged, self.fin);
+        let beyond_end = self.has_flags(FIN) && is_sequence_after(self.acknowledged, self.fin);
         Some(if beyond_end { self.fin } else { self.acknowledged })
     }
 
     /// Returns true if the peer may accept a byte at `sequence`, because it lies within the known
     /// window plus a tolerance, or because the window is unknown.
     pub(super) const fn may_be_accepted(&self, sequence: u32) -> bool {
-        let known = self.has_flags(ACKED) && !is_after(self.next, self.window_edge);
-        !known || !is_after(sequence, self.window_edge.wrapping_add(WINDOW_SLACK))
+        let known = self.has_flags(ACK_OBSERVED) && !is_sequence_after(self.next, self.window_edge);
+        !known || !is_sequence_after(sequence, self.window_edge.wrapping_add(WINDOW_SLACK_BYTES))
     }
 
     /// Returns true if the peer may accept a RST with this sequence number: the number must be
     /// within the window (RFC 9293 §3.5.3). RFC 5961 §3 requires an exact match, which only the
     /// peer can check. If the side was not observed, a RST is accepted only if it acknowledges all
     /// data of the other side (`answers`), or has the number that the peer has acknowledged.
-    pub(super) fn may_reset(&self, number: u32, answers: bool) -> bool {
+    pub(super) fn may_accept_reset(&self, number: u32, answers: bool) -> bool {
         if !self.has_flags(OPEN) {
-            return answers || (self.has_flags(ACKED) && self.acknowledged == number);
+            return answers || (self.has_flags(ACK_OBSERVED) && self.acknowledged == number);
         }
-        let (low, high) = match self.has_flags(ACKED) {
+        let (low, high) = match self.has_flags(ACK_OBSERVED) {
             true => (self.acknowledged, self.window_edge),
             false => (self.next, self.next.wrapping_add(0xffff)),
         };
-        number == self.next || number == low || (!is_after(low, number) && is_after(high, number))
+        number == self.next
+            || number == low
+            || (!is_sequence_after(low, number) && is_sequence_after(high, number))
     }
 
     /// Returns true if a segment carries new data that the peer may accept.
     pub(super) const fn is_new(&self, from: u32, to: u32) -> bool {
-        let new = !self.has_flags(OPEN) || (is_after(to, self.next) && self.may_be_accepted(from));
-        from != to && new && distance(self.next, from).unsigned_abs() <= DISTANCE_MAX
+        let new = !self.has_flags(OPEN)
+            || (is_sequence_after(to, self.next) && self.may_be_accepted(from));
+        from != to && new && distance(self.next, from).unsigned_abs() <= SEQUENCE_DISTANCE_MAX
     }
 
     /// Returns the state for this side of a connection that was considered closed but continues.
@@ -251,7 +255,7 @@ impl StreamSide {
             is_syn_signed: signed,
             ..
         } = self;
-        let flags = self.flags & (OPEN | ACKED | SYN_OBSERVED);
+        let flags = self.flags & (OPEN | ACK_OBSERVED | SYN_OBSERVED);
         Self {
             next,
             start: next,
@@ -268,19 +272,21 @@ impl StreamSide {
     /// `window` bytes. Neither the acknowledged position nor the edge of the window moves back.
     /// Ignores a number that is implausibly far from `next`.
     pub(super) fn acknowledge(&mut self, number: u32, window: u32) {
-        if self.has_flags(OPEN) && distance(self.next, number).unsigned_abs() > DISTANCE_MAX {
+        if self.has_flags(OPEN)
+            && distance(self.next, number).unsigned_abs() > SEQUENCE_DISTANCE_MAX
+        {
             return;
         }
         let edge = number.wrapping_add(window);
-        if !self.has_flags(ACKED) {
+        if !self.has_flags(ACK_OBSERVED) {
             (self.acknowledged, self.window_edge) = (number, edge);
-            self.flags |= ACKED;
+            self.flags |= ACK_OBSERVED;
             return;
         }
-        if is_after(number, self.acknowledged) {
+        if is_sequence_after(number, self.acknowledged) {
             self.acknowledged = number;
         }
-        if is_after(edge, self.window_edge) {
+        if is_sequence_after(edge, self.window_edge) {
             self.window_edge = edge;
         }
     }
@@ -288,7 +294,7 @@ impl StreamSide {
 
 /// Returns true if sequence number `a` follows `b`, modulo 2³² (RFC 9293 §3.4).
 #[inline]
-pub(super) const fn is_after(a: u32, b: u32) -> bool {
+pub(super) const fn is_sequence_after(a: u32, b: u32) -> bool {
     distance(b, a) > 0
 }
 

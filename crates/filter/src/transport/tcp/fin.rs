@@ -3,7 +3,7 @@
 //! Input: the FIN of a segment. Output: the sequence number at which the stream ends, or a pending
 //! FIN whose acceptance depends on the bytes that are still missing before it.
 
-use super::connection::{DISTANCE_MAX, FIN, StreamSide, distance, is_after};
+use super::connection::{FIN, SEQUENCE_DISTANCE_MAX, StreamSide, distance, is_sequence_after};
 use super::overlap::{Span, held_span};
 use super::reassembly::SideOutput;
 
@@ -14,24 +14,26 @@ impl StreamSide {
     /// received or acknowledged; in that case, the FIN is pending.
     pub(super) fn record_fin(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) {
         let fin = span.to;
-        let is_ahead =
-            |fin: u32| (0..=DISTANCE_MAX.cast_signed()).contains(&distance(self.next, fin));
+        let is_ahead = |fin: u32| {
+            (0..=SEQUENCE_DISTANCE_MAX.cast_signed()).contains(&distance(self.next, fin))
+        };
         if !is_ahead(fin) || !self.may_be_accepted(fin) {
             return;
         }
         let held = output.cx.back(&self.held);
-        let behind = held.is_some_and(|(key, block)| is_after(held_span(key, &block).to, fin));
-        let early = is_after(span.from, self.next);
+        let behind =
+            held.is_some_and(|(key, block)| is_sequence_after(held_span(key, &block).to, fin));
+        let early = is_sequence_after(span.from, self.next);
         if early && (behind || self.is_acknowledged_beyond(fin)) {
             // The stream reaches the first of several pending FINs.
             let pending = self.is_fin_pending != 0 && is_ahead(self.fin);
-            if !pending || is_after(self.fin, fin) {
+            if !pending || is_sequence_after(self.fin, fin) {
                 (self.fin, self.is_fin_pending) = (fin, 1);
             }
             return;
         }
         self.accept_fin(fin);
-        self.mark_gap(output);
+        self.record_gap_start(output);
         if self.is_at_end() {
             self.emit_held_segments(output);
         }
@@ -47,7 +49,7 @@ impl StreamSide {
     /// Discards a pending FIN with a lower number, because the peer ignores it as part of older
     /// data.
     pub(super) const fn reach(&mut self, to: u32) {
-        if self.is_fin_pending != 0 && !is_after(self.fin, to) {
+        if self.is_fin_pending != 0 && !is_sequence_after(self.fin, to) {
             self.is_fin_pending = 0;
             if self.fin == to {
                 self.flags |= FIN;
@@ -57,7 +59,9 @@ impl StreamSide {
 
     /// Returns true if a segment begins at or after the end of the stream, and ends after it.
     pub(super) const fn is_after_end(&self, span: Span) -> bool {
-        self.has_flags(FIN) && !is_after(self.fin, span.from) && is_after(span.to, self.fin)
+        self.has_flags(FIN)
+            && !is_sequence_after(self.fin, span.from)
+            && is_sequence_after(span.to, self.fin)
     }
 
     /// Returns true if the peer has acknowledged more than a FIN with sequence number `fin` and the
@@ -68,6 +72,6 @@ impl StreamSide {
 
     /// Returns `to`, or the end of the stream if that comes first.
     pub(super) const fn limit_to_end(&self, to: u32) -> u32 {
-        if self.has_flags(FIN) && is_after(to, self.fin) { self.fin } else { to }
+        if self.has_flags(FIN) && is_sequence_after(to, self.fin) { self.fin } else { to }
     }
 }

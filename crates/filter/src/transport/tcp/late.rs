@@ -1,7 +1,7 @@
 //! Late bytes of one side: bytes that are captured after their gap was abandoned, or before the
 //! first byte that was observed. They cannot be emitted in order, and are counted.
 
-use super::connection::{DISTANCE_MAX, StreamSide, distance, is_after};
+use super::connection::{SEQUENCE_DISTANCE_MAX, StreamSide, distance, is_sequence_after};
 use super::outcomes::LATE_BYTES;
 use super::overlap::Span;
 use super::reassembly::SideOutput;
@@ -17,7 +17,7 @@ impl StreamSide {
         span: Span,
     ) -> bool {
         let age = distance(self.abandoned.to, self.next);
-        if !(0..=DISTANCE_MAX.cast_signed()).contains(&age) {
+        if !(0..=SEQUENCE_DISTANCE_MAX.cast_signed()).contains(&age) {
             // Sequence numbers have wrapped around since the range was abandoned.
             self.abandoned = Span { from: self.next, to: self.next };
         }
@@ -33,7 +33,7 @@ impl StreamSide {
     /// Extends the range of abandoned bytes back to `from`, the beginning of the first of several
     /// gaps that were abandoned together.
     pub(super) fn extend_abandoned_range(&mut self, from: u32) {
-        if is_after(self.abandoned.from, from) {
+        if is_sequence_after(self.abandoned.from, from) {
             self.abandoned.from = from;
         }
     }

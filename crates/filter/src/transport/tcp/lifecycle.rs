@@ -5,8 +5,8 @@
 //! observed.
 
 use super::connection::{
-    ACKED, ANY_RESET, BEGUN, CLOSED, EMITTED, END_EMITTED, FIN, OPEN, PROBED, SYN_OBSERVED,
-    StreamSide, TcpConnection, UNSCALED,
+    ACK_OBSERVED, ANY_RESET, CLOSED, DATA_EMITTED, END_EMITTED, FIN, NO_WINDOW_SCALE, OPEN,
+    START_KNOWN, SYN_OBSERVED, SYN_PROBED, StreamSide, TcpConnection,
 };
 use super::lag::StampLag;
 use super::outcomes::CONNECTION_CLOSED;
@@ -43,7 +43,7 @@ impl TcpConnection {
     /// confirmed it, or the server's side must be unobserved.
     pub(super) fn is_superseded(&self, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
-        let probed = self.has_flags(PROBED);
+        let probed = self.has_flags(SYN_PROBED);
         let closed = self.has_flags(CLOSED) || self.has_pending_reset();
         if !info.has(flag::SYN) {
             let unheard = !server.has_flags(OPEN) && info.has_data();
@@ -51,7 +51,7 @@ impl TcpConnection {
         }
         let sender = self.sender(info);
         let side = if sender == CLIENT { client } else { server };
-        if side.has_flags(BEGUN) && side.start == info.span.from {
+        if side.has_flags(START_KNOWN) && side.start == info.span.from {
             return closed && !info.has(flag::ACK) && !self.has_emitted();
         }
         match info.has(flag::ACK) {
@@ -63,7 +63,7 @@ impl TcpConnection {
 
     /// Returns true if any data or end of the connection has been emitted.
     pub(super) fn has_emitted(&self) -> bool {
-        self.sides.iter().any(|side| side.has_flags(EMITTED))
+        self.sides.iter().any(|side| side.has_flags(DATA_EMITTED))
     }
 
     /// Processes a segment of the most common form (fast path): a plain ACK, either without data,
@@ -90,7 +90,7 @@ impl TcpConnection {
             && side.held.is_empty()
             && other.held.is_empty()
             && ((next && side.has_flags(OPEN)) || !info.has_data());
-        let open = self.identity.flags & (CLOSED | PROBED | ANY_RESET) == 0;
+        let open = self.identity.flags & (CLOSED | SYN_PROBED | ANY_RESET) == 0;
         if !plain || !open || info.time > self.identity.word.saturating_add(timeout) {
             return None;
         }
@@ -102,7 +102,7 @@ impl TcpConnection {
     /// Prepares the block as the next output of a side: sets its metadata and advances the side.
     #[inline]
     pub(super) fn prepare_next_output<'a>(&mut self, number: usize, block: Block<'a>) -> Block<'a> {
-        let (class, context) = self.output_context(number, block.context.time);
+        let (class, context) = self.output_class_and_metadata(number, block.context.time);
         let [client, server] = &mut self.sides;
         let side = if number == CLIENT { client } else { server };
         side.prepare_output(class, context, block)
@@ -182,10 +182,10 @@ impl TcpConnection {
         let answers = info.has(flag::ACK) && info.acknowledgement == other.start;
         if sender == CLIENT && !again && !info.has(flag::ACK) {
             self.probe = from;
-            self.identity.flags |= PROBED;
+            self.identity.flags |= SYN_PROBED;
         } else if sender == SERVER && !again && answers && side.may_restart() {
             // An earlier FIN has a sequence number of the abandoned stream.
-            side.flags &= !(ACKED | FIN);
+            side.flags &= !(ACK_OBSERVED | FIN);
             side.open(from, true);
             (side.window_scale, side.is_syn_signed) = (info.scale, info.is_signed.into());
         }
@@ -275,7 +275,7 @@ impl TcpConnection {
         time: Time,
         cx: &'w mut StreamContext<'c, 'a>,
     ) -> (&'s mut StreamSide, SideOutput<'w, 'c, 'a>) {
-        let (class, context) = self.output_context(number, time);
+        let (class, context) = self.output_class_and_metadata(number, time);
         let [client, server] = &mut self.sides;
         let side = if number == CLIENT { client } else { server };
         (side, SideOutput { cx, rules, class, context })
@@ -283,7 +283,7 @@ impl TcpConnection {
 
     /// Returns the class and metadata for the blocks of side `number`.
     #[inline]
-    fn output_context(&self, number: usize, time: Time) -> (Class, BlockMetadata) {
+    fn output_class_and_metadata(&self, number: usize, time: Time) -> (Class, BlockMetadata) {
         let flags = if number == CLIENT { Flags::NONE } else { Flags::BACKWARD };
         let session = self.identity.session;
         let context = BlockMetadata { time, session, origin: self.origin, flags };
@@ -297,14 +297,15 @@ impl TcpConnection {
     fn window_scale(&self, number: usize) -> u8 {
         let [client, server] = &self.sides;
         let side = if number == CLIENT { client } else { server };
-        let declines =
-            |side: &StreamSide| side.has_flags(SYN_OBSERVED) && side.window_scale == UNSCALED;
+        let declines = |side: &StreamSide| {
+            side.has_flags(SYN_OBSERVED) && side.window_scale == NO_WINDOW_SCALE
+        };
         match declines(client) || declines(server) {
             true => 0,
             false if side.has_flags(SYN_OBSERVED) => {
-                side.window_scale.min(super::connection::SCALE_MAX)
+                side.window_scale.min(super::connection::WINDOW_SCALE_MAX)
             }
-            false => super::connection::SCALE_MAX,
+            false => super::connection::WINDOW_SCALE_MAX,
         }
     }
 }

@@ -89,7 +89,7 @@ before).",
     example: "replay web.pcap | tcp |http files out/",
     kind: FilterKind::Reordering,
     input_forms: Forms::FRAMED,
-    needs: InputNeeds::only(&super::packets_of_protocol(
+    needs: InputNeeds::only(&super::protocol_packet_inputs(
         protocol::TCP,
         "the class of its packets is `|tcp`",
     )),

@@ -35,14 +35,14 @@ pub(super) const OVERLAPPED: Reason = Reason::named(REASONS, "overlapped");
 pub(super) const CONNECTION_CLOSED: Reason = Reason::named(REASONS, "closed");
 pub(super) const OUT_OF_WINDOW: Reason = Reason::named(REASONS, "out of window");
 pub(super) const CHECKSUM: Reason = Reason::named(REASONS, "checksum");
-pub(super) const LATE: Reason = Reason::named(REASONS, "late");
+pub(super) const LATE_SEGMENT: Reason = Reason::named(REASONS, "late");
 
 pub(super) const NEW_SESSIONS: Counter = Counter::named(COUNTERS, "new sessions");
-pub(super) const EVICTED: Counter = Counter::named(COUNTERS, "evicted sessions");
+pub(super) const SESSIONS_EVICTED: Counter = Counter::named(COUNTERS, "evicted sessions");
 pub(super) const TIMED_OUT: Counter = Counter::named(COUNTERS, "timed out sessions");
 pub(super) const DUPLICATE: Counter = Counter::named(COUNTERS, "duplicates");
 pub(super) const GAPS: Counter = Counter::named(COUNTERS, "gaps");
-pub(super) const MISSING: Counter = Counter::named(COUNTERS, "missing bytes");
+pub(super) const STREAM_BYTES_MISSING: Counter = Counter::named(COUNTERS, "missing bytes");
 pub(super) const LATE_BYTES: Counter = Counter::named(COUNTERS, "late bytes");
 pub(super) const RESETS_IGNORED: Counter = Counter::named(COUNTERS, "resets ignored");
 pub(super) const RESETS_WITHDRAWN: Counter = Counter::named(COUNTERS, "resets taken back");

@@ -13,7 +13,7 @@
 //! Suricata applies its rules only if the bytes differ. For equal bytes every rule produces the
 //! same stream.
 
-use super::connection::{StreamSide, distance, is_after};
+use super::connection::{StreamSide, distance, is_sequence_after};
 use super::outcomes::{DUPLICATE, OVERLAPPED};
 use super::reassembly::SideOutput;
 use crate::contract::{Block, HeldList};
@@ -55,14 +55,14 @@ impl SegmentPolicy {
 
     /// Returns true if `new` wins where it overlaps `old`.
     const fn new_wins(self, new: Span, old: Span) -> bool {
-        let before = is_after(old.from, new.from);
-        let behind = is_after(new.to, old.to);
+        let before = is_sequence_after(old.from, new.from);
+        let behind = is_sequence_after(new.to, old.to);
         match self {
             Self::First => false,
             Self::Last => true,
             Self::Bsd => before,
             Self::Linux => before || (new.from == old.from && behind),
-            Self::Solaris => behind || (new.to == old.to && !is_after(new.from, old.from)),
+            Self::Solaris => behind || (new.to == old.to && !is_sequence_after(new.from, old.from)),
         }
     }
 }
@@ -73,13 +73,13 @@ impl Span {
         if !self.overlaps(other) {
             return 0;
         }
-        let from = if is_after(other.from, self.from) { other.from } else { self.from };
-        let to = if is_after(self.to, other.to) { other.to } else { self.to };
+        let from = if is_sequence_after(other.from, self.from) { other.from } else { self.from };
+        let to = if is_sequence_after(self.to, other.to) { other.to } else { self.to };
         to.wrapping_sub(from)
     }
 
     const fn overlaps(self, other: Self) -> bool {
-        is_after(self.to, other.from) && is_after(other.to, self.from)
+        is_sequence_after(self.to, other.from) && is_sequence_after(other.to, self.from)
     }
 }
 
@@ -100,7 +100,8 @@ impl StreamSide {
             let old = held_span(*key, block);
             new.overlaps(old) && policy.new_wins(new, old)
         };
-        let held = output.cx.held(&self.held).take_while(|(key, _)| is_after(new.to, *key));
+        let held =
+            output.cx.held(&self.held).take_while(|(key, _)| is_sequence_after(new.to, *key));
         let mut losers: Vec<_> = held.enumerate().filter(loses).collect();
         let mut list = self.held;
         // In reverse order, so that indices of earlier entries stay valid.
@@ -132,18 +133,19 @@ impl StreamSide {
     ) {
         let mut free = Vec::new();
         let mut from = new.from;
-        let held = output.cx.held(&self.held).take_while(|(key, _)| is_after(new.to, *key));
+        let held =
+            output.cx.held(&self.held).take_while(|(key, _)| is_sequence_after(new.to, *key));
         for (key, block) in held {
             let old = held_span(key, &block);
             if !new.overlaps(old) {
                 continue;
             }
-            if is_after(old.from, from) {
+            if is_sequence_after(old.from, from) {
                 free.push(Span { from, to: old.from });
             }
             from = old.to;
         }
-        if is_after(new.to, from) {
+        if is_sequence_after(new.to, from) {
             free.push(Span { from, to: new.to });
         }
         if free.is_empty() {
@@ -173,7 +175,7 @@ impl StreamSide {
         piece: &Block<'a>,
         key: u32,
     ) {
-        if output.cx.hold_created(list, piece, key) {
+        if output.cx.hold_created_block(list, piece, key) {
             self.held_bytes = self.held_bytes.saturating_add(piece.length());
         }
     }

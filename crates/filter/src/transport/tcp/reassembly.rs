@@ -7,10 +7,12 @@
 //! the connection ends.
 
 use super::connection::{
-    BEGUN, BROKEN, DISTANCE_MAX, EMITTED, END_EMITTED, FIN, SYN_OBSERVED, StreamSide, distance,
-    is_after,
+    BROKEN, DATA_EMITTED, END_EMITTED, FIN, SEQUENCE_DISTANCE_MAX, START_KNOWN, SYN_OBSERVED,
+    StreamSide, distance, is_sequence_after,
 };
-use super::outcomes::{CONNECTION_CLOSED, DUPLICATE, GAPS, LATE, MISSING, OUT_OF_WINDOW};
+use super::outcomes::{
+    CONNECTION_CLOSED, DUPLICATE, GAPS, LATE_SEGMENT, OUT_OF_WINDOW, STREAM_BYTES_MISSING,
+};
 use super::overlap::{SegmentPolicy, Span, held_span};
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
@@ -50,7 +52,8 @@ pub(super) struct SegmentData {
 }
 
 /// Flags that this filter sets in its output, and therefore clears in input blocks.
-const OWN_FLAGS: Flags = Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::END_MASK);
+const OUTPUT_FLAGS: Flags =
+    Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::END_MASK);
 
 impl StreamSide {
     /// Processes a segment of this side: emits data that is next in order, holds data that arrived
@@ -73,14 +76,14 @@ impl StreamSide {
         }
         span.to = self.limit_to_end(span.to);
         let late = self.count_late_bytes(output, &block, span);
-        if !is_after(span.to, self.next) {
+        if !is_sequence_after(span.to, self.next) {
             if late {
-                return output.cx.drop(&block, LATE);
+                return output.cx.drop(&block, LATE_SEGMENT);
             }
             output.cx.count(DUPLICATE, 1);
             return output.cx.consume(&block);
         }
-        if is_after(span.from, self.next) {
+        if is_sequence_after(span.from, self.next) {
             let is_in_order = self.resolve_gap(output, span);
             // The stream may have reached a pending FIN.
             if self.is_after_end(span) {
@@ -90,7 +93,7 @@ impl StreamSide {
             if !is_in_order {
                 return self.hold_segment(output, &block, span);
             }
-            if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
+            if distance(self.next, span.from).unsigned_abs() > SEQUENCE_DISTANCE_MAX {
                 return output.cx.drop(&block, OUT_OF_WINDOW);
             }
         }
@@ -102,23 +105,23 @@ impl StreamSide {
     /// false if the segment must be held. Returns true if it is now in order, or implausibly far
     /// ahead.
     fn resolve_gap(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
-        if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
+        if distance(self.next, span.from).unsigned_abs() > SEQUENCE_DISTANCE_MAX {
             return true;
         }
-        if self.acknowledged().is_some_and(|number| !is_after(span.from, number)) {
+        if self.acknowledged().is_some_and(|number| !is_sequence_after(span.from, number)) {
             self.skip(output, span.from);
         }
         let length = span.to.wrapping_sub(span.from);
-        while is_after(span.from, self.next)
+        while is_sequence_after(span.from, self.next)
             && !self.held.is_empty()
             && (self.held_bytes.saturating_add(length) > output.rules.held_bytes_max
                 || self.held.len() >= HELD_BLOCKS_MAX)
         {
             let front = output.cx.front(&self.held).map_or(span.from, |(key, _)| key);
-            let nearer = if is_after(front, span.from) { span.from } else { front };
+            let nearer = if is_sequence_after(front, span.from) { span.from } else { front };
             self.advance(output, nearer);
         }
-        !is_after(span.from, self.next)
+        !is_sequence_after(span.from, self.next)
     }
 
     /// Advances the stream to `to` ([`StreamSide::skip`]). If that has no effect, which is possible
@@ -142,11 +145,11 @@ impl StreamSide {
             // No byte was captured: the acknowledgement will reveal the gap.
             return output.cx.consume(block);
         }
-        self.mark_gap(output);
+        self.record_gap_start(output);
         let (block, span) =
             (block.narrow(0, here), Span { to: span.from.wrapping_add(here), ..span });
         let back = output.cx.back(&self.held);
-        if back.is_none_or(|(key, last)| !is_after(held_span(key, &last).to, span.from)) {
+        if back.is_none_or(|(key, last)| !is_sequence_after(held_span(key, &last).to, span.from)) {
             let mut list = self.held;
             if output.cx.hold(&mut list, &block, span.from) {
                 self.held_bytes = self.held_bytes.saturating_add(here);
@@ -159,7 +162,7 @@ impl StreamSide {
     }
 
     /// Records the current time as the start of a gap, unless blocks are held already.
-    pub(super) fn mark_gap(&mut self, output: &SideOutput<'_, '_, '_>) {
+    pub(super) fn record_gap_start(&mut self, output: &SideOutput<'_, '_, '_>) {
         if self.held.is_empty() {
             self.gap_start = output.cx.now;
         }
@@ -185,7 +188,7 @@ impl StreamSide {
         } else {
             output.cx.consume(&block);
         }
-        if is_after(span.to, self.next) {
+        if is_sequence_after(span.to, self.next) {
             // The capture truncated the segment.
             self.skip(output, span.to);
         }
@@ -200,13 +203,13 @@ impl StreamSide {
         let new = held_span(self.next, &block);
         self.trim_held_segments(output, new);
         let mut passed = false;
-        while is_after(self.limit_to_end(new.to), self.next) {
+        while is_sequence_after(self.limit_to_end(new.to), self.next) {
             let front = output.cx.front(&self.held).map_or(new.to, |(key, _)| key);
-            let until = if is_after(front, new.to) { new.to } else { front };
+            let until = if is_sequence_after(front, new.to) { new.to } else { front };
             let from = self.next.wrapping_sub(new.from);
             let piece = block.narrow(from, until.wrapping_sub(self.next));
             let piece = self.prepare_output(output.class, output.context, piece);
-            output.cx.emit_part(piece, &mut passed);
+            output.cx.emit_block_part(piece, &mut passed);
             self.emit_held_segments(output);
         }
         self.emit_held_segments(output);
@@ -219,19 +222,19 @@ impl StreamSide {
         let mut list = self.held;
         while let Some((key, block)) = output.cx.front(&list) {
             let span = held_span(key, &block);
-            if self.is_at_end() && is_after(span.to, self.next) {
+            if self.is_at_end() && is_sequence_after(span.to, self.next) {
                 self.held_bytes = self.held_bytes.saturating_sub(block.length());
-                output.cx.drop_front(&mut list, CONNECTION_CLOSED);
+                output.cx.drop_front_block(&mut list, CONNECTION_CLOSED);
                 continue;
             }
-            if is_after(key, self.next) {
+            if is_sequence_after(key, self.next) {
                 self.gap_start = output.cx.now;
                 break;
             }
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
-            if !is_after(span.to, self.next) {
+            if !is_sequence_after(span.to, self.next) {
                 output.cx.count(DUPLICATE, 1);
-                output.cx.consume_front(&mut list);
+                output.cx.consume_front_block(&mut list);
                 continue;
             }
             self.reach(span.to);
@@ -239,12 +242,12 @@ impl StreamSide {
             let length = self.limit_to_end(span.to).wrapping_sub(self.next);
             let next =
                 self.prepare_output(output.class, output.context, block.narrow(known, length));
-            output.cx.release_front(&mut list, |_| next);
+            output.cx.release_front_block(&mut list, |_| next);
             let missing = truncated_byte_count(block);
             if missing > 0 {
                 let front = output.cx.front(&list).map(|(key, _)| key);
                 let until = self.next.wrapping_add(missing);
-                let until = front.filter(|front| is_after(until, *front)).unwrap_or(until);
+                let until = front.filter(|front| is_sequence_after(until, *front)).unwrap_or(until);
                 self.emit_hole(output, until);
             }
         }
@@ -256,9 +259,9 @@ impl StreamSide {
     pub(super) fn skip(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let from = self.next;
         // A hole may reach a pending FIN.
-        while is_after(self.limit_to_end(to), self.next) {
+        while is_sequence_after(self.limit_to_end(to), self.next) {
             let front = output.cx.front(&self.held).map_or(to, |(key, _)| key);
-            self.emit_hole(output, if is_after(front, to) { to } else { front });
+            self.emit_hole(output, if is_sequence_after(front, to) { to } else { front });
             self.emit_held_segments(output);
         }
         self.extend_abandoned_range(from);
@@ -269,7 +272,7 @@ impl StreamSide {
     /// unless the peer has acknowledged later bytes.
     fn emit_hole(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let fin = self.fin;
-        let is_between = !is_after(self.next, fin) && !is_after(fin, to);
+        let is_between = !is_sequence_after(self.next, fin) && !is_sequence_after(fin, to);
         if self.is_fin_pending != 0 && is_between {
             match self.is_acknowledged_beyond(fin) {
                 true => self.is_fin_pending = 0,
@@ -277,17 +280,17 @@ impl StreamSide {
             }
         }
         let to = self.limit_to_end(to);
-        if !is_after(to, self.next) {
+        if !is_sequence_after(to, self.next) {
             return;
         }
         self.abandoned = Span { from: self.next, to };
         let mut missing = to.wrapping_sub(self.next);
         output.cx.count(GAPS, 1);
-        output.cx.count(MISSING, missing.into());
+        output.cx.count(STREAM_BYTES_MISSING, missing.into());
         while missing > 0 {
             let length = missing.min(BLOCK_MAX as u32);
             let hole = self.prepare_output(output.class, output.context, make_hole(output, length));
-            output.cx.emit_created(hole);
+            output.cx.emit_created_block(hole);
             missing -= length;
         }
     }
@@ -299,16 +302,18 @@ impl StreamSide {
         let front = output.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes a gap, a held block or the FIN, even from forged state, so that callers
         // can repeat the call until nothing is pending.
-        let ahead = |place: u32| is_after(place, self.next) && self.may_be_accepted(place);
+        let ahead = |place: u32| is_sequence_after(place, self.next) && self.may_be_accepted(place);
         match front {
-            Some(front) if ahead(front) && (!self.has_flags(FIN) || is_after(self.fin, front)) => {
+            Some(front)
+                if ahead(front) && (!self.has_flags(FIN) || is_sequence_after(self.fin, front)) =>
+            {
                 self.skip(output, front);
             }
             Some(_) => {
                 let mut list = self.held;
                 if let Some((_, block)) = output.cx.front(&list) {
                     self.held_bytes = self.held_bytes.saturating_sub(block.length());
-                    output.cx.drop_front(&mut list, OUT_OF_WINDOW);
+                    output.cx.drop_front_block(&mut list, OUT_OF_WINDOW);
                 }
                 self.held = list;
             }
@@ -323,9 +328,9 @@ impl StreamSide {
     pub(super) fn abandon_acknowledged_gaps(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         let from = self.next;
-        while !self.held.is_empty() && is_after(number, self.next) {
+        while !self.held.is_empty() && is_sequence_after(number, self.next) {
             let front = output.cx.front(&self.held).map_or(number, |(key, _)| key);
-            self.advance(output, if is_after(front, number) { number } else { front });
+            self.advance(output, if is_sequence_after(front, number) { number } else { front });
         }
         if self.has_flags(FIN) && number == self.fin {
             self.skip(output, number);
@@ -341,14 +346,14 @@ impl StreamSide {
             self.abandon_gap(output);
         }
         let fin = self.fin;
-        let is_last = is_after(fin, self.next) && !self.is_acknowledged_beyond(fin);
+        let is_last = is_sequence_after(fin, self.next) && !self.is_acknowledged_beyond(fin);
         if self.is_fin_pending != 0 && is_last {
             // The held segments after this FIN were out of window.
             self.skip(output, fin);
         }
         if !self.has_flags(FIN) {
             let number = self.acknowledged().unwrap_or(self.next);
-            let info = self.has_flags(SYN_OBSERVED) || self.has_flags(EMITTED);
+            let info = self.has_flags(SYN_OBSERVED) || self.has_flags(DATA_EMITTED);
             let missing = info && distance(self.next, number) > 1;
             self.accept_fin(if missing { number } else { self.next });
             self.flags |= BROKEN;
@@ -362,7 +367,7 @@ impl StreamSide {
         if !self.has_flags(END_EMITTED) {
             self.accept_fin(self.next);
             let end = self.prepare_output(output.class, output.context, make_hole(output, 0));
-            output.cx.emit_created(end);
+            output.cx.emit_created_block(end);
         }
     }
 
@@ -375,11 +380,11 @@ impl StreamSide {
         mut block: Block<'a>,
     ) -> Block<'a> {
         self.next = self.next.wrapping_add(block.length());
-        let mut flags = block.context.flags.without(OWN_FLAGS).with(context.flags);
-        if self.has_flags(BEGUN) && !self.has_flags(EMITTED) {
+        let mut flags = block.context.flags.without(OUTPUT_FLAGS).with(context.flags);
+        if self.has_flags(START_KNOWN) && !self.has_flags(DATA_EMITTED) {
             flags = flags.with(Flags::FIRST);
         }
-        self.flags |= EMITTED;
+        self.flags |= DATA_EMITTED;
         if self.is_at_end() {
             flags = flags.with(Flags::END);
             if self.has_flags(BROKEN) {

@@ -15,7 +15,7 @@
 //! session, which begins in midstream.
 
 use super::connection::{
-    ANY_RESET, CLOSED, OPEN, PROBED, RESET, SYN_OBSERVED, TcpConnection, is_after,
+    ANY_RESET, CLOSED, OPEN, RESET, SYN_OBSERVED, SYN_PROBED, TcpConnection, is_sequence_after,
 };
 use super::lifecycle::CLIENT;
 use super::outcomes::{RESETS_IGNORED, RESETS_WITHDRAWN};
@@ -53,13 +53,15 @@ impl TcpConnection {
         let [client, server] = &self.sides;
         let (side, other) = if sender == CLIENT { (client, server) } else { (server, client) };
         let answers = info.has(flag::ACK) && other.next == info.acknowledgement;
-        if !side.may_reset(info.span.from, answers) || !self.has_plausible_signature(sender, info) {
+        if !side.may_accept_reset(info.span.from, answers)
+            || !self.has_plausible_signature(sender, info)
+        {
             return cx.count(RESETS_IGNORED, 1);
         }
         if info.has(flag::ACK) {
             self.process_acknowledgement(sender, info, rules, cx);
         }
-        self.identity.flags = self.identity.flags & !PROBED | reset_flag(sender);
+        self.identity.flags = self.identity.flags & !SYN_PROBED | reset_flag(sender);
         self.identity.word = info.time;
         let refuses = !self.has_emitted() && !self.sides.iter().all(|side| side.has_flags(OPEN));
         if refuses || rules.gap_timeout == 0 {
@@ -107,7 +109,7 @@ impl TcpConnection {
         let new = side.is_new(info.span.from, info.span.to);
         let number = info.acknowledgement;
         let more = info.has(flag::ACK)
-            && other.acknowledged().is_none_or(|known| is_after(number, known))
+            && other.acknowledged().is_none_or(|known| is_sequence_after(number, known))
             && other.may_be_accepted(number);
         if self.has_flags(CLOSED) && !new {
             return false;
@@ -116,7 +118,7 @@ impl TcpConnection {
             return new || more;
         }
         let late = info.time > self.identity.word.saturating_add(rules.gap_timeout / 2);
-        late || (more && other.has_flags(OPEN) && is_after(number, other.next))
+        late || (more && other.has_flags(OPEN) && is_sequence_after(number, other.next))
     }
 
     /// Returns false for a FIN that the peer drops because of its signature: the FIN is signed and

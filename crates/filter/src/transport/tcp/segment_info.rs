@@ -1,6 +1,6 @@
 //! The fields of a segment that connection tracking reads.
 
-use super::connection::UNSCALED;
+use super::connection::NO_WINDOW_SCALE;
 use super::overlap::Span;
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers::{self, Segment};
@@ -27,7 +27,7 @@ pub(super) struct SegmentInfo {
     pub(super) ports: Ports,
     /// True if the segment was sent from the greater address and port to the lesser.
     pub(super) is_down: bool,
-    /// Window scale that a SYN offers. [`UNSCALED`] for a SYN that offers none, and for other
+    /// Window scale that a SYN offers. [`NO_WINDOW_SCALE`] for a SYN that offers none, and for other
     /// segments.
     pub(super) scale: u8,
     /// True for a SYN, FIN or RST with a signature option; false for other segments.
@@ -48,7 +48,7 @@ impl SegmentInfo {
             window: header.window().into(),
             ports: Ports { source: header.source(), target: header.target() },
             is_down: down,
-            scale: if syn { offered_window_scale(frame, segment) } else { UNSCALED },
+            scale: if syn { offered_window_scale(frame, segment) } else { NO_WINDOW_SCALE },
             is_signed: header.flags() & (flag::SYN | flag::FIN | flag::RST) != 0
                 && is_signed(frame, segment),
             time,
@@ -84,12 +84,12 @@ impl SegmentInfo {
     }
 }
 
-/// Returns the window scale that a SYN offers, or [`UNSCALED`] if it offers none.
+/// Returns the window scale that a SYN offers, or [`NO_WINDOW_SCALE`] if it offers none.
 #[cold]
 fn offered_window_scale(frame: &[u8], segment: &Segment<'_>) -> u8 {
     let header = frame.get(segment.at as usize..).unwrap_or_default();
     let offered = options(header).find(|option| option.kind == WINDOW_SCALE_OPTION);
-    offered.and_then(|option| option.data.first().copied()).unwrap_or(UNSCALED)
+    offered.and_then(|option| option.data.first().copied()).unwrap_or(NO_WINDOW_SCALE)
 }
 
 /// Returns true if a segment carries a signature option. The signature is not verified, since only

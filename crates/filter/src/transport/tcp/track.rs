@@ -4,7 +4,9 @@
 use super::connection::{ANY_RESET, CLOSED, GAP_TIMER_SET, StreamSide, TcpConnection};
 use super::lag::StampLag;
 use super::limits;
-use super::outcomes::{CHECKSUM, EVICTED, NEW_SESSIONS, NOT_TCP, RESETS_WITHDRAWN, TIMED_OUT};
+use super::outcomes::{
+    CHECKSUM, NEW_SESSIONS, NOT_TCP, RESETS_WITHDRAWN, SESSIONS_EVICTED, TIMED_OUT,
+};
 use super::reassembly::Rules;
 use super::segment_info::{SegmentInfo, has_valid_checksum};
 use super::wheel::{TimerEntry, TimerWheel};
@@ -143,7 +145,7 @@ impl FilterState for Tcp {
     fn put_session(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
         let key = moved.key;
         self.flows.put_session(moved, holds)?;
-        if key != PRIVATE_KEY {
+        if key != PRIVATE_SESSION_KEY {
             self.start_timers(key);
         }
         Ok(())
@@ -312,7 +314,7 @@ impl Tcp {
         cx: &mut StreamContext<'_, '_>,
     ) {
         if let Some(mut evicted) = self.flows.make_room() {
-            cx.count(EVICTED, 1);
+            cx.count(SESSIONS_EVICTED, 1);
             evicted.close(self.rules, cx);
         }
         let by_client = info.is_from_client();

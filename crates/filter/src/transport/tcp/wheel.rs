@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_expire_within_the_resolution() {
+    fn timers_expire_within_the_resolution() {
         let mut wheel = TimerWheel::new(1600);
         let mut random = testkit::Random::replayable();
         let mut now = 12_345;

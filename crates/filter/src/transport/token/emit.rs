@@ -146,7 +146,7 @@ fn emit_last_word<'s>(
     let left = s.shl(left, 3);
     let bits = s.constant(56);
     let others = s.sub(bits, left);
-    let last = s.shl_by(last, others);
+    let last = s.shl_wide_by(last, others);
     let last = s.shl_wide(last, 8);
     let bytes = s.add(before, covered);
     let bytes = s.and(bytes, 0xff);
@@ -161,9 +161,9 @@ fn emit_address_hash<'s>(
     l3: FramePos<'s>,
     exits: TwinExits<'s>,
 ) -> Result<Num<'s>, Unfit> {
-    const IPV4_ADDRESSES: u16 = (ipv4::LENGTH_MIN - ipv4::SRC) as u16;
-    const IPV6_ADDRESSES: u16 = (ipv6::HEADER_LENGTH - ipv6::SRC) as u16;
-    let bytes = s.var(ADDRESSES_OFFSET + u32::from(IPV4_ADDRESSES));
+    const IPV4_ADDRESSES_SIZE: u16 = (ipv4::LENGTH_MIN - ipv4::SRC) as u16;
+    const IPV6_ADDRESSES_SIZE: u16 = (ipv6::HEADER_LENGTH - ipv6::SRC) as u16;
+    let bytes = s.var(ADDRESSES_OFFSET + u32::from(IPV4_ADDRESSES_SIZE));
     s.arm(|t, done| {
         t.arm(|four, six| {
             let header = four.need::<{ ipv4::LENGTH_MIN }>(l3, exits.cut);
@@ -176,11 +176,11 @@ fn emit_address_hash<'s>(
             Ok::<(), Unfit>(())
         })?;
         let header = t.need::<{ ipv6::HEADER_LENGTH }>(l3, exits.cut);
-        for at in (0..IPV6_ADDRESSES).step_by(WORD) {
+        for at in (0..IPV6_ADDRESSES_SIZE).step_by(WORD) {
             let part = load_word(t, header, ipv6::SRC as u16 + at)?;
             t.absorb_siphash_word(sip, part);
         }
-        t.set(bytes, ADDRESSES_OFFSET + u32::from(IPV6_ADDRESSES));
+        t.set(bytes, ADDRESSES_OFFSET + u32::from(IPV6_ADDRESSES_SIZE));
         Ok::<(), Unfit>(())
     })?;
     Ok(s.get(bytes))

@@ -166,7 +166,7 @@ struct TokenFilter {
 
 impl Lanes for TokenFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        cx.answer_each(batch, |block, _| {
+        cx.answer_each_lane(batch, |block, _| {
             let (data, end) = self.accept_token(block)?;
             *block = block.view_at(data, end.saturating_sub(data)).with_class(Class::YES);
             Ok(())
@@ -195,7 +195,11 @@ impl TokenFilter {
         if found.tag != found.expected_tag(&self.key, length) {
             return Err(FORGED);
         }
-        if self.used_numbers.get_or_create(PRIVATE_KEY).is_new(u64::from_be_bytes(found.number)) {
+        if self
+            .used_numbers
+            .get_or_create(PRIVATE_SESSION_KEY)
+            .is_new(u64::from_be_bytes(found.number))
+        {
             Ok((data, end))
         } else {
             Err(REPLAYED)

@@ -13,7 +13,7 @@ use ebpf::{FilterSpan, Hook};
 const KEY: &str = "key=any";
 const TEXT: &[u8] = b"priority please";
 
-fn sealed_datagram(number: u64) -> Frame {
+fn token_datagram(number: u64) -> Frame {
     let mut frame = Frame::udp(4000, 53, &[&[0; 16], TEXT].concat());
     seal(&mut frame.bytes, &TEST_KEY, number, 64);
     frame
@@ -42,16 +42,16 @@ fn h22_tag_matches_the_documented_format() {
 
 #[test]
 fn h22_data_after_a_valid_token_is_viewed() {
-    let mut padded = sealed_datagram(2);
+    let mut padded = token_datagram(2);
     padded.bytes.extend([0; 9]);
-    for answer in answer_frames(&TOKEN, &[KEY], &[sealed_datagram(1), padded]) {
+    for answer in answer_frames(&TOKEN, &[KEY], &[token_datagram(1), padded]) {
         assert_eq!((answer.class, answer.view, &answer.bytes[..]), (Class::YES, 58, TEXT));
     }
 }
 
 #[test]
 fn h22_tag_depends_on_every_covered_bit() {
-    let good = sealed_datagram(1);
+    let good = token_datagram(1);
     // Addresses and ports; the number, the tag and the data.
     for at in (26..38).chain(42..good.bytes.len()) {
         for bit in 0..8 {
@@ -77,9 +77,9 @@ fn h22_tag_depends_on_every_covered_bit() {
 }
 
 #[test]
-fn h22_number_passes_once_and_may_be_late() {
+fn h22_token_number_is_accepted_once_in_any_order() {
     let passes = |numbers: &[u64]| {
-        let frames: Vec<Frame> = numbers.iter().map(|number| sealed_datagram(*number)).collect();
+        let frames: Vec<Frame> = numbers.iter().map(|number| token_datagram(*number)).collect();
         unanswered_reasons(&[KEY], &frames).iter().map(Option::is_none).collect::<Vec<_>>()
     };
     assert_eq!(passes(&[1, 2, 2, 1, 5, 3, 4]), [true, true, false, false, true, true, true]);
@@ -87,18 +87,18 @@ fn h22_number_passes_once_and_may_be_late() {
     assert_eq!(passes(&[300, 44, 45, 301]), [true, false, true, true], "256 behind is too late");
     assert_eq!(passes(&[u64::MAX, u64::MAX - 1, u64::MAX]), [true, true, false]);
     // A forged number does not use up the real one.
-    let mut forged = sealed_datagram(9);
+    let mut forged = token_datagram(9);
     forged.bytes[57] ^= 1;
-    let again = unanswered_reasons(&[KEY], &[forged, sealed_datagram(9), sealed_datagram(9)]);
+    let again = unanswered_reasons(&[KEY], &[forged, token_datagram(9), token_datagram(9)]);
     assert_eq!(again, [Some("forged"), None, Some("replayed")]);
 }
 
 #[test]
 fn h22_missing_token_has_its_reason() {
     let short = Frame::udp(4000, 53, &[0; 15]);
-    let cut = sealed_datagram(1).truncated_to(42 + 16 + 3);
-    let covered = sealed_datagram(2).truncated_to(42 + 16 + 3);
-    let mut later = sealed_datagram(3);
+    let cut = token_datagram(1).truncated_to(42 + 16 + 3);
+    let covered = token_datagram(2).truncated_to(42 + 16 + 3);
+    let mut later = token_datagram(3);
     later.bytes[14 + 7] = 1;
     let frames = [short, cut, later, Frame::tcp(1, 2, &[0; 40]), Frame::ethernet(&[8, 6, 0, 1])];
     let found = unanswered_reasons(&[KEY], &frames);
@@ -117,7 +117,7 @@ fn h22_used_numbers_move_with_the_filter() {
     let is_accepted = |node: &mut Node, number| {
         let arena = Arena::new(1);
         let mut space = Space::new(&arena);
-        let batch = node.pass(space.batch(&[sealed_datagram(number)]), &mut space, 0).remove(0);
+        let batch = node.pass(space.batch(&[token_datagram(number)]), &mut space, 0).remove(0);
         batch.lanes_with_class(Class::answered) != 0
     };
     let mut node = Node::new(&TOKEN, &[KEY]).unwrap();
@@ -129,13 +129,13 @@ fn h22_used_numbers_move_with_the_filter() {
 
 /// As the fallback of its twin, the filter does not know the used numbers, so no datagram passes.
 #[test]
-fn h22_fallback_of_a_twin_passes_nothing() {
-    let given = parse_arguments(&TOKEN, &[KEY]).unwrap().as_fallback(true);
+fn h22_fallback_of_a_twin_is_unsure_of_every_datagram() {
+    let given = parse_arguments(&TOKEN, &[KEY]).unwrap().with_fallback(true);
     let mut node = Node::new(&TOKEN, &[KEY]).unwrap();
     node.filter = TOKEN.user.unwrap()(&given).unwrap();
     let arena = Arena::new(1);
     let mut space = Space::new(&arena);
-    let batch = node.pass(space.batch(&[sealed_datagram(1)]), &mut space, 0).remove(0);
+    let batch = node.pass(space.batch(&[token_datagram(1)]), &mut space, 0).remove(0);
     assert_eq!(batch.lanes_with_class(Class::answered), 0);
     assert_eq!(node.unanswered_reasons().find(|(_, count)| *count > 0), Some(("unsure", 1)));
 }
@@ -156,7 +156,7 @@ fn h22_program_covers_at_most_128_bytes() {
             let large = program(target, "covers=128").unwrap();
             let mut frame = Frame::udp(4000, 53, &[7; 160]).bytes;
             seal(&mut frame, &TEST_KEY, 1, 128);
-            let packet = exam::at_hook(&Packet::new(&frame), place).unwrap();
+            let packet = exam::packet_at_hook(&Packet::new(&frame), place).unwrap();
             let ran = Machine::for_program(&large).run(&large.code, place, &packet).unwrap();
             assert_eq!(ran as u32, 1, "{target:?}");
             let why = program(target, "covers=129").unwrap_err();

@@ -69,7 +69,7 @@ impl Client {
 
     /// Returns the user ID and group ID of the server's process, as reported by the kernel.
     pub(crate) fn owner(&self) -> sys::Result<(u32, u32)> {
-        descriptor::peer_identity(&self.socket)
+        descriptor::peer_uid_and_gid(&self.socket)
     }
 
     /// Requests a dbuf like [`Client::request`], but waits for at most `limit` for each message.
@@ -84,7 +84,9 @@ impl Client {
         }
         self.send_request(dbuf)?;
         loop {
-            match poll::readable_despite_signals(&[self.socket.as_fd()], Some(limit)).as_slice() {
+            match poll::wait_until_readable_despite_signals(&[self.socket.as_fd()], Some(limit))
+                .as_slice()
+            {
                 [true] => {}
                 _ => return Err(GrantRefusal::Abandoned),
             }
@@ -99,7 +101,8 @@ impl Client {
     fn take_early_grant(&mut self, dbuf: DbufId) -> Option<Grant> {
         while self.early.iter().all(|grant| grant.dbuf() != dbuf) {
             let socket = self.socket.as_fd();
-            let waits = poll::readable_despite_signals(&[socket], Some(Duration::ZERO)) == [true];
+            let waits = poll::wait_until_readable_despite_signals(&[socket], Some(Duration::ZERO))
+                == [true];
             // A failure is reported by the request that follows.
             if !waits || self.receive_reply(DbufId::HOLE).is_err() {
                 return None;

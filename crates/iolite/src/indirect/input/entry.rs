@@ -37,7 +37,7 @@ impl Input {
         match self.current {
             Some(current) if current.dbuf_offset == UNMAPPED_OFFSET => {
                 let at = self.validate(current.pointer)?;
-                let first = self.direct_address(current.pointer, at);
+                let first = self.in_place_address(current.pointer, at);
                 self.current = Some(Current { dbuf_offset: at, in_place: first, ..current });
                 return Ok(self.current);
             }
@@ -48,14 +48,14 @@ impl Input {
             if self.ring.side.available()? == self.ring.side.next {
                 return Ok(None);
             }
-            let pointer = self.ring.bare_pointer(self.ring.side.next);
+            let pointer = self.ring.pointer_at_position(self.ring.side.next);
             let at = self.validate(pointer)?;
             if pointer.length() > 0 {
-                let in_place = self.direct_address(pointer, at);
+                let in_place = self.in_place_address(pointer, at);
                 self.current = Some(Current { pointer, dbuf_offset: at, consumed: 0, in_place });
                 return Ok(self.current);
             }
-            self.pass_entry(pointer);
+            self.advance_past_entry(pointer);
         }
     }
 
@@ -67,16 +67,16 @@ impl Input {
             let pointer = match self.current {
                 Some(current) => current.unread_pointer(),
                 None if self.ring.side.available()? == self.ring.side.next => return Ok(None),
-                None => self.ring.bare_pointer(self.ring.side.next),
+                None => self.ring.pointer_at_position(self.ring.side.next),
             };
             if pointer.flags() != 0 || pointer.is_hole() {
-                return Err(self.pass_invalid_entry(Fault::Hole));
+                return Err(self.skip_invalid_entry(Fault::Hole));
             }
             if pointer.length() > 0 {
                 let view = self.translation.mapped(pointer.dbuf());
                 return Ok(Some((pointer, view.map(|view| (view.len(), view.needs_no_lease())))));
             }
-            self.pass_entry(pointer);
+            self.advance_past_entry(pointer);
         }
     }
 
@@ -102,7 +102,7 @@ impl Input {
             self.is_at_end()?;
             return Ok(0);
         }
-        self.ring.copy_bare(next, out);
+        self.ring.copy_published_pointers(next, out);
         let (mut good, mut bytes) = (0, 0);
         while let Some(first) = out.get(good) {
             // One table lookup for all adjacent pointers into the same dbuf.
@@ -114,7 +114,7 @@ impl Input {
                         count_leading_inside(rest, |pointer| view.outside_bits(pointer))
                     })
                 }
-                Err(fault) if good == 0 => return Err(self.pass_invalid_entry(fault)),
+                Err(fault) if good == 0 => return Err(self.skip_invalid_entry(fault)),
                 Err(_) => break,
             };
             // The first pointer is valid, and so are the following ones accepted by the table.
@@ -135,14 +135,14 @@ impl Input {
         if count < current.unread_length() {
             self.current = Some(Current { consumed: current.consumed + count, ..current });
         } else {
-            self.pass_entry(current.pointer);
+            self.advance_past_entry(current.pointer);
         }
     }
 
     /// Moves past the next entry of the ring, which contains `pointer`, and counts its block as
     /// taken.
     #[inline]
-    pub(super) fn pass_entry(&mut self, pointer: RichPointer) {
+    pub(super) fn advance_past_entry(&mut self, pointer: RichPointer) {
         (self.current, self.lent) = (None, None);
         self.is_staged = false;
         self.keeper.clear_peek();
@@ -154,7 +154,7 @@ impl Input {
 
     /// Moves past the next entry of the ring because of `fault`, counts the entry as lost, and
     /// returns the fault. Does not move if the ring is damaged.
-    pub(super) fn pass_invalid_entry(&mut self, fault: Fault) -> Fault {
+    pub(super) fn skip_invalid_entry(&mut self, fault: Fault) -> Fault {
         let broken = matches!(fault, Fault::Poisoned { .. } | Fault::Damaged { .. });
         if !broken {
             (self.current, self.lent) = (None, None);
@@ -194,7 +194,7 @@ impl Input {
     /// Copies one block of a ring that overwrites into `out`. Returns its length in bytes, 0 at the
     /// end of the stream, or `None` if no block is published.
     pub(super) fn read_lossy(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        let Some(length) = self.stage_lossy()? else {
+        let Some(length) = self.stage_lossy_block()? else {
             return Ok(self.is_at_end()?.then_some(0));
         };
         let limit = out.len();
@@ -204,8 +204,8 @@ impl Input {
         Ok(Some(length))
     }
 
-    pub(super) fn peek_lossy(&mut self) -> Result<Option<&[u8]>, Fault> {
-        if self.stage_lossy()?.is_none() {
+    pub(super) fn peek_lossy_block(&mut self) -> Result<Option<&[u8]>, Fault> {
+        if self.stage_lossy_block()?.is_none() {
             return Ok(self.is_at_end()?.then_some(&[]));
         }
         let done = self.current.map_or(0, |current| current.consumed);
@@ -216,7 +216,7 @@ impl Input {
     /// writer has meanwhile begun to overwrite the entry or its bytes (F2 of `flight`). Returns the
     /// length of the block in bytes, or `None` if no block is published or the writer has lapped
     /// the reader in each of [`READ_ATTEMPTS_MAX`] attempts.
-    fn stage_lossy(&mut self) -> Result<Option<usize>, Fault> {
+    fn stage_lossy_block(&mut self) -> Result<Option<usize>, Fault> {
         for _ in 0..READ_ATTEMPTS_MAX {
             if let (Some(current), true) = (self.current, self.is_staged) {
                 return Ok(Some(current.unread_length()));
@@ -238,7 +238,7 @@ impl Input {
             match looked {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(None),
-                Err(fault) => return Err(self.pass_invalid_entry(fault)),
+                Err(fault) => return Err(self.skip_invalid_entry(fault)),
             }
         }
         Ok(None)

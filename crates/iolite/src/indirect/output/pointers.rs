@@ -10,7 +10,7 @@ impl Output {
     /// returns and fails like `StreamWriter::write`.
     pub(super) fn write_outside_hot_segment(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if let Some(index) = self.ranges.find(block.as_ptr().addr())
-            && self.write_pointer_into(index, block)
+            && self.write_registered_pointer(index, block)
         {
             return Ok(true);
         }
@@ -21,8 +21,8 @@ impl Output {
             self.put(pointer);
             return Ok(true);
         }
-        if let Some(index) = self.find_outside_line(block)
-            && self.write_pointer_into(index, block)
+        if let Some(index) = self.find_uncached_dbuf(block)
+            && self.write_registered_pointer(index, block)
         {
             return Ok(true);
         }
@@ -35,10 +35,10 @@ impl Output {
     /// Appends a pointer to a slice that is expected in a registered dbuf. Returns false, and
     /// appends nothing, if the bytes are not published, or if the dbuf is not searched now because
     /// recent searches failed.
-    fn write_pointer_into(&mut self, index: usize, block: &[u8]) -> bool {
+    fn write_registered_pointer(&mut self, index: usize, block: &[u8]) -> bool {
         let Some(known) = self.known_dbufs.get_mut(index) else { return false };
         // After a miss in an expected dbuf, the next attempts are skipped. [SL §5.3.3]
-        if !known.back_off.next_attempt_due() {
+        if !known.back_off.admit_attempt() {
             return false;
         }
         let Some(enclosing) = known.memory.lease_slice(block) else {
@@ -68,7 +68,7 @@ impl Output {
     /// Searches the registered dbufs whose ranges are not in the cache line, and inserts the range
     /// of the dbuf that contains the block into the cache line. Returns the index of that dbuf, or
     /// `None` if no dbuf contains the block.
-    fn find_outside_line(&mut self, block: &[u8]) -> Option<usize> {
+    fn find_uncached_dbuf(&mut self, block: &[u8]) -> Option<usize> {
         if self.known_dbufs.len() <= RANGE_COUNT {
             return None;
         }

@@ -36,7 +36,7 @@ impl Output {
             Policy::Overwrite => head + capacity / 2,
             Policy::Block | Policy::DropNew => passed + capacity,
         };
-        self.update_stop();
+        self.update_stop_position();
         Ok(head < self.limit)
     }
 
@@ -174,7 +174,7 @@ impl Output {
     /// Waits for room like `write`; pointers that find no room are counted as dropped.
     /// Returns the number of pointers written. This is cheaper than individual writes if all blocks
     /// of a batch are in one segment.
-    pub fn put_all(
+    pub fn write_all_pointers(
         &mut self,
         pointers: &[RichPointer],
         origin: &dyn Origin,
@@ -192,14 +192,18 @@ impl Output {
                 continue;
             }
             let batch = rest.get(..count).unwrap_or_default();
-            put += self.put_batch(batch, origin)?;
+            put += self.write_pointer_batch(batch, origin)?;
         }
         Ok(put)
     }
 
     /// Writes the leading pointers that refer to one segment. The caller must ensure that there is
     /// room for all of `batch`. Returns the number of pointers written.
-    fn put_batch(&mut self, batch: &[RichPointer], origin: &dyn Origin) -> Result<usize, Fault> {
+    fn write_pointer_batch(
+        &mut self,
+        batch: &[RichPointer],
+        origin: &dyn Origin,
+    ) -> Result<usize, Fault> {
         let Some(first) = batch.first() else { return Ok(0) };
         let (mut count, mut bytes) = self.hot.count_covered(batch);
         if count == 0 {
@@ -210,7 +214,7 @@ impl Output {
         if self.policy == Policy::Overwrite {
             self.announce_overwrite(same.len() as u64);
         }
-        self.ring.put_all_bare(same, bytes);
+        self.ring.put_uncounted_pointers(same, bytes);
         self.publish_if_due();
         Ok(same.len())
     }

@@ -178,9 +178,13 @@ fn e1_peeked_block_becomes_pointer_in_next_stream() {
     second.flush();
     middle.release_consumed();
     assert_eq!(second.spliced(), SplicedCounts { blocks: 1, copied_blocks: 0 });
-    assert_eq!((middle.unreleased_blocks(), leased_segments(&backing)), (1, 1), "not given back");
+    assert_eq!(
+        (middle.unreleased_blocks(), leased_segment_count(&backing)),
+        (1, 1),
+        "not given back"
+    );
     first.reap().unwrap();
-    assert_eq!(leased_segments(&backing), 1);
+    assert_eq!(leased_segment_count(&backing), 1);
     assert_eq!(read_all(&mut last), [5; 200]);
     last.release_consumed();
     second.reap().unwrap();
@@ -188,7 +192,7 @@ fn e1_peeked_block_becomes_pointer_in_next_stream() {
     assert_eq!(middle.unreleased_blocks(), 0, "now it is");
     drop(first);
     sweep();
-    assert_eq!(leased_segments(&backing), 0);
+    assert_eq!(leased_segment_count(&backing), 0);
 }
 
 /// Forwarded entries hold back the first writer until they are read, as in a shell pipeline. The

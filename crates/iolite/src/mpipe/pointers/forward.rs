@@ -52,7 +52,7 @@ impl<'a, F: StreamReader> Forwarded<'a, F> {
 
 /// Sends a dbuf to the readers of the pipe. A dbuf of another process is first requested from its
 /// owner.
-fn pass_on_dbuf(
+fn forward_dbuf(
     dbuf: DbufId,
     space: Option<&Space>,
     grants: &GrantServer,
@@ -101,7 +101,7 @@ impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
         {
             let dbuf = lent.pointer.dbuf();
             if !self.sent_dbufs.contains(&dbuf) {
-                if pass_on_dbuf(dbuf, self.space, self.grants, self.peers).is_err() {
+                if forward_dbuf(dbuf, self.space, self.grants, self.peers).is_err() {
                     // The copy that follows reports the reason, or succeeds.
                     self.is_refused = true;
                     return Ok(None);

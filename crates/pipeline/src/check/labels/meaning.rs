@@ -111,15 +111,17 @@ impl<'c> ArcClassifiers<'c> {
         let (low, high, span) = match class {
             Class::One(value) => {
                 return self
-                    .range_of_value(value, mistakes)
+                    .class_range_of_value(value, mistakes)
                     .map(|(low, high)| ClassSet::range(low, high));
             }
             Class::Range { low, high, span } => (low, high, *span),
         };
-        let from =
-            low.as_ref().map(|value| self.range_of_value(value, mistakes).map(|(first, _)| first));
-        let to =
-            high.as_ref().map(|value| self.range_of_value(value, mistakes).map(|(_, last)| last));
+        let from = low
+            .as_ref()
+            .map(|value| self.class_range_of_value(value, mistakes).map(|(first, _)| first));
+        let to = high
+            .as_ref()
+            .map(|value| self.class_range_of_value(value, mistakes).map(|(_, last)| last));
         let lowest = self.classifiers.iter().map(|known| known.range.low).min().unwrap_or(0);
         let highest =
             self.classifiers.iter().map(Classifier::highest_class).max().unwrap_or(CLASS_OF_ZERO);
@@ -146,9 +148,13 @@ impl<'c> ArcClassifiers<'c> {
 
     /// Returns the range of classes that a value denotes, usually one class, or `None` after an
     /// error or if the classes are unknown.
-    fn range_of_value(&self, value: &Value, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
+    fn class_range_of_value(
+        &self,
+        value: &Value,
+        mistakes: &mut Vec<Diagnostic>,
+    ) -> Option<(u32, u32)> {
         match value {
-            Value::Name(name) => self.range_of_name(name, mistakes),
+            Value::Name(name) => self.class_range_of_name(name, mistakes),
             Value::Number { value: number, span, .. } => {
                 let known =
                     *number == 0 || self.classifiers.iter().any(|known| known.can_return(*number));
@@ -166,7 +172,11 @@ impl<'c> ArcClassifiers<'c> {
 
     /// Returns the range of classes that a name denotes, usually one class, or `None` after an
     /// error or if the classes are unknown.
-    fn range_of_name(&self, name: &Name, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
+    fn class_range_of_name(
+        &self,
+        name: &Name,
+        mistakes: &mut Vec<Diagnostic>,
+    ) -> Option<(u32, u32)> {
         let text = name.text.as_str();
         let (mut having, mut lacking) = (Vec::new(), Vec::new());
         for known in &self.classifiers {

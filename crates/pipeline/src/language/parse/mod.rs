@@ -21,7 +21,7 @@ mod recover;
 use std::cell::Cell;
 use std::collections::HashSet;
 
-use super::diagnose::{Diagnostic, Span, sort_and_join};
+use super::diagnose::{Diagnostic, Span, sort_and_join_diagnostics};
 use super::lex::{Token, TokenKind, lex};
 use super::limits::{DEPTH_MAX, TEXT_MAX};
 use super::tree::{Branch, Group, Label, Not, Operator, Pipe, Pipeline, Request, Stage, Term};
@@ -59,7 +59,7 @@ pub fn parse_and_count_steps(text: &str) -> (Request, Vec<Diagnostic>, u64) {
         marks: HashSet::new(),
     };
     let request = parser.parse_request();
-    (request, sort_and_join(parser.mistakes), parser.steps.get())
+    (request, sort_and_join_diagnostics(parser.mistakes), parser.steps.get())
 }
 
 struct Parser<'t> {
@@ -185,11 +185,11 @@ impl Parser<'_> {
     }
 
     fn parse_unary(&mut self) -> Term {
-        while self.skip_unmatched() {}
+        while self.skip_unmatched_parenthesis() {}
         let start = self.span();
         let term = match self.kind() {
             TokenKind::Bang if self.depth >= DEPTH_MAX => {
-                self.report_depth();
+                self.report_excessive_depth();
                 while matches!(self.kind(), TokenKind::Bang) {
                     self.bump();
                 }
@@ -209,7 +209,7 @@ impl Parser<'_> {
                 return Term::Not(Not { term: Box::new(term), span });
             }
             TokenKind::Open if self.depth >= DEPTH_MAX => {
-                self.report_depth();
+                self.report_excessive_depth();
                 self.skip_parentheses();
                 Term::Hole(start)
             }
@@ -217,7 +217,7 @@ impl Parser<'_> {
             TokenKind::Word { .. } | TokenKind::Quoted(_) => self.parse_filter_term(),
             _ => self.report_missing_filter(),
         };
-        while self.skip_unmatched() || self.skip_stray_pin_or_mark() {}
+        while self.skip_unmatched_parenthesis() || self.skip_stray_pin_or_mark() {}
         term
     }
 
@@ -267,14 +267,14 @@ impl Parser<'_> {
         }
     }
 
-    fn report_depth(&mut self) {
+    fn report_excessive_depth(&mut self) {
         let what = format!("parentheses and negations are deeper than {DEPTH_MAX} here");
         self.report(self.span(), what, "its contents are ignored");
     }
 
     /// Skips an unmatched `)`, and reports it unless it matches a parenthesis that was open at a
     /// `;`. Returns false if there is no unmatched `)`.
-    fn skip_unmatched(&mut self) -> bool {
+    fn skip_unmatched_parenthesis(&mut self) -> bool {
         let found = self.open == 0 && matches!(self.kind(), TokenKind::Close);
         if found {
             let span = self.bump().span;

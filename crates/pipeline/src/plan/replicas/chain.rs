@@ -32,7 +32,7 @@ impl ChainSearch<'_> {
                 let Ok(sharing) = self.shard_key_with_filter(&chain, id) else { break };
                 chain.nodes.push(id);
                 chain.sharing = sharing;
-                if self.check_order(&chain).is_ok() {
+                if self.check_merge_order(&chain).is_ok() {
                     found.push(chain.clone());
                 }
                 next = self.sole_successor(id);
@@ -130,7 +130,7 @@ impl ChainSearch<'_> {
 
     /// Checks that merging the replicas of a chain preserves the order downstream. Fails with the
     /// reason.
-    pub(super) fn check_order(&self, chain: &Chain) -> Result<(), String> {
+    pub(super) fn check_merge_order(&self, chain: &Chain) -> Result<(), String> {
         let graph = &self.plan.graph;
         let Some(last) = chain.nodes.last().copied() else { return Ok(()) };
         let behind = downstream_nodes(graph, last);

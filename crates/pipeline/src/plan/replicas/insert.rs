@@ -29,7 +29,7 @@ pub(super) fn insert_replicas(
         plan.graph.outputs(*last).map(|edge| plan.placements[edge.to.0].input_space).collect();
     next.sort_unstable();
     next.dedup();
-    let new = new_threads(plan, component, more);
+    let new = plan_new_threads(plan, component, more);
     let new_names: Vec<String> = new.iter().map(|space| space.name.clone()).collect();
     insert_spaces(plan, thread, new);
     let join = match next.as_slice() {
@@ -48,7 +48,7 @@ pub(super) fn insert_replicas(
         let old = plan.spaces[thread].name.clone();
         let placement = &mut plan.placements[id.0];
         placement
-            .spaces_mut()
+            .space_indices_mut()
             .into_iter()
             .filter(|space| **space == thread)
             .for_each(|it| *it = join);
@@ -81,14 +81,14 @@ pub(super) fn insert_replicas(
 fn insert_spaces(plan: &mut Plan, at: usize, new: Vec<PlannedSpace>) {
     let more = new.len();
     plan.spaces.splice(at + 1..at + 1, new);
-    let placed = plan.placements.iter_mut().flat_map(Placement::spaces_mut);
+    let placed = plan.placements.iter_mut().flat_map(Placement::space_indices_mut);
     let replicas =
         plan.replicas.iter_mut().flat_map(|it| it.spaces.iter_mut().chain([&mut it.join]));
     placed.chain(replicas).filter(|space| **space > at).for_each(|space| *space += more);
 }
 
 /// Returns `more` new threads for a component, with names that are not in use.
-fn new_threads(plan: &Plan, component: usize, more: usize) -> Vec<PlannedSpace> {
+fn plan_new_threads(plan: &Plan, component: usize, more: usize) -> Vec<PlannedSpace> {
     let taken = |name: &str| plan.spaces.iter().any(|s| s.component == component && s.name == name);
     (0..)
         .map(|number: usize| format!("thread{number}"))

@@ -59,7 +59,7 @@ impl ThreadLoad {
         let flows = (plan.flows.0[first.0], exits.map(|(_, flow)| flow).sum::<f64>().min(1.0));
         // The blocks of a batch that reach this point cross together, and share one wakeup.
         let crossing = |flow: f64| {
-            costs.ring + costs.wake / (BATCH_BLOCKS * flow).clamp(1.0, BLOCKS_PER_EVENT)
+            costs.ring + costs.wake / (BATCH_BLOCKS * flow).clamp(1.0, BLOCKS_PER_READER_WAKEUP)
         };
         Some(Self {
             before,
@@ -100,4 +100,4 @@ impl ThreadLoad {
 const BATCH_BLOCKS: f64 = 64.0;
 
 /// The number of blocks per wakeup. [Th §5.2.2]
-const BLOCKS_PER_EVENT: f64 = 32.0;
+const BLOCKS_PER_READER_WAKEUP: f64 = 32.0;

@@ -190,7 +190,7 @@ fn add_replicas(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool
             work.replicable_chains(component).into_iter().filter(|chain| may(chain)).collect();
         let best = chains
             .iter()
-            .filter_map(|chain| Some((chain, work.best_gain(chain, parallelism)?)))
+            .filter_map(|chain| Some((chain, work.best_replica_gain(chain, parallelism)?)))
             // Among equally good chains the longest is best, because it leaves less work in front
             // of it.
             .min_by(|(a, of_a), (b, of_b)| {
@@ -213,7 +213,7 @@ impl ChainSearch<'_> {
     /// Returns the gain from the best number of replicas, or `None` if replicas are not worthwhile
     /// or not wanted. If the request sets a number of replicas, returns the gain from that number
     /// in any case.
-    fn best_gain(&self, chain: &Chain, parallelism: Parallelism) -> Option<ReplicaGain> {
+    fn best_replica_gain(&self, chain: &Chain, parallelism: Parallelism) -> Option<ReplicaGain> {
         let load = ThreadLoad::new(self, chain)?;
         let single = load.block_time(1);
         let worth = |replica_count| ReplicaGain {
@@ -265,7 +265,7 @@ impl ChainSearch<'_> {
         let why = |node: NodeId| {
             let none = Chain { nodes: Vec::new(), sharing: None };
             let own = Chain { nodes: vec![node], sharing: None };
-            match (self.shard_key_with_filter(&none, node), self.check_order(&own)) {
+            match (self.shard_key_with_filter(&none, node), self.check_merge_order(&own)) {
                 (Err(why), _) | (_, Err(why)) => why,
                 _ if self.machine.processors < 2 => "there is one processor".to_owned(),
                 _ => self.explain_cost(node, chains),

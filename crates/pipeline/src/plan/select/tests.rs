@@ -139,7 +139,7 @@ fn o3_both_searches_find_a_placement_of_minimal_cost() {
         let bounded = select_placement(&graph, &discovery, &machine, Policy::Cost).ok();
         let bounded = bounded.map(|selection| selection.choice.cost_ns);
         let search = Search::new(&graph, &discovery, &machine, Policy::Cost);
-        let eliminated = eliminate::eliminate_nodes(&search);
+        let eliminated = node_elimination::search_by_elimination(&search);
         assert!(eliminated.as_ref().is_none_or(|(_, _, exact)| *exact));
         let eliminated = eliminated.map(|((cost, _), ..)| cost);
         for one in [bounded, eliminated] {

@@ -5,11 +5,11 @@
 //! ([`EditOutput`]). The module [`super`] defines when an edit in place is permitted;
 //! `buffer::pool::edit` explains why the bytes may then be written.
 
-use super::{EditOutput, FRAGMENT_MIN};
+use super::{EditOutput, FRAGMENTED_FRAME_BYTES_MIN};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use buffer::crossing::Batch as RingBatch;
 use buffer::pool::{Draft, EditedBlock, Pool};
-use filter::{ClassifyContext, Edit, EditBackend, Editable, OldBytes};
+use filter::{ClassifyContext, Edit, EditBackend, EditableBlock, OldBytes};
 use std::ops::Range;
 
 /// An editor of single blocks, with exclusive access to the memory of the space.
@@ -120,10 +120,10 @@ impl EditResult {
         entry: Entry,
         backend: &mut dyn EditBackend,
     ) -> Self {
-        let mut block = Editable::new((entry.pointer, entry.marks, entry.context), backend);
+        let mut block = EditableBlock::new((entry.pointer, entry.marks, entry.context), backend);
         let class: Class = filter.edit(&mut block, context);
         let (used, lost) = (block.replacement_length(), block.is_lost());
-        let Editable { pointer, marks, context, .. } = block;
+        let EditableBlock { pointer, marks, context, .. } = block;
         Self { pointer: pointer.with_class(class), marks, context, used, lost }
     }
 }
@@ -318,8 +318,9 @@ impl CopyEdit<'_> {
     /// accepted, the frame is long and the range is at most half of it; otherwise copies the entire
     /// frame. `keep` tells whether the copy contains the old bytes of `range` or zeros. Returns
     /// `None` if no memory is available.
-    fn begin_copy(&mut self, range: &Range<usize>, keep: OldBytes) -> Option<()> {
-        let long = self.old.len() >= FRAGMENT_MIN && range.len() <= self.old.len() / 2;
+    fn create_edit_copy(&mut self, range: &Range<usize>, keep: OldBytes) -> Option<()> {
+        let long =
+            self.old.len() >= FRAGMENTED_FRAME_BYTES_MIN && range.len() <= self.old.len() / 2;
         let part = if self.fragments && long { range.clone() } else { 0..self.old.len() };
         let mut draft = self.work.draft(part.len(), part.len())?;
         let old = self.old.get(part.clone())?;
@@ -357,7 +358,7 @@ impl EditBackend for CopyEdit<'_> {
         }
         match &self.draft {
             None if range.is_empty() => return Some(&mut []),
-            None => self.begin_copy(&range, keep)?,
+            None => self.create_edit_copy(&range, keep)?,
             Some((_, part)) if part.start > range.start || part.end < range.end => {
                 self.widen_to_frame()?
             }

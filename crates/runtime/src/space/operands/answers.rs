@@ -219,7 +219,7 @@ impl OperandSection {
                             dropped.add(bytes);
                         }
                     }
-                    Some(_) => self.report_dropped(&subject.block),
+                    Some(_) => self.report_dropped_block(&subject.block),
                 }
                 return false;
             }
@@ -228,7 +228,7 @@ impl OperandSection {
     }
 
     /// Reports to the enclosing program that an inner program dropped a block.
-    fn report_dropped(&mut self, block: &Block<'_>) {
+    fn report_dropped_block(&mut self, block: &Block<'_>) {
         let around = block.marks.ticket();
         self.fates.extend((around != 0).then_some(Fate::Dropped(around)));
     }
@@ -248,7 +248,7 @@ impl OperandSection {
             self.entry_classes.remove(&subject.ticket);
             match outermost {
                 true => walk.nodes[at].counts.evicted.add(subject.block.length()),
-                false => self.report_dropped(&subject.block),
+                false => self.report_dropped_block(&subject.block),
             }
             return;
         };

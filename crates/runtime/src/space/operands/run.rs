@@ -118,7 +118,7 @@ impl<'a> Walk<'_, 'a> {
                 RunResult::Replaced(mut output) => {
                     output.take_batches().iter().for_each(|batch| append_live_blocks(batch, answer))
                 }
-                RunResult::Ended => batch.keep_lanes(0),
+                RunResult::Ended => batch.retain_lanes(0),
             }
             if stays {
                 // Lanes that are no longer live were dropped.
@@ -175,12 +175,12 @@ impl OperandSection {
             }
             flow.push(Subject { block, order, ticket, classes, next_step: first });
         }
-        self.run_steps(walk, at, (program, 0), flow)
+        self.run_program_steps(walk, at, (program, 0), flow)
     }
 
     /// Runs blocks through the steps of a program, starting at step `from`. Returns the decided
     /// blocks.
-    pub(super) fn run_steps<'a>(
+    pub(super) fn run_program_steps<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
@@ -250,7 +250,7 @@ impl OperandSection {
                     let blocks = given.into_iter().map(|given| (given.block, given.input_index));
                     let left = self.run_program(walk, at, inner, blocks.collect());
                     answer.output = left.into_iter().map(OperandBlock::from).collect();
-                    answer.fates.extend(self.take_inner_fates(walk, at));
+                    answer.fates.extend(self.take_inner_block_fates(walk, at));
                 }
             }
         }
@@ -283,12 +283,12 @@ impl OperandSection {
         (program, step): (usize, usize),
         flow: Vec<Subject<'a>>,
     ) -> Vec<Subject<'a>> {
-        let left = self.run_steps(walk, at, (program, step + 1), flow);
+        let left = self.run_program_steps(walk, at, (program, step + 1), flow);
         match self.programs[program].inside {
             None => left,
             Some(around) => {
                 let given = left.into_iter().map(OperandBlock::from).collect();
-                let fates = self.take_inner_fates(walk, at);
+                let fates = self.take_inner_block_fates(walk, at);
                 self.resume_operand(
                     walk,
                     at,
@@ -300,7 +300,7 @@ impl OperandSection {
     }
 
     /// Removes and returns the stored events of blocks in inner programs.
-    fn take_inner_fates(&mut self, walk: &mut Walk<'_, '_>, at: NodeId) -> Vec<Fate> {
+    fn take_inner_block_fates(&mut self, walk: &mut Walk<'_, '_>, at: NodeId) -> Vec<Fate> {
         let mut fates = walk.nodes[at].holds.take_fates();
         fates.append(&mut self.fates);
         fates

@@ -8,7 +8,7 @@ impl OperandSection {
         let steps: Vec<Vec<Option<(usize, usize)>>> = (0..old.programs.len())
             .map(|program| {
                 let steps = 0..old.programs[program].steps.len();
-                steps.map(|step| self.matching_step(&old, program, step)).collect()
+                steps.map(|step| self.find_matching_step(&old, program, step)).collect()
             })
             .collect();
         (self.last, self.held, self.joined) = (old.last, old.held, old.joined);
@@ -33,16 +33,21 @@ impl OperandSection {
     /// Returns the program and step of this section that correspond to a step of the old section.
     /// Two steps correspond if they have a filter in common, and either both or neither are in the
     /// outermost program. Returns `None` if there is no corresponding step.
-    fn matching_step(&self, old: &Self, program: usize, step: usize) -> Option<(usize, usize)> {
+    fn find_matching_step(
+        &self,
+        old: &Self,
+        program: usize,
+        step: usize,
+    ) -> Option<(usize, usize)> {
         let mut numbers = Vec::new();
-        old.collect_filters(program, step, &mut numbers);
+        old.collect_operand_filter_numbers(program, step, &mut numbers);
         let outermost = old.programs[program].inside.is_none();
         numbers.into_iter().find_map(|number| {
             self.programs.iter().enumerate().find_map(|(at, it)| {
                 let steps = 0..it.steps.len();
                 let asks = |step: &usize| {
                     let mut numbers = Vec::new();
-                    self.collect_filters(at, *step, &mut numbers);
+                    self.collect_operand_filter_numbers(at, *step, &mut numbers);
                     numbers.contains(&number)
                 };
                 let step = steps.into_iter().find(asks)?;
@@ -52,14 +57,21 @@ impl OperandSection {
     }
 
     /// Adds the node numbers of the filters in a step's operand to `numbers`.
-    fn collect_filters(&self, program: usize, step: usize, numbers: &mut Vec<usize>) {
+    fn collect_operand_filter_numbers(
+        &self,
+        program: usize,
+        step: usize,
+        numbers: &mut Vec<usize>,
+    ) {
         let operand = self.programs[program].steps.get(step).map_or(&[][..], |it| &it.operand);
         for (_, part) in operand {
             match part {
                 OperandPart::Filter(_, number) => numbers.push(*number),
                 OperandPart::Program(inner) => {
                     let steps = 0..self.programs[*inner].steps.len();
-                    steps.for_each(|step| self.collect_filters(*inner, step, numbers));
+                    steps.for_each(|step| {
+                        self.collect_operand_filter_numbers(*inner, step, numbers)
+                    });
                 }
             }
         }

@@ -3,15 +3,15 @@
 
 use super::*;
 use crate::ledger::Edits;
-use crate::space::edit::FRAGMENT_MIN;
-use filter::{Edit, Editable, OldBytes};
+use crate::space::edit::FRAGMENTED_FRAME_BYTES_MIN;
+use filter::{Edit, EditableBlock, OldBytes};
 use testkit::Random;
 
 /// An editing filter that adds a constant to every number, in place if the space permits.
 struct Add(u32);
 
 impl Edit for Add {
-    fn edit(&mut self, block: &mut Editable<'_>, _: &mut ClassifyContext<'_>) -> Class {
+    fn edit(&mut self, block: &mut EditableBlock<'_>, _: &mut ClassifyContext<'_>) -> Class {
         if let Some(Ok(bytes)) = block.write(OldBytes::Keep).map(<&mut [u8; 4]>::try_from) {
             *bytes = u32::from_be_bytes(*bytes).wrapping_add(self.0).to_be_bytes();
         }
@@ -20,9 +20,9 @@ impl Edit for Add {
 }
 
 /// A variant of [`Add`] that uses the batch interface, where all edits are made in copies.
-struct AddInCopies(u32);
+struct CopyingAddFilter(u32);
 
-impl Lanes for AddInCopies {
+impl Lanes for CopyingAddFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in filter::lanes(batch.live()) {
             let more = block_number(&batch.block(l)).wrapping_add(self.0);
@@ -32,19 +32,19 @@ impl Lanes for AddInCopies {
 }
 
 /// An editing filter that changes no block.
-struct EditNothing;
+struct NoEditFilter;
 
-impl Edit for EditNothing {
-    fn edit(&mut self, block: &mut Editable<'_>, _: &mut ClassifyContext<'_>) -> Class {
+impl Edit for NoEditFilter {
+    fn edit(&mut self, block: &mut EditableBlock<'_>, _: &mut ClassifyContext<'_>) -> Class {
         Class(u32::from(!block.bytes().is_empty()))
     }
 }
 
 /// An editing filter that replaces every block with a new one that contains twice the number.
-struct ReplaceByDouble;
+struct DoublingFilter;
 
-impl Edit for ReplaceByDouble {
-    fn edit(&mut self, block: &mut Editable<'_>, _: &mut ClassifyContext<'_>) -> Class {
+impl Edit for DoublingFilter {
+    fn edit(&mut self, block: &mut EditableBlock<'_>, _: &mut ClassifyContext<'_>) -> Class {
         let old = u32::from_be_bytes(block.bytes().try_into().expect("four bytes"));
         block.replace(4, |room| {
             room.copy_from_slice(&(old * 2).to_be_bytes());
@@ -55,24 +55,24 @@ impl Edit for ReplaceByDouble {
 }
 
 /// An editing filter that narrows the view to the last two bytes.
-struct NarrowToTail;
+struct NarrowingFilter;
 
-impl Edit for NarrowToTail {
-    fn edit(&mut self, block: &mut Editable<'_>, _: &mut ClassifyContext<'_>) -> Class {
+impl Edit for NarrowingFilter {
+    fn edit(&mut self, block: &mut EditableBlock<'_>, _: &mut ClassifyContext<'_>) -> Class {
         block.narrow(2, 2);
         block.class()
     }
 }
 
-fn node_edits(results: &SpaceResults, name: &str) -> Edits {
+fn node_edit_counts(results: &SpaceResults, name: &str) -> Edits {
     results.nodes.iter().find(|node| node.name == name).expect("a node").flow.edits
 }
 
-fn direct_edits(direct: u64) -> Edits {
+fn direct_edit_counts(direct: u64) -> Edits {
     Edits { direct, ..Edits::default() }
 }
 
-fn copied_edits(copied: u64) -> Edits {
+fn copied_edit_counts(copied: u64) -> Edits {
     Edits { copied, ..Edits::default() }
 }
 
@@ -85,11 +85,11 @@ fn received_numbers(kept: &ReceivedNumbers) -> Vec<u32> {
 #[test]
 fn l8_rule_1_filter_without_edits_copies_nothing() {
     let (kept, results) = run_graph(100, 32, |a, from, to| {
-        let looks = a.add_node(filter_node("looks", Filter::edit(EditNothing)));
+        let looks = a.add_node(filter_node("looks", Filter::edit(NoEditFilter)));
         a.add_arc(from, looks, SelectedClasses::Answered, false, 0);
         a.add_arc(looks, to, SelectedClasses::Answered, false, 1);
     });
-    assert_eq!((kept.len(), node_edits(&results, "looks")), (100, Edits::default()));
+    assert_eq!((kept.len(), node_edit_counts(&results, "looks")), (100, Edits::default()));
     assert_balanced(&[results]);
 }
 
@@ -104,8 +104,8 @@ fn l8_rule_2_block_read_only_downstream_is_edited_in_place() {
     });
     assert!(kept.iter().map(|(n, _)| *n).eq((0..100).map(|n| n + 1100)));
     assert_eq!(
-        [node_edits(&results, "one"), node_edits(&results, "two")],
-        [direct_edits(100), direct_edits(100)]
+        [node_edit_counts(&results, "one"), node_edit_counts(&results, "two")],
+        [direct_edit_counts(100), direct_edit_counts(100)]
     );
     assert_balanced(&[results]);
 }
@@ -128,7 +128,11 @@ fn l3_l8_rule_2_parallel_reads_precede_an_edit_in_place() {
             received_numbers(&read).into_iter().eq(0..100),
             "a sibling does not see the change"
         );
-        assert_eq!(node_edits(&results, "add"), direct_edits(100), "editor first: {editor_first}");
+        assert_eq!(
+            node_edit_counts(&results, "add"),
+            direct_edit_counts(100),
+            "editor first: {editor_first}"
+        );
         assert_balanced(&[results]);
     }
 }
@@ -138,7 +142,7 @@ fn l4_l8_rule_3_new_block_in_place_of_an_edit_copies_nothing() {
     let read: ReceivedNumbers = Arc::default();
     let (kept, results) = run_graph(100, 32, |a, from, to| {
         let reader = a.add_node(collector_sink(&read));
-        let doubles = a.add_node(filter_node("doubles", Filter::edit(ReplaceByDouble)));
+        let doubles = a.add_node(filter_node("doubles", Filter::edit(DoublingFilter)));
         a.add_arc(from, doubles, SelectedClasses::Answered, false, 0);
         a.add_arc(from, reader, SelectedClasses::Answered, false, 1);
         a.add_arc(doubles, to, SelectedClasses::Answered, false, 2);
@@ -146,7 +150,7 @@ fn l4_l8_rule_3_new_block_in_place_of_an_edit_copies_nothing() {
     assert!(kept.iter().map(|(n, _)| *n).eq((0..100).map(|n| n * 2)));
     assert!(received_numbers(&read).into_iter().eq(0..100));
     let appended = Edits { appended: 100, ..Edits::default() };
-    assert_eq!(node_edits(&results, "doubles"), appended);
+    assert_eq!(node_edit_counts(&results, "doubles"), appended);
     assert_balanced(&[results]);
 }
 
@@ -165,7 +169,7 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
         }
     }
     let (_, results) = run_graph(10, 32, |a, from, _| {
-        let tails = a.add_node(filter_node("tails", Filter::edit(NarrowToTail)));
+        let tails = a.add_node(filter_node("tails", Filter::edit(NarrowingFilter)));
         let sink = Box::new(LengthSink(Arc::clone(&lengths)));
         let sink = a.add_node(create_node("seen", Operator::Sink(SinkOperator::new(sink))));
         a.add_arc(from, tails, SelectedClasses::Answered, false, 0);
@@ -178,7 +182,7 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
                 frame.dbuf() == DbufId::new(1).unwrap() && frame.length() == 4 && *length == 2
             })
     );
-    assert_eq!(node_edits(&results, "tails"), Edits::default());
+    assert_eq!(node_edit_counts(&results, "tails"), Edits::default());
 }
 
 #[test]
@@ -195,10 +199,10 @@ fn l2_only_one_of_two_parallel_editors_copies() {
     });
     assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
     assert!(received_numbers(&other).into_iter().eq(1000..1100));
-    let both = [node_edits(&results, "one"), node_edits(&results, "two")];
+    let both = [node_edit_counts(&results, "one"), node_edit_counts(&results, "two")];
     assert!(
-        both == [copied_edits(100), direct_edits(100)]
-            || both == [direct_edits(100), copied_edits(100)],
+        both == [copied_edit_counts(100), direct_edit_counts(100)]
+            || both == [direct_edit_counts(100), copied_edit_counts(100)],
         "{both:?}"
     );
     assert_balanced(&[results]);
@@ -209,7 +213,8 @@ fn l2_d15_held_block_is_copied_before_an_edit() {
     let late: ReceivedNumbers = Arc::default();
     let (kept, results) = run_graph(100, 32, |a, from, to| {
         let add = a.add_node(filter_node("add", Filter::edit(Add(100))));
-        let holds = a.add_node(filter_node("late", Filter::stream(HoldThree(HeldList::default()))));
+        let holds =
+            a.add_node(filter_node("late", Filter::stream(HoldThreeFilter(HeldList::default()))));
         let end = a.add_node(collector_sink(&late));
         a.add_arc(from, add, SelectedClasses::Answered, false, 0);
         a.add_arc(from, holds, SelectedClasses::Answered, false, 1);
@@ -218,7 +223,7 @@ fn l2_d15_held_block_is_copied_before_an_edit() {
     });
     assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
     assert!(received_numbers(&late).into_iter().eq(0..100), "what was held left as it had come");
-    assert_eq!(node_edits(&results, "add"), copied_edits(100));
+    assert_eq!(node_edit_counts(&results, "add"), copied_edit_counts(100));
     assert_balanced(&[results]);
 }
 
@@ -233,7 +238,7 @@ fn l2_blocks_that_share_bytes_are_edited_in_copies() {
     });
     let thrice = (100..130).flat_map(|n| [n; 3]);
     assert!(kept.iter().map(|(n, _)| *n).eq(thrice), "each is changed once: {kept:?}");
-    assert_eq!(node_edits(&results, "add"), copied_edits(90));
+    assert_eq!(node_edit_counts(&results, "add"), copied_edit_counts(90));
     assert_balanced(&[results]);
 }
 
@@ -248,7 +253,7 @@ fn run_edit_over_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2
     let mut a = Assembly::default();
     let from = a.add_node(number_source(10_000));
     let doorbells = (Arc::clone(&near), Arc::clone(&far));
-    let export = crate::ring::Export::new(0, writer, doorbells, Threshold::default());
+    let export = crate::ring::Export::new(0, writer, doorbells, WakeupThreshold::default());
     let out = a.add_node(create_node("ring to thread1", Operator::Export(Box::new(export))));
     a.add_arc(from, out, SelectedClasses::Answered, false, 0);
     if edits_here {
@@ -279,7 +284,7 @@ fn run_edit_over_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2
 fn l7_block_of_another_space_is_edited_in_the_local_pool() {
     let (there, _, results) = run_edit_over_ring(false);
     assert!(there.into_iter().eq(100_000..110_000));
-    assert_eq!(node_edits(&results[1], "there"), copied_edits(10_000));
+    assert_eq!(node_edit_counts(&results[1], "there"), copied_edit_counts(10_000));
 }
 
 #[test]
@@ -287,13 +292,13 @@ fn l2_d15_block_in_a_ring_is_copied_before_an_edit() {
     let (there, here, results) = run_edit_over_ring(true);
     assert!(there.into_iter().eq(100_000..110_000), "the other space saw no change");
     assert!(here.into_iter().eq(500_000..510_000));
-    assert_eq!(node_edits(&results[0], "here"), copied_edits(10_000));
+    assert_eq!(node_edit_counts(&results[0], "here"), copied_edit_counts(10_000));
 }
 
 /// A source of long blocks whose bytes are all equal.
-struct LongBlocks(u8);
+struct LongBlockSource(u8);
 
-impl Source for LongBlocks {
+impl Source for LongBlockSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         if self.0 == 3 {
             return Ok(SourceStatus::End);
@@ -302,26 +307,30 @@ impl Source for LongBlocks {
             room.fill(self.0);
             room.len()
         };
-        let (place, _) = intake.pool.append(FRAGMENT_MIN, fill).expect("memory");
+        let (place, _) = intake.pool.append(FRAGMENTED_FRAME_BYTES_MIN, fill).expect("memory");
         let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
         let whole = abi::Flags::FIRST.with(abi::Flags::LAST);
         let context = BlockMetadata { flags: whole, ..BlockMetadata::default() };
-        intake.put_entry(Entry::new(pointer, context, Marks::bare(FRAGMENT_MIN as u32)));
+        intake.append_block_entry(Entry::new(
+            pointer,
+            context,
+            Marks::bare(FRAGMENTED_FRAME_BYTES_MIN as u32),
+        ));
         self.0 += 1;
         Ok(SourceStatus::Blocks)
     }
 
     fn counters(&self) -> SourceCounters {
-        let bytes = u64::from(self.0) * FRAGMENT_MIN as u64;
+        let bytes = u64::from(self.0) * FRAGMENTED_FRAME_BYTES_MIN as u64;
         SourceCounters::lossless(Amount { blocks: self.0.into(), bytes })
     }
 }
 
 /// An editing filter that writes a few bytes in the middle of the block.
-struct StampMiddle;
+struct StampFilter;
 
-impl Edit for StampMiddle {
-    fn edit(&mut self, block: &mut Editable<'_>, _: &mut ClassifyContext<'_>) -> Class {
+impl Edit for StampFilter {
+    fn edit(&mut self, block: &mut EditableBlock<'_>, _: &mut ClassifyContext<'_>) -> Class {
         if let Some(bytes) = block.write_part(1000, 8, OldBytes::Discard) {
             bytes.fill(0xee);
         }
@@ -348,13 +357,13 @@ impl Sink for FragmentSink {
 /// Runs `long | (stamps | sink) + hold`; `hold` holds the blocks, so that they are shared. If
 /// `fragments` is true, the node after `stamps` accepts fragments. Returns the fragments at the
 /// sink, and the number of edits by method.
-fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
+fn run_stamp_filter(fragments: bool) -> (ReceivedFragments, Edits) {
     let (edited, held): (Arc<Mutex<ReceivedFragments>>, Arc<Mutex<ReceivedFragments>>) =
         (Arc::default(), Arc::default());
     let mut a = Assembly::default();
-    let source = Box::new(LongBlocks(0));
+    let source = Box::new(LongBlockSource(0));
     let from = a.add_node(create_node("long", Operator::Source(SourceOperator::new(source))));
-    let mut stamps = filter_node("stamps", Filter::edit(StampMiddle));
+    let mut stamps = filter_node("stamps", Filter::edit(StampFilter));
     stamps.fragments = fragments;
     let stamps = a.add_node(stamps);
     let part = |to: &Arc<Mutex<ReceivedFragments>>| {
@@ -372,7 +381,7 @@ fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
         }
         fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
             while !self.0.is_empty() {
-                cx.release_front(&mut self.0, |b| b);
+                cx.release_front_block(&mut self.0, |b| b);
             }
         }
     }
@@ -387,7 +396,7 @@ fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
     for (n, (_, _, bytes)) in held.iter().enumerate() {
         assert!(bytes.iter().all(|b| usize::from(*b) == n), "what was held is as it was");
     }
-    let how = node_edits(&results, "stamps");
+    let how = node_edit_counts(&results, "stamps");
     assert_balanced(&[results]);
     let pieces = edited.lock().unwrap().clone();
     (pieces, how)
@@ -395,14 +404,14 @@ fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
 
 #[test]
 fn l6_edit_of_a_large_block_copies_only_the_written_part() {
-    let (pieces, how) = run_stamps(true);
+    let (pieces, how) = run_stamp_filter(true);
     assert_eq!(how, Edits { fragmented: 3, ..Edits::default() });
     let (intake, work) = (DbufId::new(1).unwrap(), DbufId::new(2).unwrap());
     let lengths: Vec<_> = pieces.iter().map(|(dbuf, flags, b)| (*dbuf, *flags, b.len())).collect();
-    let three = [(intake, 1, 1000), (work, 0, 8), (intake, 2, FRAGMENT_MIN - 1008)];
+    let three = [(intake, 1, 1000), (work, 0, 8), (intake, 2, FRAGMENTED_FRAME_BYTES_MIN - 1008)];
     assert_eq!(lengths, [three, three, three].concat(), "first, middle and last");
-    let (whole, how) = run_stamps(false);
-    assert_eq!(how, copied_edits(3), "those behind take no fragments");
+    let (whole, how) = run_stamp_filter(false);
+    assert_eq!(how, copied_edit_counts(3), "those behind take no fragments");
     let together = |pieces: &ReceivedFragments| -> Vec<u8> {
         pieces.iter().flat_map(|(_, _, bytes)| bytes.iter().copied()).collect()
     };
@@ -412,15 +421,15 @@ fn l6_edit_of_a_large_block_copies_only_the_written_part() {
 #[test]
 fn d20_linear_pipe_reuses_its_rich_pointers() {
     // Filters record the addresses of the columns that they read.
-    struct ColumnAddresses(Arc<Mutex<Vec<usize>>>);
-    impl filter::Statistics for ColumnAddresses {
+    struct ColumnAddressSink(Arc<Mutex<Vec<usize>>>);
+    impl filter::Statistics for ColumnAddressSink {
         fn record(&mut self, tags: filter::Tags<'_>, _: Time) {
             self.0.lock().unwrap().push(tags.pointers.as_ptr().addr());
         }
     }
     let addresses: Arc<Mutex<Vec<usize>>> = Arc::default();
     let looks = |a: &mut Assembly| {
-        a.add_node(filter_node("w", Filter::statistics(ColumnAddresses(Arc::clone(&addresses)))))
+        a.add_node(filter_node("w", Filter::statistics(ColumnAddressSink(Arc::clone(&addresses)))))
     };
     run_graph(10, 32, |a, from, to| {
         let (one, add, two) =
@@ -491,10 +500,10 @@ fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u6
     for step in steps {
         let made = match step.what {
             0..=2 if how == EditMode::InBatches => {
-                filter_node("add", Filter::lanes(AddInCopies(step.amount)))
+                filter_node("add", Filter::lanes(CopyingAddFilter(step.amount)))
             }
             0..=2 => filter_node("add", Filter::edit(Add(step.amount))),
-            3 => filter_node("late", Filter::stream(HoldThree(HeldList::default()))),
+            3 => filter_node("late", Filter::stream(HoldThreeFilter(HeldList::default()))),
             4 => filter_node("thrice", Filter::stream(TripleFilter)),
             _ => filter_node("multiple", Filter::classify(MultipleClassifier(2 + step.amount % 3))),
         };

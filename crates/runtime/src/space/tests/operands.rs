@@ -42,13 +42,13 @@ impl Stream for HoldingMultipleClass {
         cx.hold(&mut self.held, &block.with_class(class), block_number(&block));
         cx.append(4, Class::YES, BlockMetadata::default(), |room| room.len());
         if self.held.len() > 3 {
-            cx.release_front(&mut self.held, |block| block);
+            cx.release_front_block(&mut self.held, |block| block);
         }
     }
 
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         while !self.held.is_empty() {
-            cx.release_front(&mut self.held, |block| block);
+            cx.release_front_block(&mut self.held, |block| block);
         }
     }
 }

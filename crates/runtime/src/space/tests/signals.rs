@@ -99,7 +99,7 @@ fn run_two_spaces(
     source: Box<dyn Source>,
     flood: Option<FloodSource>,
     sink: Box<dyn Sink>,
-    threshold: Threshold,
+    threshold: WakeupThreshold,
     busy_ns: u64,
 ) -> [SpaceResults; 2] {
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
@@ -160,7 +160,7 @@ fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, WakeupCounts) {
         idle_since: None,
     };
     let sink = Box::new(ArrivalSink { arrived, at: Arc::clone(&at) });
-    let threshold = Threshold { blocks: 32, ns };
+    let threshold = WakeupThreshold { blocks: 32, ns };
     let flood = (busy_ns == 0).then_some(flood);
     let results = run_two_spaces(Box::new(source), flood, sink, threshold, busy_ns);
     let (given_at, at) = (given_at.lock().unwrap(), at.lock().unwrap());
@@ -194,7 +194,7 @@ fn k7_steady_stream_is_signalled_in_batches() {
     let kept = Arc::default();
     let numbers = Numbers { next: 0, end: 200_000, given: Amount::default() };
     let sink = Box::new(Collector(Arc::clone(&kept)));
-    let results = run_two_spaces(Box::new(numbers), None, sink, Threshold::default(), 0);
+    let results = run_two_spaces(Box::new(numbers), None, sink, WakeupThreshold::default(), 0);
     assert_eq!(kept.lock().unwrap().len(), 200_000);
     let events = ring_events(&results[0]);
     assert!(events.total() <= 200_000 / 32, "at most one for 32 blocks: {events:?}");

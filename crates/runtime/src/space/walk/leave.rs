@@ -54,7 +54,7 @@ impl<'a> Walk<'_, 'a> {
         if taken != live {
             let beyond = batch.amount(live & !taken);
             self.nodes[at].flow.beyond_count += beyond;
-            batch.keep_lanes(taken);
+            batch.retain_lanes(taken);
         }
     }
 

@@ -40,7 +40,7 @@ impl<'a> Walk<'_, 'a> {
         if self.observed {
             self.pass.observers.before_routing(node, batch, mask, self.now);
         }
-        batch.keep_lanes(mask);
+        batch.retain_lanes(mask);
         let arc = node.arcs.first_mut().filter(|_| mask != 0)?;
         let arrives = count_put_blocks(arc, amount, batch);
         if arc.direct {
@@ -55,10 +55,10 @@ impl<'a> Walk<'_, 'a> {
     #[cold]
     fn route_blocks_singly(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
         let live = batch.live();
-        let split = live.count_ones() > 1 && self.pass.observers.split_batches();
+        let split = live.count_ones() > 1 && self.pass.observers.must_split_batches();
         for l in lanes(live).filter(|_| split) {
             let mut one = batch.duplicate();
-            one.keep_lanes(1 << l);
+            one.retain_lanes(1 << l);
             self.route(from, &mut one, hops);
         }
         split
@@ -90,7 +90,7 @@ impl<'a> Walk<'_, 'a> {
             let mut copy = batch.duplicate();
             self.walk_lanes((from, arc), *mask, &mut copy, hops);
         }
-        batch.keep_lanes(masks[last]);
+        batch.retain_lanes(masks[last]);
         let amount = batch.amount(masks[last]);
         self.send_batch_over_arc((from, last), amount, batch, hops)
     }
@@ -103,7 +103,7 @@ impl<'a> Walk<'_, 'a> {
         batch: &mut Batch<'a>,
         hops: u8,
     ) {
-        batch.keep_lanes(mask);
+        batch.retain_lanes(mask);
         let amount = batch.amount(mask);
         if let Some(arrival) = self.send_batch_over_arc(arc, amount, batch, hops) {
             self.enter_node(arrival, batch, hops);
@@ -123,7 +123,7 @@ impl<'a> Walk<'_, 'a> {
         if self.observed {
             self.pass.observers.before_routing(node, batch, wanted, self.now);
         }
-        batch.keep_lanes(wanted);
+        batch.retain_lanes(wanted);
         routed
     }
 
@@ -174,7 +174,7 @@ impl<'a> Walk<'_, 'a> {
 fn count_routed(flow: &mut OutputCounters, batch: &mut Batch<'_>, wanted: LaneMask) -> Amount {
     let rest = batch.live() & !wanted;
     if rest != 0 {
-        flow.unselected += batch.amount_in(rest);
+        flow.unselected += batch.amount_in_lanes(rest);
     }
     let routed = batch.amount(wanted);
     flow.routed += routed;
@@ -202,5 +202,5 @@ pub(super) fn count_put_blocks(
 #[cold]
 fn drop_one_block(batch: &mut Batch<'_>) {
     let first = batch.live() & batch.live().wrapping_neg();
-    batch.keep_lanes(!first);
+    batch.retain_lanes(!first);
 }

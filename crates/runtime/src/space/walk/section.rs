@@ -21,7 +21,7 @@ struct SectionClasses {
 impl Section {
     /// Sets the class of every live lane to the section's answer: [`SectionClasses::result`] if the
     /// section answers the block, otherwise class 0. No lane ends.
-    pub(super) fn set_answers<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
+    pub(super) fn set_section_answers<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
         let all = batch.live();
         let mut entry = [Class::NONE; LANES];
         let mut result = [Class::YES; LANES];
@@ -33,7 +33,7 @@ impl Section {
         }
         let mut classes = SectionClasses { entry, incoming: entry, result };
         let answered = self.evaluate(walk, batch, all, &mut classes);
-        batch.set_live(all);
+        batch.set_live_lanes(all);
         for l in lanes(all) {
             let yes = answered & (1 << l) != 0;
             batch.set_class(l, if yes { classes.result[l] } else { Class::NONE });
@@ -53,7 +53,7 @@ impl Section {
         }
         match self {
             Self::Filter(node) => {
-                batch.set_live(mask);
+                batch.set_live_lanes(mask);
                 for l in lanes(mask) {
                     batch.set_class(l, classes.incoming[l]);
                 }
@@ -78,12 +78,12 @@ impl Section {
                 classes.result = before;
                 mask & !answered
             }
-            Self::Chain(steps) => evaluate_chain(steps, walk, batch, mask, classes),
+            Self::Chain(steps) => evaluate_operand_chain(steps, walk, batch, mask, classes),
         }
     }
 }
 
-fn evaluate_chain<'a>(
+fn evaluate_operand_chain<'a>(
     steps: &[(SelectedClasses, Section)],
     walk: &mut Walk<'_, 'a>,
     batch: &mut Batch<'a>,

@@ -171,11 +171,11 @@ impl Generator<'_> {
         let mut value = self.lower_value(offset, free)?;
         if base == HeaderBase::TransportIp4 && place.word.is_some() {
             value.lines.push(store_a(free));
-            value.lines.extend(self.header_length_to_x(place));
+            value.lines.extend(self.load_header_length_to_x(place));
             value.lines.push(load_a_from_word(free));
             value.lines.push(alu_x(code::ADD));
         } else {
-            let (to_x, _, moves) = self.load_base(base)?;
+            let (to_x, _, moves) = self.load_base_offset(base)?;
             value.lines.extend(to_x);
             if moves {
                 value.lines.push(alu_x(code::ADD));

@@ -38,7 +38,7 @@ impl Ipv6Net {
 impl Generator<'_> {
     /// Returns the condition that an address of the frame is in one of these IPv4 networks or, if
     /// `wanted` is false, in none of them. `thing` names the networks in errors.
-    pub(super) fn test_nets(
+    pub(super) fn test_ipv4_nets(
         &mut self,
         q: Qualifiers,
         nets: &[Ipv4Net],
@@ -91,7 +91,7 @@ impl Generator<'_> {
 
     /// Returns the condition that an address of the frame is in one of these IPv6 networks or, if
     /// `wanted` is false, in none of them. `thing` names the networks in errors.
-    pub(super) fn test_nets6(
+    pub(super) fn test_ipv6_nets(
         &mut self,
         q: Qualifiers,
         nets: &[Ipv6Net],
@@ -214,10 +214,10 @@ impl Generator<'_> {
         let thing = "host";
         let mut condition = Condition::Never;
         if !nets.is_empty() {
-            condition = condition.or(self.test_nets(q, &nets, !gateway, thing)?);
+            condition = condition.or(self.test_ipv4_nets(q, &nets, !gateway, thing)?);
         }
         if !nets6.is_empty() {
-            condition = condition.or(self.test_nets6(q, &nets6, !gateway, thing)?);
+            condition = condition.or(self.test_ipv6_nets(q, &nets6, !gateway, thing)?);
         }
         Ok(condition)
     }

@@ -28,7 +28,7 @@ impl Generator<'_> {
                 let (mask, _) = self.parse_dotted_bytes(mask)?;
                 self.lower_network(q, id, text, mask)
             }
-            Id::Ip6(address, length) => self.lower_ip6(q, *address, *length),
+            Id::Ip6(address, length) => self.lower_ipv6_network(q, *address, *length),
             Id::Mac(address) => {
                 let host = matches!(q.kind, None | Some(TypeQualifier::Host));
                 if !host || q.protocol != Some(Protocol::Link) {
@@ -61,7 +61,7 @@ impl Generator<'_> {
                 let Some(number) = number else {
                     return Err(self.invalid_error(format!("unknown network `{name}`")));
                 };
-                self.test_nets(q, &[left_aligned_net(number)], true, "net")
+                self.test_ipv4_nets(q, &[left_aligned_net(number)], true, "net")
             }
             None | Some(TypeQualifier::Host) if q.protocol == Some(Protocol::Link) => {
                 self.test_mac_name(q.direction, name, "link host")
@@ -127,7 +127,7 @@ impl Generator<'_> {
             return Err(self.invalid_error(format!("illegal link-layer address `{text}`")));
         }
         let thing = format!("{} {text}", q.kind.map_or("host", TypeQualifier::keyword));
-        self.test_nets(q, &[net], true, &thing)
+        self.test_ipv4_nets(q, &[net], true, &thing)
     }
 
     fn lower_network(
@@ -147,10 +147,15 @@ impl Generator<'_> {
                 self.invalid_qualifier_error(q.kind.map_or("host", TypeQualifier::keyword), &whole)
             );
         }
-        self.test_nets(q, &[Ipv4Net { address, mask }], true, &format!("net {whole}"))
+        self.test_ipv4_nets(q, &[Ipv4Net { address, mask }], true, &format!("net {whole}"))
     }
 
-    fn lower_ip6(&mut self, q: Qualifiers, address: Ipv6Addr, length: u32) -> Generated<Condition> {
+    fn lower_ipv6_network(
+        &mut self,
+        q: Qualifiers,
+        address: Ipv6Addr,
+        length: u32,
+    ) -> Generated<Condition> {
         self.check_maximum("prefix length", length, 128)?;
         let net = Ipv6Net::new(address, length);
         let whole = format_id(&Id::Ip6(address, length));
@@ -166,7 +171,7 @@ impl Generator<'_> {
             }
         }
         let thing = format!("{} {whole}", q.kind.map_or("host", TypeQualifier::keyword));
-        self.test_nets6(q, &[net], true, &thing)
+        self.test_ipv6_nets(q, &[net], true, &thing)
     }
 
     /// Parses one to four decimal bytes, most significant byte first. Returns their value and their

@@ -22,11 +22,11 @@ pub(super) const RARP: u32 = 0x8035;
 /// EtherType of IPv6.
 pub(super) const IP6: u32 = 0x86dd;
 /// EtherType of DECnet phase IV.
-pub(super) const DECNET: u32 = 0x6003;
+pub(super) const ETHERTYPE_DECNET: u32 = 0x6003;
 /// EtherType of AppleTalk.
-const ATALK: u32 = 0x809b;
+const ETHERTYPE_ATALK: u32 = 0x809b;
 /// EtherType of AppleTalk ARP.
-const AARP: u32 = 0x80f3;
+const ETHERTYPE_AARP: u32 = 0x80f3;
 /// EtherType of Xerox NS.
 const NS: u32 = 0x0600;
 /// EtherType of Novell IPX.
@@ -49,9 +49,9 @@ pub(super) const SAP_ISO: u32 = 0xfe;
 /// Network layer protocol identifier of CLNP (ISO 9577).
 pub(super) const CLNP: u32 = 0x81;
 /// Network layer protocol identifier of ES-IS (ISO 9577).
-pub(super) const ESIS: u32 = 0x82;
+pub(super) const NLPID_ESIS: u32 = 0x82;
 /// Network layer protocol identifier of IS-IS (ISO 9577).
-pub(super) const ISIS: u32 = 0x83;
+pub(super) const NLPID_ISIS: u32 = 0x83;
 
 impl Generator<'_> {
     /// Returns the condition that the frame carries `protocol`. As in libpcap, the condition holds
@@ -86,14 +86,14 @@ impl Generator<'_> {
             },
             L::IPV4 => Ok(constant_condition(protocol == IP)),
             L::IPV6 => Ok(constant_condition(protocol == IP6)),
-            L::LTALK => Ok(constant_condition(protocol == ATALK)),
+            L::LTALK => Ok(constant_condition(protocol == ETHERTYPE_ATALK)),
             L::PPP | L::PPP_PPPD | L::PPP_SERIAL | L::PPP_ETHER | L::PPP_BSDOS => {
                 self.test_ppp_protocol(protocol)
             }
             L::NULL | L::LOOP | L::ENC => self.test_loopback_protocol(protocol),
             L::ARCNET | L::ARCNET_LINUX => self.test_byte_protocol(
                 protocol,
-                &[(IP, 212), (ARP, 213), (RARP, 214), (ATALK, 221), (IP6, 0xc4)],
+                &[(IP, 212), (ARP, 213), (RARP, 214), (ETHERTYPE_ATALK, 221), (IP6, 0xc4)],
             ),
             L::IPNET => self.test_byte_protocol(protocol, &[(IP, 2), (IP6, 26)]),
             L::FRELAY => self.test_frame_relay_protocol(protocol),
@@ -166,9 +166,11 @@ impl Generator<'_> {
                 let after_length = has_llc(self)?.and(any);
                 Ok(number(self, IPX)?.or(after_length))
             }
-            ATALK | AARP => {
-                let snap = self
-                    .test_snap_protocol(if protocol == ATALK { 0x08_0007 } else { 0 }, protocol)?;
+            ETHERTYPE_ATALK | ETHERTYPE_AARP => {
+                let snap = self.test_snap_protocol(
+                    if protocol == ETHERTYPE_ATALK { 0x08_0007 } else { 0 },
+                    protocol,
+                )?;
                 let after_llc = has_llc(self)?.and(snap);
                 Ok(number(self, protocol)?.or(after_llc))
             }
@@ -193,7 +195,7 @@ impl Generator<'_> {
             SAP_IP | SAP_ISO | SAP_NETBEUI => {
                 self.test_equal(HeaderBase::Llc.half(0), protocol << 8 | protocol)
             }
-            ATALK => self.test_snap_protocol(0x08_0007, ATALK),
+            ETHERTYPE_ATALK => self.test_snap_protocol(0x08_0007, ETHERTYPE_ATALK),
             0..=LENGTH_MAX => {
                 self.check_maximum("LLC DSAP", protocol, 0xff)?;
                 self.test_equal(HeaderBase::Llc.byte(0), protocol)
@@ -220,8 +222,8 @@ impl Generator<'_> {
         let number = match protocol {
             IP => 0x0021,
             IP6 => 0x0057,
-            DECNET => 0x0027,
-            ATALK => 0x0029,
+            ETHERTYPE_DECNET => 0x0027,
+            ETHERTYPE_ATALK => 0x0029,
             NS => 0x0025,
             SAP_ISO => 0x0023,
             SAP_STP => 0x0031,
@@ -277,8 +279,8 @@ impl Generator<'_> {
             IP6 => self.test_frame_relay_nlpid(0x8e),
             SAP_ISO => {
                 let clnp = self.test_frame_relay_nlpid(CLNP)?;
-                let esis = self.test_frame_relay_nlpid(ESIS)?;
-                Ok(clnp.or(esis.or(self.test_frame_relay_nlpid(ISIS)?)))
+                let esis = self.test_frame_relay_nlpid(NLPID_ESIS)?;
+                Ok(clnp.or(esis.or(self.test_frame_relay_nlpid(NLPID_ISIS)?)))
             }
             _ => Ok(Condition::Never),
         }

@@ -5,7 +5,7 @@ use super::super::condition::{
 };
 use super::super::error::ErrorKind;
 use super::super::error::ExpressionError;
-use super::{Code, Generated, Generator, HEADER_WORD, Offset, PAYLOAD_WORD};
+use super::{Code, Generated, Generator, HEADER_OFFSET_WORD, Offset, PAYLOAD_OFFSET_WORD};
 use crate::classic::insn::code;
 
 /// The position in the frame from which an offset is measured.
@@ -74,7 +74,7 @@ impl Generator<'_> {
     /// Returns code that loads a field into A.
     pub(super) fn load_field(&mut self, field: HeaderField) -> Generated<Code> {
         let HeaderField { base, offset, size } = field;
-        let (mut lines, constant, indirect) = self.load_base(base)?;
+        let (mut lines, constant, indirect) = self.load_base_offset(base)?;
         let mode = if indirect { code::IND } else { code::ABS };
         lines.push(non_branching(code::LD | mode | size.code(), constant.wrapping_add(offset)));
         Ok(lines)
@@ -82,10 +82,10 @@ impl Generator<'_> {
 
     /// Returns three results: code that loads the variable part of the offset of `base` into X, the
     /// constant part of the offset, and true if there is a variable part.
-    pub(super) fn load_base(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
+    pub(super) fn load_base_offset(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
         let place = self.base_offset(base)?;
         if base == HeaderBase::TransportIp4 {
-            return Ok((self.header_length_to_x(place), place.constant, true));
+            return Ok((self.load_header_length_to_x(place), place.constant, true));
         }
         Ok(match self.use_offset_word(place) {
             Some(word) => (vec![load_x_from_word(word)], place.constant, true),
@@ -110,7 +110,7 @@ impl Generator<'_> {
 
     /// Returns code that loads the length of the IPv4 header into X, and adds the variable part of
     /// the header's offset to X.
-    pub(super) fn header_length_to_x(&mut self, place: Offset) -> Code {
+    pub(super) fn load_header_length_to_x(&mut self, place: Offset) -> Code {
         let Some(word) = self.use_offset_word(place) else {
             return vec![non_branching(code::LDX | code::MSH | code::B, place.constant)];
         };
@@ -127,8 +127,8 @@ impl Generator<'_> {
     /// Returns the scratch word that contains the variable part of an offset, and records that the
     /// word is needed. Returns `None` if the offset is constant.
     pub(super) fn use_offset_word(&mut self, place: Offset) -> Option<u32> {
-        self.header_used |= place.word == Some(HEADER_WORD);
-        self.payload_used |= place.word == Some(PAYLOAD_WORD);
+        self.header_used |= place.word == Some(HEADER_OFFSET_WORD);
+        self.payload_used |= place.word == Some(PAYLOAD_OFFSET_WORD);
         place.word
     }
 

@@ -41,9 +41,9 @@ type Generated<T> = Result<T, ExpressionError>;
 const CONDITION_TESTS_MAX: usize = 2 * super::super::program::INSTRUCTIONS_MAX;
 
 /// Scratch word for the offset of the outermost header, if it varies.
-const HEADER_WORD: u32 = 15;
+const HEADER_OFFSET_WORD: u32 = 15;
 /// Scratch word for the offset of the outermost payload, if it varies.
-const PAYLOAD_WORD: u32 = 14;
+const PAYLOAD_OFFSET_WORD: u32 = 14;
 
 /// Generates the condition for `tree`. If there is no tree, the condition accepts every frame.
 pub(super) fn generate(
@@ -61,8 +61,10 @@ pub(super) fn generate(
     };
     let Some(tree) = tree else { return Ok(Condition::Always) };
     let moving = |moves: bool, word| if moves { Some(word) } else { None };
-    let header =
-        Offset { constant: layout.header, word: moving(layout.has_varying_header, HEADER_WORD) };
+    let header = Offset {
+        constant: layout.header,
+        word: moving(layout.has_varying_header, HEADER_OFFSET_WORD),
+    };
     let mut generator = Generator {
         options,
         outer: link,
@@ -72,7 +74,7 @@ pub(super) fn generate(
         protocol: layout.protocol.map(|constant| Offset { constant, word: None }),
         payload: layout.payload.map(|constant| Offset {
             constant,
-            word: moving(layout.has_varying_payload, PAYLOAD_WORD),
+            word: moving(layout.has_varying_payload, PAYLOAD_OFFSET_WORD),
         }),
         nl: layout.nl,
         network_offset_without_snap: layout.network_offset_without_snap,
@@ -81,7 +83,7 @@ pub(super) fn generate(
         is_in_tunnel: false,
         header_used: false,
         payload_used: false,
-        lowest_offset_word: PAYLOAD_WORD,
+        lowest_offset_word: PAYLOAD_OFFSET_WORD,
         labels: 0,
         tests: 0,
         span: 0..0,

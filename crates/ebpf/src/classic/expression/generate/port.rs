@@ -14,9 +14,9 @@ use super::{Generated, Generator};
 use crate::classic::insn::code;
 
 /// Offset of the source port in a transport header.
-const SOURCE_OFFSET: u32 = 0;
+const SOURCE_PORT_OFFSET: u32 = 0;
 /// Offset of the destination port in a transport header.
-const DESTINATION_OFFSET: u32 = 2;
+const DESTINATION_PORT_OFFSET: u32 = 2;
 
 /// A range of ports, given by its first and last port in either order.
 #[derive(Clone, Copy, Debug)]
@@ -174,9 +174,12 @@ impl Generator<'_> {
                 q.kind.map_or("port", TypeQualifier::keyword),
             ));
         }
-        self.apply_by_direction(q.direction, SOURCE_OFFSET, DESTINATION_OFFSET, |g, at| {
-            g.test_port_field(base, at, ports)
-        })
+        self.apply_by_direction(
+            q.direction,
+            SOURCE_PORT_OFFSET,
+            DESTINATION_PORT_OFFSET,
+            |g, at| g.test_port_field(base, at, ports),
+        )
     }
 
     fn test_port_field(

@@ -4,7 +4,7 @@ use super::super::condition::{
     Comparison, Condition, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k,
     load_a_constant, load_a_from_word, non_branching, store_a,
 };
-use super::{Code, Generator, HEADER_WORD, PAYLOAD_WORD};
+use super::{Code, Generator, HEADER_OFFSET_WORD, PAYLOAD_OFFSET_WORD};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 
@@ -65,7 +65,7 @@ impl Generator<'_> {
             ]),
             _ => return,
         }
-        lines.extend([store_a(HEADER_WORD), TAX]);
+        lines.extend([store_a(HEADER_OFFSET_WORD), TAX]);
     }
 
     /// Emits code that computes the offset at which the 802.11 header at offset X ends, and stores
@@ -81,7 +81,7 @@ impl Generator<'_> {
         lines.extend([
             TXA,
             alu_k(code::ADD, 24),
-            store_a(PAYLOAD_WORD),
+            store_a(PAYLOAD_OFFSET_WORD),
             non_branching(code::LD | code::IND | code::B, 0),
         ]);
         self.jump_unless_any(lines, 0x08, end);
@@ -89,9 +89,9 @@ impl Generator<'_> {
         let plain = self.new_label();
         self.jump_unless_any(lines, 0x80, plain);
         lines.extend([
-            load_a_from_word(PAYLOAD_WORD),
+            load_a_from_word(PAYLOAD_OFFSET_WORD),
             alu_k(code::ADD, 2),
-            store_a(PAYLOAD_WORD),
+            store_a(PAYLOAD_OFFSET_WORD),
             PseudoInsn::Bind(plain),
         ]);
         if self.outer == L::IEEE802_11_RADIO {
@@ -121,10 +121,10 @@ impl Generator<'_> {
         self.jump_unless_any(lines, PADDED_HEADER_FLAG, end);
         lines.extend([
             PseudoInsn::Bind(padded),
-            load_a_from_word(PAYLOAD_WORD),
+            load_a_from_word(PAYLOAD_OFFSET_WORD),
             alu_k(code::ADD, 3),
             alu_k(code::AND, !3),
-            store_a(PAYLOAD_WORD),
+            store_a(PAYLOAD_OFFSET_WORD),
         ]);
     }
 

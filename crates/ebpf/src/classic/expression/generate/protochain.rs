@@ -29,7 +29,7 @@ const NO_NEXT_HEADER: u32 = 59;
 const DESTINATION_OPTIONS_HEADER: u32 = 60;
 
 /// Scratch word for the protocol number of the next header.
-const NUMBER_WORD: u32 = 0;
+const PROTOCOL_NUMBER_WORD: u32 = 0;
 
 impl Generator<'_> {
     pub(super) fn test_protochain(
@@ -57,7 +57,7 @@ impl Generator<'_> {
         if ip6 {
             lines.push(non_branching(code::LDX | code::IMM, 40));
         } else {
-            lines.extend(self.header_length_to_x(place));
+            lines.extend(self.load_header_length_to_x(place));
         }
         self.emit_chain_loop(&mut lines, place.constant, ip6, number);
         Ok(carried.and(compare_k(lines, code::JEQ, number)))
@@ -76,13 +76,13 @@ impl Generator<'_> {
             lines.extend([PseudoInsn::Goto(other), PseudoInsn::Bind(step)]);
             lines.extend([
                 non_branching(code::LD | code::IND | code::B, network),
-                store_a(NUMBER_WORD),
+                store_a(PROTOCOL_NUMBER_WORD),
                 non_branching(code::LD | code::IND | code::B, network + 1),
                 alu_k(code::ADD, 1),
                 alu_k(code::MUL, 8),
                 alu_x(code::ADD),
                 TAX,
-                load_a_from_word(NUMBER_WORD),
+                load_a_from_word(PROTOCOL_NUMBER_WORD),
                 PseudoInsn::Goto(again),
                 PseudoInsn::Bind(other),
             ]);
@@ -93,7 +93,7 @@ impl Generator<'_> {
             PseudoInsn::Goto(end),
             PseudoInsn::Bind(authenticated),
             non_branching(code::LD | code::IND | code::B, network),
-            store_a(NUMBER_WORD),
+            store_a(PROTOCOL_NUMBER_WORD),
             TXA,
             alu_k(code::ADD, 1),
             TAX,
@@ -101,7 +101,7 @@ impl Generator<'_> {
             alu_k(code::ADD, 2),
             alu_k(code::MUL, 4),
             TAX,
-            load_a_from_word(NUMBER_WORD),
+            load_a_from_word(PROTOCOL_NUMBER_WORD),
             PseudoInsn::Goto(again),
             PseudoInsn::Bind(end),
         ]);

@@ -12,25 +12,25 @@ use crate::classic::link::LinkType as L;
 const FRAGMENT: u32 = 44;
 
 /// PDU type of an IS-IS level 1 hello.
-const L1_HELLO: u32 = 15;
+const ISIS_L1_HELLO: u32 = 15;
 /// PDU type of an IS-IS level 2 hello.
-const L2_HELLO: u32 = 16;
+const ISIS_L2_HELLO: u32 = 16;
 /// PDU type of an IS-IS point-to-point hello.
-const POINT_TO_POINT_HELLO: u32 = 17;
+const ISIS_PTP_HELLO: u32 = 17;
 /// PDU type of an IS-IS level 1 link state PDU.
-const L1_LSP: u32 = 18;
+const ISIS_L1_LSP: u32 = 18;
 /// PDU type of an IS-IS level 2 link state PDU.
-const L2_LSP: u32 = 20;
+const ISIS_L2_LSP: u32 = 20;
 /// PDU type of an IS-IS level 1 complete sequence number PDU.
-const L1_CSNP: u32 = 24;
+const ISIS_L1_CSNP: u32 = 24;
 /// PDU type of an IS-IS level 2 complete sequence number PDU.
-const L2_CSNP: u32 = 25;
+const ISIS_L2_CSNP: u32 = 25;
 /// PDU type of an IS-IS level 1 partial sequence number PDU.
-const L1_PSNP: u32 = 26;
+const ISIS_L1_PSNP: u32 = 26;
 /// PDU type of an IS-IS level 2 partial sequence number PDU.
-const L2_PSNP: u32 = 27;
+const ISIS_L2_PSNP: u32 = 27;
 /// Maximum IS-IS PDU type.
-const PDU_TYPE_MAX: u32 = 31;
+const ISIS_PDU_TYPE_MAX: u32 = 31;
 
 /// Returns the IP protocol number of a protocol, or `None` if it has none.
 pub(super) fn ip_protocol_number(protocol: Protocol) -> Option<u32> {
@@ -74,13 +74,17 @@ fn link_protocol_number(protocol: Protocol) -> Option<u32> {
 /// Returns the PDU types that a keyword for IS-IS messages matches, in the order of the tests.
 fn isis_pdu_types(protocol: Protocol) -> &'static [u32] {
     match protocol {
-        Protocol::IsisL1 => &[L1_PSNP, L1_CSNP, L1_LSP, L1_HELLO, POINT_TO_POINT_HELLO],
-        Protocol::IsisL2 => &[L2_PSNP, L2_CSNP, L2_LSP, L2_HELLO, POINT_TO_POINT_HELLO],
-        Protocol::IsisIih => &[POINT_TO_POINT_HELLO, L1_HELLO, L2_HELLO],
-        Protocol::IsisLsp => &[L1_LSP, L2_LSP],
-        Protocol::IsisSnp => &[L2_PSNP, L1_PSNP, L1_CSNP, L2_CSNP],
-        Protocol::IsisCsnp => &[L1_CSNP, L2_CSNP],
-        Protocol::IsisPsnp => &[L1_PSNP, L2_PSNP],
+        Protocol::IsisL1 => {
+            &[ISIS_L1_PSNP, ISIS_L1_CSNP, ISIS_L1_LSP, ISIS_L1_HELLO, ISIS_PTP_HELLO]
+        }
+        Protocol::IsisL2 => {
+            &[ISIS_L2_PSNP, ISIS_L2_CSNP, ISIS_L2_LSP, ISIS_L2_HELLO, ISIS_PTP_HELLO]
+        }
+        Protocol::IsisIih => &[ISIS_PTP_HELLO, ISIS_L1_HELLO, ISIS_L2_HELLO],
+        Protocol::IsisLsp => &[ISIS_L1_LSP, ISIS_L2_LSP],
+        Protocol::IsisSnp => &[ISIS_L2_PSNP, ISIS_L1_PSNP, ISIS_L1_CSNP, ISIS_L2_CSNP],
+        Protocol::IsisCsnp => &[ISIS_L1_CSNP, ISIS_L2_CSNP],
+        Protocol::IsisPsnp => &[ISIS_L1_PSNP, ISIS_L2_PSNP],
         _ => &[],
     }
 }
@@ -104,8 +108,8 @@ impl Generator<'_> {
                 )
             }
             Protocol::Icmp6 => self.test_protocol_number(Some(Protocol::Ip6), 58),
-            Protocol::Esis => self.test_protocol_number(Some(Protocol::Iso), link::ESIS),
-            Protocol::Isis => self.test_protocol_number(Some(Protocol::Iso), link::ISIS),
+            Protocol::Esis => self.test_protocol_number(Some(Protocol::Iso), link::NLPID_ESIS),
+            Protocol::Isis => self.test_protocol_number(Some(Protocol::Iso), link::NLPID_ISIS),
             Protocol::Clnp => self.test_protocol_number(Some(Protocol::Iso), link::CLNP),
             _ => {
                 if let Some(number) = link_protocol_number(protocol) {
@@ -154,13 +158,13 @@ impl Generator<'_> {
             }
             Some(Protocol::Iso) => self.test_iso_protocol(number),
             Some(Protocol::Isis) => {
-                self.check_maximum("IS-IS PDU type", number, PDU_TYPE_MAX)?;
-                let isis = self.test_iso_protocol(link::ISIS)?;
+                self.check_maximum("IS-IS PDU type", number, ISIS_PDU_TYPE_MAX)?;
+                let isis = self.test_iso_protocol(link::NLPID_ISIS)?;
                 let at = if matches!(self.link, L::C_HDLC | L::HDLC) { 5 } else { 4 };
                 let kind = self.test_masked_equal(
                     HeaderBase::NetworkNoSnap.byte(at),
                     number,
-                    PDU_TYPE_MAX,
+                    ISIS_PDU_TYPE_MAX,
                 )?;
                 Ok(isis.and(kind))
             }

@@ -27,7 +27,7 @@ const BRIDGED_ETHERNET: u32 = 0x6558;
 const UDP_HEADER_LENGTH: u32 = 8;
 
 /// The scratch words for the offsets of an inner frame.
-struct InnerWords {
+struct InnerOffsetWords {
     header: u32,
     protocol: u32,
     payload: u32,
@@ -111,12 +111,12 @@ impl Generator<'_> {
         let over4 =
             self.test_tunnel_in_ip_version(HeaderBase::TransportIp4, q, ports, network, mark)?;
         let place = self.base_offset(HeaderBase::TransportIp4)?;
-        let mut to_udp = self.header_length_to_x(place);
+        let mut to_udp = self.load_header_length_to_x(place);
         to_udp.push(TXA);
         let over4 = over4.and(condition_from_code(to_udp));
         let over6 =
             self.test_tunnel_in_ip_version(HeaderBase::TransportIp6, q, ports, network, mark)?;
-        let (mut to_udp, _, moves) = self.load_base(HeaderBase::TransportIp6)?;
+        let (mut to_udp, _, moves) = self.load_base_offset(HeaderBase::TransportIp6)?;
         to_udp.push(load_a_constant(40));
         if moves {
             to_udp.push(alu_x(code::ADD));
@@ -142,8 +142,8 @@ impl Generator<'_> {
         )?))
     }
 
-    fn allocate_inner_words(&mut self) -> Generated<InnerWords> {
-        Ok(InnerWords {
+    fn allocate_inner_words(&mut self) -> Generated<InnerOffsetWords> {
+        Ok(InnerOffsetWords {
             header: self.allocate_word()?,
             protocol: self.allocate_word()?,
             payload: self.allocate_word()?,
@@ -152,7 +152,7 @@ impl Generator<'_> {
 
     /// Sets the current frame to the inner frame. Returns a condition that executes `lines` and
     /// always holds. `lines` computes the offsets of the inner frame from A.
-    fn enter_tunnel(&mut self, inner: &InnerWords, lines: Code) -> Condition {
+    fn enter_tunnel(&mut self, inner: &InnerOffsetWords, lines: Code) -> Condition {
         let offset_of = |word| Offset { constant: 0, word: Some(word) };
         self.set_current_header(LinkType::EN10MB, offset_of(inner.header));
         self.protocol = Some(offset_of(inner.protocol));

@@ -65,7 +65,7 @@ impl Generator<'_> {
         match direction {
             Some(DirQualifier::Address1) => at(self, ADDRESS1_OFFSET),
             Some(DirQualifier::Address2) => {
-                let has = self.test_has_second_address()?;
+                let has = self.test_second_address_presence()?;
                 Ok(has.and(at(self, ADDRESS2_OFFSET)?))
             }
             Some(DirQualifier::Address3) => {
@@ -85,7 +85,7 @@ impl Generator<'_> {
             }
             Some(DirQualifier::Transmitter) => {
                 let data = self.test_control_bit(0, TYPE_DATA)?;
-                let has = self.test_has_second_address()?;
+                let has = self.test_second_address_presence()?;
                 Ok(data.and(has).and(at(self, ADDRESS2_OFFSET)?))
             }
             _ => self.combine_by_direction(
@@ -98,7 +98,7 @@ impl Generator<'_> {
 
     /// Returns the condition that the frame has a second address, which two kinds of control frames
     /// lack.
-    fn test_has_second_address(&mut self) -> Generated<Condition> {
+    fn test_second_address_presence(&mut self) -> Generated<Condition> {
         let other =
             self.test_masked_equal(HeaderBase::Header.byte(0), TYPE_CONTROL, TYPE_MASK)?.not();
         let cts = self.test_masked_equal(HeaderBase::Header.byte(0), SUBTYPE_CTS, SUBTYPE_MASK)?;

@@ -13,7 +13,7 @@ use crate::insn::{Alu, Cond};
 /// Maximum number of operators in a relation.
 const OPERATORS_MAX: usize = 200;
 /// Precedence of unary minus, above all binary operators.
-const RANK_MINUS: u8 = 6;
+const UNARY_MINUS_PRECEDENCE: u8 = 6;
 
 impl Parser<'_> {
     pub(super) fn parse_relation(&mut self) -> Parsed<Primitive> {
@@ -100,7 +100,7 @@ impl Parser<'_> {
             }
             Token::Symbol(Symbol::Minus) => {
                 self.at += 1;
-                let value = self.parse_nested(|p| p.parse_value(RANK_MINUS))?;
+                let value = self.parse_nested(|p| p.parse_value(UNARY_MINUS_PRECEDENCE))?;
                 Ok(Arithmetic::Negate(Box::new(value)))
             }
             Token::Symbol(Symbol::Open) => {

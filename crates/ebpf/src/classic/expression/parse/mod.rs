@@ -201,7 +201,7 @@ impl<'a> Parser<'a> {
             Token::Number(number) => Id::Number(number),
             Token::Mac(address) => Id::Mac(address),
             Token::Mac8(address) => Id::Mac8(address),
-            Token::Dotted => self.parse_dotted(lexeme.span, qualifiers)?,
+            Token::Dotted => self.parse_dotted_id(lexeme.span, qualifiers)?,
             Token::Ip6(address) => {
                 self.check_address_qualifier("IPv6 address", &lexeme.span, qualifiers)?;
                 let length = if self.accept_symbol(Symbol::Slash) {
@@ -218,7 +218,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn parse_dotted(&mut self, span: Span, qualifiers: Qualifiers) -> Parsed<Id> {
+    fn parse_dotted_id(&mut self, span: Span, qualifiers: Qualifiers) -> Parsed<Id> {
         self.check_address_qualifier("IPv4 address", &span, qualifiers)?;
         let text = self.text[span].to_owned();
         if self.accept_symbol(Symbol::Slash) {
@@ -270,7 +270,7 @@ impl<'a> Parser<'a> {
                 while self.token_at(at) == Token::Symbol(Symbol::Close) {
                     at += 1;
                 }
-                !matches!(self.token_at(at), Token::Symbol(symbol) if symbol.continues_value())
+                !matches!(self.token_at(at), Token::Symbol(symbol) if symbol.is_operator_or_relation())
             }
             _ => false,
         }
@@ -280,7 +280,7 @@ impl<'a> Parser<'a> {
     /// operator.
     fn opens_value(&self, at: usize) -> bool {
         let Some(close) = self.closing[at] else { return false };
-        matches!(self.token_at(close + 1), Token::Symbol(symbol) if symbol.continues_value())
+        matches!(self.token_at(close + 1), Token::Symbol(symbol) if symbol.is_operator_or_relation())
     }
 
     fn token_at(&self, at: usize) -> Token {

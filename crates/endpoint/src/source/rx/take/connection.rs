@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Fails if a source's expression matches segments that the user's SSH connection receives on the
 /// source's interface, in this network namespace.
-pub fn check_own_connection(arguments: &Arguments) -> Result<(), Failure> {
+pub fn check_ssh_connection_unmatched(arguments: &Arguments) -> Result<(), Failure> {
     let connection = std::env::var("SSH_CONNECTION").ok();
     let ours = arguments.text("netns").is_none();
     let Some((peer, own)) = connection.filter(|_| ours).as_deref().and_then(parse_ssh_connection)
@@ -22,7 +22,7 @@ pub fn check_own_connection(arguments: &Arguments) -> Result<(), Failure> {
     };
     let interface = arguments.text("interface").unwrap_or_default();
     let is_on_interface = Routes::read_tables().route_interface(peer.ip()) == Some(interface);
-    if !is_on_interface || !flows::matches_frame(arguments, &segment_between(peer, own)) {
+    if !is_on_interface || !flows::matches_frame(arguments, &tcp_segment_between(peer, own)) {
         return Ok(());
     }
     let why = format!(
@@ -46,7 +46,7 @@ fn parse_ssh_connection(connection: &str) -> Option<(SocketAddr, SocketAddr)> {
 }
 
 /// Returns a TCP segment without data, from `peer` to `own`, as an Ethernet frame.
-fn segment_between(peer: SocketAddr, own: SocketAddr) -> Vec<u8> {
+fn tcp_segment_between(peer: SocketAddr, own: SocketAddr) -> Vec<u8> {
     const TCP: u8 = 6;
     const ACK: u8 = 0x10;
     let mut frame = vec![0; 12];
@@ -81,7 +81,7 @@ mod tests {
             let mut arguments = Arguments::defaults(RX.parameters);
             arguments.set("expression", Value::Text(expression.to_owned()));
             let (peer, own) = parse_ssh_connection(connection).unwrap();
-            flows::matches_frame(&arguments, &segment_between(peer, own))
+            flows::matches_frame(&arguments, &tcp_segment_between(peer, own))
         };
         for connection in ["10.0.0.1 50000 10.0.0.2 22", "fe80::1%eth0 50000 fe80::2 22"] {
             for expression in ["tcp", "port 22", "tcp src port 50000", "not udp", "len < 100"] {

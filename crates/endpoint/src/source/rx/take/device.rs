@@ -21,17 +21,17 @@ use sys::xdp::{Frames, Redirect, SocketSettings, TagLookup, XdpReceiver};
 use wire::link::LinkType;
 
 /// Default number of frame buffers per queue.
-const FRAMES_PER_QUEUE: u64 = 4096;
+const FRAMES_PER_QUEUE_DEFAULT: u64 = 4096;
 /// Minimum number of frame buffers in total.
 const FRAMES_MIN: u64 = 8192;
 /// Maximum number of frame buffers in total. The buffers also use at most 1/64 of the machine's
 /// memory.
 const FRAMES_MAX: u64 = 1 << 16;
-/// Divisor for the number of spare frame buffers. A fraction of 1/`SPARE_DIVISOR` of all frame
+/// Divisor for the number of spare frame buffers. A fraction of 1/`SPARE_FRAMES_DIVISOR` of all frame
 /// buffers is reserved for sinks that send from this memory and copy other blocks into it.
-const SPARE_DIVISOR: usize = 16;
+const SPARE_FRAMES_DIVISOR: usize = 16;
 /// Maximum number of ring entries, and thus of frames that wait for the reader.
-const ENTRIES_MAX: u32 = 1 << 14;
+const RING_ENTRIES_MAX: u32 = 1 << 14;
 /// Maximum time to wait for a busy queue. Under load, the kernel frees a queue only some time after
 /// its owner has exited.
 const BUSY_QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -101,18 +101,19 @@ impl TakeDevice {
     fn open_here(parameters: &TakeParameters<'_>) -> Result<Self, Failure> {
         let name = parameters.interface;
         let (found, link_type) = interface::find_interface_by_name(CALL_TAKE, name)?;
-        check_redirectable(&found, link_type, name)?;
+        check_interface_redirectable(&found, link_type, name)?;
         if !parameters.force {
-            check_not_protected(&found.name, parameters.netns.is_none())?;
+            check_interface_not_protected(&found.name, parameters.netns.is_none())?;
         }
         let cannot = |error: sys::Error| system_failure(name, &error);
         let step = |makes, target| parameters.steps.announce(makes, target);
-        let (frames, queues, fragments) = open_queues(parameters, found.index).map_err(cannot)?;
+        let (frames, queues, fragments) =
+            open_queue_receivers(parameters, found.index).map_err(cannot)?;
         let mut queues = queues;
         let count = u32::try_from(queues.len()).unwrap_or(QUEUES_MAX);
         let promiscuous = parameters.promiscuous.then(|| {
             step(Resource::Descriptor, "a packet socket")?;
-            open_promiscuous(found.index)
+            open_promiscuous_socket(found.index)
         });
         let promiscuous = promiscuous.transpose();
         let promiscuous = promiscuous.map_err(cannot)?;
@@ -240,7 +241,7 @@ impl From<sys::Error> for AttachRefusal {
 
 /// Opens a receiver for each queue. All receivers share the same memory. Returns the memory, the
 /// receivers, and true if packets may span several buffers.
-fn open_queues(
+fn open_queue_receivers(
     parameters: &TakeParameters<'_>,
     index: u32,
 ) -> sys::Result<(Arc<Frames>, Vec<XdpReceiver>, bool)> {
@@ -249,12 +250,13 @@ fn open_queues(
         let memory = sys::machine::Machine::detect().memory.unwrap_or(u64::MAX) / 64 / 4096;
         let queues = u64::from(receive_queue_count(parameters.interface));
         let wanted =
-            (queues * FRAMES_PER_QUEUE).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
+            (queues * FRAMES_PER_QUEUE_DEFAULT).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
         let frames = 1 << bytes.unwrap_or(wanted).clamp(64, 1 << 20).ilog2();
         parameters.steps.announce(Resource::Memory, "frames of AF_XDP")?;
         let frames = Frames::create("streamline-take", frames)?;
-        frames.reserve(frames.count() / SPARE_DIVISOR);
-        let entries = u32::try_from(frames.count()).unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
+        frames.reserve(frames.count() / SPARE_FRAMES_DIVISOR);
+        let entries =
+            u32::try_from(frames.count()).unwrap_or(RING_ENTRIES_MAX).min(RING_ENTRIES_MAX);
         let settings = SocketSettings { fragments, ..SocketSettings::new(index, 0, entries) };
         parameters.steps.announce(Resource::Descriptor, "a socket of AF_XDP")?;
         let receiver = retry_while_busy(|| XdpReceiver::open(&frames, settings))?;
@@ -307,14 +309,18 @@ fn lend_buffers(frames: &Frames, queues: &mut [XdpReceiver]) -> sys::Result<()> 
     queues.iter_mut().try_for_each(|queue| queue.supply(share).map(drop))
 }
 
-fn open_promiscuous(index: u32) -> sys::Result<PacketSocket> {
+fn open_promiscuous_socket(index: u32) -> sys::Result<PacketSocket> {
     let socket = PacketSocket::open()?;
     socket.promiscuous(index)?;
     Ok(socket)
 }
 
 /// Fails if the interface has no Ethernet frames or already has an XDP program.
-fn check_redirectable(found: &Interface, link: LinkType, name: &str) -> Result<(), Failure> {
+fn check_interface_redirectable(
+    found: &Interface,
+    link: LinkType,
+    name: &str,
+) -> Result<(), Failure> {
     if link != LinkType::ETHERNET {
         let why = "its frames have no Ethernet header, which XDP requires";
         let hint = "`rx` without `take` watches it";
@@ -328,7 +334,7 @@ fn check_redirectable(found: &Interface, link: LinkType, name: &str) -> Result<(
 
 /// Fails if the interface carries the default route or, in this process's own network namespace
 /// (`ours`), the SSH connection of the user.
-fn check_not_protected(interface: &str, ours: bool) -> Result<(), Failure> {
+fn check_interface_not_protected(interface: &str, ours: bool) -> Result<(), Failure> {
     let routes = Routes::read_tables();
     let connection = std::env::var("SSH_CONNECTION").ok().filter(|_| ours);
     let caller =

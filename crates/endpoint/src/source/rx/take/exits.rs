@@ -30,31 +30,31 @@ pub enum FirstHeader {
 
 /// Maximum number of slots in the metadata before a frame. Exits share a slot if no frame takes
 /// more than one of them.
-pub const SLOTS_MAX: usize = 16;
+pub const METADATA_SLOTS_MAX: usize = 16;
 /// Size in bytes of a slot, which holds the class and the view on one exit.
 pub const SLOT_SIZE: usize = 8;
 /// Size in bytes of an exit number. The exit numbers of the slots follow all slots.
 pub const EXIT_NUMBER_SIZE: usize = 2;
 /// Size of the fields that follow the exit numbers, in bytes. These fields are aligned to 8 bytes.
-pub const TAIL_SIZE: usize = 24;
-const FRONT_SIZE_MAX: usize = front_size(SLOTS_MAX);
+pub const METADATA_TAIL_SIZE: usize = 24;
+const METADATA_SIZE_MAX: usize = front_size(METADATA_SLOTS_MAX);
 
 /// Returns the size in bytes of the metadata before a frame if the metadata has this many slots.
 const fn front_size(slots: usize) -> usize {
-    tail_offset(slots) + TAIL_SIZE
+    metadata_tail_offset(slots) + METADATA_TAIL_SIZE
 }
 
 /// Returns the offset in bytes, from the start of the metadata, of the fields that follow the exit
 /// numbers.
 #[must_use]
-pub const fn tail_offset(slots: usize) -> usize {
+pub const fn metadata_tail_offset(slots: usize) -> usize {
     slots * SLOT_SIZE + (slots * EXIT_NUMBER_SIZE).next_multiple_of(8)
 }
 
 /// Metadata before a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameMetadata {
-    bytes: [u8; FRONT_SIZE_MAX],
+    bytes: [u8; METADATA_SIZE_MAX],
     slots: usize,
 }
 
@@ -69,7 +69,7 @@ struct View {
 impl FrameMetadata {
     /// Decodes the metadata, including the frame's stamp. Returns `None` if `bytes` is too short.
     pub(super) fn read(bytes: &[u8], slots: usize) -> Option<(Self, Stamp)> {
-        let mut front = Self { bytes: [0; FRONT_SIZE_MAX], slots };
+        let mut front = Self { bytes: [0; METADATA_SIZE_MAX], slots };
         let length = front_size(slots);
         front.bytes.get_mut(..length)?.copy_from_slice(bytes.get(..length)?);
         let stamp = front.bytes.get_mut(length - Stamp::BYTES..length)?;
@@ -79,11 +79,11 @@ impl FrameMetadata {
 
     /// Yields the exits of the frame, each with the frame's view on that exit.
     fn exits_with_views(&self) -> impl Iterator<Item = (usize, View)> {
-        let tail_offset = self
+        let metadata_tail_offset = self
             .bytes
-            .get(tail_offset(self.slots)..)
-            .and_then(|tail_offset| tail_offset.first_chunk());
-        let word = tail_offset.map_or(0, |word| u64::from_ne_bytes(*word));
+            .get(metadata_tail_offset(self.slots)..)
+            .and_then(|metadata_tail_offset| metadata_tail_offset.first_chunk());
+        let word = metadata_tail_offset.map_or(0, |word| u64::from_ne_bytes(*word));
         let chosen = (0..self.slots).filter(move |place| word & 1 << place != 0);
         chosen.map(|place| {
             (
@@ -151,7 +151,7 @@ impl Exits {
     }
 
     /// Returns the number of queued blocks.
-    pub(super) fn queued_blocks(&self) -> usize {
+    pub(super) fn queued_block_count(&self) -> usize {
         self.waiting.len()
     }
 

@@ -20,16 +20,19 @@ mod poll_pause;
 mod routes;
 
 use super::unpack::{TAG_SIZE, reinsert_tag_bytes};
-use super::{DOWN_CHECK_INTERVAL_NS, HELD_CHECK_INTERVAL_NS};
+use super::{HELD_SEGMENT_CHECK_INTERVAL_NS, LINK_DOWN_CHECK_INTERVAL_NS};
 use crate::interface::{FrameCount, interface_removed_failure};
 use crate::{
     DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceProperties, SourceStatus,
 };
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
-pub use connection::check_own_connection;
+pub use connection::check_ssh_connection_unmatched;
 pub use device::{LoadArguments, ProgramLoader};
 use device::{TakeDevice, TakeParameters};
-pub use exits::{EXIT_NUMBER_SIZE, FirstHeader, SLOT_SIZE, SLOTS_MAX, TAIL_SIZE, tail_offset};
+pub use exits::{
+    EXIT_NUMBER_SIZE, FirstHeader, METADATA_SLOTS_MAX, METADATA_TAIL_SIZE, SLOT_SIZE,
+    metadata_tail_offset,
+};
 use exits::{Exits, FrameMetadata};
 use filter::{Amount, Time};
 use poll_pause::PollPause;
@@ -134,8 +137,8 @@ impl Source for TakeSource {
         self.device.lend_buffers()?;
         self.entries.clear();
         let clock = WallClock::measure();
-        self.emit_reassembled(intake);
-        if self.exits.as_ref().is_none_or(|exits| exits.queued_blocks() == 0) {
+        self.emit_reassembled_packet(intake);
+        if self.exits.as_ref().is_none_or(|exits| exits.queued_block_count() == 0) {
             self.receive_packets(intake, &clock)?;
         }
         if self.device.queues.len() > 1 {
@@ -149,7 +152,7 @@ impl Source for TakeSource {
             exits.take_queued_blocks(intake.room(), pools, &mut self.entries);
             intake.arc = Some(exits.edge);
         }
-        let put = intake.put_entries(self.entries.iter().copied());
+        let put = intake.append_block_entries(self.entries.iter().copied());
         debug_assert_eq!(put, self.entries.len(), "at most as many entries as there is room for");
         for entry in self.entries.iter().take(put) {
             self.emitted.add(entry.pointer.length());
@@ -219,7 +222,7 @@ impl TakeSource {
     /// the remaining buffers of a packet whose first buffer has been received. Stops at a
     /// reassembled packet that cannot be emitted yet.
     fn receive_packets(&mut self, intake: &Intake<'_>, clock: &WallClock) -> Result<(), Failure> {
-        let room = intake.room().saturating_sub(self.pending_blocks());
+        let room = intake.room().saturating_sub(self.pending_block_count());
         let share = room.div_ceil(self.device.queues.len().max(1));
         let mut left = room;
         for number in 0..self.device.queues.len() {
@@ -231,7 +234,7 @@ impl TakeSource {
             left -= self.pieces.len();
             let pieces = std::mem::take(&mut self.pieces);
             for piece in &pieces {
-                self.add_buffer(*piece, intake, clock)?;
+                self.add_packet_buffer(*piece, intake, clock)?;
             }
             self.pieces = pieces;
             // The remaining buffers of a packet are in the same queue.
@@ -241,7 +244,7 @@ impl TakeSource {
                     return Err(self.broken_packet_failure("a packet ends in the middle"));
                 }
                 if let Some(piece) = self.pieces.first().copied() {
-                    self.add_buffer(piece, intake, clock)?;
+                    self.add_packet_buffer(piece, intake, clock)?;
                 }
             }
         }
@@ -249,8 +252,8 @@ impl TakeSource {
     }
 
     /// Returns the number of received blocks that have not been emitted yet.
-    fn pending_blocks(&self) -> usize {
-        self.entries.len() + self.exits.as_ref().map_or(0, Exits::queued_blocks)
+    fn pending_block_count(&self) -> usize {
+        self.entries.len() + self.exits.as_ref().map_or(0, Exits::queued_block_count)
     }
 
     fn receive_from_queue(&mut self, number: usize, count_max: usize) -> Result<usize, Failure> {
@@ -262,7 +265,7 @@ impl TakeSource {
 
     /// Converts one buffer of a packet into a frame or part of a frame. A buffer usually holds the
     /// entire packet.
-    fn add_buffer(
+    fn add_packet_buffer(
         &mut self,
         piece: Descriptor,
         intake: &Intake<'_>,
@@ -270,7 +273,7 @@ impl TakeSource {
     ) -> Result<(), Failure> {
         let located = self.device.frames.locate_address(piece.address);
         let arrived =
-            located.and_then(|(slot, at)| Some((intake.pool.draft_arrived_at(slot)?, at)));
+            located.and_then(|(slot, at)| Some((intake.pool.draft_arrived_slot(slot)?, at)));
         let Some((mut draft, at)) = arrived else {
             return Err(self.broken_packet_failure("a frame arrived a second time"));
         };
@@ -294,7 +297,7 @@ impl TakeSource {
                 }
             };
             self.reassembly.time = clock.time_of_day(stamp.time);
-            at -= reinsert_tag(stamp.tag, at, &mut draft);
+            at -= reinsert_vlan_tag(stamp.tag, at, &mut draft);
         }
         if first && !piece.continues {
             let head = [draft.get(at).copied().unwrap_or_default()];
@@ -306,15 +309,15 @@ impl TakeSource {
         drop(draft);
         if !piece.continues {
             self.reassembly.is_complete = true;
-            self.emit_reassembled(intake);
+            self.emit_reassembled_packet(intake);
         }
         Ok(())
     }
 
     /// Emits a reassembled packet if one is complete, and there is room and memory for it. A packet
     /// that is longer than a block of the pool is counted and dropped.
-    fn emit_reassembled(&mut self, intake: &Intake<'_>) {
-        if !self.reassembly.is_complete || intake.room() <= self.pending_blocks() {
+    fn emit_reassembled_packet(&mut self, intake: &Intake<'_>) {
+        if !self.reassembly.is_complete || intake.room() <= self.pending_block_count() {
             return;
         }
         let pool = intake.general.unwrap_or(intake.pool);
@@ -353,7 +356,7 @@ impl TakeSource {
 
     /// Returns the status for a call to `produce` that has emitted no frames.
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
-        let soon = Some(intake.now + HELD_CHECK_INTERVAL_NS);
+        let soon = Some(intake.now + HELD_SEGMENT_CHECK_INTERVAL_NS);
         if self.reassembly.is_complete {
             // The queues may contain more frames, which must wait for this packet.
             return Ok(SourceStatus::Wait { until: soon, readable: false });
@@ -378,7 +381,7 @@ impl TakeSource {
         // poller when the interface is removed, so the wait is bounded.
         let until = soon
             .filter(|_| intake.pool.outstanding() > 0)
-            .or(Some(intake.now + DOWN_CHECK_INTERVAL_NS));
+            .or(Some(intake.now + LINK_DOWN_CHECK_INTERVAL_NS));
         Ok(SourceStatus::Wait { until, readable: true })
     }
 
@@ -388,7 +391,7 @@ impl TakeSource {
     fn count_unread(&mut self) -> u64 {
         let mut packets = u64::from(self.reassembly.is_complete);
         if let Some(exits) = &mut self.exits {
-            packets += exits.queued_blocks() as u64;
+            packets += exits.queued_block_count() as u64;
             exits.discard_queued_blocks();
             if let Some(front) = self.reassembly.front.filter(|_| self.reassembly.is_complete) {
                 exits.count_unread(&front);
@@ -446,7 +449,7 @@ fn read_stamp(before: Option<&mut [u8]>) -> Stamp {
 }
 
 /// Reinserts the VLAN tag of the frame at `at`. Returns the number of bytes added to the frame.
-fn reinsert_tag(tag: Option<VlanTag>, at: usize, frame: &mut [u8]) -> usize {
+fn reinsert_vlan_tag(tag: Option<VlanTag>, at: usize, frame: &mut [u8]) -> usize {
     tag.and_then(|tag| reinsert_tag_bytes(tag, at, frame)).map_or(0, |()| TAG_SIZE)
 }
 

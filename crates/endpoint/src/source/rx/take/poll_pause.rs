@@ -13,7 +13,7 @@ use filter::Time;
 const PAUSE_MAX_NS: Time = 500_000;
 /// Divisor that limits a pause: the frames expected during a pause fill at most the capacity of a
 /// queue divided by this number.
-const QUEUE_DIVISOR: u64 = 4;
+const QUEUE_FILL_DIVISOR: u64 = 4;
 /// Minimum number of frames expected during a pause. If fewer are expected, the reader does not
 /// pause.
 const FRAMES_MIN: u64 = 2;
@@ -56,7 +56,7 @@ impl PollPause {
         let is_worthwhile =
             received.saturating_mul(self.pause_max_ns) >= FRAMES_MIN.saturating_mul(passed);
         let time_to_fill =
-            passed.saturating_mul(self.queue_frames / QUEUE_DIVISOR).checked_div(received)?;
+            passed.saturating_mul(self.queue_frames / QUEUE_FILL_DIVISOR).checked_div(received)?;
         if !is_worthwhile {
             return None;
         }

@@ -20,7 +20,7 @@ struct Route {
 }
 
 /// RTF_REJECT: the route discards packets.
-const REJECT_FLAG: u32 = 0x200;
+const RTF_REJECT: u32 = 0x200;
 
 impl Routes {
     pub(super) fn read_tables() -> Self {
@@ -73,7 +73,7 @@ fn parse_ipv4_route(line: &str) -> Option<Route> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [interface, network, _, flags, _, _, _, mask, ..] = words[..] else { return None };
     let number = |word| u32::from_str_radix(word, 16).ok();
-    if number(flags)? & REJECT_FLAG != 0 {
+    if number(flags)? & RTF_REJECT != 0 {
         return None;
     }
     let network = Ipv4Addr::from(number(network)?.to_ne_bytes()).into();
@@ -85,7 +85,7 @@ fn parse_ipv4_route(line: &str) -> Option<Route> {
 fn parse_ipv6_route(line: &str) -> Option<Route> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [network, length, _, _, _, _, _, _, flags, interface] = words[..] else { return None };
-    if u32::from_str_radix(flags, 16).ok()? & REJECT_FLAG != 0 {
+    if u32::from_str_radix(flags, 16).ok()? & RTF_REJECT != 0 {
         return None;
     }
     let network = Ipv6Addr::from_bits(u128::from_str_radix(network, 16).ok()?).into();

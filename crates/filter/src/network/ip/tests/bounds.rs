@@ -10,7 +10,7 @@ fn incomplete_datagram_expires() {
     for (after, whole) in [(30 * SECOND, true), (30 * SECOND + 1, false)] {
         let frames = [first.clone().at_time(5), last.clone().at_time(5 + after)];
         for size in [1, 2] {
-            let output = run_batches(&[], &frames, equal_batches(2, size), None);
+            let output = run_batches(&[], &frames, equal_batch_sizes(2, size), None);
             assert_eq!(output.answers.len() == 1, whole, "however they are batched");
             assert_eq!(output.count("fragments missing"), if whole { 0 } else { 2 });
         }
@@ -51,7 +51,7 @@ fn pending_datagrams_and_fragments_are_bounded() {
 }
 
 #[test]
-fn without_memory_the_ledger_balances() {
+fn ledger_balances_without_free_memory() {
     let arena = Arena::new(3);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&IP, &[]).unwrap();

@@ -20,12 +20,12 @@ fn overlapping_ipv6_fragments_end_their_datagram() {
 }
 
 #[test]
-fn overlapping_ipv4_fragments_are_dropped_under_drop() {
+fn drop_policy_drops_overlapping_ipv4_fragments() {
     let frames = [ipv4_fragment(0, true, &DATA[..16]), ipv4_fragment(8, false, &DATA[8..])];
     let output = run(&["policy=drop"], &frames);
     assert_eq!((output.answers.len(), output.count("overlap")), (0, 2));
     let output = run(&[], &frames);
-    assert_eq!((output.only_block(), output.count("overlapping datagrams")), (DATA, 1));
+    assert_eq!((output.only_block_data(), output.count("overlapping datagrams")), (DATA, 1));
 }
 
 #[test]
@@ -34,10 +34,10 @@ fn teardrop_stays_within_the_datagram() {
     let frames = [ipv4_fragment(0, true, &[b'a'; 32]), ipv4_fragment(24, false, b"bbbb")];
     for (policy, expected) in [("first", [b'a'; 28]), ("windows", [b'a'; 28])] {
         let output = run(&[&format!("policy={policy}")], &frames);
-        assert_eq!(output.only_block(), expected, "{policy}");
+        assert_eq!(output.only_block_data(), expected, "{policy}");
     }
     let output = run(&["policy=last"], &frames);
-    assert_eq!(output.only_block(), [&[b'a'; 24][..], b"bbbb"].concat());
+    assert_eq!(output.only_block_data(), [&[b'a'; 24][..], b"bbbb"].concat());
     // Under `linux`, the first fragment extends beyond the end that the second fragment states.
     assert_eq!(run(&["policy=linux"], &frames).count("overlap"), 2);
 }
@@ -93,7 +93,7 @@ fn policies_agree_with_the_results_in_novaks_paper() {
         ("last", "AJJJJBKKKLLLMMMFNFGOPHQQ"),
     ] {
         let output = run(&[&format!("policy={policy}")], &frames);
-        assert_eq!(unit_letters(output.only_block()), expected, "{policy}");
+        assert_eq!(unit_letters(output.only_block_data()), expected, "{policy}");
         assert_eq!(output.count("overlapping datagrams"), 1);
     }
 }
@@ -104,26 +104,26 @@ fn policies_resolve_fragment_sets_from_past_bugs() {
     let linux =
         [(0, 24, true, b'A'), (40, 48, true, b'B'), (24, 48, true, b'C'), (88, 14, false, b'D')];
     assert_eq!(
-        unit_letters(run(&["policy=linux"], &fragments_of_letters(&linux)).only_block()),
+        unit_letters(run(&["policy=linux"], &fragments_of_letters(&linux)).only_block_data()),
         "AAACCCCCCBBDD"
     );
     // The last fragment first, and one that overlaps both neighbors.
     let bsd =
         [(24, 16, false, b'A'), (8, 16, true, b'B'), (16, 16, true, b'C'), (0, 8, true, b'D')];
     assert_eq!(
-        unit_letters(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only_block()),
+        unit_letters(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only_block_data()),
         "DBBCA"
     );
     let bsd = [(8, 24, false, b'E'), (0, 24, true, b'M')];
     assert_eq!(
-        unit_letters(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only_block()),
+        unit_letters(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only_block_data()),
         "MMME"
     );
     // Bytes beyond the end that the last fragment states are not part of the datagram.
     let beyond = [(16, 8, true, b'C'), (0, 8, true, b'A'), (8, 8, false, b'B')];
     for policy in ["first", "last", "bsd", "windows", "solaris"] {
         let output = run(&[&format!("policy={policy}")], &fragments_of_letters(&beyond));
-        assert_eq!(unit_letters(output.only_block()), "AB", "{policy}");
+        assert_eq!(unit_letters(output.only_block_data()), "AB", "{policy}");
     }
     assert_eq!(run(&["policy=linux"], &fragments_of_letters(&beyond)).count("overlap"), 3);
 }
@@ -159,7 +159,7 @@ fn policies_agree_with_a_bytewise_model() {
             let output = run(&[&format!("policy={policy}")], &frames[..arrived]);
             assert_eq!(output.answers.len(), usize::from(whole), "{round}");
             if whole {
-                assert!(output.only_block().iter().eq(model.values()), "{policy}, {round}");
+                assert!(output.only_block_data().iter().eq(model.values()), "{policy}, {round}");
             }
         }
         for policy in FragmentPolicy::KEYWORDS {

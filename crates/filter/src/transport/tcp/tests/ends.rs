@@ -1,6 +1,6 @@
 //! Tests of the end of a stream by FIN, next to stray segments and acknowledgements.
 
-use super::run::{Outcome, run, run_moving};
+use super::run::{Outcome, run, run_with_state_moves};
 use super::*;
 
 /// Runs the filter on frames with several batch sizes and state moves, asserts that the output is
@@ -8,7 +8,7 @@ use super::*;
 fn outcome(frames: &[Frame]) -> Outcome {
     let found = run(&[], frames, 1);
     for batch in [1, 2, 64] {
-        let moved = run_moving(&[], frames, batch, true);
+        let moved = run_with_state_moves(&[], frames, batch, true);
         assert_eq!(moved.counts.counters, found.counts.counters, "{batch}");
         assert_eq!(moved.streams(), found.streams(), "{batch}");
     }
@@ -19,8 +19,8 @@ fn outcome(frames: &[Frame]) -> Outcome {
 /// closes and acknowledges the client's data up to `end`.
 fn closed_connection_frames(segments: impl IntoIterator<Item = Frame>, end: u32) -> Vec<Frame> {
     let close = [
-        server_segment(FIN, 501, b"").acknowledging(end),
-        client_segment(0, end, b"").acknowledging(502),
+        server_segment(FIN, 501, b"").with_acknowledgement(end),
+        client_segment(0, end, b"").with_acknowledgement(502),
     ];
     with_handshake(segments.into_iter().chain(close))
 }
@@ -81,14 +81,15 @@ fn fin_after_a_segment_out_of_window_is_not_a_missing_byte() {
 
 #[test]
 fn acknowledgement_of_unsent_bytes_makes_no_gap_after_fin() {
-    let fin = |sequence: u32, payload| client_segment(FIN, sequence, payload).acknowledging(501);
-    let rest = client_segment(0, 104, b"def").acknowledging(501);
+    let fin =
+        |sequence: u32, payload| client_segment(FIN, sequence, payload).with_acknowledgement(501);
+    let rest = client_segment(0, 104, b"def").with_acknowledgement(501);
     let ends =
         [vec![rest.clone(), fin(107, b"")], vec![fin(104, b"def")], vec![fin(107, b""), rest]];
     for end in ends {
         let start = [
-            client_segment(0, 101, b"abc").acknowledging(501),
-            server_segment(0, 501, b"").acknowledging(701),
+            client_segment(0, 101, b"abc").with_acknowledgement(501),
+            server_segment(0, 501, b"").with_acknowledgement(701),
         ];
         let found = outcome(&closed_connection_frames(start.into_iter().chain(end), 108));
         assert_eq!(found.streams()[&(1, false)].bytes, b"abcdef");
@@ -119,7 +120,7 @@ fn data_in_order_passes_a_fin_with_an_earlier_number() {
         client_segment(0, 110, b"jkl"),
         client_segment(FIN, 106, b""),
         client_segment(0, 101, b"abcdefghi"),
-        server_segment(0, 501, b"").acknowledging(113),
+        server_segment(0, 501, b"").with_acknowledgement(113),
         client_segment(0, 113, b"mno"),
     ]);
     assert_eq!(outcome(&frames).to_line(), ">^abcdefghi|jkl|mno|$ <^$");

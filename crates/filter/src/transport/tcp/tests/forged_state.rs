@@ -4,7 +4,7 @@
 use super::super::TCP;
 use super::super::connection::TcpConnection;
 use super::*;
-use crate::contract::PRIVATE_KEY;
+use crate::contract::PRIVATE_SESSION_KEY;
 use crate::testing::{Arena, Node, Space};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -17,7 +17,7 @@ fn held_data_before_emitted_data_is_dropped() {
     let mut node = Node::new(&TCP, &[]).unwrap();
     node.pass(space.batch(&with_handshake([client_segment(0, 105, b"held")])), &mut space, 0);
     let mut saved = node.save();
-    for moved in saved.iter_mut().filter(|moved| moved.key != PRIVATE_KEY) {
+    for moved in saved.iter_mut().filter(|moved| moved.key != PRIVATE_SESSION_KEY) {
         assert_eq!(moved.held.iter().flatten().count(), 1);
         let mut connection = TcpConnection::read_from_bytes(&moved.bytes).unwrap();
         for side in &mut connection.sides {
@@ -28,7 +28,8 @@ fn held_data_before_emitted_data_is_dropped() {
     let mut other = Node::new(&TCP, &[]).unwrap();
     other.restore(saved).unwrap();
     assert_eq!(other.counts.held.blocks, 1);
-    let come = [client_segment(0, 6000, b"far"), server_segment(0, 501, b"").acknowledging(6003)];
+    let come =
+        [client_segment(0, 6000, b"far"), server_segment(0, 501, b"").with_acknowledgement(6003)];
     other.pass(space.batch(&come), &mut space, 0);
     other.finish(&mut space, 0);
     assert_eq!(other.counts.held.blocks, 0);

@@ -10,11 +10,11 @@ const SECOND: u64 = 1_000_000_000;
 #[test]
 fn acknowledged_uncaptured_bytes_become_a_hole() {
     let frames = with_handshake([
-        client_segment(0, 101, b"abc").acknowledging(501),
-        client_segment(0, 109, b"ij").acknowledging(501),
-        server_segment(0, 501, b"").acknowledging(104),
-        server_segment(0, 501, b"yes").acknowledging(111),
-        client_segment(0, 111, b"kl").acknowledging(504),
+        client_segment(0, 101, b"abc").with_acknowledgement(501),
+        client_segment(0, 109, b"ij").with_acknowledgement(501),
+        server_segment(0, 501, b"").with_acknowledgement(104),
+        server_segment(0, 501, b"yes").with_acknowledgement(111),
+        client_segment(0, 111, b"kl").with_acknowledgement(504),
     ]);
     for batch in [1, 64] {
         let found = run(&[], &frames, batch);
@@ -26,11 +26,11 @@ fn acknowledged_uncaptured_bytes_become_a_hole() {
 #[test]
 fn data_after_acknowledged_bytes_is_not_delayed() {
     let frames = with_handshake([
-        client_segment(0, 101, b"abc").acknowledging(501),
-        server_segment(0, 501, b"").acknowledging(109),
-        client_segment(0, 109, b"ij").acknowledging(501),
-        client_segment(FIN, 115, b"").acknowledging(501),
-        server_segment(0, 501, b"").acknowledging(116),
+        client_segment(0, 101, b"abc").with_acknowledgement(501),
+        server_segment(0, 501, b"").with_acknowledgement(109),
+        client_segment(0, 109, b"ij").with_acknowledgement(501),
+        client_segment(FIN, 115, b"").with_acknowledgement(501),
+        server_segment(0, 501, b"").with_acknowledgement(116),
     ]);
     assert_eq!(run(&[], &frames, 64).to_line(), ">^abc|*5|ij|*4$ <^$");
 }
@@ -40,14 +40,14 @@ fn late_bytes_are_dropped_and_counted() {
     // Two gaps are abandoned together. Then their bytes arrive in any order, and once more together
     // with bytes that were already emitted and with new bytes.
     let frames = with_handshake([
-        client_segment(0, 103, b"cd").acknowledging(501),
-        client_segment(0, 107, b"gh").acknowledging(501),
-        server_segment(0, 501, b"yes").acknowledging(109),
-        client_segment(0, 105, b"ef").acknowledging(501),
-        client_segment(0, 101, b"ab").acknowledging(501),
-        client_segment(0, 107, b"ghij").acknowledging(504),
-        client_segment(0, 109, b"ij").acknowledging(504),
-        client_segment(0, 105, b"efghijkl").acknowledging(504),
+        client_segment(0, 103, b"cd").with_acknowledgement(501),
+        client_segment(0, 107, b"gh").with_acknowledgement(501),
+        server_segment(0, 501, b"yes").with_acknowledgement(109),
+        client_segment(0, 105, b"ef").with_acknowledgement(501),
+        client_segment(0, 101, b"ab").with_acknowledgement(501),
+        client_segment(0, 107, b"ghij").with_acknowledgement(504),
+        client_segment(0, 109, b"ij").with_acknowledgement(504),
+        client_segment(0, 105, b"efghijkl").with_acknowledgement(504),
     ]);
     for batch in [1, 2, 64] {
         let found = run(&[], &frames, batch);
@@ -75,10 +75,10 @@ fn bytes_before_the_first_observed_are_late() {
 fn acknowledgement_before_ordered_data_loses_nothing() {
     // The directions of a connection come from different queues: each is in order.
     let frames = with_handshake([
-        server_segment(0, 501, b"").acknowledging(107),
-        client_segment(0, 101, b"abc").acknowledging(501),
-        server_segment(0, 501, b"yes").acknowledging(107),
-        client_segment(0, 104, b"def").acknowledging(501),
+        server_segment(0, 501, b"").with_acknowledgement(107),
+        client_segment(0, 101, b"abc").with_acknowledgement(501),
+        server_segment(0, 501, b"yes").with_acknowledgement(107),
+        client_segment(0, 104, b"def").with_acknowledgement(501),
     ]);
     let found = run(&[], &frames, 1);
     assert_eq!(found.to_line(), ">^abc <^yes >def|$ <$");
@@ -160,11 +160,11 @@ fn truncated_bytes_become_a_hole() {
 #[test]
 fn segment_beyond_the_window_makes_no_gap() {
     let frames = with_handshake([
-        client_segment(0, 101, b"abc").acknowledging(501),
-        client_segment(0, 101 + (1 << 29), b"forged").acknowledging(501),
-        client_segment(0, 101 + 0x7000_0000, b"forged").acknowledging(501),
-        client_segment(0, 104, b"def").acknowledging(501).at_time(3 * SECOND),
-        server_segment(0, 501, b"").acknowledging(107).at_time(3 * SECOND),
+        client_segment(0, 101, b"abc").with_acknowledgement(501),
+        client_segment(0, 101 + (1 << 29), b"forged").with_acknowledgement(501),
+        client_segment(0, 101 + 0x7000_0000, b"forged").with_acknowledgement(501),
+        client_segment(0, 104, b"def").with_acknowledgement(501).at_time(3 * SECOND),
+        server_segment(0, 501, b"").with_acknowledgement(107).at_time(3 * SECOND),
     ]);
     let found = run(&[], &frames, 1);
     assert_eq!(found.to_line(), ">^abc|def|$ <^$");

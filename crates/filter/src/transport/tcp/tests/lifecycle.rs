@@ -1,6 +1,6 @@
 //! Tests of the start and the end of connections.
 
-use super::run::{Outcome, run, run_moving};
+use super::run::{Outcome, run, run_with_state_moves};
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
@@ -9,9 +9,10 @@ const SECOND: u64 = 1_000_000_000;
 fn connection_without_data_emits_nothing() {
     let closed = with_handshake([
         client_segment(FIN, 101, b""),
-        server_segment(FIN, 501, b"").acknowledging(102),
+        server_segment(FIN, 501, b"").with_acknowledgement(102),
     ]);
-    let refused = [client_segment(SYN, 100, b""), server_segment(RST, 0, b"").acknowledging(101)];
+    let refused =
+        [client_segment(SYN, 100, b""), server_segment(RST, 0, b"").with_acknowledgement(101)];
     for frames in [&closed[..], &refused] {
         let found = run(&[], frames, 64);
         assert_eq!(found.to_line(), "");
@@ -22,12 +23,12 @@ fn connection_without_data_emits_nothing() {
 #[test]
 fn reset_ends_both_sides() {
     let frames = with_handshake([
-        client_segment(0, 101, b"abc").acknowledging(501),
-        client_segment(0, 106, b"fg").acknowledging(501),
-        server_segment(0, 501, b"no").acknowledging(104),
-        server_segment(RST, 503, b"").acknowledging(104),
+        client_segment(0, 101, b"abc").with_acknowledgement(501),
+        client_segment(0, 106, b"fg").with_acknowledgement(501),
+        server_segment(0, 501, b"no").with_acknowledgement(104),
+        server_segment(RST, 503, b"").with_acknowledgement(104),
         Frame::segment((5000, 80), 0, 1, b"").at_time(2 * SECOND),
-        client_segment(0, 104, b"de").acknowledging(501).at_time(2 * SECOND),
+        client_segment(0, 104, b"de").with_acknowledgement(501).at_time(2 * SECOND),
     ]);
     let found = run(&[], &frames, 1);
     assert_eq!(found.to_line(), ">^abc <^no >*2|fg|$ <$", "what was held leaves");
@@ -38,11 +39,13 @@ fn reset_ends_both_sides() {
 fn reset_outside_of_the_window_is_ignored() {
     let data = |rst: Frame| {
         let exchange = [
-            client_segment(0, 101, b"abc").acknowledging(501),
-            server_segment(0, 501, b"").acknowledging(104),
+            client_segment(0, 101, b"abc").with_acknowledgement(501),
+            server_segment(0, 501, b"").with_acknowledgement(104),
         ];
         with_handshake(
-            exchange.into_iter().chain([rst, client_segment(0, 104, b"def").acknowledging(501)]),
+            exchange
+                .into_iter()
+                .chain([rst, client_segment(0, 104, b"def").with_acknowledgement(501)]),
         )
     };
     for number in [0, 99, 103, 104 + 0xffff, 104 + 0x1_0000 * 4, 0x8000_0000] {
@@ -68,12 +71,12 @@ fn windows_are_scaled_if_both_sides_offer_it() {
         Frame { bytes, ..frame }
     };
     let talk = |server_scales: bool| {
-        let answer = server_segment(SYN, 500, b"").acknowledging(101);
+        let answer = server_segment(SYN, 500, b"").with_acknowledgement(101);
         vec![
             scaled(client_segment(SYN, 100, b"")),
             if server_scales { scaled(answer) } else { answer },
-            client_segment(0, 101, b"a").acknowledging(501),
-            server_segment(0, 501, b"").acknowledging(102),
+            client_segment(0, 101, b"a").with_acknowledgement(501),
+            server_segment(0, 501, b"").with_acknowledgement(102),
             client_segment(RST, 102 + (1 << 20), b""),
         ]
     };
@@ -84,13 +87,13 @@ fn windows_are_scaled_if_both_sides_offer_it() {
 #[test]
 fn half_closed_connection_stays_open() {
     let frames = with_handshake([
-        client_segment(FIN, 101, b"ask").acknowledging(501),
-        server_segment(0, 501, b"one").acknowledging(105),
-        client_segment(0, 105, b"").acknowledging(504),
-        server_segment(0, 504, b"two").acknowledging(105).at_time(5 * SECOND),
-        server_segment(FIN, 507, b"").acknowledging(105),
-        client_segment(0, 105, b"").acknowledging(508),
-        server_segment(FIN, 507, b"").acknowledging(105),
+        client_segment(FIN, 101, b"ask").with_acknowledgement(501),
+        server_segment(0, 501, b"one").with_acknowledgement(105),
+        client_segment(0, 105, b"").with_acknowledgement(504),
+        server_segment(0, 504, b"two").with_acknowledgement(105).at_time(5 * SECOND),
+        server_segment(FIN, 507, b"").with_acknowledgement(105),
+        client_segment(0, 105, b"").with_acknowledgement(508),
+        server_segment(FIN, 507, b"").with_acknowledgement(105),
     ]);
     assert_eq!(run(&[], &frames, 64).to_line(), ">^ask$ <^one|two|$");
 }
@@ -98,9 +101,9 @@ fn half_closed_connection_stays_open() {
 #[test]
 fn syn_after_the_end_begins_another_session() {
     let whole = with_handshake([
-        client_segment(FIN, 101, b"a").acknowledging(501),
-        server_segment(FIN, 501, b"b").acknowledging(103),
-        client_segment(0, 103, b"").acknowledging(503),
+        client_segment(FIN, 101, b"a").with_acknowledgement(501),
+        server_segment(FIN, 501, b"b").with_acknowledgement(103),
+        client_segment(0, 103, b"").with_acknowledgement(503),
     ]);
     let again = whole.iter().cloned().map(|frame| {
         let sequence = u32::from_be_bytes(frame.bytes[38..42].try_into().unwrap());
@@ -133,15 +136,15 @@ fn repeated_syn_begins_no_connection() {
 /// the new stream may never reach the sequence number of this FIN.
 #[test]
 fn fin_of_a_restarted_stream_is_discarded() {
-    let answers = |number: u32| server_segment(SYN, number, b"").acknowledging(101);
+    let answers = |number: u32| server_segment(SYN, number, b"").with_acknowledgement(101);
     for fin in [600, 2_000_000_000] {
         let frames = [
             client_segment(SYN, 100, b""),
             answers(500),
-            server_segment(FIN, fin, b"").acknowledging(101),
+            server_segment(FIN, fin, b"").with_acknowledgement(101),
             answers(9000),
-            client_segment(0, 101, b"abc").acknowledging(9001),
-            server_segment(0, 9001, b"yes").acknowledging(104),
+            client_segment(0, 101, b"abc").with_acknowledgement(9001),
+            server_segment(0, 9001, b"yes").with_acknowledgement(104),
         ];
         assert_eq!(run(&[], &frames, 64).to_line(), ">^abc <^yes >$ <$", "{fin}");
     }
@@ -149,16 +152,16 @@ fn fin_of_a_restarted_stream_is_discarded() {
 
 #[test]
 fn server_sequence_may_change_until_acknowledged() {
-    let answers = |number: u32| server_segment(SYN, number, b"").acknowledging(101);
+    let answers = |number: u32| server_segment(SYN, number, b"").with_acknowledgement(101);
     let frames = [
         client_segment(SYN, 100, b""),
         answers(500),
         answers(0x9000_0000),
         answers(500),
         answers(0x9000_0000),
-        client_segment(0, 101, b"abc").acknowledging(0x9000_0001),
+        client_segment(0, 101, b"abc").with_acknowledgement(0x9000_0001),
         answers(500),
-        server_segment(0, 0x9000_0001, b"xyz").acknowledging(104),
+        server_segment(0, 0x9000_0001, b"xyz").with_acknowledgement(104),
     ];
     assert_eq!(run(&[], &frames, 64).to_line(), ">^abc <^xyz >$ <$");
 }
@@ -166,15 +169,16 @@ fn server_sequence_may_change_until_acknowledged() {
 #[test]
 fn syn_in_open_connection_needs_the_server_to_agree() {
     let open = with_handshake([
-        client_segment(0, 101, b"abc").acknowledging(501),
+        client_segment(0, 101, b"abc").with_acknowledgement(501),
         client_segment(SYN, 7000, b""),
     ]);
-    let forged = open.iter().cloned().chain([client_segment(0, 104, b"def").acknowledging(501)]);
+    let forged =
+        open.iter().cloned().chain([client_segment(0, 104, b"def").with_acknowledgement(501)]);
     let found = run(&[], &forged.collect::<Vec<_>>(), 64);
     assert_eq!(found.to_line(), ">^abc|def|$ <^$");
     let real = [
-        server_segment(SYN, 9000, b"").acknowledging(7001),
-        client_segment(0, 7001, b"new").acknowledging(9001),
+        server_segment(SYN, 9000, b"").with_acknowledgement(7001),
+        client_segment(0, 7001, b"new").with_acknowledgement(9001),
     ];
     let found = run(&[], &[&open[..], &real].concat(), 64);
     assert_eq!(found.to_line(), ">^abc|$ <^$ 2>^new|$ 2<^$");
@@ -221,7 +225,7 @@ fn connection_after_clock_was_set_back_is_not_idle() {
     let mut frames = vec![Frame::udp(1, 2, b"").at_time(9000 * SECOND)];
     frames.extend((0..20).map(|number| at(40 * u64::from(number), 3 * number)));
     for (batch, moves) in [(1, false), (4, false), (64, false), (1, true)] {
-        let found = run_moving(&[], &frames, batch, moves);
+        let found = run_with_state_moves(&[], &frames, batch, moves);
         let sessions = ["new sessions", "timed out sessions"].map(|name| found.counter_value(name));
         assert_eq!(sessions, [1, 0], "{batch} {moves}");
         let bytes = &found.streams()[&(1, false)].bytes;
@@ -244,13 +248,13 @@ fn end_times(found: &Outcome) -> Vec<u64> {
 #[test]
 fn connection_without_fin_ends_at_its_last_segment() {
     let mut frames = with_handshake([
-        client_segment(0, 101, b"abc").acknowledging(501).at_time(SECOND),
-        client_segment(0, 108, b"hi").acknowledging(501).at_time(2 * SECOND),
-        server_segment(0, 501, b"").acknowledging(104).at_time(3 * SECOND),
+        client_segment(0, 101, b"abc").with_acknowledgement(501).at_time(SECOND),
+        client_segment(0, 108, b"hi").with_acknowledgement(501).at_time(2 * SECOND),
+        server_segment(0, 501, b"").with_acknowledgement(104).at_time(3 * SECOND),
     ]);
     let other = |at: u64| Frame::segment((5000, 80), SYN, 1, b"").at_time(at * SECOND);
     let data = Frame::segment((5000, 80), 0, 2, b"other");
-    let reset = client_segment(RST, 110, b"").acknowledging(501).at_time(4 * SECOND);
+    let reset = client_segment(RST, 110, b"").with_acknowledgement(501).at_time(4 * SECOND);
     // The end of the capture, the timeout, an eviction, and a RST.
     for (words, last, ends) in [
         (&["gap=1h"][..], vec![other(50)], 3),

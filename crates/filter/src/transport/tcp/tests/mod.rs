@@ -34,8 +34,8 @@ fn server_segment(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
 fn handshake() -> Vec<Frame> {
     vec![
         client_segment(SYN, 100, b""),
-        server_segment(SYN, 500, b"").acknowledging(101),
-        client_segment(0, 101, b"").acknowledging(501),
+        server_segment(SYN, 500, b"").with_acknowledgement(101),
+        client_segment(0, 101, b"").with_acknowledgement(501),
     ]
 }
 

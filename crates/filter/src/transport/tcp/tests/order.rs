@@ -15,12 +15,12 @@ fn output_line(frames: &[Frame]) -> String {
 #[test]
 fn segments_in_order_are_emitted_at_once_in_both_directions() {
     let frames = with_handshake([
-        client_segment(0, 101, b"GET").acknowledging(501),
-        server_segment(0, 501, b"200").acknowledging(104),
-        client_segment(0, 104, b"more").acknowledging(504),
-        client_segment(FIN, 108, b"").acknowledging(504),
-        server_segment(FIN, 504, b"bye").acknowledging(109),
-        client_segment(0, 109, b"").acknowledging(508),
+        client_segment(0, 101, b"GET").with_acknowledgement(501),
+        server_segment(0, 501, b"200").with_acknowledgement(104),
+        client_segment(0, 104, b"more").with_acknowledgement(504),
+        client_segment(FIN, 108, b"").with_acknowledgement(504),
+        server_segment(FIN, 504, b"bye").with_acknowledgement(109),
+        client_segment(0, 109, b"").with_acknowledgement(508),
     ]);
     assert_eq!(output_line(&frames), ">^GET <^200 >more|$ <bye$");
     let found = run(&[], &frames, 64);
@@ -29,7 +29,7 @@ fn segments_in_order_are_emitted_at_once_in_both_directions() {
 }
 
 #[test]
-fn h6_early_segment_waits() {
+fn h6_early_segment_is_held_until_gap_closes() {
     let frames = with_handshake([
         client_segment(0, 104, b"def"),
         client_segment(0, 110, b"jkl"),
@@ -71,10 +71,10 @@ fn sequence_numbers_wrap_around() {
 #[test]
 fn midstream_connection_begins_with_its_first_data() {
     let frames = [
-        server_segment(0, 900, b"").acknowledging(40),
-        server_segment(0, 900, b"xyz").acknowledging(40),
-        client_segment(0, 40, b"abc").acknowledging(903),
-        server_segment(0, 890, b"old").acknowledging(43),
+        server_segment(0, 900, b"").with_acknowledgement(40),
+        server_segment(0, 900, b"xyz").with_acknowledgement(40),
+        client_segment(0, 40, b"abc").with_acknowledgement(903),
+        server_segment(0, 890, b"old").with_acknowledgement(43),
     ];
     let found = run(&[], &frames, 64);
     assert_eq!(found.to_line(), "<xyz >abc|$ <$", "the lesser port is the server's; no beginning");
@@ -84,10 +84,10 @@ fn midstream_connection_begins_with_its_first_data() {
 #[test]
 fn single_observed_side_is_reassembled() {
     let frames = [
-        server_segment(SYN | ACK, 500, b"").acknowledging(101),
-        server_segment(0, 504, b"de").acknowledging(150),
-        server_segment(0, 501, b"abc").acknowledging(150),
-        server_segment(FIN, 506, b"").acknowledging(200),
+        server_segment(SYN | ACK, 500, b"").with_acknowledgement(101),
+        server_segment(0, 504, b"de").with_acknowledgement(150),
+        server_segment(0, 501, b"abc").with_acknowledgement(150),
+        server_segment(FIN, 506, b"").with_acknowledgement(200),
     ];
     assert_eq!(output_line(&frames), "<^abc|de|$ >^$");
     let frames = [client_segment(0, 5, b"abc"), client_segment(0, 8, b"d")];
@@ -98,11 +98,11 @@ fn single_observed_side_is_reassembled() {
 fn syn_may_carry_data_and_bytes_after_fin_are_ignored() {
     let frames = [
         client_segment(SYN, 100, b"early"),
-        server_segment(SYN, 500, b"").acknowledging(106),
-        client_segment(0, 106, b"late").acknowledging(501),
-        client_segment(FIN, 110, b"!").acknowledging(501),
-        client_segment(0, 111, b"beyond").acknowledging(501),
-        client_segment(0, 110, b"!more").acknowledging(501),
+        server_segment(SYN, 500, b"").with_acknowledgement(106),
+        client_segment(0, 106, b"late").with_acknowledgement(501),
+        client_segment(FIN, 110, b"!").with_acknowledgement(501),
+        client_segment(0, 111, b"beyond").with_acknowledgement(501),
+        client_segment(0, 110, b"!more").with_acknowledgement(501),
     ];
     let found = run(&[], &frames, 64);
     assert_eq!(found.to_line(), ">^early|late|!$ <^$");

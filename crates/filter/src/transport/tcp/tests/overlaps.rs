@@ -74,7 +74,7 @@ fn in_order_segment_follows_policy_and_emitted_bytes_stay() {
 }
 
 #[test]
-fn in_order_segment_surrounds_two_held_ones() {
+fn policy_decides_overlap_with_two_held_segments() {
     let frames = with_handshake([
         client_segment(0, 103, b"a"),
         client_segment(0, 106, b"a"),

@@ -2,7 +2,7 @@
 //! batch size, policy and state move, the output must contain the same bytes, with holes for lost
 //! bytes, and the ledger must balance.
 
-use super::run::{Outcome, run, run_moving};
+use super::run::{Outcome, run, run_with_state_moves};
 use super::{ACK, FIN, SYN};
 use crate::testing::Frame;
 use testkit::Random;
@@ -96,8 +96,8 @@ impl Conversation {
             assert_eq!(found.first, !self.in_midstream, "the beginning");
             assert!(found.ended, "the end");
             assert_eq!(
-                merge_adjacent(&found.holes),
-                merge_adjacent(&self.expected_holes(side)),
+                merge_adjacent_ranges(&found.holes),
+                merge_adjacent_ranges(&self.expected_holes(side)),
                 "holes of side {side}"
             );
             let mut wanted = sent.clone();
@@ -114,7 +114,7 @@ impl Conversation {
 }
 
 /// Merges adjacent ranges.
-fn merge_adjacent(ranges: &[(usize, usize)]) -> Vec<(usize, usize)> {
+fn merge_adjacent_ranges(ranges: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut joined: Vec<(usize, usize)> = Vec::new();
     for &(from, length) in ranges {
         match joined.last_mut() {
@@ -179,7 +179,7 @@ fn captured_frames(
     };
     if !in_midstream {
         let begins = |side: usize| segment(side, SYN, starts[side].wrapping_sub(1), b"");
-        frames.extend([begins(0), begins(1).acknowledging(starts[0])]);
+        frames.extend([begins(0), begins(1).with_acknowledgement(starts[0])]);
     }
     for s in sent {
         got[s.side][s.from..s.to].fill(true);
@@ -188,7 +188,7 @@ fn captured_frames(
         if s.captured {
             let sequence = starts[s.side].wrapping_add(s.from as u32);
             let frame = segment(s.side, s.flags | ACK, sequence, &sides[s.side][s.from..s.to]);
-            frames.push(frame.acknowledging(starts[other].wrapping_add(has as u32)));
+            frames.push(frame.with_acknowledgement(starts[other].wrapping_add(has as u32)));
         }
     }
     frames
@@ -312,8 +312,8 @@ fn state_may_move_after_every_batch() {
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
         let words = [&policy[..], "held=2000", "gap=5ms", "timeout=20s"];
         let batch = random.within(1..65);
-        let stays = run_moving(&words, &frames, batch, false);
-        let moves = run_moving(&words, &frames, batch, true);
+        let stays = run_with_state_moves(&words, &frames, batch, false);
+        let moves = run_with_state_moves(&words, &frames, batch, true);
         assert!(stays.counts == moves.counts, "{:?}\n{:?}", stays.counts, moves.counts);
         assert!(stays == moves);
     }

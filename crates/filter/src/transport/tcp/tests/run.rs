@@ -31,12 +31,17 @@ pub(super) struct EmittedBlock {
 /// Runs the filter with these arguments over the frames, in batches of `batch` frames, and then
 /// finishes it.
 pub(super) fn run(words: &[&str], frames: &[Frame], batch: usize) -> Outcome {
-    run_moving(words, frames, batch, false)
+    run_with_state_moves(words, frames, batch, false)
 }
 
 /// Runs the filter like [`run`]. If `moves` is true, moves all state to another instance after
 /// every batch.
-pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: bool) -> Outcome {
+pub(super) fn run_with_state_moves(
+    words: &[&str],
+    frames: &[Frame],
+    batch: usize,
+    moves: bool,
+) -> Outcome {
     let arena = Arena::new(frames.len() + 1);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&TCP, words).expect("good arguments");

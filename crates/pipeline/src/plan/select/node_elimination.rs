@@ -11,7 +11,7 @@ use crate::graph::{Graph, NodeId};
 use std::collections::HashMap;
 
 /// The maximum number of partial placements stored at once.
-const CANDIDATES_MAX: usize = 20_000;
+const PARTIAL_PLACEMENTS_MAX: usize = 20_000;
 
 /// The nodes at the border, each with its space, the space that reads its output, and true if its
 /// header offsets are known.
@@ -27,7 +27,7 @@ struct SearchStep {
 
 /// Returns the cheapest placement and its cost, the number of candidates examined, and true if the
 /// result is exact. Returns `None` if no placement is legal.
-pub(super) fn eliminate_nodes(search: &Search<'_>) -> Option<((f64, Assignment), u64, bool)> {
+pub(super) fn search_by_elimination(search: &Search<'_>) -> Option<((f64, Assignment), u64, bool)> {
     let graph = search.graph;
     let order = graph.order();
     let last = last_dependent_positions(graph, &order);
@@ -60,8 +60,8 @@ pub(super) fn eliminate_nodes(search: &Search<'_>) -> Option<((f64, Assignment),
         }
         candidates = next.into_iter().map(|(border, (cost, step))| (border, cost, step)).collect();
         candidates.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
-        exact &= candidates.len() <= CANDIDATES_MAX;
-        candidates.truncate(CANDIDATES_MAX);
+        exact &= candidates.len() <= PARTIAL_PLACEMENTS_MAX;
+        candidates.truncate(PARTIAL_PLACEMENTS_MAX);
     }
     let (_, cost, mut step) = candidates.into_iter().next()?;
     while let Some(SearchStep { before, id, made }) = steps.get(step) {

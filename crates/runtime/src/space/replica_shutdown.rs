@@ -29,7 +29,7 @@ impl Walk<'_, '_> {
         while leaving.next_rank().is_some() && self.pass.failure.is_none() {
             self.finish_session(at, &mut leaving);
         }
-        self.call_without_input(at, true, SESSIONLESS_RANK);
+        self.call_filter_without_input(at, true, SESSIONLESS_RANK);
     }
 
     /// Restores the next session in its filter, and ends the filter while it contains only this
@@ -44,7 +44,7 @@ impl Walk<'_, '_> {
             let back = state.put_session(moved, &mut node.holds);
             debug_assert!(back.is_ok(), "{back:?}");
         }
-        self.call_without_input(at, true, rank);
+        self.call_filter_without_input(at, true, rank);
     }
 }
 
@@ -54,7 +54,7 @@ impl Space {
     pub(super) fn begin_replica_shutdown(&mut self, now: Time) -> Time {
         let known = self
             .chain_progress()
-            .map(|progress| (progress.end_sequence_number(), progress.final_clock()));
+            .map(|progress| (progress.end_sequence_number(), progress.final_block_time()));
         let Some((end, clock)) = known else { return now };
         self.graph.pass.end = end;
         self.graph.clock.advance_to(clock, now)
@@ -95,7 +95,7 @@ impl Space {
 
     /// Removes the sequence numbers of ended sessions, if more are stored than the limit allows.
     pub(super) fn prune_session_births(&mut self) {
-        if !self.graph.pass.births.is_over_limit() {
+        if !self.graph.pass.births.is_over_entry_limit() {
             return;
         }
         let mut live = Vec::new();

@@ -10,7 +10,7 @@ const LINKS_MAX: usize = 40;
 
 /// Returns true if a file is below the directory of a mount, directly or through symbolic links.
 /// Accesses no file inside the mount. Relative file names are resolved against the root directory.
-pub(super) fn leads_into_mount(mount: &Path, file: &Path) -> bool {
+pub(super) fn is_below_mount(mount: &Path, file: &Path) -> bool {
     if mount.as_os_str().is_empty() {
         return false;
     }
@@ -78,9 +78,9 @@ mod tests {
             ("pipes2/x", false),
             ("missing/x", false),
         ] {
-            assert_eq!(leads_into_mount(&mount, &base.join(file)), inside, "{file}");
+            assert_eq!(is_below_mount(&mount, &base.join(file)), inside, "{file}");
         }
-        assert!(!leads_into_mount(Path::new(""), &mount));
+        assert!(!is_below_mount(Path::new(""), &mount));
         std::fs::remove_dir_all(&base).unwrap();
     }
 }

@@ -9,13 +9,13 @@ const INSPECTION_LIFETIME_NS: u64 = 1_000_000_000;
 
 /// The latest inspection of the machine.
 #[derive(Debug, Default)]
-pub(super) struct RecentMachine {
+pub(super) struct LatestInspection {
     /// The machine, and the monotonic time of the inspection in ns; `None` if there is no
     /// inspection.
     latest: RefCell<Option<(u64, Machine)>>,
 }
 
-impl RecentMachine {
+impl LatestInspection {
     /// Returns the machine as inspected within the last second, or else inspects it now.
     pub(super) fn get(&self) -> Machine {
         let now = sys::clock::monotonic();
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn only_inspections_before_a_time_are_dropped() {
-        let recent = RecentMachine::default();
+        let recent = LatestInspection::default();
         assert!(!recent.forget_older_inspection(u64::MAX), "there is none");
         let began = sys::clock::monotonic();
         let machine = recent.get();
