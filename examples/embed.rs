@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let source = words.next().ok_or("usage: embed SOURCE [EXCHANGES]")?;
     let most = words.next().map_or(Ok(usize::MAX), |most| most.parse())?;
 
-    let mut own = streamline::Own::default();
+    let mut own = streamline::RegistryAdditions::default();
     let (log, path) = own.pipe_from_sink()?;
     let request = format!("{source} | tcp | http |exchange weblog {path}");
     let running = streamline::open(&request, streamline::Options { own, ..Default::default() })?;

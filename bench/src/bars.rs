@@ -36,7 +36,12 @@ fn format_unit_chart((bench, unit): (&str, &str), rows: &[&Row], columns: usize)
         .iter()
         .map(|row| {
             let [low, high] = row.spread;
-            format!("{} ({} to {})", short(row.value), short(low), short(high))
+            format!(
+                "{} ({} to {})",
+                format_three_digits(row.value),
+                format_three_digits(low),
+                format_three_digits(high)
+            )
         })
         .collect();
     let longest = |texts: &[String]| texts.iter().map(|text| text.chars().count()).max();
@@ -48,7 +53,7 @@ fn format_unit_chart((bench, unit): (&str, &str), rows: &[&Row], columns: usize)
     let note = if scale.is_logarithmic { ", logarithmic" } else { "" };
     let mut out = format!("\n{bench}, {unit}{note}\n");
     for ((row, name), figure) in rows.iter().zip(&names).zip(&figures) {
-        let bar = scale.bar(row);
+        let bar = scale.format_bar(row);
         let _ = writeln!(out, "  {name:name_width$}  {bar:width$}  {figure}");
     }
     out
@@ -73,7 +78,7 @@ impl BarScale {
     }
 
     /// Returns the length of a value in eighths of a column.
-    fn eighths(&self, value: f64) -> usize {
+    fn length_in_eighths(&self, value: f64) -> usize {
         let share = match self.is_logarithmic {
             true => (value / self.low).max(1.0).ln() / (self.high / self.low).ln(),
             false => value / self.high,
@@ -82,12 +87,12 @@ impl BarScale {
         (share * (self.width * 8) as f64).round() as usize
     }
 
-    fn bar(&self, row: &Row) -> String {
+    fn format_bar(&self, row: &Row) -> String {
         const PARTS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
-        let eighths = self.eighths(row.value);
+        let eighths = self.length_in_eighths(row.value);
         let mut bar = "█".repeat(eighths / 8);
         bar.extend(PARTS.get(eighths % 8).copied().filter(|part| *part != ' '));
-        let end = self.eighths(row.spread[1]).div_ceil(8).min(self.width);
+        let end = self.length_in_eighths(row.spread[1]).div_ceil(8).min(self.width);
         let length = bar.chars().count();
         bar.extend(std::iter::repeat_n('─', end.saturating_sub(length)));
         bar
@@ -95,7 +100,7 @@ impl BarScale {
 }
 
 /// Formats a number with three significant digits.
-fn short(value: f64) -> String {
+fn format_three_digits(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         100.0.. => format!("{value:.0}"),

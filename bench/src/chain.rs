@@ -168,8 +168,8 @@ fn measure_reference_loop(filters: usize, blocks: u64, matcher: Matcher) -> f64 
     let memory = vec![2u8; LOOP_RING_BLOCKS * 1024];
     let slots: Vec<&[u8]> = memory.chunks_exact(1024).collect();
     let filters = std::hint::black_box(vec![matcher; filters]);
-    let begin = sys::clock::monotonic();
+    let begin = sys::clock::monotonic_ns();
     let passed = count_by_indirect_calls(&slots, &filters, blocks / LOOP_RING_BLOCKS as u64);
-    let elapsed = sys::clock::monotonic() - begin;
+    let elapsed = sys::clock::monotonic_ns() - begin;
     passed as f64 * 1e3 / elapsed as f64
 }

@@ -5,7 +5,7 @@
 use crate::parallel::DIGEST_SINK;
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 use endpoint::{
-    Failure, Intake, Opening, Sink, SinkEntry, Source, SourceCounters, SourceEntry,
+    Failure, Intake, OpenArguments, Sink, SinkEntry, Source, SourceCounters, SourceEntry,
     SourceProperties, SourceStatus,
 };
 use filter::{
@@ -48,7 +48,7 @@ struct CopyingSource {
     given: Amount,
 }
 
-fn open_source(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+fn open_source(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let left = opening.arguments.number("count").unwrap_or(0);
     Ok(Box::new(CopyingSource {
         user: Box::new(UserBuffer([2; BLOCK_SIZE])),
@@ -94,7 +94,7 @@ struct CopyingSink {
     blocks: u64,
 }
 
-fn open_sink(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open_sink(_: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     Ok(Box::new(CopyingSink { user: Box::new(UserBuffer([0; BLOCK_SIZE])), blocks: 0 }))
 }
 

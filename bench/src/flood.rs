@@ -171,10 +171,10 @@ impl Flood {
     /// Sends `count` frames at `rate` per second, in batches of [`PACED_BATCH_FRAMES`]. Returns the
     /// processor time of sending in ns, without the waits.
     fn send_at_rate(&mut self, rate: f64, count: usize) -> Result<u64, String> {
-        let (start, mut busy, mut sent) = (clock::monotonic(), 0, 0);
+        let (start, mut busy, mut sent) = (clock::monotonic_ns(), 0, 0);
         while sent < count {
             let due = start + (sent as f64 * 1e9 / rate) as u64;
-            while clock::monotonic() < due {
+            while clock::monotonic_ns() < due {
                 std::hint::spin_loop();
             }
             let batch = PACED_BATCH_FRAMES.min(count - sent).min(self.frames.len());

@@ -15,7 +15,7 @@ pub(crate) fn select_rows(words: Vec<String>) {
 }
 
 /// Returns true if the row is selected.
-pub(crate) fn is_selected(row: &str) -> bool {
+pub(crate) fn is_row_selected(row: &str) -> bool {
     let words = ROW_SELECTION_WORDS.get().map_or(&[][..], Vec::as_slice);
     words.is_empty() || words.iter().any(|word| row.contains(word.as_str()))
 }
@@ -58,7 +58,7 @@ pub(crate) fn interleave(
     candidates: Vec<Candidate<'_>>,
     goals: &[Goal],
 ) -> Result<Vec<Row>, String> {
-    if !is_selected(subject.1) {
+    if !is_row_selected(subject.1) {
         return Ok(Vec::new());
     }
     let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;

@@ -97,11 +97,11 @@ fn write_lazily(lazy: &LazyCopy<'_>, last: &RecentReads<'_>, to: &mut [u8]) {
 
 /// Calls `one` repeatedly. Returns the rate in thousands of calls per second.
 fn measure_call_rate(mut one: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
-    let (mut blocks, begin) = (0_u64, sys::clock::monotonic());
+    let (mut blocks, begin) = (0_u64, sys::clock::monotonic_ns());
     loop {
         one()?;
         blocks += 1;
-        let ns = sys::clock::monotonic() - begin;
+        let ns = sys::clock::monotonic_ns() - begin;
         if ns >= MEASUREMENT_NS_MIN {
             #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
             return Ok(blocks as f64 * 1e6 / ns as f64);

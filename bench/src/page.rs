@@ -1,7 +1,7 @@
 //! `bench page`: processor time of the live page, of the daemon and of the paths that the page
 //! shows, without a viewer and with a viewer who has selected a path.
 
-use crate::harness::{BetterDirection, Samples, is_selected, median, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, is_row_selected, median, rows_of_samples};
 use crate::pipesfs::programs::Programs;
 use crate::processes::processor_ns;
 use crate::row::Row;
@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     const ROW: &str = "50 paths of 30 nodes";
-    if !is_selected(ROW) {
+    if !is_row_selected(ROW) {
         return Ok(Vec::new());
     }
     let mut programs = Programs::start()?;

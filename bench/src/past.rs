@@ -44,7 +44,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("past").map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for (content, payload) in
-        [("text", text as fn(usize, &mut Random) -> Vec<u8>), ("noise", noise)]
+        [("text", text as fn(usize, &mut Random) -> Vec<u8>), ("noise", random_content)]
     {
         let file = folder.0.join(content);
         let mut random = Random::new(7);
@@ -72,7 +72,7 @@ fn text(number: usize, _: &mut Random) -> Vec<u8> {
     lines.into_bytes()
 }
 
-fn noise(_: usize, random: &mut Random) -> Vec<u8> {
+fn random_content(_: usize, random: &mut Random) -> Vec<u8> {
     random.bytes(LENGTH)
 }
 

@@ -30,7 +30,7 @@ impl PipedMatcher {
         look: FilterExtent,
         blocks: u64,
     ) -> Result<f64, String> {
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         let mut children: Vec<Child> = Vec::new();
         let count = blocks.to_string();
         for place in 0..filters + 2 {
@@ -55,7 +55,7 @@ impl PipedMatcher {
         for child in &mut children {
             child.wait().map_err(|why| why.to_string())?;
         }
-        let elapsed = sys::clock::monotonic() - begin;
+        let elapsed = sys::clock::monotonic_ns() - begin;
         if text.trim() != count {
             return Err(format!("{count} blocks went in, {} came out", text.trim()));
         }

@@ -46,7 +46,7 @@ type DrawingSurface<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 pub(crate) fn draw_chart(folder: &Path, bench: &str, rows: &[Row]) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|why| why.to_string())?;
     let panels = panels(rows);
-    let height: u32 = panels.iter().map(Panel::height).sum();
+    let height: u32 = panels.iter().map(Panel::panel_height).sum();
     if height == 0 {
         return Ok(());
     }
@@ -56,7 +56,7 @@ pub(crate) fn draw_chart(folder: &Path, bench: &str, rows: &[Row]) -> Result<(),
         area.fill(&WHITE)?;
         let mut rest = area.clone();
         for panel in &panels {
-            let (this, below) = rest.split_vertically(panel.height());
+            let (this, below) = rest.split_vertically(panel.panel_height());
             match panel {
                 Panel::Lines { unit, lines } => draw_curves(&this, bench, unit, lines)?,
                 Panel::Bars { unit, bars } => draw_bars(&this, bench, unit, bars)?,
@@ -100,7 +100,7 @@ const COLORS: [(u8, u8, u8); 14] = [
     (0xb0, 0x8a, 0x00),
 ];
 
-fn color(place: usize) -> RGBColor {
+fn curve_color(place: usize) -> RGBColor {
     let (red, green, blue) = COLORS[place % COLORS.len()];
     RGBColor(red, green, blue)
 }
@@ -112,7 +112,7 @@ enum Panel<'r> {
 }
 
 impl Panel<'_> {
-    fn height(&self) -> u32 {
+    fn panel_height(&self) -> u32 {
         match self {
             Self::Lines { .. } => PANEL_HEIGHT,
             Self::Bars { bars, .. } => {
@@ -324,7 +324,7 @@ fn draw_curves(area: &DrawingSurface<'_>, bench: &str, unit: &str, lines: &[Curv
     let axis = VARIABLE_NAMES.iter().find(|(name, _)| *name == bench).map_or("", |(_, axis)| axis);
     area.draw_text(axis, &text.pos(centre), (middle, bottom as i32 + 30))?;
     for (place, Curve { name, points }) in lines.iter().enumerate() {
-        let colour = color(place);
+        let colour = curve_color(place);
         let at = |point: &[f64; 4]| (column(point[0]), line(point[1]));
         area.draw(&PathElement::new(
             points.iter().map(at).collect::<Vec<_>>(),
@@ -357,7 +357,7 @@ fn draw_bars(area: &DrawingSurface<'_>, bench: &str, unit: &str, bars: &[Bar]) -
     for (number, bar) in bars.iter().enumerate() {
         let who = bar.name.rsplit(": ").next().unwrap_or("");
         let known = colours.iter().position(|known| *known == who);
-        let colour = color(known.unwrap_or(colours.len()));
+        let colour = curve_color(known.unwrap_or(colours.len()));
         if known.is_none() {
             colours.push(who);
         }

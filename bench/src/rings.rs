@@ -177,11 +177,11 @@ fn run_crossing(scales: bool) -> f64 {
     } else {
         writer
     };
-    let begin = sys::clock::monotonic();
+    let begin = sys::clock::monotonic_ns();
     let reading = std::thread::spawn(move || read_all(reader, &far));
     write_all(writer, &near);
     let read = reading.join().unwrap_or(0);
-    read as f64 * 1e3 / sys::clock::monotonic().saturating_sub(begin).max(1) as f64
+    read as f64 * 1e3 / sys::clock::monotonic_ns().saturating_sub(begin).max(1) as f64
 }
 
 fn write_all(mut writer: CrossingWriter, doorbell: &Doorbell) {

@@ -52,7 +52,7 @@ fn measure_round_trips(line: &AtomicU64) -> f64 {
     let mut best = f64::INFINITY;
     let mut value = 0;
     for _ in 0..ROUND_TRIP_COUNT / 1000 {
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         for _ in 0..1000 {
             line.store(value + 1, Ordering::Release);
             while line.load(Ordering::Acquire) != value + 2 {
@@ -60,7 +60,7 @@ fn measure_round_trips(line: &AtomicU64) -> f64 {
             }
             value += 2;
         }
-        best = best.min((sys::clock::monotonic() - begin) as f64 / 1000.0);
+        best = best.min((sys::clock::monotonic_ns() - begin) as f64 / 1000.0);
     }
     best
 }

@@ -30,7 +30,7 @@ thread_local! {
 pub(crate) struct CollectedBlock {
     pub(crate) class: u32,
     pub(crate) session: u32,
-    pub(crate) flags: Flags,
+    pub(crate) flags: BlockFlags,
     pub(crate) time: u64,
     /// Length of the view in bytes, including bytes that were not captured.
     pub(crate) length: u32,
@@ -66,7 +66,7 @@ impl CollectedBlock {
 
     /// Returns true if the block flows from server to client.
     pub(crate) fn is_backward(&self) -> bool {
-        self.flags.has(Flags::BACKWARD)
+        self.flags.has(BlockFlags::BACKWARD)
     }
 }
 

@@ -5,7 +5,7 @@
 //! time, held blocks and emitted blocks, and its ledger must balance. The filter's results may be
 //! meaningless.
 
-use abi::{Flags, RichPointer};
+use abi::{BlockFlags, RichPointer};
 use filter::catalog::FILTERS;
 use filter::testing::{Arena, Frame, Node, Space, example_words, total_amount};
 use filter::{
@@ -227,7 +227,13 @@ fn forge_session(moved: &mut MovedSession, space: &mut Space<'_>, random: &mut R
                 *key = (*random.pick(&BOUNDARY_VALUES)).wrapping_sub(random.below(3)) as u32;
             }
             if random.one_in(2) {
-                let flags = [Flags::FIRST, Flags::LAST, Flags::BACKWARD, Flags::END, Flags(0)];
+                let flags = [
+                    BlockFlags::FIRST,
+                    BlockFlags::LAST,
+                    BlockFlags::BACKWARD,
+                    BlockFlags::END,
+                    BlockFlags(0),
+                ];
                 entry.context.flags = random.pick(&flags).with(*random.pick(&flags));
                 entry.context.time = random.pick(&BOUNDARY_VALUES).wrapping_sub(random.below(3));
                 entry.context.session = random.below(5) as u32;

@@ -5,7 +5,7 @@ use super::judge::{KernelJudge, program_kind};
 use ebpf::Hook;
 use ebpf::insn::{self, Insn, R0};
 use filter::testing::Frame;
-use filter::testing::twins::{chains, emit_program, request_text};
+use filter::testing::twins::{emit_program, request_text, twin_chains};
 use sys::bpf;
 use testkit::need;
 
@@ -21,7 +21,7 @@ fn prints_nanoseconds_per_packet_of_each_twin() {
         runs.min().unwrap_or(0)
     };
     println!("empty: {} ns", best(&empty));
-    for chain in chains(1) {
+    for chain in twin_chains(1) {
         let program = emit_program(&chain, Hook::Tc).unwrap();
         let loaded = KernelJudge::load(&program, "twin").loaded;
         let (count, visited) = (program.code.len(), loaded.info().unwrap().visited);

@@ -3,7 +3,7 @@
 
 use super::judge::KernelJudge;
 use super::{for_every_target, need};
-use filter::testing::twins::{chains, request_text, try_emit_program};
+use filter::testing::twins::{request_text, try_emit_program, twin_chains};
 use std::collections::BTreeMap;
 
 /// Sampling step for chains of three filters: one chain in this many is loaded. All chains of one
@@ -18,7 +18,7 @@ const TRIPLES_STEP: usize = 199;
 fn every_generated_program_loads() {
     let Some(()) = need::require_bpf() else { return };
     let tried = for_every_target(|target| {
-        let all = chains(3).into_iter().enumerate();
+        let all = twin_chains(3).into_iter().enumerate();
         let all = all.filter(|(number, chain)| chain.len() < 3 || number % TRIPLES_STEP == 0);
         let (mut loaded, mut refused) = (0, BTreeMap::<String, Vec<String>>::new());
         for (_, chain) in all {

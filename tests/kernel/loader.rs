@@ -4,7 +4,7 @@
 use super::judge::{program_kind, with_capabilities};
 use ebpf::emit::Target;
 use ebpf::{Hook, MapSpec, Program, insn};
-use filter::testing::twins::{TwinChain, chains, request_text, try_emit_program};
+use filter::testing::twins::{TwinChain, request_text, try_emit_program, twin_chains};
 use rustix::thread::CapabilitySet;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{
@@ -45,10 +45,11 @@ impl PreparedProgram {
 fn o9_programs_load_without_perfmon_and_errors_name_the_right() {
     let Some(()) = need::require_bpf() else { return };
     let mut minded = 0;
-    for chain in chains(1) {
+    for chain in twin_chains(1) {
         for place in [Hook::Tc, Hook::Xdp, Hook::Socket] {
             let what = format!("`{}` at {place:?}", request_text(&chain));
-            let Some(hardened) = PreparedProgram::new(&chain, Target::hardened(place)) else {
+            let Some(hardened) = PreparedProgram::new(&chain, Target::without_perfmon(place))
+            else {
                 continue;
             };
             for rights in [USER_CAPABILITIES, TRUSTED_CAPABILITIES] {
@@ -89,10 +90,10 @@ fn o9_thousand_program_loads_leak_nothing() {
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
     let name = format!("left{}", std::process::id());
-    let all: Vec<(TwinChain, Target)> = chains(2)
+    let all: Vec<(TwinChain, Target)> = twin_chains(2)
         .into_iter()
         .flat_map(|chain| {
-            let targets = [Hook::Tc.into(), Hook::Xdp.into(), Target::hardened(Hook::Tc)];
+            let targets = [Hook::Tc.into(), Hook::Xdp.into(), Target::without_perfmon(Hook::Tc)];
             targets.map(|target| (chain.clone(), target))
         })
         .filter(|(chain, target)| try_emit_program(chain, *target).is_some())

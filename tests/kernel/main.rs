@@ -34,8 +34,8 @@ use ebpf::exam::{self, ExamTotals, Interpreter};
 use ebpf::interpret::Packet;
 use filter::testing::Frame;
 use filter::testing::twins::{
-    ReferenceChain, TwinCase, TwinChain, chains, edits_frames, long_chains, request_text,
-    try_emit_program,
+    ReferenceChain, TwinCase, TwinChain, edits_frames, long_chains, request_text, try_emit_program,
+    twin_chains,
 };
 use judge::{KernelJudge, is_refused, run_without_perfmon};
 use testkit::{Random, need};
@@ -46,9 +46,9 @@ const HOOKS: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
 /// target.
 fn for_every_target<T: Send>(work: impl Fn(Target) -> T + Sync) -> Vec<T> {
     let mut done: Vec<T> = HOOKS.map(|place| work(place.into())).into();
-    done.extend(run_without_perfmon(|| HOOKS.map(|place| work(Target::hardened(place)))));
+    done.extend(run_without_perfmon(|| HOOKS.map(|place| work(Target::without_perfmon(place)))));
     // Programs at this hook are never trusted.
-    done.push(run_without_perfmon(|| work(Target::hardened(Hook::Cgroup))));
+    done.push(run_without_perfmon(|| work(Target::without_perfmon(Hook::Cgroup))));
     done
 }
 
@@ -80,10 +80,10 @@ fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(TwinChain, Ex
         let place = HOOKS.iter().position(|place| *place == target.hook);
         let place = place.unwrap_or(HOOKS.len());
         let target_number = place + if target.hardened { HOOKS.len() } else { 0 };
-        let chains = chains(steps.len()).into_iter().enumerate().filter(|(number, chain)| {
+        let chains = twin_chains(steps.len()).into_iter().enumerate().filter(|(number, chain)| {
             chain.len() < 3 || number % (40 * HOOKS.len()) == target_number
         });
-        let tallies = chains.filter_map(|(number, chain)| {
+        let tallies = twin_chains.filter_map(|(number, chain)| {
             let step = steps[chain.len() - 1];
             let sample = frames.iter().skip(number % step).step_by(step);
             let tally = compare_judges(&chain, target, sample.map(|frame| Packet::new(frame)))?;
@@ -108,16 +108,16 @@ fn sum_tallies(tallies: &[(TwinChain, ExamTotals)]) -> ExamTotals {
 fn v4_every_chain_matches_its_filters() {
     let Some(()) = need::require_bpf() else { return };
     let total = sum_tallies(&compare_all_chains(&boundary_frames(), &[1, 7, 37]));
-    println!("{} chains: {total:?}", chains(3).len());
+    println!("{} chains: {total:?}", twin_chains(3).len());
     assert!(total.answered > 10_000 && total.refused * 20 < total.packets, "{total:?}");
 }
 
 #[test]
 fn every_twin_matches_on_frames_truncated_anywhere() {
     let Some(()) = need::require_bpf() else { return };
-    let (borders, chains) = (boundary_frames(), chains(1));
+    let (borders, chains) = (boundary_frames(), twin_chains(1));
     let tallies = for_every_target(|target| {
-        let each = chains.iter().enumerate().filter_map(|(number, chain)| {
+        let each = twin_chains.iter().enumerate().filter_map(|(number, chain)| {
             let frames = borders.iter().skip(number).step_by(17);
             let cuts = frames.flat_map(|frame| exam::truncations(frame)).map(Packet::new);
             Some((chain.clone(), compare_judges(chain, target, cuts)?))

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::judge::program_kind;
 use ebpf::insn::{self, Insn, R0, R9};
 use ebpf::{Hook, MapSpec, Program};
-use filter::testing::twins::{chains, emit_program};
+use filter::testing::twins::{emit_program, twin_chains};
 use sys::bpf::{
     BtfBuilder, FunctionInfo, LineInfo, LoadParameters, Map, Program as Loaded, SourceInfo,
 };
@@ -43,8 +43,8 @@ fn load(program: &Program) -> Result<Loaded, String> {
 #[test]
 fn verifier_log_names_the_refused_filter() {
     let Some(()) = need::require_bpf() else { return };
-    let chains = chains(2).into_iter();
-    let plain = chains.filter(|chain| chain.iter().all(|twin| twin.description.name != "bpf"));
+    let chains = twin_chains(2).into_iter();
+    let plain = twin_chains.filter(|chain| chain.iter().all(|twin| twin.description.name != "bpf"));
     let mut tried = 0;
     for chain in plain.filter(|chain| chain.len() == 2).step_by(7) {
         // Some filters cannot follow some others.

@@ -67,7 +67,7 @@ impl AdaptiveRun<'_> {
             wait_until("a burst has arrived", || {
                 self.live.is_ended() || self.frames_received() >= self.sent
             });
-            assert!(!self.live.is_ended(), "{what}: it ended: {:?}", self.live.adapted());
+            assert!(!self.live.is_ended(), "{what}: it ended: {:?}", self.live.adaptations());
             holds(&self.live)
         });
     }
@@ -182,7 +182,7 @@ fn v6_o8_filter_moves_when_the_share_of_matches_changes() {
 fn v6_filter_with_equal_costs_does_not_move() {
     let outcome = assert_frames_arrive_in_order("--adapt", |line| {
         // Half of the frames: equal cost inside and outside.
-        line.send_until(2, "it has looked often", |live| live.observations() > 15);
+        line.send_until(2, "it has looked often", |live| live.observation_count() > 15);
         assert!(!runs_in_kernel(&line.live));
     });
     let Some(outcome) = outcome else { return };
@@ -194,7 +194,7 @@ fn v6_wrong_placement_is_corrected_in_the_first_seconds() {
     let outcome = assert_frames_arrive_in_order("", |line| {
         line.send_until(32, "few match: into the kernel", runs_in_kernel);
         // Two looks agreed on it, of twenty that the period has.
-        assert!(line.live.observations() >= 2);
+        assert!(line.live.observation_count() >= 2);
     });
     let Some(outcome) = outcome else { return };
     let [note] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
@@ -206,17 +206,17 @@ fn v6_wrong_placement_is_corrected_in_the_first_seconds() {
 #[test]
 fn v6_placement_stays_after_the_first_seconds() {
     let outcome = assert_frames_arrive_in_order("", |line| {
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         // All match, as the planner assumed.
         line.send_until(1, "the period is over", |_| {
-            sys::clock::monotonic() - begin > 3_000_000_000
+            sys::clock::monotonic_ns() - begin > 3_000_000_000
         });
-        let looks = line.live.observations();
+        let looks = line.live.observation_count();
         assert!(looks > 0);
         line.send_until(32, "later, few match", |_| {
-            sys::clock::monotonic() - begin > 5_000_000_000
+            sys::clock::monotonic_ns() - begin > 5_000_000_000
         });
-        assert_eq!(line.live.observations(), looks, "nothing is measured any more");
+        assert_eq!(line.live.observation_count(), looks, "nothing is measured any more");
         assert!(!runs_in_kernel(&line.live));
     });
     let Some(outcome) = outcome else { return };
@@ -226,10 +226,10 @@ fn v6_placement_stays_after_the_first_seconds() {
 #[test]
 fn v6_no_adapt_keeps_the_placement() {
     let outcome = assert_frames_arrive_in_order("--no-adapt", |line| {
-        let begin = sys::clock::monotonic();
-        line.send_until(32, "few match", |_| sys::clock::monotonic() - begin > 3_000_000_000);
+        let begin = sys::clock::monotonic_ns();
+        line.send_until(32, "few match", |_| sys::clock::monotonic_ns() - begin > 3_000_000_000);
         assert!(!runs_in_kernel(&line.live));
-        assert_eq!(line.live.observations(), 0);
+        assert_eq!(line.live.observation_count(), 0);
     });
     let Some(outcome) = outcome else { return };
     assert_eq!(outcome.adapted, Vec::<String>::new());

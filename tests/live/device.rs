@@ -268,9 +268,9 @@ fn frames_have_their_receive_time() {
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     let frames = short_frames(0..1000);
-    let begin = sys::clock::real();
+    let begin = sys::clock::realtime_ns();
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
-    let end = sys::clock::real();
+    let end = sys::clock::realtime_ns();
     observer.wait_until_written("seen.pcap", capture_length(&frames));
     let ran = observer.stop();
     let capture = ran.file("seen.pcap");

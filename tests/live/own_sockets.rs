@@ -264,7 +264,7 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
         assert!(!tap.contains_mark(b"the last"), "root's");
     }
     // Some memory of the small rings has been reused.
-    let written = |cpu| small.rings.region(cpu).expect("a region").committed();
+    let written = |cpu| small.rings.region(cpu).expect("a region").committed_position();
     let most = (0..small.rings.shape().cpus).map(written).max().expect("a processor");
     assert!(most > 2 * u64::from(small.rings.shape().bytes), "{most}");
     assert!(

@@ -79,14 +79,14 @@ fn g1_redirected_frames_do_not_reach_the_host() {
 #[test]
 fn g1_frames_have_their_receive_time() {
     let Some(pair) = quiet_pair() else { return };
-    let before = sys::clock::real();
+    let before = sys::clock::realtime_ns();
     let ran = redirect_in_groups(
         &pair,
         &format!("rx {SERVER_DEVICE} take"),
         &numbered_frames(0..50, FRAME_SIZE),
         10,
     );
-    let after = sys::clock::real();
+    let after = sys::clock::realtime_ns();
     let file = ran.file("out");
     let packets = wire::capture::packets(&file).map(|packet| packet.expect("a record").0);
     let times: Vec<u64> = packets.map(|packet| packet.time_ns).collect();

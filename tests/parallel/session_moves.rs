@@ -123,7 +123,7 @@ fn n3_other_sessions_leave_the_replica_of_an_elephant() {
             // The file header comes once.
             to.write_all(&skewed[24..]).expect("a reader");
             records += 1;
-            !live.adapted().is_empty()
+            !live.adaptations().is_empty()
         });
         // Some more, for the replicas as they are now.
         to.write_all(&skewed[24..]).expect("a reader");

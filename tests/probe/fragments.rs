@@ -28,10 +28,10 @@ impl Stream for CombineBlocks {
         let place = self.0 % BLOCKS_PER_MESSAGE;
         fragment.context.session = u32::try_from(self.0 / BLOCKS_PER_MESSAGE).unwrap() + 1;
         if place == 0 {
-            fragment.context.flags = fragment.context.flags.with(Flags::FIRST);
+            fragment.context.flags = fragment.context.flags.with(BlockFlags::FIRST);
         }
         if place == BLOCKS_PER_MESSAGE - 1 {
-            fragment.context.flags = fragment.context.flags.with(Flags::LAST);
+            fragment.context.flags = fragment.context.flags.with(BlockFlags::LAST);
         }
         self.0 += 1;
         cx.pass(fragment);
@@ -62,7 +62,7 @@ struct SumFragments {
 impl Stream for SumFragments {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let flags = block.context.flags;
-        if flags.has(Flags::FIRST) {
+        if flags.has(BlockFlags::FIRST) {
             self.torn += u64::from(self.open.is_some());
             self.open = Some((block.context.session, 0));
         }
@@ -72,7 +72,7 @@ impl Stream for SumFragments {
             Some((session, sum)) if *session == block.context.session => *sum += number,
             _ => self.torn += 1,
         }
-        if flags.has(Flags::LAST)
+        if flags.has(BlockFlags::LAST)
             && let Some((_, sum)) = self.open.take()
         {
             self.messages += 1;

@@ -11,7 +11,7 @@
 use crate::catalog_fixture::run_request;
 use crate::judge::{KernelJudge, run_without_perfmon};
 use ebpf::emit::{Outcome, Target};
-use ebpf::exam::{self, ExamTotals, Interpreter, Judge, TwinVerdict};
+use ebpf::exam::{self, ExamTotals, Interpreter, TwinRunner, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::prelude::*;
@@ -26,8 +26,8 @@ fn dport_chain() -> TwinChain {
 const TARGETS: [Target; 4] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
-    Target::hardened(Hook::Tc),
-    Target::hardened(Hook::Xdp),
+    Target::without_perfmon(Hook::Tc),
+    Target::without_perfmon(Hook::Xdp),
 ];
 
 /// Permission to load programs: the result of [`need::require_bpf`], which prints the reason if it
@@ -52,8 +52,8 @@ fn compare_judges<'a>(
     let (mut user, mut interpreter) =
         (ReferenceChain::new(&dport_chain(), &program), Interpreter::new(&program));
     let mut kernel = load_if_permitted(allowed, &program);
-    let mut judges: Vec<&mut dyn Judge> = vec![&mut user, &mut interpreter];
-    judges.extend(kernel.iter_mut().map(|kernel| -> &mut dyn Judge { kernel }));
+    let mut judges: Vec<&mut dyn TwinRunner> = vec![&mut user, &mut interpreter];
+    judges.extend(kernel.iter_mut().map(|kernel| -> &mut dyn TwinRunner { kernel }));
     let tally = exam::compare(&mut judges, frames.into_iter().map(Packet::new));
     let tally = tally.unwrap_or_else(|differ| panic!("{target:?}: {differ}"));
     println!("{target:?}, {} judges: {tally:?}", judges.len());
@@ -216,7 +216,7 @@ impl Lanes for CountClasses {
 }
 
 /// Returns a judge's answers, counted by class.
-fn count_answers(judge: &mut dyn Judge, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
+fn count_answers(judge: &mut dyn TwinRunner, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
     let mut classes = CountClasses::default();
     for frame in frames {
         match judge.judge(&Packet::new(frame)) {

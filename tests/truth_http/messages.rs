@@ -59,7 +59,7 @@ pub(crate) fn group_into_messages(blocks: &[CollectedBlock]) -> Vec<Message> {
     let mut open = std::collections::BTreeMap::new();
     for block in blocks {
         let side = (block.session, block.is_backward());
-        if block.flags.has(Flags::FIRST) {
+        if block.flags.has(BlockFlags::FIRST) {
             assert!(block.record.is_some(), "a message begins with its description: {block:?}");
             open.insert(side, messages.len());
             let before = || messages.iter().zip(&sides).filter(|(_, other)| **other == side);
@@ -75,8 +75,8 @@ pub(crate) fn group_into_messages(blocks: &[CollectedBlock]) -> Vec<Message> {
             None if block.hole => message.missing += u64::from(block.length),
             None => message.bytes.extend(&block.bytes),
         }
-        message.ended |= block.flags.has(Flags::LAST);
-        if block.flags.has(Flags::LAST) {
+        message.ended |= block.flags.has(BlockFlags::LAST);
+        if block.flags.has(BlockFlags::LAST) {
             open.remove(&side);
         }
     }

@@ -42,8 +42,8 @@ pub(crate) fn group_into_streams(blocks: &[CollectedBlock]) -> Vec<Stream> {
             true => StreamSpan::Missing(u64::from(block.length)),
             false => StreamSpan::Bytes(block.bytes.clone()),
         };
-        stream.has_begun[side] |= block.flags.has(Flags::FIRST);
-        stream.has_ended[side] |= block.flags.has(Flags::END);
+        stream.has_begun[side] |= block.flags.has(BlockFlags::FIRST);
+        stream.has_ended[side] |= block.flags.has(BlockFlags::END);
         push_span(&mut stream.sides[side], span);
     }
     streams

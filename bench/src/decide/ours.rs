@@ -1,6 +1,6 @@
 //! The kernel program generated for `rx | ip | udp | dport |53 count`.
 
-use ebpf::emit::{self, Answer, Finish, Target};
+use ebpf::emit::{self, Answer, ReturnConversion, Target};
 use ebpf::{FilterSpan, Hook, insn};
 use filter::catalog::FILTERS;
 use filter::{Arguments, Description};
@@ -85,18 +85,18 @@ impl Generated {
 fn emit_program(place: Hook) -> Result<ebpf::Program, String> {
     // Loaded for single-buffer frames, like clang's program.
     let target = Target::from(place).single();
-    let made = emit::program(target, Finish::Answer, |s, on, out| {
+    let made = emit::program(target, ReturnConversion::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
         for (at, name) in CHAIN_FILTERS.into_iter().enumerate() {
             let description = find_description(name)?;
-            let arguments = Arguments::defaults(description.parameters);
+            let arguments = Arguments::from_parameter_defaults(description.parameters);
             let word = FilterSpan::new(name, at, 1);
             answer =
                 s.emit_twin(word, twin_emitter(description)?, &arguments, answer.layers, out)?;
         }
         s.only_in_range(answer.class, PORT, PORT, out);
         let count = find_description(COUNTING_FILTER)?;
-        let arguments = Arguments::defaults(count.parameters);
+        let arguments = Arguments::from_parameter_defaults(count.parameters);
         s.emit_twin(
             FilterSpan::new(COUNTING_FILTER, CHAIN_FILTERS.len(), 1),
             twin_emitter(count)?,
@@ -108,11 +108,11 @@ fn emit_program(place: Hook) -> Result<ebpf::Program, String> {
     made.map_err(|why| why.to_string())
 }
 
-fn find_description(name: &str) -> Result<&'static Description, emit::Unfit> {
+fn find_description(name: &str) -> Result<&'static Description, emit::UnfitReason> {
     let found = FILTERS.iter().copied().find(|description| description.name == name);
-    found.ok_or_else(|| emit::Unfit::new("no such filter"))
+    found.ok_or_else(|| emit::UnfitReason::new("no such filter"))
 }
 
-fn twin_emitter(description: &Description) -> Result<emit::EmitFn<Arguments>, emit::Unfit> {
-    description.kernel.ok_or_else(|| emit::Unfit::new("no twin"))
+fn twin_emitter(description: &Description) -> Result<emit::EmitFn<Arguments>, emit::UnfitReason> {
+    description.kernel.ok_or_else(|| emit::UnfitReason::new("no twin"))
 }

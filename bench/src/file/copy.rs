@@ -11,12 +11,12 @@
 //! single copy cannot gain from keeping the mapping (decision 0014), as shown by the comparison at
 //! 4 KB with a process that keeps the file dbuf mapped.
 
-use super::gigabytes;
+use super::to_gigabytes;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
 use crate::row::Row;
 use abi::{DbufId, Extent};
-use iolite::file::{CachedFile, Sent, SpliceCall};
+use iolite::file::{CachedFile, SpliceCall, TransferResult};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -165,7 +165,7 @@ fn run_dd(
     let bytes = words.next().and_then(|word| word.parse().ok()).ok_or_else(|| output.clone())?;
     let seconds = words.skip_while(|word| *word != "copied,").nth(1);
     let seconds: f64 = seconds.and_then(|word| word.parse().ok()).ok_or_else(|| output.clone())?;
-    Ok(gigabytes(bytes) / seconds)
+    Ok(to_gigabytes(bytes) / seconds)
 }
 
 /// Measures the same copy as [`run_dd`], made by this process, which has already mapped the file.
@@ -180,7 +180,7 @@ fn measure_copy(
     let mut at = 0;
     loop {
         match send(at, &out)? {
-            0 => return Ok(gigabytes(at) / start.elapsed().as_secs_f64()),
+            0 => return Ok(to_gigabytes(at) / start.elapsed().as_secs_f64()),
             count => at += count as u64,
         }
     }
@@ -190,8 +190,8 @@ fn measure_copy(
 fn write_slice(file: &CachedFile, at: u64, block: usize, to: &File) -> Result<usize, String> {
     let length = u32::try_from(block.min(SLICE_SIZE_MAX)).unwrap_or(0);
     match file.splice_with_call(SpliceCall::Write, Extent::new(at, length), to) {
-        Ok(Sent::Bytes(count)) => Ok(count),
-        Ok(Sent::End) => Ok(0),
+        Ok(TransferResult::Bytes(count)) => Ok(count),
+        Ok(TransferResult::End) => Ok(0),
         Err(why) => Err(why.to_string()),
     }
 }

@@ -170,7 +170,7 @@ fn measure_thread_throughput(text: &Path, size: u64, answer: &str) -> Result<f64
     if counted != answer {
         return Err(format!("threads: `{counted}` instead of {answer}"));
     }
-    Ok(gigabytes(size) / took)
+    Ok(to_gigabytes(size) / took)
 }
 
 /// Returns a candidate that runs a command and checks its output; the result is in GB/s.
@@ -192,12 +192,12 @@ fn command_candidate<'c>(
             if output != answer {
                 return Err(format!("{name}: {command:?} said `{output}` instead of {answer}"));
             }
-            Ok(gigabytes(size) / took)
+            Ok(to_gigabytes(size) / took)
         }),
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
-fn gigabytes(bytes: u64) -> f64 {
+fn to_gigabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e9
 }

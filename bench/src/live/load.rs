@@ -108,19 +108,19 @@ impl FrameLoad {
         rate: Rate,
         places: &[Range<usize>],
     ) -> std::result::Result<SendResult, String> {
-        let begin = clock::monotonic();
+        let begin = clock::monotonic_ns();
         let mut busy_ns = 0;
         let mut batch: Vec<&[u8]> = Vec::with_capacity(BATCH_FRAMES);
         for (number, frames) in places.chunks(BATCH_FRAMES).enumerate() {
             if let Rate::PerSecond(rate) = rate {
                 let due = begin + ((number * BATCH_FRAMES) as f64 * 1e9 / rate) as u64;
-                while clock::monotonic() < due {
+                while clock::monotonic_ns() < due {
                     std::hint::spin_loop();
                 }
             }
             batch.clear();
             batch.extend(frames.iter().map(|place| &self.capture[place.clone()]));
-            let before = clock::monotonic();
+            let before = clock::monotonic_ns();
             let mut rest = &batch[..];
             while !rest.is_empty() {
                 let sent = sender.send(rest);
@@ -129,9 +129,9 @@ impl FrameLoad {
                     return Err(format!("the cable takes no frames: error {errno}"));
                 }
             }
-            busy_ns += clock::monotonic() - before;
+            busy_ns += clock::monotonic_ns() - before;
         }
-        let elapsed_ns = clock::monotonic() - begin;
+        let elapsed_ns = clock::monotonic_ns() - begin;
         Ok(SendResult { frames: places.len() as u64, elapsed_ns, busy_ns })
     }
 }

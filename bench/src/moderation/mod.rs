@@ -25,7 +25,7 @@ mod reader;
 pub(crate) use reader::serve;
 
 use crate::harness::{
-    BetterDirection, Candidate, Goal, Samples, interleave, is_selected, median, rows_of_samples,
+    BetterDirection, Candidate, Goal, Samples, interleave, is_row_selected, median, rows_of_samples,
 };
 use crate::options::Options;
 use crate::processes::context_switches;
@@ -166,7 +166,7 @@ fn measure_waits(rounds: usize) -> Result<Vec<Row>, String> {
     let mut all = Vec::new();
     for (ring, text) in SMALL_RING_SIZES {
         let name = format!("waits, ring of {text}, one core");
-        if !is_selected(&name) {
+        if !is_row_selected(&name) {
             continue;
         }
         let mut lines = [NotificationMode::Timed, NotificationMode::Flag]
@@ -285,9 +285,9 @@ impl ModeratedStream {
     /// Returns the throughput in GB/s, over enough blocks for the minimum duration.
     fn measure(&mut self) -> Result<f64, String> {
         loop {
-            let begin = sys::clock::monotonic();
+            let begin = sys::clock::monotonic_ns();
             self.write_blocks(self.blocks)?;
-            let ns = sys::clock::monotonic() - begin;
+            let ns = sys::clock::monotonic_ns() - begin;
             if ns >= MEASUREMENT_NS_MIN {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
                 return Ok(self.blocks as f64 * BLOCK_SIZE as f64 / ns as f64);

@@ -127,9 +127,9 @@ impl<M: FanOut> FanOutMeasurement<M> {
     fn measure_once(&self) -> Result<(u64, u64, u64), String> {
         let (transport, blocks) = &mut *self.0.borrow_mut();
         loop {
-            let begin = sys::clock::monotonic();
+            let begin = sys::clock::monotonic_ns();
             let own = transport.transfer(*blocks)?;
-            let ns = sys::clock::monotonic() - begin;
+            let ns = sys::clock::monotonic_ns() - begin;
             if ns >= MEASUREMENT_NS_MIN {
                 return Ok((*blocks, ns, own));
             }

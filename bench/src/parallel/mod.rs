@@ -13,7 +13,7 @@ mod engines;
 mod stages;
 mod work;
 
-use crate::harness::{BetterDirection, Samples, is_selected, median, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, is_row_selected, median, rows_of_samples};
 use crate::line::plan_for_machine;
 use crate::options::Options;
 use crate::replay::generate_capture;
@@ -86,14 +86,14 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         x: work as f64,
     }));
     let mut all = Vec::new();
-    for line in lines.iter().filter(|line| is_selected(&line.name)) {
+    for line in lines.iter().filter(|line| is_row_selected(&line.name)) {
         all.extend(measure_request(line, options.rounds)?);
     }
-    if is_selected(stages::ROW_PREFIX) {
+    if is_row_selected(stages::ROW_PREFIX) {
         all.extend(stages::measure_two_stages(options.rounds)?);
         all.extend(stages::measure_request(&folder, options.rounds)?);
     }
-    if is_selected(engines::ROW_PREFIX) {
+    if is_row_selected(engines::ROW_PREFIX) {
         all.extend(engines::measure_request(&capture, &folder, options.rounds)?);
     }
     Ok(all)

@@ -1,6 +1,6 @@
 //! A filter with configurable cost, and a sink that detects reordering.
 
-use endpoint::{Failure, Opening, Sink, SinkEntry};
+use endpoint::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::prelude::*;
 use filter::{OutputForm, Report, Time};
 
@@ -27,13 +27,13 @@ pub(crate) const WORK_FILTER: Description = Description {
     ..Description::EMPTY
 };
 
-struct Work(u64);
+struct WorkFilter(u64);
 
 fn make_work(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(Filter::classify(Work(arguments.number("times").unwrap_or(0))))
+    Ok(Filter::classify(WorkFilter(arguments.number("times").unwrap_or(0))))
 }
 
-impl Classify for Work {
+impl Classify for WorkFilter {
     fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         let mut word = u64::from(block.length());
         for _ in 0..self.0 {
@@ -57,16 +57,16 @@ const DIGEST_DESCRIPTION: Description = Description {
 };
 
 #[derive(Default)]
-struct Digest {
+struct DigestSink {
     blocks: u64,
     sum: u64,
 }
 
-fn open_digest_sink(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::<Digest>::default())
+fn open_digest_sink(_: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
+    Ok(Box::<DigestSink>::default())
 }
 
-impl Sink for Digest {
+impl Sink for DigestSink {
     fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         batch.for_each_view(|bytes| {
             for word in bytes.chunks(8).take(SUMMED_BYTES / 8) {

@@ -16,7 +16,7 @@
 mod programs;
 
 use crate::flood::{Floods, ReceivingHost, WANTED_PORT};
-use crate::harness::{BetterDirection, Goal, Samples, is_selected, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, rows_of_samples};
 use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::is_installed;
@@ -92,7 +92,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     }
     let folder = TempDirectory::new("pcap").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
-    for setting in SETTINGS.into_iter().filter(|setting| is_selected(setting.name)) {
+    for setting in SETTINGS.into_iter().filter(|setting| is_row_selected(setting.name)) {
         let mut floods = Floods::to_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
         floods.set_rate(setting.rate);
         let launches = CANDIDATES.map(|(_, launch)| PcapObservers::Tcpdumps(launch));

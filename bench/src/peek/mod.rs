@@ -161,13 +161,13 @@ fn measure_peek_calls(rounds: usize) -> Result<Vec<Row>, String> {
 fn measure_call_rate<T, E: std::fmt::Display>(
     mut call: impl FnMut() -> Result<T, E>,
 ) -> Result<f64, String> {
-    let (mut count, begin) = (0_u64, sys::clock::monotonic());
+    let (mut count, begin) = (0_u64, sys::clock::monotonic_ns());
     loop {
         for _ in 0..4096 {
             black_box(call().map_err(error_text)?);
         }
         count += 4096;
-        let ns = sys::clock::monotonic() - begin;
+        let ns = sys::clock::monotonic_ns() - begin;
         if ns >= MEASUREMENT_NS_MIN {
             #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
             return Ok(count as f64 * 1e3 / ns as f64);
@@ -188,7 +188,7 @@ fn measure_rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, S
         while ns < MEASUREMENT_NS_MIN {
             while writer.write(out).map_err(error_text)? {}
             writer.publish();
-            let begin = sys::clock::monotonic();
+            let begin = sys::clock::monotonic_ns();
             if peek {
                 while let Some(block) = reader.next_block().map_err(error_text)? {
                     black_box(block.as_ptr());
@@ -200,7 +200,7 @@ fn measure_rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, S
                     count += 1;
                 }
             }
-            ns += sys::clock::monotonic() - begin;
+            ns += sys::clock::monotonic_ns() - begin;
             reader.release();
         }
         #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]

@@ -118,7 +118,7 @@ impl WriterEnds {
     pub(super) fn measure(&mut self) -> Result<f64, String> {
         loop {
             let bytes = self.blocks * self.block.len() as u64;
-            let begin = sys::clock::monotonic();
+            let begin = sys::clock::monotonic_ns();
             let order = [bytes, self.block.len() as u64].map(u64::to_le_bytes);
             self.child.send(order.as_flattened(), &[])?;
             for _ in 0..self.blocks {
@@ -126,7 +126,7 @@ impl WriterEnds {
             }
             self.output.flush();
             self.child.wait_until_received()?;
-            let ns = sys::clock::monotonic() - begin;
+            let ns = sys::clock::monotonic_ns() - begin;
             if ns >= MEASUREMENT_NS_MIN {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
                 return Ok(bytes as f64 / ns as f64);

@@ -12,7 +12,7 @@ pub(crate) use other::serve;
 pub(crate) use rings::{RunningRing, compile_plain_ring};
 
 use crate::child::BenchChild;
-use crate::harness::{Candidate, Goal, interleave, is_selected};
+use crate::harness::{Candidate, Goal, interleave, is_row_selected};
 use crate::options::Options;
 use crate::peers::CompiledPeer;
 use crate::row::Row;
@@ -100,7 +100,7 @@ fn measure_block_size(
     (plain, peers): &(Option<&Path>, Vec<PeerRing>),
 ) -> Result<Vec<Row>, String> {
     let name = format!("{} B, {}", block, cores.name());
-    if !is_selected(&name) {
+    if !is_row_selected(&name) {
         return Ok(Vec::new());
     }
     let mut pipe = Pipe::new(cores, block)?;
@@ -170,9 +170,9 @@ trait Transport {
 fn measure(transport: &mut dyn Transport) -> Result<f64, String> {
     loop {
         let blocks = (*transport.blocks_per_measurement()).max(1024);
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         transport.transfer(blocks)?;
-        let ns = sys::clock::monotonic() - begin;
+        let ns = sys::clock::monotonic_ns() - begin;
         if ns >= MEASUREMENT_NS_MIN {
             *transport.blocks_per_measurement() = blocks;
             #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]

@@ -5,10 +5,10 @@
 //! device, at whose other end the program runs, or by a test run of the program on the frame
 //! (`BPF_PROG_TEST_RUN`).
 
-use super::kernel::Counting;
+use super::kernel::CountingProgram;
 use crate::flood::{Flood, ReceivingHost};
 use crate::harness::{
-    BetterDirection, Candidate, is_selected, measure_interleaved, rows_of_samples,
+    BetterDirection, Candidate, is_row_selected, measure_interleaved, rows_of_samples,
 };
 use crate::line::run_request;
 use crate::processes::{Children, has_ingress_program, streamline_path};
@@ -28,10 +28,10 @@ const FILTERS: &str = "ip | udp | dport |53 count";
 /// Measures the processor time per frame.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     const ROW: &str = "back into the kernel";
-    if !is_selected(ROW) {
+    if !is_row_selected(ROW) {
         return Ok(Vec::new());
     }
-    let program = Counting::load(false)?;
+    let program = CountingProgram::load(false)?;
     let mut flood = Flood::new(LENGTH, 1, ReceivingHost::Ignores)?;
     let observer = format!("rx@kernel {SERVER_DEVICE} | {}", pinned_filters());
     let mut command =
@@ -82,7 +82,7 @@ fn measure_filters_in_thread() -> Result<f64, String> {
 }
 
 /// Returns the cost of running a program on one frame, with one call per frame.
-fn measure_test_runs(program: &Counting) -> Result<f64, String> {
+fn measure_test_runs(program: &CountingProgram) -> Result<f64, String> {
     let frame = crate::flood::udp_frame(crate::flood::WANTED_PORT, LENGTH);
     let began = sys::clock::thread();
     for _ in 0..FRAMES {

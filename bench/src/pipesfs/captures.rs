@@ -4,7 +4,7 @@
 use super::programs::Programs;
 use crate::flood::{Flood, ReceivingHost};
 use crate::harness::{
-    BetterDirection, Candidate, Goal, is_selected, measure_interleaved, rows_of_samples,
+    BetterDirection, Candidate, Goal, is_row_selected, measure_interleaved, rows_of_samples,
 };
 use crate::processes::{number_before, read_text};
 use crate::row::Row;
@@ -54,7 +54,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for reader in &CAPTURE_READERS {
         let row = format!("300,000 frames/s, {}", reader.name);
-        if !is_selected(&row) {
+        if !is_row_selected(&row) {
             continue;
         }
         if Command::new(reader.words[0]).arg("--version").output().is_err() {

@@ -3,7 +3,7 @@
 
 use super::extra_cost::ExtraCost;
 use super::programs::Programs;
-use crate::harness::{Candidate, is_selected, measure_interleaved};
+use crate::harness::{Candidate, is_row_selected, measure_interleaved};
 use crate::row::Row;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -28,7 +28,7 @@ const EDIT_NAME: &str = "the edit itself";
 /// Measures `mkdir` and writes to arguments.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
-    if ![MKDIR_NAME, WRITE].iter().any(|row| is_selected(row)) {
+    if ![MKDIR_NAME, WRITE].iter().any(|row| is_row_selected(row)) {
         return Ok(rows);
     }
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
@@ -38,7 +38,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let udp = mount.join("edited/generate/udp");
     wait_until("it is shown", || udp.is_dir());
     let to = paths::connect(&programs.client()?, "edited").map_err(|why| why.to_string())?;
-    if is_selected(MKDIR_NAME) {
+    if is_row_selected(MKDIR_NAME) {
         let candidates = vec![
             Candidate { name: EDIT_NAME, measure: Box::new(|| add_filters(&to)) },
             Candidate { name: "through the mount", measure: Box::new(|| make_directories(&udp)) },
@@ -47,7 +47,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         let cost = ExtraCost { name: "beyond it", parts: 1, limit: MKDIR_MAX_US, goal: "G21" };
         rows.extend(cost.rows((MKDIR_NAME, "us"), sentinel_ns, &samples));
     }
-    if is_selected(WRITE) {
+    if is_row_selected(WRITE) {
         let file = udp.join("sample:2/config/every");
         let candidates = vec![
             Candidate { name: EDIT_NAME, measure: Box::new(|| set_argument(&to)) },
@@ -68,9 +68,9 @@ fn time_changes(
 ) -> Result<f64, String> {
     let mut took = 0;
     for number in 0..CHANGES {
-        let began = sys::clock::monotonic();
+        let began = sys::clock::monotonic_ns();
         change(number)?;
-        took += sys::clock::monotonic() - began;
+        took += sys::clock::monotonic_ns() - began;
         undo()?;
     }
     Ok(took as f64 / f64::from(CHANGES) / 1e3)

@@ -3,7 +3,7 @@
 
 use super::extra_cost::ExtraCost;
 use super::programs::Programs;
-use crate::harness::{Candidate, is_selected, measure_interleaved};
+use crate::harness::{Candidate, is_row_selected, measure_interleaved};
 use crate::row::Row;
 use testkit::net::wait_until;
 
@@ -15,7 +15,7 @@ const LIMIT_NS: f64 = 1.0;
 /// Measures a path with and without a mount.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     const ROW: &str = "nobody reads";
-    if !is_selected(ROW) {
+    if !is_row_selected(ROW) {
         return Ok(Vec::new());
     }
     let mut alone = Programs::start()?;

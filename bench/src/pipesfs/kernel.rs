@@ -3,7 +3,7 @@
 //! without exits. FEATURES B9
 
 use super::extra_cost::ExtraCost;
-use crate::harness::{Samples, is_selected};
+use crate::harness::{Samples, is_row_selected};
 use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use ebpf::Hook;
@@ -22,7 +22,7 @@ const RUNS_PER_MEASUREMENT: u32 = 2_000_000;
 const LIMIT_NS: f64 = 1.0;
 
 /// A loaded program and its memory.
-pub(super) struct Counting {
+pub(super) struct CountingProgram {
     pub(super) program: Program,
     _maps: (Map, RingBuffer, Rings, Rings),
 }
@@ -30,11 +30,14 @@ pub(super) struct Counting {
 /// Measures test runs of both programs.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     const ROW: &str = "nobody reads in the kernel";
-    if !is_selected(ROW) {
+    if !is_row_selected(ROW) {
         return Ok(Vec::new());
     }
     testkit::need::require_bpf().ok_or("needs the right to load programs")?;
-    let programs = [("no exits", Counting::load(false)?), ("closed exits", Counting::load(true)?)];
+    let programs = [
+        ("no exits", CountingProgram::load(false)?),
+        ("closed exits", CountingProgram::load(true)?),
+    ];
     let mut samples: Vec<Samples> =
         programs.iter().map(|(name, _)| Samples { name, values: Vec::new() }).collect();
     for round in 0..=rounds {
@@ -54,7 +57,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(cost.rows((ROW, "ns/frame"), CacheRoundTrip::measure(), &samples))
 }
 
-impl Counting {
+impl CountingProgram {
     /// Loads a program that counts a frame once for each filter. If `exits` is true, each filter
     /// has a closed exit for readers.
     pub(super) fn load(exits: bool) -> Result<Self, String> {

@@ -3,7 +3,8 @@
 
 use super::programs::Programs;
 use crate::harness::{
-    BetterDirection, Candidate, Goal, Samples, is_selected, measure_interleaved, rows_of_samples,
+    BetterDirection, Candidate, Goal, Samples, is_row_selected, measure_interleaved,
+    rows_of_samples,
 };
 use crate::row::Row;
 use std::fs::{self, File, OpenOptions};
@@ -40,7 +41,7 @@ const LIMIT: &str = "limit";
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     let names = ["a request", "a control read", "ls -R", "du", "ls -R of 100 paths"];
-    if !names.iter().any(|name| is_selected(name)) {
+    if !names.iter().any(|name| is_row_selected(name)) {
         return Ok(rows);
     }
     let mut programs = Programs::start()?;
@@ -68,7 +69,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     rows.extend(measure_row("a request", rounds, &mounts, empty, None)?);
     rows.extend(measure_row("a control read", rounds, &mounts, control, Some(9.0))?);
     let mounts: Vec<_> = mounts.into_iter().take(1).collect();
-    if is_selected("ls -R") || is_selected("du") {
+    if is_row_selected("ls -R") || is_row_selected("du") {
         let arcs: Vec<String> =
             (1..=LISTED_ARC_COUNT).map(|class| format!("(|{class} {FILTERS})")).collect();
         let many = programs
@@ -80,7 +81,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         rows.extend(measure_row("du", rounds, &mounts, du, None)?);
         let _ = programs.child(many).kill();
     }
-    if is_selected("ls -R of 100 paths") {
+    if is_row_selected("ls -R of 100 paths") {
         for number in 1..=PATHS {
             programs.add_path(&format!("few{number}"), TEN_FILTER_REQUEST)?;
         }
@@ -100,7 +101,7 @@ fn measure_row(
     measure: impl Fn(&Path) -> Result<f64, String>,
     limit: Option<f64>,
 ) -> Result<Vec<Row>, String> {
-    if !is_selected(row) {
+    if !is_row_selected(row) {
         return Ok(Vec::new());
     }
     let candidates = mounts.iter().map(|(name, mount)| {
@@ -121,19 +122,19 @@ fn measure_row(
 
 /// Returns the mean time of a call in µs.
 fn mean_call_us(mut call: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
-    let began = sys::clock::monotonic();
+    let began = sys::clock::monotonic_ns();
     for _ in 0..REQUESTS {
         call()?;
     }
-    Ok((sys::clock::monotonic() - began) as f64 / f64::from(REQUESTS) / 1e3)
+    Ok((sys::clock::monotonic_ns() - began) as f64 / f64::from(REQUESTS) / 1e3)
 }
 
 /// Lists a directory with all its files and directories, and reads their attributes if `attributes`
 /// is true. Returns the time in µs.
 fn list(directory: &Path, attributes: bool) -> Result<f64, String> {
-    let began = sys::clock::monotonic();
+    let began = sys::clock::monotonic_ns();
     let directories = list_directory(directory, attributes)?;
-    let took = (sys::clock::monotonic() - began) as f64 / 1e3;
+    let took = (sys::clock::monotonic_ns() - began) as f64 / 1e3;
     if directories < 4 * LISTED_ARC_COUNT {
         Err(format!("{directories} directories"))
     } else {

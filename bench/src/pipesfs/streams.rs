@@ -6,7 +6,7 @@
 //! same size.
 
 use super::programs::Programs;
-use crate::harness::{Candidate, Goal, interleave, is_selected};
+use crate::harness::{Candidate, Goal, interleave, is_row_selected};
 use crate::row::Row;
 use std::cell::RefCell;
 use std::fs::File;
@@ -43,7 +43,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             continue;
         }
         let name = |size: usize| format!("{} KB reads, {cores}", size >> 10);
-        if !READ_SIZES.iter().any(|(size, ..)| is_selected(&name(*size))) {
+        if !READ_SIZES.iter().any(|(size, ..)| is_row_selected(&name(*size))) {
             continue;
         }
         sys::process::pin_to(processor).map_err(|why| why.to_string())?;
@@ -121,7 +121,7 @@ fn measure_chunks(
         input.write_all(&chunk).map_err(text)?;
         // On two cores, this time also lets the path become idle.
         sys::poll::readable(&[], Some(std::time::Duration::from_millis(2)));
-        let began = sys::clock::monotonic();
+        let began = sys::clock::monotonic_ns();
         let mut left = CHUNK_SIZE;
         while left > 0 {
             match from.read(&mut buffer).map_err(text)? {
@@ -130,7 +130,7 @@ fn measure_chunks(
             }
         }
         // The first chunk is a warm-up.
-        took_ns += if number > 0 { sys::clock::monotonic() - began } else { 0 };
+        took_ns += if number > 0 { sys::clock::monotonic_ns() - began } else { 0 };
     }
     drop(tap);
     #[expect(clippy::cast_precision_loss, reason = "a rate")]

@@ -88,9 +88,9 @@ pub(super) fn plan_after_first_seconds(
     let live = paths.first().map(BuiltPath::live).ok_or("it has no part")?;
     std::thread::scope(|scope| {
         let line = scope.spawn(|| run(paths, StopConditions::default()));
-        let end = clock::monotonic().saturating_add(SETTLING_TIME_NS);
+        let end = clock::monotonic_ns().saturating_add(SETTLING_TIME_NS);
         let mut sent = Ok(0);
-        while sent.is_ok() && clock::monotonic() < end {
+        while sent.is_ok() && clock::monotonic_ns() < end {
             sent = flood.send(FRAMES_PER_GROUP);
         }
         let plan = live.plan();

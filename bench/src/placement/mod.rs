@@ -25,7 +25,7 @@ mod lines;
 mod verdict;
 
 use crate::flood::{Flood, ReceivingHost};
-use crate::harness::{BetterDirection, Samples, is_selected, median, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, is_row_selected, median, rows_of_samples};
 use crate::options::Options;
 use crate::replay;
 use crate::row::Row;
@@ -74,7 +74,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     }
     let mut bench = PlacementBench { flood, machine };
     let wanted = REQUESTS.iter().zip(1..);
-    let wanted = wanted.filter(|(line, number)| is_selected(&format!("{number} {line}")));
+    let wanted = wanted.filter(|(line, number)| is_row_selected(&format!("{number} {line}")));
     let (mut all, mut lines) = (Vec::new(), 0);
     for (line, number) in wanted {
         all.extend(bench.measure_request(number, line, options.rounds)?);

@@ -14,7 +14,7 @@
 mod lines;
 
 use crate::flood::{Floods, ReceivingHost, WANTED_PORT};
-use crate::harness::{BetterDirection, Goal, Samples, is_selected, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, rows_of_samples};
 use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::is_installed;
@@ -42,7 +42,7 @@ const LIMIT_NAME: &str = "limit";
 
 /// The setting of a measurement: the load that is sent, and the programs that capture it.
 #[derive(Clone, Copy, Debug)]
-struct Setting {
+struct ReadersSetting {
     name: &'static str,
     programs: usize,
     /// Frames per second, or `None` for the full rate.
@@ -51,10 +51,15 @@ struct Setting {
     to_files: bool,
 }
 
-const SETTINGS: [Setting; 3] = [
-    Setting { name: "ten, 100 kpps", programs: 10, rate: Some(1e5), to_files: false },
-    Setting { name: "ten, full rate", programs: 10, rate: None, to_files: false },
-    Setting { name: "one to a file, 100 kpps", programs: 1, rate: Some(1e5), to_files: true },
+const SETTINGS: [ReadersSetting; 3] = [
+    ReadersSetting { name: "ten, 100 kpps", programs: 10, rate: Some(1e5), to_files: false },
+    ReadersSetting { name: "ten, full rate", programs: 10, rate: None, to_files: false },
+    ReadersSetting {
+        name: "one to a file, 100 kpps",
+        programs: 1,
+        rate: Some(1e5),
+        to_files: true,
+    },
 ];
 
 /// The observers of a sample.
@@ -78,7 +83,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     let folder = TempDirectory::new_in(&base, "readers").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
-    for setting in SETTINGS.into_iter().filter(|setting| is_selected(setting.name)) {
+    for setting in SETTINGS.into_iter().filter(|setting| is_row_selected(setting.name)) {
         let mut floods = Floods::to_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
         floods.set_rate(setting.rate);
         all.extend(ReadersBench { floods, folder: &folder, setting }.measure_rows(options.rounds)?);
@@ -89,7 +94,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 struct ReadersBench<'b> {
     floods: Floods,
     folder: &'b TempDirectory,
-    setting: Setting,
+    setting: ReadersSetting,
 }
 
 impl ReadersBench<'_> {
@@ -105,7 +110,7 @@ impl ReadersBench<'_> {
 
     /// Measures a sample with the given observers.
     fn measure_with(&mut self, observers: Observers) -> Result<ObserverSample, String> {
-        let Setting { programs, to_files, .. } = self.setting;
+        let ReadersSetting { programs, to_files, .. } = self.setting;
         let path = |number: usize| match to_files {
             true => self.folder.0.join(format!("{number}.pcap")).display().to_string(),
             false => "/dev/null".to_owned(),
@@ -144,7 +149,7 @@ impl ReadersBench<'_> {
 
 /// Returns the rows of a setting: the sender's rate, the total cost, the costs in processes and in
 /// the kernel, and losses.
-fn result_rows(setting: Setting, taken: &ObserverSamples<Observers>) -> Vec<Row> {
+fn result_rows(setting: ReadersSetting, taken: &ObserverSamples<Observers>) -> Vec<Row> {
     let values = |value: &dyn Fn(&ObserverSample) -> f64| -> Vec<Samples> {
         let each = CANDIDATES.iter();
         let each = each.map(|(name, who)| Samples { name, values: taken.values(*who, value) });

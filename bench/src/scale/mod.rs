@@ -16,7 +16,7 @@ mod user;
 pub(crate) use other::serve;
 
 use crate::child::BenchChild;
-use crate::harness::{is_selected, median};
+use crate::harness::{is_row_selected, median};
 use crate::options::Options;
 use crate::processes::context_switches;
 use crate::row::Row;
@@ -72,7 +72,7 @@ impl Processors {
     }
 
     /// Returns the candidates' names: rings of fixed size, and the self-scaling ring.
-    const fn candidates(self) -> [&'static str; 2] {
+    const fn candidate_names(self) -> [&'static str; 2] {
         match self {
             Self::Thread => ["fixed, one thread", "scaled, one thread"],
             Self::OneCore => ["fixed, one core", "scaled, one core"],
@@ -86,7 +86,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     let settings = [Processors::Thread, Processors::OneCore, Processors::TwoCores];
-    for setting in settings.into_iter().filter(|setting| is_selected(setting.name())) {
+    for setting in settings.into_iter().filter(|setting| is_row_selected(setting.name())) {
         if setting == Processors::TwoCores && machine.processors < 2 {
             eprintln!("left out: two cores, this machine has one");
             continue;
@@ -119,7 +119,7 @@ fn measure_ring_setting(
         .iter()
         .map(|size| StreamPair::new(setting, *size, None, BLOCK_SIZE))
         .collect::<Result<Vec<_>, _>>()?;
-    let scaling = Some(ScalingParameters::reallocation(caches));
+    let scaling = Some(ScalingParameters::for_reallocation(caches));
     let mut scaled = StreamPair::new(setting, LARGEST_RING_SIZE, scaling, BLOCK_SIZE)?;
     scaled.write_until_size_settles()?;
     let mut samples: Vec<RingSamples> = fixed.iter().map(|_| RingSamples::default()).collect();
@@ -150,7 +150,7 @@ fn result_rows(
     found: usize,
     sentinel_ns: f64,
 ) -> Vec<Row> {
-    let [fixed_name, scaled_name] = setting.candidates();
+    let [fixed_name, scaled_name] = setting.candidate_names();
     let row = |candidate, reference, name: String, unit, of: &[f64], against: &[f64], x| {
         let ratios: Vec<f64> = of.iter().zip(against).map(|(a, b)| a / b).collect();
         let spread = [
@@ -252,9 +252,9 @@ impl StreamPair {
     /// of context switches per MB.
     fn measure(&mut self) -> Result<(f64, f64), String> {
         loop {
-            let (begin, before) = (sys::clock::monotonic(), own_context_switches());
+            let (begin, before) = (sys::clock::monotonic_ns(), own_context_switches());
             self.transfer(self.blocks)?;
-            let ns = sys::clock::monotonic() - begin;
+            let ns = sys::clock::monotonic_ns() - begin;
             if ns >= MEASUREMENT_NS_MIN {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
                 let (bytes, ns, times) = (

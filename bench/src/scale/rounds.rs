@@ -66,16 +66,16 @@ fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64,
         RingKind::Fixed => {
             let stays = ScalingParameters {
                 same_processor: (INITIAL_SIZE, INITIAL_SIZE),
-                ..ScalingParameters::reallocation(caches)
+                ..ScalingParameters::for_reallocation(caches)
             };
             config.scaling(stays)
         }
         RingKind::Reallocated => {
-            config.scaling(shrinking_bounds(ScalingParameters::reallocation(caches)))
+            config.scaling(shrinking_bounds(ScalingParameters::for_reallocation(caches)))
         }
-        RingKind::Cut => {
-            config.cut(INITIAL_SIZE).scaling(shrinking_bounds(ScalingParameters::deck_cut(caches)))
-        }
+        RingKind::Cut => config
+            .cut(INITIAL_SIZE)
+            .scaling(shrinking_bounds(ScalingParameters::for_deck_cut(caches))),
     };
     let (mut output, mut offers) = stream(&config).map_err(|why| why.to_string())?;
     let offer = offers.pop().ok_or("no reader")?;
@@ -88,13 +88,13 @@ fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64,
         let ended = output.scale().map_or(0, |scale| scale.rounds);
         // The first wrap ends round 0, in which memory is first touched.
         if ended > round as u64 + 1 {
-            let ns = sys::clock::monotonic() - begin;
+            let ns = sys::clock::monotonic_ns() - begin;
             #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
             return Ok((blocks as f64 * BLOCK_SIZE as f64 / ns as f64, output.capacity()));
         }
         if ended == round as u64 + 1 {
             if blocks == 0 {
-                begin = sys::clock::monotonic();
+                begin = sys::clock::monotonic_ns();
             }
             blocks += 1;
         }

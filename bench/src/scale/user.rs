@@ -60,7 +60,7 @@ pub(super) fn measure_c_streams(
         }
     };
     let cores = if setting == Processors::OneCore { 1 } else { 2 };
-    let scaling = Some(ScalingParameters::reallocation(caches));
+    let scaling = Some(ScalingParameters::for_reallocation(caches));
     let mut ours = StreamPair::new(setting, super::LARGEST_RING_SIZE, scaling, BLOCK_SIZE)?;
     ours.write_until_size_settles()?;
     let mechanism = move || ours.measure().map(|(rate, _)| rate);

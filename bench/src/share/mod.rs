@@ -20,7 +20,7 @@ mod users;
 pub(crate) use users::parse_ledger;
 
 use crate::flood::{Floods, OTHER_PORT, ReceivingHost, WANTED_PORT};
-use crate::harness::{BetterDirection, Samples, is_selected, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, is_row_selected, rows_of_samples};
 use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
 use crate::processes::is_installed;
@@ -64,7 +64,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::require_bpf()
         .ok_or("needs CAP_BPF and CAP_NET_ADMIN: its daemon loads programs")?;
     let mut prefixes = prefix::run_bench(options)?;
-    if !USER_COUNTS.iter().any(|(_, name)| is_selected(name)) {
+    if !USER_COUNTS.iter().any(|(_, name)| is_row_selected(name)) {
         return Ok(prefixes);
     }
     let folder = TempDirectory::new("share").map_err(|why| why.to_string())?;
@@ -74,7 +74,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let daemon = SharedDaemon::start(&floods.observed.pair.server, &folder.0, USER_COUNT_MAX)?;
     let mut bench = ShareBench { floods, folder: &folder, daemon };
     let mut all = vec![ShareObservers::NoObserver];
-    let wanted = USER_COUNTS.iter().filter(|(_, name)| is_selected(name)).map(|(count, _)| *count);
+    let wanted =
+        USER_COUNTS.iter().filter(|(_, name)| is_row_selected(name)).map(|(count, _)| *count);
     let wanted: Vec<u16> = wanted.collect();
     all.extend(wanted.iter().copied().map(ShareObservers::Users));
     all.extend(wanted.iter().copied().map(ShareObservers::Together));

@@ -10,7 +10,7 @@
 //! is not added ten times. The bench fails if a request loses a block, or if its tail does not
 //! receive the same blocks as when the request runs alone.
 
-use crate::harness::{BetterDirection, Goal, Samples, is_selected, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, rows_of_samples};
 use crate::live::load::{FrameLoad, Rate};
 use crate::options::Options;
 use crate::processes::{
@@ -61,7 +61,7 @@ const SEPARATE_RUNS_NAME: &str = "apart";
 const SHARED: &str = "shared";
 
 pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    if !is_selected(ROW) {
+    if !is_row_selected(ROW) {
         return Ok(Vec::new());
     }
     let cable = Cable { addresses: false, ..Cable::default() };

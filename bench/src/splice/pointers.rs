@@ -131,7 +131,7 @@ impl PointerSender {
     fn measure(&mut self) -> Result<f64, String> {
         sys::descriptor::send(&self.socket, &POINTER_COUNT.to_le_bytes(), &[])
             .map_err(error_text)?;
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         for _ in 0..POINTER_COUNT / POINTERS_PER_BATCH {
             let batch = std::hint::black_box(&self.batch);
             self.output.write_all_pointers(batch, self.blocks.pool()).map_err(error_text)?;
@@ -141,7 +141,7 @@ impl PointerSender {
         if answer.0 == 0 {
             return Err("the reading process has ended".to_owned());
         }
-        let ns = sys::clock::monotonic() - begin;
+        let ns = sys::clock::monotonic_ns() - begin;
         #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
         Ok(POINTER_COUNT as f64 * 1e3 / ns as f64)
     }

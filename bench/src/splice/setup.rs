@@ -92,7 +92,7 @@ impl SpliceSetup {
         let piece = if copies { (BACKING_SIZE / 2 / block).clamp(4, 1024) } else { 1024 };
         let (mut blocks, mut ns) = (0_u64, 0);
         while ns < MEASUREMENT_NS_MIN {
-            let begin = sys::clock::monotonic();
+            let begin = sys::clock::monotonic_ns();
             let at_once = if method == SpliceMethod::SpliceMany { BLOCKS_PER_SPLICE } else { 1 };
             for _ in 0..piece / at_once {
                 if held.current_block().len() < block {
@@ -100,7 +100,7 @@ impl SpliceSetup {
                 }
                 move_block(method, &mut held, &mut to.output, &mut out)?;
             }
-            ns += sys::clock::monotonic() - begin;
+            ns += sys::clock::monotonic_ns() - begin;
             blocks += piece as u64;
             to.drain()?;
         }
@@ -230,13 +230,13 @@ impl KernelPipe {
         &mut self,
         mut one: impl FnMut(&mut Self) -> Result<(), String>,
     ) -> Result<f64, String> {
-        let (mut blocks, begin) = (0_u64, sys::clock::monotonic());
+        let (mut blocks, begin) = (0_u64, sys::clock::monotonic_ns());
         loop {
             for _ in 0..64 {
                 one(self)?;
             }
             blocks += 64;
-            let ns = sys::clock::monotonic() - begin;
+            let ns = sys::clock::monotonic_ns() - begin;
             if ns >= MEASUREMENT_NS_MIN {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
                 return Ok(blocks as f64 * 1e3 / ns as f64);

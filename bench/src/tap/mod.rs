@@ -79,7 +79,7 @@ impl Tap {
     /// Returns the sum, over all processors, of the ring position below which records are complete.
     pub(crate) fn committed_position_sum(&self) -> u64 {
         self.sum_over_processors(|cpu| {
-            self.rings.region(cpu).map_or(0, |region| region.committed())
+            self.rings.region(cpu).map_or(0, |region| region.committed_position())
         })
     }
 

@@ -7,9 +7,9 @@
 //! the rest of its group. Sockets have no delay, so the socket's curve over the delays is constant
 //! and serves only for comparison.
 
-use super::fed::{Answers, Load, SOCKET, UdpSetup, measure};
+use super::fed::{Answers, RequestLoad, SOCKET, UdpSetup, measure};
 use super::servers::{UdpLaunch, installed_servers};
-use crate::harness::{BetterDirection, Samples, is_selected, median, rows_of_samples};
+use crate::harness::{BetterDirection, Samples, is_row_selected, median, rows_of_samples};
 use crate::options::Options;
 use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
@@ -44,12 +44,12 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("batching").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
     for server in installed_servers() {
-        let load = |group| Load { rate: Some(RATE), group, count: REQUESTS };
+        let load = |group| RequestLoad { rate: Some(RATE), group, count: REQUESTS };
         let groups = GROUPS.map(|group| (group as f64, load(group), DELAYS_US[4].1));
         let delays = DELAYS_US.map(|(delay, words)| (delay, load(1), words));
         for (variable, points) in [("group", groups), ("delay in µs", delays)] {
             let row = format!("{}, {variable}", server.name);
-            if !is_selected(&row) {
+            if !is_row_selected(&row) {
                 continue;
             }
             for (x, load, words) in points {

@@ -53,7 +53,7 @@ fn exchange_requests(
     count: usize,
     rate: Option<f64>,
 ) -> Result<UdpExchangeResult, String> {
-    let begin = clock::monotonic();
+    let begin = clock::monotonic_ns();
     let interval_ns = rate.map_or(0.0, |rate| 1e9 / rate);
     let (mut sent, mut answered, mut lost, mut sending_ns) = (0, 0, 0, 0);
     let mut last_answer = begin;
@@ -62,7 +62,7 @@ fn exchange_requests(
     let mut latencies = Vec::with_capacity(count);
     let mut room = [0; 4096];
     while answered + lost < count {
-        let now = clock::monotonic();
+        let now = clock::monotonic_ns();
         let is_due = (sent as f64 * interval_ns) as u64 <= now - begin;
         if sent < count && sent - answered - lost < OUTSTANDING_MAX && is_due {
             let request = requests.get(sent % requests.len()).map_or(&[][..], Vec::as_slice);
@@ -74,12 +74,12 @@ fn exchange_requests(
         }
         if socket.recv(&mut room).is_ok() {
             answered += 1;
-            last_answer = clock::monotonic();
+            last_answer = clock::monotonic_ns();
             latencies.extend(sent_at.pop_front().map(|sent| (last_answer - sent) as f64));
-        } else if clock::monotonic() - last_answer > LOSS_TIMEOUT.as_nanos() as u64 {
+        } else if clock::monotonic_ns() - last_answer > LOSS_TIMEOUT.as_nanos() as u64 {
             lost = sent - answered;
             sent_at.clear();
-            last_answer = clock::monotonic();
+            last_answer = clock::monotonic_ns();
         }
     }
     let elapsed_ns = last_answer - begin;

@@ -9,7 +9,7 @@
 use super::memory::{MemorySocket, RingFeeder};
 use super::servers::{PORT, RunningServer, UdpLaunch, UdpServer};
 use super::{LOW_RATE, LOW_RATE_REQUESTS, UdpSample, WARM_UP_REQUESTS};
-use crate::harness::{BetterDirection, Goal, Samples, is_selected, median, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, median, rows_of_samples};
 use crate::options::Options;
 use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
@@ -81,7 +81,7 @@ const RING_STORED_DELAYED_SETUP: UdpSetup = UdpSetup {
 
 /// The rate at which requests arrive.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
+pub(super) struct RequestLoad {
     /// Requests per second, or `None` for the full rate.
     pub(super) rate: Option<f64>,
     /// Number of requests that arrive at once.
@@ -96,8 +96,8 @@ pub(super) fn measure_rows(
     folder: &TempDirectory,
     server: &UdpServer,
 ) -> Result<Vec<Row>, String> {
-    let full = Load { rate: None, group: FULL_RATE_GROUP_SIZE, count: server.requests };
-    let low = Load { rate: Some(LOW_RATE), group: 1, count: LOW_RATE_REQUESTS };
+    let full = RequestLoad { rate: None, group: FULL_RATE_GROUP_SIZE, count: server.requests };
+    let low = RequestLoad { rate: Some(LOW_RATE), group: 1, count: LOW_RATE_REQUESTS };
     let delayed = |setup: UdpSetup| UdpSetup { launch: DELAYED_LAUNCH, ..setup };
     let settings = [
         (
@@ -110,7 +110,7 @@ pub(super) fn measure_rows(
     let mut all = Vec::new();
     for (setting, load, setups) in settings {
         let row = format!("{} from memory, {setting}", server.name);
-        if !is_selected(&row) {
+        if !is_row_selected(&row) {
             continue;
         }
         let mut samples: Vec<Vec<UdpSample>> = setups.iter().map(|_| Vec::new()).collect();
@@ -137,7 +137,7 @@ pub(super) fn measure(
     folder: &TempDirectory,
     server: &UdpServer,
     setup: UdpSetup,
-    load: Load,
+    load: RequestLoad,
 ) -> Result<UdpSample, String> {
     let requests: Vec<Vec<u8>> = (0..1000).map(server.request).collect();
     let memory = match setup.answers {
@@ -148,7 +148,7 @@ pub(super) fn measure(
     let running =
         RunningServer::start(&pair.server, &folder.0, setup.launch, server, &environment)?;
     let mut exchange = MemoryClient::begin(pair, &requests, memory.as_ref())?;
-    let warm_up = Load { rate: None, group: FULL_RATE_GROUP_SIZE, count: WARM_UP_REQUESTS };
+    let warm_up = RequestLoad { rate: None, group: FULL_RATE_GROUP_SIZE, count: WARM_UP_REQUESTS };
     exchange.run(&mut None, warm_up)?;
     let mut feeder = None;
     if setup.is_fed {
@@ -226,11 +226,11 @@ impl<'e> MemoryClient<'e> {
     fn run(
         &mut self,
         feeder: &mut Option<RingFeeder>,
-        load: Load,
+        load: RequestLoad,
     ) -> Result<ExchangeResult, String> {
         // Another thread of this process may have run the exchange before.
         let _ = sys::process::pin_to(0);
-        let begin = clock::monotonic();
+        let begin = clock::monotonic_ns();
         let interval_ns = load.rate.map_or(0.0, |rate| 1e9 / rate);
         let most = match self.memory.is_some() && feeder.is_some() {
             true => OUTSTANDING_STORED_REQUESTS_MAX,
@@ -243,7 +243,7 @@ impl<'e> MemoryClient<'e> {
         let mut latencies = Vec::with_capacity(load.count);
         let mut room = [0; 4096];
         while answered + lost < load.count {
-            let now = clock::monotonic();
+            let now = clock::monotonic_ns();
             let group = load.group.min(load.count - sent);
             let due = |number: usize| begin + (number as f64 * interval_ns) as u64;
             if group > 0 && sent - answered - lost + group <= most && due(sent + group - 1) <= now {
@@ -271,7 +271,7 @@ impl<'e> MemoryClient<'e> {
             }
             // An answer may arrive after its request was counted as lost.
             lost = lost.min(sent - answered);
-            let now = clock::monotonic();
+            let now = clock::monotonic_ns();
             if answered > before {
                 last_answer = now;
                 let answers = due_times.drain(..due_times.len().min(answered - before));
@@ -306,13 +306,13 @@ impl<'e> MemoryClient<'e> {
     /// Lets the server receive requests in calls that cost a copy each.
     fn exchange_in_free_calls(&mut self, count: usize) -> Result<ExchangeResult, String> {
         let memory = self.memory.ok_or("answers are not kept")?;
-        let (begin, before) = (clock::monotonic(), memory.answered());
+        let (begin, before) = (clock::monotonic_ns(), memory.answered());
         memory.set_requests_left(count as u64);
         // Wakes the server.
         let request = self.requests.first().map_or(&[][..], Vec::as_slice);
         self.socket.send(request).map_err(|why| format!("sending: {why}"))?;
         loop {
-            let (now, answered) = (clock::monotonic(), memory.answered() - before);
+            let (now, answered) = (clock::monotonic_ns(), memory.answered() - before);
             if answered >= count as u64 {
                 return Ok(ExchangeResult {
                     answered,
@@ -331,7 +331,7 @@ impl<'e> MemoryClient<'e> {
 
 fn result_rows(
     (row, server): (&str, &str),
-    load: Load,
+    load: RequestLoad,
     (names, taken): (&[&'static str], &[Vec<UdpSample>]),
     sentinel_ns: f64,
 ) -> Vec<Row> {

@@ -25,7 +25,7 @@ mod memory;
 mod servers;
 mod video;
 
-use crate::harness::{BetterDirection, Goal, Samples, is_selected, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, rows_of_samples};
 use crate::options::Options;
 use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
@@ -70,7 +70,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     for server in installed_servers() {
         for (setting, rate) in [("full rate", None), ("5,000/s", Some(LOW_RATE))] {
             let row = format!("{}, {setting}", server.name);
-            if !is_selected(&row) {
+            if !is_row_selected(&row) {
                 continue;
             }
             let mut samples = CANDIDATES.map(|_| Vec::new());

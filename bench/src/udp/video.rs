@@ -7,7 +7,7 @@
 use super::fed::{Answers, SOCKET, UdpSetup};
 use super::memory::RingFeeder;
 use super::servers::{PORT, RunningServer, UdpLaunch, UdpServer};
-use crate::harness::{BetterDirection, Goal, Samples, is_selected, median, rows_of_samples};
+use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, median, rows_of_samples};
 use crate::options::Options;
 use crate::processes::{is_installed, read_text};
 use crate::replay::find_program;
@@ -51,7 +51,7 @@ pub(super) fn measure_rows(
     let mut all = Vec::new();
     for (setting, bits) in BIT_RATES {
         let row = format!("ffmpeg from memory, {setting}, delay 1 ms");
-        if !is_selected(&row) {
+        if !is_row_selected(&row) {
             continue;
         }
         let rate = bits / 8.0 / DATAGRAM_SIZE as f64;
@@ -128,10 +128,10 @@ fn measure(
     let (port, socket) = opened.map_err(|why| why.to_string())?;
     let mut datagrams = stream.iter().cycle();
     let mut send = |feeder: &mut Option<RingFeeder>, count: usize, rate: f64| {
-        let begin = clock::monotonic();
+        let begin = clock::monotonic_ns();
         let mut fed = 0;
         for number in 0..count {
-            while ((clock::monotonic() - begin) as f64) < number as f64 * 1e9 / rate {
+            while ((clock::monotonic_ns() - begin) as f64) < number as f64 * 1e9 / rate {
                 std::hint::spin_loop();
             }
             let datagram = datagrams.next().map_or(&[][..], Vec::as_slice);

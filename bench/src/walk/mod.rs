@@ -14,7 +14,7 @@
 mod order;
 
 use crate::harness::{
-    BetterDirection, Candidate, Goal, Samples, is_selected, measure_interleaved, median,
+    BetterDirection, Candidate, Goal, Samples, is_row_selected, measure_interleaved, median,
     rows_of_samples,
 };
 use crate::line::run_request;
@@ -102,7 +102,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     {
         for length in BLOCK_LENGTHS {
             let row = format!("by hand, {filters} {name}, {length} B");
-            if is_selected(&row) {
+            if is_row_selected(&row) {
                 let text = repeat_filters(kinds, filters);
                 let by_hand = order::batch_size_candidates(&text, length)?;
                 all.extend(compare_with_best(&row, DEFAULT_BATCH_NAME, by_hand, options)?);
@@ -124,7 +124,7 @@ fn measure_request(
     filters: &str,
     options: &Options,
 ) -> Result<Vec<Row>, String> {
-    if !is_selected(row) {
+    if !is_row_selected(row) {
         return Ok(Vec::new());
     }
     let candidates = CANDIDATES.map(|(name, asked)| {

@@ -84,11 +84,11 @@ impl HandWrittenWalk {
     fn measure_rate(&mut self, at_once: usize) -> Result<f64, String> {
         let passes =
             (MEASURED_BYTES / self.memory.len()).clamp(1, MEASURED_BLOCKS_MAX / BLOCKS_PER_PASS);
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         for _ in 0..passes {
             self.run_pass(at_once)?;
         }
-        let elapsed = sys::clock::monotonic() - begin;
+        let elapsed = sys::clock::monotonic_ns() - begin;
         Ok((passes * BLOCKS_PER_PASS) as f64 * 1e3 / elapsed as f64)
     }
 

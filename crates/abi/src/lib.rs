@@ -19,7 +19,7 @@ mod pointer;
 pub mod ring;
 pub mod text;
 
-pub use metadata::{BlockMetadata, Direction, Entry, Flags, Marks};
+pub use metadata::{BlockFlags, BlockMetadata, Direction, Entry, Marks};
 pub use pointer::{Class, DbufId, Extent, RichPointer};
 
 /// Maximum length in bytes of the block that one rich pointer identifies; the length field has 20

@@ -24,7 +24,7 @@ pub struct BlockMetadata {
     /// Index of the source or interface that the block came from; the path assigns the indexes.
     pub origin: u16,
     /// Direction, fragment and checksum flags.
-    pub flags: Flags,
+    pub flags: BlockFlags,
 }
 
 const _: () = assert!(size_of::<BlockMetadata>() == 16);
@@ -32,7 +32,7 @@ const _: () = assert!(size_of::<BlockMetadata>() == 16);
 impl BlockMetadata {
     /// Returns the metadata with the flags in `others` cleared.
     #[must_use]
-    pub const fn without_flags(self, others: Flags) -> Self {
+    pub const fn without_flags(self, others: BlockFlags) -> Self {
         Self { flags: self.flags.without(others), ..self }
     }
 }
@@ -42,9 +42,9 @@ impl BlockMetadata {
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(transparent)]
-pub struct Flags(pub u16);
+pub struct BlockFlags(pub u16);
 
-impl Flags {
+impl BlockFlags {
     /// The empty set of flags.
     pub const NONE: Self = Self(0);
     /// Set on the first fragment of a message (CONTRACT 6).
@@ -56,16 +56,16 @@ impl Flags {
     /// Set if the sender left the checksum to the network device. The checksum field is then not
     /// yet filled in, which does not make the packet invalid (CONTRACT 3).
     pub const CHECKSUM_UNSET: Self = Self(1 << 3);
-    /// Set on the last block of a session. If the block is a fragment without [`Flags::LAST`], the
+    /// Set on the last block of a session. If the block is a fragment without [`BlockFlags::LAST`], the
     /// message is truncated after this fragment.
     pub const END: Self = Self(1 << 4);
-    /// Set together with [`Flags::END`]: the session was aborted (reset, timeout, end of capture)
+    /// Set together with [`BlockFlags::END`]: the session was aborted (reset, timeout, end of capture)
     /// rather than closed by its sender.
     pub const BROKEN: Self = Self(1 << 5);
     /// Set on bytes of a message body from which a filter has removed the content coding, such as
     /// gzip.
     pub const DECODED: Self = Self(1 << 6);
-    /// The flags [`Flags::END`] and [`Flags::BROKEN`] together.
+    /// The flags [`BlockFlags::END`] and [`BlockFlags::BROKEN`] together.
     pub const END_MASK: Self = Self(Self::END.0 | Self::BROKEN.0);
 
     /// Returns true if all flags of `other` are set.
@@ -86,7 +86,7 @@ impl Flags {
         Self(self.0 & !other.0)
     }
 
-    /// Returns the direction of the block, which [`Flags::BACKWARD`] encodes.
+    /// Returns the direction of the block, which [`BlockFlags::BACKWARD`] encodes.
     #[must_use]
     pub const fn direction(self) -> Direction {
         if self.has(Self::BACKWARD) { Direction::Backward } else { Direction::Forward }
@@ -267,6 +267,6 @@ impl Entry {
     /// Returns a pointer to all captured bytes of the frame.
     #[must_use]
     pub const fn frame(&self) -> RichPointer {
-        self.pointer.around(self.marks.view, self.marks.captured)
+        self.pointer.extended_back(self.marks.view, self.marks.captured)
     }
 }

@@ -71,7 +71,7 @@ impl Class {
     /// Returns the class for a natural number; [`Class::ZERO`] for 0, because class 0 means no
     /// answer.
     #[must_use]
-    pub const fn natural(value: u32) -> Self {
+    pub const fn from_natural(value: u32) -> Self {
         if value == 0 { Self::ZERO } else { Self(value) }
     }
 
@@ -209,7 +209,7 @@ impl RichPointer {
     /// view.
     #[inline]
     #[must_use]
-    pub const fn around(self, before: u32, length: u32) -> Self {
+    pub const fn extended_back(self, before: u32, length: u32) -> Self {
         let start = self.place.position().wrapping_sub(before as u64);
         Self { place: Extent::new(start, length), ..self }
     }
@@ -265,8 +265,8 @@ mod tests {
 
     #[test]
     fn class_of_zero_is_a_valid_answer() {
-        assert_eq!(Class::natural(0), Class::ZERO);
-        assert_eq!(Class::natural(80), Class(80));
+        assert_eq!(Class::from_natural(0), Class::ZERO);
+        assert_eq!(Class::from_natural(80), Class(80));
         assert!(Class::ZERO.answered());
     }
 }

@@ -38,7 +38,7 @@ pub mod writer {
     pub const RESUME_POSITION: usize = 2 * LINE_WORDS;
     /// Offset of the state of the writer: [`super::OPEN`], [`super::CLOSED`] after the last block,
     /// or [`super::SWITCHED`].
-    pub const STATE: usize = 3 * LINE_WORDS;
+    pub const STATE_PARAMETER: usize = 3 * LINE_WORDS;
     /// Offset of the first word of the writer's counters, which are stored twice
     /// ([`super::COPY_STRIDE_WORDS`]): blocks put, bytes put, blocks dropped, bytes dropped.
     pub const LEDGER: usize = 4 * LINE_WORDS;
@@ -97,8 +97,8 @@ pub const SWITCHED: u64 = 2;
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
-pub struct Geometry {
-    /// Magic number and version of the format: [`Geometry::MAGIC`] or [`Geometry::SLOTS_MAGIC`].
+pub struct RingGeometry {
+    /// Magic number and version of the format: [`RingGeometry::MAGIC`] or [`RingGeometry::SLOTS_MAGIC`].
     pub magic: u64,
     /// Size of the data in bytes: a power of two.
     pub capacity: u64,
@@ -122,9 +122,9 @@ pub struct Geometry {
     pub extent: u64,
 }
 
-const _: () = assert!(size_of::<Geometry>() == 56);
+const _: () = assert!(size_of::<RingGeometry>() == 56);
 
-impl Geometry {
+impl RingGeometry {
     /// Magic number of a ring of blocks or rich pointers, with the version of its format.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"SL ring3");
     /// Magic number of a ring of slots, with the version of its format. In such a ring the writer's

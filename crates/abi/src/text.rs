@@ -24,7 +24,7 @@ pub const fn is_hidden(c: char) -> bool {
 
 /// Returns the character, or [`PLACEHOLDER`] if the character [`is_hidden`].
 #[must_use]
-pub const fn visible(c: char) -> char {
+pub const fn visible_char(c: char) -> char {
     if is_hidden(c) { PLACEHOLDER } else { c }
 }
 
@@ -34,7 +34,7 @@ pub struct VisibleText<'a>(pub &'a str);
 
 impl Display for VisibleText<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write_replacing(f, self.0, is_hidden, |f, c| f.write_char(visible(c)))
+        write_replacing(f, self.0, is_hidden, |f, c| f.write_char(visible_char(c)))
     }
 }
 
@@ -45,7 +45,7 @@ pub struct VisibleLines<'a>(pub &'a str);
 impl Display for VisibleLines<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let is_replaced = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t');
-        write_replacing(f, self.0, is_replaced, |f, c| f.write_char(visible(c)))
+        write_replacing(f, self.0, is_replaced, |f, c| f.write_char(visible_char(c)))
     }
 }
 

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut left, mut fastest) = (blocks, f64::INFINITY);
     while left > 0 {
         let now = left.min(lap);
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         for _ in 0..now {
             output.write(std::hint::black_box(&bytes))?;
         }
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for _ in 0..now {
             input.read(std::hint::black_box(&mut out))?;
         }
-        let took = (sys::clock::monotonic() - begin) as f64 / now as f64;
+        let took = (sys::clock::monotonic_ns() - begin) as f64 / now as f64;
         if now == lap {
             fastest = fastest.min(took);
         }

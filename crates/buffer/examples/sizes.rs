@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let caches = sys::machine::Machine::detect().caches;
     let config = Config::new(DbufId::new(1).ok_or("no id")?)
         .capacity(16 << 20)
-        .scaling(ScalingParameters::reallocation(&caches));
+        .scaling(ScalingParameters::for_reallocation(&caches));
     let (mut output, mut offers) = stream(&config)?;
     // A reader in another process gets the four descriptors of the offer over a socket.
     let mut input = offers.pop().ok_or("no reader")?.open()?;

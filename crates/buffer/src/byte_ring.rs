@@ -118,7 +118,7 @@ impl<W: RingWordAccess> ByteRingWriter<W> {
     }
 
     /// Returns the number of bytes in the ring. Fails if the reader's position is impossible.
-    pub fn used(&self) -> Result<usize, PositionFault> {
+    pub fn used_bytes(&self) -> Result<usize, PositionFault> {
         bytes_in_ring(&self.words, self.written, self.size)
     }
 

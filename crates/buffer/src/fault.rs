@@ -81,7 +81,7 @@ pub enum Fault {
     #[error("dbuf {} is not mapped here, and its owner no longer replies", .0.number())]
     OwnerGone(DbufId),
     /// A dbuf was granted but could not be mapped, or lacks the required seals or size.
-    #[error("dbuf {} {}", dbuf.number(), unmapped(*errno))]
+    #[error("dbuf {} {}", dbuf.number(), unmapped_reason(*errno))]
     Unmapped {
         /// Dbuf to which the pointer refers.
         dbuf: DbufId,
@@ -111,7 +111,7 @@ pub enum Fault {
 
 /// Returns the reason why a dbuf was not mapped, as the predicate of the message of
 /// [`Fault::Unmapped`].
-fn unmapped(errno: i32) -> String {
+fn unmapped_reason(errno: i32) -> String {
     match errno {
         0 => "lacks the required seals or size, and was not mapped".to_owned(),
         errno => format!("could not be mapped (error {errno})"),

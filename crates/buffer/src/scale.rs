@@ -60,7 +60,7 @@ impl ScalingParameters {
     /// Returns parameters for a ring that is resized by reallocation, given the sizes of the data
     /// caches in bytes, level 1 first.
     #[must_use]
-    pub fn reallocation(caches: &[usize]) -> Self {
+    pub fn for_reallocation(caches: &[usize]) -> Self {
         let level =
             |at: usize| caches.get(at).copied().filter(|b| (1..=CACHE_SIZE_MAX).contains(b));
         let private = level(1).unwrap_or(1 << 20);
@@ -81,8 +81,8 @@ impl ScalingParameters {
     /// exceeds the caches, since the memory for a larger ring would have to be reserved from the
     /// start.
     #[must_use]
-    pub fn deck_cut(caches: &[usize]) -> Self {
-        Self { low: 40, high: 60, remote: 0, ..Self::reallocation(caches) }
+    pub fn for_deck_cut(caches: &[usize]) -> Self {
+        Self { low: 40, high: 60, remote: 0, ..Self::for_reallocation(caches) }
     }
 
     /// Returns parameters for rings of pointers within one process, with sizes from `least` to
@@ -246,7 +246,7 @@ impl SizingState {
         let step = if self.should_exceed_caches(&round) {
             SizeDecision { capacity: self.scaling.remote, why: SizeReason::Remote }
         } else {
-            self.next_step(round)
+            self.next_size_decision(round)
         };
         if round.was_full {
             if std::mem::take(&mut self.has_shrunk) {
@@ -276,7 +276,8 @@ impl SizingState {
     }
 
     fn describe(&self, round: &RoundMeasurements, why: SizeReason) -> String {
-        let (pressure, ScalingParameters { low, high, .. }) = (pressure(round), self.scaling);
+        let (pressure, ScalingParameters { low, high, .. }) =
+            (pressure_percent(round), self.scaling);
         match why {
             SizeReason::Fits => format!("pressure {pressure} % is between {low} and {high} %"),
             SizeReason::Pressure if round.was_full => "the ring was full".to_owned(),
@@ -308,7 +309,7 @@ impl SizingState {
         if settled { self.remote.record(round.timing) } else { self.remote.is_on }
     }
 
-    fn next_step(&self, round: RoundMeasurements) -> SizeDecision {
+    fn next_size_decision(&self, round: RoundMeasurements) -> SizeDecision {
         let RoundMeasurements { capacity, sides, .. } = round;
         let range = self.scaling.size_range(sides);
         let to = |capacity, why| SizeDecision { capacity, why };
@@ -318,7 +319,7 @@ impl SizingState {
         if capacity < *range.start() {
             return to(capacity * 2, SizeReason::Small);
         }
-        let pressure = pressure(&round);
+        let pressure = pressure_percent(&round);
         if pressure > self.scaling.high {
             return if capacity == *range.end() {
                 to(capacity, SizeReason::Bound)
@@ -342,7 +343,7 @@ const INITIAL_PATIENCE_ROUNDS: u64 = 64;
 const PATIENCE_ROUNDS_MAX: u64 = 1 << 20;
 
 /// Returns the pressure of a round in percent.
-fn pressure(round: &RoundMeasurements) -> u8 {
+fn pressure_percent(round: &RoundMeasurements) -> u8 {
     if round.was_full {
         return 100;
     }
@@ -390,7 +391,7 @@ mod tests {
     /// to the largest size that fits into the cache if the reader is always late.
     #[test]
     fn f1_f5_pressure_decides_within_cache_bounds() {
-        let mut scale = SizingState::new(ScalingParameters::reallocation(&CACHES));
+        let mut scale = SizingState::new(ScalingParameters::for_reallocation(&CACHES));
         let on_same =
             |distance: usize| move |c| round_at(c, distance, SidePlacement::SameProcessor);
         let down = sizes_after_rounds(&mut scale, 16 << 20, 12, on_same(64));
@@ -404,7 +405,7 @@ mod tests {
         let on_different = |c| round_at(c, c * 9 / 10, SidePlacement::DifferentProcessors);
         assert_eq!(sizes_after_rounds(&mut scale, SIZE_MIN, 20, on_different)[19], 4 << 20);
         let slack = |c| round_at(c, 0, SidePlacement::DifferentProcessors);
-        let mut fresh = SizingState::new(ScalingParameters::reallocation(&CACHES));
+        let mut fresh = SizingState::new(ScalingParameters::for_reallocation(&CACHES));
         assert_eq!(sizes_after_rounds(&mut fresh, 64 << 20, 20, slack)[19], 4 << 20);
         assert!(scale.to_string().starts_with("41 rounds, grown "), "{scale}");
     }
@@ -413,7 +414,7 @@ mod tests {
     /// when the writer and the reader run on one processor.
     #[test]
     fn f1_remote_processors_get_ring_beyond_all_caches() {
-        let mut scale = SizingState::new(ScalingParameters::reallocation(&CACHES));
+        let mut scale = SizingState::new(ScalingParameters::for_reallocation(&CACHES));
         let slow = |capacity: usize| RoundMeasurements {
             timing: Some(LapTiming {
                 bytes: 4096,
@@ -426,7 +427,7 @@ mod tests {
         assert_eq!(sizes_apart[59], 64 << 20, "{scale}");
         let on_same = |c| round_at(c, 0, SidePlacement::SameProcessor);
         assert_eq!(sizes_after_rounds(&mut scale, 64 << 20, 9, on_same)[8], 256 << 10);
-        let mut cut = SizingState::new(ScalingParameters::deck_cut(&CACHES));
+        let mut cut = SizingState::new(ScalingParameters::for_deck_cut(&CACHES));
         assert_eq!(
             sizes_after_rounds(&mut cut, 16 << 20, 60, slow)[59],
             4 << 20,
@@ -440,9 +441,9 @@ mod tests {
     #[test]
     fn f3_deck_cut_has_closer_marks() {
         let third = |c| round_at(c, c / 3, SidePlacement::SameProcessor);
-        let mut moved = SizingState::new(ScalingParameters::reallocation(&CACHES));
+        let mut moved = SizingState::new(ScalingParameters::for_reallocation(&CACHES));
         assert_eq!(sizes_after_rounds(&mut moved, 512 << 10, 9, third)[8], 512 << 10);
-        let mut cut = SizingState::new(ScalingParameters::deck_cut(&CACHES));
+        let mut cut = SizingState::new(ScalingParameters::for_deck_cut(&CACHES));
         assert_eq!(sizes_after_rounds(&mut cut, 512 << 10, 9, third)[8], 256 << 10);
     }
 
@@ -450,7 +451,7 @@ mod tests {
     fn size_that_was_full_is_retried_less_and_less_often() {
         let mut scale = SizingState::new(ScalingParameters {
             same_processor: (SIZE_MIN, 1 << 20),
-            ..ScalingParameters::reallocation(&CACHES)
+            ..ScalingParameters::for_reallocation(&CACHES)
         });
         // Full at 64 KB, nearly empty at twice that.
         let round = |c| RoundMeasurements {
@@ -469,7 +470,7 @@ mod tests {
         for caches in
             [&[][..], &[0], &[32 << 10], &[32 << 10, 256 << 10], &CACHES, &[usize::MAX; 3]]
         {
-            let scaling = ScalingParameters::reallocation(caches);
+            let scaling = ScalingParameters::for_reallocation(caches);
             for (least, most) in [scaling.same_processor, scaling.shared_cache] {
                 assert!(least.is_power_of_two() && most.is_power_of_two() && least <= most);
             }

@@ -26,7 +26,7 @@ use crate::region::Region;
 use crate::trust::TrustProof;
 use crate::{Policy, dbuf, ibuf};
 use abi::DbufId;
-use abi::ring::{Geometry, PAGE, RecordHeader, reader, writer};
+use abi::ring::{PAGE, RecordHeader, RingGeometry, reader, writer};
 use segment::OfferedSegment;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -154,16 +154,16 @@ impl RingOffer {
 
     /// Validates the descriptors and opens a ring of blocks.
     pub fn read_blocks(self) -> Result<dbuf::ForeignBlockReader, Refusal> {
-        Ok(self.read_blocks_with_seals(Seals::READER)?.0)
+        Ok(self.open_block_reader_with_seals(Seals::READER)?.0)
     }
 
     /// Validates the descriptors, requiring at least these seals, and opens a ring of blocks. Also
     /// returns the geometry of the ring.
-    pub(crate) fn read_blocks_with_seals(
+    pub(crate) fn open_block_reader_with_seals(
         self,
         seals: Seals,
-    ) -> Result<(dbuf::ForeignBlockReader, Geometry), Refusal> {
-        let (geometry, policy) = read_geometry(&self.geometry, Geometry::MAGIC)?;
+    ) -> Result<(dbuf::ForeignBlockReader, RingGeometry), Refusal> {
+        let (geometry, policy) = read_geometry(&self.geometry, RingGeometry::MAGIC)?;
         if geometry.stride != 0 {
             return Err(Refusal::Geometry(geometry));
         }
@@ -172,8 +172,8 @@ impl RingOffer {
     }
 
     /// Validates the descriptors and opens a ring of rich pointers.
-    pub fn read_pointers(self) -> Result<ibuf::PointerReader, Refusal> {
-        let (geometry, policy) = read_geometry(&self.geometry, Geometry::MAGIC)?;
+    pub fn open_pointer_reader(self) -> Result<ibuf::PointerReader, Refusal> {
+        let (geometry, policy) = read_geometry(&self.geometry, RingGeometry::MAGIC)?;
         let lanes = match geometry.stride {
             16 => ibuf::EntryColumns::Pointer,
             32 => ibuf::EntryColumns::Context,
@@ -190,7 +190,7 @@ impl RingOffer {
     /// start position.
     fn attach(
         &self,
-        geometry: &Geometry,
+        geometry: &RingGeometry,
         capacity: u64,
         policy: Policy,
         seals: Seals,
@@ -240,20 +240,20 @@ pub enum Refusal {
     },
     /// The geometry is invalid, or belongs to another kind of ring.
     #[error("invalid geometry of a ring: {0:?}")]
-    Geometry(Geometry),
+    RingGeometry(RingGeometry),
     /// The start position is invalid.
     #[error("invalid start position of a reader: {0}")]
     Start(u64),
     /// The next segment does not continue the ring at the end of the last segment.
     #[error("the segment does not continue where the last one ended: {0:?}")]
-    Segment(Geometry),
+    Segment(RingGeometry),
     /// The kernel refused a call, for example because it does not support seals.
     #[error("{0}")]
     System(#[from] sys::Error),
 }
 
 /// Returns the geometry for a ring of blocks with this configuration.
-pub(crate) fn block_ring_geometry(config: &dbuf::BlockConfig) -> Geometry {
+pub(crate) fn block_ring_geometry(config: &dbuf::BlockConfig) -> RingGeometry {
     ring_geometry(config.id, config.capacity_bytes(), 0, config.policy, config.readers)
 }
 
@@ -263,10 +263,10 @@ fn ring_geometry(
     stride: usize,
     policy: Policy,
     readers: usize,
-) -> Geometry {
+) -> RingGeometry {
     let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    Geometry {
-        magic: Geometry::MAGIC,
+    RingGeometry {
+        magic: RingGeometry::MAGIC,
         capacity: bytes as u64,
         id: id.number(),
         stride: small(stride),
@@ -280,7 +280,7 @@ fn ring_geometry(
 
 /// Creates, maps and seals a ring, and then creates the offers.
 fn create_ring(
-    geometry: Geometry,
+    geometry: RingGeometry,
     capacity: u64,
     policy: Policy,
 ) -> sys::Result<(Arc<RingMemory>, Vec<RingOffer>)> {
@@ -303,7 +303,7 @@ struct SharedFiles {
 
 impl SharedFiles {
     /// Creates both files and seals the geometry.
-    fn create(geometry: &Geometry) -> sys::Result<Self> {
+    fn create(geometry: &RingGeometry) -> sys::Result<Self> {
         let bytes = usize::try_from(geometry.capacity.max(geometry.extent)).unwrap_or(usize::MAX);
         let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;
         // Memory beyond the present capacity is not allocated.
@@ -356,7 +356,7 @@ impl SharedFiles {
 /// Creates a sealed file that contains a geometry. Writes the file without mapping it: a process
 /// forked in the meantime would inherit the mapping until it executes another program, and a file
 /// with a writable mapping cannot be sealed against writes.
-fn create_geometry_file(geometry: &Geometry) -> sys::Result<Memfd> {
+fn create_geometry_file(geometry: &RingGeometry) -> sys::Result<Memfd> {
     let file = File::from(OwnedFd::from(Memfd::create("streamline-geometry", PAGE)?));
     file.write_all_at(geometry.as_bytes(), 0)
         .map_err(|why| sys::Error::new("pwrite", "a geometry", why.raw_os_error().unwrap_or(0)))?;
@@ -373,12 +373,12 @@ fn duplicate(file: &impl AsFd) -> sys::Result<OwnedFd> {
 
 /// Reads a sealed geometry. Returns the geometry and its policy. Fails unless the geometry has this
 /// magic number and valid dimensions.
-fn read_geometry(geometry: &OwnedFd, magic: u64) -> Result<(Geometry, Policy), Refusal> {
+fn read_geometry(geometry: &OwnedFd, magic: u64) -> Result<(RingGeometry, Policy), Refusal> {
     let file = check_file(geometry, "geometry", Seals::FROZEN, PAGE)?;
     let mapping = Region::reading(file.map_read()?);
-    let mut bytes = [0; size_of::<Geometry>()];
+    let mut bytes = [0; size_of::<RingGeometry>()];
     crate::foreign::copy_out(mapping.words(), 0, &mut bytes);
-    let geometry = Geometry::read_from_bytes(&bytes).unwrap_or_default();
+    let geometry = RingGeometry::read_from_bytes(&bytes).unwrap_or_default();
     let policy = Policy::from_code(geometry.policy).ok_or(Refusal::Geometry(geometry))?;
     let capacity = geometry.capacity;
     let plausible = geometry.magic == magic
@@ -392,7 +392,7 @@ fn read_geometry(geometry: &OwnedFd, magic: u64) -> Result<(Geometry, Policy), R
 /// Maps a ring read-only. Fails unless the file has the size in the geometry and at least these
 /// seals. Also fails if the capacity of the ring can change and `seals` are [`Seals::READER`],
 /// which a reader requires if it does not trust the writer.
-fn map_ring(file: &OwnedFd, geometry: &Geometry, seals: Seals) -> Result<Region, Refusal> {
+fn map_ring(file: &OwnedFd, geometry: &RingGeometry, seals: Seals) -> Result<Region, Refusal> {
     // A ring that changes capacity is read only by readers that trust its writer.
     if seals == Seals::READER && geometry.extent > 0 {
         return Err(Refusal::Geometry(*geometry));

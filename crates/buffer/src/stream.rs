@@ -43,7 +43,7 @@ pub use config::{Config, caches, fix_processor_count, has_single_processor};
 pub use handover::Handover;
 pub use input::Input;
 pub use output::Output;
-pub use room::Room;
+pub use room::ReservedRoom;
 pub use switch::ChangeError;
 pub use waking::WakingOverrides;
 
@@ -85,7 +85,7 @@ impl Offer {
     /// Validates the descriptors and opens the reading end. Fails if they do not form a valid
     /// offer.
     pub fn open(self) -> Result<Input, Refusal> {
-        Ok(Input::new(self.ring.read_blocks_with_seals(Seals::READER)?, self.doorbell))
+        Ok(Input::new(self.ring.open_block_reader_with_seals(Seals::READER)?, self.doorbell))
     }
 
     /// Opens the reading end of a stream whose writer is trusted. Such a writer may change the
@@ -94,7 +94,7 @@ impl Offer {
     /// ([`Input::peek`]).
     pub fn open_trusting(self) -> Result<Input, Refusal> {
         let creator = self.ring.creator();
-        Ok(Input::new(self.ring.read_blocks_with_seals(Seals::SIZE)?, self.doorbell)
+        Ok(Input::new(self.ring.open_block_reader_with_seals(Seals::SIZE)?, self.doorbell)
             .trusting(creator))
     }
 }

@@ -7,7 +7,7 @@ mod common;
 
 use abi::DbufId;
 use abi::access::AccessList;
-use common::{OtherProcess, wait_until, with_watchdog};
+use common::{OtherUserProcess, wait_until, with_watchdog};
 use common::{receive, report, run};
 use std::io::stdin;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -32,8 +32,8 @@ fn unique_name(of: &str) -> String {
 
 /// Starts the other process in a role for a name. Returns `None`, after reporting a skip, if this
 /// machine does not allow that.
-fn start_in_role(role: &str, name: &str) -> Option<OtherProcess> {
-    OtherProcess::start(&format!("{role} {name}"))
+fn start_in_role(role: &str, name: &str) -> Option<OtherUserProcess> {
+    OtherUserProcess::start(&format!("{role} {name}"))
 }
 
 fn create_stream(host: &Host, name: &str, mode: u32, limits: ReaderLimits) -> Output {
@@ -108,7 +108,7 @@ fn killed_process_releases_its_slot_and_name() {
             output
         });
         wait_until("the readers that there are", || host.names()[0].readers == 2);
-        readers.iter_mut().for_each(OtherProcess::kill);
+        readers.iter_mut().for_each(OtherUserProcess::kill);
         output = writing.join();
         wait_until("the readers that there are", || host.names()[0].readers == 0);
     }
@@ -254,7 +254,7 @@ fn run_other_process() {
             let taken = sys::abstract_socket::claim(
                 format!("streamline/0/{name}").as_bytes(),
                 100,
-                sys::abstract_socket::Accepts::Bytes,
+                sys::abstract_socket::AcceptedContent::Bytes,
             )
             .unwrap();
             report("squatting");

@@ -7,7 +7,7 @@
 mod common;
 
 use abi::DbufId;
-use abi::ring::{Geometry, LINE_WORDS, PAGE, RecordHeader, writer};
+use abi::ring::{LINE_WORDS, PAGE, RecordHeader, RingGeometry, writer};
 use common::{OtherProcess, block, offer, open, read, report, run, with_watchdog};
 use common::{receive, send, wait_to_be_killed};
 use std::fs::File;
@@ -303,16 +303,16 @@ fn announce_false_segments() {
     }
 }
 
-fn valid_geometry() -> Geometry {
+fn valid_geometry() -> RingGeometry {
     let capacity = 4096;
-    Geometry { magic: Geometry::MAGIC, capacity, id: 1, readers: 1, ..Default::default() }
+    RingGeometry { magic: RingGeometry::MAGIC, capacity, id: 1, readers: 1, ..Default::default() }
 }
 
 /// Announces the next segment, with an invalid property if one is given.
 fn announce_false_segment(lie: &str, doorbell: &SocketDoorbell) {
     // The start follows the header, the five bytes with padding, and the switch.
     let start = 16 + 16 + 16;
-    let mut shape = Geometry { segment: 1, start, ..valid_geometry() };
+    let mut shape = RingGeometry { segment: 1, start, ..valid_geometry() };
     let (mut seals, mut missing) = (Seals::READER, 0);
     match lie {
         "magic" => shape.magic ^= 1,
@@ -328,7 +328,7 @@ fn announce_false_segment(lie: &str, doorbell: &SocketDoorbell) {
     let files = segment_files(&shape, &[(b"second", RecordHeader::BLOCK, 1)], None, seals, missing);
     if lie == "position" {
         // The ring is sealed, but its page holds no published position.
-        let empty = segment_files(&Geometry { start: 0, ..shape }, &[], None, Seals::READER, 0);
+        let empty = segment_files(&RingGeometry { start: 0, ..shape }, &[], None, Seals::READER, 0);
         let note = [&[2][..], &1u64.to_le_bytes()].concat();
         doorbell.send(&note, &[files[0].as_fd(), empty[1].as_fd()]);
         return;
@@ -348,7 +348,7 @@ const fn ignore_send_result(_: sys::doorbell::SendResult) {}
 
 /// Creates the files of a segment that contains these records.
 fn segment_files(
-    shape: &Geometry,
+    shape: &RingGeometry,
     records: &[(&[u8], u32, u64)],
     switch: Option<u64>,
     seals: Seals,

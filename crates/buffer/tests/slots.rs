@@ -104,7 +104,7 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
         assert_eq!(other.receive_line().as_deref(), Some("scribbling"));
         let (mut blocks, mut faults, mut out) = (0, 0, [0; SLOT_BYTES]);
         let mut random = Random::replayable();
-        let mut visitor = again().read_slots();
+        let mut visitor = again().open_slot_reader();
         // Continues until enough arbitrary values have hit a word that the reader checks.
         let patience = Instant::now() + Duration::from_secs(60);
         for look in 0_u64.. {
@@ -114,7 +114,7 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
             let Ok(reader) = &mut visitor else {
                 // The start in the cursor page may be invalid.
                 assert!(matches!(visitor, Err(Refusal::Start(_))), "{visitor:?}");
-                visitor = again().read_slots();
+                visitor = again().open_slot_reader();
                 continue;
             };
             let place = Extent::new(random.next(), random.below(300) as u32);
@@ -130,7 +130,7 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
                 Ok(None) => {}
                 Err(Fault::Poisoned { .. } | Fault::Damaged { .. }) => {
                     faults += 1;
-                    visitor = again().read_slots();
+                    visitor = again().open_slot_reader();
                 }
                 Err(other) => panic!("{other:?}"),
             }
@@ -208,12 +208,12 @@ fn slot_offer_is_read_only_and_opens_only_as_slots() {
         RingOffer::from_descriptors(copies.into()).unwrap()
     };
     assert!(matches!(copies().read_blocks(), Err(Refusal::Geometry(_))));
-    assert!(matches!(copies().read_pointers(), Err(Refusal::Geometry(_))));
-    copies().read_slots().unwrap();
+    assert!(matches!(copies().open_pointer_reader(), Err(Refusal::Geometry(_))));
+    copies().open_slot_reader().unwrap();
     let id = DbufId::new(2).unwrap();
     let (_writer, mut offers) =
         share::blocks(&streamline_buffer::dbuf::BlockConfig::new(id)).unwrap();
-    assert!(matches!(offers.remove(0).read_slots(), Err(Refusal::Geometry(_))));
+    assert!(matches!(offers.remove(0).open_slot_reader(), Err(Refusal::Geometry(_))));
 }
 
 // ---- in the other process
@@ -224,7 +224,7 @@ fn run_other_process() {
     let Some(role) = common::child_role() else { return };
     match role.as_str() {
         "drain" => {
-            let mut visitor = receive_offer(stdin()).read_slots().unwrap();
+            let mut visitor = receive_offer(stdin()).open_slot_reader().unwrap();
             report("ready");
             let (taken, lost) = drain(&mut visitor);
             report(&format!("{taken} {lost}"));

@@ -7,7 +7,7 @@ use crate::pointers::{FileEnd, PointerReader, PointerWriter};
 use crate::request::Run;
 use crate::state_reader::StateReader;
 use buffer::name::{Inbox, SharedRegion};
-use buffer::stream::{Input, Output, Room, WaitResult};
+use buffer::stream::{Input, Output, ReservedRoom, WaitResult};
 use iolite::interface::{ByteReader, StreamReader as _};
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub(crate) struct Writer {
     pub(crate) output: Output,
     /// True if the writer publishes every write at once and wakes readers.
     pub(crate) publishes_at_once: bool,
-    pub(crate) room: Option<Room>,
+    pub(crate) room: Option<ReservedRoom>,
 }
 
 /// A region, and the position of the next read or write.

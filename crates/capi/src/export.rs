@@ -97,7 +97,7 @@ pub unsafe extern "C" fn streamline_open(name: *const c_char, flags: c_int) -> c
         let fd =
             stream_calls::open(unsafe { str_from_c(name) }?, flags & STREAMLINE_WRITE != 0, None)?;
         if flags & STREAMLINE_NONBLOCK != 0 {
-            stream_calls::nonblocking(fd, true)?;
+            stream_calls::set_nonblocking(fd, true)?;
         }
         Ok(fd)
     })
@@ -400,7 +400,7 @@ pub extern "C" fn streamline_wait(fd: c_int, timeout_ms: c_int) -> c_int {
 /// a pipe of pointers, which always waits.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_nonblock(fd: c_int, on: c_int) -> c_int {
-    status_result(|| stream_calls::nonblocking(fd, on != 0))
+    status_result(|| stream_calls::set_nonblocking(fd, on != 0))
 }
 
 /// Closes an end. Readers drain the stream and then reach its end; a writer no longer waits for

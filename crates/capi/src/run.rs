@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use streamline::report::Form;
-use streamline::{OpenError, Options, Own};
+use streamline::{OpenError, Options, RegistryAdditions};
 use sys::raw_fd;
 
 /// The descriptors of remote sides ([`create_end`]) that no request has used yet, each with the
@@ -31,7 +31,7 @@ pub(crate) fn create_end(reads: bool) -> Outcome<(String, i32)> {
 /// Opens a request and returns a descriptor number, which becomes readable when the run has ended.
 /// Hands over to the run the unused ends whose paths the request names.
 pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
-    let mut own = Own::default();
+    let mut own = RegistryAdditions::default();
     let is_named = |path: &str| {
         let behind = |at: usize| request[at + path.len()..].chars().next();
         let mut places = request.match_indices(path);

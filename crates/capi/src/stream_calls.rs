@@ -372,7 +372,7 @@ pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
     }
 }
 
-pub(crate) fn nonblocking(fd: i32, nonblocking: bool) -> Outcome<()> {
+pub(crate) fn set_nonblocking(fd: i32, nonblocking: bool) -> Outcome<()> {
     let mut used = table::lock_entry(fd)?;
     let end = used.require_end(fd)?;
     if nonblocking && matches!(end.kind, EndKind::PointerWriter(_)) {

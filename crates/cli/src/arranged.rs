@@ -145,41 +145,47 @@ fn word_kind(word: &OsStr, command: &clap::Command) -> WordKind {
 mod tests {
     use super::*;
 
-    fn arrange_words(words: &[&str]) -> Vec<String> {
+    fn rearrange_words(words: &[&str]) -> Vec<String> {
         let words = std::iter::once("streamline").chain(words.iter().copied()).map(OsString::from);
         arrange(words).into_iter().skip(1).map(|word| word.into_string().unwrap()).collect()
     }
 
     #[test]
     fn request_without_command_becomes_run() {
-        assert_eq!(arrange_words(&["replay x | count"]), ["run", "--", "replay x | count"]);
-        assert_eq!(arrange_words(&["count"]), ["run", "--", "count"]);
-        assert_eq!(arrange_words(&["replay|count"]), ["run", "--", "replay|count"]);
-        assert_eq!(arrange_words(&["--no-loss replay x"]), ["run", "--", "--no-loss replay x"]);
-        assert_eq!(arrange_words(&["-q", "a | b"]), ["run", "-q", "--", "a | b"]);
-        assert_eq!(arrange_words(&["nonsense"]), ["nonsense"]);
-        assert_eq!(arrange_words(&["filters", "dport"]), ["filters", "dport"]);
-        assert_eq!(arrange_words(&["--help"]), ["--help"]);
+        assert_eq!(rearrange_words(&["replay x | count"]), ["run", "--", "replay x | count"]);
+        assert_eq!(rearrange_words(&["count"]), ["run", "--", "count"]);
+        assert_eq!(rearrange_words(&["replay|count"]), ["run", "--", "replay|count"]);
+        assert_eq!(rearrange_words(&["--no-loss replay x"]), ["run", "--", "--no-loss replay x"]);
+        assert_eq!(rearrange_words(&["-q", "a | b"]), ["run", "-q", "--", "a | b"]);
+        assert_eq!(rearrange_words(&["nonsense"]), ["nonsense"]);
+        assert_eq!(rearrange_words(&["filters", "dport"]), ["filters", "dport"]);
+        assert_eq!(rearrange_words(&["--help"]), ["--help"]);
     }
 
     #[test]
     fn options_are_accepted_on_either_side_of_the_request() {
-        assert_eq!(arrange_words(&["run", "-c", "5", "a | b"]), ["run", "-c", "5", "--", "a | b"]);
-        assert_eq!(arrange_words(&["run", "a | b", "-c5"]), ["run", "-c5", "--", "a | b"]);
-        assert_eq!(arrange_words(&["a | b", "--for", "2s"]), ["run", "--for", "2s", "--", "a | b"]);
+        assert_eq!(
+            rearrange_words(&["run", "-c", "5", "a | b"]),
+            ["run", "-c", "5", "--", "a | b"]
+        );
+        assert_eq!(rearrange_words(&["run", "a | b", "-c5"]), ["run", "-c5", "--", "a | b"]);
+        assert_eq!(
+            rearrange_words(&["a | b", "--for", "2s"]),
+            ["run", "--for", "2s", "--", "a | b"]
+        );
         let words = ["run", "--report=x", "replay", "-", "--stats"];
-        assert_eq!(arrange_words(&words), ["run", "--report=x", "--stats", "--", "replay", "-"]);
+        assert_eq!(rearrange_words(&words), ["run", "--report=x", "--stats", "--", "replay", "-"]);
     }
 
     #[test]
     fn program_after_explain_keeps_its_options() {
         let words = ["explain", "exec", "named", "-g", "-c", "x"];
-        assert_eq!(arrange_words(&words), ["explain", "--", "exec", "named", "-g", "-c", "x"]);
+        assert_eq!(rearrange_words(&words), ["explain", "--", "exec", "named", "-g", "-c", "x"]);
         let request = ["explain", "exec", "yes", "|", "count", "--json"];
         let arranged = ["explain", "--json", "--", "exec", "yes", "|", "count"];
-        assert_eq!(arrange_words(&request), arranged);
+        assert_eq!(rearrange_words(&request), arranged);
         assert_eq!(
-            arrange_words(&["explain", "exec yes", "-j"]),
+            rearrange_words(&["explain", "exec yes", "-j"]),
             ["explain", "-j", "--", "exec yes"]
         );
         let owned =
@@ -193,13 +199,13 @@ mod tests {
     fn language_options_belong_to_the_request() {
         let words = ["run", "--latency=1ms", "rx", "--stats", "tcp", "--name=X"];
         assert_eq!(
-            arrange_words(&words),
+            rearrange_words(&words),
             ["run", "--stats", "--", "--latency=1ms", "rx", "tcp", "--name=X"]
         );
-        assert_eq!(arrange_words(&["run", "--stat", "a"]), ["run", "--stat", "--", "a"]);
-        assert_eq!(arrange_words(&["run", "--", "--stats", "a"]), ["run", "--", "--stats", "a"]);
+        assert_eq!(rearrange_words(&["run", "--stat", "a"]), ["run", "--stat", "--", "a"]);
+        assert_eq!(rearrange_words(&["run", "--", "--stats", "a"]), ["run", "--", "--stats", "a"]);
         for line in ["--latency=1ms a | b", "--no-loss a --name=X | b"] {
-            assert_eq!(arrange_words(&[line]), ["run", "--", line]);
+            assert_eq!(rearrange_words(&[line]), ["run", "--", line]);
         }
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn print_completions(line: &str) -> Status {
 }
 
 /// Completion candidates that depend on the machine.
-trait Candidates {
+trait MachineCandidates {
     /// Returns the names of network interfaces.
     fn interfaces(&self) -> Vec<String>;
     /// Returns the files and directories in the directory part of the file name `begin`. Names of
@@ -54,7 +54,7 @@ trait Candidates {
 }
 
 /// Returns every completion of a partial request, each as the entire request.
-fn completions(line: &str, candidates: &dyn Candidates) -> Vec<String> {
+fn completions(line: &str, candidates: &dyn MachineCandidates) -> Vec<String> {
     let Some(at) = word_start(line) else { return Vec::new() };
     let (before, word) = line.split_at(at);
     let begins = |c: char| "|+!(;*".contains(c);
@@ -146,7 +146,7 @@ fn enclosing_branch_start(text: &str) -> Option<usize> {
 }
 
 /// Returns the words that can follow the name of a filter: its parameters, files and interfaces.
-fn argument_words(before: &str, word: &str, candidates: &dyn Candidates) -> Vec<String> {
+fn argument_words(before: &str, word: &str, candidates: &dyn MachineCandidates) -> Vec<String> {
     let step = before.rsplit(['|', '+', '!', '(', ';']).next().unwrap_or(before);
     let mut words =
         step.split_whitespace().skip_while(|word| MachineRegistry::Local.find(word).is_none());
@@ -171,7 +171,7 @@ fn argument_words(before: &str, word: &str, candidates: &dyn Candidates) -> Vec<
 /// The network interfaces and files of this machine.
 struct LocalCandidates;
 
-impl Candidates for LocalCandidates {
+impl MachineCandidates for LocalCandidates {
     fn interfaces(&self) -> Vec<String> {
         let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
@@ -202,7 +202,7 @@ mod tests {
 
     struct FakeCandidates;
 
-    impl Candidates for FakeCandidates {
+    impl MachineCandidates for FakeCandidates {
         fn interfaces(&self) -> Vec<String> {
             vec!["eth0".to_owned()]
         }

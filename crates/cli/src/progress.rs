@@ -54,7 +54,7 @@ impl ProgressPrinter {
     }
 
     /// Returns the interval between two progress lines, in ns.
-    pub(crate) const fn every_ns(&self) -> u64 {
+    pub(crate) const fn interval_ns(&self) -> u64 {
         self.every_ns
     }
 

@@ -10,7 +10,7 @@ use crate::terminal;
 use engine::record::RecordingSummary;
 use engine::signal;
 use std::path::Path;
-use streamline::record::{BuiltReplay, Differences, Recorded, compare_with_record};
+use streamline::record::{BuiltReplay, Differences, ReplayableRecord, compare_with_record};
 
 /// Prints the size of a record, unless `--quiet` is given. If the record has reached its size
 /// limit, first prints the number of missing blocks. If recording has failed, prints only the
@@ -43,7 +43,7 @@ pub(crate) fn print_summary(summary: &RecordingSummary, arguments: &RunArguments
 /// and returns the exit status. Fails if the record is truncated or was modified, because the
 /// output would then not be that of the recorded run.
 pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Status, Status> {
-    let recorded = Recorded::open(path).map_err(report_open_error)?;
+    let recorded = ReplayableRecord::open(path).map_err(report_open_error)?;
     let file = arguments.report.as_deref().map(ReportTarget::open).transpose()?;
     silence_space_panics();
     signal::watch().map_err(|error| report_system_error(&error))?;

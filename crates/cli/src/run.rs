@@ -26,7 +26,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use streamline::analysis::{self, SaveError};
 use streamline::report::{Form, format_count};
-use streamline::{Finished, OpenError, Options, Prepared, Ready, Results, StopConditions};
+use streamline::{
+    FinishedRun, OpenError, Options, Prepared, ReadyRequest, Results, StopConditions,
+};
 use sys::open::PipeWaitRules;
 use sys::poll::PollSet;
 
@@ -152,9 +154,9 @@ fn report_build_failure(error: OpenError, arguments: &RunArguments) -> Status {
 /// Runs a built request, and blocks until it ends. Prints progress and alarms to standard error.
 /// Returns the finished run, and true if an alarm of `--alarm` was raised.
 pub(crate) fn run_built_request(
-    ready: Ready,
+    ready: ReadyRequest,
     arguments: &RunArguments,
-) -> Result<(Finished, bool), Status> {
+) -> Result<(FinishedRun, bool), Status> {
     let signals = signal::watch().map_err(|error| report_system_error(&error))?;
     let view = RunView::start(&ready, arguments)?;
     let both = view.as_ref().map(|view| PollSet::new(&[signals, view.stop_descriptor()]));
@@ -165,7 +167,7 @@ pub(crate) fn run_built_request(
     let report = |progress: &Progress| printer.iter().for_each(|printer| printer.print(progress));
     let watch = printer
         .as_ref()
-        .map(|printer| ProgressWatch { every_ns: printer.every_ns(), report: &report });
+        .map(|printer| ProgressWatch { every_ns: printer.interval_ns(), report: &report });
     let named = arguments.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
     let reporter = ready.reporter();
     let late = |breach: &LatencyBreach| {
@@ -320,7 +322,7 @@ fn print_apart_from_capture(text: &str, graph: &Graph) -> Status {
 
 /// Prints the measurements of `--analyze`, and their effects on the next plan.
 fn print_analysis(results: &Results) {
-    let analysis = analysis::analyze(results);
+    let analysis = analysis::analyze_run(results);
     terminal::print_error_text(&format!("{}\n", analysis.text));
     match &analysis.saved {
         Err(SaveError::NoStateDirectory) => {

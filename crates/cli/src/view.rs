@@ -22,7 +22,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use streamline::{Observer, Ready, analysis};
+use streamline::{Observer, ReadyRequest, analysis};
 use sys::eventfd::EventFd;
 
 /// Interval between two samples of the counters.
@@ -30,7 +30,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval at which the view checks if the run has ended, while it waits for a key.
 const KEY_INTERVAL: Duration = Duration::from_millis(50);
 const KEY_HELP: &str = "q ends the path, ? explains, arrows scroll";
-const HELP: [&str; 9] = [
+const HELP_LINES: [&str; 9] = [
     "  ○ source   ● filter   ■ sink; a rule names the space of the rows below it",
     "  a line that crosses a rule is a ring or a pipe; ◄ closes a cycle",
     "",
@@ -56,7 +56,10 @@ impl RunView {
     /// Opens the view of a request that is about to run. Returns `None` if the arguments do not
     /// request a view. If standard error is not a suitable terminal, if a sink prints on the
     /// terminal, or if the view cannot be opened, prints an error and returns the exit status.
-    pub(crate) fn start(ready: &Ready, arguments: &RunArguments) -> Result<Option<Self>, Status> {
+    pub(crate) fn start(
+        ready: &ReadyRequest,
+        arguments: &RunArguments,
+    ) -> Result<Option<Self>, Status> {
         if !arguments.view {
             return Ok(None);
         }
@@ -238,7 +241,7 @@ impl Session {
         let height = usize::from(body.height);
         self.scroll = self.scroll.min(picture.graph.len().saturating_sub(height));
         let lines: Vec<Line<'_>> = match self.shows_help {
-            true => HELP.iter().map(|line| Line::from(*line)).collect(),
+            true => HELP_LINES.iter().map(|line| Line::from(*line)).collect(),
             false => {
                 let rows = picture.graph.iter().skip(self.scroll);
                 rows.map(|row| style_graph_row(row, terminal::can_color_stderr())).collect()

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
-use streamline::record::Recorded;
+use streamline::record::ReplayableRecord;
 use streamline::report::{Object, json_line, to_object};
 use streamline::{Options, Prepared, Results};
 
@@ -119,7 +119,7 @@ fn can_reread(file: &Path) -> bool {
 /// Opens a record. Fails for a record whose request was changed during the run, because such a run
 /// cannot be traced.
 fn open_record(file: &Path) -> Result<TraceInput, Status> {
-    let recorded = Recorded::open(file).map_err(report_open_error)?;
+    let recorded = ReplayableRecord::open(file).map_err(report_open_error)?;
     if recorded.is_changed() {
         let file = file.display();
         terminal::print_error(&format!(

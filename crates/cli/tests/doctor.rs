@@ -62,7 +62,7 @@ impl Fixture {
     }
 }
 
-fn explanation(verdict: &Value) -> &str {
+fn verdict_explanation(verdict: &Value) -> &str {
     verdict["because"].as_str().unwrap()
 }
 
@@ -167,7 +167,7 @@ fn privileged_user_can_capture() {
     let verdict = fixture.capture_verdict(&[unshare, "-n"]);
     assert!(verdict["open"].as_bool().unwrap(), "{verdict}");
     let why = "but only lo is up: no packet will arrive until another interface is up";
-    assert_eq!(explanation(&verdict), why);
+    assert_eq!(verdict_explanation(&verdict), why);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn unprivileged_user_sees_capability_and_remedies() {
     let fixture = Fixture::new();
     let verdict = fixture.capture_verdict(&UNPRIVILEGED_WRAPPER);
     assert_eq!(
-        explanation(&verdict),
+        verdict_explanation(&verdict),
         "CAP_NET_RAW is missing, without which no process may open packet sockets"
     );
     let program = fixture.program.display();
@@ -268,7 +268,7 @@ fn unobtainable_capability_is_distinguished() {
     let fixture = Fixture::new();
     let bound = [setpriv.to_str().unwrap(), "--bounding-set=-net_raw", "--inh-caps=-net_raw", "--"];
     let verdict = fixture.capture_verdict(&bound);
-    assert!(explanation(&verdict).contains("not in the bounding set"), "{verdict}");
+    assert!(verdict_explanation(&verdict).contains("not in the bounding set"), "{verdict}");
     assert_eq!(suggested_commands(&verdict), ["unshare -Urn"]);
     let setpriv_options = [&UNPRIVILEGED_WRAPPER[..5], &["--no-new-privs", "--"]].concat();
     let verdict = fixture.capture_verdict(&setpriv_options);
@@ -290,10 +290,10 @@ fn root_of_a_user_namespace_cannot_capture() {
     let fixture = Fixture::new();
     let verdict = fixture.capture_verdict(&[unshare, "-Ur"]);
     assert!(
-        explanation(&verdict).starts_with("CAP_NET_RAW is there and does not help"),
+        verdict_explanation(&verdict).starts_with("CAP_NET_RAW is there and does not help"),
         "{verdict}"
     );
-    assert!(explanation(&verdict).contains("user namespace"), "{verdict}");
+    assert!(verdict_explanation(&verdict).contains("user namespace"), "{verdict}");
     assert_eq!(suggested_commands(&verdict), ["unshare -Urn"]);
     let verdict = fixture.capture_verdict(&[unshare, "-Urn"]);
     assert!(verdict["open"].as_bool().unwrap(), "and its own network namespace has: {verdict}");
@@ -310,8 +310,8 @@ fn seccomp_filter_is_named_if_the_capability_is_present() {
     for errno in ["1", "97"] {
         let before = [python.to_str().unwrap(), script, errno];
         let verdict = fixture.capture_verdict(&before);
-        assert!(explanation(&verdict).contains("CAP_NET_RAW is there"), "{verdict}");
-        assert!(explanation(&verdict).contains("a seccomp filter refuses"), "{verdict}");
+        assert!(verdict_explanation(&verdict).contains("CAP_NET_RAW is there"), "{verdict}");
+        assert!(verdict_explanation(&verdict).contains("a seccomp filter refuses"), "{verdict}");
         assert!(
             suggested_commands(&verdict).is_empty(),
             "neither sudo nor setcap helps: {verdict}"

@@ -137,12 +137,12 @@ fn c_library() -> PathBuf {
 }
 
 /// The environment in which the commands of a page run.
-struct Environment {
+struct PageEnvironment {
     folder: Folder,
     space: Namespace,
 }
 
-impl Environment {
+impl PageEnvironment {
     fn new() -> Option<Self> {
         let space = Namespace::new()?;
         for (device, other) in [("eth0", "far0"), ("eth1", "far1")] {
@@ -252,7 +252,11 @@ fn signal_process_group(group: u32, which: &str) {
 }
 
 /// Runs the commands of a page. Returns the number of commands and the failures.
-fn run_commands(place: &Environment, page: &Page, typed: &PageCommands) -> (usize, Vec<String>) {
+fn run_commands(
+    place: &PageEnvironment,
+    page: &Page,
+    typed: &PageCommands,
+) -> (usize, Vec<String>) {
     let daemon = page.preamble.contains("daemon");
     let preamble = page.preamble.trim_end_matches('&').to_owned();
     let mut kept = None;
@@ -318,7 +322,7 @@ fn commands_of_readme_and_book_run_as_printed() {
     let mut count = 0;
     for page in COMMAND_PAGES {
         let text = std::fs::read_to_string(repository_root().join(page.file)).unwrap();
-        let Some(place) = Environment::new() else { return };
+        let Some(place) = PageEnvironment::new() else { return };
         let (ran, mistakes) = run_commands(&place, page, &page_commands(page.file, &text));
         assert!(ran > 0, "{} has no command any more", page.file);
         count += ran;
@@ -335,7 +339,7 @@ fn commands_of_help_run_as_printed() {
     else {
         return;
     };
-    let Some(place) = Environment::new() else { return };
+    let Some(place) = PageEnvironment::new() else { return };
     let help = place.folder.run(&["--help"]).out;
     let (_, examples) = help.split_once("Examples:\n").unwrap();
     let (examples, _) = examples.split_once("\n\n").unwrap();

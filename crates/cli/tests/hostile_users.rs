@@ -67,7 +67,7 @@ fn child_process_attacks_in_its_role() {
                 sys::abstract_socket::claim(
                     name.as_bytes(),
                     1,
-                    sys::abstract_socket::Accepts::Bytes,
+                    sys::abstract_socket::AcceptedContent::Bytes,
                 )
             };
             let kept: Vec<_> = names.iter().map(|name| take(name).unwrap()).collect();

@@ -120,7 +120,7 @@ fn b6_path_killed_during_a_move_leaves_both_unchanged() {
 /// Moves a filter from one path to another `rounds` times, and each time kills the server or one of
 /// the paths at a different point. Asserts that either both paths have changed or neither has.
 fn kill_processes_during_moves(rounds: usize) {
-    const GIVEN: &str = "generate rate=1000 | (udp | discard) + (sample 2 | inspect)";
+    const INITIAL_REQUEST: &str = "generate rate=1000 | (udp | discard) + (sample 2 | inspect)";
     const TAKEN: &str = "generate rate=500 | (sample 3 | discard) + count";
     for round in 0..rounds {
         let Some(mut scene) = Scene::new() else { return };
@@ -144,14 +144,19 @@ fn kill_processes_during_moves(rounds: usize) {
             request.as_ref().is_none_or(|request| request == before || request == after)
         };
         assert!(
-            known(&given, MOVE_SOURCE_REQUEST, GIVEN) && known(&taken, MOVE_TARGET_REQUEST, TAKEN),
+            known(&given, MOVE_SOURCE_REQUEST, INITIAL_REQUEST)
+                && known(&taken, MOVE_TARGET_REQUEST, TAKEN),
             "{given:?} {taken:?}"
         );
         if let (Some(given), Some(taken)) = (&given, &taken) {
-            assert_eq!(given == GIVEN, taken == TAKEN, "{given} and {taken}: half a move");
+            assert_eq!(
+                given == INITIAL_REQUEST,
+                taken == TAKEN,
+                "{given} and {taken}: half a move"
+            );
         }
         if made {
-            assert!(given.is_none_or(|given| given == GIVEN), "it was told to be made");
+            assert!(given.is_none_or(|given| given == INITIAL_REQUEST), "it was told to be made");
             assert!(taken.is_none_or(|taken| taken == TAKEN), "it was told to be made");
         }
     }

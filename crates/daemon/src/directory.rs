@@ -16,7 +16,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use sys::abstract_socket::Accepts;
+use sys::abstract_socket::AcceptedContent;
 use sys::local_socket::{self, Framing};
 use sys::steps::{Resource, Steps};
 
@@ -180,8 +180,8 @@ impl Directory {
         let mode = if open { 0o666 } else { 0o600 };
         // Messages on the stream socket carry no descriptors.
         let accepts = match form {
-            Framing::Packets => Accepts::Descriptors,
-            Framing::Stream => Accepts::Bytes,
+            Framing::Packets => AcceptedContent::Descriptors,
+            Framing::Stream => AcceptedContent::Bytes,
         };
         Ok(local_socket::listen_in_directory(
             &self.directory,

@@ -379,7 +379,7 @@ fn query_of_a_path_that_closes_its_clients_times_out() {
     });
     drop((socket, near));
     testkit::wait_until("it is gone", || client.list_paths().unwrap().is_empty());
-    assert!(query().is_end());
+    assert!(query().is_path_ended());
 }
 
 /// A client that floods the daemon, sends partial messages, never reads and reconnects repeatedly

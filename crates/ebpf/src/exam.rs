@@ -40,7 +40,7 @@ pub enum TwinVerdict {
 }
 
 /// An implementation of a twin's decisions, which rules on packets.
-pub trait Judge {
+pub trait TwinRunner {
     /// Returns the name of the judge for messages.
     fn name(&self) -> &str;
     /// Runs the implementation on a packet, and returns its ruling.
@@ -93,7 +93,7 @@ impl<'p> Interpreter<'p> {
     }
 }
 
-impl Judge for Interpreter<'_> {
+impl TwinRunner for Interpreter<'_> {
     fn name(&self) -> &str {
         "interpreter"
     }
@@ -197,7 +197,7 @@ impl std::error::Error for Disagreement {}
 /// Presents every packet to every judge, and stops at the first disagreement. At the end compares
 /// the states of the filters, unless a judge has refused a packet.
 pub fn compare<'a>(
-    judges: &mut [&mut dyn Judge],
+    judges: &mut [&mut dyn TwinRunner],
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Result<ExamTotals, Box<Disagreement>> {
     let mut tally = ExamTotals::default();
@@ -238,7 +238,7 @@ pub fn compare<'a>(
 }
 
 /// Compares the filter states of all judges that can report states. Fails if they differ.
-fn compare_states(judges: &mut [&mut dyn Judge]) -> Result<(), Box<Disagreement>> {
+fn compare_states(judges: &mut [&mut dyn TwinRunner]) -> Result<(), Box<Disagreement>> {
     let states: Vec<_> = judges.iter_mut().filter_map(|judge| judge.states()).collect();
     if states.windows(2).all(|two| two.first() == two.last()) {
         return Ok(());

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use ebpf::Hook;
 use ebpf::disasm::list_program;
-use ebpf::emit::Finish;
+use ebpf::emit::ReturnConversion;
 use pieces::Step::{self, Dport, Eth, Vlan};
 use pieces::{program, request};
 
@@ -23,7 +23,7 @@ const GOLDEN_PROGRAMS: [(&str, &[Step], Hook); 4] = [
 fn generated_code_matches_golden_files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     for (name, chain, place) in GOLDEN_PROGRAMS {
-        let program = program(chain, place, Finish::Answer).unwrap();
+        let program = program(chain, place, ReturnConversion::Answer).unwrap();
         let text = format!("# {} at {place:?}\n{}", request(chain), list_program(&program));
         let file = folder.join(name);
         if std::env::var_os("UPDATE").is_some() {
@@ -38,7 +38,7 @@ fn generated_code_matches_golden_files() {
 #[test]
 fn source_map_attributes_instructions_to_filters() {
     let chain = [Eth, Step::Ip, Dport];
-    let program = program(&chain, Hook::Tc, Finish::Answer).unwrap();
+    let program = program(&chain, Hook::Tc, ReturnConversion::Answer).unwrap();
     let text = request(&chain);
     let mut names = Vec::new();
     for at in 0..program.code.len() {

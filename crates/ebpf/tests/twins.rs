@@ -4,9 +4,9 @@
 
 mod pieces;
 
-use ebpf::emit::{Finish, Target, Verdict};
+use ebpf::emit::{ReturnConversion, Target, Verdict};
 use ebpf::exam::{
-    self, Disagreement, ExamTotals, Interpreter, Judge, TwinVerdict, mutants, truncations,
+    self, Disagreement, ExamTotals, Interpreter, TwinRunner, TwinVerdict, mutants, truncations,
 };
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{Hook, Program};
@@ -39,7 +39,7 @@ fn compare_interpreter_with_rust<'a>(
 ) -> Result<ExamTotals, Box<Disagreement>> {
     let mut plain = RustJudge::new(chain, program);
     let mut interpreter = Interpreter::new(program);
-    let mut judges: [&mut dyn Judge; 2] = [&mut plain, &mut interpreter];
+    let mut judges: [&mut dyn TwinRunner; 2] = [&mut plain, &mut interpreter];
     exam::compare(&mut judges, packets)
 }
 
@@ -49,7 +49,7 @@ fn twins_answer_like_plain_rust() {
     for chain in CHAINS {
         for target in TARGETS {
             let what = format!("{} for {target:?}", request(chain));
-            let program = program(chain, target, Finish::Answer).unwrap();
+            let program = program(chain, target, ReturnConversion::Answer).unwrap();
             let tally = compare_interpreter_with_rust(
                 chain,
                 &program,
@@ -71,8 +71,8 @@ fn twins_answer_like_plain_rust() {
 fn twins_answer_correctly_or_unsure_for_nonlinear_frames() {
     let frames = frames::all_frames();
     for chain in CHAINS {
-        for target in [Hook::Tc.into(), Target::hardened(Hook::Tc)] {
-            let program = program(chain, target, Finish::Answer).unwrap();
+        for target in [Hook::Tc.into(), Target::without_perfmon(Hook::Tc)] {
+            let program = program(chain, target, ReturnConversion::Answer).unwrap();
             let tally = compare_interpreter_with_rust(chain, &program, nonlinear_frames(&frames))
                 .unwrap_or_else(|differ| panic!("{} for {target:?}: {differ}", request(chain)));
             // A trusted program pulls bytes, so its twins are sure about nearly all packets.
@@ -87,7 +87,7 @@ fn twins_answer_correctly_or_unsure_for_nonlinear_frames() {
 #[test]
 fn nonlinear_frames_are_answered_like_linear_ones() {
     let chain = [Step::Eth, Step::Vlan];
-    let program = program(&chain, Hook::Tc, Finish::Answer).unwrap();
+    let program = program(&chain, Hook::Tc, ReturnConversion::Answer).unwrap();
     let mut interpreter = Interpreter::new(&program);
     for frame in frames::all_frames() {
         let whole = interpreter.judge(&Packet::new(&frame));
@@ -102,7 +102,7 @@ fn nonlinear_frames_are_answered_like_linear_ones() {
 #[test]
 fn deep_headers_of_nonlinear_frames_are_unsure() {
     let chain = [Step::Eth, Step::Ip, Step::Dport];
-    let program = program(&chain, Hook::Tc, Finish::Answer).unwrap();
+    let program = program(&chain, Hook::Tc, ReturnConversion::Answer).unwrap();
     let mut interpreter = Interpreter::new(&program);
     let untagged = frames::all_frames().into_iter().filter(|frame| frame[12..14] == [0x86, 0xdd]);
     let deep = untagged.max_by_key(Vec::len).unwrap();
@@ -119,8 +119,11 @@ fn deep_headers_of_nonlinear_frames_are_unsure() {
 #[test]
 fn verdict_values_follow_the_hook() {
     let chain = [Step::Eth, Step::Ip, Step::Dport];
-    let finish =
-        Finish::Verdict { found: Verdict::Drop, none: Verdict::Pass, unsure: Verdict::Pass };
+    let finish = ReturnConversion::Verdict {
+        found: Verdict::Drop,
+        none: Verdict::Pass,
+        unsure: Verdict::Pass,
+    };
     let found =
         frames::ethernet_frame(0x0800, &frames::ipv4(5, 17, None, &frames::udp_datagram(53)));
     let none = frames::ethernet_frame(0x0806, &[0; 46]);
@@ -137,7 +140,7 @@ fn verdict_values_follow_the_hook() {
 
 #[test]
 fn chain_without_link_layer_is_unfit() {
-    let unfit = program(&[Step::Udp], Hook::Tc, Finish::Answer).unwrap_err();
+    let unfit = program(&[Step::Udp], Hook::Tc, ReturnConversion::Answer).unwrap_err();
     assert!(unfit.to_string().ends_with("put `ip` there"), "{unfit}");
 }
 
@@ -157,7 +160,7 @@ fn exam_detects_mutated_twins() {
     let deep = frames::frames_with_deep_headers();
     let mut survivors = Vec::new();
     for (chain, place) in [(CHAINS[1], Hook::Tc), (CHAINS[2], Hook::Xdp), (CHAINS[5], Hook::Xdp)] {
-        let twin = program(chain, place, Finish::Answer).unwrap();
+        let twin = program(chain, place, ReturnConversion::Answer).unwrap();
         let tags = chain.contains(&Step::Vlan);
         let mut frames = frames::all_frames();
         frames.retain(|frame| frame.len() < 120 && (tags || !matches!(frame[12], 0x81 | 0x88)));

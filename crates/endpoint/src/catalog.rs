@@ -75,7 +75,8 @@ mod tests {
         assert!(description.example.contains(name), "{name}");
         assert!(description.user.is_none(), "{name}");
         assert!(description.parameters.iter().all(|p| !p.help.is_empty()), "{name}");
-        let effect = description.effect_of(&Arguments::defaults(description.parameters));
+        let effect =
+            description.effect_of(&Arguments::from_parameter_defaults(description.parameters));
         assert_eq!(effect.kind, description.kind, "{name}: the arguments do not change the kind");
     }
 

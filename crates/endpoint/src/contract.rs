@@ -14,7 +14,7 @@ use crate::origins::Origins;
 use crate::process::child::Process;
 use crate::readers::{ALL_USERS, Readers};
 use crate::source::kernel::in_place::FramesInPlace;
-use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Extent, Flags, Marks, RichPointer};
+use abi::{BLOCK_MAX, BlockFlags, BlockMetadata, Class, Entry, Extent, Marks, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Arguments, Batch, Classes, Columns, Counts, Form, Report, Time};
 use serde::{Deserialize, Serialize};
@@ -231,7 +231,7 @@ impl<'s> Intake<'s> {
     /// Returns an entry without flags for the block in this extent of the pool.
     #[must_use]
     pub fn entry(&self, place: Extent, (time, origin): (Time, u16), marks: Marks) -> Entry {
-        let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
+        let context = BlockMetadata { time, session: 0, origin, flags: BlockFlags::NONE };
         Entry::new(RichPointer::new(self.pool.id(), place, Class::YES), context, marks)
     }
 
@@ -328,7 +328,7 @@ pub trait Sink: Send {
 
 /// Arguments for opening a source or sink.
 #[derive(Debug)]
-pub struct Opening<'o> {
+pub struct OpenArguments<'o> {
     /// Arguments from the request, already checked.
     pub arguments: &'o Arguments,
     /// Form of the incoming blocks (sinks only).
@@ -363,7 +363,7 @@ pub struct Opening<'o> {
     pub steps: &'o Steps,
 }
 
-impl<'o> Opening<'o> {
+impl<'o> OpenArguments<'o> {
     /// Creates the arguments for opening a source, or a sink whose input is unclassified frames.
     /// All other fields get default values.
     #[must_use]

@@ -1,6 +1,6 @@
 //! Catalog entries of sources, sinks and programs.
 
-use crate::contract::{Opening, Sink, Source, StartedProcess};
+use crate::contract::{OpenArguments, Sink, Source, StartedProcess};
 use crate::failure::Failure;
 use crate::process::child::ProcessRole;
 use filter::{Arguments, Description, EndpointFacts, Mistake, StandardOutput};
@@ -12,7 +12,7 @@ pub struct SourceEntry {
     /// Name, parameters and help of the source.
     pub description: &'static Description,
     /// Opens the source. A failed call leaves no side effects.
-    pub open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
+    pub open: fn(&OpenArguments<'_>) -> Result<Box<dyn Source>, Failure>,
     /// Returns the link types of the frames for these arguments without opening the source, or
     /// `None` if they are unknown until the first frame.
     pub links: fn(&Arguments) -> Option<Vec<LinkType>>,
@@ -25,7 +25,7 @@ impl SourceEntry {
     #[must_use]
     pub const fn new(
         description: &'static Description,
-        open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
+        open: fn(&OpenArguments<'_>) -> Result<Box<dyn Source>, Failure>,
     ) -> Self {
         Self { description, open, links: |_| None, facts: EndpointFacts::NONE }
     }
@@ -52,7 +52,7 @@ pub struct SinkEntry {
     /// Name, parameters and help of the sink.
     pub description: &'static Description,
     /// Opens the sink. A failed call leaves no side effects.
-    pub open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
+    pub open: fn(&OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure>,
     /// Properties of the sink that the planner uses.
     pub facts: EndpointFacts,
 }
@@ -62,7 +62,7 @@ impl SinkEntry {
     #[must_use]
     pub const fn new(
         description: &'static Description,
-        open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
+        open: fn(&OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure>,
     ) -> Self {
         Self { description, open, facts: EndpointFacts::NONE }
     }
@@ -90,7 +90,7 @@ impl SinkEntry {
     /// Sets the predicate that returns true if a sink with these arguments only appends to one open
     /// file ([`EndpointFacts::only_appends`]).
     #[must_use]
-    pub const fn appending(self, appends: fn(&Arguments) -> bool) -> Self {
+    pub const fn with_append_only(self, appends: fn(&Arguments) -> bool) -> Self {
         self.with_facts(EndpointFacts { only_appends: Some(appends), ..self.facts })
     }
 }
@@ -126,5 +126,5 @@ pub struct ProcessEntry {
     /// Checks the text of a command. Returns a mistake if no shell can run the command.
     pub command_error: fn(&str) -> Option<Mistake>,
     /// Starts the program. After a failure no process is running.
-    pub start: fn(&Opening<'_>, ProcessRole) -> Result<StartedProcess, Failure>,
+    pub start: fn(&OpenArguments<'_>, ProcessRole) -> Result<StartedProcess, Failure>,
 }

@@ -14,7 +14,7 @@
 mod cold;
 mod packer;
 
-use abi::{BlockMetadata, Class, DbufId, Extent, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Class, DbufId, Extent, Marks, RichPointer};
 use cold::ColdChunks;
 use filter::{Block, Time};
 use packer::CompressionThread;
@@ -92,7 +92,7 @@ pub struct FrameHeader {
     pub wire_length: u32,
     /// Index of the frame's source.
     origin: u16,
-    flags: Flags,
+    flags: BlockFlags,
     pub(super) length: usize,
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn find_only_interface(call: &'static str) -> Result<(Interface, Link
     const TARGET: &str = "an interface";
     let all = RouteSocket::open().and_then(|links| links.list_interfaces());
     let all = all.map_err(|error| socket_failure(call, TARGET, &error))?;
-    let is_up = |interface: &&Interface| interface.flags.up() && !interface.flags.loopback();
+    let is_up = |interface: &&Interface| interface.flags.is_up() && !interface.flags.loopback();
     let up: Vec<&Interface> = all.iter().filter(is_up).collect();
     match up.as_slice() {
         [one] => pair_with_link_type(call, one),

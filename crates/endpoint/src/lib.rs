@@ -32,7 +32,7 @@ pub mod written;
 pub use catalog::{PROCESS_ENTRIES, SINKS, SOURCES};
 pub use class_selection::ClassSelection;
 pub use contract::{
-    Intake, NextTime, Opening, Position, Sink, Source, SourceCounters, SourceProperties,
+    Intake, NextTime, OpenArguments, Position, Sink, Source, SourceCounters, SourceProperties,
     SourceStatus,
 };
 pub use drop_reason::{DropReason, deserialize_interned_keys};

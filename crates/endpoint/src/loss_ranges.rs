@@ -78,7 +78,7 @@ impl LossRanges {
     /// Returns the number of discarded ranges. The discarded ranges lie after the first
     /// [`Self::leading_range_count`] stored ranges and before the remaining ones.
     #[must_use]
-    pub const fn discarded(&self) -> u64 {
+    pub const fn discarded_range_count(&self) -> u64 {
         self.more
     }
 
@@ -145,7 +145,7 @@ mod tests {
         (0..1000).for_each(|at| missing.add(at * 10, 2, None));
         let gaps: Vec<Gap> = missing.gaps().collect();
         assert_eq!(
-            (gaps.len(), missing.discarded()),
+            (gaps.len(), missing.discarded_range_count()),
             (2 * LossRanges::STORED_PER_END, 1000 - 2 * LossRanges::STORED_PER_END as u64)
         );
         assert_eq!((gaps[0].from, gaps[LossRanges::STORED_PER_END - 1].from), (0, 630));

@@ -4,7 +4,7 @@
 //! Both processes run the same program, so the format has no version. A reader checks every field.
 
 use crate::Intake;
-use abi::{BLOCK_MAX, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
+use abi::{BLOCK_MAX, BlockFlags, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use filter::Block;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -77,16 +77,16 @@ pub enum MessageDefect {
 }
 
 /// All flags that a block may have.
-const FLAGS_DEFINED: Flags = Flags::FIRST
-    .with(Flags::LAST)
-    .with(Flags::BACKWARD)
-    .with(Flags::CHECKSUM_UNSET)
-    .with(Flags::END)
-    .with(Flags::BROKEN)
-    .with(Flags::DECODED);
+const FLAGS_DEFINED: BlockFlags = BlockFlags::FIRST
+    .with(BlockFlags::LAST)
+    .with(BlockFlags::BACKWARD)
+    .with(BlockFlags::CHECKSUM_UNSET)
+    .with(BlockFlags::END)
+    .with(BlockFlags::BROKEN)
+    .with(BlockFlags::DECODED);
 
 /// Decodes and checks the block in a message, for a path with `origins` sources. The rich pointer
-/// in the returned entry is still the sender's; [`placed_entry`] replaces it.
+/// in the returned entry is still the sender's; [`entry_with_frame_at`] replaces it.
 pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefect> {
     let (head, frame) = message.split_at_checked(MESSAGE_HEAD_SIZE).ok_or(MessageDefect::Short)?;
     let entry = Entry::read_from_bytes(head).map_err(|_| MessageDefect::Short)?;
@@ -148,7 +148,7 @@ pub fn copy_into_intake(
             frame.len().max(1)
         };
         match intake.pool.append(frame.len().max(1), copy) {
-            Some((place, _)) => placed_entry(entry, intake.pool.id(), place),
+            Some((place, _)) => entry_with_frame_at(entry, intake.pool.id(), place),
             None => return Ok(None),
         }
     };
@@ -156,7 +156,7 @@ pub fn copy_into_intake(
 }
 
 /// Returns the entry of a block whose frame is stored in this extent of a dbuf.
-fn placed_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
+fn entry_with_frame_at(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     let place = frame.within(entry.marks.view, entry.pointer.length());
     Entry { pointer: RichPointer::new(dbuf, place, entry.pointer.class), ..entry }
 }
@@ -165,7 +165,11 @@ fn placed_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
 /// hole.
 #[must_use]
 pub fn entry_or_hole_at(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
-    if entry.pointer.is_hole() { hole_entry(entry) } else { placed_entry(entry, dbuf, frame) }
+    if entry.pointer.is_hole() {
+        hole_entry(entry)
+    } else {
+        entry_with_frame_at(entry, dbuf, frame)
+    }
 }
 
 /// Placeholder for the dbuf id in a message. The receiver replaces it.
@@ -179,7 +183,7 @@ const PLACEHOLDER_DBUF: DbufId = match DbufId::new(1) {
 pub fn entry_without_frame(entry: Entry) -> Entry {
     match entry.pointer.is_hole() {
         true => hole_entry(entry),
-        false => placed_entry(entry, PLACEHOLDER_DBUF, Extent::new(0, entry.marks.captured)),
+        false => entry_with_frame_at(entry, PLACEHOLDER_DBUF, Extent::new(0, entry.marks.captured)),
     }
 }
 
@@ -217,7 +221,7 @@ mod tests {
         let (read, frame) = read(&bytes, 1).unwrap();
         assert_eq!((read.context, read.marks, frame), (honest.context, honest.marks, &[7; 60][..]));
         let dbuf = DbufId::new(2).unwrap();
-        let placed_entry = placed_entry(read, dbuf, Extent::new(4096, 60));
+        let placed_entry = entry_with_frame_at(read, dbuf, Extent::new(4096, 60));
         assert_eq!(
             (placed_entry.pointer.place, placed_entry.pointer.class),
             (Extent::new(4110, 20), Class(80))
@@ -253,7 +257,7 @@ mod tests {
         let held = Entry { pointer: honest.pointer.with_class(Class::HELD), ..honest };
         assert_eq!(lie(held, &[0; 60]), Some(MessageDefect::Class));
         let context = |context: BlockMetadata| Entry { context, ..honest };
-        let flags = context(BlockMetadata { flags: Flags(1 << 9), ..honest.context });
+        let flags = context(BlockMetadata { flags: BlockFlags(1 << 9), ..honest.context });
         assert_eq!(lie(flags, &[0; 60]), Some(MessageDefect::Flags));
         let origin = context(BlockMetadata { origin: 2, ..honest.context });
         assert_eq!(lie(origin, &[0; 60]), Some(MessageDefect::Origin));

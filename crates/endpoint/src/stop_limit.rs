@@ -72,7 +72,7 @@ impl Stall {
             self.begin = None;
             return false;
         }
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         let begin = *self.begin.get_or_insert(now);
         u128::from(now.saturating_sub(begin)) >= STALL_MAX.as_nanos()
     }

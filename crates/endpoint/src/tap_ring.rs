@@ -80,14 +80,14 @@ impl TapRingWriter {
 
     /// Returns a handle for the number of bytes in the ring.
     #[must_use]
-    pub fn level(&self) -> TapRingLevel {
+    pub fn level_handle(&self) -> TapRingLevel {
         TapRingLevel(Arc::clone(self.position.words()))
     }
 
     /// Copies as many bytes into the ring as fit. Returns the number of bytes copied. Does not
     /// block.
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize, TapRingFault> {
-        let length = bytes.len().min(TAP_RING_SIZE - self.position.used()?);
+        let length = bytes.len().min(TAP_RING_SIZE - self.position.used_bytes()?);
         let written = self.position.written();
         self.allocate(written + length as u64)?;
         let (first, second) = bytes
@@ -120,15 +120,15 @@ impl TapRingWriter {
     /// Returns true if the ring is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.position.used() == Ok(TAP_RING_SIZE)
+        self.position.used_bytes() == Ok(TAP_RING_SIZE)
     }
 
     /// Frees the memory of the ring if the ring is empty.
     pub fn free_if_empty(&mut self) {
         let (from, to) = self.allocated;
         if from < to
-            && self.position.used() == Ok(0)
-            && self.file.punch(DATA_OFFSET, TAP_RING_SIZE).is_ok()
+            && self.position.used_bytes() == Ok(0)
+            && self.file.punch_hole(DATA_OFFSET, TAP_RING_SIZE).is_ok()
         {
             self.allocated = (self.position.written(), self.position.written());
         }
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn b2_bytes_stay_in_order_across_the_ring_end() {
         let (mut writer, mut reader) = ring();
-        let level = writer.level();
+        let level = writer.level_handle();
         let bytes: Vec<u8> = (0..3 << 20).map(|at: usize| (at / 251) as u8).collect();
         for round in 0..7 {
             assert_eq!(writer.put(&bytes), Ok(bytes.len()), "{round}");
@@ -299,7 +299,7 @@ mod tests {
         let (mut writer, reader) = ring();
         reader.0.words().store(RingWord::Taken, 1);
         assert_eq!(
-            (writer.put(b"x"), writer.level().get()),
+            (writer.put(b"x"), writer.level_handle().get()),
             (Err(TapRingFault::Position), TAP_RING_SIZE)
         );
         reader.0.words().store(RingWord::Taken, 0);

@@ -10,7 +10,7 @@ use sys::steps::UNLOGGED;
 use wire::record::{RecordKind, Writer};
 
 use crate::readers::{ALL_USERS, FileCreationContext};
-use crate::{Failure, Intake, Opening, Origins, Source, SourceStatus};
+use crate::{Failure, Intake, OpenArguments, Origins, Source, SourceStatus};
 
 /// Context for creating files in tests. Steps are not logged, and all users may read the inputs.
 pub(crate) static UNLOGGED_CREATION: FileCreationContext<'static> = (&UNLOGGED, &ALL_USERS);
@@ -100,7 +100,7 @@ pub(crate) fn batch_from_blocks<'a>(blocks: &[Block<'a>]) -> Batch<'a> {
 /// Returns these arguments, checked like those of a parsed request. An argument is a pair such as
 /// `("file", "x")`.
 pub(crate) fn checked_arguments(description: &Description, given: &[(&str, &str)]) -> Arguments {
-    let mut arguments = Arguments::defaults(description.parameters);
+    let mut arguments = Arguments::from_parameter_defaults(description.parameters);
     for (name, text) in given {
         let parameter = description.parameter(name).unwrap();
         arguments.set(parameter.name, parameter.parse(text).unwrap());
@@ -109,8 +109,11 @@ pub(crate) fn checked_arguments(description: &Description, given: &[(&str, &str)
 }
 
 /// Returns the arguments for opening a sink whose input is unclassified frames.
-pub(crate) fn sink_opening<'o>(arguments: &'o Arguments, origins: &'o [String]) -> Opening<'o> {
-    Opening { origins: Origins::new(origins), ..Opening::new(arguments) }
+pub(crate) fn sink_opening<'o>(
+    arguments: &'o Arguments,
+    origins: &'o [String],
+) -> OpenArguments<'o> {
+    OpenArguments { origins: Origins::new(origins), ..OpenArguments::new(arguments) }
 }
 
 /// Returns a pool with small segments, so that short inputs cross segment boundaries.

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use streamline_endpoint::{Failure, Intake, Opening, Sink, Source, SourceStatus, catalog};
+use streamline_endpoint::{Failure, Intake, OpenArguments, Sink, Source, SourceStatus, catalog};
 use testkit::{Captures, Random, need};
 use wire::capture::{self, CaptureFault, Packet};
 
@@ -45,19 +45,19 @@ fn test_pool() -> Pool {
 }
 
 fn file_arguments(file: &Path, description: &filter::Description) -> Arguments {
-    let mut arguments = Arguments::defaults(description.parameters);
+    let mut arguments = Arguments::from_parameter_defaults(description.parameters);
     arguments.set("file", Value::Text(file.to_str().unwrap().to_owned()));
     arguments
 }
 
 fn open_replay(file: &Path) -> Result<Box<dyn Source>, Failure> {
     let entry = catalog::find_source("replay").unwrap();
-    (entry.open)(&Opening::new(&file_arguments(file, entry.description)))
+    (entry.open)(&OpenArguments::new(&file_arguments(file, entry.description)))
 }
 
 fn open_pcap(file: &Path) -> Box<dyn Sink> {
     let entry = catalog::find_sink("pcap").unwrap();
-    (entry.open)(&Opening::new(&file_arguments(file, entry.description))).unwrap()
+    (entry.open)(&OpenArguments::new(&file_arguments(file, entry.description))).unwrap()
 }
 
 /// Runs a source to its end, and calls `handle_batch` for each batch. Returns the source's failure,

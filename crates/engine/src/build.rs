@@ -12,7 +12,7 @@ pub use crate::error::BuildError;
 use crate::kernel::Host;
 use crate::kernel::point::AttachPoints;
 use crate::live::Live;
-use crate::numbering::Ids;
+use crate::numbering::PlanNumbers;
 use crate::path::origins::Origins;
 use crate::path::running::{self, PathState, RunningPath};
 pub use crate::path::{PathOptions, REMOVED_INDEX, Settings};
@@ -119,7 +119,7 @@ fn build_all(
 ) -> Result<Vec<BuiltPath>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
     let count_limit = settings.count.map(|blocks| Arc::new(CountLimit::new(blocks)));
-    let ids = Ids::for_first_plan(plan, extras.record_mode.has_independent_numbers());
+    let ids = PlanNumbers::for_first_plan(plan, extras.record_mode.has_independent_numbers());
     let origins = Origins::for_first_plan(&plan.graph, &ids.nodes);
     if let RecordMode::Record(recording) = &extras.record_mode {
         recording.set_source_names(&origins.names);

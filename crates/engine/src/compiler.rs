@@ -11,7 +11,7 @@
 //! only where lookups are permitted.
 
 use ebpf::classic::{ClassicProgram, Instruction, LinkType, name_queries};
-use filter::Compiler;
+use filter::ExpressionCompiler;
 use std::sync::OnceLock;
 
 /// The libpcap library of this machine, loaded when it is first used.
@@ -30,7 +30,7 @@ impl Libpcap {
     }
 }
 
-impl Compiler for Libpcap {
+impl ExpressionCompiler for Libpcap {
     fn name(&self) -> String {
         "libpcap".to_owned()
     }

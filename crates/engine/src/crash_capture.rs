@@ -5,7 +5,7 @@
 //! raw bytes.
 
 use abi::{BlockMetadata, Class, DbufId, Extent, Marks, RichPointer};
-use endpoint::{Failure, Opening};
+use endpoint::{Failure, OpenArguments};
 use filter::{Arguments, Batch, Block, Value};
 use runtime::failure::CrashCapture;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -83,7 +83,7 @@ fn write_capture(captured: &CrashCapture, path: &str) -> Result<(), Failure> {
         .ok_or_else(|| Failure::new("write", path, "this program has no `pcap`"))?;
     let mut arguments = Arguments::default();
     arguments.set("file", Value::Text(path.to_owned()));
-    let mut sink = (entry.open)(&Opening::new(&arguments))?;
+    let mut sink = (entry.open)(&OpenArguments::new(&arguments))?;
     let mut batch = Batch::empty();
     let length = u32::try_from(captured.bytes.len()).unwrap_or(u32::MAX);
     let Some(id) = DbufId::new(1) else { return Ok(()) };

@@ -71,7 +71,7 @@ fn format_amount(amount: Amount) -> String {
 /// Returns the lines in which two digests differ, as pairs of an earlier and a later line. `None`
 /// stands for a line that is missing from one of the digests.
 #[must_use]
-pub fn differences(before: &str, now: &str) -> Vec<(Option<String>, Option<String>)> {
+pub fn changed_lines(before: &str, now: &str) -> Vec<(Option<String>, Option<String>)> {
     let key = |line: &str| line.split(':').next().unwrap_or_default().to_owned();
     let mut left: Vec<&str> = before.lines().collect();
     let mut found = Vec::new();
@@ -94,9 +94,9 @@ mod tests {
     #[test]
     fn digests_of_two_runs_are_compared_by_line() {
         let (one, two) = ("a: 1\nb: 2\nc: 3\n", "a: 1\nb: 4\nd: 5\n");
-        assert_eq!(differences(one, one), []);
+        assert_eq!(changed_lines(one, one), []);
         let text = |text: &str| Some(text.to_owned());
         let expected = [(text("b: 2"), text("b: 4")), (None, text("d: 5")), (text("c: 3"), None)];
-        assert_eq!(differences(one, two), expected);
+        assert_eq!(changed_lines(one, two), expected);
     }
 }

@@ -7,7 +7,7 @@
 
 pub mod neighbors;
 
-pub use sys::confine::Landlock;
+pub use sys::confine::LandlockSupport;
 pub use sys::machine::Capabilities;
 pub use sys::net::Interface;
 pub use sys::privilege::{Privilege, Seccomp};
@@ -39,11 +39,11 @@ pub struct MachineFacts {
     /// Result of a probe that loads a BPF program.
     pub kernel_program: Result<(), Refusal>,
     /// Results of probes for other facilities.
-    pub features: Vec<Feature>,
+    pub features: Vec<FeatureProbe>,
     /// Extent of Landlock support, which sandboxed filters use.
-    pub landlock: Landlock,
+    pub landlock: LandlockSupport,
     /// Kernel and process limits that affect Streamline.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<SystemLimit>,
     /// The network interfaces, or the reason why they could not be listed.
     pub interfaces: Result<Vec<Interface>, Refusal>,
     /// Programs and packet sockets at these interfaces, including programs and sockets of other
@@ -65,7 +65,7 @@ pub struct Binary {
 
 /// A facility of the kernel, and the result of its probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Feature {
+pub struct FeatureProbe {
     /// The facility that was probed.
     pub facility: KernelFeature,
     /// The Streamline features that use the facility.
@@ -98,17 +98,17 @@ pub enum RefusalKind {
 
 /// A limit of the kernel or of this process.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Limit {
+pub struct SystemLimit {
     /// Name of the limit: a sysctl(8) setting if the name contains a dot, else a limit as named in
     /// proc_pid_limits(5).
     pub name: &'static str,
     /// Value of the limit, or `None` if it cannot be read.
-    pub value: Option<Bound>,
+    pub value: Option<LimitValue>,
 }
 
 /// The value of a limit: a number, or unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bound {
+pub enum LimitValue {
     /// A finite value.
     At(u64),
     /// No limit.
@@ -194,15 +194,15 @@ fn is_nosuid(path: &Path, mounts: &str) -> bool {
     found.1
 }
 
-fn probe_features() -> Vec<Feature> {
-    let tried = sys::probe::run_all().into_iter().map(|probe| Feature {
+fn probe_features() -> Vec<FeatureProbe> {
+    let tried = sys::probe::run_all().into_iter().map(|probe| FeatureProbe {
         facility: probe.facility,
         serves: probe.serves,
         outcome: to_refusal(probe.outcome),
     });
     let absent =
         || Refusal { kind: RefusalKind::Absent, call: "open", why: "not there".to_owned() };
-    let types = Feature {
+    let types = FeatureProbe {
         facility: KernelFeature::Btf,
         serves: "kernel programs that use the kernel's types",
         outcome: has_kernel_btf().then_some(()).ok_or_else(absent),
@@ -225,7 +225,7 @@ const LIMITS: &[&str] = &[
     "Max open files",
 ];
 
-fn read_limits() -> Vec<Limit> {
+fn read_limits() -> Vec<SystemLimit> {
     let own = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let of = |name: &'static str| {
         let value = match name.contains('.') {
@@ -237,15 +237,15 @@ fn read_limits() -> Vec<Limit> {
                 rest.and_then(|rest| parse_limit_value(rest.split_whitespace().next()?))
             }
         };
-        Limit { name, value }
+        SystemLimit { name, value }
     };
     LIMITS.iter().map(|name| of(name)).collect()
 }
 
-fn parse_limit_value(text: &str) -> Option<Bound> {
+fn parse_limit_value(text: &str) -> Option<LimitValue> {
     match text {
-        "unlimited" => Some(Bound::Unlimited),
-        _ => text.parse().ok().map(Bound::At),
+        "unlimited" => Some(LimitValue::Unlimited),
+        _ => text.parse().ok().map(LimitValue::At),
     }
 }
 

@@ -72,7 +72,7 @@ impl Live {
 
     /// Returns the running path of the whole request, and the index of this path among its
     /// connected components. Returns `None` for a path that was not built from a plan.
-    pub(crate) fn whole(&self) -> Option<(&Arc<RunningPath>, usize)> {
+    pub(crate) fn whole_path(&self) -> Option<(&Arc<RunningPath>, usize)> {
         self.whole.as_ref().map(|(whole, part)| (whole, *part))
     }
 
@@ -188,7 +188,7 @@ impl Live {
 
     /// Returns the latest automatic changes to the path, with their reasons.
     #[must_use]
-    pub fn adapted(&self) -> Vec<String> {
+    pub fn adaptations(&self) -> Vec<String> {
         self.running_path()
             .map_or_else(Vec::new, |whole| whole.state().adapted.iter().cloned().collect())
     }
@@ -196,17 +196,17 @@ impl Live {
     /// Returns the latency of blocks, or `None` if the request does not bound the latency.
     #[must_use]
     pub fn latency(&self) -> Option<Latency> {
-        self.running_path()?.extras.budget.measurements(sys::clock::monotonic())
+        self.running_path()?.extras.budget.measurements(sys::clock::monotonic_ns())
     }
 
     /// Returns the worst latency breach since the last call, if any.
     pub(crate) fn take_worst_breach(&self) -> Option<LatencyBreach> {
-        self.running_path()?.extras.budget.take_breach(sys::clock::monotonic())
+        self.running_path()?.extras.budget.take_breach(sys::clock::monotonic_ns())
     }
 
     /// Returns the number of observations made so far to decide on automatic changes.
     #[must_use]
-    pub fn observations(&self) -> u64 {
+    pub fn observation_count(&self) -> u64 {
         self.running_path().map_or(0, |whole| whole.state().observations)
     }
 
@@ -319,7 +319,7 @@ impl Live {
 
     fn collect_counters(&self, limit: Duration, with_kernel: bool) -> Snapshot {
         let all = self.command_queues();
-        let at = sys::clock::monotonic();
+        let at = sys::clock::monotonic_ns();
         let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
         let (mut spaces, mut counted, mut has) = (Vec::new(), Vec::new(), Vec::new());
         // Readers are queried before writers, so no reader seems to have taken more than was put.

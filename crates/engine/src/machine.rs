@@ -5,7 +5,7 @@
 
 use crate::calibrate;
 use crate::error::reason_text;
-use crate::kernel::is_trusted;
+use crate::kernel::is_perfmon_capable;
 use crate::path::processors;
 use ebpf::insn::{Insn, R0, encode};
 use pipeline::plan::{Costs, Kernel, Machine};
@@ -60,7 +60,7 @@ fn cost_table() -> Costs {
 fn probe_kernel(release: String) -> Kernel {
     let nothing = encode(&[Insn::mov(R0, 0), Insn::exit()]);
     match Program::load(ProgramKind::Tc, "trial", &nothing) {
-        Ok(_) => Kernel::Open { release, hardened: !is_trusted() },
+        Ok(_) => Kernel::Open { release, hardened: !is_perfmon_capable() },
         Err(refused) => {
             // The remedy depends on the front end, which appends it to this reason.
             Kernel::Closed { release, why: reason_text(&refused.error.into()) }

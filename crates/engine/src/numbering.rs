@@ -13,30 +13,30 @@
 use filter::SessionNumbers;
 use pipeline::graph::{Graph, Node, NodeId};
 use pipeline::plan::Plan;
-use runtime::demand::Links;
+use runtime::demand::PathEdges;
 use std::collections::VecDeque;
 
 /// The numbers of the nodes and edges of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Ids {
+pub(crate) struct PlanNumbers {
     pub(crate) nodes: Vec<usize>,
     pub(crate) edges: Vec<usize>,
     /// The number of the first ring to or from a replica; such rings are not edges of the graph.
     pub(crate) copies: usize,
     /// Session numbers, by filter.
-    pub(crate) numbering: Numbering,
+    pub(crate) numbering: SessionNumbering,
     /// The next free node number and edge number.
     pub(crate) next: (usize, usize),
 }
 
-impl Ids {
+impl PlanNumbers {
     /// Returns the numbers for the first plan of a path. `independent` permits each filter to
     /// use all session numbers, which the replay of a recording in an older format requires.
     pub(crate) fn for_first_plan(plan: &Plan, independent: bool) -> Self {
         let (nodes, edges) = (plan.graph.nodes.len(), plan.graph.edges.len());
         let next = (nodes, edges + replica_ring_count(plan));
         let nodes: Vec<usize> = (0..nodes).collect();
-        let numbering = Numbering::for_first_plan(&plan.graph, &nodes, independent);
+        let numbering = SessionNumbering::for_first_plan(&plan.graph, &nodes, independent);
         Self { nodes, edges: (0..edges).collect(), copies: edges, numbering, next }
     }
 }
@@ -48,7 +48,7 @@ pub(crate) fn replica_ring_count(plan: &Plan) -> usize {
 
 /// The session numbers of a plan's filters.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Numbering {
+pub(crate) struct SessionNumbering {
     /// Number of filters that number sessions in the first plan; 1 if there are none.
     initial: u32,
     /// Each filter's share of the session numbers, with the number of the filter's node.
@@ -70,7 +70,7 @@ enum SessionNumberShare {
     Later(u32),
 }
 
-impl Numbering {
+impl SessionNumbering {
     /// Assigns session numbers to the filters of a first plan. `nodes` holds each node's number.
     /// `independent` is true if every filter may use all session numbers.
     pub(crate) fn for_first_plan(graph: &Graph, nodes: &[usize], independent: bool) -> Self {
@@ -108,7 +108,7 @@ impl Numbering {
         let share = self.shares.iter().find(|(known, _)| *known == node);
         match share.filter(|_| !self.independent) {
             Some((_, SessionNumberShare::Initial(number))) => {
-                SessionNumbers::initial(*number, self.initial)
+                SessionNumbers::for_initial_filter(*number, self.initial)
             }
             Some((_, SessionNumberShare::Later(range))) => SessionNumbers::for_added_filter(*range),
             None => SessionNumbers::ALL,
@@ -138,9 +138,9 @@ fn numbering_nodes<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<It
 }
 
 /// Returns the edges and sources of a graph as node numbers.
-pub(crate) fn links_by_node_number(graph: &Graph, numbers: &[usize]) -> Links {
+pub(crate) fn links_by_node_number(graph: &Graph, numbers: &[usize]) -> PathEdges {
     let number = |id: NodeId| numbers[id.0];
-    Links {
+    PathEdges {
         edges: graph.edges.iter().map(|edge| (number(edge.from), number(edge.to))).collect(),
         sources: graph.heads().into_iter().map(number).collect(),
     }
@@ -175,23 +175,26 @@ mod tests {
     #[test]
     fn a14_single_filter_has_all_numbers_and_several_count_in_steps() {
         let (one, nodes) = udp_graph(&[3]);
-        let numbering = Numbering::for_first_plan(&one, &nodes, false);
-        assert_eq!(numbering.numbers(3), SessionNumbers::initial(0, 1));
+        let numbering = SessionNumbering::for_first_plan(&one, &nodes, false);
+        assert_eq!(numbering.numbers(3), SessionNumbers::for_initial_filter(0, 1));
         let (three, nodes) = udp_graph(&[3, 5, 9]);
-        let numbering = Numbering::for_first_plan(&three, &nodes, false);
+        let numbering = SessionNumbering::for_first_plan(&three, &nodes, false);
         let numbers = [3, 5, 9].map(|node| numbering.numbers(node).first());
         assert_eq!(numbers, [1, 2, 3]);
         assert_eq!(numbering.numbers(5).next_after(2), Some(5));
-        let old = Numbering::for_first_plan(&three, &nodes, true);
+        let old = SessionNumbering::for_first_plan(&three, &nodes, true);
         assert_eq!(old.numbers(5), SessionNumbers::ALL, "as records of the first forms have it");
     }
 
     #[test]
     fn a14_first_filter_added_later_counts_from_1() {
         let none = parse_graph("generate | drop");
-        let numbering = Numbering::for_first_plan(&none, &[0, 1], false);
+        let numbering = SessionNumbering::for_first_plan(&none, &[0, 1], false);
         let (one, nodes) = udp_graph(&[7]);
-        assert_eq!(numbering.for_next_plan(&one, &nodes).numbers(7), SessionNumbers::initial(0, 1));
+        assert_eq!(
+            numbering.for_next_plan(&one, &nodes).numbers(7),
+            SessionNumbers::for_initial_filter(0, 1)
+        );
     }
 
     /// Existing filters never share a number, a surviving filter keeps its numbers, and freed
@@ -203,7 +206,7 @@ mod tests {
             let mut there: Vec<usize> = (0..random.within(1..4)).collect();
             let mut next = there.len();
             let (graph, nodes) = udp_graph(&there);
-            let mut numbering = Numbering::for_first_plan(&graph, &nodes, false);
+            let mut numbering = SessionNumbering::for_first_plan(&graph, &nodes, false);
             let mut given: Vec<SessionNumbers> = Vec::new();
             for _ in 0..40 {
                 let before = numbering.clone();
@@ -237,7 +240,7 @@ mod tests {
     #[test]
     fn a14_more_filters_than_ranges_are_refused() {
         let (one, nodes) = udp_graph(&[0]);
-        let numbering = Numbering::for_first_plan(&one, &nodes, false);
+        let numbering = SessionNumbering::for_first_plan(&one, &nodes, false);
         let all: Vec<usize> = (0..=SessionNumbers::ADDED_FILTERS_MAX as usize).collect();
         let (most, nodes) = udp_graph(&all);
         let full = numbering.for_next_plan(&most, &nodes);

@@ -5,8 +5,8 @@ use crate::compiler::Libpcap;
 use crate::keys::{FixedKeyReader, KeyFiles};
 use crate::names::MachineNameCache;
 use filter::{
-    Arguments, Compiler, Description, EndpointFacts, FilterKind, KeyReader, LinkType, Mistake,
-    NameResolver,
+    Arguments, Description, EndpointFacts, ExpressionCompiler, FilterKind, KeyReader, LinkType,
+    Mistake, NameResolver,
 };
 use pipeline::Registry;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl Registry for MachineRegistry {
         (source.links)(arguments)
     }
 
-    fn compiler(&self) -> Option<Arc<dyn Compiler>> {
+    fn compiler(&self) -> Option<Arc<dyn ExpressionCompiler>> {
         match self {
             Self::Untrusted => None,
             _ => Some(Arc::new(Libpcap::new(*self == Self::Local))),

@@ -13,7 +13,7 @@ use crate::kernel::{Kernel, ProgramTotals};
 use crate::live::Live;
 use crate::path::processors;
 use crate::path::running::Kernels;
-use crate::path::starter::{EndedSpace, Thread, ThreadStarter};
+use crate::path::starter::{EndedSpace, SpaceThread, ThreadStarter};
 use endpoint::SourceCounters;
 use runtime::control::Control;
 use runtime::counters::SpaceCounters;
@@ -119,7 +119,7 @@ pub struct Outcome {
 ///
 /// Fails if the kernel refuses a thread or a descriptor; the allocation is then rolled back.
 pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outcome> {
-    let begin = sys::clock::monotonic();
+    let begin = sys::clock::monotonic_ns();
     let steps = paths.first().map_or_else(Steps::default, |path| path.steps.clone());
     let logs: Vec<Steps> = paths.iter().map(|path| path.steps.clone()).collect();
     let started = SpaceThreads::all(&paths, &steps);
@@ -165,7 +165,7 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
     let mut outcome = build_outcome(all, (&kernels, &lives), stopped.was_stopped, begin);
     if let Some(live) = lives.first() {
         use_plan_indices(live, &mut outcome);
-        outcome.adapted = live.adapted();
+        outcome.adapted = live.adaptations();
         outcome.latency = live.latency();
     }
     Ok(outcome)
@@ -175,7 +175,7 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
 struct SpaceThreads {
     /// The thread starter of each path, in the order of the paths.
     starters: Vec<ThreadStarter>,
-    threads: Vec<Vec<Thread>>,
+    threads: Vec<Vec<SpaceThread>>,
     done: Arc<EventFd>,
     results: mpsc::Receiver<EndedSpace>,
     running: Arc<AtomicUsize>,
@@ -203,7 +203,7 @@ impl SpaceThreads {
                 steps.announce(Resource::Thread, &space.name)?;
                 starter.start(space.name.clone(), place)
             };
-            spaces.map(thread).collect::<sys::Result<Vec<Thread>>>()
+            spaces.map(thread).collect::<sys::Result<Vec<SpaceThread>>>()
         };
         let threads = starters.iter().zip(paths).map(of_path).collect::<sys::Result<_>>()?;
         Ok(Self { starters, threads, done, results, running })
@@ -217,7 +217,7 @@ impl SpaceThreads {
 /// A filter must not emit more blocks in one call than fit in a ring. A path with a program may
 /// hang, because the two halves of the program must run concurrently.
 pub fn run_in_calling_thread(paths: Vec<BuiltPath>) -> Outcome {
-    let begin = sys::clock::monotonic();
+    let begin = sys::clock::monotonic_ns();
     let mut ended: Vec<EndedSpace> = Vec::new();
     let mut kernels = Vec::new();
     let lives: Vec<_> = paths.iter().map(BuiltPath::live).collect();
@@ -266,27 +266,27 @@ fn wait_for_end(
         done.clear();
         waited.results.extend(ended.try_iter());
         if waited.results.len() >= running.load(Ordering::Relaxed) {
-            alarms.iter_mut().for_each(|alarms| alarms.check(sys::clock::monotonic()));
+            alarms.iter_mut().for_each(|alarms| alarms.check(sys::clock::monotonic_ns()));
             return waited;
         }
         let end = until.elapsed.filter(|_| !waited.was_stopped).map(|ns| begin.saturating_add(ns));
-        let due = rounds.as_ref().map(ProgressReports::due);
+        let due = rounds.as_ref().map(ProgressReports::next_due_ns);
         let mut descriptors = vec![done.as_fd()];
         if !waited.was_stopped {
             descriptors.extend(until.readable);
         }
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         let look = alarms.as_ref().map(|alarms| alarms.next);
         let next = end.into_iter().chain(due).chain(look).min();
         let limit = next.map(|time| Duration::from_nanos(time.saturating_sub(now)));
         let ready = sys::poll::readable(&descriptors, limit);
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         let signalled = ready.get(1) == Some(&true);
         if !waited.was_stopped && (signalled || end.is_some_and(|end| now >= end)) {
             waited.was_stopped = true;
             controls.iter().for_each(|control| control.stop());
         }
-        if let Some(rounds) = rounds.as_mut().filter(|rounds| now >= rounds.due()) {
+        if let Some(rounds) = rounds.as_mut().filter(|rounds| now >= rounds.next_due_ns()) {
             rounds.advance(controls, now, waited.was_stopped);
         }
         if let Some(alarms) = alarms.as_mut().filter(|alarms| now >= alarms.next) {
@@ -312,7 +312,7 @@ impl<'f> LatencyChecks<'f> {
     fn new(alarm: Option<Alarm<'f>>, live: Option<&'f Live>) -> Option<Self> {
         let (alarm, live) = alarm.zip(live)?;
         live.latency()?;
-        let next = sys::clock::monotonic().saturating_add(CHECK_INTERVAL_NS);
+        let next = sys::clock::monotonic_ns().saturating_add(CHECK_INTERVAL_NS);
         Some(Self { alarm, live, next, quiet_until_ns: 0 })
     }
 
@@ -350,7 +350,7 @@ impl<'f> ProgressReports<'f> {
     }
 
     /// Returns the monotonic time of the next query or report, in ns.
-    const fn due(&self) -> u64 {
+    const fn next_due_ns(&self) -> u64 {
         if self.has_queried { self.next } else { self.next.saturating_sub(ANSWER_TIMEOUT_NS) }
     }
 
@@ -428,6 +428,6 @@ fn build_outcome(
         }
         outcome.failures.extend(failures);
     }
-    outcome.elapsed_ns = sys::clock::monotonic().saturating_sub(begin);
+    outcome.elapsed_ns = sys::clock::monotonic_ns().saturating_sub(begin);
     outcome
 }

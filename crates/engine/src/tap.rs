@@ -294,7 +294,7 @@ impl Live {
 
     /// Returns the kernel programs of this path.
     fn kernels(&self) -> Option<Weak<Mutex<Vec<Kernel>>>> {
-        let (whole, part) = self.whole()?;
+        let (whole, part) = self.whole_path()?;
         Some(whole.state().parts.get(part)?.kernels.clone())
     }
 

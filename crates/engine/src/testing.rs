@@ -37,17 +37,17 @@ pub(crate) const HOSTILE: Description = Description {
 /// The number of the block at which `hostile` acts.
 const FIRST_HOSTILE_BLOCK: u32 = 100;
 
-struct Hostile {
+struct HostileFilter {
     deed: HostileAct,
     left: u32,
 }
 
 fn create_hostile_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let deed = HostileAct::prepare(arguments.text("deed").unwrap_or_default());
-    Ok(Filter::classify(Hostile { deed, left: FIRST_HOSTILE_BLOCK }))
+    Ok(Filter::classify(HostileFilter { deed, left: FIRST_HOSTILE_BLOCK }))
 }
 
-impl Classify for Hostile {
+impl Classify for HostileFilter {
     fn classify(&mut self, block: &mut Block<'_>, _cx: &mut ClassifyContext<'_>) -> Class {
         self.left = self.left.saturating_sub(1);
         if self.left == 0 {
@@ -162,13 +162,13 @@ impl FilterState for LyingFilter {
     fn publish(&mut self, _: PublishedSessions, _: bool, _: &mut RowCallback<'_>) {}
 }
 
-struct Panics(u64);
+struct PanickingFilter(u64);
 
 fn create_panicking_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(Filter::classify(Panics(arguments.number("length").unwrap_or(0))))
+    Ok(Filter::classify(PanickingFilter(arguments.number("length").unwrap_or(0))))
 }
 
-impl Classify for Panics {
+impl Classify for PanickingFilter {
     fn classify(&mut self, block: &mut Block<'_>, _cx: &mut ClassifyContext<'_>) -> Class {
         assert_ne!(u64::from(block.length()), self.0, "this filter panics on purpose");
         block.pointer.class

@@ -172,7 +172,7 @@ fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
 }
 
 /// Returns the messages of the checks on a request, one per line.
-fn mistakes(text: &str) -> String {
+fn mistake_messages(text: &str) -> String {
     let (_, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     pipeline::render(text, &mistakes, false)
 }
@@ -190,11 +190,11 @@ fn b3_frame_filters_are_refused_after_streams_without_frames() {
         // A filter that accepts frames and streams, but not bytes, reads headers, so a stream
         // without frames is refused.
         if bare_forms == [false, true] {
-            let messages = mistakes(&format!("stream | {name}"));
+            let messages = mistake_messages(&format!("stream | {name}"));
             assert!(messages.contains(&format!("`{name}` needs frames")), "{name}: {messages}");
             refused += 1;
         }
-        let messages = mistakes(&format!("stream form=frame | {name}"));
+        let messages = mistake_messages(&format!("stream form=frame | {name}"));
         assert!(!messages.contains("needs frames"), "{name}: {messages}");
     }
     assert!(refused >= 9, "{refused}");
@@ -207,7 +207,7 @@ fn b3_frame_filters_are_refused_after_streams_without_frames() {
         ("stream form=bytes | dport | count", "`stream` emits bytes", "form=frame"),
         ("buffer x link=stream | udp | count", "a stream that no frame", "link=ethernet"),
     ] {
-        let messages = mistakes(text);
+        let messages = mistake_messages(text);
         assert!(messages.contains(what) && messages.contains(hint), "{text}: {messages}");
     }
     for text in [
@@ -219,6 +219,6 @@ fn b3_frame_filters_are_refused_after_streams_without_frames() {
         "stream form=frame + rx lo | dport | count",
         "buffer x link=raw | udp | count",
     ] {
-        assert_eq!(mistakes(text), "", "{text}");
+        assert_eq!(mistake_messages(text), "", "{text}");
     }
 }

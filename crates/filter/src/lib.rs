@@ -117,5 +117,5 @@ pub use endpoint::{
 pub mod prelude {
     pub use crate::contract::*;
     pub use crate::sharing::ShardKey;
-    pub use abi::{BlockMetadata, Class, Flags, Marks, RichPointer};
+    pub use abi::{BlockFlags, BlockMetadata, Class, Marks, RichPointer};
 }

@@ -12,7 +12,9 @@ use crate::contract::Block;
 use crate::layers;
 use crate::transport::flows::{FlowIdentity, FlowTable};
 use crate::twin::{self, TwinExits};
-use ebpf::emit::{Cmp, Layers, Num, Scope, Transport, Unfit, Wide, WideVar, be16, be32, byte};
+use ebpf::emit::{
+    Cmp, Layers, Num, Scope, Transport, UnfitReason, WideNum, WideVar, be16, be32, byte,
+};
 use wire::flow::Flow;
 use wire::{ipv4, ipv6, ports};
 
@@ -92,10 +94,12 @@ impl ShardKey {
         s: &mut Scope<'s, '_>,
         on: Layers<'s>,
         exits: TwinExits<'s>,
-    ) -> Result<Wide<'s>, Unfit> {
+    ) -> Result<WideNum<'s>, UnfitReason> {
         let (l3, l4) = twin::reparse_packet(s, on, exits)?;
         let ends = match self {
-            Self::Session => return Err(Unfit::new("sessions are identified in threads only")),
+            Self::Session => {
+                return Err(UnfitReason::new("sessions are identified in threads only"));
+            }
             Self::Flow => emit_ports(s, l4, exits).map(Some),
             Self::Addresses => [None; 2],
         };
@@ -137,7 +141,11 @@ impl ShardKey {
 
 /// Emits code that loads the source and destination ports; both are zero for protocols without
 /// ports.
-fn emit_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>) -> [Wide<'s>; 2] {
+fn emit_ports<'s>(
+    s: &mut Scope<'s, '_>,
+    l4: Transport<'s>,
+    exits: TwinExits<'s>,
+) -> [WideNum<'s>; 2] {
     let (source, target) = (s.var(0), s.var(0));
     s.arm(|t, done| {
         t.arm(|u, without| {
@@ -158,11 +166,11 @@ fn emit_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>
 /// of `wire::flow`. A missing port is not hashed.
 fn emit_endpoint_sum<'s>(
     s: &mut Scope<'s, '_>,
-    halves: [(Wide<'s>, Wide<'s>); 2],
-    ports: [Option<Wide<'s>>; 2],
+    halves: [(WideNum<'s>, WideNum<'s>); 2],
+    ports: [Option<WideNum<'s>>; 2],
     sum: WideVar<'s>,
 ) {
-    let mut end = |(high, low): (Wide<'s>, Wide<'s>), port: Option<Wide<'s>>| {
+    let mut end = |(high, low): (WideNum<'s>, WideNum<'s>), port: Option<WideNum<'s>>| {
         let mixed = s.mix_bits(high);
         let mut end = s.add_wide(mixed, low);
         if let Some(port) = port {
@@ -243,7 +251,8 @@ mod tests {
             });
             let tagged: Vec<Frame> = tagged.collect();
             for frames in [&frames, &tagged] {
-                let arguments = Arguments::defaults(description.parameters).with_seed(Some(seed));
+                let arguments = Arguments::from_parameter_defaults(description.parameters)
+                    .with_seed(Some(seed));
                 let mut node = Node::new(description, &[]).unwrap();
                 node.filter = description.user.unwrap()(&arguments).unwrap();
                 let arena = Arena::new(64);

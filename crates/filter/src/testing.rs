@@ -357,7 +357,8 @@ pub fn parse_arguments(
     words: &[&str],
 ) -> Result<Arguments, Mistake> {
     let keys: Arc<dyn KeyReader> = Arc::new(FixedKeyService);
-    let mut arguments = Arguments::defaults(description.parameters).with_key_reader(Some(keys));
+    let mut arguments =
+        Arguments::from_parameter_defaults(description.parameters).with_key_reader(Some(keys));
     let mut positional = description.parameters.iter().filter(|p| p.positional);
     let mut last: Option<&Parameter> = None;
     for word in words {

@@ -7,7 +7,7 @@
 
 use crate::contract::Block;
 use crate::layers;
-use abi::{Flags, Marks};
+use abi::{BlockFlags, Marks};
 use wire::ip::protocol;
 
 /// The position of a block in its text.
@@ -32,11 +32,11 @@ impl TextPosition {
     #[inline]
     pub(crate) fn from_block(block: &Block<'_>) -> Self {
         let flags = block.context.flags;
-        let (begins, ends) = (flags.has(Flags::FIRST), is_last(flags));
+        let (begins, ends) = (flags.has(BlockFlags::FIRST), is_text_end(flags));
         let whole = block.context.session == 0 || (begins && ends) || is_udp_datagram(block);
         Self {
             session: (!whole).then_some(block.context.session.into()),
-            backward: flags.has(Flags::BACKWARD),
+            backward: flags.has(BlockFlags::BACKWARD),
             is_first: begins || whole,
             is_last: ends || whole,
             is_hole: block.pointer.is_hole() && block.length() > 0,
@@ -45,8 +45,8 @@ impl TextPosition {
     }
 }
 
-fn is_last(flags: Flags) -> bool {
-    flags.has(Flags::LAST) || flags.has(Flags::END)
+fn is_text_end(flags: BlockFlags) -> bool {
+    flags.has(BlockFlags::LAST) || flags.has(BlockFlags::END)
 }
 
 /// Returns true if the block is a UDP datagram, which is a text of its own even within a flow.

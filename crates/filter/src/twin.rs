@@ -13,15 +13,15 @@
 //! no class, or `unsure`, which leaves the block to the user implementation.
 
 use ebpf::emit::{
-    Answer, Cmp, Exit, FramePos, Layers, MetadataField, Num, Scope, Transport, Unfit, Window, be16,
-    byte,
+    Answer, Cmp, Exit, FramePos, Layers, MetadataField, Num, Scope, Transport, UnfitReason, Window,
+    be16, byte,
 };
 use wire::ethernet::{ETHERTYPE, TYPE_MIN, ethertype};
 use wire::ip::protocol;
 use wire::{ethernet, ipv4, ipv6, ports, udp, vlan};
 
 /// The result of emitting a twin.
-pub(crate) type EmitResult<'s> = Result<Answer<'s>, Unfit>;
+pub(crate) type EmitResult<'s> = Result<Answer<'s>, UnfitReason>;
 
 /// The exits of a twin that parses headers: one for each reason for a missing class, and `unsure`.
 #[derive(Clone, Copy)]
@@ -187,10 +187,10 @@ pub(crate) fn reparse_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     exits: TwinExits<'s>,
-) -> Result<(FramePos<'s>, Transport<'s>), Unfit> {
+) -> Result<(FramePos<'s>, Transport<'s>), UnfitReason> {
     let next = if on.linked { None } else { on.next };
     if next.is_none() && !on.linked && s.hook().has_link_header() {
-        return Err(Unfit::new("the rest of the frame is not a packet"));
+        return Err(UnfitReason::new("the rest of the frame is not a packet"));
     }
     Ok(parse_packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
 }

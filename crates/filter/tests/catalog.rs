@@ -8,7 +8,7 @@
 
 mod corpus;
 
-use abi::{BlockMetadata, Flags};
+use abi::{BlockFlags, BlockMetadata};
 use corpus::CaptureReader;
 use filter::catalog::FILTERS;
 use filter::testing::{Answer, Arena, ETHERNET, Frame, Node, Space, parse_arguments};
@@ -227,9 +227,11 @@ fn assert_rights(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let name = d.name;
     // A filter that assigns sessions sets the session and direction (CONTRACT 8).
     let beside = |context: BlockMetadata| match d.state.scope {
-        StateScope::Sessions => {
-            BlockMetadata { session: 0, flags: context.flags.without(Flags::BACKWARD), ..context }
-        }
+        StateScope::Sessions => BlockMetadata {
+            session: 0,
+            flags: context.flags.without(BlockFlags::BACKWARD),
+            ..context
+        },
         _ => context,
     };
     assert_eq!(beside(before.context), beside(after.context), "`{name}`: context");

@@ -91,7 +91,7 @@ fn corpus_zeek_logs_the_same_queries_and_answers() {
                 let at = fields.iter().position(|field| *field == name);
                 at.and_then(|at| row.split('\t').nth(at)).filter(|value| *value != "-")
             };
-            let found = messages.iter().any(|message| is_row(message, value));
+            let found = messages.iter().any(|message| matches_zeek_row(message, value));
             assert!(found, "{test}: nobody says {row}");
             rows += 1;
         }
@@ -101,7 +101,10 @@ fn corpus_zeek_logs_the_same_queries_and_answers() {
 
 /// Returns true if a message matches a row of zeek's log. Zeek merges a query with its response, so
 /// a row with a response code must match the response.
-fn is_row<'r>(message: &DescribedMessage, value: impl Fn(&str) -> Option<&'r str>) -> bool {
+fn matches_zeek_row<'r>(
+    message: &DescribedMessage,
+    value: impl Fn(&str) -> Option<&'r str>,
+) -> bool {
     let same = |name: &str, field: Field| {
         value(name).is_none_or(|value| message.first_value(field).eq_ignore_ascii_case(value))
     };

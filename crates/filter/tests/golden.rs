@@ -6,13 +6,13 @@ use std::path::Path;
 
 use ebpf::Hook;
 use ebpf::disasm::list_program;
-use filter::testing::twins::{chains, emit_program, request_text};
+use filter::testing::twins::{emit_program, request_text, twin_chains};
 
 #[test]
 fn generated_code_matches_golden_files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let (mut names, mut different) = (Vec::new(), Vec::new());
-    for chain in chains(1) {
+    for chain in twin_chains(1) {
         // Twins that traffic control cannot run are emitted for XDP.
         let (program, place) = match emit_program(&chain, Hook::Tc) {
             Ok(program) => (program, "tc"),

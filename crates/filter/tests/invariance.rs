@@ -11,14 +11,16 @@
 
 mod corpus;
 
-use abi::{BlockMetadata, Class, Flags};
+use abi::{BlockFlags, BlockMetadata, Class};
 use ebpf::Hook;
-use ebpf::emit::{Answer as TwinAnswer, Exit, Layers, Outcome, Scope, Unfit, be16};
-use ebpf::exam::{Interpreter, Judge, TwinVerdict};
+use ebpf::emit::{Answer as TwinAnswer, Exit, Layers, Outcome, Scope, UnfitReason, be16};
+use ebpf::exam::{Interpreter, TwinRunner, TwinVerdict};
 use ebpf::interpret::Packet;
 use filter::catalog::{FILTERS, find};
 use filter::prelude::*;
-use filter::testing::twins::{ReferenceChain, TwinCase, chains, request_text, try_emit_program};
+use filter::testing::twins::{
+    ReferenceChain, TwinCase, request_text, try_emit_program, twin_chains,
+};
 use filter::testing::{self, Answer, Arena, ETHERNET, Frame, Node, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::LinkType;
@@ -195,7 +197,7 @@ fn chains_with_filter(d: &'static Description) -> Vec<(Vec<&'static Description>
     };
     let chains = before.into_iter().filter(|(_, form)| fits(*form));
     let gives = |form| if let OutputForm::Form(given) = d.output_form { given } else { form };
-    chains.map(|(before, form)| ([&before[..], &[d]].concat(), form, gives(form))).collect()
+    twin_chains.map(|(before, form)| ([&before[..], &[d]].concat(), form, gives(form))).collect()
 }
 
 /// Returns true if two answers are equal, except that the view of a frame or packet may extend past
@@ -331,7 +333,7 @@ fn compare_twin_answers(
 fn bytes_around_a_packet_change_no_class_of_a_twin() {
     let frames: Vec<Frame> = invariance_frames().into_iter().step_by(2).collect();
     let mut compared = 0;
-    for chain in chains(1) {
+    for chain in twin_chains(1) {
         let d = chain[0].description;
         // The answer of a filter with state depends on earlier frames, which its twin has not
         // counted if it was unsure about them.
@@ -352,7 +354,7 @@ fn bytes_around_a_packet_change_no_class_of_a_twin() {
     assert!(compared > 10_000, "{compared}");
 }
 
-/// A session number, and true for the backward direction ([`Flags::BACKWARD`]).
+/// A session number, and true for the backward direction ([`BlockFlags::BACKWARD`]).
 type Side = (u32, bool);
 
 /// Returns the output of a stream filter for each session and direction: its classes, and the bytes
@@ -366,7 +368,7 @@ fn outputs_by_side(
     let messages = d.output_form == OutputForm::Form(Form::Message);
     for answer in run_frames(&mut nodes, frames) {
         let BlockMetadata { session, flags, .. } = answer.context;
-        let side = sides.entry((session, flags.has(Flags::BACKWARD))).or_default();
+        let side = sides.entry((session, flags.has(BlockFlags::BACKWARD))).or_default();
         if answer.class.answered() {
             side.0.insert(answer.class);
             side.1.extend(answer.bytes.into_iter().filter(|_| messages));
@@ -437,18 +439,18 @@ const FAULTY_FILTER: Description = Description {
         names: &[],
     },
     reasons: &["cut"],
-    user: Some(|_| Ok(Filter::classify(Faulty))),
+    user: Some(|_| Ok(Filter::classify(FaultyFilter))),
     kernel: Some(emit_faulty_twin),
     ..Description::EMPTY
 };
 const CUT: Reason = FAULTY_FILTER.reason("cut");
 
-struct Faulty;
+struct FaultyFilter;
 
-impl Classify for Faulty {
+impl Classify for FaultyFilter {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match block.frame.get(36..38) {
-            Some(port) => Class::natural(u16::from_be_bytes([port[0], port[1]]).into()),
+            Some(port) => Class::from_natural(u16::from_be_bytes([port[0], port[1]]).into()),
             None => cx.answer_absent(CUT),
         }
     }
@@ -459,7 +461,7 @@ fn emit_faulty_twin<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Result<TwinAnswer<'s>, Unfit> {
+) -> Result<TwinAnswer<'s>, UnfitReason> {
     let cut = s.absent("cut", out);
     let bytes = s.need::<38>(on.frame, cut);
     let port = s.load(bytes, be16::<36>());

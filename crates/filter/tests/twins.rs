@@ -12,12 +12,12 @@ use corpus::borders::{
     pending_lookalike_frames, truncated_at_headers,
 };
 use ebpf::emit::Outcome;
-use ebpf::exam::{self, Interpreter, Judge, TwinVerdict};
+use ebpf::exam::{self, Interpreter, TwinRunner, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::testing::twins::{
-    ReferenceChain, TwinCase, chains, edits_frames, emit_program, long_chains, request_text,
-    try_emit_program,
+    ReferenceChain, TwinCase, edits_frames, emit_program, long_chains, request_text,
+    try_emit_program, twin_chains,
 };
 
 fn compare_packets<'a>(
@@ -40,7 +40,7 @@ fn v4_every_twin_answers_like_its_filter() {
     let borders = boundary_frames();
     let packets = kernel_layouts(&borders);
     let mut answered = 0;
-    for (number, chain) in chains(3).iter().enumerate() {
+    for (number, chain) in twin_chains(3).iter().enumerate() {
         // There are thousands of chains of three, and their parts are examined separately.
         if chain.len() == 3 && number % 7 != 0 {
             continue;
@@ -68,7 +68,7 @@ fn v4_every_twin_answers_like_its_filter() {
 fn i6_editing_twins_edit_all_or_nothing() {
     let borders = boundary_frames();
     let packets = kernel_layouts(&borders);
-    for chain in chains(1).into_iter().filter(|chain| edits_frames(chain)) {
+    for chain in twin_chains(1).into_iter().filter(|chain| edits_frames(chain)) {
         assert!(emit_program(&chain, Hook::Socket).is_err(), "{}", request_text(&chain));
         let (mut fits, mut unsure) = (0, 0);
         for place in [Hook::Tc, Hook::Xdp] {
@@ -99,7 +99,7 @@ fn i6_editing_twins_edit_all_or_nothing() {
 #[test]
 fn i6_checksums_that_look_pending_are_updated() {
     let frames = pending_lookalike_frames();
-    for chain in chains(1) {
+    for chain in twin_chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
             let program = try_emit_program(&chain, place)?;
             let packets = frames.iter().map(|frame| Packet::new(frame));
@@ -123,8 +123,8 @@ fn i6_checksums_that_look_pending_are_updated() {
 #[test]
 fn i6_pending_checksums_stay_pending() {
     let frames = pending_checksum_frames();
-    let packets = || frames.iter().map(|frame| Packet::new(frame).unfilled());
-    for chain in chains(1) {
+    let packets = || frames.iter().map(|frame| Packet::new(frame).with_unfilled_checksum());
+    for chain in twin_chains(1) {
         let sat = [Hook::Tc, Hook::Xdp].map(|place| {
             let program = try_emit_program(&chain, place)?;
             Some(
@@ -158,7 +158,7 @@ fn assert_truncated_frames_answered(captured: corpus::CaptureReader) {
     let mut borders = boundary_frames();
     let captured = ethernet_bytes(captured(1)).into_iter().filter(|frame| frame.len() < 120);
     borders.extend(captured.step_by(20));
-    for chain in chains(1) {
+    for chain in twin_chains(1) {
         for place in [Hook::Xdp, Hook::Tc, Hook::Cgroup] {
             let Some(program) = try_emit_program(&chain, place) else { continue };
             let step = if place == Hook::Tc { 29 } else { 11 };
@@ -184,7 +184,7 @@ fn corpus_twins_answer_most_external_frames() {
 fn assert_plain_frames_answered(captured: corpus::CaptureReader) {
     let mut captured = ethernet_bytes(captured(3));
     captured.retain(|frame| frame.len() < 2000);
-    for (number, chain) in chains(2).iter().enumerate() {
+    for (number, chain) in twin_chains(2).iter().enumerate() {
         for place in [Hook::Tc, Hook::Cgroup] {
             let Some(program) = try_emit_program(chain, place) else { continue };
             let step = if place == Hook::Tc { 1 } else { 11 };
@@ -220,10 +220,10 @@ fn i6_long_chains_in_several_programs_agree_with_filters() {
 fn comparison_detects_mutated_twins() {
     let (borders, unfilled) = (boundary_frames(), pending_checksum_frames());
     let (mut caught, mut all) = (0_u64, 0_u64);
-    for chain in chains(1) {
+    for chain in twin_chains(1) {
         let twin = emit_program(&chain, Hook::Xdp).unwrap();
         let whole = || {
-            let unfilled = unfilled.iter().map(|frame| Packet::new(frame).unfilled());
+            let unfilled = unfilled.iter().map(|frame| Packet::new(frame).with_unfilled_checksum());
             borders.iter().map(|frame| Packet::new(frame)).chain(unfilled)
         };
         let cut = || {

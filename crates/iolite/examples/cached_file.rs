@@ -4,7 +4,7 @@
 //! cargo run -p streamline-iolite --example cached_file -- Cargo.toml
 
 use abi::DbufId;
-use streamline_iolite::file::{CachedFile, Sent};
+use streamline_iolite::file::{CachedFile, TransferResult};
 use streamline_iolite::resolve::Table;
 
 #[expect(clippy::print_stderr, reason = "an example prints what it does")]
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     eprintln!("{pointer:?} is {:?}", String::from_utf8_lossy(&begin));
     // Sends the whole file to standard output, directly from the page cache.
     let mut reader = file.reader();
-    while let Sent::Bytes(_) = reader.splice(1 << 16, std::io::stdout())? {}
+    while let TransferResult::Bytes(_) = reader.splice(1 << 16, std::io::stdout())? {}
     eprintln!("{} bytes went over", reader.position());
     Ok(())
 }

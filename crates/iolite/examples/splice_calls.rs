@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use streamline_iolite::file::{CachedFile, Sent, SpliceCall};
+use streamline_iolite::file::{CachedFile, SpliceCall, TransferResult};
 
 const FILE_SIZE: usize = 64 << 20;
 const ROUNDS: usize = 5;
@@ -59,8 +59,8 @@ fn splice_file(cached: &CachedFile, call: SpliceCall, block: usize, pipe: &Owned
     while at < FILE_SIZE {
         let length = u32::try_from(block)?;
         match cached.splice_with_call(call, Extent::new(at as u64, length), pipe)? {
-            Sent::Bytes(count) => at += count,
-            Sent::End => break,
+            TransferResult::Bytes(count) => at += count,
+            TransferResult::End => break,
         }
     }
     Ok(())

@@ -46,7 +46,7 @@
 //! reference count proves that there is no reader. Bytes can be changed in the draft, before they
 //! are published (docs/book/decisions/0013-aggregates-never-edit-in-place.md).
 
-use abi::{BlockMetadata, Entry, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Entry, Marks, RichPointer};
 use buffer::Fault;
 use buffer::crossing::Origin;
 use buffer::pool::{Lease, PoolUsage};
@@ -133,14 +133,14 @@ impl Aggregate {
     }
 
     /// Returns the entries that send this aggregate to another space: one block per slice, each
-    /// with the metadata `context`. In addition, the first block has [`Flags::FIRST`] and the last
-    /// block has [`Flags::LAST`] (CONTRACT 6). Pass the aggregate as the origin of these entries to
+    /// with the metadata `context`. In addition, the first block has [`BlockFlags::FIRST`] and the last
+    /// block has [`BlockFlags::LAST`] (CONTRACT 6). Pass the aggregate as the origin of these entries to
     /// [`crossing::CrossingWriter::push`](buffer::crossing::CrossingWriter::push).
     pub fn entries(&self, context: BlockMetadata) -> impl Iterator<Item = Entry> {
         let last = self.slices.len().saturating_sub(1);
         self.slices().enumerate().map(move |(index, slice)| {
-            let first = if index == 0 { Flags::FIRST } else { Flags::NONE };
-            let last_flag = if index == last { Flags::LAST } else { Flags::NONE };
+            let first = if index == 0 { BlockFlags::FIRST } else { BlockFlags::NONE };
+            let last_flag = if index == last { BlockFlags::LAST } else { BlockFlags::NONE };
             let flags = context.flags.with(first).with(last_flag);
             let pointer = slice.pointer();
             Entry::new(pointer, BlockMetadata { flags, ..context }, Marks::bare(pointer.length()))

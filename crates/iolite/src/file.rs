@@ -31,7 +31,7 @@ mod reader;
 mod splice;
 
 pub use reader::FileReader;
-pub use splice::{Sent, SpliceCall};
+pub use splice::{SpliceCall, TransferResult};
 
 use abi::access::{AccessList, Credentials};
 use abi::{BLOCK_MAX, Class, DbufId, Extent, RichPointer};

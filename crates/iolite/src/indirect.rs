@@ -30,7 +30,7 @@ mod output;
 mod ranges;
 
 pub use backing::Backing;
-pub use flight::sweep;
+pub use flight::sweep_held_segments;
 pub use input::Input;
 pub use lent::LentBlock;
 pub use output::{Output, SplicedCounts};
@@ -123,10 +123,10 @@ pub(crate) const OFFER: &[u8; 8] = b"SL point";
 
 /// The type tag of offers for rings of rich pointers.
 #[derive(Debug)]
-pub enum Pointers {}
+pub enum PointerRingTag {}
 
 /// The four descriptors that a reader receives, as for a [stream](buffer::stream::Offer).
-pub type Offer = share::DoorbellOffer<Pointers>;
+pub type Offer = share::DoorbellOffer<PointerRingTag>;
 
 #[cfg(test)]
 #[cfg(not(miri))]

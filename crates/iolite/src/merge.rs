@@ -11,7 +11,7 @@
 //! producer that ends, is killed or violates the protocol is removed; [`Merged::departed`] returns
 //! its counters and fault. The others continue. Producers may join at any time.
 //!
-//! **By time** ([`Order::Stamped`]). Timestamps are claimed by producers, in any unit. The oldest
+//! **By time** ([`MergeOrder::Stamped`]). Timestamps are claimed by producers, in any unit. The oldest
 //! block is returned when one of these holds: every other producer has a later block waiting; the
 //! waiting blocks of some producer span the window, reach 1 MB, or number 4096; or nothing has
 //! arrived within the time limit ([`Stamped::new`]). Blocks that arrive later with older timestamps
@@ -38,7 +38,7 @@ pub use stamped::Stamped;
 
 /// The order among blocks of different producers. Blocks of one producer always stay in order.
 #[derive(Debug)]
-pub enum Order {
+pub enum MergeOrder {
     /// Round-robin order. A producer's turn ends after this many blocks, if other producers have
     /// blocks.
     Fair(usize),
@@ -81,7 +81,7 @@ pub struct DepartedProducer {
 
 /// A reader that merges many streams.
 pub struct Merged {
-    order: Order,
+    order: MergeOrder,
     producers: Vec<Producer>,
     departed: VecDeque<DepartedProducer>,
     next_id: u64,
@@ -95,7 +95,7 @@ pub struct Merged {
 struct Producer {
     id: ProducerId,
     input: Box<dyn ProducerReader>,
-    /// Blocks consumed but not returned yet; used only with [`Order::Stamped`].
+    /// Blocks consumed but not returned yet; used only with [`MergeOrder::Stamped`].
     stage: StagedBlocks,
     /// `None` while the producer is running; afterwards its fault, if there was one.
     ended: Option<Option<Fault>>,
@@ -104,7 +104,7 @@ struct Producer {
 impl Merged {
     /// Creates a reader without producers.
     #[must_use]
-    pub fn new(order: Order) -> Self {
+    pub fn new(order: MergeOrder) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             order,
@@ -161,8 +161,8 @@ impl Merged {
     #[must_use]
     pub const fn late_block_count(&self) -> u64 {
         match &self.order {
-            Order::Fair(_) => 0,
-            Order::Stamped(stamped) => stamped.late_block_count,
+            MergeOrder::Fair(_) => 0,
+            MergeOrder::Stamped(stamped) => stamped.late_block_count,
         }
     }
 
@@ -182,7 +182,7 @@ impl Merged {
                 found => return Ok(found),
             }
             let patience = match &self.order {
-                Order::Stamped(stamped) if self.is_staged() => Some(stamped.patience),
+                MergeOrder::Stamped(stamped) if self.has_staged_blocks() => Some(stamped.patience),
                 _ => None,
             };
             let ready = self.wait(patience);
@@ -198,8 +198,8 @@ impl Merged {
     /// Reads like [`Merged::read`], but returns [`Next::Nothing`] instead of blocking.
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Next, Fault> {
         let found = match self.order {
-            Order::Fair(most) => self.take_round_robin(most.max(1), out)?,
-            Order::Stamped(_) => {
+            MergeOrder::Fair(most) => self.take_round_robin(most.max(1), out)?,
+            MergeOrder::Stamped(_) => {
                 self.stage_blocks();
                 self.take_oldest_staged(out, true)?
             }

@@ -47,7 +47,7 @@ impl<'a> Table<'a> {
     }
 
     /// Registers a ring of another process, under the id that its writer announced.
-    pub fn visit(&mut self, dbuf: DbufId, visitor: &'a mut ForeignBlockReader) {
+    pub fn register_ring(&mut self, dbuf: DbufId, visitor: &'a mut ForeignBlockReader) {
         self.foreign.push((dbuf, visitor));
     }
 

@@ -24,7 +24,9 @@ use streamline_iolite::aggregate::owner::PoolOwner;
 use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{AllocationPool, FrozenData};
 use streamline_iolite::file::{CachedFile, FileReader};
-use streamline_iolite::indirect::{Backing, Config, Input, Offer, Output, indirect, sweep};
+use streamline_iolite::indirect::{
+    Backing, Config, Input, Offer, Output, indirect, sweep_held_segments,
+};
 use streamline_iolite::interface::{StreamReader as _, StreamWriter as _};
 use streamline_iolite::splice::{splice, splice_all};
 use streamline_iolite::view::Space;
@@ -112,7 +114,7 @@ fn d6_all_blocks_reach_a_reader_of_another_user() {
     assert_eq!(put.blocks, 30_000);
     other.wait_for_success();
     wait_until("what is in flight to be passed", || {
-        sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
+        sweep_held_segments() == 0 && backing.pool(|pool| pool.usage().leased) == 0
     });
 }
 
@@ -183,7 +185,7 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
     let reader = |number: u32, path: &Path| {
         let file = CachedFile::open(dbuf_id(number), path).unwrap();
         fixture.server.owner(|owner| owner.share_file(&file)).unwrap();
-        file.reader().by_pointer()
+        file.reader().with_pointer_splices()
     };
     let (mut open, mut closed) =
         (reader(NAMED_DBUF, &readable_path), reader(SECRET_DBUF, &secret_path));
@@ -284,7 +286,7 @@ fn e2_forwarder_needs_no_read_permission() {
     assert_eq!(other.receive_line().unwrap(), format!("{bytes} {bytes} by pointer, mapped 0"));
     other.wait_for_success();
     wait_until("what is in flight to be passed", || {
-        sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
+        sweep_held_segments() == 0 && backing.pool(|pool| pool.usage().leased) == 0
     });
 }
 
@@ -312,7 +314,7 @@ fn e6_forwarder_may_be_killed_at_any_time() {
         assert_eq!(reading.join(), (Fault::Abandoned, Some(0)), "all that was shown");
         drop(output);
         wait_until("what is in flight to be passed", || {
-            sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
+            sweep_held_segments() == 0 && backing.pool(|pool| pool.usage().leased) == 0
         });
     }
 }
@@ -469,7 +471,7 @@ fn forward_until_killed() {
     let by_pointer = first.by_pointer + rest.by_pointer;
     report(&format!("{bytes} {by_pointer} by pointer, mapped {}", space.faults().mapped));
     drop(output);
-    wait_until("what is in flight to be passed", || sweep() == 0);
+    wait_until("what is in flight to be passed", || sweep_held_segments() == 0);
 }
 
 fn write_false_pointers() {

@@ -15,7 +15,7 @@ use common::scribble::Ring;
 use common::{OtherProcess, offer, open, with_watchdog};
 use std::io::stdin;
 use std::time::Duration;
-use streamline_iolite::merge::{DepartedProducer, Merged, Next, Order, Stamped};
+use streamline_iolite::merge::{DepartedProducer, MergeOrder, Merged, Next, Stamped};
 use testkit::Random;
 
 const BLOCKS: u64 = 30_000;
@@ -85,8 +85,8 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
     let mut random = Random::replayable();
     for round in 0..4 {
         let order = match round % 2 {
-            0 => Order::Fair(16),
-            _ => Order::Stamped(Stamped::new(100, Duration::from_millis(5), |block| {
+            0 => MergeOrder::Fair(16),
+            _ => MergeOrder::Stamped(Stamped::new(100, Duration::from_millis(5), |block| {
                 if block.len() == 64 { block_word(block, 1) } else { 0 }
             })),
         };

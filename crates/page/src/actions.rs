@@ -3,9 +3,9 @@
 
 use crate::captures::CaptureChoice;
 use crate::commands::{CommandOutcome, split_words};
-use crate::failure::{Failure, in_thread};
+use crate::failure::{Failure, run_blocking};
 use crate::flow::{self, FlowChoice};
-use crate::messages::Messages;
+use crate::messages::TapMessages;
 use crate::server::Server;
 use axum::Json;
 use axum::extract::{Query, State};
@@ -68,7 +68,7 @@ struct Mistake {
 
 /// Returns the mistakes in a request.
 pub(crate) async fn check(Json(given): Json<RequestText>) -> Result<Json<Value>, Failure> {
-    let mistakes = in_thread(move || request_mistakes(&given.line)).await?;
+    let mistakes = run_blocking(move || request_mistakes(&given.line)).await?;
     Ok(Json(serde_json::json!({ "mistakes": mistakes })))
 }
 
@@ -106,7 +106,7 @@ pub(crate) async fn check_edit(
     let line = server.live.listed_request(given.path);
     let gone = || refuse("the path has ended, or belongs to another user".to_owned());
     let line = line.ok_or_else(gone)?;
-    let checked = in_thread(move || match paths::check_edit(&line, &split_words(&given.edit)) {
+    let checked = run_blocking(move || match paths::check_edit(&line, &split_words(&given.edit)) {
         Ok(edited) => {
             let mistakes = edited.as_deref().map(request_mistakes).unwrap_or_default();
             serde_json::json!({ "line": edited, "mistakes": mistakes, "running": line })
@@ -171,7 +171,7 @@ pub(crate) async fn stop(
     State(server): State<Server>,
     Json(given): Json<PathChoice>,
 ) -> Result<Json<Value>, Failure> {
-    in_thread(move || {
+    run_blocking(move || {
         let client = server.live.connect()?;
         client.connect_and_describe(&given.path.to_string())?.0.stop()
     })
@@ -185,7 +185,7 @@ pub(crate) async fn change(
     State(server): State<Server>,
     Json(given): Json<PathEdit>,
 ) -> Result<Json<Value>, Failure> {
-    let reply = in_thread(move || {
+    let reply = run_blocking(move || {
         let client = server.live.connect()?;
         let (to, _) = client.connect_and_describe(&given.path.to_string())?;
         let words = split_words(&given.edit);
@@ -201,7 +201,8 @@ pub(crate) async fn messages(
     State(server): State<Server>,
     Query(given): Query<NodeChoice>,
 ) -> Result<impl IntoResponse, Failure> {
-    let tap = in_thread(move || Messages::tap(&server.live, given.path, given.node)).await??;
+    let tap =
+        run_blocking(move || TapMessages::tap(&server.live, given.path, given.node)).await??;
     let events = stream::unfold(tap, |mut tap| async move {
         let line = tap.next().await?;
         Some((Ok::<_, Infallible>(Event::default().event("message").data(line)), tap))
@@ -215,7 +216,7 @@ pub(crate) async fn trace_flow(
     State(server): State<Server>,
     Json(given): Json<FlowChoice>,
 ) -> Result<Json<Value>, Failure> {
-    Ok(Json(in_thread(move || flow::trace(&server.live, &server.program, &given)).await??))
+    Ok(Json(run_blocking(move || flow::pcap_filter(&server.live, &server.program, &given)).await??))
 }
 
 /// Starts a capture. Fails if the file exists or the node cannot be tapped.
@@ -223,7 +224,7 @@ pub(crate) async fn start_capture(
     State(server): State<Server>,
     Json(given): Json<CaptureChoice>,
 ) -> Result<Json<Value>, Failure> {
-    let number = in_thread(move || server.captures.start(&server.live, given)).await??;
+    let number = run_blocking(move || server.captures.start(&server.live, given)).await??;
     Ok(Json(serde_json::json!({ "number": number })))
 }
 
@@ -232,18 +233,18 @@ pub(crate) async fn stop_capture(
     State(server): State<Server>,
     Json(given): Json<CaptureNumber>,
 ) -> Result<Json<Value>, Failure> {
-    in_thread(move || server.captures.stop(given.number)).await?;
+    run_blocking(move || server.captures.stop(given.number)).await?;
     Ok(Json(serde_json::json!({})))
 }
 
 /// Returns all captures with the sizes of their files.
 pub(crate) async fn list_captures(State(server): State<Server>) -> Result<Json<Value>, Failure> {
-    Ok(Json(in_thread(move || server.captures.list()).await?))
+    Ok(Json(run_blocking(move || server.captures.list()).await?))
 }
 
 /// Runs `streamline` with these arguments in a thread that may block.
 async fn run(server: Server, words: Vec<String>) -> Result<CommandOutcome, Failure> {
-    let outcome = in_thread(move || server.program.run(&words)).await?;
+    let outcome = run_blocking(move || server.program.run(&words)).await?;
     outcome.map_err(|error| {
         let text = format!("the program `streamline` cannot run: {error}");
         Failure::new(StatusCode::INTERNAL_SERVER_ERROR, text)

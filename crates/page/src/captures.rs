@@ -4,7 +4,7 @@
 //! source's output can be replayed instead.
 
 use crate::failure::Failure;
-use crate::frames::{CaptureEnd, FrameFile, Limits, Progress};
+use crate::frames::{CaptureEnd, CaptureLimits, FrameFile, Progress};
 use crate::live::Live;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -23,8 +23,8 @@ use sys::eventfd::EventFd;
 /// Maximum number of running captures. The list also contains at most this many ended captures.
 const CAPTURES_MAX: usize = 8;
 /// The limits of each capture.
-const LIMITS: Limits =
-    Limits { time: Duration::from_secs(3600), frames: u64::MAX, bytes: 1_000_000_000 };
+const LIMITS: CaptureLimits =
+    CaptureLimits { time: Duration::from_secs(3600), frames: u64::MAX, bytes: 1_000_000_000 };
 
 /// The captures that the page has started.
 #[derive(Debug, Default)]

@@ -47,7 +47,7 @@ impl Program {
     /// Returns a copy of this value with the directory `empty` in place of the daemon's directory,
     /// so that paths of the program's commands do not appear in the daemon's list.
     #[must_use]
-    pub fn unlisted(&self, empty: PathBuf) -> Self {
+    pub fn with_empty_directory(&self, empty: PathBuf) -> Self {
         Self { daemon: Some(empty), ..self.clone() }
     }
 

@@ -40,7 +40,7 @@ impl From<ClientError> for Failure {
 
 /// Runs a blocking function in a thread of the runtime's blocking pool. Fails if the function
 /// panics.
-pub(crate) async fn in_thread<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     run: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
     let failed = |_| Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the request failed");

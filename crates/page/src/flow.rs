@@ -4,7 +4,7 @@
 
 use crate::commands::Program;
 use crate::failure::Failure;
-use crate::frames::{CaptureEnd, FrameFile, Limits};
+use crate::frames::{CaptureEnd, CaptureLimits, FrameFile};
 use crate::live::Live;
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -36,7 +36,11 @@ pub(crate) struct FlowChoice {
 
 /// Traces a flow. Returns the output of `streamline why --json`, with the numbers of collected and
 /// skipped frames. Blocks while frames are captured and then traced.
-pub(crate) fn trace(live: &Live, program: &Program, given: &FlowChoice) -> Result<Value, Failure> {
+pub(crate) fn pcap_filter(
+    live: &Live,
+    program: &Program,
+    given: &FlowChoice,
+) -> Result<Value, Failure> {
     let refuse = |text: &str| Failure::new(StatusCode::BAD_REQUEST, text);
     let failed = |error: io::Error| {
         Failure::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot trace: {error}"))
@@ -57,7 +61,7 @@ pub(crate) fn trace(live: &Live, program: &Program, given: &FlowChoice) -> Resul
     let mut frames = FrameFile::new(File::create_new(&file).map_err(failed)?);
     let never = EventFd::new().map_err(|error| refuse(&error.to_string()))?;
     let limits =
-        Limits { time: Duration::from_secs(seconds), frames: FRAMES_MAX, bytes: BYTES_MAX };
+        CaptureLimits { time: Duration::from_secs(seconds), frames: FRAMES_MAX, bytes: BYTES_MAX };
     if let CaptureEnd::Failed(error) = frames.copy_frames(&mut pipe.into(), &never, limits, |_| {})
     {
         return Err(failed(error));
@@ -68,7 +72,7 @@ pub(crate) fn trace(live: &Live, program: &Program, given: &FlowChoice) -> Resul
     }
     let skipped = to.tap_report().map_or(0, |report| report.skipped);
     drop(to);
-    let program = program.unlisted(folder.0.join("no-daemon"));
+    let program = program.with_empty_directory(folder.0.join("no-daemon"));
     let why = program.run(&["why", "--json", "--", flow, &file, &line]).map_err(failed)?;
     match serde_json::from_str::<Value>(&why.output) {
         Ok(Value::Object(mut rows)) if why.succeeded => {

@@ -15,7 +15,7 @@ const FRAME_LENGTH_OFFSET: usize = 8;
 /// Maximum length of a frame in bytes.
 const FRAME_MAX: usize = 262_144;
 /// Number of bytes that are read at a time.
-const CHUNK: usize = 64 << 10;
+const READ_CHUNK_SIZE: usize = 64 << 10;
 
 /// A capture file that is being written. The file contains only complete frames at any time.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct Progress {
 
 /// The limits of a capture.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct CaptureLimits {
     pub(crate) time: Duration,
     pub(crate) frames: u64,
     pub(crate) bytes: u64,
@@ -66,11 +66,11 @@ impl FrameFile {
         &mut self,
         pipe: &mut File,
         stop: &EventFd,
-        limits: Limits,
+        limits: CaptureLimits,
         mut note: impl FnMut(Progress),
     ) -> CaptureEnd {
         let deadline = Instant::now() + limits.time;
-        let mut bytes = vec![0; CHUNK];
+        let mut bytes = vec![0; READ_CHUNK_SIZE];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let is_full =

@@ -17,12 +17,12 @@ const LINE_MAX: usize = 64 << 10;
 
 /// The messages of a tap as lines of JSON. The tap ends when this value is dropped.
 #[derive(Debug)]
-pub struct Messages {
+pub struct TapMessages {
     lines: mpsc::Receiver<String>,
     dropped: Arc<EventFd>,
 }
 
-impl Messages {
+impl TapMessages {
     /// Taps the output of a node. Blocks until the path has replied.
     pub fn tap(live: &Live, number: u32, node: String) -> Result<Self, ClientError> {
         let dropped = Arc::new(EventFd::new()?);
@@ -46,7 +46,7 @@ impl Messages {
     }
 }
 
-impl Drop for Messages {
+impl Drop for TapMessages {
     fn drop(&mut self) {
         self.lines.close();
         self.dropped.notify();

@@ -22,7 +22,7 @@ use crate::actions;
 use crate::assets::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
 use crate::captures::Captures;
 use crate::commands::Program;
-use crate::failure::{Failure, in_thread};
+use crate::failure::{Failure, run_blocking};
 use crate::listener::Listener;
 use crate::live::Live;
 use crate::plan::PathPlan;
@@ -223,7 +223,7 @@ async fn send_plan(
     Query(selected): Query<Selection>,
 ) -> Result<Response, Failure> {
     let number = selected.number()?;
-    let plan = in_thread(move || PathPlan::query(&server.live, number)).await??;
+    let plan = run_blocking(move || PathPlan::query(&server.live, number)).await??;
     Ok(axum::Json(plan).into_response())
 }
 

@@ -119,7 +119,7 @@ impl AllInterfaces {
             }
             self.remember(interface, with_rings.contains(&index));
         }
-        let is_read = |one: &Interface| !one.flags.up() || with_rings.contains(&one.index);
+        let is_read = |one: &Interface| !one.flags.is_up() || with_rings.contains(&one.index);
         let is_complete = found.iter().all(is_read);
         self.remainder
             .set((!is_complete).then_some(&with_rings))
@@ -133,7 +133,7 @@ impl AllInterfaces {
             *to = *from;
         }
         let (index, hardware) = (interface.index, interface.hatype);
-        let now = sys::clock::real();
+        let now = sys::clock::realtime_ns();
         match self.known.iter_mut().find(|one| one.index == index) {
             Some(known) => {
                 let in_ring_since = has_ring.then_some(known.in_ring_since.unwrap_or(now));

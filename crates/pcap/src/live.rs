@@ -102,7 +102,7 @@ impl LiveCapture {
             (CaptureDevice::All, None, None, CaptureReader::new(capture, Some(all)))
         } else {
             let interface = sys::net::interface(device).map_err(|_| String::new())?;
-            if !interface.flags.up() {
+            if !interface.flags.is_up() {
                 return Err(String::new());
             }
             if !is_ethernet(&interface) {
@@ -238,7 +238,7 @@ impl LiveCapture {
     /// Adds the descriptors of a changed capture to the selectable descriptor.
     fn select_new_doorbells(&self, capture: &Capture) {
         let Some(selectable) = self.selectable.get() else { return };
-        for descriptor in capture.doorbells().chain(capture.connections()) {
+        for descriptor in capture.doorbells().chain(capture.daemon_connections()) {
             // Descriptors of directions that were not replaced are in the set already.
             let _ = selectable.set.add(descriptor);
         }
@@ -329,7 +329,7 @@ impl LiveCapture {
                     return Err(failure(errno));
                 }
                 Some(SendStopReason::Full(_)) => {
-                    sys::poll::writable(sender.as_fd(), CHECK_INTERVAL);
+                    sys::poll::wait_until_writable(sender.as_fd(), CHECK_INTERVAL);
                 }
                 Some(SendStopReason::Refused(errno)) => return Err(failure(errno)),
             }

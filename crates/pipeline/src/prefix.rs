@@ -18,15 +18,15 @@ pub(crate) mod terms;
 
 pub use server::{offers_prefix, prefix_request};
 pub use terms::{
-    PREFIX_OPTION, PREFIX_VALUES, SHARED_SOURCE, UnsharedReason, is_private, is_requested,
-    source_text,
+    PREFIX_OPTION, PREFIX_VALUES, SHARED_SOURCE, UnsharedReason, is_private_prefix_requested,
+    is_shared_prefix_requested, source_text,
 };
 
 /// The ways to split a request into a shared prefix and the rest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedPrefixes {
     /// The possible cuts, from the longest prefix to the shortest. There is at least one.
-    pub cuts: Vec<Cut>,
+    pub cuts: Vec<RequestSplit>,
     /// Index of the cut whose prefix is started in a process of its own if no prefix is running
     /// yet: the longest prefix whose filters after the reassembling filter have no arguments,
     /// because most requests have such a prefix.
@@ -35,7 +35,7 @@ pub struct SharedPrefixes {
 
 /// A request that is split after one of its filters.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Cut {
+pub struct RequestSplit {
     /// The canonical text of the prefix.
     pub prefix: String,
     /// The rest of the request, with the source [`SHARED_SOURCE`] in place of the prefix.
@@ -84,7 +84,7 @@ pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefixe
         let pipelines = vec![build_pipeline(source, rest)];
         let rest = Request { options: options.clone(), pipelines }.to_string();
         plain = plain.or_else(|| end.is_plain.then_some(cuts.cuts.len()));
-        cuts.cuts.push(Cut { prefix, rest, outputs_messages: end.outputs_messages });
+        cuts.cuts.push(RequestSplit { prefix, rest, outputs_messages: end.outputs_messages });
     }
     // Only filters without arguments precede the last of several cuts.
     cuts.start = plain.unwrap_or_else(|| cuts.cuts.len().saturating_sub(1));

@@ -4,8 +4,8 @@
 //! or spaces.
 
 use filter::{
-    Arguments, Compiler, Description, EndpointFacts, FilterKind, KeyReader, LinkType, Mistake,
-    NameResolver,
+    Arguments, Description, EndpointFacts, ExpressionCompiler, FilterKind, KeyReader, LinkType,
+    Mistake, NameResolver,
 };
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub trait Registry {
     /// Returns the compiler for filter expressions that the built-in compiler cannot compile
     /// (CONTRACT 27), or `None` if there is none. Called once per request; all filters of the
     /// request share the compiler.
-    fn compiler(&self) -> Option<Arc<dyn Compiler>> {
+    fn compiler(&self) -> Option<Arc<dyn ExpressionCompiler>> {
         self.base()?.compiler()
     }
 

@@ -23,15 +23,19 @@ fn edited_text(text: &str, words: &str) -> Result<String, String> {
     Ok(edited.text)
 }
 
-const WEB: &str = "rx eth0 | tcp | http |get pcap get.pcap";
+const HTTP_GET_REQUEST: &str = "rx eth0 | tcp | http |get pcap get.pcap";
 
 #[test]
 fn v3_edits_of_arcs_change_the_text() {
     let mut wrong = false;
     for (text, words, expected) in [
-        (WEB, "add count below http", "rx eth0 | tcp | http | (|get pcap get.pcap + count)"),
         (
-            WEB,
+            HTTP_GET_REQUEST,
+            "add count below http",
+            "rx eth0 | tcp | http | (|get pcap get.pcap + count)",
+        ),
+        (
+            HTTP_GET_REQUEST,
             "add hist | print below http/head",
             "rx eth0 | tcp | http | (|get pcap get.pcap + |head (hist | print))",
         ),
@@ -59,8 +63,8 @@ fn v3_edits_of_arcs_change_the_text() {
             "remove rx:2 all",
             "rx eth0 | count --name=X",
         ),
-        (WEB, "remove pcap leaf", "rx eth0 | tcp | http | discard"),
-        (WEB, "remove tcp all", "rx eth0 | discard"),
+        (HTTP_GET_REQUEST, "remove pcap leaf", "rx eth0 | tcp | http | discard"),
+        (HTTP_GET_REQUEST, "remove tcp all", "rx eth0 | discard"),
         (
             "rx eth0 | tcp | udp | print",
             "move udp below rx",
@@ -84,23 +88,27 @@ fn v3_edits_of_arcs_change_the_text() {
 #[test]
 fn v3_impossible_edits_of_arcs_name_the_reason() {
     for (text, words, why) in [
-        (WEB, "move tcp below http", "`http` is below `tcp`: it would lead to itself"),
-        (WEB, "move tcp below tcp", "`tcp` cannot be below itself"),
-        (WEB, "move rx below tcp", "`rx` is a source: it is below nothing"),
+        (HTTP_GET_REQUEST, "move tcp below http", "`http` is below `tcp`: it would lead to itself"),
+        (HTTP_GET_REQUEST, "move tcp below tcp", "`tcp` cannot be below itself"),
+        (HTTP_GET_REQUEST, "move rx below tcp", "`rx` is a source: it is below nothing"),
         (
-            WEB,
+            HTTP_GET_REQUEST,
             "remove http leaf",
             "`http` is not empty: `pcap` is below it (`remove http all` removes both)",
         ),
-        (WEB, "remove rx all", "nothing of the request would be left"),
-        (WEB, "join http below tcp", "`http` is below `tcp` already"),
+        (HTTP_GET_REQUEST, "remove rx all", "nothing of the request would be left"),
+        (HTTP_GET_REQUEST, "join http below tcp", "`http` is below `tcp` already"),
         (
-            WEB,
+            HTTP_GET_REQUEST,
             "sever http from tcp",
             "`tcp` is the only parent of `http`: remove it, or move it below another node",
         ),
-        (WEB, "sever http from rx", "`http` is not below `rx`"),
-        (WEB, "add count below http/|x", "`|x` is not a class: write `NODE/80` or `NODE/!80`"),
+        (HTTP_GET_REQUEST, "sever http from rx", "`http` is not below `rx`"),
+        (
+            HTTP_GET_REQUEST,
+            "add count below http/|x",
+            "`|x` is not a class: write `NODE/80` or `NODE/!80`",
+        ),
         (
             "rx | !dport | count",
             "move dport below rx",
@@ -133,10 +141,10 @@ fn v3_subtree_is_the_text_that_another_path_would_get() {
         ))
     };
     let expected = ("http |get pcap get.pcap".to_owned(), vec!["http", "pcap get.pcap"]);
-    let found = subtree(WEB, "http").expect("a subtree");
+    let found = subtree(HTTP_GET_REQUEST, "http").expect("a subtree");
     assert_eq!((found.0, found.1.iter().map(String::as_str).collect()), expected);
     let why = |text, node| subtree(text, node).expect_err("refused");
-    assert_eq!(why(WEB, "rx"), "`rx` is a source: it is below nothing");
+    assert_eq!(why(HTTP_GET_REQUEST, "rx"), "`rx` is a source: it is below nothing");
     let joined = "rx | dport | (|22 count + |80 hist) | print";
     assert_eq!(why(joined, "count"), "`print` has a mark: it may have another parent in its path");
     let words = ["move", "http", "into", "other", "below", "tcp/all"];
@@ -152,7 +160,7 @@ enum ArcEnd {
     New(String),
 }
 
-type Arcs = BTreeSet<(ArcEnd, ArcEnd, Vec<(u32, u32)>)>;
+type ArcSet = BTreeSet<(ArcEnd, ArcEnd, Vec<(u32, u32)>)>;
 
 fn parse_graph(text: &str) -> Option<Graph> {
     let (graph, mistakes) = pipeline::read_request(text, &planner_registry());
@@ -161,12 +169,12 @@ fn parse_graph(text: &str) -> Option<Graph> {
 }
 
 /// Returns the arcs of a graph, except arcs to placeholders.
-fn graph_arcs(graph: &Graph, id: impl Fn(NodeId) -> ArcEnd) -> Arcs {
+fn graph_arcs(graph: &Graph, id: impl Fn(NodeId) -> ArcEnd) -> ArcSet {
     let kept = graph.edges.iter().filter(|edge| graph.node(edge.to).name() != "discard");
     kept.map(|edge| (id(edge.from), id(edge.to), edge.classes.ranges().to_vec())).collect()
 }
 
-fn edited_arcs(edited: &EditResult, old: &Graph, new: &Graph) -> Arcs {
+fn edited_arcs(edited: &EditResult, old: &Graph, new: &Graph) -> ArcSet {
     graph_arcs(new, |id| {
         let node = new.node(id);
         let found = edited.filters.iter().find(|(span, _)| span.start == node.span.start);
@@ -178,7 +186,7 @@ fn edited_arcs(edited: &EditResult, old: &Graph, new: &Graph) -> Arcs {
 
 /// Applies the edit to the list of arcs of the old graph. Returns `None` if the edit must be
 /// refused.
-fn expected_arcs(edit: &Edit, old: &Graph, (node, parent): (NodeId, NodeId)) -> Option<Arcs> {
+fn expected_arcs(edit: &Edit, old: &Graph, (node, parent): (NodeId, NodeId)) -> Option<ArcSet> {
     let mut all = graph_arcs(old, |id| match old.node(id).filter() {
         Some(_) => ArcEnd::Old(id.0),
         None => ArcEnd::New(old.node(id).name().to_owned()),

@@ -1,6 +1,6 @@
 //! The contents of the text files. Most of these files contain one value and a newline.
 
-use crate::entries::{Key, Part, Text};
+use crate::entries::{DirectoryObject, Key, Text};
 use crate::tree::{DirectoryId, NodeIndex, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ pub type CountersByPath = HashMap<u32, Arc<Counters>>;
 /// [`counted_paths`] returns.
 #[must_use]
 pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String> {
-    let Part::Text(text) = &key.part else { return None };
+    let DirectoryObject::Text(text) = &key.part else { return None };
     let line = |value: &str| Some(format!("{value}\n"));
     let running = || running_spaces(tree, key, counters);
     match text {
-        Text::Readme => Some(README.to_owned()),
-        Text::Manual(name) => paths::manual(name),
+        Text::Readme => Some(README_TEXT.to_owned()),
+        Text::Manual(name) => paths::filter_manual(name),
         Text::Request => {
             let DirectoryId::Path(path) = &key.place else { return None };
             let of = |view: &&paths::PathView| crate::tree::key_of(view) == *path;
@@ -178,8 +178,8 @@ fn for_each_filter(
     }
 }
 
-/// Text of the file `README` in the root directory.
-const README: &str = "\
+/// Text of the file `README_TEXT` in the root directory.
+const README_TEXT: &str = "\
 PipesFS shows what Streamline runs on this machine. Each directory is a filter of a running
 request; data flows from a directory to those below it.
 

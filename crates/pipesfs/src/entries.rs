@@ -17,12 +17,12 @@ pub struct Key {
     /// The directory to which the object belongs.
     pub place: DirectoryId,
     /// The directory itself, or the object in it.
-    pub part: Part,
+    pub part: DirectoryObject,
 }
 
 /// An object that belongs to a directory of the tree: the directory itself, or one of its entries.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Part {
+pub enum DirectoryObject {
     /// The directory itself.
     Whole,
     /// A directory with a file for each argument of a filter.
@@ -102,7 +102,7 @@ pub struct Entry {
 }
 
 /// Name of the space for filters that run in the kernel.
-const KERNEL: &str = "kernel";
+const KERNEL_SPACE_NAME: &str = "kernel";
 /// Name of the hidden directory with the streams.
 const STREAMS_DIRECTORY: &str = ".streams";
 /// Name of the stream of events.
@@ -112,12 +112,12 @@ impl Key {
     /// Returns the key of a directory of the tree.
     #[must_use]
     pub const fn directory(place: DirectoryId) -> Self {
-        Self { place, part: Part::Whole }
+        Self { place, part: DirectoryObject::Whole }
     }
 
     /// Returns the key of another object in the same directory.
     #[must_use]
-    pub fn sibling(&self, part: Part) -> Self {
+    pub fn sibling(&self, part: DirectoryObject) -> Self {
         Self { place: self.place.clone(), part }
     }
 
@@ -125,23 +125,25 @@ impl Key {
     #[must_use]
     pub const fn kind(&self) -> ObjectKind {
         match self.part {
-            Part::Whole
-            | Part::Config
-            | Part::Stats
-            | Part::Dropped
-            | Part::State
-            | Part::Streams => ObjectKind::Directory,
-            Part::Link(_) => ObjectKind::Link,
-            Part::Stream(_) | Part::Events | Part::Text(_) => ObjectKind::File,
+            DirectoryObject::Whole
+            | DirectoryObject::Config
+            | DirectoryObject::Stats
+            | DirectoryObject::Dropped
+            | DirectoryObject::State
+            | DirectoryObject::Streams => ObjectKind::Directory,
+            DirectoryObject::Link(_) => ObjectKind::Link,
+            DirectoryObject::Stream(_) | DirectoryObject::Events | DirectoryObject::Text(_) => {
+                ObjectKind::File
+            }
         }
     }
 
-    fn entry(&self, name: &str, part: Part) -> Entry {
+    fn entry(&self, name: &str, part: DirectoryObject) -> Entry {
         Entry { name: name.to_owned(), key: self.sibling(part) }
     }
 
     fn text_entry(&self, name: &str, text: Text) -> Entry {
-        self.entry(name, Part::Text(text))
+        self.entry(name, DirectoryObject::Text(text))
     }
 }
 
@@ -162,7 +164,7 @@ impl Tree {
     #[must_use]
     pub fn is_unlisted_class(&self, key: &Key) -> bool {
         let is_class = matches!(key.place, DirectoryId::Class(..));
-        is_class && key.part == Part::Whole && self.directory(&key.place).is_none()
+        is_class && key.part == DirectoryObject::Whole && self.directory(&key.place).is_none()
     }
 
     /// Returns true if a file can be opened for writing: a stream, or an argument that a running
@@ -170,14 +172,16 @@ impl Tree {
     #[must_use]
     pub fn is_written(&self, key: &Key) -> bool {
         match &key.part {
-            Part::Stream(stream) => stream.from.is_none() && stream.form != StreamForm::Json,
-            Part::Text(Text::Argument(name)) => self
+            DirectoryObject::Stream(stream) => {
+                stream.from.is_none() && stream.form != StreamForm::Json
+            }
+            DirectoryObject::Text(Text::Argument(name)) => self
                 .directory(&key.place)
                 .and_then(|place| self.first_node(place))
                 .is_some_and(|(_, node)| {
                     node.arguments.iter().any(|known| known.name == *name && known.writable)
                 }),
-            Part::Text(Text::Freeze) => true,
+            DirectoryObject::Text(Text::Freeze) => true,
             _ => false,
         }
     }
@@ -188,13 +192,13 @@ impl Tree {
     #[must_use]
     pub fn entries(&self, key: &Key, names: &[String]) -> Option<Vec<Entry>> {
         match (&key.part, &key.place) {
-            (Part::Whole, _) => {
+            (DirectoryObject::Whole, _) => {
                 let mut entries = self.fixed_entries(key, names)?;
                 let directory = self.directory(&key.place);
                 entries.extend(directory.into_iter().flat_map(|of| self.children(key, of)));
                 Some(entries)
             }
-            (Part::Config, _) => {
+            (DirectoryObject::Config, _) => {
                 let (_, node) = self.first_node(self.directory(&key.place)?)?;
                 let argument = |argument: &paths::Argument| {
                     key.text_entry(&argument.name, Text::Argument(argument.name.clone()))
@@ -203,30 +207,30 @@ impl Tree {
                 entries.dedup_by(|one, other| one.name == other.name);
                 Some(entries)
             }
-            (Part::Stats, _) => Some(vec![
+            (DirectoryObject::Stats, _) => Some(vec![
                 key.text_entry("blocks", Text::Blocks),
                 key.text_entry("bytes", Text::Bytes),
                 key.text_entry("ns_per_block", Text::NsPerBlock),
                 key.text_entry("taken_by_readers", Text::Read),
                 key.text_entry("missed_by_readers", Text::Missed),
                 key.text_entry("written", Text::Written),
-                key.entry("dropped", Part::Dropped),
+                key.entry("dropped", DirectoryObject::Dropped),
             ]),
-            (Part::Dropped, _) => {
+            (DirectoryObject::Dropped, _) => {
                 let lost = |reason: &String| {
                     key.text_entry(&crate::names::escape(reason), Text::Lost(reason.clone()))
                 };
                 Some(names.iter().map(lost).collect())
             }
-            (Part::State, _) => {
+            (DirectoryObject::State, _) => {
                 let (_, node) = self.first_node(self.directory(&key.place)?)?;
                 let state = |name: &str| key.text_entry(name, Text::State(name.to_owned()));
                 Some(published_name(node).map(state).into_iter().collect())
             }
-            (Part::Streams, DirectoryId::Root) => {
-                Some(vec![key.entry(EVENTS_STREAM, Part::Events)])
+            (DirectoryObject::Streams, DirectoryId::Root) => {
+                Some(vec![key.entry(EVENTS_STREAM, DirectoryObject::Events)])
             }
-            (Part::Streams, _) => {
+            (DirectoryObject::Streams, _) => {
                 let forms = self.forms(&key.place).into_iter();
                 Some(forms.map(|(form, name)| key.entry(name, stream(form, None))).collect())
             }
@@ -263,21 +267,21 @@ impl Tree {
             return None;
         }
         for (_, name) in self.forms(&key.place) {
-            entries.push(key.entry(name, Part::Link(name.to_owned())));
+            entries.push(key.entry(name, DirectoryObject::Link(name.to_owned())));
         }
         if let (DirectoryId::Node(..) | DirectoryId::Path(_), Some(directory)) =
             (&key.place, directory)
             && let Some((_, node)) = self.first_node(directory)
         {
             if !node.arguments.is_empty() {
-                entries.push(key.entry("config", Part::Config));
+                entries.push(key.entry("config", DirectoryObject::Config));
             }
-            entries.push(key.entry("stats", Part::Stats));
+            entries.push(key.entry("stats", DirectoryObject::Stats));
             if published_name(node).is_some() {
-                entries.push(key.entry("state", Part::State));
+                entries.push(key.entry("state", DirectoryObject::State));
             }
             entries.push(key.text_entry("place", Text::Space));
-            match node.space == KERNEL {
+            match node.space == KERNEL_SPACE_NAME {
                 true => entries.push(key.text_entry("hook", Text::Hook)),
                 false => entries.extend([
                     key.text_entry("replicas", Text::Replicas),
@@ -313,7 +317,7 @@ impl Tree {
     fn child_key(&self, key: &Key, name: &str, child: &Child) -> Option<Key> {
         Some(match child {
             Child::Directory(at) => Key::directory(self.directories.get(*at)?.place.clone()),
-            Child::Link(_) => key.sibling(Part::Link(name.to_owned())),
+            Child::Link(_) => key.sibling(DirectoryObject::Link(name.to_owned())),
         })
     }
 
@@ -335,7 +339,7 @@ impl Tree {
     /// Returns the target of a symbolic link, or `None` if the link does not exist.
     #[must_use]
     pub fn target(&self, key: &Key) -> Option<String> {
-        let Part::Link(name) = &key.part else { return None };
+        let DirectoryObject::Link(name) = &key.part else { return None };
         let directory = self.directory(&key.place);
         match directory.and_then(|directory| directory.child(name)) {
             Some(Child::Link(target)) => Some(target.clone()),
@@ -355,7 +359,7 @@ fn is_fixed_entry_name(name: &str) -> bool {
 /// instructions can be listed.
 fn has_ebpf_program(node: &paths::NodeDetails) -> bool {
     let is_filter = !node.filter.is_empty() && !node.form.is_empty();
-    is_filter && node.space == KERNEL && !paths::is_source(&node.filter)
+    is_filter && node.space == KERNEL_SPACE_NAME && !paths::is_source(&node.filter)
 }
 
 /// Returns the name under which a filter publishes its state, or `None` if it publishes none.
@@ -370,12 +374,12 @@ fn root_entries(key: &Key) -> Vec<Entry> {
         key.text_entry(".error", Text::Error),
         // The events are behind a link, because a program that reads every file of the tree would
         // never reach their end.
-        key.entry(EVENTS_STREAM, Part::Link(EVENTS_STREAM.to_owned())),
+        key.entry(EVENTS_STREAM, DirectoryObject::Link(EVENTS_STREAM.to_owned())),
         Entry { name: ".filters".to_owned(), key: Key::directory(DirectoryId::Filters) },
         Entry { name: ".machine".to_owned(), key: Key::directory(DirectoryId::Machine) },
     ]
 }
 
-const fn stream(form: StreamForm, from: Option<String>) -> Part {
-    Part::Stream(Stream { form, from })
+const fn stream(form: StreamForm, from: Option<String>) -> DirectoryObject {
+    DirectoryObject::Stream(Stream { form, from })
 }

@@ -13,9 +13,9 @@ const SHOWN_AGE_MIN: Duration = Duration::from_secs(5);
 
 /// The reason for the latest failure of each user, and its time.
 #[derive(Debug, Default)]
-pub struct Failures(Mutex<HashMap<u32, (String, Instant)>>);
+pub struct LatestFailures(Mutex<HashMap<u32, (String, Instant)>>);
 
-impl Failures {
+impl LatestFailures {
     /// Stores the reason for a user's latest failure and replaces any earlier reason.
     pub fn set(&self, uid: u32, why: String) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

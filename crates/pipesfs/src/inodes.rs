@@ -1,7 +1,7 @@
 //! Inode numbers. An object has an inode number from the kernel's first reference to it until the
 //! kernel has dropped all references.
 
-use crate::entries::{Key, Part};
+use crate::entries::{DirectoryObject, Key};
 use crate::tree::DirectoryId;
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ pub const ROOT: u64 = 1;
 
 /// The objects to which the kernel has references, with their inode numbers.
 #[derive(Debug)]
-pub struct Inodes {
+pub struct InodeTable {
     numbers: HashMap<Key, u64>,
     objects: HashMap<u64, Known>,
     next: u64,
@@ -23,7 +23,7 @@ struct Known {
     references: u64,
 }
 
-impl Default for Inodes {
+impl Default for InodeTable {
     fn default() -> Self {
         let root = Key::directory(DirectoryId::Root);
         let numbers = HashMap::from([(root.clone(), ROOT)]);
@@ -32,7 +32,7 @@ impl Default for Inodes {
     }
 }
 
-impl Inodes {
+impl InodeTable {
     /// Returns the object with an inode number, or `None` if the number is not assigned.
     #[must_use]
     pub fn key(&self, inode: u64) -> Option<Key> {
@@ -43,7 +43,7 @@ impl Inodes {
     pub fn reference(&mut self, key: &Key) -> u64 {
         let number = match key.part {
             // Each open of a stream gets a separate inode.
-            Part::Stream(_) => self.next,
+            DirectoryObject::Stream(_) => self.next,
             _ => *self.numbers.entry(key.clone()).or_insert(self.next),
         };
         if number == self.next {
@@ -89,7 +89,7 @@ impl Inodes {
     /// Updates the objects whose nodes have moved; `places` maps each old directory to the new one.
     /// The objects keep their inode numbers. If an object has several numbers, lookups continue to
     /// return the number that the latest lookup returned.
-    pub fn rebind(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
+    pub fn update_moved_objects(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         let mut moved = Vec::new();
         for (number, known) in &mut self.objects {
             let Some(place) = places.get(&known.key.place) else { continue };
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn b1_object_keeps_its_number_until_it_is_forgotten() {
-        let mut inodes = Inodes::default();
+        let mut inodes = InodeTable::default();
         let (one, other) =
             (Key::directory(DirectoryId::Filters), Key::directory(DirectoryId::Machine));
         let first = inodes.reference(&one);
@@ -127,12 +127,12 @@ mod tests {
 
     #[test]
     fn b1_renumbered_object_stays_valid_under_its_old_number() {
-        let mut inodes = Inodes::default();
+        let mut inodes = InodeTable::default();
         let (one, other) =
             (Key::directory(DirectoryId::Filters), Key::directory(DirectoryId::Machine));
         let number = inodes.reference(&one);
         let places = HashMap::from([(one.place.clone(), other.place.clone())]);
-        inodes.rebind(&places);
+        inodes.update_moved_objects(&places);
         inodes.renumber(&places);
         assert_ne!(inodes.reference(&other), number);
         assert_eq!(inodes.key(number), Some(other));
@@ -144,16 +144,16 @@ mod tests {
     fn b1_moved_object_keeps_the_latest_of_its_numbers() {
         // The iteration order of a hash table is random, so one run is not enough.
         for _ in 0..32 {
-            let mut inodes = Inodes::default();
+            let mut inodes = InodeTable::default();
             let places = [DirectoryId::Filters, DirectoryId::Machine];
             let [one, other] = places.clone().map(Key::directory);
             let there = HashMap::from([(places[0].clone(), places[1].clone())]);
             let old = inodes.reference(&one);
-            inodes.rebind(&there);
+            inodes.update_moved_objects(&there);
             inodes.renumber(&there);
             let new = inodes.reference(&other);
             assert_ne!(new, old);
-            inodes.rebind(&HashMap::from([(places[1].clone(), places[0].clone())]));
+            inodes.update_moved_objects(&HashMap::from([(places[1].clone(), places[0].clone())]));
             assert_eq!(inodes.peek(&one), new);
             assert_eq!(inodes.peek(&other), u64::MAX, "nothing is left behind");
             assert_eq!((inodes.key(old), inodes.key(new)), (Some(one.clone()), Some(one.clone())));
@@ -162,11 +162,11 @@ mod tests {
 
     #[test]
     fn b1_moved_object_keeps_its_number_and_removed_one_loses_it() {
-        let mut inodes = Inodes::default();
+        let mut inodes = InodeTable::default();
         let (one, other) =
             (Key::directory(DirectoryId::Filters), Key::directory(DirectoryId::Machine));
         let number = inodes.reference(&one);
-        inodes.rebind(&HashMap::from([(one.place.clone(), other.place.clone())]));
+        inodes.update_moved_objects(&HashMap::from([(one.place.clone(), other.place.clone())]));
         assert_eq!(inodes.key(number), Some(other.clone()));
         assert_eq!(inodes.reference(&other), number);
         inodes.retire(&other);

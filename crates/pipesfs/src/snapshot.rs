@@ -64,7 +64,7 @@ impl CachedCounters {
 
 /// The latest snapshot of the tree, and the latest counters of the paths.
 #[derive(Debug)]
-pub struct Snapshots {
+pub struct SnapshotCache {
     directory: Option<PathBuf>,
     latest: RwLock<Arc<Snapshot>>,
     /// The connection to the daemon, or `None` before the first query. The lock serializes queries.
@@ -86,7 +86,7 @@ struct ChangedPaths {
     queried: BTreeSet<u32>,
 }
 
-impl Snapshots {
+impl SnapshotCache {
     /// Creates an empty snapshot of the paths of the daemon in `directory`, or of the first
     /// standard directory in which a daemon listens if `directory` is `None`.
     #[must_use]
@@ -280,7 +280,7 @@ impl Snapshots {
     /// Blocks for a limited time.
     pub fn counters(&self, wanted: &[(u32, u32)], age: Duration) -> CountersByPath {
         if self.has_counters(wanted, age) {
-            return found(&lock(&self.counters), wanted);
+            return select_counters(&lock(&self.counters), wanted);
         }
         let mut client = lock(&self.client);
         let began = Instant::now();
@@ -300,7 +300,7 @@ impl Snapshots {
             let (taken_at, counters) = (Instant::now(), reply.ok().map(Arc::new));
             known.insert(*number, CachedCounters { taken_at, query_time, counters });
         }
-        found(&known, wanted)
+        select_counters(&known, wanted)
     }
 
     /// Returns true if the latest query of each path is young enough for `age`, even if a path did
@@ -370,7 +370,7 @@ impl Snapshots {
 }
 
 /// Returns the known counters of the wanted paths.
-fn found(known: &HashMap<u32, CachedCounters>, wanted: &[(u32, u32)]) -> CountersByPath {
+fn select_counters(known: &HashMap<u32, CachedCounters>, wanted: &[(u32, u32)]) -> CountersByPath {
     let found = wanted
         .iter()
         .filter_map(|(_, number)| Some((*number, known.get(number)?.counters.clone()?)));

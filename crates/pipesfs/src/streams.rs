@@ -8,12 +8,12 @@ mod moves;
 mod taps;
 
 pub use ends::{StreamEnd, StreamEnds};
-pub use moves::Continuation;
+pub use moves::StreamContinuation;
 pub use taps::TapConnection;
 
 use crate::entries::StreamForm;
 use crate::events::EventFollower;
-use crate::failures::Failures;
+use crate::failures::LatestFailures;
 use crate::protocol::{REPLY_HEADER_LENGTH, Reply, errno};
 use crate::totals::Totals;
 use crate::transfer::{PIPE_SIZE, StreamInput, StreamRead};
@@ -34,7 +34,7 @@ pub struct Streams {
     open: Mutex<HashMap<u64, OpenStream>>,
     /// Channel to the thread that examines ended taps.
     ends: mpsc::Sender<StreamEnd>,
-    failures: Arc<Failures>,
+    failures: Arc<LatestFailures>,
 }
 
 /// A stream that a program has opened for reading.
@@ -110,7 +110,10 @@ const CLOSED: u32 = 0x010;
 impl Streams {
     /// Creates an empty set of streams. Also returns the receiver for
     /// [`examine_ended_taps`](Self::examine_ended_taps).
-    pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<(Self, StreamEnds)> {
+    pub fn new(
+        device: Arc<File>,
+        failures: Arc<LatestFailures>,
+    ) -> sys::Result<(Self, StreamEnds)> {
         let (ends, endings) = mpsc::channel();
         let (open, watcher) = (Mutex::default(), Watcher::new()?);
         let streams = Self { device, watcher, open, ends, failures };

@@ -14,7 +14,7 @@ mod places;
 mod reserved;
 
 use crate::names::{escape, filter_name, free_name};
-use groups::Groups;
+use groups::NodeGroups;
 use parents::{Parents, first_parents, top_nodes};
 pub(crate) use reserved::STREAM_ENTRIES;
 use reserved::{NODE_ENTRIES, PATH_ENTRIES, ROOT_ENTRIES};
@@ -234,7 +234,7 @@ impl Tree {
     /// Adds directories for the sources of unnamed paths. Equal sources of one user share a
     /// directory.
     fn add_sources(&mut self, parents: &[Parents], open: &mut VecDeque<usize>) {
-        let mut groups = Groups::default();
+        let mut groups = NodeGroups::default();
         for (path, parents) in parents.iter().enumerate() {
             if self.paths[path].path.name.is_some() {
                 continue;
@@ -250,7 +250,7 @@ impl Tree {
 
     /// Adds directories for the nodes downstream of a directory's nodes.
     fn add_children(&mut self, at: usize, parents: &[Parents], open: &mut VecDeque<usize>) {
-        let mut groups = Groups::default();
+        let mut groups = NodeGroups::default();
         let members = self.directories[at].members.clone();
         let is_single = members.len() == 1;
         for member in members {

@@ -6,7 +6,7 @@
 //! socket, a signal interrupts the caller, or the path ends. When the file is closed, an end
 //! message follows the data in the socket.
 
-use crate::failures::Failures;
+use crate::failures::LatestFailures;
 use crate::protocol::{Reply, errno};
 use crate::totals::Totals;
 use std::collections::{HashMap, VecDeque};
@@ -22,7 +22,7 @@ pub struct Writers {
     device: Arc<File>,
     watcher: Watcher,
     open: Mutex<HashMap<u64, OpenWriter>>,
-    failures: Arc<Failures>,
+    failures: Arc<LatestFailures>,
 }
 
 /// A stream that is open for writing.
@@ -54,7 +54,7 @@ const POLLOUT_EVENTS: u32 = 0x004 | 0x100;
 
 impl Writers {
     /// Creates an empty set of writers.
-    pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<Self> {
+    pub fn new(device: Arc<File>, failures: Arc<LatestFailures>) -> sys::Result<Self> {
         Ok(Self { device, watcher: Watcher::new()?, open: Mutex::default(), failures })
     }
 
@@ -250,7 +250,7 @@ impl OpenWriter {
     /// Returns the current event bits for poll(2). If the path has ended, the file counts as
     /// writable, because a write fails immediately.
     fn events(&self) -> u32 {
-        match sys::poll::writable(&self.socket, Duration::ZERO) {
+        match sys::poll::wait_until_writable(&self.socket, Duration::ZERO) {
             true => POLLOUT_EVENTS,
             false => 0,
         }

@@ -104,7 +104,7 @@ impl RetiredCounters {
         for (at, mut node) in before.nodes.into_iter().enumerate() {
             let calls = std::mem::take(&mut node.calls);
             if node.receives_kernel_output {
-                let continuations = continuations(&self.nodes, &node, calls);
+                let continuations = find_kernel_continuations(&self.nodes, &node, calls);
                 self.continuations
                     .extend(continuations.filter(|((.., arc), _)| is_removed_arc(at, *arc)));
             } else {
@@ -157,7 +157,9 @@ impl SpaceCounters {
         let counted = nodes.iter().enumerate().map(|(number, node)| {
             let program = node.process();
             let source = match &node.operator {
-                Operator::Source(_) if program.is_none_or(|program| program.is_head()) => {
+                Operator::Source(_)
+                    if program.is_none_or(|program| program.is_first_in_request()) =>
+                {
                     node.source_counters()
                 }
                 _ => None,
@@ -188,7 +190,7 @@ impl SpaceCounters {
         let edges = retired.edges.clone();
         let mut continued = retired.continuations.clone();
         for node in counted[..nodes.len()].iter().filter(|node| node.receives_kernel_output) {
-            continued.extend(continuations(&retired.nodes, node, node.calls.clone()));
+            continued.extend(find_kernel_continuations(&retired.nodes, node, node.calls.clone()));
         }
         let continuations = continued;
         Self {
@@ -231,7 +233,7 @@ impl SpaceCounters {
 /// Pairs each edge that leaves `node`, the receiver of a kernel program's output, with the name of
 /// the kernel edge that it continues. `before` contains the removed nodes, including the receivers
 /// of earlier programs.
-fn continuations(
+fn find_kernel_continuations(
     before: &[NodeCounters],
     node: &NodeCounters,
     calls: Vec<Edge>,

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Edges and sources of a path, as node numbers.
 #[derive(Debug, Default)]
-pub struct Links {
+pub struct PathEdges {
     /// Edges, as pairs of start node and end node.
     pub edges: Vec<(usize, usize)>,
     /// Numbers of the source nodes.
@@ -35,8 +35,8 @@ struct DemandState {
 impl Demand {
     /// Replaces the edges and sources of the path. Closed nodes that remain in the graph stay
     /// closed.
-    pub fn set_links(&self, links: Links) {
-        let Links { edges, sources } = links;
+    pub fn set_path_edges(&self, links: PathEdges) {
+        let PathEdges { edges, sources } = links;
         let ends = edges.iter().flat_map(|(from, to)| [*from, *to]);
         let numbers: HashSet<usize> = ends.chain(sources.iter().copied()).collect();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

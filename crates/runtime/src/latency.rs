@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The latency bound of a path, and its gauges.
 #[derive(Debug, Default)]
 pub struct LatencyBudget {
-    gauges: Mutex<Vec<Arc<Gauge>>>,
+    gauges: Mutex<Vec<Arc<LatencyGauge>>>,
     /// Requested bound on the latency, in nanoseconds; 0 if there is no bound.
     asked_ns: AtomicU64,
     breaches: AtomicU64,
@@ -30,7 +30,7 @@ pub struct LatencyBudget {
 
 /// A latency gauge at a ring, a source or a sink of a path.
 #[derive(Debug)]
-pub struct Gauge {
+pub struct LatencyGauge {
     name: String,
     /// True if the gauge measures the latency from source to sink; false if it measures the wait at
     /// one ring or source.
@@ -56,13 +56,13 @@ pub struct Gauge {
     recent_ns: AtomicU64,
 }
 
-/// Value of [`Gauge::watched`] once the reader takes no more blocks.
+/// Value of [`LatencyGauge::watched`] once the reader takes no more blocks.
 const CLOSED: u64 = u64::MAX;
 
 /// A gauge of the age of blocks, which compares block times with the clock.
 #[derive(Clone, Debug)]
 pub struct AgeGauge {
-    gauge: Arc<Gauge>,
+    gauge: Arc<LatencyGauge>,
     /// Offset that converts the monotonic clock to block time, in nanoseconds.
     epoch: Time,
 }
@@ -134,22 +134,22 @@ impl LatencyBudget {
 
     /// Adds a gauge of the wait at one ring or source. `share_ns` is the share of the bound
     /// assigned to the gauge, in nanoseconds.
-    pub fn add_wait_gauge(&self, name: String, share_ns: u64) -> Arc<Gauge> {
+    pub fn add_wait_gauge(&self, name: String, share_ns: u64) -> Arc<LatencyGauge> {
         self.add_gauge(name, false, share_ns)
     }
 
     /// Adds a gauge of the latency from the sources to the sink `name`.
-    pub fn add_sink_gauge(&self, name: String) -> Arc<Gauge> {
+    pub fn add_sink_gauge(&self, name: String) -> Arc<LatencyGauge> {
         self.add_gauge(name, true, self.asked_ns.load(Ordering::Relaxed))
     }
 
-    fn add_gauge(&self, name: String, end_to_end: bool, share_ns: u64) -> Arc<Gauge> {
-        let gauge = Arc::new(Gauge::new(name, end_to_end, share_ns));
+    fn add_gauge(&self, name: String, end_to_end: bool, share_ns: u64) -> Arc<LatencyGauge> {
+        let gauge = Arc::new(LatencyGauge::new(name, end_to_end, share_ns));
         self.with_gauges(|gauges| gauges.push(Arc::clone(&gauge)));
         gauge
     }
 
-    fn with_gauges<A>(&self, look: impl FnOnce(&mut Vec<Arc<Gauge>>) -> A) -> A {
+    fn with_gauges<A>(&self, look: impl FnOnce(&mut Vec<Arc<LatencyGauge>>) -> A) -> A {
         look(&mut self.gauges.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -205,7 +205,7 @@ impl LatencyBudget {
     }
 }
 
-impl Gauge {
+impl LatencyGauge {
     const fn new(name: String, end_to_end: bool, share_ns: u64) -> Self {
         Self {
             name,
@@ -226,7 +226,7 @@ impl Gauge {
     /// before the block is put into the ring.
     pub fn stamp(&self, number: u64) {
         if self.watched.load(Ordering::Relaxed) == 0 {
-            self.since.store(sys::clock::monotonic(), Ordering::Relaxed);
+            self.since.store(sys::clock::monotonic_ns(), Ordering::Relaxed);
             // SYNC POINT: block watched; pairs with the Acquire in `measure_watched_block` and in
             // `waiting_ns`. The exchange fails only on a closed gauge.
             let _ = self.watched.compare_exchange(0, number, Ordering::Release, Ordering::Relaxed);
@@ -245,7 +245,7 @@ impl Gauge {
         if !is_watched && left == 0 && !more {
             return;
         }
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         self.left_since.store(if more { now } else { 0 }, Ordering::Relaxed);
         if is_watched {
             let ns = now.saturating_sub(self.since.load(Ordering::Relaxed));
@@ -318,14 +318,14 @@ impl GaugeLatency {
 impl AgeGauge {
     /// Creates a gauge that compares block times with the monotonic clock plus `epoch` nanoseconds.
     #[must_use]
-    pub const fn new(gauge: Arc<Gauge>, epoch: Time) -> Self {
+    pub const fn new(gauge: Arc<LatencyGauge>, epoch: Time) -> Self {
         Self { gauge, epoch }
     }
 
     /// Measures the age of the blocks that a sink has taken: the blocks in the lanes of `mask`.
     /// Skips holes and blocks without a time.
     pub fn measure_taken_blocks(&self, batch: &Batch<'_>, mask: LaneMask) {
-        self.measure(batch.columns(), mask, sys::clock::monotonic().wrapping_add(self.epoch));
+        self.measure(batch.columns(), mask, sys::clock::monotonic_ns().wrapping_add(self.epoch));
     }
 
     /// Measures the age, at time `now`, of the blocks that a source has emitted. Skips holes and

@@ -361,14 +361,14 @@ impl NodeEntry {
     /// Returns the number of blocks that entered the node or were created by it, and the number of
     /// blocks that left it or are held by it. The two are equal if the node balances.
     pub fn balance(&self) -> (u64, u64) {
-        (self.input(BLOCKS), self.accounted(BLOCKS))
+        (self.input(BLOCKS), self.accounted_amount(BLOCKS))
     }
 
     fn input(&self, of: AmountGetter) -> u64 {
         of(&self.taken) + of(&self.made)
     }
 
-    fn accounted(&self, of: AmountGetter) -> u64 {
+    fn accounted_amount(&self, of: AmountGetter) -> u64 {
         let dropped: u64 = self.dropped.iter().map(|(_, amount)| of(amount)).sum();
         let rest = [&self.passed, &self.unselected, &self.consumed, &self.held];
         dropped + rest.into_iter().map(of).sum::<u64>()
@@ -434,12 +434,12 @@ impl Ledger {
             }
         }
         for node in &self.filters {
-            let (left, right) = (node.input(BLOCKS), node.accounted(BLOCKS));
+            let (left, right) = (node.input(BLOCKS), node.accounted_amount(BLOCKS));
             if left != right {
                 let rule = "taken + made = passed + unselected + consumed + held + dropped";
                 found.push(LedgerImbalance { place: node.name.to_string(), rule, left, right });
             } else if node.program {
-                let (left, right) = (node.input(BYTES), node.accounted(BYTES));
+                let (left, right) = (node.input(BYTES), node.accounted_amount(BYTES));
                 if left != right {
                     let rule = "bytes taken + made = passed + unselected + consumed + dropped";
                     found.push(LedgerImbalance { place: node.name.to_string(), rule, left, right });

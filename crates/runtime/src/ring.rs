@@ -8,7 +8,7 @@
 //! sleeping reader needs a notification. [Th §5.2.2]
 
 use crate::failure::RingFailure;
-use crate::latency::Gauge;
+use crate::latency::LatencyGauge;
 use crate::ledger::{EdgeKind, RingSize, must_lose_block};
 use crate::space::memory::Memory;
 use crate::space::stall::StallProbe;
@@ -55,7 +55,7 @@ pub struct Export {
     /// `crate::space::replica_shutdown`).
     pub step: u32,
     /// Gauge of the time that blocks wait in the ring; `None` if it is not measured.
-    gauge: Option<Arc<Gauge>>,
+    gauge: Option<Arc<LatencyGauge>>,
 }
 
 impl Export {
@@ -92,7 +92,7 @@ impl Export {
     }
 
     /// Attaches the gauge of the time that blocks wait in the ring.
-    pub fn attach_gauge(&mut self, gauge: Arc<Gauge>) {
+    pub fn attach_gauge(&mut self, gauge: Arc<LatencyGauge>) {
         self.gauge = Some(gauge);
     }
 
@@ -115,7 +115,7 @@ impl Export {
         if let Some(scaling) = scaling {
             self.writer = self.writer.take().map(|writer| writer.scaling(scaling));
         }
-        self.events.fit(self.entries);
+        self.events.limit_to_ring(self.entries);
     }
 
     /// Returns the number of entries in the ring that the reader has not taken yet; 0 once the ring
@@ -219,14 +219,14 @@ impl Export {
             self.counts = writer.counts();
             if writer.capacity() != self.entries {
                 self.entries = writer.capacity();
-                self.events.fit(self.entries);
+                self.events.limit_to_ring(self.entries);
             }
             rest -= pushed.put + pushed.dropped;
             let (awaited, blocks) =
                 (self.reader_doorbell.has_unnotified_sleeper(), pushed.put as u64);
             let due = match last && rest == 0 {
                 true => self.events.count_last_published(blocks, awaited),
-                false => self.events.count_published(blocks, awaited, sys::clock::monotonic),
+                false => self.events.count_published(blocks, awaited, sys::clock::monotonic_ns),
             };
             if due {
                 writer.signal();
@@ -291,7 +291,7 @@ pub struct Import {
     pub planned: usize,
     reader: CrossingReader,
     /// Gauge of the time that blocks wait in the ring; `None` if it is not measured.
-    gauge: Option<Arc<Gauge>>,
+    gauge: Option<Arc<LatencyGauge>>,
 }
 
 impl Drop for Import {
@@ -308,7 +308,7 @@ impl Import {
     }
 
     /// Attaches the gauge of the time that blocks wait in the ring.
-    pub fn attach_gauge(&mut self, gauge: Arc<Gauge>) {
+    pub fn attach_gauge(&mut self, gauge: Arc<LatencyGauge>) {
         self.gauge = Some(gauge);
     }
 

@@ -5,9 +5,9 @@
 //! classified when it is first used, and again after it is closed and reopened. Descriptors
 //! numbered [`DESCRIPTORS_MAX`] or higher are never ends.
 
-use crate::reading::Reading;
+use crate::reading::ReadingEnd;
 use crate::rendezvous::is_open;
-use crate::writing::Writing;
+use crate::writing::WritingEnd;
 use abi::edge::{EDGES_MAX, Edge, PipeEnd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
@@ -44,8 +44,8 @@ pub(crate) struct SharedEdge {
 /// The state of this program's end of an edge.
 #[derive(Debug)]
 pub(crate) enum EdgeState {
-    Reading(Reading),
-    Writing(Writing),
+    Reading(ReadingEnd),
+    Writing(WritingEnd),
 }
 
 /// The locked state of an edge, for one call.
@@ -170,8 +170,8 @@ pub(crate) fn numbers(of: &'static SharedEdge) -> impl Iterator<Item = i32> {
 impl SharedEdge {
     fn new(edge: Edge) -> Self {
         let state = match edge.end {
-            PipeEnd::Reads => EdgeState::Reading(Reading::default()),
-            PipeEnd::Writes => EdgeState::Writing(Writing::default()),
+            PipeEnd::Reads => EdgeState::Reading(ReadingEnd::default()),
+            PipeEnd::Writes => EdgeState::Writing(WritingEnd::default()),
         };
         Self { edge, state: Mutex::new(state), owner: AtomicUsize::new(0) }
     }
@@ -219,14 +219,16 @@ impl LockedEdge<'_> {
     /// requested or made.
     pub(crate) fn is_inheritable(&self) -> bool {
         match &*self.state {
-            EdgeState::Writing(writing) => !matches!(writing, Writing::Ring { .. }),
-            EdgeState::Reading(reading) => matches!(reading, Reading::Pipe { .. } | Reading::Plain),
+            EdgeState::Writing(writing) => !matches!(writing, WritingEnd::Ring { .. }),
+            EdgeState::Reading(reading) => {
+                matches!(reading, ReadingEnd::Pipe { .. } | ReadingEnd::Plain)
+            }
         }
     }
 
     /// Returns true if the edge has a ring to read.
     pub(crate) fn has_ring_to_read(&self) -> bool {
-        matches!(&*self.state, EdgeState::Reading(Reading::Ring(_) | Reading::Offered(_)))
+        matches!(&*self.state, EdgeState::Reading(ReadingEnd::Ring(_) | ReadingEnd::Offered(_)))
     }
 }
 

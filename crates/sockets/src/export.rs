@@ -211,7 +211,7 @@ type VectorIoFn = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
 pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) -> isize {
     // SAFETY: X2.
     let buffers = unsafe { edge_buffers(fd, pieces, count) };
-    if let Some(piece) = buffers.and_then(|all| all.iter().find(is_filled)) {
+    if let Some(piece) = buffers.and_then(|all| all.iter().find(is_nonempty_buffer)) {
         // SAFETY: X1.
         return unsafe { read(fd, piece.base, piece.length) };
     }
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -
         };
     };
     let mut done = 0;
-    for piece in list.iter().filter(is_filled) {
+    for piece in list.iter().filter(is_nonempty_buffer) {
         // SAFETY: X1.
         let wrote = unsafe { write(fd, piece.base, piece.length) };
         if wrote < 0 {
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn writev(fd: c_int, pieces: *const IoVec, count: c_int) -
     done
 }
 
-fn is_filled(piece: &&IoVec) -> bool {
+fn is_nonempty_buffer(piece: &&IoVec) -> bool {
     piece.length > 0
 }
 

@@ -22,7 +22,7 @@
 
 use crate::forward;
 use abi::Extent;
-use iolite::file::{CachedFile, Refusal, Sent, SpliceCall};
+use iolite::file::{CachedFile, Refusal, SpliceCall, TransferResult};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -279,13 +279,13 @@ pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
         let length = u32::try_from(piece).unwrap_or(0);
         let place = Extent::new(range.at + done as u64, length);
         match range.file.splice_with_call(SpliceCall::Write, place, fd) {
-            Ok(Sent::Bytes(count)) => {
+            Ok(TransferResult::Bytes(count)) => {
                 done += count;
                 if count < piece {
                     break;
                 }
             }
-            Ok(Sent::End) => break,
+            Ok(TransferResult::End) => break,
             Err(_) if done > 0 => break,
             Err(Refusal::System(error)) => return Err(error.errno),
             Err(_) => return Err(preload::EIO),

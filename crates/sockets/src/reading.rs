@@ -24,7 +24,7 @@ const REQUEST_READ_SIZE_MIN: usize = 4096;
 
 /// The state of a reading end.
 #[derive(Debug)]
-pub(crate) enum Reading {
+pub(crate) enum ReadingEnd {
     /// The end reads the pipe, and has read this many bytes so far.
     Pipe { read: u64 },
     /// The end reads the pipe, and has requested a ring.
@@ -37,7 +37,7 @@ pub(crate) enum Reading {
     Plain,
 }
 
-impl Default for Reading {
+impl Default for ReadingEnd {
     fn default() -> Self {
         Self::Pipe { read: 0 }
     }
@@ -53,7 +53,7 @@ enum Step {
     Again,
 }
 
-impl Reading {
+impl ReadingEnd {
     /// Reads with the semantics of read(2); `real` calls the C library's read(2).
     pub(crate) fn read(
         &mut self,

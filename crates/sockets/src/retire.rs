@@ -3,7 +3,7 @@
 
 use crate::adapter;
 use crate::ends::{self, EdgeState, LockedEdge, SharedEdge};
-use crate::reading::Reading;
+use crate::reading::ReadingEnd;
 use sys::preload;
 
 /// The reason for turning an edge into a pipe.
@@ -53,7 +53,7 @@ fn become_pipe(shared_edge: &'static SharedEdge, locked: &mut LockedEdge<'_>) {
             let numbers: Vec<i32> = ends::numbers(shared_edge).collect();
             match adapter::start(input, &numbers) {
                 Ok(()) => numbers.iter().for_each(|number| ends::mark_not_an_end(*number)),
-                Err(input) => *reading = Reading::Ring(input),
+                Err(input) => *reading = ReadingEnd::Ring(input),
             }
         }
     }

@@ -90,7 +90,7 @@ impl Bytes<'_> {
 
 /// The state of the writing end of an edge.
 #[derive(Debug)]
-pub(crate) enum Writing {
+pub(crate) enum WritingEnd {
     /// The end writes to the pipe. `written` is the number of bytes written so far; when it reaches
     /// `next_check_at`, the writer checks for a request for a ring.
     Pipe { written: u64, next_check_at: u64 },
@@ -107,13 +107,13 @@ pub(crate) enum Writing {
     Plain,
 }
 
-impl Default for Writing {
+impl Default for WritingEnd {
     fn default() -> Self {
         Self::Pipe { written: 0, next_check_at: PIPE_BYTES_BEFORE_OFFER }
     }
 }
 
-impl Writing {
+impl WritingEnd {
     /// Writes with the semantics of write(2); `real` writes the same bytes through the kernel.
     pub(crate) fn write(
         &mut self,

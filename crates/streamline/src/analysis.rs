@@ -38,7 +38,7 @@ pub enum SaveError {
 /// Compares a run with its plan and saves its measurements in the user's state directory. If that
 /// succeeds, plans the request again and describes the changes.
 #[must_use]
-pub fn analyze(results: &Results) -> Analysis {
+pub fn analyze_run(results: &Results) -> Analysis {
     let Results { text, plan, outcome, .. } = results;
     let measurements = run_measurements(plan, outcome);
     let saved = match calibrate::state_directory() {

@@ -3,7 +3,7 @@
 use crate::error::OpenError;
 use crate::options::Options;
 use crate::prepared::{Prepared, unplaceable_error};
-use crate::ready::Ready;
+use crate::ready::ReadyRequest;
 use crate::{record, workers};
 use engine::build::{self, BuildError, BuiltPath, PathOptions, Settings};
 use engine::path::AdaptationSettings;
@@ -12,7 +12,7 @@ use engine::record::RecordMode;
 impl Prepared {
     /// Builds the plan and registers the path with the daemon. If the kernel refuses a filter,
     /// places the filter elsewhere. If an error occurs, releases everything that was acquired.
-    pub fn build(self, options: &Options) -> Result<Ready, OpenError> {
+    pub fn build(self, options: &Options) -> Result<ReadyRequest, OpenError> {
         if !self.workers.is_empty() {
             return workers::build(self, options);
         }
@@ -31,7 +31,11 @@ impl Prepared {
 
     /// Builds the plan as [`build`](Self::build) does, with additional options, such as a record to
     /// replay or the trace of a flow.
-    pub fn build_with(self, options: &Options, extras: PathOptions) -> Result<Ready, OpenError> {
+    pub fn build_with(
+        self,
+        options: &Options,
+        extras: PathOptions,
+    ) -> Result<ReadyRequest, OpenError> {
         let steps = options.steps.clone();
         let helper = options.helper.clone();
         let ready = self
@@ -46,7 +50,7 @@ impl Prepared {
         mut self,
         options: &Options,
         extras: &PathOptions,
-    ) -> Result<Ready, OpenError> {
+    ) -> Result<ReadyRequest, OpenError> {
         let settings = Settings {
             count: options.count,
             timed: options.timed,
@@ -60,7 +64,7 @@ impl Prepared {
             let space = &self.plan.space_of(refused.node).name;
             options.notices.raise_note(&format!("`{name}` runs in {space}: {}", refused.why));
         }
-        Ready::from_built_paths(self, paths, options)
+        ReadyRequest::from_built_paths(self, paths, options)
     }
 
     /// Builds the plan. Whenever the kernel refuses a filter, plans again with that filter outside

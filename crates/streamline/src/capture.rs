@@ -149,7 +149,7 @@ impl Capture {
         for direction in &mut self.directions {
             direction.attached.doorbell.drain(|_| {});
         }
-        self.loaded_at = sys::clock::monotonic();
+        self.loaded_at = sys::clock::monotonic_ns();
         for direction in &mut self.directions {
             direction.reader.load_writer_positions();
         }
@@ -251,7 +251,7 @@ impl Capture {
         let notified =
             self.directions.iter().map(|direction| direction.reader.last_notification_time()).max();
         let due = notified.unwrap_or(0).saturating_add(self.wait_ns);
-        Duration::from_nanos(due.saturating_sub(sys::clock::monotonic()))
+        Duration::from_nanos(due.saturating_sub(sys::clock::monotonic_ns()))
     }
 
     /// Returns the doorbells. Each is readable after a notification until the next [`Self::load`].
@@ -261,7 +261,7 @@ impl Capture {
 
     /// Returns the connections to the daemon; none if this process runs the programs. Each is
     /// readable if [`Self::check`] may fail, until the next check.
-    pub fn connections(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub fn daemon_connections(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let running = self.directions.iter().filter(|direction| !direction.has_ended);
         running.filter_map(|direction| direction.attached.handle.connection())
     }

@@ -120,7 +120,7 @@ pub struct RingFill<'n> {
 impl RingFill<'_> {
     /// Returns the fill level as a fraction of the capacity, from 0 to 1.
     #[must_use]
-    pub fn ratio(&self) -> f64 {
+    pub fn fill_ratio(&self) -> f64 {
         if self.room == 0 { 0.0 } else { self.fill.min(self.room) as f64 / self.room as f64 }
     }
 }
@@ -149,7 +149,7 @@ pub fn query_figures(client: &Client, limit: Duration) -> Result<Vec<PathFigures
     let figures = replies.into_iter().enumerate().filter_map(|(at, reply)| {
         let (state, (counters, about)) = match reply {
             Ok(reply) => (PathState::Running, reply),
-            Err(error) if error.is_end() => return None,
+            Err(error) if error.is_path_ended() => return None,
             Err(_) => (PathState::Silent, Default::default()),
         };
         let PathDescription { nodes, links, .. } = about;

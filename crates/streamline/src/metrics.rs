@@ -20,6 +20,6 @@ mod target;
 pub use families::metric_families;
 pub use file::write_file;
 pub use format::{to_open_metrics, to_text};
-pub use series::{Family, SERIES_MAX, SeriesKind, Unit, Value};
+pub use series::{MetricFamily, SERIES_MAX, SeriesKind, Unit, Value};
 pub use server::{Server, ServerError};
 pub use target::Target;

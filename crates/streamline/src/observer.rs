@@ -1,6 +1,6 @@
 //! A handle that reads the results of a request while it runs, from any thread.
 
-use crate::ready::{Executor, Ready, Results};
+use crate::ready::{Executor, ReadyRequest, Results};
 use crate::snapshot::snapshot;
 use crate::workers::GroupControl;
 use engine::live::Live;
@@ -23,7 +23,7 @@ pub struct Observer {
 /// Maximum time to wait for the counters of a path.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 
-impl Ready {
+impl ReadyRequest {
     /// Returns a handle that reads the results while the request runs. In these results, the
     /// elapsed time is measured from this call.
     #[must_use]
@@ -33,7 +33,7 @@ impl Ready {
             Executor::Workers(workers) => workers.0.control(),
         };
         let (text, plan) = (self.text.clone(), self.plan.clone());
-        let created_ns = sys::clock::monotonic();
+        let created_ns = sys::clock::monotonic_ns();
         Observer { text, plan, lives: self.live_handles(), control, created_ns }
     }
 }
@@ -47,7 +47,7 @@ impl Observer {
             Some(control) => control.outcome(),
             None => snapshot(&self.lives, COUNTERS_TIMEOUT),
         };
-        outcome.elapsed_ns = sys::clock::monotonic().saturating_sub(self.created_ns);
+        outcome.elapsed_ns = sys::clock::monotonic_ns().saturating_sub(self.created_ns);
         let live = self.lives.first();
         let last = live.and_then(|live| live.request_text().zip(live.plan()));
         let (text, plan) = last.unwrap_or_else(|| (self.text.clone(), self.plan.clone()));

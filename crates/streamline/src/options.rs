@@ -1,7 +1,7 @@
 //! The options of a run, which are not part of the request.
 
 use crate::notice::Notices;
-use crate::own::Own;
+use crate::own::RegistryAdditions;
 use engine::kernel::InjectedRefusal;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub struct Options {
     /// command. `None` for this program.
     pub helper: Option<PathBuf>,
     /// Filters, sources, sinks and pipe ends of the calling program.
-    pub own: Own,
+    pub own: RegistryAdditions,
     /// Callback for messages to the user; the default discards them.
     pub notices: Notices,
     /// Rollback log of acquired resources. Tests can make its steps fail.

@@ -6,7 +6,7 @@
 //! a shell.
 
 use abi::Class;
-use endpoint::{Failure, Opening, Sink, SinkEntry, SourceEntry};
+use endpoint::{Failure, OpenArguments, Sink, SinkEntry, SourceEntry};
 use engine::build::Settings;
 use engine::registry::MachineRegistry;
 use filter::{
@@ -23,10 +23,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The filters, sources, sinks and pipe ends that this program adds to the registry.
 ///
-/// Descriptions are leaked and live as long as the process, so create one `Own` and clone it into
+/// Descriptions are leaked and live as long as the process, so create one `RegistryAdditions` and clone it into
 /// the options of each request. The filters, sources and sinks run only in threads of this process.
 #[derive(Clone, Default)]
-pub struct Own {
+pub struct RegistryAdditions {
     descriptions: Vec<&'static Description>,
     sources: &'static [SourceEntry],
     sinks: &'static [SinkEntry],
@@ -35,7 +35,7 @@ pub struct Own {
     ends: Vec<Arc<OwnedFd>>,
 }
 
-impl Own {
+impl RegistryAdditions {
     /// Adds a filter by its description.
     #[must_use]
     pub fn with_filter(mut self, description: &'static Description) -> Self {
@@ -136,7 +136,7 @@ impl Own {
 
     /// Creates a pipe from a sink to this program. Returns the pipe's reading end, and the path
     /// that the request uses in place of a file. The reader sees end of file when the path has
-    /// ended and all clones of this `Own` are dropped; a full pipe blocks the path.
+    /// ended and all clones of this `RegistryAdditions` are dropped; a full pipe blocks the path.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -166,7 +166,7 @@ impl Own {
     }
 
     /// Makes a descriptor of this program available to a request. Returns the path with which the
-    /// request refers to it. The descriptor is closed when all clones of this `Own` are dropped;
+    /// request refers to it. The descriptor is closed when all clones of this `RegistryAdditions` are dropped;
     /// [`open`](crate::open) drops the clone in its options.
     pub fn add_descriptor(&mut self, descriptor: OwnedFd) -> String {
         let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
@@ -190,14 +190,14 @@ impl Own {
     }
 }
 
-impl fmt::Debug for Own {
+impl fmt::Debug for RegistryAdditions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.descriptions.iter().map(|known| known.name).collect();
         f.debug_struct("Own").field("names", &names).field("ends", &self.ends).finish()
     }
 }
 
-impl Registry for Own {
+impl Registry for RegistryAdditions {
     fn find(&self, name: &str) -> Option<&'static Description> {
         self.find_description(name).or_else(|| MachineRegistry::Local.find(name))
     }
@@ -315,7 +315,7 @@ struct CallbackFilter(Arc<Mutex<Classifier>>);
 impl Classify for CallbackFilter {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match lock(&self.0)(block) {
-            Some(class) => Class::natural(class),
+            Some(class) => Class::from_natural(class),
             None => cx.answer_absent(UNANSWERED_REASON),
         }
     }
@@ -356,7 +356,7 @@ impl Sink for CallbackSink {
     }
 }
 
-fn open_callback_sink(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open_callback_sink(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let name = opening.arguments.number(CALLBACK_NUMBER_PARAMETER).unwrap_or_default();
     match find_callback(opening.arguments) {
         Some(Callback::Each(function)) => {

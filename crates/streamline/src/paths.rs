@@ -114,7 +114,7 @@ pub fn query_paths(
         let reply = if path.yours { replies.next() } else { None };
         let NodesReply { version, line, nodes, .. } = match reply {
             Some(Ok(reply)) => reply,
-            Some(Err(error)) if error.is_end() => return None,
+            Some(Err(error)) if error.is_path_ended() => return None,
             // Its process is stopped, overloaded, or has too many clients.
             Some(Err(_)) => {
                 let line = path.line.clone().unwrap_or_default();
@@ -192,7 +192,7 @@ pub fn has_manual(name: &str) -> bool {
 /// Returns the manual of a filter, as printed by `streamline filters NAME`, or `None` if no filter
 /// has this name. If the name is both a source and a sink, returns both manuals.
 #[must_use]
-pub fn manual(name: &str) -> Option<String> {
+pub fn filter_manual(name: &str) -> Option<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| entry.name == name);
     let pages: Vec<String> = entries
         .map(|entry| explain::format_help(entry, MachineRegistry::Local.endpoint(entry)))

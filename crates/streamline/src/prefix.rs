@@ -5,11 +5,11 @@ use crate::error::OpenError;
 use crate::options::Options;
 use crate::prepared;
 use endpoint::Failure;
-use endpoint::shared::{self, Started};
+use endpoint::shared::{self, PrefixStartOutcome};
 use engine::live::Live;
 use engine::registry::MachineRegistry;
 use member::client::Client;
-use pipeline::prefix::{Cut, SharedPrefixes};
+use pipeline::prefix::{RequestSplit, SharedPrefixes};
 use pipeline::{Graph, prefix};
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
@@ -39,7 +39,7 @@ pub(crate) fn share_prefix(
     if filters.any(|used| used.description.name == prefix::SHARED_SOURCE) {
         permit_prefix_start(options);
     }
-    if !prefix::is_requested(&graph.options) {
+    if !prefix::is_shared_prefix_requested(&graph.options) {
         return join_running_prefix((text, graph), options);
     }
     let split = match () {
@@ -72,7 +72,7 @@ fn join_running_prefix(
 ) -> Result<(String, Graph), OpenError> {
     let is_open = options.joins_prefixes && !options.serves_prefix && !options.embedded;
     let is_plain = options.record.is_none() && graph.options.get("engines").is_none();
-    if !is_open || !is_plain || prefix::is_private(&graph.options) {
+    if !is_open || !is_plain || prefix::is_private_prefix_requested(&graph.options) {
         return Ok((text, graph));
     }
     let cuts =
@@ -95,7 +95,7 @@ fn join_running_prefix(
 /// Chooses the prefix that a request reads from a shared process: the longest prefix that is
 /// already running and is longer than the prefix at [`SharedPrefixes::start`]. If there is none,
 /// chooses the prefix at `start`, for which a process may have to be started.
-fn choose_shared_prefix(mut prefixes: SharedPrefixes) -> Cut {
+fn choose_shared_prefix(mut prefixes: SharedPrefixes) -> RequestSplit {
     let longer = prefixes.cuts.iter().take(prefixes.start);
     let running = longer.into_iter().position(|cut| shared::is_prefix_running(&cut.prefix));
     prefixes.cuts.swap_remove(running.unwrap_or(prefixes.start))
@@ -115,7 +115,7 @@ const LOSS_INTERVAL: Duration = Duration::from_millis(250);
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Returns true if a request offers a prefix to other requests.
-pub(crate) fn offers(graph: &Graph) -> bool {
+pub(crate) fn has_offered_prefix(graph: &Graph) -> bool {
     graph.nodes.iter().filter_map(pipeline::graph::Node::filter).any(is_shared_prefix_filter)
 }
 
@@ -194,7 +194,7 @@ fn count_upstream_losses(path: &Live) -> u64 {
 
 /// Starts the process of a prefix, and waits until the prefix is running or the process has exited.
 /// The process detaches from the terminal, because it does not belong to a single request.
-fn start_prefix_process(text: &str) -> Result<Started, Failure> {
+fn start_prefix_process(text: &str) -> Result<PrefixStartOutcome, Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::new("start", "a shared prefix", why);
     let program = PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let program = program.ok_or_else(|| failed(&"this program cannot be started again"))?;
@@ -211,9 +211,9 @@ fn start_prefix_process(text: &str) -> Result<Started, Failure> {
         // Reaps the process after it has ended.
         let thread = std::thread::Builder::new().name("prefix".to_owned());
         let _ = thread.spawn(move || child.wait());
-        return Ok(Started::Running);
+        return Ok(PrefixStartOutcome::Running);
     }
-    Ok(Started::Ended(wait_for_error_output(&mut child)))
+    Ok(PrefixStartOutcome::Ended(wait_for_error_output(&mut child)))
 }
 
 /// Returns the error output of a process, or its exit status if it wrote no error output. Blocks

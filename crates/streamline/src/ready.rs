@@ -26,7 +26,7 @@ use sys::poll::PollSet;
 /// A built and registered request, ready to run. Dropping it releases everything that the request
 /// acquired.
 #[derive(Debug)]
-pub struct Ready {
+pub struct ReadyRequest {
     pub(crate) text: String,
     pub(crate) plan: Plan,
     pub(crate) executor: Executor,
@@ -48,7 +48,7 @@ pub(crate) enum Executor {
     Workers(Box<(Supervisor, Output)>),
 }
 
-impl Ready {
+impl ReadyRequest {
     pub(crate) fn from_built_paths(
         prepared: Prepared,
         paths: Vec<BuiltPath>,
@@ -108,9 +108,10 @@ impl Ready {
 
     /// Runs the request and blocks until it ends. `until` or a stop command from a client can end
     /// it early.
-    pub fn run(mut self, until: StopConditions<'_>) -> Result<Finished, OpenError> {
+    pub fn run(mut self, until: StopConditions<'_>) -> Result<FinishedRun, OpenError> {
         let lives = self.live_handles();
-        let losses = prefix::offers(&self.plan.graph).then(|| LossPublisher::start(lives));
+        let losses =
+            prefix::has_offered_prefix(&self.plan.graph).then(|| LossPublisher::start(lives));
         let _losses = losses.transpose()?;
         let both;
         let mut stop = until.readable;
@@ -146,20 +147,20 @@ impl Ready {
             false => failures.iter().map(|_| None).collect(),
         };
         let results = Results { text: self.text, plan, outcome, workers, crashes, recorded };
-        Ok(Finished { results, member: self.member })
+        Ok(FinishedRun { results, member: self.member })
     }
 }
 
 /// A completed run. Clients that follow the run wait for its exit status until
 /// [`end_registration`](Self::end_registration) is called.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedRun {
     /// The results of the run.
     pub results: Results,
     member: Registration,
 }
 
-impl Finished {
+impl FinishedRun {
     /// Sends an exit status and a sentence about the results to the clients that follow the path,
     /// and ends the registration of the path. Blocks for a limited time until the clients have read
     /// both.

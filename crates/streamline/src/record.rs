@@ -9,9 +9,9 @@ use crate::hosts::KernelHosts;
 use crate::notice::Notices;
 use crate::options::Options;
 use crate::prepared::{self, Prepared};
-use crate::ready::{Ready, Results};
+use crate::ready::{ReadyRequest, Results};
 use engine::build::PathOptions;
-use engine::digest::{differences, digest};
+use engine::digest::{changed_lines, digest};
 use engine::record::{
     Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_placement, write,
 };
@@ -48,7 +48,7 @@ pub(crate) fn create_recording(
 
 /// A record whose request this program can replay.
 #[derive(Debug)]
-pub struct Recorded {
+pub struct ReplayableRecord {
     prepared: Prepared,
     record: Record,
 }
@@ -57,14 +57,14 @@ pub struct Recorded {
 #[derive(Debug)]
 pub struct BuiltReplay {
     /// The built request that repeats the recorded run.
-    pub ready: Ready,
+    pub ready: ReadyRequest,
     /// Directory for the output files of the replay, or `None` if it writes none.
     pub into: Option<PathBuf>,
     /// Completeness of the record. A replay can be compared only with a complete record.
     pub whole: Completeness,
 }
 
-impl Recorded {
+impl ReplayableRecord {
     /// Opens a record and plans its request for the recorded machine. Fails with
     /// [`OpenError::Unrepeatable`] if this program places the filters in other spaces.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
@@ -143,7 +143,7 @@ pub type Differences = Vec<(Option<String>, Option<String>)>;
 pub fn compare_with_record(whole: &Completeness, results: &Results) -> Option<Differences> {
     match whole {
         Completeness::Whole { digest: before } if !results.outcome.stopped => {
-            Some(differences(before, &digest(&results.outcome)))
+            Some(changed_lines(before, &digest(&results.outcome)))
         }
         _ => None,
     }

@@ -3,7 +3,7 @@
 use crate::error::OpenError;
 use crate::observer::Observer;
 use crate::options::Options;
-use crate::ready::{Finished, Ready, Results};
+use crate::ready::{FinishedRun, ReadyRequest, Results};
 use engine::change::{ChangeError, SwitchReport};
 use engine::latency_breach;
 use engine::live::Live;
@@ -25,13 +25,13 @@ pub struct Running {
     stop: Arc<EventFd>,
     /// Doorbell that becomes readable when the run has ended.
     ended: Arc<EventFd>,
-    thread: Option<JoinHandle<Result<Finished, OpenError>>>,
+    thread: Option<JoinHandle<Result<FinishedRun, OpenError>>>,
 }
 
 /// Maximum time to wait until the spaces of a path reach a batch boundary.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl Ready {
+impl ReadyRequest {
     /// Runs the request on its own thread, and returns at once.
     pub fn start(self, options: &Options) -> Result<Running, OpenError> {
         let stop = Arc::new(EventFd::new()?);
@@ -147,7 +147,7 @@ impl Running {
         Ok(finished.end_registration(status, sentence))
     }
 
-    fn join(&mut self) -> Option<Result<Finished, OpenError>> {
+    fn join(&mut self) -> Option<Result<FinishedRun, OpenError>> {
         let joined = self.thread.take()?.join();
         Some(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }

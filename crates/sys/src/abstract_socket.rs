@@ -22,9 +22,9 @@ pub const LENGTH_MAX: usize = 107;
 /// connections. `accepted` selects the message content that its connections accept.
 ///
 /// Fails with EADDRINUSE if another socket has the name.
-pub fn claim(name: &[u8], backlog: i32, accepted: Accepts) -> Result<OwnedFd> {
+pub fn claim(name: &[u8], backlog: i32, accepted: AcceptedContent) -> Result<OwnedFd> {
     let socket = open_socket(Framing::Packets, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    if accepted == Accepts::Bytes {
+    if accepted == AcceptedContent::Bytes {
         refuse_descriptors(&socket)?;
     }
     bind(&socket, &abstract_address(name)?).context("bind", format_abstract_name(name))?;
@@ -34,7 +34,7 @@ pub fn claim(name: &[u8], backlog: i32, accepted: Accepts) -> Result<OwnedFd> {
 
 /// The message content that a listening socket accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Accepts {
+pub enum AcceptedContent {
     /// Bytes only: since Linux 6.16, the kernel rejects descriptors. Otherwise a client could send
     /// its own socket over its connection, which would keep the connection open after the client's
     /// death.
@@ -143,8 +143,11 @@ mod tests {
         let name = format!("streamline-test/{}", std::process::id());
         let gone = connect_to(name.as_bytes(), LIMIT).unwrap_err();
         assert_eq!(gone.errno, libc::ECONNREFUSED, "{gone}");
-        let listener = claim(name.as_bytes(), 4, Accepts::Bytes).unwrap();
-        assert_eq!(claim(name.as_bytes(), 4, Accepts::Bytes).unwrap_err().errno, libc::EADDRINUSE);
+        let listener = claim(name.as_bytes(), 4, AcceptedContent::Bytes).unwrap();
+        assert_eq!(
+            claim(name.as_bytes(), 4, AcceptedContent::Bytes).unwrap_err().errno,
+            libc::EADDRINUSE
+        );
         assert!(accept(&listener).unwrap().is_none());
         let client = connect_to(name.as_bytes(), LIMIT).unwrap();
         let accepted = accept(&listener).unwrap().unwrap();
@@ -161,8 +164,8 @@ mod tests {
         drop((listener, accepted));
         assert_eq!(descriptor::receive(&client, &mut [0; 9]).unwrap().0, 0);
         testkit::wait_until("the name is free", || {
-            claim(name.as_bytes(), 4, Accepts::Bytes).is_ok()
+            claim(name.as_bytes(), 4, AcceptedContent::Bytes).is_ok()
         });
-        assert!(claim(&[b'x'; LENGTH_MAX + 1], 4, Accepts::Bytes).is_err());
+        assert!(claim(&[b'x'; LENGTH_MAX + 1], 4, AcceptedContent::Bytes).is_err());
     }
 }

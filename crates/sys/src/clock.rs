@@ -4,13 +4,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the monotonic time in ns. Costs about 20 ns.
 #[must_use]
-pub fn monotonic() -> u64 {
+pub fn monotonic_ns() -> u64 {
     read_clock(ClockId::Monotonic)
 }
 
 /// Returns the wall-clock time in ns since 1970, which may jump. For names and reports only.
 #[must_use]
-pub fn real() -> u64 {
+pub fn realtime_ns() -> u64 {
     read_clock(ClockId::Realtime)
 }
 

@@ -49,7 +49,7 @@ static REPORT_SOCKET: AtomicI32 = AtomicI32::new(-1);
 
 /// The extent to which the kernel enforces the Landlock rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Landlock {
+pub enum LandlockSupport {
     /// The kernel enforces all rules.
     Whole,
     /// The kernel enforces only the rules that it supports.
@@ -116,7 +116,7 @@ fn send_report(message: &[u8]) {
 /// Confines this process and returns the extent to which Landlock is enforced. The calling thread
 /// must be the only thread of the process. `memory` is the number of bytes by which the address
 /// space may still grow.
-pub fn confine(memory: u64) -> Result<Landlock> {
+pub fn confine(memory: u64) -> Result<LandlockSupport> {
     drop_privileges()?;
     // A change of user clears the parent-death signal (prctl(2)).
     set_parent_death_signal()?;
@@ -134,14 +134,14 @@ pub fn confine(memory: u64) -> Result<Landlock> {
 
 /// Returns the extent to which this kernel would enforce Landlock, without enforcing it.
 #[must_use]
-pub fn landlock_support() -> Landlock {
+pub fn landlock_support() -> LandlockSupport {
     let (none, size, version) = (ptr::null::<u8>(), 0usize, 1u32);
     // SAFETY: with the flag for the version landlock_create_ruleset(2) reads no memory.
     let known = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, size, version) };
     match known {
-        ..=0 => Landlock::Missing,
-        1..6 => Landlock::Partly,
-        _ => Landlock::Whole,
+        ..=0 => LandlockSupport::Missing,
+        1..6 => LandlockSupport::Partly,
+        _ => LandlockSupport::Whole,
     }
 }
 
@@ -191,7 +191,7 @@ fn used_address_space() -> u64 {
 /// Denies, through Landlock, opening files, binding and connecting TCP sockets, connecting to
 /// abstract sockets of other processes, and signaling other processes. Returns the extent to which
 /// the kernel enforces these rules.
-fn enforce_landlock() -> Result<Landlock> {
+fn enforce_landlock() -> Result<LandlockSupport> {
     let rules = || {
         let rules = Ruleset::default().handle_access(AccessFs::from_all(LANDLOCK_ABI))?;
         let rules = rules
@@ -202,9 +202,9 @@ fn enforce_landlock() -> Result<Landlock> {
     let status =
         rules().map_err(|error: landlock::RulesetError| error_from_library("landlock", &error))?;
     Ok(match status.ruleset {
-        RulesetStatus::FullyEnforced => Landlock::Whole,
-        RulesetStatus::PartiallyEnforced => Landlock::Partly,
-        RulesetStatus::NotEnforced => Landlock::Missing,
+        RulesetStatus::FullyEnforced => LandlockSupport::Whole,
+        RulesetStatus::PartiallyEnforced => LandlockSupport::Partly,
+        RulesetStatus::NotEnforced => LandlockSupport::Missing,
     })
 }
 

@@ -53,7 +53,7 @@ impl HostileAct {
             "exit" => std::process::exit(0),
             "flood" => flood_sockets(),
             "fork" => fork(),
-            "hang" => hang(),
+            "hang" => loop_forever(),
             "kill" => kill(self.parent, libc::SIGKILL),
             "memfd" => drop(crate::memory::Memfd::create("mine", 4096)),
             "open" => drop(File::open("/etc/passwd")),
@@ -66,7 +66,7 @@ impl HostileAct {
             "signal" => kill(self.parent, libc::SIGTERM),
             "sleep" => park_forever(),
             "spoof" => self.spoof_mappings("streamline-ring"),
-            "thread" => drop(std::thread::spawn(hang)),
+            "thread" => drop(std::thread::spawn(loop_forever)),
             _ => {}
         }
     }
@@ -98,7 +98,7 @@ impl HostileAct {
                 unsafe { ptr::write_volatile((address + at) as *mut u64, word) };
             }
         }
-        hang();
+        loop_forever();
     }
 }
 
@@ -109,7 +109,7 @@ fn allocate_without_limit() {
     }
 }
 
-fn hang() {
+fn loop_forever() {
     loop {
         std::hint::spin_loop();
     }

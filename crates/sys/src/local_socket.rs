@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::abstract_socket::{Accepts, refuse_descriptors};
+use crate::abstract_socket::{AcceptedContent, refuse_descriptors};
 use crate::descriptor::{convert_send_error, send_with};
 use crate::packet::option;
 
@@ -75,11 +75,11 @@ pub fn listen_in_directory(
     directory: &OwnedFd,
     name: &str,
     mode: u32,
-    (form, accepted): (Framing, Accepts),
+    (form, accepted): (Framing, AcceptedContent),
     backlog: i32,
 ) -> Result<OwnedFd> {
     let socket = open_socket(form, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    if accepted == Accepts::Bytes {
+    if accepted == AcceptedContent::Bytes {
         refuse_descriptors(&socket)?;
     }
     let path = format!("/proc/self/fd/{}/{name}", directory.as_raw_fd());
@@ -267,7 +267,8 @@ mod tests {
         let held = open_directory(&folder.0).unwrap();
         for (form, name) in [(Framing::Packets, "packets"), (Framing::Stream, "stream")] {
             let listener =
-                listen_in_directory(&held, name, 0o666, (form, Accepts::Descriptors), 4).unwrap();
+                listen_in_directory(&held, name, 0o666, (form, AcceptedContent::Descriptors), 4)
+                    .unwrap();
             assert!(accept(&listener).unwrap().is_none());
             let client = connect_to(&folder.0.join(name), form, LIMIT).unwrap();
             let accepted = accept(&listener).unwrap().unwrap();

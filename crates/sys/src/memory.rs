@@ -118,7 +118,7 @@ impl Memfd {
 
     /// Frees the pages of a range, which then reads as zeros. Refused under [`Seals::WRITE`], and
     /// by some kernels under [`Seals::FUTURE_WRITE`].
-    pub fn punch(&self, offset: usize, len: usize) -> Result<()> {
+    pub fn punch_hole(&self, offset: usize, len: usize) -> Result<()> {
         let mode = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
             .context("fallocate", format!("to give back {len} bytes of memory"))

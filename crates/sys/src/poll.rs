@@ -21,9 +21,9 @@ pub fn wait_until_readable_despite_signals(
     descriptors: &[BorrowedFd<'_>],
     limit: Option<Duration>,
 ) -> Vec<bool> {
-    let begin = crate::clock::monotonic();
+    let begin = crate::clock::monotonic_ns();
     loop {
-        let passed = Duration::from_nanos(crate::clock::monotonic().saturating_sub(begin));
+        let passed = Duration::from_nanos(crate::clock::monotonic_ns().saturating_sub(begin));
         let left = limit.map(|limit| limit.saturating_sub(passed));
         let ready = readable(descriptors, left);
         if ready.contains(&true) || left == Some(Duration::ZERO) {
@@ -78,7 +78,7 @@ impl AsFd for PollSet {
 
 /// Blocks until the descriptor is writable or has an error, a signal arrives, or `limit` passes.
 /// Returns true if the descriptor is writable or has an error.
-pub fn writable(descriptor: impl AsFd, limit: Duration) -> bool {
+pub fn wait_until_writable(descriptor: impl AsFd, limit: Duration) -> bool {
     let mut fds = [PollFd::new(&descriptor, PollFlags::OUT)];
     poll(&mut fds, Some(&timespec(limit))).is_ok_and(|ready| ready > 0)
 }

@@ -61,7 +61,7 @@ pub fn stop_requests() -> u32 {
 /// Signal handler. Uses only atomics, clock_gettime(2), write(2), kill(2) and _exit(2), which
 /// signal-safety(7) allows.
 extern "C" fn on_stop_signal(signal: libc::c_int) {
-    let now = crate::clock::monotonic().max(1);
+    let now = crate::clock::monotonic_ns().max(1);
     let first = FIRST_SIGNAL_NS.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
     if first.is_err_and(|first| now.saturating_sub(first) < REPEAT_INTERVAL_NS) {
         return;

@@ -10,8 +10,8 @@ mod pieces;
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use ebpf::emit::{Finish, Target};
-use ebpf::exam::{self, Interpreter, Judge, TwinVerdict, mutants, truncations};
+use ebpf::emit::{ReturnConversion, Target};
+use ebpf::exam::{self, Interpreter, TwinRunner, TwinVerdict, mutants, truncations};
 use ebpf::insn::{self, Alu, Insn, Operand, R0, R1, R2, R3, R4, R5, Reg, Size};
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{Hook, disasm};
@@ -28,12 +28,12 @@ fn twins_agree_in_kernel_interpreter_and_rust() {
     for chain in CHAINS {
         for target in TARGETS {
             let what = format!("{} for {target:?}", request(chain));
-            let program = program(chain, target, Finish::Answer).unwrap();
+            let program = program(chain, target, ReturnConversion::Answer).unwrap();
             let mut plain = RustJudge::new(chain, &program);
             let mut interpreter = Interpreter::new(&program);
             let mut kernel = KernelJudge::load(&program, "chain");
             let visited = kernel.loaded.info().unwrap().visited;
-            let mut judges: [&mut dyn Judge; 3] = [&mut plain, &mut interpreter, &mut kernel];
+            let mut judges: [&mut dyn TwinRunner; 3] = [&mut plain, &mut interpreter, &mut kernel];
             let packets = frames.iter().flat_map(|frame| truncations(frame)).map(Packet::new);
             let tally = exam::compare(&mut judges, packets)
                 .unwrap_or_else(|differ| panic!("{what}: {differ}"));
@@ -53,8 +53,11 @@ fn twin_programs_load_without_perfmon() {
     run_without_perfmon(|| {
         let places = [Hook::Tc, Hook::Xdp, Hook::Socket];
         for (place, chain) in places.into_iter().flat_map(|p| CHAINS.iter().map(move |c| (p, c))) {
-            let hardened = Target::hardened(place);
-            KernelJudge::load(&program(chain, hardened, Finish::Answer).unwrap(), "hardened");
+            let hardened = Target::without_perfmon(place);
+            KernelJudge::load(
+                &program(chain, hardened, ReturnConversion::Answer).unwrap(),
+                "hardened",
+            );
         }
     });
 }
@@ -75,7 +78,7 @@ fn verifier_log_names_the_rejected_instruction() {
 #[test]
 fn verifier_rejects_programs_that_fault_the_interpreter() {
     let Some(()) = need::require_bpf() else { return };
-    let twin = program(&[Step::Eth], Hook::Xdp, Finish::Answer).unwrap();
+    let twin = program(&[Step::Eth], Hook::Xdp, ReturnConversion::Answer).unwrap();
     let frames = frames::all_frames();
     let (mut faulty, mut refused) = (0, 0);
     for mutant in mutants(&twin) {
@@ -206,9 +209,9 @@ fn test_run_reports_ns_per_packet() {
         let empty = [Insn::mov(R0, 0), Insn::exit()];
         let code = insn::encode(&empty);
         let empty = bpf::Program::load(program_kind(place), "empty", &code).unwrap();
-        let build = |target: Target| program(chain, target, Finish::Answer).unwrap();
+        let build = |target: Target| program(chain, target, ReturnConversion::Answer).unwrap();
         let trusted = KernelJudge::load(&build(place.into()), "trusted");
-        let hardened = KernelJudge::load(&build(Target::hardened(place)), "hardened");
+        let hardened = KernelJudge::load(&build(Target::without_perfmon(place)), "hardened");
         let mut best = [u32::MAX; 3];
         for _ in 0..9 {
             for (best, program) in best.iter_mut().zip([&empty, &trusted.loaded, &hardened.loaded])

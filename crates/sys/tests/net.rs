@@ -19,7 +19,7 @@ fn interface_facts_match_the_ip_command() {
     let links = pair.client.run_inside(RouteSocket::open).unwrap();
     let veth = links.interface_by_name(CLIENT_DEVICE).unwrap();
     assert_eq!((veth.hatype, veth.mtu, veth.operstate), (1, 4321, 6));
-    assert!(veth.flags.up() && veth.flags.running() && !veth.flags.loopback());
+    assert!(veth.flags.is_up() && veth.flags.running() && !veth.flags.loopback());
     assert!(!veth.flags.promiscuous());
     assert_eq!(veth.mac, [2, 0, 0, 0, 0x12, 0x34]);
     assert_eq!((veth.kind.as_deref(), veth.link.is_some()), (Some("veth"), true));
@@ -27,7 +27,7 @@ fn interface_facts_match_the_ip_command() {
     assert_eq!(links.interface_by_name("a-name-longer-than-fifteen").unwrap().name, CLIENT_DEVICE);
     let [one, other] = ["off0", "off1"].map(|name| links.interface_by_name(name).unwrap());
     assert_eq!((one.link, other.link), (Some(other.index), Some(one.index)));
-    assert!(!one.flags.up() && one.operstate == 2);
+    assert!(!one.flags.is_up() && one.operstate == 2);
     let all = links.list_interfaces().unwrap();
     let mut names: Vec<&str> = all.iter().map(|each| each.name.as_str()).collect();
     names.sort_unstable();

@@ -91,7 +91,7 @@ fn frame_arrives_unchanged_with_time_and_origin() {
     let Some(pair) = silent_pair() else { return };
     let ring = open_ring(&pair.server, SERVER_DEVICE, SHAPE);
     let own = open_ring(&pair.client, CLIENT_DEVICE, SHAPE);
-    let before = sys::clock::real();
+    let before = sys::clock::realtime_ns();
     let sent = open_sender(&pair.client, CLIENT_DEVICE)
         .send(&[&numbered_frame(7, 60), &numbered_frame(8, 1514)]);
     assert_eq!(sent, SendReport { frames: 2, stopped: None });
@@ -101,7 +101,7 @@ fn frame_arrives_unchanged_with_time_and_origin() {
     {
         assert_eq!(*bytes, expected);
         assert_eq!(packet.length as usize, expected.len());
-        assert!((before..=sys::clock::real()).contains(&packet.time_ns), "{packet:?}");
+        assert!((before..=sys::clock::realtime_ns()).contains(&packet.time_ns), "{packet:?}");
         assert_eq!((packet.link.hatype, packet.link.protocol), (1, 0x88b5));
         assert_eq!(packet.link.index, interface_index(&pair.server, SERVER_DEVICE));
         assert_eq!(packet.link.kind, PacketKind::Other, "addressed to another host");
@@ -251,7 +251,7 @@ fn unsendable_frame_is_refused_and_reported() {
     let sent = sender.send(&slices);
     assert_eq!(sent, SendReport { frames: 150, stopped: Some(SendStopReason::Refused(EMSGSIZE)) });
     assert_eq!(receive_frames(&ring, &mut 0, 150).len(), 150);
-    assert!(sys::poll::writable(&sender, LIMIT));
+    assert!(sys::poll::wait_until_writable(&sender, LIMIT));
     let nowhere =
         pair.client.run_inside(|| PacketSender::open(4711, QdiscMode::Bypass)).unwrap_err();
     assert_eq!(nowhere.call, "bind");

@@ -3,7 +3,7 @@
 
 use super::bodies::{FuzzBody, InputReader};
 use crate::catalog::example_node;
-use abi::{BlockMetadata, Class, Flags, Marks};
+use abi::{BlockFlags, BlockMetadata, Class, Marks};
 use filter::testing::{Arena, Frame, Node, Space, total_amount};
 use filter::{Amount, Batch, Block, Description, LANES};
 use pipeline::language::tree::Argument;
@@ -238,7 +238,7 @@ fn with_random_marks<'a>(mut block: Block<'a>, input: &mut InputReader<'_>) -> B
     }
     if is(6) {
         let session = u32::from(input.read_u16());
-        let (time, flags) = (input.read_u64(), Flags(input.read_u16()));
+        let (time, flags) = (input.read_u64(), BlockFlags(input.read_u16()));
         block.context = BlockMetadata { time, session, flags, origin: input.read_u16() };
     }
     block

@@ -1,7 +1,7 @@
 //! Fuzz bodies for HTTP/1: heads and chunks separately, and whole connections through the filter.
 
 use super::bodies::{FuzzBody, InputReader};
-use abi::{Flags, Marks, RichPointer};
+use abi::{BlockFlags, Marks, RichPointer};
 use filter::Batch;
 use filter::testing::{Arena, Frame, Node, Space, total_amount};
 use wire::http::{self, BodyPart, Head, HeadSearch, ParseMode, RequestMethod, Start};
@@ -105,9 +105,9 @@ fn fuzz_connection(bytes: &[u8]) {
             block.pointer = RichPointer::hole(hole);
             (block.frame, block.marks) = (&[], Marks::bare(hole));
         }
-        let flags = [(2, Flags::BACKWARD), (4, Flags::FIRST), (0x60, Flags::END)];
+        let flags = [(2, BlockFlags::BACKWARD), (4, BlockFlags::FIRST), (0x60, BlockFlags::END)];
         let set = flags.into_iter().filter(|(bits, _)| choice & bits == *bits);
-        block.context.flags = set.fold(Flags::NONE, |all, (_, flag)| all.with(flag));
+        block.context.flags = set.fold(BlockFlags::NONE, |all, (_, flag)| all.with(flag));
         block.context.session = 1 + u32::from(choice >> 7);
         let mut batch = Batch::empty();
         batch.push(block, 0).expect("a free lane");
@@ -127,14 +127,14 @@ fn assert_messages_nest(left: &[Batch<'_>]) {
     for batch in left {
         for (_, block) in batch.blocks().filter(|(_, block)| block.pointer.class.answered()) {
             let flags = block.context.flags;
-            let first = flags.has(Flags::FIRST);
-            let last = flags.has(Flags::LAST) || flags.has(Flags::END);
+            let first = flags.has(BlockFlags::FIRST);
+            let last = flags.has(BlockFlags::LAST) || flags.has(BlockFlags::END);
             assert_eq!(first, block.marks.is_description());
             if block.pointer.class.0 >= 1000 {
                 assert!(first && last);
                 continue;
             }
-            let way = usize::from(flags.has(Flags::BACKWARD));
+            let way = usize::from(flags.has(BlockFlags::BACKWARD));
             let open = &mut open[block.context.session as usize][way];
             assert_eq!(first, !*open, "a message begins where one ends");
             *open = !last;

@@ -16,7 +16,7 @@ use ebpf::emit::Target;
 use ebpf::exam::{self, ExamTotals, Interpreter};
 use filter::content::r#match::MATCH;
 use filter::testing::twins::{
-    ReferenceChain, TwinCase, TwinChain, chains, edits_frames, emit_program, request_text,
+    ReferenceChain, TwinCase, TwinChain, edits_frames, emit_program, request_text, twin_chains,
 };
 use stage::{AttachPoint, Record, RecordedProgram};
 use sys::bpf::Side;
@@ -96,8 +96,8 @@ fn run_chain(
 fn chains_under_test() -> Vec<(TwinChain, bool)> {
     let mut all: Vec<(TwinChain, bool)> = Vec::new();
     // The witness records the frame after the chain, which must leave it whole.
-    let chains = chains(3).into_iter().filter(|chain| !edits_frames(chain));
-    for (number, chain) in chains.enumerate() {
+    let chains = twin_chains(3).into_iter().filter(|chain| !edits_frames(chain));
+    for (number, chain) in twin_chains.enumerate() {
         match chain.len() {
             1 => all.extend([(chain.clone(), false), (chain, true)]),
             length if number % CHAIN_STEPS[length - 2] == 0 => all.push((chain, number % 2 == 0)),

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use super::super::judge::program_kind;
 use ebpf::asm::{Assembler, Label};
 use ebpf::emit::Outcome;
-use ebpf::exam::{Judge, TwinVerdict, decode_counters};
+use ebpf::exam::{TwinRunner, TwinVerdict, decode_counters};
 use ebpf::insn::{self, Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Size};
 use ebpf::interpret::{Packet, Tag};
 use ebpf::{Hook, MapSpec, Program};
@@ -221,7 +221,7 @@ pub(super) struct RecordedVerdicts {
     states: Option<Vec<Vec<u8>>>,
 }
 
-impl Judge for RecordedVerdicts {
+impl TwinRunner for RecordedVerdicts {
     fn name(&self) -> &str {
         "attached program"
     }

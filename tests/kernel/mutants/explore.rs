@@ -7,7 +7,7 @@
 //! tag in metadata. A frame with a new path becomes a seed. No code here depends on a protocol.
 
 use ebpf::emit::Outcome;
-use ebpf::exam::{Interpreter, Judge as _, TwinVerdict};
+use ebpf::exam::{Interpreter, TwinRunner as _, TwinVerdict};
 use ebpf::insn::{SOURCE_REG, class};
 use ebpf::interpret::{Packet, Tag};
 use ebpf::{Hook, Program};

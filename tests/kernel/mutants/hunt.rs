@@ -7,7 +7,7 @@
 
 use super::explore::OwnedPacket;
 use ebpf::Program;
-use ebpf::exam::{Interpreter, Judge as _, Mutant, TwinVerdict};
+use ebpf::exam::{Interpreter, Mutant, TwinRunner as _, TwinVerdict};
 use ebpf::insn::Insn;
 use std::fmt;
 

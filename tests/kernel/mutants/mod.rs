@@ -16,12 +16,14 @@ mod hunt;
 use super::corpus::borders::{boundary_frames, kernel_layouts, truncated_at_headers};
 use super::judge::KernelJudge;
 use ebpf::emit::Target;
-use ebpf::exam::{self, Interpreter, Judge as _, Mutant, TwinVerdict};
+use ebpf::exam::{self, Interpreter, Mutant, TwinRunner as _, TwinVerdict};
 use ebpf::insn::{Insn, class};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use explore::{OwnedPacket, explore_paths};
-use filter::testing::twins::{ReferenceChain, TwinChain, chains, request_text, try_emit_program};
+use filter::testing::twins::{
+    ReferenceChain, TwinChain, request_text, try_emit_program, twin_chains,
+};
 use hunt::SearchResult;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::need;
@@ -193,7 +195,7 @@ fn try_mutations_in_pairs(
     let tried: BTreeSet<usize> =
         exam::mutants(&alone).iter().map(|replacement| replacement.at).collect();
     let begin = request_text(twin);
-    let pairs = chains(2).into_iter().filter(|pair| pair.len() == 2);
+    let pairs = twin_chains(2).into_iter().filter(|pair| pair.len() == 2);
     let pairs = pairs.filter(|pair| request_text(&pair[..1]) == begin);
     let mut caught = BTreeSet::new();
     for pair in pairs {
@@ -245,7 +247,7 @@ fn packets_for_target(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
 /// properties of these two.
 const TARGETS: [Target; 2] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
-    Target::hardened(Hook::Xdp),
+    Target::without_perfmon(Hook::Xdp),
 ];
 
 fn run_mutations(effort: Effort) -> Vec<MutantResults> {
@@ -253,7 +255,9 @@ fn run_mutations(effort: Effort) -> Vec<MutantResults> {
     let frames = boundary_frames();
     let mut all_results = Vec::new();
     for (round, target) in TARGETS.into_iter().enumerate() {
-        for twin in chains(1).iter().skip(round * effort.twin_step / 2).step_by(effort.twin_step) {
+        for twin in
+            twin_chains(1).iter().skip(round * effort.twin_step / 2).step_by(effort.twin_step)
+        {
             if only.as_deref().is_some_and(|name| name != twin[0].description.name) {
                 continue;
             }

@@ -4,10 +4,10 @@
 
 use super::scratch::Scratch;
 use super::{Tap, WAKE_POLICY, numbered_frame, processor_count, send_frames, veth_pair};
-use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Class, Entry, Marks, RichPointer};
 use endpoint::source::kernel::in_place::FramesInPlace;
 use endpoint::source::kernel::reader::{ExportedFrame, Reader as Walk};
-use endpoint::{Opening, Sink};
+use endpoint::{OpenArguments, Sink};
 use filter::{Arguments, Batch, BatchMemory, LANES};
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn open_pcap(path: &Path, frames: &Arc<FramesInPlace>) -> Box<dyn Sink> {
     let path = path.to_str().unwrap();
     let arguments: Arguments =
         filter::testing::parse_arguments(entry.description, &[path]).unwrap();
-    let mut sink = (entry.open)(&Opening::new(&arguments)).unwrap();
+    let mut sink = (entry.open)(&OpenArguments::new(&arguments)).unwrap();
     assert!(sink.accepts_in_place(frames));
     sink
 }
@@ -44,7 +44,7 @@ fn next_batch(
     while let Some(exported) = walk.front_frame().filter(|_| all.len() < most) {
         let place = batch.add_frame(exported);
         let marks = Marks::frame(ETHERNET, place.length(), exported.header.length);
-        let context = BlockMetadata { time: 1, session: 0, origin: 0, flags: Flags::NONE };
+        let context = BlockMetadata { time: 1, session: 0, origin: 0, flags: BlockFlags::NONE };
         let pointer = RichPointer::new(frames.id(), place, Class::YES);
         assert!(memory.columns.push(Entry::new(pointer, context, marks)));
         walk.advance_past_frame(&exported);

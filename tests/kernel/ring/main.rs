@@ -149,7 +149,7 @@ fn send_and_check_counts(
         assert!(one.got > 0, "{one:?}");
     }
     // Doorbells ring by time, by bytes, and once more per CPU.
-    let committed = tap.sum_rings(|cpu| tap.rings.region(cpu).unwrap().committed());
+    let committed = tap.sum_rings(|cpu| tap.rings.region(cpu).unwrap().committed_position());
     let limit =
         took.as_millis() as u64 + committed / u64::from(WAKE_POLICY.bytes) + u64::from(shape.cpus);
     assert!(doorbells > 0 && doorbells <= limit, "{doorbells} of {limit}");
@@ -227,7 +227,8 @@ fn frames_without_a_reader_are_only_counted() {
     let doorbell =
         WakePolicy { bytes: shape.bytes / 4, wakes: WakeupTarget::Consumer, ..WAKE_POLICY };
     let mut tap = Tap::new(&pair, shape, doorbell);
-    let committed = |tap: &Tap| tap.sum_rings(|cpu| tap.rings.region(cpu).unwrap().committed());
+    let committed =
+        |tap: &Tap| tap.sum_rings(|cpu| tap.rings.region(cpu).unwrap().committed_position());
     let mut sent = 0;
     let mut copies = |tap: &Tap, count: u32| {
         let before = committed(tap);

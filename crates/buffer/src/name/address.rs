@@ -32,12 +32,12 @@ impl Address {
     /// Returns the address that consists of `name` and the current user. Fails with [`Error::Name`]
     /// if the name is invalid.
     pub fn of_current_user(name: &str) -> Result<Self, Error> {
-        Self::of_user(sys::process::identity().0, name)
+        Self::for_user(sys::process::identity().0, name)
     }
 
     /// Returns the address that consists of `name` and user `uid`. Fails with [`Error::Name`] if
     /// the name is invalid.
-    pub fn of_user(uid: u32, name: &str) -> Result<Self, Error> {
+    pub fn for_user(uid: u32, name: &str) -> Result<Self, Error> {
         let wrong = |why| Err(Error::Name { name: name.chars().take(80).collect(), why });
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         match name.len() {
@@ -57,7 +57,7 @@ impl Address {
     }
 
     /// Returns the kind of the named object for error messages: "stream" or "state".
-    pub(super) const fn noun(&self) -> &'static str {
+    pub(super) const fn object_kind_name(&self) -> &'static str {
         match self.namespace {
             Namespace::Streams => "stream",
             Namespace::States => "state",
@@ -133,7 +133,7 @@ impl FromStr for Address {
             None => Self::of_current_user(text),
             Some((uid, name)) => match uid.parse() {
                 Ok(number) if uid.bytes().all(|byte| byte.is_ascii_digit()) => {
-                    Self::of_user(number, name)
+                    Self::for_user(number, name)
                 }
                 _ => Err(Error::Name {
                     name: text.chars().take(80).collect(),

@@ -18,14 +18,14 @@ pub enum Error {
     #[error(
         "no {} is called {} in this network namespace: a process of user {} has to create it \
          first",
-        .0.noun(), .0, .0.uid()
+        .0.object_kind_name(), .0, .0.uid()
     )]
     Unknown(Address),
     /// This process or another one of the same user has already created the name.
     #[error(
         "the name {} is taken by another {} of the same user: choose another name, or end that \
          process (`ss -xlp | grep {}`)",
-        .0, .0.noun(), .0.name()
+        .0, .0.object_kind_name(), .0.name()
     )]
     Taken(Address),
     /// The name is occupied by a process of a user other than its owner.
@@ -70,7 +70,7 @@ pub enum Error {
         of_user: bool,
     },
     /// The writer has ended the stream.
-    #[error("the {} {} has just ended", .0.noun(), .0)]
+    #[error("the {} {} has just ended", .0.object_kind_name(), .0)]
     Ended(Address),
     /// The name refers to another kind of object.
     #[error("{address} is {is}, not {wanted}")]

@@ -13,7 +13,7 @@ use super::{Address, Error};
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use sys::abstract_socket::Accepts;
+use sys::abstract_socket::AcceptedContent;
 
 /// The result of a probe: the user of the process that listens on a socket.
 pub(super) enum SocketOwner {
@@ -88,7 +88,11 @@ pub(crate) fn listening_sockets() -> std::io::Result<Vec<String>> {
 /// Claims a name for this process, which must run as the user in the name. If the name is occupied
 /// by another user, or by a process that accepts no connections, listens on a spare socket. Fails
 /// with [`Error::Taken`] if another process of this user holds the name.
-pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result<OwnedFd, Error> {
+pub(super) fn claim(
+    address: &Address,
+    backlog: i32,
+    accepts: AcceptedContent,
+) -> Result<OwnedFd, Error> {
     let socket = address.socket_name();
     let mut taken = sys::abstract_socket::claim(&socket, backlog, accepts);
     if is_address_in_use(&taken) {

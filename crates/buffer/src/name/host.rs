@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use sys::abstract_socket::Accepts;
+use sys::abstract_socket::AcceptedContent;
 use sys::doorbell::SocketDoorbell;
 use sys::eventfd::EventFd;
 use sys::poll;
@@ -171,8 +171,8 @@ impl Host {
     ) -> Result<(), Error> {
         self.release_ended_names();
         let accepts = match object {
-            NamedObject::Inbox(_) => Accepts::Descriptors,
-            NamedObject::Stream { .. } | NamedObject::Region { .. } => Accepts::Bytes,
+            NamedObject::Inbox(_) => AcceptedContent::Descriptors,
+            NamedObject::Stream { .. } | NamedObject::Region { .. } => AcceptedContent::Bytes,
         };
         let listener = super::holder::claim(&address, BACKLOG_MAX, accepts)?;
         let name = Name { address, listener: Arc::new(listener), access, object };

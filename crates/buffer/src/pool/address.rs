@@ -81,7 +81,7 @@ impl Memory {
 impl Lease {
     /// Returns true if this lease keeps a block in place: the block is in the leased segment or, in
     /// frozen memory, anywhere in the memory (M8).
-    pub fn keeps(&self, pointer: RichPointer) -> bool {
+    pub fn keeps_in_place(&self, pointer: RichPointer) -> bool {
         let frozen = self.memory().is_frozen() && self.dbuf() == pointer.dbuf();
         frozen || self.covers(pointer.dbuf(), pointer.place)
     }

@@ -105,7 +105,7 @@ impl Pool {
         let Some(bytes) = compression::compress(bytes) else { return };
         // K1: unpublished only after the pages are returned, because the kernel may refuse to take
         // them.
-        if file.punch(at, memory.segment_size()).is_ok() {
+        if file.punch_hole(at, memory.segment_size()).is_ok() {
             memory.slots.fill(slot, 0);
             cold.holes.insert(slot);
             cold.packed.insert(slot, PackedSegment { bytes, length });

@@ -81,7 +81,7 @@ impl Pool {
     /// Returns the number of segments that have been opened by [`Pool::draft_arrived_slot`] but not
     /// yet returned to the lender.
     #[must_use]
-    pub fn outstanding(&self) -> usize {
+    pub fn outstanding_segments(&self) -> usize {
         self.opened_slots.borrow().len()
     }
 
@@ -187,7 +187,7 @@ mod tests {
             self.filled.store(number + 1, Ordering::Relaxed);
         }
 
-        fn returned(&self) -> usize {
+        fn returned_count(&self) -> usize {
             self.returned.load(Ordering::Acquire)
         }
     }
@@ -215,9 +215,9 @@ mod tests {
             assert!(pool.draft_arrived_segment().is_none());
             assert_eq!(pool.bytes(place.within(1, 9)).unwrap(), [byte; 9]);
             assert_eq!(pool.bytes(place.within(0, 2)).unwrap(), [99, byte]);
-            assert_eq!(filler.returned(), round);
+            assert_eq!(filler.returned_count(), round);
             pool.end_pass();
-            assert_eq!(filler.returned(), round + 1);
+            assert_eq!(filler.returned_count(), round + 1);
             assert!(pool.bytes(place).is_none(), "gone");
         }
     }
@@ -237,16 +237,16 @@ mod tests {
         places.push(pool.draft_arrived_segment().unwrap().commit(SEGMENT));
         assert!(pool.is_stalled(), "all are out");
         pool.end_pass();
-        assert_eq!(filler.returned(), 2, "the one between, and the last");
+        assert_eq!(filler.returned_count(), 2, "the one between, and the last");
         assert_eq!(pool.bytes(places[0].within(0, 1)).unwrap(), [0]);
         assert_eq!(lease.bytes(places[2].within(0, 1)).unwrap(), [2]);
         assert!(pool.unpin(pin));
         pool.end_pass();
-        assert_eq!(filler.returned(), 3);
+        assert_eq!(filler.returned_count(), 3);
         drop(lease);
         pool.end_pass();
         pool.end_pass();
-        assert_eq!(filler.returned(), 4);
+        assert_eq!(filler.returned_count(), 4);
         filler.fill(7);
         assert_eq!(pool.draft_arrived_segment().unwrap()[5], 7, "and on it goes");
     }
@@ -268,12 +268,16 @@ mod tests {
         assert_eq!(places.first_bytes(&pool), [Some(2), Some(0), Some(3)]);
         let lease = pool.lease(places[1]).unwrap();
         pool.end_pass();
-        assert_eq!((filler.returned(), pool.outstanding()), (2, 1));
+        assert_eq!((filler.returned_count(), pool.outstanding_segments()), (2, 1));
         assert_eq!(places.first_bytes(&pool), [None, Some(0), None]);
         drop(lease);
         drop(pool.draft_arrived_slot(1).unwrap());
         pool.end_pass();
-        assert_eq!((filler.returned(), pool.outstanding()), (4, 0), "an uncommitted draft, too");
+        assert_eq!(
+            (filler.returned_count(), pool.outstanding_segments()),
+            (4, 0),
+            "an uncommitted draft, too"
+        );
         filler.fill(9);
         let again = pool.draft_arrived_slot(0).unwrap().commit(SEGMENT);
         assert!(again != places[1] && pool.bytes(places[1]).is_none(), "of another lap");

@@ -39,7 +39,7 @@ impl Scaler {
         if self.timing.is_some() {
             return;
         }
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         match self.started.take() {
             Some((from, then)) if head > from => {
                 self.timing = Some(LapTiming { bytes: head - from, ns: now.saturating_sub(then) });

@@ -26,7 +26,7 @@ pub struct LapTiming {
 
 impl LapTiming {
     /// Returns the time that the writer took per 4 KB, in nanoseconds.
-    fn cost(self) -> u64 {
+    fn cost_per_4kb_ns(self) -> u64 {
         self.ns.saturating_mul(4096) / self.bytes.max(1)
     }
 }
@@ -85,7 +85,7 @@ impl RemoteTrial {
 
     /// Records the timing of a lap. Returns true if the ring should exceed the caches.
     pub(super) fn record(&mut self, timing: Option<LapTiming>) -> bool {
-        let cost = timing.map(LapTiming::cost);
+        let cost = timing.map(LapTiming::cost_per_4kb_ns);
         if self.is_on {
             self.evaluate_trial(cost);
         } else {

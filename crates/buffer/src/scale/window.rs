@@ -86,7 +86,7 @@ mod tests {
     const SEGMENT: usize = 64 << 10;
 
     fn window() -> SegmentWindow {
-        let scaling = ScalingParameters::deck_cut(&[32 << 10, 1 << 20, 32 << 20]);
+        let scaling = ScalingParameters::for_deck_cut(&[32 << 10, 1 << 20, 32 << 20]);
         SegmentWindow::new(scaling, SEGMENT, 1 << 20)
     }
 

@@ -30,7 +30,7 @@ use crate::Policy;
 use crate::cursor::RingMemory;
 use crate::region::Region;
 use crate::trust::TrustProof;
-use abi::ring::{Geometry, PAGE};
+use abi::ring::{PAGE, RingGeometry};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use sys::memory::{Memfd, Seals};
@@ -39,7 +39,7 @@ use sys::memory::{Memfd, Seals};
 #[derive(Debug)]
 pub(crate) struct OfferedSegment {
     pub(super) files: SharedFiles,
-    pub(crate) geometry: Geometry,
+    pub(crate) geometry: RingGeometry,
     pub(crate) store: Arc<RingMemory>,
 }
 
@@ -47,7 +47,7 @@ impl OfferedSegment {
     /// Creates a segment for a ring of this geometry, with the existing pages of the ring's
     /// readers.
     pub(crate) fn create(
-        geometry: Geometry,
+        geometry: RingGeometry,
         policy: Policy,
         readers: Box<[Arc<Region>]>,
     ) -> sys::Result<Self> {
@@ -89,12 +89,12 @@ impl ReceivedSegment {
     /// ring with geometry `before`.
     pub(crate) fn attach(
         &self,
-        before: &Geometry,
+        before: &RingGeometry,
         start: u64,
         page: Arc<Region>,
-    ) -> Result<(Arc<RingMemory>, Geometry), Refusal> {
+    ) -> Result<(Arc<RingMemory>, RingGeometry), Refusal> {
         let (geometry, policy) = read_geometry(&self.geometry, before.magic)?;
-        let shape = |g: &Geometry| (g.id, g.stride, g.policy);
+        let shape = |g: &RingGeometry| (g.id, g.stride, g.policy);
         let continues = geometry.start == start
             && geometry.segment == self.number
             && geometry.segment > before.segment

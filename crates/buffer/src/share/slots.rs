@@ -8,7 +8,7 @@ use crate::cursor::{POSITION_MAX, ReaderCursor, RingMemory};
 use crate::dbuf::fixed::{ForeignSlotReader, SlotConfig, SlotLayout, SlotWriter};
 use crate::region::Region;
 use abi::BLOCK_MAX;
-use abi::ring::{Geometry, PAGE, reader};
+use abi::ring::{PAGE, RingGeometry, reader};
 use sys::memory::{Memfd, Seals};
 
 /// Creates a ring of slots for readers in other processes. Returns the writer and an offer per
@@ -17,7 +17,7 @@ pub fn slots(config: &SlotConfig) -> sys::Result<(SlotWriter, Vec<RingOffer>)> {
     let shape = config.slot_shape();
     let geometry =
         ring_geometry(config.id, shape.slots_size(), shape.slot, config.policy, config.readers);
-    let geometry = Geometry { magic: Geometry::SLOTS_MAGIC, ..geometry };
+    let geometry = RingGeometry { magic: RingGeometry::SLOTS_MAGIC, ..geometry };
     let (used, geometry_file) = (ring_size(shape), create_geometry_file(&geometry)?);
     let ring = Memfd::create("streamline-ring", used)?;
     let files = SharedFiles { geometry: geometry_file, ring, used };
@@ -29,8 +29,8 @@ pub fn slots(config: &SlotConfig) -> sys::Result<(SlotWriter, Vec<RingOffer>)> {
 
 impl RingOffer {
     /// Validates the descriptors and opens a ring of slots.
-    pub fn read_slots(self) -> Result<ForeignSlotReader, Refusal> {
-        let (geometry, policy) = read_geometry(&self.geometry, Geometry::SLOTS_MAGIC)?;
+    pub fn open_slot_reader(self) -> Result<ForeignSlotReader, Refusal> {
+        let (geometry, policy) = read_geometry(&self.geometry, RingGeometry::SLOTS_MAGIC)?;
         let shape = slot_shape(&geometry).ok_or(Refusal::Geometry(geometry))?;
         let ring = check_file(&self.ring, "ring", Seals::READER, ring_size(shape))?;
         let cursor = check_file(&self.cursor, "cursor", Seals::SIZE, PAGE)?;
@@ -51,10 +51,10 @@ const fn ring_size(shape: SlotLayout) -> usize {
 }
 
 /// Returns the dimensions in a geometry, or `None` if they are invalid for a ring of slots.
-fn slot_shape(geometry: &Geometry) -> Option<SlotLayout> {
+fn slot_shape(geometry: &RingGeometry) -> Option<SlotLayout> {
     let (slot, data) = (geometry.stride as usize, usize::try_from(geometry.capacity).ok()?);
     let fits =
         slot.is_power_of_two() && (SlotLayout::SLOT_SIZE_MIN..=BLOCK_MAX + 1).contains(&slot);
-    let is_slots = geometry.magic == Geometry::SLOTS_MAGIC && fits && slot <= data;
+    let is_slots = geometry.magic == RingGeometry::SLOTS_MAGIC && fits && slot <= data;
     is_slots.then(|| SlotLayout { slot, slots: data / slot })
 }

@@ -19,7 +19,7 @@ fn create_memfd(bytes: usize, seals: Seals) -> OwnedFd {
     file.into()
 }
 
-fn sealed_geometry(change: impl FnOnce(&mut Geometry)) -> OwnedFd {
+fn sealed_geometry(change: impl FnOnce(&mut RingGeometry)) -> OwnedFd {
     let mut plan = ring_geometry(dbuf_id(), 8192, 0, Policy::Overwrite, 1);
     change(&mut plan);
     let file = Memfd::create("test", PAGE).unwrap();
@@ -64,7 +64,7 @@ fn complete_offer_is_opened_and_read() {
 fn pointer_ring_is_opened_and_read() {
     let shape = ibuf::RingConfig { entries: 64, ..ibuf::RingConfig::default() };
     let (mut writer, mut offers) = pointers(&shape, dbuf_id()).unwrap();
-    let mut reader = offers.remove(0).read_pointers().unwrap();
+    let mut reader = offers.remove(0).open_pointer_reader().unwrap();
     let pointer = RichPointer::new(dbuf_id(), Extent::new(77, 7), Class::YES);
     let entry = Entry { pointer, ..Entry::default() };
     writer.push(&[entry]).unwrap();
@@ -115,7 +115,7 @@ fn t2_incomplete_offer_is_refused() {
     let refused =
         look((sealed_geometry(|_| ()), create_memfd(whole, reader), create_memfd(2 * PAGE, size)));
     assert!(matches!(refused, Err(Refusal::Size { part: "cursor", .. })));
-    let changes: [fn(&mut Geometry); 9] = [
+    let changes: [fn(&mut RingGeometry); 9] = [
         |g| g.magic = 0,
         |g| g.capacity = 0,
         |g| g.capacity = 8191,

@@ -133,7 +133,7 @@ impl Moderator {
 
     /// Limits T_b to half of a ring with `entries` entries. Called when the size of the ring has
     /// changed.
-    pub fn fit(&mut self, entries: usize) {
+    pub fn limit_to_ring(&mut self, entries: usize) {
         self.half_ring = power_of_two_up_to(entries as u64 / 2);
         self.threshold.blocks = self.threshold.blocks.clamp(self.range.0, self.range.1);
         self.threshold.blocks = self.threshold.blocks.min(self.half_ring);
@@ -343,7 +343,7 @@ impl Timer {
                 sys::process::set_minimal_timer_slack();
                 let mut quiet = LINGER_CHECKS;
                 loop {
-                    timer.check_and_sleep(&mut quiet, sys::clock::monotonic);
+                    timer.check_and_sleep(&mut quiet, sys::clock::monotonic_ns);
                 }
             });
         });

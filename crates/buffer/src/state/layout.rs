@@ -22,7 +22,7 @@ pub(super) mod word {
     /// Index of the sequence lock for the words after it, except [`ENDED`], and for all rows.
     pub(in super::super) const LOCK: usize = 4;
     /// Index of the time of the last write, in nanoseconds of the monotonic clock.
-    pub(in super::super) const WRITTEN: usize = 5;
+    pub(in super::super) const WRITE_TIME: usize = 5;
     /// Index of the number of sessions that found no free row.
     pub(in super::super) const LEFT_OUT_SESSIONS: usize = 6;
     /// Index of the number of rows up to and including the last one ever used.

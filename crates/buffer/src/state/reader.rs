@@ -99,7 +99,7 @@ impl TableReader {
             }
             let used = usize::try_from(value(word::USED)).unwrap_or(usize::MAX);
             (snapshot.left_out, snapshot.written_ns) =
-                (value(word::LEFT_OUT_SESSIONS), value(word::WRITTEN));
+                (value(word::LEFT_OUT_SESSIONS), value(word::WRITE_TIME));
             (snapshot.rows, snapshot.torn) = (Vec::new(), 0);
             for at in 0..used.min(self.shape.rows) {
                 self.copy_row(at, &mut snapshot);

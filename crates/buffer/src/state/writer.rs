@@ -102,7 +102,7 @@ impl TableWriter {
             return;
         }
         let words = self.words();
-        store_word(words, word::WRITTEN, now);
+        store_word(words, word::WRITE_TIME, now);
         store_word(words, word::LEFT_OUT_SESSIONS, self.overflow.len() as u64);
         store_word(words, word::USED, self.used as u64);
         if let Some(lock) = words.get(word::LOCK) {

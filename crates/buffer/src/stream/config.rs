@@ -73,7 +73,7 @@ impl Config {
         if self.ring.policy != Policy::Block {
             return self;
         }
-        self.scaling(ScalingParameters::reallocation(caches()))
+        self.scaling(ScalingParameters::for_reallocation(caches()))
     }
 
     /// Permits the writer to fit the size of the ring to the caches of this machine, like
@@ -94,7 +94,7 @@ impl Config {
         if self.ring.policy != Policy::Block {
             return self;
         }
-        let scaling = ScalingParameters::deck_cut(caches()).at_most(self.ring.capacity);
+        let scaling = ScalingParameters::for_deck_cut(caches()).at_most(self.ring.capacity);
         self.cut(self.ring.capacity).scaling(scaling)
     }
 

@@ -15,7 +15,7 @@ use crate::share::{self, Refusal};
 use crate::wait::Urgency;
 use crate::{Policy, WriterCounts, dbuf};
 use abi::DbufId;
-use abi::ring::{Geometry, RecordHeader};
+use abi::ring::{RecordHeader, RingGeometry};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use sys::descriptor::DESCRIPTORS_MAX;
@@ -123,7 +123,7 @@ impl Handover {
         }
         let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
         let ring = dbuf::BlockConfig { id, capacity: bytes, policy, readers: doorbells.len() };
-        let shape = Geometry { segment, start, ..share::block_ring_geometry(&ring) };
+        let shape = RingGeometry { segment, start, ..share::block_ring_geometry(&ring) };
         let segment = OfferedSegment::create(shape, policy, pages.into())?;
         let writer = dbuf::BlockWriter::resume(segment.store.clone(), id, start, put);
         let every = usize::try_from(every).unwrap_or(usize::MAX);

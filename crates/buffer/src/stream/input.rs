@@ -9,7 +9,7 @@ use crate::signal::SpinState;
 use crate::trust::TrustProof;
 use crate::wait::{Notifier, Sleeper, Urgency, WaitResult};
 use crate::{Fault, Policy, ReaderCounts, WriterCounts};
-use abi::ring::{Geometry, reader, writer};
+use abi::ring::{RingGeometry, reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use sys::doorbell::{DrainResult, Peer, SocketDoorbell};
@@ -37,7 +37,7 @@ pub struct Input {
     /// Adaptive spinning before a sleep.
     spin: SpinState,
     /// Geometry of the current segment.
-    shape: Geometry,
+    shape: RingGeometry,
     /// Segments received from the writer but not entered yet.
     inbox: Vec<ReceivedSegment>,
     /// True after the writer has revoked access to further segments.
@@ -65,7 +65,7 @@ impl Input {
     }
 
     pub(super) fn new(
-        (mut ring, shape): (ForeignBlockReader, Geometry),
+        (mut ring, shape): (ForeignBlockReader, RingGeometry),
         doorbell: SocketDoorbell,
     ) -> Self {
         let walk = ring.walk();

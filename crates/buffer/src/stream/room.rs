@@ -7,13 +7,13 @@ use std::ptr::NonNull;
 
 /// Reserved room for one block, valid until the next write to the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Room {
+pub struct ReservedRoom {
     /// Address of the first byte, which is only compared and never accessed.
     at: usize,
     length: usize,
 }
 
-impl Room {
+impl ReservedRoom {
     /// Returns the number of reserved bytes.
     #[must_use]
     pub const fn length(&self) -> usize {
@@ -27,20 +27,20 @@ impl Output {
     ///
     /// The returned pointer points to the first byte. No other party accesses the reserved bytes
     /// until this output writes or is dropped.
-    pub fn room(&mut self, length: usize) -> Result<Option<(Room, NonNull<u8>)>, Fault> {
+    pub fn room(&mut self, length: usize) -> Result<Option<(ReservedRoom, NonNull<u8>)>, Fault> {
         if self.ring.fitting_length(length).is_none() && !self.make_room(length)? {
             return Ok(None);
         }
         let reserved = self.ring.reserve(length)?;
         Ok(reserved.map(|mut room| {
             let first = NonNull::from(&mut *room).cast::<u8>();
-            (Room { at: first.addr().get(), length }, first)
+            (ReservedRoom { at: first.addr().get(), length }, first)
         }))
     }
 
     /// Writes the first `used` bytes of the room as one block. Returns false, and writes nothing,
     /// if another block was written since the reservation.
-    pub fn commit(&mut self, room: Room, used: usize) -> Result<bool, Fault> {
+    pub fn commit(&mut self, room: ReservedRoom, used: usize) -> Result<bool, Fault> {
         if self.room(room.length)?.map(|(room, _)| room) != Some(room) {
             return Ok(false);
         }

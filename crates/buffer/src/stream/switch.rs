@@ -12,7 +12,7 @@ use super::{Config, Output};
 use crate::share::segment::OfferedSegment;
 use crate::share::{self, JoinState};
 use crate::wait::Urgency;
-use abi::ring::{Geometry, PAGE};
+use abi::ring::{PAGE, RingGeometry};
 use std::sync::Arc;
 use sys::doorbell::{SendResult, SocketDoorbell};
 use sys::memory::Memfd;
@@ -20,7 +20,7 @@ use sys::memory::Memfd;
 /// The current segment of a stream, and the data for creating later ones.
 #[derive(Debug)]
 pub(super) struct Segments {
-    pub(super) shape: Geometry,
+    pub(super) shape: RingGeometry,
     /// Last number assigned to a segment, even if the creation of that segment failed.
     pub(super) number: u64,
     /// Admission state, or `None` if readers cannot join the running stream.
@@ -43,7 +43,7 @@ impl Segments {
 
     /// Creates the state of a stream taken over from another writer; `shape` is the segment in
     /// which it continues.
-    pub(super) const fn resume(shape: Geometry) -> Self {
+    pub(super) const fn resume(shape: RingGeometry) -> Self {
         Self { shape, number: shape.segment, joining: None, file: None }
     }
 
@@ -176,7 +176,7 @@ impl Output {
         let bytes = |c| usize::try_from(c).unwrap_or(0);
         if before > after {
             // If the kernel refuses, the memory merely stays allocated.
-            let _ = file.punch(PAGE + bytes(after), bytes(before - after));
+            let _ = file.punch_hole(PAGE + bytes(after), bytes(before - after));
         }
     }
 
@@ -194,7 +194,7 @@ impl Output {
         let (policy, readers) = (side.policy, side.store.readers.clone());
         self.segments.number += 1;
         let (segment, start) = (self.segments.number, self.ring.next_segment_start());
-        let shape = Geometry { capacity, segment, start, ..self.segments.shape };
+        let shape = RingGeometry { capacity, segment, start, ..self.segments.shape };
         let next = OfferedSegment::create(shape, policy, readers).map_err(ChangeError::System)?;
         self.announce(&next, revoked, revoked.is_some())?;
         self.ring.switch(segment, next.store.clone());

@@ -70,7 +70,7 @@ impl LatencyState {
     pub(super) fn record_publication(&mut self, put: u64, awaited: bool) -> bool {
         let blocks = put - self.published;
         self.published = put;
-        self.moderator.count_published(blocks, awaited, sys::clock::monotonic)
+        self.moderator.count_published(blocks, awaited, sys::clock::monotonic_ns)
     }
 
     pub(super) fn record_flush(&mut self, put: u64) {
@@ -109,13 +109,13 @@ mod tests {
             input.spin(0);
             let mut out = [0; 5];
             while input.read(&mut out).unwrap() > 0 {
-                arrived.send(sys::clock::monotonic()).unwrap();
+                arrived.send(sys::clock::monotonic_ns()).unwrap();
             }
         });
         let mut waits: Vec<u64> = (0..10)
             .map(|_| {
                 wait_until_asleep(&mut output);
-                let begin = sys::clock::monotonic();
+                let begin = sys::clock::monotonic_ns();
                 output.write(b"block").unwrap();
                 arrivals.recv().unwrap() - begin
             })

@@ -20,9 +20,9 @@ mod streams;
 pub(crate) use blocks::{
     BLOCK_LENGTH_MAX, BlockSource, WriteBlocks, block, digest, read, read_to_fault, write,
 };
-pub(crate) use other::{OtherProcess, child_role, receive, report, send};
+pub(crate) use other::{OtherUserProcess, child_role, receive, report, send};
 pub(crate) use patience::{TestThread, run, wait_until, with_watchdog};
-pub(crate) use streams::{check_published_blocks_survive_kill, offer, open};
+pub(crate) use streams::{check_published_blocks_survive_kill, open, send_offer};
 
 /// Returns the dbuf id with this number.
 pub(crate) fn dbuf_id(number: u32) -> abi::DbufId {

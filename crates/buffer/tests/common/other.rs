@@ -12,12 +12,12 @@ const ROLE_VARIABLE: &str = "STREAMLINE_TEST_ROLE";
 
 /// A process of the user `nobody`, and the socket connected to it. Dropping the value kills the
 /// process.
-pub(crate) struct OtherProcess {
+pub(crate) struct OtherUserProcess {
     socket: Option<OwnedFd>,
     child: Child,
 }
 
-impl OtherProcess {
+impl OtherUserProcess {
     /// Starts the other process in a role. Returns `None`, after reporting a skip, if this machine
     /// does not allow that.
     pub(crate) fn start(role: &str) -> Option<Self> {
@@ -115,13 +115,13 @@ impl OtherProcess {
     }
 }
 
-impl AsFd for OtherProcess {
+impl AsFd for OtherUserProcess {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_ref().unwrap().as_fd()
     }
 }
 
-impl Drop for OtherProcess {
+impl Drop for OtherUserProcess {
     fn drop(&mut self) {
         let _gone = self.child.kill();
         let _waited = self.child.wait();

@@ -1,7 +1,7 @@
 //! Helpers that offer and open streams between processes.
 
 use super::blocks::read_to_fault;
-use super::other::{OtherProcess, receive, send};
+use super::other::{OtherUserProcess, receive, send};
 use super::patience::with_watchdog;
 use std::os::fd::AsFd;
 use streamline_buffer::Fault;
@@ -10,7 +10,7 @@ use testkit::Random;
 
 /// Sends the offer of a stream to the other process.
 #[track_caller]
-pub(crate) fn offer(socket: impl AsFd, offer: &Offer) {
+pub(crate) fn send_offer(socket: impl AsFd, offer: &Offer) {
     send(socket, b"offer", &offer.descriptors());
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn open(socket: impl AsFd) -> Option<Input> {
 pub(crate) fn check_published_blocks_survive_kill(blocks_max: u64) {
     let mut random = Random::replayable();
     for _ in 0..12 {
-        let Some(mut other) = OtherProcess::start("write") else { return };
+        let Some(mut other) = OtherUserProcess::start("write") else { return };
         let mut input = open(&other).unwrap();
         let until = random.below(blocks_max);
         with_watchdog("so many blocks", || {

@@ -249,8 +249,9 @@ const RING_KINDS: [RingKind; 6] = [
     }),
     ("slots of one size, among untrusted peers", |policy, readers| {
         let (writer, offers) = share::slots(&slot_ring_config(policy, readers)).unwrap();
-        let attach =
-            |offer: share::RingOffer| Box::new(offer.read_slots().unwrap()) as Box<dyn RingReader>;
+        let attach = |offer: share::RingOffer| {
+            Box::new(offer.open_slot_reader().unwrap()) as Box<dyn RingReader>
+        };
         (Box::new(writer), offers.into_iter().map(attach).collect())
     }),
     ("a stream of slots", |policy, readers| {

@@ -91,19 +91,19 @@ impl Header {
         page += "\n## Index\n\n| function | |\n|---|---|\n";
         for function in &self.functions {
             let (name, sentence) = (&function.name, first_sentence(&function.comment));
-            let _ = writeln!(page, "| [`{name}`](#{name}) | {} |", self.cell(sentence));
+            let _ = writeln!(page, "| [`{name}`](#{name}) | {} |", self.table_cell(sentence));
         }
         page += "\n## Constants\n\n| constant | value | |\n|---|---|---|\n";
         for constant in &self.constants {
-            let text = self.cell(&constant.comment);
+            let text = self.table_cell(&constant.comment);
             let _ = writeln!(page, "| `{}` | {} | {text} |", constant.name, constant.declaration);
         }
         for structure in &self.structures {
-            let text = self.prose(&structure.comment);
+            let text = self.paragraph_to_markdown(&structure.comment);
             let _ = writeln!(page, "\n## struct {}\n\n{text}\n", structure.name);
             page += "| field | type | |\n|---|---|---|\n";
             for field in &structure.fields {
-                let text = self.cell(&field.comment);
+                let text = self.table_cell(&field.comment);
                 let _ = writeln!(page, "| `{}` | `{}` | {text} |", field.name, field.declaration);
             }
         }
@@ -112,15 +112,15 @@ impl Header {
             let _ =
                 writeln!(page, "\n### {}\n\n```c\n{}\n```", function.name, function.declaration);
             for paragraph in function.comment.split("\n\n") {
-                let _ = writeln!(page, "\n{}", self.prose(paragraph));
+                let _ = writeln!(page, "\n{}", self.paragraph_to_markdown(paragraph));
             }
         }
         page
     }
 
     /// Converts a comment to a cell of a table.
-    fn cell(&self, text: &str) -> String {
-        self.prose(text).replace('|', "\\|")
+    fn table_cell(&self, text: &str) -> String {
+        self.paragraph_to_markdown(text).replace('|', "\\|")
     }
 
     /// Writes the comment at the top: paragraphs with their first word in bold; indented lines are
@@ -133,7 +133,7 @@ impl Header {
                 *page += "| errno | |\n|---|---|\n";
                 for line in paragraph.lines() {
                     let (name, text) = line.trim().split_once(' ').unwrap_or_default();
-                    let _ = writeln!(page, "| {name} | {} |", self.cell(text.trim()));
+                    let _ = writeln!(page, "| {name} | {} |", self.table_cell(text.trim()));
                 }
                 *page += "\n";
                 in_table = true;
@@ -144,7 +144,7 @@ impl Header {
                 continue;
             }
             let (word, rest) = paragraph.split_once(". ").unwrap_or(("", paragraph));
-            let _ = writeln!(page, "**{word}.** {}\n", self.prose(rest));
+            let _ = writeln!(page, "**{word}.** {}\n", self.paragraph_to_markdown(rest));
         }
         assert!(in_table, "the header explains no errno");
         page.truncate(page.trim_end().len());
@@ -152,7 +152,7 @@ impl Header {
     }
 
     /// Converts a paragraph of a comment to Markdown, in which functions are links.
-    fn prose(&self, text: &str) -> String {
+    fn paragraph_to_markdown(&self, text: &str) -> String {
         let words = text.split_whitespace().map(|word| {
             let linked = self.functions.iter().find_map(|function| {
                 let call = format!("{}()", function.name);

@@ -19,7 +19,7 @@ pub(crate) fn to_markdown(module: &str) -> Result<String, String> {
          beside a program does.\n",
     );
     write_docstring(&mut page, &docstring_at(&module.lines().collect::<Vec<_>>()));
-    for definition in definitions(module) {
+    for definition in public_definitions(module) {
         let PythonDefinition { name, signature, docstring } = definition;
         if docstring.is_empty() {
             return Err(format!("`{name}` has no docstring"));
@@ -32,7 +32,7 @@ pub(crate) fn to_markdown(module: &str) -> Result<String, String> {
 }
 
 /// Returns the public definitions in the order of the module.
-fn definitions(module: &str) -> Vec<PythonDefinition> {
+fn public_definitions(module: &str) -> Vec<PythonDefinition> {
     let lines: Vec<&str> = module.lines().collect();
     let mut found = Vec::new();
     let mut class = "";

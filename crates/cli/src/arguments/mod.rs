@@ -59,7 +59,7 @@ pub(crate) const EXIT_STATUS_HELP: &str = "0 done, 1 failed, 2 mistakes in the c
 const PURPOSE_COLUMN: usize = 63;
 
 /// Builds the help template of the command.
-fn template() -> String {
+fn help_template() -> String {
     let mut text = format!("{ABOUT_TEXT}\n\nExamples:\n");
     for (command, what) in FIRST_EXAMPLES {
         text.push_str(&pipeline::explain::format_hanging_indent(
@@ -76,7 +76,7 @@ fn template() -> String {
 /// All arguments.
 #[derive(Parser, Debug)]
 #[command(name = "streamline", version, long_version = version::version_details())]
-#[command(help_template = template(), disable_help_subcommand = true)]
+#[command(help_template = help_template(), disable_help_subcommand = true)]
 pub(crate) struct Arguments {
     /// The subcommand.
     #[command(subcommand)]

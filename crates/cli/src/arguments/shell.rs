@@ -95,7 +95,7 @@ impl PreloadPart {
         self.description().is_default
     }
 
-    pub(crate) const fn figure(self) -> &'static str {
+    pub(crate) const fn measured_effect(self) -> &'static str {
         self.description().figure
     }
 }

@@ -6,8 +6,8 @@
 
 use engine::calibrate;
 use engine::doctor::{
-    Binary, Bound, Capabilities, Feature, Interface, KernelFeature, Landlock, MachineFacts,
-    RefusalKind, Seccomp,
+    Binary, Capabilities, FeatureProbe, Interface, KernelFeature, LandlockSupport, LimitValue,
+    MachineFacts, RefusalKind, Seccomp,
 };
 use member::client::{Client, ClientError};
 use serde::Serialize;
@@ -122,7 +122,7 @@ impl CheckFinding {
         Self { name: name.into(), state, explanation: explanation.into(), advice: None }
     }
 
-    fn good(name: impl Into<String>, explanation: impl Into<String>) -> Self {
+    fn new_passed(name: impl Into<String>, explanation: impl Into<String>) -> Self {
         Self::new(name, CheckResult::Good, explanation)
     }
 
@@ -202,7 +202,7 @@ fn cost_checks() -> Section {
         }
         Ok(Some(kept)) => match kept.check_machine() {
             Ok(()) if kept.costs.is_calibrated() => {
-                CheckFinding::good("table", format!("measured {}", kept.age()))
+                CheckFinding::new_passed("table", format!("measured {}", kept.age()))
             }
             Ok(()) => {
                 let explanation = format!(
@@ -231,7 +231,7 @@ fn daemon_checks() -> Section {
             let used = allowed.used.paths.unwrap_or(0);
             let most = allowed.quota.paths.map_or_else(String::new, |most| format!(" of {most}"));
             vec![
-                CheckFinding::good("place", format!("{place} (process {})", about.process)),
+                CheckFinding::new_passed("place", format!("{place} (process {})", about.process)),
                 CheckFinding::plain("policy", policy),
                 CheckFinding::plain("your paths", format!("{used}{most}")),
             ]
@@ -261,12 +261,12 @@ fn program_check(program: &Binary) -> CheckFinding {
 }
 
 fn kernel_checks(facts: &MachineFacts) -> Section {
-    let ring = Feature {
+    let ring = FeatureProbe {
         facility: KernelFeature::PacketRing,
         serves: "rx: a packet socket with its memory mapped",
         outcome: facts.packet_ring.clone(),
     };
-    let mut features: Vec<&Feature> = facts.features.iter().collect();
+    let mut features: Vec<&FeatureProbe> = facts.features.iter().collect();
     // Mapping the ring is the last step of opening a packet socket, so the row of the ring follows
     // the row of the socket.
     let socket =
@@ -281,7 +281,7 @@ fn kernel_checks(facts: &MachineFacts) -> Section {
     }
     rows.push(match facts.user_namespaces {
         Some(true) => {
-            CheckFinding::good("user namespaces", "for all users, according to the settings")
+            CheckFinding::new_passed("user namespaces", "for all users, according to the settings")
         }
         Some(false) => {
             let advice = "see the sysctls user.max_user_namespaces, \
@@ -295,16 +295,18 @@ fn kernel_checks(facts: &MachineFacts) -> Section {
 }
 
 /// Checks Landlock, which a sandbox uses in addition to seccomp.
-fn landlock_check(landlock: Landlock) -> CheckFinding {
+fn landlock_check(landlock: LandlockSupport) -> CheckFinding {
     const NAME: &str = "Landlock";
     match landlock {
-        Landlock::Whole => CheckFinding::good(NAME, "second barrier of the sandbox, after seccomp"),
-        Landlock::Partly => {
+        LandlockSupport::Whole => {
+            CheckFinding::new_passed(NAME, "second barrier of the sandbox, after seccomp")
+        }
+        LandlockSupport::Partly => {
             let explanation =
                 "some of its rules, as a second barrier after seccomp; Linux 6.12 has all";
             CheckFinding::plain(NAME, explanation)
         }
-        Landlock::Missing => {
+        LandlockSupport::Missing => {
             let explanation = "missing: `untrusted=yes` uses seccomp alone, which forbids the same";
             let advice = "put landlock into lsm= on the kernel's command line; it needs Linux 5.13 \
                           built with it, and no container whose seccomp filter refuses it";
@@ -313,9 +315,9 @@ fn landlock_check(landlock: Landlock) -> CheckFinding {
     }
 }
 
-fn probe_check(facts: &MachineFacts, feature: &Feature) -> CheckFinding {
+fn probe_check(facts: &MachineFacts, feature: &FeatureProbe) -> CheckFinding {
     match &feature.outcome {
-        Ok(()) => CheckFinding::good(feature.facility.name(), feature.serves),
+        Ok(()) => CheckFinding::new_passed(feature.facility.name(), feature.serves),
         Err(refusal) => {
             let explanation = format!("{} ({})", refusal.why, feature.serves);
             let advice = remedy(facts, feature, refusal.kind);
@@ -325,7 +327,7 @@ fn probe_check(facts: &MachineFacts, feature: &Feature) -> CheckFinding {
 }
 
 /// Returns the remedy for a feature that does not work.
-fn remedy(facts: &MachineFacts, feature: &Feature, kind: RefusalKind) -> String {
+fn remedy(facts: &MachineFacts, feature: &FeatureProbe, kind: RefusalKind) -> String {
     let who = &facts.privilege;
     match feature.facility {
         KernelFeature::PacketSocket | KernelFeature::PacketRing | KernelFeature::XdpSocket => {
@@ -369,8 +371,8 @@ fn limit_checks(facts: &MachineFacts) -> Section {
             // The limit cannot be read: some limits are visible only in the initial network
             // namespace.
             None => "unknown here".to_owned(),
-            Some(Bound::Unlimited) => "unlimited".to_owned(),
-            Some(Bound::At(n)) => n.to_string(),
+            Some(LimitValue::Unlimited) => "unlimited".to_owned(),
+            Some(LimitValue::At(n)) => n.to_string(),
         };
         let (least, serves) = match limit.name {
             "net.core.netdev_max_backlog" => (1000, "length of the queue of packets per processor"),
@@ -382,7 +384,7 @@ fn limit_checks(facts: &MachineFacts) -> Section {
         };
         let explanation = format!("{value} ({serves})");
         match limit.value {
-            Some(Bound::At(n)) if n < least => {
+            Some(LimitValue::At(n)) if n < least => {
                 let advice = match limit.name.contains('.') {
                     true => format!("sudo sysctl -w {}={least}", limit.name),
                     false => format!("ulimit -n {least}"),
@@ -404,7 +406,7 @@ fn helper_checks(facts: &MachineFacts) -> Section {
             _ => ("compiles filter expressions that Streamline does not support", "libpcap0.8"),
         };
         match place {
-            Some(place) => CheckFinding::good(*name, format!("{place} ({serves})")),
+            Some(place) => CheckFinding::new_passed(*name, format!("{place} ({serves})")),
             None => {
                 let advice = format!("install it (on Debian the package {package})");
                 CheckFinding::bad(*name, format!("not found ({serves})"), advice)
@@ -432,7 +434,7 @@ impl InterfaceFinding {
             name: interface.name.clone(),
             kind: interface.kind.clone().unwrap_or_else(|| "device".to_owned()),
             link,
-            state: match (flags.up(), flags.running()) {
+            state: match (flags.is_up(), flags.running()) {
                 (true, true) => "up",
                 (true, false) => "no carrier",
                 (false, _) => "down",

@@ -75,7 +75,7 @@ fn held(path: &PathFigures) -> f64 {
 }
 
 fn fill(path: &PathFigures) -> f64 {
-    path.ring_fills().iter().map(|ring| ring.ratio()).fold(0.0, f64::max)
+    path.ring_fills().iter().map(|ring| ring.fill_ratio()).fold(0.0, f64::max)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use streamline::figures::{PathFigures, PathState};
 use streamline::metrics::{Server, Target, to_text, write_file};
-use streamline::{Observer, Ready, Results};
+use streamline::{Observer, ReadyRequest, Results};
 use sys::eventfd::EventFd;
 
 /// Interval between two samples of the counters.
@@ -45,7 +45,10 @@ impl Monitor {
     /// Starts to observe a request that is about to run. Returns `None` if the arguments request
     /// neither metrics nor alarms. If a server, a file or the thread cannot be created, prints an
     /// error and returns the exit status.
-    pub(crate) fn start(ready: &Ready, arguments: &RunArguments) -> Result<Option<Self>, Status> {
+    pub(crate) fn start(
+        ready: &ReadyRequest,
+        arguments: &RunArguments,
+    ) -> Result<Option<Self>, Status> {
         if arguments.monitor.metrics.is_empty() && arguments.monitor.alarm.is_empty() {
             return Ok(None);
         }

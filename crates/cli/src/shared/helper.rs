@@ -23,12 +23,12 @@ pub(super) struct Helper {
     messages: Option<ChildStderr>,
     /// Beginning of a line whose end has not been read yet.
     line: Vec<u8>,
-    reports: Reports,
+    reports: LogEventOrigin,
 }
 
 impl Helper {
     /// Starts a program, which must exit when its standard input is closed.
-    pub(super) fn spawn(command: &mut Command, reports: Reports) -> io::Result<Self> {
+    pub(super) fn spawn(command: &mut Command, reports: LogEventOrigin) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         match local_socket::open_pidfd(i32::try_from(child.id()).unwrap_or_default()) {
@@ -117,13 +117,13 @@ impl Helper {
 
 /// The event kind and the subject with which the output of a program appears in the daemon's log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reports {
+pub(super) struct LogEventOrigin {
     pub(super) event: EventKind,
     /// Noun phrase for the program in log messages, such as "the page".
     pub(super) subject: &'static str,
 }
 
-impl Reports {
+impl LogEventOrigin {
     /// Returns the event for a line of the program's output. The prefixes `error:`, `warning:` and
     /// `note:` determine the level of the event. The level of any other line is `Info`.
     fn parse_log_line(self, line: &str) -> Record {
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn line_of_a_program_is_an_event_with_its_level() {
-        let reports = Reports { event: EventKind::PageReported, subject: "the page" };
+        let reports = LogEventOrigin { event: EventKind::PageReported, subject: "the page" };
         for (line, level, message) in [
             ("the page is at x", Level::Info, "the page is at x"),
             ("note: it is in x", Level::Info, "it is in x"),

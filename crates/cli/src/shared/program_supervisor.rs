@@ -4,7 +4,7 @@
 //! program's standard error.
 
 use super::daemon::warn;
-use super::helper::{Helper, Reports};
+use super::helper::{Helper, LogEventOrigin};
 use crate::mount;
 use crate::separate::PAGE;
 use crate::terminal;
@@ -49,10 +49,14 @@ pub(super) enum Program {
 }
 
 impl Program {
-    fn reports(&self) -> Reports {
+    fn reports(&self) -> LogEventOrigin {
         match self {
-            Self::Page { .. } => Reports { event: EventKind::PageReported, subject: "the page" },
-            Self::Mount { .. } => Reports { event: EventKind::MountReported, subject: "the mount" },
+            Self::Page { .. } => {
+                LogEventOrigin { event: EventKind::PageReported, subject: "the page" }
+            }
+            Self::Mount { .. } => {
+                LogEventOrigin { event: EventKind::MountReported, subject: "the mount" }
+            }
         }
     }
 

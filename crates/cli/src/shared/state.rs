@@ -119,7 +119,7 @@ fn read_summary(address: &Address, answer: Result<TableReader, Error>) -> Option
 }
 
 fn print_state(name: &str, arguments: &StateArguments) -> Result<Status, Status> {
-    let reader = TableReader::open(name).map_err(|error| report_error(&error))?;
+    let reader = TableReader::open(name).map_err(|error| report_state_error(&error))?;
     let signals = if arguments.follow { Some(watch_signals()?) } else { None };
     let mut printed_snapshot: Option<Snapshot> = None;
     loop {
@@ -156,7 +156,7 @@ fn has_signal_arrived(signals: std::os::fd::BorrowedFd<'_>) -> bool {
     sys::poll::readable(&[signals], Some(Duration::ZERO)).contains(&true)
 }
 
-fn report_error(error: &Error) -> Status {
+fn report_state_error(error: &Error) -> Status {
     match error {
         Error::System(error) => return report_system_error(error),
         error => terminal::print_error(&error.to_string()),

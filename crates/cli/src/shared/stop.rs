@@ -7,7 +7,7 @@ use crate::failure::report_client_error;
 use crate::status::Status;
 use crate::terminal;
 use member::client::{
-    Client, ClientError, PathClient, QUERY_TIMEOUT, STOP, mask_hidden_characters,
+    Client, ClientError, PathClient, QUERY_TIMEOUT, STOP_METHOD, mask_hidden_characters,
 };
 use member::protocol::Ended;
 use serde::Serialize;
@@ -147,7 +147,7 @@ impl StopSet {
 /// path that has accepted the call or has just ended.
 fn stop_all(client: &Client, places: Vec<usize>, stop_set: &mut StopSet) -> Vec<bool> {
     let paths: Vec<(u32, String)> = places.iter().map(|place| (0, stop_set.path(*place))).collect();
-    let answers = client.query_all(&paths, &[STOP], QUERY_TIMEOUT, |_, _| Ok(()));
+    let answers = client.query_all(&paths, &[STOP_METHOD], QUERY_TIMEOUT, |_, _| Ok(()));
     let will = |(place, answer): (usize, Result<(), ClientError>)| match answer {
         Ok(()) | Err(ClientError::PathEnded(_)) => true,
         Err(error) => {

@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 /// Exit status with which shells report a missing program.
-const NOT_FOUND: u8 = 127;
+const NOT_FOUND_STATUS: u8 = 127;
 /// Exit status with which shells report that a program cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
 /// The shell for commands that are not plain pipelines.
@@ -45,7 +45,7 @@ pub(crate) fn run_shell(arguments: &ShellArguments) -> ExitCode {
             Ok(text) => text,
             Err(error) => {
                 let what = format!("{}: {}", path.display(), terminal::reason(&error));
-                return print_error(&what, NOT_FOUND);
+                return print_error(&what, NOT_FOUND_STATUS);
             }
         },
         (None, None) => return print_error("give a command (-c) or a script", 2),
@@ -79,7 +79,7 @@ pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
     let name = program.to_string_lossy();
     if let Some(why) = probe::preload_refusal(&name) {
         return match probe::find_executable(&name) {
-            None => print_error(&why, NOT_FOUND),
+            None => print_error(&why, NOT_FOUND_STATUS),
             Some(_) => {
                 print_error(&format!("the library cannot be preloaded: {why}"), NOT_EXECUTABLE)
             }
@@ -374,7 +374,7 @@ fn start_program(
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             terminal::print_error(&format!("{}: not found", program_name(stage)));
-            Err(NOT_FOUND)
+            Err(NOT_FOUND_STATUS)
         }
         Err(error) => Err(unable(&terminal::reason(&error))),
     }

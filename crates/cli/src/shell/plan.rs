@@ -51,7 +51,7 @@ fn describe(words: &[String], path: &Path) -> String {
             let _ = writeln!(text, "  {name:9} {value}");
         };
         line(part.name(), &format!("{is_on}: {}", part.purpose()));
-        line("", part.figure());
+        line("", part.measured_effect());
         match probe::find_library(part_library(*part)) {
             Ok(library) => line("", &library.display().to_string()),
             Err(why) => line("", &format!("missing: {why}")),
@@ -120,7 +120,10 @@ mod tests {
         let text = describe(&["cat".to_owned(), "x".to_owned()], &path);
         assert!(text.starts_with("exec cat x\n  program   /"), "{text}");
         for part in PreloadPart::value_variants() {
-            assert!(text.contains(part.purpose()) && text.contains(part.figure()), "{text}");
+            assert!(
+                text.contains(part.purpose()) && text.contains(part.measured_effect()),
+                "{text}"
+            );
         }
         assert!(text.ends_with("exec --with=pcap,pipes,udp cat x\n"), "{text}");
     }

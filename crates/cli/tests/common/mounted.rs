@@ -20,7 +20,7 @@ impl Mounted {
     }
 
     /// Mounts PipesFS again on the directory `pipes`, after an earlier mount was dropped.
-    pub(crate) fn again(folder: &Folder) -> Self {
+    pub(crate) fn mount_again(folder: &Folder) -> Self {
         Self { directory: folder.path().join("pipes") }.mount(folder, &[])
     }
 

@@ -127,7 +127,7 @@ struct Writer {
 
 impl Writer {
     fn write(&mut self, record: &Record) {
-        let (written, suppressed) = self.limits.admit(record.uid, sys::clock::monotonic());
+        let (written, suppressed) = self.limits.admit(record.uid, sys::clock::monotonic_ns());
         self.write_suppressed_counts(&suppressed);
         if written {
             self.write_record_or_count_drop(record);
@@ -180,7 +180,7 @@ impl Writer {
 /// Writes a line to standard error unless that could block. Returns true if it was written.
 fn write_stderr_line(line: &str) -> bool {
     let stderr = std::io::stderr();
-    sys::poll::writable(stderr.as_fd(), Duration::ZERO)
+    sys::poll::wait_until_writable(stderr.as_fd(), Duration::ZERO)
         && stderr.lock().write_all(line.as_bytes()).is_ok()
 }
 

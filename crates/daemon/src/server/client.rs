@@ -103,7 +103,7 @@ impl Client {
         }
     }
 
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(super) fn is_waiting_for_kernel(&self) -> bool {
         let asked = matches!(
             self.line,
             RequestState::Requested | RequestState::ReplacementRequested | RequestState::Switching

@@ -2,7 +2,7 @@
 
 use super::client::internal::{COMPLETION_EVENT, INTERNAL_SOCKET_EVENT, STOP_EVENT};
 use super::client::{self, Client, DescriptorKind};
-use super::kernel::commands::Adoption;
+use super::kernel::commands::AdoptedRequests;
 use super::kernel::queue::KernelQueue;
 use super::registry::Registry;
 use super::store::{self, StoredDescriptors};
@@ -152,7 +152,7 @@ impl Server {
         };
         steps.commit();
         let files = usize::try_from(sys::process::raise_descriptor_limit()).unwrap_or(usize::MAX);
-        let Adoption { lines: running, notes } = running;
+        let AdoptedRequests { lines: running, notes } = running;
         let mut server = Self {
             watcher,
             sockets,
@@ -185,7 +185,7 @@ impl Server {
         sockets: &[(OwnedFd, Framing)],
         policy: &Policy,
         (steps, kept): (&Steps, Vec<(String, OwnedFd)>),
-    ) -> Result<(Watcher, KernelQueue, Adoption), DirectoryError> {
+    ) -> Result<(Watcher, KernelQueue, AdoptedRequests), DirectoryError> {
         steps.announce(Resource::Descriptor, "what watches descriptors")?;
         let watcher = Watcher::new()?;
         for (number, (socket, _)) in (0..).zip(sockets) {

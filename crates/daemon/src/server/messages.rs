@@ -35,11 +35,12 @@ impl Server {
                 }
                 // Replies must be in the order of the calls.
                 Received::Message(..)
-                    if client.is_waiting() && client.deferred.len() >= DEFERRED_MESSAGES_MAX =>
+                    if client.is_waiting_for_kernel()
+                        && client.deferred.len() >= DEFERRED_MESSAGES_MAX =>
                 {
                     return self.leaving.push(id);
                 }
-                Received::Message(bytes, descriptors) if client.is_waiting() => {
+                Received::Message(bytes, descriptors) if client.is_waiting_for_kernel() => {
                     client.deferred.push_back((bytes, descriptors));
                 }
                 Received::Message(bytes, descriptors) => {
@@ -55,7 +56,9 @@ impl Server {
     /// Handles the messages that a client sent while it waited for a reply, until the client waits
     /// for another one.
     pub(super) fn handle_deferred_messages(&mut self, id: u64) {
-        while let Some(client) = self.clients.get_mut(&id).filter(|client| !client.is_waiting()) {
+        while let Some(client) =
+            self.clients.get_mut(&id).filter(|client| !client.is_waiting_for_kernel())
+        {
             let Some((bytes, descriptors)) = client.deferred.pop_front() else { return };
             self.handle_message(id, &bytes, descriptors);
         }

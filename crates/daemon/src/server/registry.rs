@@ -229,7 +229,7 @@ pub(crate) fn check_name(uid: u32, name: &str) -> Result<(), Fault> {
     if name.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() {
         return Err(faults::refused("name", "it is a number, and paths have numbers of their own"));
     }
-    match Address::of_user(uid, name) {
+    match Address::for_user(uid, name) {
         Ok(_) => Ok(()),
         Err(NameError::Name { why, .. }) => Err(faults::refused("name", why)),
         Err(other) => Err(faults::refused("name", &other.to_string())),

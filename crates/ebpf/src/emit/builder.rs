@@ -22,8 +22,8 @@ use super::config::{Delivery, FrameEnd, PointerRing, Scratch};
 use super::handle::{Brand, Exit, SlotDepth};
 use super::maps::ProgramMap;
 use super::switch_layout::SwitchLayout;
-use super::target::{Finish, Target};
-use super::unfit::Unfit;
+use super::target::{ReturnConversion, Target};
+use super::unfit::UnfitReason;
 use crate::asm::{Assembler, Label};
 use crate::insn::{Cond, Helper, Insn, R0, R1, R2, Size, atomic};
 use crate::program::{CodeOwner, Counter, FilterSpan};
@@ -34,7 +34,7 @@ use arms::ExitStub;
 pub(super) struct Builder {
     pub(super) target: Target,
     pub(super) asm: Assembler,
-    unfit: Option<Unfit>,
+    unfit: Option<UnfitReason>,
     /// Number of stack bytes in use.
     pub(super) top: SlotDepth,
     /// Maximum number of stack bytes used in this part so far.
@@ -73,7 +73,7 @@ pub(super) struct Builder {
     counters: Vec<Counter>,
     /// Maps of the program other than the map of its counters. Entry n is map n + 1.
     tables: Vec<ProgramMap>,
-    finish: Finish,
+    finish: ReturnConversion,
     /// Finished parts, each with its source map and the indices of the instructions to patch with
     /// `reach`.
     finished_parts: Vec<(Assembler, Vec<CodeOwner>, Vec<usize>)>,
@@ -88,7 +88,7 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    fn new(target: Target, finish: Finish) -> Self {
+    fn new(target: Target, finish: ReturnConversion) -> Self {
         let mut asm = Assembler::new();
         let (none, unsure) = (asm.label(), asm.label());
         Self { target, asm, none, unsure, finish, ..Self::default() }
@@ -96,7 +96,7 @@ impl Builder {
 
     /// Emits the start of a program, up to its first twin. Returns the builder, and the exit for
     /// blocks that a filter does not recognize.
-    pub(super) fn begin(target: Target, finish: Finish) -> (Box<Self>, Exit<'static>) {
+    pub(super) fn begin(target: Target, finish: ReturnConversion) -> (Box<Self>, Exit<'static>) {
         Self::begin_program(target, finish, None)
     }
 
@@ -106,12 +106,12 @@ impl Builder {
         target: Target,
         frame_end: FrameEnd,
     ) -> (Box<Self>, Exit<'static>) {
-        Self::begin_program(target, Finish::Answer, Some(frame_end))
+        Self::begin_program(target, ReturnConversion::Answer, Some(frame_end))
     }
 
     fn begin_program(
         target: Target,
-        finish: Finish,
+        finish: ReturnConversion,
         frame_end: Option<FrameEnd>,
     ) -> (Box<Self>, Exit<'static>) {
         let mut b = Box::new(Self::new(target, finish));
@@ -231,7 +231,7 @@ impl Builder {
     }
 
     /// Records the reason why the request cannot become a program, unless one is already recorded.
-    pub(super) fn refuse(&mut self, unfit: Unfit) {
+    pub(super) fn refuse(&mut self, unfit: UnfitReason) {
         self.unfit.get_or_insert(unfit);
     }
 }

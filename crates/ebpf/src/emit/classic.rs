@@ -14,7 +14,7 @@
 use super::builder::{Builder, PULLED_BYTES_MAX, skb};
 use super::handle::{Exit, SlotDepth};
 use super::scope::{Cmp, MetadataField, Scope};
-use super::unfit::Unfit;
+use super::unfit::UnfitReason;
 use crate::asm::Label;
 use crate::classic::insn::{ANCILLARY, Instruction, code};
 use crate::classic::kernel::rewrite_for_kernel;
@@ -37,9 +37,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         &mut self,
         program: &ClassicProgram,
         miss: Exit<'s>,
-    ) -> Result<(), Unfit> {
-        let copy =
-            |tagged| rewrite_for_kernel(program, tagged).map_err(|why| Unfit::new(why.to_string()));
+    ) -> Result<(), UnfitReason> {
+        let copy = |tagged| {
+            rewrite_for_kernel(program, tagged).map_err(|why| UnfitReason::new(why.to_string()))
+        };
         let plain = copy(false)?;
         if !self.may_have_stored_tag() {
             self.translate_copy(&plain, miss);
@@ -227,7 +228,7 @@ impl<'b> Translation<'b> {
             48 => (skb::TAG_PRESENT, 1),
             60 => (skb::TAG_PROTOCOL, 0xffff),
             _ => {
-                self.b.refuse(Unfit::new("its program reads data that only a socket has"));
+                self.b.refuse(UnfitReason::new("its program reads data that only a socket has"));
                 return u32::MAX;
             }
         };

@@ -5,8 +5,8 @@
 //! (CONTRACT 2).
 //!
 //! At every hook, an edit invalidates every proof and every computed position; using an invalid one
-//! is an [`Unfit`] error. A twin therefore parses and decides first, saves the positions that it
-//! will need ([`Scope::offset_of`], [`Scope::save_layers`]), edits, and restores its positions.
+//! is an [`UnfitReason`] error. A twin therefore parses and decides first, saves the positions that it
+//! will need ([`Scope::to_frame_offset`], [`Scope::save_layers`]), edits, and restores its positions.
 //!
 //! At tc, programs edit through helpers, which unclone a shared head, handle fragments, and know
 //! whether a checksum has been filled in. At XDP, they edit in place or, where computed packet
@@ -19,7 +19,7 @@ use super::builder::Builder;
 use super::handle::{FrameOffset, FramePos, Layers, Num, PosBase, Transport, Value, Width, be16};
 use super::lower::{PACKET_OFFSET_MAX, offset_too_far_error};
 use super::scope::{Cmp, Scope};
-use super::unfit::Unfit;
+use super::unfit::UnfitReason;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R5, R6, R7, R8, R10, Reg, Size};
 use crate::program::Hook;
 
@@ -70,7 +70,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     // ---- positions
 
     /// Converts a position to an offset, which stays valid after edits.
-    pub fn offset_of(&mut self, at: FramePos<'s>) -> FrameOffset<'s> {
+    pub fn to_frame_offset(&mut self, at: FramePos<'s>) -> FrameOffset<'s> {
         let b = self.builder();
         let base = match at.base {
             PosBase::Frame => Value::Const(0),
@@ -122,9 +122,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Saves layers in a form that stays valid after edits of the frame.
     pub fn save_layers(&mut self, layers: Layers<'s>) -> SavedLayers<'s> {
-        let at = self.offset_of(layers.at);
-        let l3 = layers.l3.map(|l3| self.offset_of(l3));
-        let l4 = layers.l4.map(|l4| self.offset_of(l4.at));
+        let at = self.to_frame_offset(layers.at);
+        let l3 = layers.l3.map(|l3| self.to_frame_offset(l3));
+        let l4 = layers.l4.map(|l4| self.to_frame_offset(l4.at));
         SavedLayers { layers, at, l3, l4 }
     }
 
@@ -238,7 +238,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         if self.hook() != Hook::Xdp {
             let why = "the link header of a frame cannot be removed at traffic control";
-            return self.builder().refuse(Unfit::new(why));
+            return self.builder().refuse(UnfitReason::new(why));
         }
         self.fetch_offset(first, R2);
         let b = self.builder();
@@ -255,7 +255,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         let b = self.builder();
         if b.target.hook != Hook::Tc {
-            return b.refuse(Unfit::new("VLAN tags can be removed only at traffic control"));
+            return b.refuse(UnfitReason::new("VLAN tags can be removed only at traffic control"));
         }
         b.asm.push(Insn::mov(R1, R6));
         b.call_helper_or_unsure(Helper::SkbVlanPop);
@@ -275,7 +275,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             }
             Hook::Tc | Hook::Xdp => return true,
         };
-        self.builder().refuse(Unfit::new(why));
+        self.builder().refuse(UnfitReason::new(why));
         false
     }
 

@@ -7,7 +7,7 @@
 
 use super::builder::Builder;
 use super::handle::{Brand, Bytes, FramePos, FramePosVar, Num, PosBase, SlotDepth, Value};
-use super::unfit::Unfit;
+use super::unfit::UnfitReason;
 use crate::asm::Label;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R10, Reg, Size};
 use crate::program::Hook;
@@ -17,8 +17,8 @@ const STACK_BYTES: SlotDepth = 512;
 /// Maximum packet offset in bytes that the verifier tracks.
 pub(super) const PACKET_OFFSET_MAX: u32 = 0xffff;
 
-pub(super) fn offset_too_far_error() -> Unfit {
-    Unfit::new("it may read beyond the first 65,535 bytes of a frame")
+pub(super) fn offset_too_far_error() -> UnfitReason {
+    UnfitReason::new("it may read beyond the first 65,535 bytes of a frame")
 }
 
 impl Builder {
@@ -69,7 +69,7 @@ impl Builder {
     /// Allocates `count` consecutive slots. Returns the deepest slot, at which they begin.
     pub(super) fn allocate_slots(&mut self, count: SlotDepth) -> SlotDepth {
         if count > (STACK_BYTES - self.top) / 8 {
-            self.refuse(Unfit::new("its values need more than 512 bytes of stack"));
+            self.refuse(UnfitReason::new("its values need more than 512 bytes of stack"));
             return STACK_BYTES;
         }
         self.top += count * 8;
@@ -132,7 +132,7 @@ impl Builder {
 
     fn check_epoch_number(&mut self, epoch: u16) {
         if epoch != self.epoch {
-            self.refuse(Unfit::new("it uses an offset from before the frame was changed"));
+            self.refuse(UnfitReason::new("it uses an offset from before the frame was changed"));
         }
     }
 

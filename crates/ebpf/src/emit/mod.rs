@@ -13,7 +13,7 @@
 //! A twin leaves in one of three ways: with its [`Answer`]; through its exit argument, which means
 //! answer 0, via [`Scope::absent`] if that is counted; or through [`Scope::unsure`] if it cannot
 //! decide, which passes the block to the filter's user implementation. It never guesses. A request
-//! that eBPF cannot express fails with [`Unfit`] before anything is loaded.
+//! that eBPF cannot express fails with [`UnfitReason`] before anything is loaded.
 //!
 //! ```
 //! use ebpf::emit::{self, Answer, Cmp, Emit, Exit, Finish, Layers, Scope, Unfit, be16, byte};
@@ -117,21 +117,21 @@ pub use handle::{
 };
 pub use scope::{Cmp, EmitFn, MetadataField, Scope};
 pub use siphash::SiphashState;
-pub use state::{TwinState, Wide, WideVar};
-pub use target::{Finish, NONE, Outcome, Target, UNSURE, Verdict, ZERO};
-pub use unfit::Unfit;
+pub use state::{TwinState, WideNum, WideVar};
+pub use target::{NONE, Outcome, ReturnConversion, Target, UNSURE, Verdict, ZERO};
+pub use unfit::UnfitReason;
 
 /// Emits one program from `body`, which receives the layers of an unparsed frame and the exit for
 /// blocks that a filter does not recognize.
 pub fn program(
     target: impl Into<Target>,
-    finish: Finish,
+    finish: ReturnConversion,
     body: impl for<'p> FnOnce(
         &mut Scope<'p, 'static>,
         Layers<'p>,
         Exit<'p>,
-    ) -> Result<Answer<'p>, Unfit>,
-) -> Result<Program, Unfit> {
+    ) -> Result<Answer<'p>, UnfitReason>,
+) -> Result<Program, UnfitReason> {
     let target = target.into();
     let (builder, out) = Builder::begin(target, finish);
     let mut scope = Scope::root(builder);

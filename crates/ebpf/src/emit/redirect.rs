@@ -25,7 +25,7 @@ use super::maps::FIRST_CALLER_MAP;
 use super::scope::Scope;
 use super::tap::{DELIVERIES_MAX, EXIT_OFFSET, SharedSlot, offset, shared_slots};
 use super::target::Target;
-use super::unfit::Unfit;
+use super::unfit::UnfitReason;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
 use crate::program::{self, Program};
 
@@ -69,15 +69,15 @@ const _: () = assert!((REDIRECT_DELIVERIES_MAX as u32) < DELIVERIES_MAX);
 pub fn redirect(
     target: impl Into<Target>,
     redirect: &Redirect,
-    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
+    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), UnfitReason>,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
-) -> Result<Program, Unfit> {
+) -> Result<Program, UnfitReason> {
     let target = target.into();
     if target.hook != program::Hook::Xdp || !target.redirects {
-        return Err(Unfit::new("frames can be taken only at XDP"));
+        return Err(UnfitReason::new("frames can be taken only at XDP"));
     }
     if redirect.deliveries > REDIRECT_DELIVERIES_MAX {
-        return Err(Unfit::new("taken frames have too many exits from the kernel"));
+        return Err(UnfitReason::new("taken frames have too many exits from the kernel"));
     }
     emit_counting_program(target, FrameEnd::Redirect(*redirect), body, unsure)
 }
@@ -96,7 +96,7 @@ impl Scope<'_, '_> {
         let target = self.builder().target;
         if target.hook != program::Hook::Xdp || !target.redirects {
             let why = "only a frame that was taken (`take`) can be sent through another interface";
-            return self.builder().refuse(Unfit::new(why));
+            return self.builder().refuse(UnfitReason::new(why));
         }
         let b = self.builder();
         b.restore_region_register();

@@ -1,7 +1,7 @@
 //! The scope, whose methods are the operations that a twin can emit.
 //!
 //! A twin calls the methods of its [`Scope`] in execution order. Most methods cannot fail. The
-//! first operation that eBPF cannot express is remembered and becomes the [`Unfit`] error of the
+//! first operation that eBPF cannot express is remembered and becomes the [`UnfitReason`] error of the
 //! entire program.
 
 use std::fmt;
@@ -15,25 +15,25 @@ use super::handle::{
 };
 use super::lower::offset_too_far_error;
 use super::target::ZERO;
-use super::unfit::Unfit;
+use super::unfit::UnfitReason;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{FilterSpan, Hook};
 
 /// The type of a twin, as stored in a filter's description. `A` is the type of the filter's
 /// arguments. A plain `fn` with these parameters coerces to this type.
 pub type EmitFn<A> =
-    for<'s, 'o> fn(&A, &mut Scope<'s, 'o>, Layers<'s>, Exit<'s>) -> Result<Answer<'s>, Unfit>;
+    for<'s, 'o> fn(&A, &mut Scope<'s, 'o>, Layers<'s>, Exit<'s>) -> Result<Answer<'s>, UnfitReason>;
 
 /// Straight-line code under construction. `'s` is the brand of the scope, a lifetime that marks the
 /// handles valid in it, and `'o` is the brand of the enclosing scope.
 pub struct Scope<'s, 'o: 's> {
     builder: Box<Builder>,
-    brand: PhantomData<(Invariant<'s>, Invariant<'o>)>,
+    brand: PhantomData<(InvariantLifetime<'s>, InvariantLifetime<'o>)>,
 }
 
 /// A function type that is invariant in its lifetime. It makes a scope invariant in its brands, so
 /// no scope can be used in place of another.
-type Invariant<'s> = fn(&'s ()) -> &'s ();
+type InvariantLifetime<'s> = fn(&'s ()) -> &'s ();
 
 impl fmt::Debug for Scope<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,7 +145,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         at: FramePos<'s>,
         n: u16,
         miss: Exit<'s>,
-    ) -> Result<DynWindow<'s>, Unfit> {
+    ) -> Result<DynWindow<'s>, UnfitReason> {
         if !(1..=512).contains(&n) {
             return Err(self.unfit("it reads no byte, or more than 512 at once"));
         }
@@ -153,7 +153,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Loads a field from a [`DynWindow`]. Fails if the offset is beyond the window.
-    pub fn load_dyn<T: Width>(&mut self, span: DynWindow<'s>, off: u16) -> Result<Num<'s>, Unfit> {
+    pub fn load_dyn<T: Width>(
+        &mut self,
+        span: DynWindow<'s>,
+        off: u16,
+    ) -> Result<Num<'s>, UnfitReason> {
         if usize::from(off) + T::SIZE.bytes() > usize::from(span.length) {
             return Err(self.unfit("it reads past the bytes that it has checked"));
         }
@@ -396,7 +400,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         args: &A,
         on: Layers<'s>,
         out: Exit<'s>,
-    ) -> Result<Answer<'s>, Unfit> {
+    ) -> Result<Answer<'s>, UnfitReason> {
         let mark = self.builder.open();
         self.builder.begin_filter(filter);
         let mut inner =
@@ -423,9 +427,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         &mut self,
         (filter, emit, args): (FilterSpan, EmitFn<A>, &A),
         on: Layers<'s>,
-        absent: impl for<'i> FnOnce(&mut Scope<'i, 's>) -> Result<(), Unfit>,
+        absent: impl for<'i> FnOnce(&mut Scope<'i, 's>) -> Result<(), UnfitReason>,
         unsure: impl for<'i> FnOnce(&mut Scope<'i, 's>),
-    ) -> Result<Answer<'s>, Unfit> {
+    ) -> Result<Answer<'s>, UnfitReason> {
         let asm = &mut self.builder.asm;
         let (none, undecided, next) = (asm.label(), asm.label(), asm.label());
         let outer = self.builder.unsure();
@@ -471,9 +475,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Records the reason for an error and returns the error. Because of the record, the program is
     /// refused even if the twin ignores the returned error.
-    fn unfit(&mut self, why: &'static str) -> Unfit {
-        self.builder.refuse(Unfit::new(why));
-        Unfit::new(why)
+    fn unfit(&mut self, why: &'static str) -> UnfitReason {
+        self.builder.refuse(UnfitReason::new(why));
+        UnfitReason::new(why)
     }
 
     fn compute(&mut self, op: Alu, left: Num<'s>, right: Value<'s>) -> Num<'s> {

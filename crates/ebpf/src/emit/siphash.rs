@@ -10,7 +10,7 @@
 
 use super::handle::{Brand, Num, SlotDepth};
 use super::scope::Scope;
-use super::state::Wide;
+use super::state::WideNum;
 use crate::insn::{Alu, Insn, R0, R1, R2, R3, R4, R5, Reg};
 
 /// A SipHash computation in progress.
@@ -46,7 +46,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Absorbs eight bytes of input, given as a number in network byte order.
-    pub fn absorb_siphash_word(&mut self, sip: SiphashState<'s>, word: Wide<'s>) {
+    pub fn absorb_siphash_word(&mut self, sip: SiphashState<'s>, word: WideNum<'s>) {
         self.fetch_wide(word, R5);
         self.swap_bytes(R5);
         self.fetch_siphash_state(sip);
@@ -61,7 +61,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Absorbs the last word of input, whose last byte is the input length modulo 256. Returns the
     /// tag as a number in network byte order.
-    pub fn finish_siphash(&mut self, sip: SiphashState<'s>, last: Wide<'s>) -> Wide<'s> {
+    pub fn finish_siphash(&mut self, sip: SiphashState<'s>, last: WideNum<'s>) -> WideNum<'s> {
         self.absorb_siphash_word(sip, last);
         self.fetch_siphash_state(sip);
         self.builder().asm.push(Insn::alu(Alu::Xor, R3, 0xff));
@@ -76,7 +76,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     fn fetch_siphash_state(&mut self, sip: SiphashState<'s>) {
         for (at, to) in state_slots(sip.slot).into_iter().zip(STATE) {
-            self.fetch_wide(Wide(Num { slot: at, brand: sip.brand }), to);
+            self.fetch_wide(WideNum(Num { slot: at, brand: sip.brand }), to);
         }
     }
 

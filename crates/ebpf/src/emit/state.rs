@@ -5,14 +5,14 @@
 //! compares the states of the twin and the user implementation byte for byte. All processors share
 //! the state, so there are no plain stores: a twin adds or exchanges values atomically.
 //!
-//! Numbers in the state have 64 bits ([`Wide`]), while other numbers of the emitter have 32.
+//! Numbers in the state have 64 bits ([`WideNum`]), while other numbers of the emitter have 32.
 
 use std::marker::PhantomData;
 
 use super::builder::{skb, xdp};
 use super::handle::{Brand, Exit, FramePos, Num, Value};
 use super::scope::{Cmp, MetadataField, Scope};
-use super::unfit::Unfit;
+use super::unfit::UnfitReason;
 use crate::asm::Label;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size, atomic};
 use crate::program::Hook;
@@ -27,11 +27,11 @@ pub struct TwinState<'s> {
 
 /// A 64-bit number that the program computes.
 #[derive(Clone, Copy, Debug)]
-pub struct Wide<'s>(pub(super) Num<'s>);
+pub struct WideNum<'s>(pub(super) Num<'s>);
 
 /// A 64-bit variable that can be set in its own scope or in an inner one ([`Scope::arm`]).
 #[derive(Clone, Copy, Debug)]
-pub struct WideVar<'s>(Wide<'s>);
+pub struct WideVar<'s>(WideNum<'s>);
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Declares the state of the current filter: `size` bytes, initially zero.
@@ -40,7 +40,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Loads the number at byte `at` of the state.
-    pub fn read(&mut self, state: TwinState<'s>, at: u16) -> Wide<'s> {
+    pub fn read(&mut self, state: TwinState<'s>, at: u16) -> WideNum<'s> {
         self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::load(Size::DW, R0, R1, 0));
         self.store_wide()
@@ -59,7 +59,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         state: TwinState<'s>,
         at: u16,
         amount: impl Into<Value<'s>>,
-    ) -> Wide<'s> {
+    ) -> WideNum<'s> {
         self.builder().fetch(amount.into(), R2);
         self.point_at_state(state, at, 8);
         let fetch = Insn::atomic(Size::DW, atomic::ADD | atomic::FETCH, R1, 0, R2);
@@ -93,7 +93,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         state: TwinState<'s>,
         (at, count): (u16, u16),
         nth: Num<'s>,
-        new: Wide<'s>,
+        new: WideNum<'s>,
         other: Exit<'s>,
     ) {
         self.fetch_wide(new, R2);
@@ -105,7 +105,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Atomically exchanges the number at byte `at` of the state, and returns the old value.
-    pub fn exchange(&mut self, state: TwinState<'s>, at: u16, new: Wide<'s>) -> Wide<'s> {
+    pub fn exchange(&mut self, state: TwinState<'s>, at: u16, new: WideNum<'s>) -> WideNum<'s> {
         self.fetch_wide(new, R0);
         self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::atomic(Size::DW, atomic::XCHG, R1, 0, R0));
@@ -118,7 +118,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         &mut self,
         state: TwinState<'s>,
         at: u16,
-        (old, new): (Wide<'s>, Wide<'s>),
+        (old, new): (WideNum<'s>, WideNum<'s>),
         other: Exit<'s>,
     ) {
         self.fetch_wide(old, R0);
@@ -128,7 +128,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Emits a read of the monotonic clock, in ns. A call to the helper takes about 32 ns.
-    pub fn now(&mut self) -> Wide<'s> {
+    pub fn now(&mut self) -> WideNum<'s> {
         self.builder().call(Helper::KtimeNs);
         self.store_wide()
     }
@@ -136,48 +136,48 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     // ---- arithmetic
 
     /// Loads a 64-bit constant and returns it as a number.
-    pub fn wide(&mut self, value: u64) -> Wide<'s> {
+    pub fn wide(&mut self, value: u64) -> WideNum<'s> {
         self.builder().asm.push_wide(Insn::load64(R0, value));
         self.store_wide()
     }
 
     /// Zero-extends a number to 64 bits.
-    pub fn widen(&mut self, num: Num<'s>) -> Wide<'s> {
+    pub fn widen(&mut self, num: Num<'s>) -> WideNum<'s> {
         // Every slot has 64 bits, and the upper half of a `Num` is zero.
-        Wide(num)
+        WideNum(num)
     }
 
     /// Returns the lower 32 bits of a number.
-    pub fn narrow(&mut self, wide: Wide<'s>) -> Num<'s> {
+    pub fn narrow(&mut self, wide: WideNum<'s>) -> Num<'s> {
         self.fetch_wide(wide, R0);
         self.builder().asm.push(Insn::alu32(Alu::Mov, R0, R0));
         self.builder().store_in_new_slot(R0)
     }
 
     /// Returns `left + right`, modulo 2^64.
-    pub fn add_wide(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+    pub fn add_wide(&mut self, left: WideNum<'s>, right: WideNum<'s>) -> WideNum<'s> {
         self.compute_wide(Alu::Add, left, right)
     }
 
     /// Returns `left - right`, modulo 2^64.
-    pub fn sub_wide(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+    pub fn sub_wide(&mut self, left: WideNum<'s>, right: WideNum<'s>) -> WideNum<'s> {
         self.compute_wide(Alu::Sub, left, right)
     }
 
     /// Returns `left ^ right`.
-    pub fn xor_wide(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+    pub fn xor_wide(&mut self, left: WideNum<'s>, right: WideNum<'s>) -> WideNum<'s> {
         self.compute_wide(Alu::Xor, left, right)
     }
 
     /// Returns `left << bits`, modulo 2^64. `bits` is taken modulo 64.
-    pub fn shl_wide(&mut self, left: Wide<'s>, bits: u32) -> Wide<'s> {
+    pub fn shl_wide(&mut self, left: WideNum<'s>, bits: u32) -> WideNum<'s> {
         self.fetch_wide(left, R0);
         self.builder().asm.push(Insn::alu(Alu::Shl, R0, (bits & 63).cast_signed()));
         self.store_wide()
     }
 
     /// Combines an upper and a lower half into a 64-bit number.
-    pub fn join(&mut self, [high, low]: [Num<'s>; 2]) -> Wide<'s> {
+    pub fn join(&mut self, [high, low]: [Num<'s>; 2]) -> WideNum<'s> {
         let b = self.builder();
         b.fetch(high.into(), R0);
         b.fetch(low.into(), R1);
@@ -187,18 +187,18 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Returns `left | right`.
-    pub fn or_wide(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+    pub fn or_wide(&mut self, left: WideNum<'s>, right: WideNum<'s>) -> WideNum<'s> {
         self.compute_wide(Alu::Or, left, right)
     }
 
     /// Returns `left << bits`, modulo 2^64. `bits` is taken modulo 64.
-    pub fn shl_wide_by(&mut self, left: Wide<'s>, bits: Num<'s>) -> Wide<'s> {
-        self.compute_wide(Alu::Shl, left, Wide(bits))
+    pub fn shl_wide_by(&mut self, left: WideNum<'s>, bits: Num<'s>) -> WideNum<'s> {
+        self.compute_wide(Alu::Shl, left, WideNum(bits))
     }
 
     /// Mixes the bits of a number with the finalizer of SplitMix64, including its increment, as
     /// `wire::flow` does.
-    pub fn mix_bits(&mut self, wide: Wide<'s>) -> Wide<'s> {
+    pub fn mix_bits(&mut self, wide: WideNum<'s>) -> WideNum<'s> {
         self.fetch_wide(wide, R0);
         let b = self.builder();
         b.asm.push_wide(Insn::load64(R1, 0x9e37_79b9_7f4a_7c15));
@@ -215,25 +215,25 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Creates a 64-bit variable, which arms may set, with the initial value `first`.
-    pub fn wide_var(&mut self, first: Wide<'s>) -> WideVar<'s> {
+    pub fn wide_var(&mut self, first: WideNum<'s>) -> WideVar<'s> {
         self.fetch_wide(first, R0);
         WideVar(self.store_wide())
     }
 
     /// Sets a 64-bit variable, in this scope or in an inner arm.
-    pub fn set_wide(&mut self, var: WideVar<'s>, value: Wide<'s>) {
+    pub fn set_wide(&mut self, var: WideVar<'s>, value: WideNum<'s>) {
         self.fetch_wide(value, R0);
         self.builder().put(var.0.0.slot, R0);
     }
 
     /// Returns the value of a 64-bit variable.
-    pub fn get_wide(&mut self, var: WideVar<'s>) -> Wide<'s> {
+    pub fn get_wide(&mut self, var: WideVar<'s>) -> WideNum<'s> {
         self.fetch_wide(var.0, R0);
         self.store_wide()
     }
 
     /// Returns `left % by`. `by` must not be 0.
-    pub fn remainder(&mut self, left: Wide<'s>, by: u32) -> Num<'s> {
+    pub fn remainder(&mut self, left: WideNum<'s>, by: u32) -> Num<'s> {
         self.fetch_wide(left, R0);
         let b = self.builder();
         b.asm.push(Insn::alu32(Alu::Mov, R1, by.cast_signed()));
@@ -243,7 +243,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Returns the larger of two numbers.
-    pub fn max(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+    pub fn max(&mut self, left: WideNum<'s>, right: WideNum<'s>) -> WideNum<'s> {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
         let b = self.builder();
@@ -256,12 +256,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Emits a jump to the exit `miss` that is taken unless the comparison of 64-bit numbers holds.
     /// [`Cmp::Any`] is not supported, and makes the program unfit.
-    pub fn only_wide(&mut self, left: Wide<'s>, cmp: Cmp, right: Wide<'s>, miss: Exit<'s>) {
+    pub fn only_wide(&mut self, left: WideNum<'s>, cmp: Cmp, right: WideNum<'s>, miss: Exit<'s>) {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
         let b = self.builder();
         let Some(cond) = cmp.inverse() else {
-            return b.refuse(Unfit::new("it compares bits of a wide number"));
+            return b.refuse(UnfitReason::new("it compares bits of a wide number"));
         };
         b.asm.jump_if(cond, R0, R1, miss.label);
         b.invalidate_registers();
@@ -270,7 +270,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the index of a number among 65 buckets of doubling width: 0 for 0, and n for 2^(n-1)
     /// to 2^n - 1. The code has no branches, because each branch would double the number of paths
     /// that the verifier explores.
-    pub fn bucket_index(&mut self, wide: Wide<'s>) -> Num<'s> {
+    pub fn bucket_index(&mut self, wide: WideNum<'s>) -> Num<'s> {
         self.fetch_wide(wide, R0);
         let b = self.builder();
         let mut put = |insn| b.asm.push(insn);
@@ -349,7 +349,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     fn point_at_state(&mut self, state: TwinState<'s>, at: u16, length: u16) {
         let b = self.builder();
         if at.saturating_add(length) > state.size || !at.is_multiple_of(8) {
-            b.refuse(Unfit::new("it accesses bytes outside its state"));
+            b.refuse(UnfitReason::new("it accesses bytes outside its state"));
         }
         b.asm.push_wide(Insn::load_map_value(R1, state.map, at.into()));
         b.invalidate_registers();
@@ -382,21 +382,21 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::alu(Alu::Add, R1, R3));
     }
 
-    fn compute_wide(&mut self, op: Alu, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+    fn compute_wide(&mut self, op: Alu, left: WideNum<'s>, right: WideNum<'s>) -> WideNum<'s> {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
         self.builder().asm.push(Insn::alu(op, R0, R1));
         self.store_wide()
     }
 
-    pub(super) fn fetch_wide(&mut self, wide: Wide<'s>, to: crate::insn::Reg) {
+    pub(super) fn fetch_wide(&mut self, wide: WideNum<'s>, to: crate::insn::Reg) {
         self.builder().asm.push(Insn::load(Size::DW, to, R10, -wide.0.slot));
         self.builder().set_register_slot(to, None);
     }
 
-    pub(super) fn store_wide(&mut self) -> Wide<'s> {
+    pub(super) fn store_wide(&mut self) -> WideNum<'s> {
         let b = self.builder();
         b.invalidate_registers();
-        Wide(b.store_in_new_slot(R0))
+        WideNum(b.store_in_new_slot(R0))
     }
 }

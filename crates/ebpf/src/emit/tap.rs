@@ -47,7 +47,7 @@ use super::handle::{Exit, Layers, Num, Value};
 use super::maps::FIRST_CALLER_MAP;
 use super::scope::{MetadataField, Scope};
 use super::target::{Target, Verdict};
-use super::unfit::Unfit;
+use super::unfit::UnfitReason;
 use super::user_sockets;
 use crate::insn::{Alu, Cond, Helper, Insn, Operand, R0, R1, R9, R10, Reg, Size};
 use crate::program::{Hook, Program};
@@ -57,9 +57,9 @@ use crate::program::{Hook, Program};
 pub fn tap(
     target: impl Into<Target>,
     tap: &Tap,
-    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
+    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), UnfitReason>,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
-) -> Result<Program, Unfit> {
+) -> Result<Program, UnfitReason> {
     fused(target, &tap.into(), body, unsure)
 }
 
@@ -68,9 +68,9 @@ pub fn tap(
 pub fn fused(
     target: impl Into<Target>,
     fused: &FusedTap,
-    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
+    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), UnfitReason>,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
-) -> Result<Program, Unfit> {
+) -> Result<Program, UnfitReason> {
     let target = target.into();
     user_sockets::check_hook(target.hook, fused.user.as_ref())?;
     emit_counting_program(target, FrameEnd::Tap(fused.clone()), body, unsure)
@@ -82,7 +82,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         let scratch = b.scratch();
         if number >= scratch.tallies_max {
-            return b.refuse(Unfit::new("there is no room for more tallies"));
+            return b.refuse(UnfitReason::new("there is no room for more tallies"));
         }
         let place = scratch.tallies + 16 * number.cast_signed();
         b.restore_region_register();
@@ -102,7 +102,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let beyond = u32::from(delivery.reader) >= READERS_MAX
             || delivery.shared && delivery.exit >= EXITS_MAX;
         if outlet >= scratch.outlets || beyond {
-            return b.refuse(Unfit::new("it has too many exits from the kernel"));
+            return b.refuse(UnfitReason::new("it has too many exits from the kernel"));
         }
         b.record_delivery(delivery);
         let place = scratch.view_slot_offset(delivery.number);
@@ -270,7 +270,7 @@ impl Builder {
     fn checked_mark_offset(&mut self, number: u16) -> Option<i16> {
         let scratch = self.scratch();
         if number >= scratch.marks_max {
-            self.refuse(Unfit::new("there is no room for more marks"));
+            self.refuse(UnfitReason::new("there is no room for more marks"));
             return None;
         }
         Some(scratch.mark_offset(number))

@@ -6,7 +6,7 @@ use crate::program::Hook;
 pub const NONE: u32 = 0;
 /// The class that represents the natural value 0, such as port 0.
 pub const ZERO: u32 = u32::MAX - 1;
-/// Return value of a tested program ([`Finish::Answer`]) that leaves the block to the user
+/// Return value of a tested program ([`ReturnConversion::Answer`]) that leaves the block to the user
 /// implementation. As a class, this value means "held". No answer collides with it, because held
 /// blocks do not leave their filter.
 pub const UNSURE: u32 = u32::MAX;
@@ -39,7 +39,7 @@ impl From<Hook> for Target {
 impl Target {
     /// Returns the target for a loader without CAP_PERFMON.
     #[must_use]
-    pub const fn hardened(hook: Hook) -> Self {
+    pub const fn without_perfmon(hook: Hook) -> Self {
         Self { hook, hardened: true, redirects: false, single: false }
     }
 
@@ -58,7 +58,7 @@ impl Target {
 
 /// The conversion of the last answer to a program's return value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Finish {
+pub enum ReturnConversion {
     /// The program returns the class or [`UNSURE`]. Used to test twins in [`crate::exam`].
     #[default]
     Answer,
@@ -97,7 +97,7 @@ impl Verdict {
     }
 }
 
-/// The decoded return value of a program that was finished with [`Finish::Answer`].
+/// The decoded return value of a program that was finished with [`ReturnConversion::Answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The class assigned by the last filter; [`NONE`] if some filter did not recognize the block.
@@ -107,7 +107,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Decodes the return value of a program that was finished with [`Finish::Answer`].
+    /// Decodes the return value of a program that was finished with [`ReturnConversion::Answer`].
     pub const fn decode(value: u32) -> Self {
         if value == UNSURE { Self::Unsure } else { Self::Class(value) }
     }

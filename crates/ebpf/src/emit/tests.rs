@@ -7,10 +7,11 @@ use crate::program::Hook;
 const FRAME: &[u8] = &[0x00, 0x01, 0x02, 0x03, 0x14, 0x25, 0x36, 0x47, 0x58, 0x69];
 const HOOKS: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
 
-type Body = for<'p> fn(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<Answer<'p>, Unfit>;
+type Body =
+    for<'p> fn(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<Answer<'p>, UnfitReason>;
 
 fn run_body(hook: Hook, body: Body, frame: &[u8]) -> (Outcome, Vec<u64>) {
-    let program = program(hook, Finish::Answer, body).unwrap();
+    let program = program(hook, ReturnConversion::Answer, body).unwrap();
     let mut machine = Machine::for_program(&program);
     let value = machine.run(&program.code, hook, &Packet::new(frame)).unwrap();
     let counters =
@@ -107,7 +108,7 @@ fn comparisons_use_all_32_bits() {
         (Cmp::NotAny, 0x8000_0000, [1, 0, 0]),
     ];
     for (cmp, right, expected) in cases {
-        let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {
+        let program = program(Hook::Xdp, ReturnConversion::Answer, |s, on, out| {
             let window = s.need::<4>(on.at, out);
             let left = s.load(window, be32::<0>());
             s.only(left, cmp, right, out);
@@ -170,12 +171,12 @@ fn dynamic_windows_are_checked_while_emitting() {
         Ok(Answer::new(s.load_dyn::<u16>(span, 2)?, on))
     };
     assert_outcome_at_every_hook(body, Outcome::Class(0x0203));
-    let past = program(Hook::Tc, Finish::Answer, |s, on, out| {
+    let past = program(Hook::Tc, ReturnConversion::Answer, |s, on, out| {
         let span = s.need_dyn(on.at, 4, out)?;
         Ok(Answer::new(s.load_dyn::<u16>(span, 3)?, on))
     });
     assert!(past.unwrap_err().why.contains("past the bytes"));
-    let dropped = program(Hook::Tc, Finish::Answer, |s, on, out| {
+    let dropped = program(Hook::Tc, ReturnConversion::Answer, |s, on, out| {
         s.need_dyn(on.at, 513, out).ok();
         Ok(Answer::new(1, on))
     });
@@ -191,7 +192,7 @@ fn metadata_is_loaded_at_every_hook() {
 #[test]
 fn program_with_exhausted_stack_is_unfit() {
     let many = |count: u32| {
-        program(Hook::Tc, Finish::Answer, |s, on, _| {
+        program(Hook::Tc, ReturnConversion::Answer, |s, on, _| {
             let first = s.constant(1);
             let sum = (1..count).fold(first, |sum, number| s.add(sum, number));
             Ok(Answer::new(sum, on))
@@ -213,7 +214,7 @@ fn twins_release_their_stack_slots() {
         s: &mut Scope<'s, '_>,
         on: Layers<'s>,
         _: Exit<'s>,
-    ) -> Result<Answer<'s>, Unfit> {
+    ) -> Result<Answer<'s>, UnfitReason> {
         let first = s.constant(0);
         let sum = (1..=40).fold(first, |sum, number| s.add(sum, number));
         let kept = s.add(sum, on.next.map_or(Value::Const(0), Value::Num));
@@ -235,7 +236,7 @@ fn twins_release_their_stack_slots() {
 #[test]
 fn packet_offset_beyond_64_kib_is_unfit() {
     let far = |steps: u32| {
-        program(Hook::Xdp, Finish::Answer, |s, on, out| {
+        program(Hook::Xdp, ReturnConversion::Answer, |s, on, out| {
             let mut at = on.at;
             for _ in 0..steps {
                 let window = s.need::<1>(at, out);
@@ -252,7 +253,7 @@ fn packet_offset_beyond_64_kib_is_unfit() {
 /// Code after `leave` is dropped, because the verifier rejects unreachable code.
 #[test]
 fn code_after_exit_is_dropped() {
-    let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {
+    let program = program(Hook::Xdp, ReturnConversion::Answer, |s, on, out| {
         s.leave(out);
         let window = s.need::<4>(on.at, out);
         Ok(Answer::new(s.load(window, be32::<0>()), on))
@@ -267,7 +268,7 @@ fn edit_frame<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-) -> Result<Answer<'s>, Unfit> {
+) -> Result<Answer<'s>, UnfitReason> {
     s.need::<8>(on.at, out);
     s.make_writable(FrameOffset::from_start(2));
     s.put::<u8>(FrameOffset::from_start(1), 9);
@@ -279,8 +280,8 @@ fn edit_frame<'s>(
 
 #[test]
 fn i6_taken_frames_are_edited() {
-    for target in [Target::from(Hook::Xdp), Target::hardened(Hook::Xdp)] {
-        let program = program(target.redirecting(), Finish::Answer, edit_frame).unwrap();
+    for target in [Target::from(Hook::Xdp), Target::without_perfmon(Hook::Xdp)] {
+        let program = program(target.redirecting(), ReturnConversion::Answer, edit_frame).unwrap();
         assert!(program.edits);
         let frame: Vec<u8> = (0..20).collect();
         let mut machine = Machine::for_program(&program);
@@ -294,7 +295,8 @@ fn i6_taken_frames_are_edited() {
 
 #[test]
 fn i6_observed_frames_stay_unchanged() {
-    let why = |target: Target| program(target, Finish::Answer, edit_frame).unwrap_err().why;
+    let why =
+        |target: Target| program(target, ReturnConversion::Answer, edit_frame).unwrap_err().why;
     assert!(why(Hook::Xdp.into()).contains("only observed"));
     assert!(why(Hook::Tc.into()).contains("only observed"));
     assert!(why(Target::from(Hook::Socket).redirecting()).contains("socket filter"));
@@ -327,8 +329,8 @@ fn i6_positions_from_before_an_edit_are_rejected() {
     ];
     for body in uses {
         for hook in [Hook::Tc, Hook::Xdp] {
-            let unfit =
-                program(Target::from(hook).redirecting(), Finish::Answer, body).unwrap_err();
+            let unfit = program(Target::from(hook).redirecting(), ReturnConversion::Answer, body)
+                .unwrap_err();
             assert!(unfit.why.contains("before the frame was changed"), "{unfit}");
         }
     }
@@ -343,7 +345,7 @@ fn i6_long_chain_continues_in_tail_programs() {
         s: &mut Scope<'s, '_>,
         on: Layers<'s>,
         _: Exit<'s>,
-    ) -> Result<Answer<'s>, Unfit> {
+    ) -> Result<Answer<'s>, UnfitReason> {
         let first = s.constant(0);
         let sum = (0..200).fold(first, |sum, _| {
             s.arm(|t, _| {
@@ -370,7 +372,7 @@ fn i6_long_chain_continues_in_tail_programs() {
         Ok(answer)
     };
     for hook in HOOKS {
-        let program = program(hook, Finish::Answer, body).unwrap();
+        let program = program(hook, ReturnConversion::Answer, body).unwrap();
         assert!(program.tails.len() > 1, "{} parts", program.tails.len());
         assert_eq!(
             program.maps.iter().map(|map| map.programs as usize).sum::<usize>(),
@@ -392,7 +394,7 @@ fn siphash_matches_reference_vectors() {
         [(0, 0x726f_db47_dd0e_0e31), (8, 0x93f5_f579_9a93_2462), (15, 0xa129_ca61_49be_45e5)];
     const KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
     for (bytes, expected) in SIPHASH_VECTORS {
-        let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {
+        let program = program(Hook::Xdp, ReturnConversion::Answer, |s, on, out| {
             let sip = s.begin_siphash(KEY);
             if bytes >= 8 {
                 let word = s.wide(0x0001_0203_0405_0607);

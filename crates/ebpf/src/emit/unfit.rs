@@ -5,22 +5,22 @@ use std::fmt;
 
 /// A reason why a filter with its arguments cannot run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
+pub struct UnfitReason {
     /// Reason, in prose, for `explain`.
     pub why: Cow<'static, str>,
 }
 
-impl Unfit {
+impl UnfitReason {
     /// Creates an error with this reason.
     pub fn new(why: impl Into<Cow<'static, str>>) -> Self {
         Self { why: why.into() }
     }
 }
 
-impl fmt::Display for Unfit {
+impl fmt::Display for UnfitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot run in the kernel: {}", self.why)
     }
 }
 
-impl std::error::Error for Unfit {}
+impl std::error::Error for UnfitReason {}

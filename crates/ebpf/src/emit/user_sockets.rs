@@ -17,7 +17,7 @@ pub use super::config::{REGIONS_PER_CPU, UserSocketsConfig};
 use super::maps::FIRST_CALLER_MAP;
 use super::tap::record;
 use super::target::Verdict;
-use super::unfit::Unfit;
+use super::unfit::UnfitReason;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size, atomic};
 use crate::program::Hook;
 
@@ -33,14 +33,14 @@ const CLAIM_BYTES: i32 = 16;
 const CLAIM_WORD_OFFSETS: [i16; REGIONS_PER_CPU as usize] = [0, 16, 32, 48];
 
 /// Fails unless the hook is tc or, for a tap on a user's sockets, a cgroup.
-pub(super) fn check_hook(hook: Hook, own: Option<&UserSocketsConfig>) -> Result<(), Unfit> {
+pub(super) fn check_hook(hook: Hook, own: Option<&UserSocketsConfig>) -> Result<(), UnfitReason> {
     let fits = match hook {
         Hook::Tc => own.is_none(),
         Hook::Cgroup => own.is_some(),
         Hook::Xdp | Hook::Socket => false,
     };
     let why = "a tap is attached at traffic control, or before the sockets of one user";
-    fits.then_some(()).ok_or_else(|| Unfit::new(why))
+    fits.then_some(()).ok_or_else(|| UnfitReason::new(why))
 }
 
 /// Offset of the socket type in `struct bpf_sock`.

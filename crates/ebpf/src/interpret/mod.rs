@@ -64,7 +64,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Marks the transport checksum as not filled in.
-    pub fn unfilled(self) -> Self {
+    pub fn with_unfilled_checksum(self) -> Self {
         Self { is_unfilled: true, ..self }
     }
 

@@ -4,8 +4,8 @@
 #![allow(dead_code, reason = "each test binary uses some of the helpers")]
 
 use ebpf::classic::{ClassicProgram, Metadata};
-use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
-use ebpf::exam::{Judge, TwinVerdict};
+use ebpf::emit::{self, Answer, Outcome, ReturnConversion, Target, UnfitReason};
+use ebpf::exam::{TwinRunner, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{FilterSpan, Hook};
 
@@ -17,16 +17,16 @@ pub(crate) const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
     Target { hook: Hook::Socket, hardened: false, redirects: false, single: false },
-    Target::hardened(Hook::Tc),
-    Target::hardened(Hook::Xdp),
+    Target::without_perfmon(Hook::Tc),
+    Target::without_perfmon(Hook::Xdp),
 ];
 
 /// Emits a classic program as a twin that answers 1 for accepted frames.
 pub(crate) fn emit_classic(
     program: &ClassicProgram,
     target: Target,
-) -> Result<ebpf::Program, Unfit> {
-    emit::program(target, Finish::Answer, |s, on, out| {
+) -> Result<ebpf::Program, UnfitReason> {
+    emit::program(target, ReturnConversion::Answer, |s, on, out| {
         let twin: emit::EmitFn<ClassicProgram> = |program, s, on, out| {
             let no_match = s.absent("no match", out);
             s.only_accepted_by_classic(program, no_match)?;
@@ -39,7 +39,7 @@ pub(crate) fn emit_classic(
 /// A judge that runs the classic program on frames as this hook sees them.
 pub(crate) struct ClassicJudge<'p>(pub(crate) &'p ClassicProgram, pub(crate) Hook);
 
-impl Judge for ClassicJudge<'_> {
+impl TwinRunner for ClassicJudge<'_> {
     fn name(&self) -> &str {
         "classic"
     }

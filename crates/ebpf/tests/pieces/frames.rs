@@ -65,8 +65,10 @@ pub fn all_frames() -> Vec<Vec<u8>> {
         &ipv6(60, None, &extension_headers(&[60, 60], &[20, 20], 6, &tcp_segment(22))),
     ));
     let tagged: Vec<Vec<u8>> =
-        frames.iter().enumerate().map(|(index, frame)| with_tag(frame, index)).collect();
-    frames.extend(tagged.iter().take(4).enumerate().map(|(index, frame)| with_tag(frame, index)));
+        frames.iter().enumerate().map(|(index, frame)| insert_inline_tag(frame, index)).collect();
+    frames.extend(
+        tagged.iter().take(4).enumerate().map(|(index, frame)| insert_inline_tag(frame, index)),
+    );
     frames.extend(tagged);
     frames
 }
@@ -88,7 +90,7 @@ pub fn ethernet_frame(kind: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Inserts an inline tag whose type and id vary with `index`.
-fn with_tag(frame: &[u8], index: usize) -> Vec<u8> {
+fn insert_inline_tag(frame: &[u8], index: usize) -> Vec<u8> {
     const TAGS: [[u8; 4]; 5] = [
         [0x81, 0, 0, 7],
         [0x88, 0xa8, 0, 0],

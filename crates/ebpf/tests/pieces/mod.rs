@@ -9,8 +9,8 @@ pub mod frames;
 pub mod rust_judge;
 
 use ebpf::emit::{
-    self, Answer, Cmp, EmitFn, Exit, Finish, Layers, MetadataField, Scope, Target, Transport,
-    Unfit, be16, byte,
+    self, Answer, Cmp, EmitFn, Exit, Layers, MetadataField, ReturnConversion, Scope, Target,
+    Transport, UnfitReason, be16, byte,
 };
 use ebpf::{FilterSpan, Hook, Program};
 
@@ -69,8 +69,8 @@ pub const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
     Target { hook: Hook::Socket, hardened: false, redirects: false, single: false },
-    Target::hardened(Hook::Tc),
-    Target::hardened(Hook::Xdp),
+    Target::without_perfmon(Hook::Tc),
+    Target::without_perfmon(Hook::Xdp),
 ];
 
 /// Formats the chain as the text of a request.
@@ -82,8 +82,8 @@ pub fn request(chain: &[Step]) -> String {
 pub fn program(
     chain: &[Step],
     target: impl Into<Target>,
-    finish: Finish,
-) -> Result<Program, Unfit> {
+    finish: ReturnConversion,
+) -> Result<Program, UnfitReason> {
     emit::program(target, finish, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
         let mut at = 0;
@@ -96,7 +96,7 @@ pub fn program(
     })
 }
 
-type EmitResult<'s> = Result<Answer<'s>, Unfit>;
+type EmitResult<'s> = Result<Answer<'s>, UnfitReason>;
 
 /// Twin of `eth`, whose class is the EtherType, as if a tag in the metadata were inline.
 fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
@@ -121,7 +121,8 @@ fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emit
 
 /// Twin of `vlan`, whose class is the VLAN id. The first tag may be in the metadata.
 fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
-    let kind = on.next.ok_or_else(|| Unfit::new("no link layer before `vlan`: put `eth` there"))?;
+    let kind =
+        on.next.ok_or_else(|| UnfitReason::new("no link layer before `vlan`: put `eth` there"))?;
     let untagged = s.absent("untagged", out);
     let short = s.absent("short", out);
     s.arm(|t, is_tag| {
@@ -162,7 +163,8 @@ fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emi
 /// Twin of `ip`, whose class is the version. Fragments and overlong chains of extension headers are
 /// unsure.
 fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
-    let kind = on.next.ok_or_else(|| Unfit::new("no link layer before `ip`: put `eth` there"))?;
+    let kind =
+        on.next.ok_or_else(|| UnfitReason::new("no link layer before `ip`: put `eth` there"))?;
     let (version, protocol, length) = (s.var(0), s.var(0), s.var(0));
     let l4 = s.position_var(on.at);
     let other = s.absent("other", out);
@@ -262,7 +264,8 @@ fn continue_after_extension<'s>(
 
 /// Twin of `udp`, whose class is 1.
 fn udp<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
-    let l4 = on.l4.ok_or_else(|| Unfit::new("no network layer before `udp`: put `ip` there"))?;
+    let l4 =
+        on.l4.ok_or_else(|| UnfitReason::new("no network layer before `udp`: put `ip` there"))?;
     let other = s.absent("other", out);
     let short = s.absent("short", out);
     s.only(l4.protocol, Cmp::Eq, 17, other);
@@ -274,7 +277,8 @@ fn udp<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emit
 
 /// Twin of `dport`, whose class is the destination port.
 fn dport<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
-    let l4 = on.l4.ok_or_else(|| Unfit::new("no network layer before `dport`: put `ip` there"))?;
+    let l4 =
+        on.l4.ok_or_else(|| UnfitReason::new("no network layer before `dport`: put `ip` there"))?;
     let no_port = s.absent("no_port", out);
     s.arm(|t, has_ports| {
         for protocol in [6, 17] {

@@ -2,7 +2,7 @@
 //! definitions, independently of the twins.
 
 use ebpf::emit::{Outcome, ZERO};
-use ebpf::exam::{Judge, TwinVerdict};
+use ebpf::exam::{TwinRunner, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{Counter, Hook, Program};
 
@@ -21,7 +21,7 @@ impl<'p> RustJudge<'p> {
     }
 }
 
-impl Judge for RustJudge<'_> {
+impl TwinRunner for RustJudge<'_> {
     fn name(&self) -> &str {
         "plain"
     }

@@ -10,9 +10,9 @@ use super::writers::{WriterRing, Writers};
 use super::{access_list, open_failure};
 use crate::readers::ALL_USERS;
 use crate::{
-    DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus,
+    DropReason, Failure, Intake, OpenArguments, Source, SourceCounters, SourceEntry, SourceStatus,
 };
-use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
+use abi::{BLOCK_MAX, BlockFlags, BlockMetadata, Class, Entry, Marks, RichPointer};
 use buffer::name::{Address, Host};
 use buffer::wait::BlockRead;
 use filter::{
@@ -107,13 +107,13 @@ struct BufferSource {
     /// a session; false if each block is an independent unit.
     is_byte_stream: bool,
     /// Ended sessions whose last block has not been emitted yet, with the flags of that block.
-    ended_sessions: Vec<(u32, Flags)>,
+    ended_sessions: Vec<(u32, BlockFlags)>,
     /// True if the input ends as soon as the last writer has left.
     until_last: bool,
     /// Memory for a block that has been read from a ring but not yet copied to the pool.
     pending_copy: Vec<u8>,
     /// Length, session and flags of the block in `pending_copy`, or `None` if there is none.
-    pending: Option<(usize, u32, Flags)>,
+    pending: Option<(usize, u32, BlockFlags)>,
     /// Index of the writer to read next.
     next_writer: usize,
     given: Amount,
@@ -131,14 +131,14 @@ enum DrainOutcome {
     Full,
     /// The writer has closed its ring, has exited, or is no longer served because of a fault.
     /// Contains the flags for the last block of the writer's session.
-    Ended(Flags),
+    Ended(BlockFlags),
 }
 
 /// Catalog entry of `buffer`.
 pub const ENTRY: SourceEntry =
     SourceEntry::new(&BUFFER, open).with_link_type_prediction(link_types);
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let name = opening.arguments.text("name").unwrap_or_default();
     let wrong = |error| open_failure("create", name, &error);
     let refused = |error| Failure::new("create", name, error);
@@ -189,7 +189,7 @@ impl Source for BufferSource {
                 DrainOutcome::Ended(end) => {
                     let session = self.writers.list.swap_remove(at).session;
                     if self.is_byte_stream {
-                        let both = [end, end.with(Flags::BACKWARD)];
+                        let both = [end, end.with(BlockFlags::BACKWARD)];
                         self.ended_sessions.extend(both.map(|flags| (session, flags)));
                         self.emit_session_ends(intake);
                     }
@@ -248,18 +248,18 @@ impl BufferSource {
             match ring.input.read_block(&mut self.pending_copy) {
                 Ok(BlockRead::Block(length)) => {
                     let begins = !std::mem::replace(&mut ring.has_begun, true);
-                    let flags = if begins { Flags::FIRST } else { Flags::NONE };
+                    let flags = if begins { BlockFlags::FIRST } else { BlockFlags::NONE };
                     self.pending = Some((length, ring.session, flags));
                     if !self.append_pending_block(intake) {
                         return DrainOutcome::Full;
                     }
                 }
                 Ok(BlockRead::Nothing) => return DrainOutcome::Nothing,
-                Ok(BlockRead::End) => return DrainOutcome::Ended(Flags::END),
-                Err(buffer::Fault::Abandoned) => return DrainOutcome::Ended(Flags::END_MASK),
+                Ok(BlockRead::End) => return DrainOutcome::Ended(BlockFlags::END),
+                Err(buffer::Fault::Abandoned) => return DrainOutcome::Ended(BlockFlags::END_MASK),
                 Err(_) => {
                     self.too_long += 1;
-                    return DrainOutcome::Ended(Flags::END_MASK);
+                    return DrainOutcome::Ended(BlockFlags::END_MASK);
                 }
             }
         }
@@ -280,7 +280,7 @@ impl BufferSource {
             Some(link) => Marks::frame(link.0, length, length),
             None => Marks::bare(length),
         };
-        let mut entry = intake.entry(place, (sys::clock::real(), self.origin), marks);
+        let mut entry = intake.entry(place, (sys::clock::realtime_ns(), self.origin), marks);
         if self.is_byte_stream {
             (entry.context.session, entry.context.flags) = (session, flags);
         }
@@ -293,7 +293,7 @@ impl BufferSource {
     fn emit_session_ends(&mut self, intake: &mut Intake<'_>) {
         while let Some((session, flags)) = self.ended_sessions.first().copied() {
             let pointer = RichPointer::hole(0).with_class(Class::YES);
-            let (time, origin) = (sys::clock::real(), self.origin);
+            let (time, origin) = (sys::clock::realtime_ns(), self.origin);
             let context = BlockMetadata { time, session, origin, flags };
             if !intake.append_block_entry(Entry::new(pointer, context, Marks::bare(0))) {
                 return;

@@ -7,7 +7,7 @@
 
 use super::ring::ring_config;
 use super::{SIZE_PARAMETER, access_list, open_failure};
-use crate::{DropReason, Failure, Opening, ReaderRing, Sink, SinkEntry};
+use crate::{DropReason, Failure, OpenArguments, ReaderRing, Sink, SinkEntry};
 use buffer::name::{Address, Host, ReaderLimits};
 use buffer::stream::{Output, WakingOverrides};
 use buffer::{Fault, Policy};
@@ -134,7 +134,7 @@ pub const USER_ENTRY: SinkEntry = SinkEntry::new(&USER, open);
 pub const SOCKET_ENTRY: SinkEntry = SinkEntry::new(&SOCKET, open);
 
 /// Opens `user` or `socket`.
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let arguments = opening.arguments;
     let name = arguments.text("name").unwrap_or_default();
     let used_up = || {

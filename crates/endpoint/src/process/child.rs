@@ -144,7 +144,7 @@ impl Process {
 
     /// Returns true if the program is at the head of its request.
     #[must_use]
-    pub fn is_head(&self) -> bool {
+    pub fn is_first_in_request(&self) -> bool {
         self.role == ProcessRole::Head
     }
 

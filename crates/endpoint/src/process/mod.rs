@@ -18,7 +18,7 @@ pub use crate::contract::StartedProcess;
 use crate::failure::reason_text;
 use crate::source::input::Input as Pipe;
 use crate::stop_limit::StopFlag;
-use crate::{Failure, Opening, ProcessEntry, Sink, Source};
+use crate::{Failure, OpenArguments, ProcessEntry, Sink, Source};
 pub use child::{Process, ProcessControl, ProcessFailure, ProcessRole};
 use filter::{
     Classes, Description, EndpointFacts, FilterKind, Form, Forms, Mistake, OutputForm, Parameter,
@@ -107,7 +107,7 @@ static INHERITANCE_LOCK: Mutex<()> = Mutex::new(());
 
 /// Starts a program. Fails if the program or one of its halves cannot be created. The program is
 /// killed if all of its halves are dropped before it has exited.
-fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Failure> {
+fn start(opening: &OpenArguments<'_>, role: ProcessRole) -> Result<StartedProcess, Failure> {
     let command = opening.arguments.text("command").unwrap_or_default();
     let pipe_at = |end, otherwise: fn() -> Stdio| {
         if role == end { otherwise() } else { Stdio::piped() }

@@ -58,7 +58,7 @@ impl Source for ProgramOutput {
     }
 
     fn stop(&mut self) -> bool {
-        if self.process.is_head() {
+        if self.process.is_first_in_request() {
             self.process.request_exit();
         }
         !self.ended

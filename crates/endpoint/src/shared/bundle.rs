@@ -202,7 +202,7 @@ impl BundleCursor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::{BlockMetadata, Flags, Marks, RichPointer};
+    use abi::{BlockFlags, BlockMetadata, Marks, RichPointer};
     use testkit::Random;
 
     fn item(number: u64, class: u32, length: usize) -> Item {
@@ -210,7 +210,8 @@ mod tests {
         let stamp =
             SharedStamp { position, number, begins: number.is_multiple_of(3), framed: true };
         let short = u32::try_from(length).unwrap();
-        let context = BlockMetadata { time: number, session: 3, origin: 0, flags: Flags::FIRST };
+        let context =
+            BlockMetadata { time: number, session: 3, origin: 0, flags: BlockFlags::FIRST };
         let pointer = RichPointer::hole(short).with_class(Class(class));
         Item { stamp, entry: Entry::new(pointer, context, Marks::bare(short)), length }
     }

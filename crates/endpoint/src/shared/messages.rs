@@ -7,7 +7,7 @@
 //! then ended, and the reader continues with messages that begin later.
 
 use super::sessions::{SessionMap, SharedStamp};
-use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Class, Entry, Marks, RichPointer};
 
 /// Maximum number of open messages in each of the two maps of [`WriterMessages`]. When `young` is
 /// full, `young` replaces `old`, and the messages in `old` are forgotten.
@@ -15,7 +15,7 @@ const OPEN_MESSAGES_PER_MAP_MAX: usize = 1 << 17;
 
 /// Returns the key for one direction of a session.
 fn direction_key(context: BlockMetadata) -> u64 {
-    u64::from(context.session) << 1 | u64::from(context.flags.has(Flags::BACKWARD))
+    u64::from(context.session) << 1 | u64::from(context.flags.has(BlockFlags::BACKWARD))
 }
 
 /// The writer's table of open messages, with the number of the block that begins each message. Only
@@ -32,8 +32,8 @@ impl WriterMessages {
     /// belongs to no open message, returns the block's own number, `number`, plus 1.
     pub(super) fn beginning(&mut self, entry: &Entry, number: u64) -> u64 {
         let (key, flags) = (direction_key(entry.context), entry.context.flags);
-        let begins = flags.has(Flags::FIRST);
-        let ends = flags.has(Flags::LAST) || flags.has(Flags::END);
+        let begins = flags.has(BlockFlags::FIRST);
+        let ends = flags.has(BlockFlags::LAST) || flags.has(BlockFlags::END);
         if begins && !ends {
             if self.young.len() >= OPEN_MESSAGES_PER_MAP_MAX {
                 self.old = std::mem::take(&mut self.young);
@@ -90,14 +90,14 @@ impl ReaderMessages {
     /// Decides whether the reader admits a fragment.
     pub(super) fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> FragmentAdmission {
         let flags = entry.context.flags;
-        let begins = flags.has(Flags::FIRST);
+        let begins = flags.has(BlockFlags::FIRST);
         if !begins && stamp.position <= self.from {
             let is_known = stamp.position > self.joined;
             return if is_known { FragmentAdmission::Torn } else { FragmentAdmission::Unbegun };
         }
         self.begun += u64::from(begins);
         self.time = entry.context.time;
-        let ends = flags.has(Flags::LAST) || flags.has(Flags::END);
+        let ends = flags.has(BlockFlags::LAST) || flags.has(BlockFlags::END);
         if ends && !self.open.is_empty() {
             self.open.remove(&direction_key(entry.context));
         } else if begins && !ends {
@@ -114,8 +114,8 @@ impl ReaderMessages {
         let mut open: Vec<_> = self.open.drain().collect();
         open.sort_unstable_by_key(|(key, _)| *key);
         to.extend(open.iter().map(|(key, class)| {
-            let back = if key & 1 == 1 { Flags::BACKWARD } else { Flags::NONE };
-            let flags = Flags::END_MASK.with(back);
+            let back = if key & 1 == 1 { BlockFlags::BACKWARD } else { BlockFlags::NONE };
+            let flags = BlockFlags::END_MASK.with(back);
             let session = u32::try_from(key >> 1).unwrap_or_default();
             let context = BlockMetadata { time: self.time, session, origin: 0, flags };
             Entry::new(RichPointer::hole(0).with_class(*class), context, Marks::bare(0))

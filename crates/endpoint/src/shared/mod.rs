@@ -35,11 +35,11 @@ use sys::eventfd::EventFd;
 /// A function that starts a process to run a shared prefix. It blocks until the prefix is running
 /// or the process has exited, for example because another process started the prefix first. It
 /// fails if no process can be started.
-pub type PrefixStarter = fn(prefix: &str) -> Result<Started, Failure>;
+pub type PrefixStarter = fn(prefix: &str) -> Result<PrefixStartOutcome, Failure>;
 
 /// Result of an attempt to start a process for a shared prefix.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Started {
+pub enum PrefixStartOutcome {
     /// The prefix is running in the new process.
     Running,
     /// The process exited before the prefix was running. The text is its error message.
@@ -132,7 +132,7 @@ fn join_ring(prefix: &str, interface: Option<PrefixInterface>) -> Result<Input, 
             let failure = wrong(&"no process runs it, and this program cannot start one");
             return Err(failure.hint("start one with `streamline run`"));
         };
-        if let Started::Ended(why) = starter(prefix)? {
+        if let PrefixStartOutcome::Ended(why) = starter(prefix)? {
             message = why;
         }
     }

@@ -13,7 +13,7 @@ use super::interface::PrefixInterface;
 use super::sessions::ReaderSessions;
 use super::{is_endless, join_ring};
 use crate::{
-    DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus,
+    DropReason, Failure, Intake, OpenArguments, Source, SourceCounters, SourceEntry, SourceStatus,
 };
 use abi::{DbufId, Entry};
 use buffer::stream::Input;
@@ -110,7 +110,7 @@ enum ReadBlocksOutcome {
     WriterEnded,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let prefix = opening.arguments.text("prefix").unwrap_or_default().to_owned();
     let interface = PrefixInterface::find(&prefix);
     let input = join_ring(&prefix, interface)?;

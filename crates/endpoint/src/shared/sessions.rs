@@ -8,7 +8,7 @@
 //! computes the number of bytes of an admitted session that were overwritten.
 
 use super::messages::{FragmentAdmission, ReaderMessages, WriterMessages};
-use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
+use abi::{BLOCK_MAX, BlockFlags, BlockMetadata, Class, Entry, Marks, RichPointer};
 use filter::KeyHasher;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -52,14 +52,14 @@ impl Progress {
     fn advance(&mut self, entry: &Entry) -> bool {
         let way = direction_index(entry.context);
         self.position[way] += u64::from(entry.pointer.length());
-        self.ended[way] |= entry.context.flags.has(Flags::END);
+        self.ended[way] |= entry.context.flags.has(BlockFlags::END);
         (self.class, self.time) = (entry.pointer.class, entry.context.time);
         self.ended == [true; 2]
     }
 }
 
 fn direction_index(context: BlockMetadata) -> usize {
-    usize::from(context.flags.has(Flags::BACKWARD))
+    usize::from(context.flags.has(BlockFlags::BACKWARD))
 }
 
 /// The open sessions of the writer, which have begun but not ended.
@@ -191,8 +191,8 @@ impl ReaderSessions {
     fn end_session(&mut self, session: u32, to: &mut Vec<Entry>) {
         let Some(open) = self.open.remove(&session.into()) else { return };
         for (way, ended) in open.ended.into_iter().enumerate() {
-            let back = if way == 1 { Flags::BACKWARD } else { Flags::NONE };
-            let flags = Flags::END_MASK.with(back);
+            let back = if way == 1 { BlockFlags::BACKWARD } else { BlockFlags::NONE };
+            let flags = BlockFlags::END_MASK.with(back);
             let context = BlockMetadata { time: open.time, session, origin: 0, flags };
             let pointer = RichPointer::hole(0).with_class(open.class);
             to.extend((!ended).then(|| Entry::new(pointer, context, Marks::bare(0))));
@@ -213,8 +213,11 @@ impl ReaderSessions {
 /// Adds holes with a total length of `missing` bytes to `to`. The holes represent the bytes lost
 /// before the block of `entry`.
 fn add_holes(mut missing: u64, entry: &Entry, to: &mut Vec<Entry>) {
-    let flags =
-        if entry.context.flags.has(Flags::BACKWARD) { Flags::BACKWARD } else { Flags::NONE };
+    let flags = if entry.context.flags.has(BlockFlags::BACKWARD) {
+        BlockFlags::BACKWARD
+    } else {
+        BlockFlags::NONE
+    };
     let context = BlockMetadata { flags, ..entry.context };
     while missing > 0 {
         let length = u32::try_from(missing.min(BLOCK_MAX as u64)).unwrap_or(1);

@@ -10,7 +10,7 @@ use super::interface::PrefixInterface;
 use super::sessions::WriterSessions;
 use super::{ring_name, vacancy_descriptor};
 use crate::named::output::ring_report;
-use crate::{DropReason, Failure, Opening, Sink, SinkEntry, message};
+use crate::{DropReason, Failure, OpenArguments, Sink, SinkEntry, message};
 use abi::DbufId;
 use abi::access::AccessList;
 use buffer::name::{Address, Host, ReaderLimits};
@@ -103,7 +103,7 @@ struct Share {
     watch: Option<ReaderWatch>,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let prefix = opening.arguments.text("prefix").unwrap_or_default();
     let name = ring_name(prefix, PrefixInterface::find(prefix));
     let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);

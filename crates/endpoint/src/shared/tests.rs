@@ -1,10 +1,10 @@
 //! Tests of stamps and sessions in a shared ring.
 
 use super::sessions::{Admission, ReaderSessions, WriterSessions};
-use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Class, Entry, Marks, RichPointer};
 
 /// Returns a block of a session, before the writer stamps it.
-fn session_block(session: u32, length: u32, flags: Flags) -> Entry {
+fn session_block(session: u32, length: u32, flags: BlockFlags) -> Entry {
     let context = BlockMetadata { time: 5, session, origin: 0, flags };
     Entry::new(RichPointer::hole(length).with_class(Class(80)), context, Marks::bare(length))
 }
@@ -15,7 +15,7 @@ fn session_block(session: u32, length: u32, flags: Flags) -> Entry {
 fn read_with_missed_blocks(
     written: &[Entry],
     is_missed: impl Fn(usize) -> bool,
-) -> (Vec<(u32, u32, Flags)>, ReaderSessions) {
+) -> (Vec<(u32, u32, BlockFlags)>, ReaderSessions) {
     write_and_read_entries(WriterSessions::default(), written, is_missed)
 }
 
@@ -23,7 +23,7 @@ fn write_and_read_entries(
     mut writer: WriterSessions,
     written: &[Entry],
     is_missed: impl Fn(usize) -> bool,
-) -> (Vec<(u32, u32, Flags)>, ReaderSessions) {
+) -> (Vec<(u32, u32, BlockFlags)>, ReaderSessions) {
     let (mut reader, mut all) = (ReaderSessions::default(), Vec::new());
     let mut next = None;
     for (number, entry) in written.iter().enumerate() {
@@ -46,8 +46,8 @@ fn write_and_read_entries(
     (all.iter().map(entry_fields).collect(), reader)
 }
 
-const BACKWARD: Flags = Flags::BACKWARD;
-const NO_FLAGS: Flags = Flags::NONE;
+const BACKWARD: BlockFlags = BlockFlags::BACKWARD;
+const NO_FLAGS: BlockFlags = BlockFlags::NONE;
 
 /// Returns the blocks of two interleaved sessions. Only the first session is complete.
 fn interleaved_sessions() -> [Entry; 7] {
@@ -55,9 +55,9 @@ fn interleaved_sessions() -> [Entry; 7] {
         session_block(1, 10, NO_FLAGS),
         session_block(2, 20, NO_FLAGS),
         session_block(1, 30, BACKWARD),
-        session_block(1, 11, Flags::END),
+        session_block(1, 11, BlockFlags::END),
         session_block(2, 21, NO_FLAGS),
-        session_block(1, 0, BACKWARD.with(Flags::END)),
+        session_block(1, 0, BACKWARD.with(BlockFlags::END)),
         session_block(2, 22, BACKWARD),
     ]
 }
@@ -79,8 +79,9 @@ fn o6_lost_blocks_become_a_hole_of_equal_length() {
     for missed in 1..all.len() {
         let (got, _) = read_with_missed_blocks(&all, |number| number == missed);
         let bytes = |session, back: bool| -> u32 {
-            let of =
-                |(s, _, flags): &&(u32, u32, Flags)| *s == session && flags.has(BACKWARD) == back;
+            let of = |(s, _, flags): &&(u32, u32, BlockFlags)| {
+                *s == session && flags.has(BACKWARD) == back
+            };
             got.iter().filter(of).map(|block| block.1).sum()
         };
         // The loss of the last block of a direction is noticed only at the next block.
@@ -106,7 +107,7 @@ fn o6_sessions_end_with_ring_or_reuse_of_their_number() {
     let mut ends = Vec::new();
     sessions.end_all(&mut ends);
     let flags: Vec<_> = ends.iter().map(|end| (end.context.session, end.context.flags)).collect();
-    assert_eq!(flags, [(2, Flags::END_MASK), (2, Flags::END_MASK.with(BACKWARD))]);
+    assert_eq!(flags, [(2, BlockFlags::END_MASK), (2, BlockFlags::END_MASK.with(BACKWARD))]);
     sessions.end_all(&mut ends);
     assert_eq!(ends.len(), 2);
     // Both ends of session 1 are lost, and another session uses its number.
@@ -114,7 +115,11 @@ fn o6_sessions_end_with_ring_or_reuse_of_their_number() {
         all.into_iter().take(6).chain([session_block(1, 5, NO_FLAGS)]).collect();
     let (got, _) = read_with_missed_blocks(&again, |number| number == 3 || number == 5);
     let last: Vec<_> = got.iter().rev().take(3).rev().copied().collect();
-    let ended = [(1, 0, Flags::END_MASK), (1, 0, Flags::END_MASK.with(BACKWARD)), (1, 5, NO_FLAGS)];
+    let ended = [
+        (1, 0, BlockFlags::END_MASK),
+        (1, 0, BlockFlags::END_MASK.with(BACKWARD)),
+        (1, 5, NO_FLAGS),
+    ];
     assert_eq!(last, ended);
     // Too many bytes are missing, so the session ends, and later blocks belong to no session.
     let huge: Vec<Entry> = (0..50)
@@ -123,23 +128,25 @@ fn o6_sessions_end_with_ring_or_reuse_of_their_number() {
         .collect();
     let huge: Vec<Entry> = huge.iter().chain(&huge).copied().collect();
     let (got, sessions) = read_with_missed_blocks(&huge, |number| number > 0 && number < 101);
-    assert_eq!((got.len(), got[1].2, sessions.torn), (3, Flags::END_MASK, 1));
+    assert_eq!((got.len(), got[1].2, sessions.torn), (3, BlockFlags::END_MASK, 1));
 }
 
 /// Returns the fragments of three messages in two sessions.
 fn fragments_of_three_messages() -> [Entry; 7] {
     [
-        session_block(1, 0, Flags::FIRST),
-        session_block(2, 0, Flags::FIRST.with(BACKWARD)),
+        session_block(1, 0, BlockFlags::FIRST),
+        session_block(2, 0, BlockFlags::FIRST.with(BACKWARD)),
         session_block(1, 10, NO_FLAGS),
-        session_block(2, 20, Flags::LAST.with(BACKWARD)),
-        session_block(1, 11, Flags::LAST),
-        session_block(1, 0, Flags::FIRST),
-        session_block(1, 12, Flags::LAST),
+        session_block(2, 20, BlockFlags::LAST.with(BACKWARD)),
+        session_block(1, 11, BlockFlags::LAST),
+        session_block(1, 0, BlockFlags::FIRST),
+        session_block(1, 12, BlockFlags::LAST),
     ]
 }
 
-fn read_messages(is_missed: impl Fn(usize) -> bool) -> (Vec<(u32, u32, Flags)>, ReaderSessions) {
+fn read_messages(
+    is_missed: impl Fn(usize) -> bool,
+) -> (Vec<(u32, u32, BlockFlags)>, ReaderSessions) {
     write_and_read_entries(WriterSessions::new(true), &fragments_of_three_messages(), is_missed)
 }
 
@@ -157,11 +164,11 @@ fn o6_reader_gets_messages_from_their_beginning_only() {
 
 #[test]
 fn o6_lost_fragment_ends_open_messages_but_not_later_ones() {
-    let ended = Flags::END_MASK;
+    let ended = BlockFlags::END_MASK;
     let (got, reader) = read_messages(|number| number == 2);
-    let begun = [(1, 0, Flags::FIRST), (2, 0, Flags::FIRST.with(BACKWARD))];
+    let begun = [(1, 0, BlockFlags::FIRST), (2, 0, BlockFlags::FIRST.with(BACKWARD))];
     let ends = [(1, 0, ended), (2, 0, ended.with(BACKWARD))];
-    let last = [(1, 0, Flags::FIRST), (1, 12, Flags::LAST)];
+    let last = [(1, 0, BlockFlags::FIRST), (1, 12, BlockFlags::LAST)];
     assert_eq!(got, [&begun[..], &ends, &last].concat());
     assert_eq!((reader.messages.begun, reader.torn), (3, 2));
     // Between two messages no message is open, so the loss of an entire message ends no other

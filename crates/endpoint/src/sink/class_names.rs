@@ -1,6 +1,6 @@
 //! Names of classes and sources for the output of sinks.
 
-use crate::{Opening, Origins};
+use crate::{OpenArguments, Origins};
 use abi::Class;
 use filter::Classes;
 
@@ -13,7 +13,7 @@ pub(crate) struct ClassNames {
 
 impl ClassNames {
     /// Copies the names of classes and sources from the arguments of the sink.
-    pub(crate) fn new(opening: &Opening<'_>) -> Self {
+    pub(crate) fn new(opening: &OpenArguments<'_>) -> Self {
         Self { classes: opening.classes, origins: opening.origins.clone() }
     }
 

@@ -2,7 +2,7 @@
 //! their output.
 
 use super::counting::CountingSink;
-use crate::{Failure, Opening, Sink, SinkEntry};
+use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::{Description, ReadDepth};
 
 /// Description of `discard`, a sink that counts blocks and writes nothing.
@@ -21,7 +21,7 @@ Reads no byte, so it adds no cost to the filters before it.",
 /// The catalog entry of `discard`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&DISCARD, open);
 
-fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open(_: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     Ok(Box::new(CountingSink::default()))
 }
 

@@ -8,7 +8,7 @@
 
 use super::counting::CountingSink;
 use super::discard::DISCARD;
-use crate::{Failure, Opening, Sink, SinkEntry};
+use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::Description;
 
 /// Description of `drop`, a sink for unwanted blocks.
@@ -26,7 +26,7 @@ still reach the host. Reads no byte.",
 /// The catalog entry of `drop`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&DROP, open);
 
-fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open(_: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     Ok(Box::new(CountingSink { counts_as_dropped: true, ..CountingSink::default() }))
 }
 

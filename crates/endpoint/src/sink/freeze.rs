@@ -12,7 +12,7 @@ use crate::failure::failure_from_io_error;
 use crate::history::{
     self, CompressionMode, FrameHeader, History, HistoryLimits, HistoryStart, RetainedFrames,
 };
-use crate::{Failure, Opening, Sink, SinkEntry};
+use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::general::bpf;
 use filter::{
     Arguments, Batch, Block, Description, Form, Forms, Parameter, StateFacts, WorkerRule,
@@ -131,7 +131,7 @@ struct Capture {
     buffered: u64,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let arguments = opening.arguments;
     let into = PathBuf::from(arguments.text("into").unwrap_or_default());
     if arguments.text("into").is_some_and(is_standard_output) {

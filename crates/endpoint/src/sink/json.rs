@@ -8,11 +8,11 @@ use super::class_names::ClassNames;
 use super::headers::Headers;
 use super::message::{MessageCounts, MessageRecord};
 use super::object::{add_member, append_line, write_line};
-use super::out::Out;
+use super::out::BufferedOutputFile;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::Rfc3339;
-use crate::{Failure, Opening, Origins, Sink, SinkEntry};
-use abi::{Direction, Flags};
+use crate::{Failure, OpenArguments, Origins, Sink, SinkEntry};
+use abi::{BlockFlags, Direction};
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use filter::{
@@ -68,14 +68,14 @@ pub const ENTRY: SinkEntry =
 
 /// One line of output: a block, or the message that it describes.
 struct JsonLine<'a> {
-    json: &'a Json,
+    json: &'a JsonFormatter,
     block: &'a Block<'a>,
     record: Option<MessageRecord<'a>>,
 }
 
 impl Serialize for JsonLine<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { json: Json { names, form, .. }, block, record } = self;
+        let Self { json: JsonFormatter { names, form, .. }, block, record } = self;
         let (class, context) = (block.pointer.class, block.context);
         let time = record.and_then(|record| record.time()).unwrap_or(context.time);
         let form = if record.is_some() { Form::Message } else { *form };
@@ -102,8 +102,8 @@ impl JsonLine<'_> {
     fn write_block<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let (json, block, flags) = (self.json, self.block, self.block.context.flags);
         let message = json.form == Form::Message;
-        add_member(map, "first", message.then(|| flags.has(Flags::FIRST)))?;
-        add_member(map, "last", message.then(|| flags.has(Flags::LAST)))?;
+        add_member(map, "first", message.then(|| flags.has(BlockFlags::FIRST)))?;
+        add_member(map, "last", message.then(|| flags.has(BlockFlags::LAST)))?;
         map.serialize_entry("length", &block.length())?;
         map.serialize_entry("wire_length", &block.marks.wire_length)?;
         map.serialize_entry("captured", &block.marks.captured)?;
@@ -220,32 +220,32 @@ enum PayloadEncoding {
 }
 
 #[derive(Debug)]
-struct Json {
+struct JsonFormatter {
     names: ClassNames,
     form: Form,
     payload: PayloadEncoding,
     described: MessageCounts,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    let out = Out::open_stdout_lines()?.with_stop_limit(&opening.stopped);
-    Ok(Box::new(TextSink { formatter: Json::new(opening), out }))
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
+    let out = BufferedOutputFile::open_stdout_lines()?.with_stop_limit(&opening.stopped);
+    Ok(Box::new(TextSink { formatter: JsonFormatter::new(opening), out }))
 }
 
-impl BlockFormatter for Json {
-    fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
+impl BlockFormatter for JsonFormatter {
+    fn append(&mut self, block: &Block<'_>, out: &mut BufferedOutputFile) -> Result<(), Failure> {
         let record = self.count_and_read_record(block);
         let Some(record) = record else { return Ok(()) };
         write_line(out, &JsonLine { json: self, block, record })
     }
 
-    fn report(&self, out: &Out) -> Report {
+    fn report(&self, out: &BufferedOutputFile) -> Report {
         out.report(self.described.rows(out.written()), "line")
     }
 }
 
-impl Json {
-    fn new(opening: &Opening<'_>) -> Self {
+impl JsonFormatter {
+    fn new(opening: &OpenArguments<'_>) -> Self {
         let payload = match opening.arguments.text("payload") {
             Some("base64") => PayloadEncoding::Base64,
             Some("text") => PayloadEncoding::Text,
@@ -271,14 +271,19 @@ impl Json {
 
 /// A formatter that produces the lines of `json` for output outside of a sink.
 #[derive(Debug)]
-pub struct JsonLines(Json);
+pub struct JsonLines(JsonFormatter);
 
 impl JsonLines {
     /// Creates the formatter for blocks of this form, with these classes, from these sources.
     #[must_use]
     pub fn new(form: Form, classes: Classes, origins: Origins) -> Self {
-        let arguments = Arguments::defaults(JSON.parameters);
-        Self(Json::new(&Opening { form, classes, origins, ..Opening::new(&arguments) }))
+        let arguments = Arguments::from_parameter_defaults(JSON.parameters);
+        Self(JsonFormatter::new(&OpenArguments {
+            form,
+            classes,
+            origins,
+            ..OpenArguments::new(&arguments)
+        }))
     }
 
     /// Appends the line of a block, if it has one. A described message has a single line.
@@ -314,7 +319,7 @@ mod tests {
 
     fn output_lines(
         payload: &str,
-        change: fn(&mut Opening<'_>),
+        change: fn(&mut OpenArguments<'_>),
         blocks: &[Block<'_>],
     ) -> Vec<Value> {
         let given = checked_arguments(&JSON, &[("payload", payload)]);
@@ -322,8 +327,8 @@ mod tests {
         let mut opening = sink_opening(&given, &origins);
         change(&mut opening);
         let dir = TempDir::new();
-        let out = Out::create(&dir.path("out"), UNLOGGED_CREATION).unwrap();
-        let mut json = TextSink { formatter: Json::new(&opening), out };
+        let out = BufferedOutputFile::create(&dir.path("out"), UNLOGGED_CREATION).unwrap();
+        let mut json = TextSink { formatter: JsonFormatter::new(&opening), out };
         json.consume(&batch_from_blocks(blocks), 0).unwrap();
         json.finish().unwrap();
         let text = std::fs::read_to_string(dir.path("out")).unwrap();
@@ -336,14 +341,14 @@ mod tests {
             "020000000002 020000000001 8100 0007 0800 4500001e 00010000 40110000
                          0a000001 0a000002 04d20035 000a 0000 6869",
         );
-        let classes = |o: &mut Opening<'_>| {
+        let classes = |o: &mut OpenArguments<'_>| {
             let range = ValueRange { low: 0, high: 65_535 };
             o.classes = Classes::Number { meaning: "port", range, names: &[("dns", 53)] };
         };
         let mut block = frame_block(&bytes).with_class(Class(53)).narrow(46, 2);
         block.context.origin = 1;
         block.context.session = 4;
-        block.context.flags = Flags::BACKWARD;
+        block.context.flags = BlockFlags::BACKWARD;
         let expected = json!({
             "version": 1, "time": "2009-02-13T23:31:30.123456789Z", "origin": "say \"b\"\n",
             "form": "frame", "class": 53, "class_name": "dns", "session": 4,
@@ -367,12 +372,15 @@ mod tests {
         };
         let request: &'static [u8] = request.leak();
         let blocks = [
-            flagged(description_block(request), Flags::FIRST.with(Flags::BACKWARD)),
-            flagged(frameless_block(b"GET / HTTP/1.1"), Flags::FIRST.with(Flags::BACKWARD)),
-            flagged(hole_block(7), Flags::LAST),
-            flagged(frameless_block(b"of another filter"), Flags::FIRST),
+            flagged(description_block(request), BlockFlags::FIRST.with(BlockFlags::BACKWARD)),
+            flagged(
+                frameless_block(b"GET / HTTP/1.1"),
+                BlockFlags::FIRST.with(BlockFlags::BACKWARD),
+            ),
+            flagged(hole_block(7), BlockFlags::LAST),
+            flagged(frameless_block(b"of another filter"), BlockFlags::FIRST),
         ];
-        let form = |o: &mut Opening<'_>| o.form = Form::Message;
+        let form = |o: &mut OpenArguments<'_>| o.form = Form::Message;
         let found = output_lines("none", form, &blocks);
         let expected = json!({
             "version": 1, "time": "2009-02-13T23:31:30.123456790Z", "origin": "a",
@@ -389,7 +397,7 @@ mod tests {
     #[test]
     fn message_fragments_are_objects_with_lossy_text() {
         let mut block = frameless_block(b"\xff\"\\\x00\n\xe2\x82\xac").with_class(Class::NONE);
-        block.context.flags = Flags::LAST;
+        block.context.flags = BlockFlags::LAST;
         let expected = json!({
             "version": 1, "time": "2009-02-13T23:31:30.123456789Z", "origin": "a",
             "form": "message", "first": false, "last": true,

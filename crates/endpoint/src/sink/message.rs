@@ -7,7 +7,7 @@
 use crate::clock::Rfc3339;
 use crate::sink::object::add_member;
 use abi::text::VisibleText;
-use abi::{Direction, Flags};
+use abi::{BlockFlags, Direction};
 use filter::{Amount, Block, Form, Report, Time};
 use serde::ser::{SerializeMap, SerializeSeq as _};
 use serde::{Serialize, Serializer};
@@ -217,7 +217,7 @@ pub(crate) struct MessageCounts {
     fragments: u64,
     /// Session and direction of the last description, until the first fragment of its message
     /// arrives. This fragment may also be the first block of its stream, and then has the flag
-    /// [`Flags::FIRST`] too.
+    /// [`BlockFlags::FIRST`] too.
     open_message: Option<(u32, Direction)>,
 }
 
@@ -234,11 +234,11 @@ impl MessageCounts {
 
     /// Returns true if the block is a fragment of a message that has already been counted. Always
     /// returns false before the first description, because a filter describes either all of its
-    /// messages or none of them. A block with the flag [`Flags::FIRST`] begins another message,
+    /// messages or none of them. A block with the flag [`BlockFlags::FIRST`] begins another message,
     /// unless it is the first fragment after its description.
     pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
-        let begins =
-            block.context.flags.has(Flags::FIRST) && self.open_message != Some(stream_key(block));
+        let begins = block.context.flags.has(BlockFlags::FIRST)
+            && self.open_message != Some(stream_key(block));
         self.has_following_blocks && self.messages > 0 && !begins
     }
 
@@ -247,7 +247,7 @@ impl MessageCounts {
     pub(crate) fn count_block(&mut self, block: &Block<'_>) {
         if block.marks.is_description() {
             self.messages += 1;
-            let is_single = block.context.flags.has(Flags::LAST);
+            let is_single = block.context.flags.has(BlockFlags::LAST);
             self.open_message = (!is_single).then(|| stream_key(block));
         } else if self.is_counted(block) {
             self.fragments += 1;

@@ -1,7 +1,7 @@
 //! Serialization of JSON objects in which invisible characters, such as terminal control sequences,
 //! are escaped.
 
-use super::out::Out;
+use super::out::BufferedOutputFile;
 use crate::Failure;
 use abi::text::EscapedJson;
 use serde::Serialize;
@@ -11,7 +11,10 @@ use serde_json::ser::Formatter;
 use std::io;
 
 /// Appends an object to the output as a line, and counts the line as an item.
-pub(crate) fn write_line(out: &mut Out, object: &impl Serialize) -> Result<(), Failure> {
+pub(crate) fn write_line(
+    out: &mut BufferedOutputFile,
+    object: &impl Serialize,
+) -> Result<(), Failure> {
     let written = append_line(out.buffer(), object);
     out.end_item();
     written.map_err(|error| Failure::new("write", out.target(), error))

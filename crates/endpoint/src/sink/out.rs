@@ -1,7 +1,7 @@
 //! The output of a sink: a buffered file or standard output that tracks block boundaries.
 //!
 //! The output collects the bytes of blocks and writes them in chunks of 64 KB, or less on a flush.
-//! After a failure, [`Out::written`] returns the exact number of blocks written completely, which
+//! After a failure, [`BufferedOutputFile::written`] returns the exact number of blocks written completely, which
 //! the ledger needs, and the file contains no incomplete block. The old contents of a file are left
 //! unchanged until the first write. At the first write, a new file replaces the old one
 //! (`sys::replace`) or, if the output is appended, an incomplete last line of an earlier run is
@@ -39,7 +39,7 @@ const OPEN_ATTEMPTS_MAX: u32 = 10;
 
 /// A buffered output file.
 #[derive(Debug)]
-pub(crate) struct Out {
+pub(crate) struct BufferedOutputFile {
     file: File,
     target: String,
     /// True for standard output. A broken pipe then means that the reader needs no more output.
@@ -70,7 +70,7 @@ pub(crate) struct Out {
     written: Amount,
     /// Number of items in the written blocks.
     items_written: u64,
-    /// Longest duration of a flush, in ns, since the last [`Out::take_longest_write`].
+    /// Longest duration of a flush, in ns, since the last [`BufferedOutputFile::take_longest_write`].
     longest_write: u64,
     /// Limit on waits for a reader of the output after the path has been stopped.
     limit: StopFlag,
@@ -101,7 +101,7 @@ enum OldContents {
     RepairLastLine(LineFormat),
 }
 
-impl Out {
+impl BufferedOutputFile {
     /// Opens standard output for writing lines. If standard output is a file opened for appending,
     /// an incomplete last line is repaired first.
     pub(crate) fn open_stdout_lines() -> Result<Self, Failure> {
@@ -299,9 +299,9 @@ impl Out {
         // Several sinks, each in its own thread, may write to standard output. The lock prevents
         // them from interleaving within a line.
         let _lock = self.is_standard.then(|| io::stdout().lock());
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         let (done, outcome) = write(self);
-        let duration = sys::clock::monotonic().saturating_sub(begin);
+        let duration = sys::clock::monotonic_ns().saturating_sub(begin);
         self.longest_write = self.longest_write.max(duration);
         if outcome.is_err() {
             let whole =
@@ -399,7 +399,7 @@ impl Out {
     }
 }
 
-impl Drop for Out {
+impl Drop for BufferedOutputFile {
     /// Unlocks the file explicitly, because a child process between fork and exec still has a copy
     /// of the descriptor, which would hold the lock.
     fn drop(&mut self) {
@@ -462,15 +462,15 @@ mod tests {
     use crate::testing::UNLOGGED_CREATION;
     use std::io::Read;
 
-    fn output_to_pipe() -> (io::PipeReader, Out) {
+    fn output_to_pipe() -> (io::PipeReader, BufferedOutputFile) {
         let (reader, writer) = io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(writer));
-        let mut out = Out::from_file(file, "standard output".to_owned());
+        let mut out = BufferedOutputFile::from_file(file, "standard output".to_owned());
         out.is_standard = true;
         (reader, out)
     }
 
-    fn append_block(out: &mut Out, text: &[u8]) -> Result<(), Failure> {
+    fn append_block(out: &mut BufferedOutputFile, text: &[u8]) -> Result<(), Failure> {
         out.buffer().extend_from_slice(text);
         out.end_item();
         out.end_block(1)
@@ -480,7 +480,7 @@ mod tests {
     fn buffer_is_written_when_full_or_flushed() {
         let dir = TempDir::new();
         let path = dir.path("out");
-        let mut out = Out::create(&path, UNLOGGED_CREATION).unwrap();
+        let mut out = BufferedOutputFile::create(&path, UNLOGGED_CREATION).unwrap();
         append_block(&mut out, b"one").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
         append_block(&mut out, &[b'x'; FLUSH_SIZE]).unwrap();
@@ -496,9 +496,9 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("old");
         std::fs::write(&path, "old contents").unwrap();
-        drop(Out::create(&path, UNLOGGED_CREATION).unwrap());
+        drop(BufferedOutputFile::create(&path, UNLOGGED_CREATION).unwrap());
         assert_eq!(std::fs::read(&path).unwrap(), b"old contents");
-        let mut out = Out::create(&path, UNLOGGED_CREATION).unwrap();
+        let mut out = BufferedOutputFile::create(&path, UNLOGGED_CREATION).unwrap();
         append_block(&mut out, b"new").unwrap();
         out.flush().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
@@ -509,8 +509,10 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("log");
         for text in [b"one\n", b"two\n"] {
-            let mut out = Out::append(&path, LineFormat::Text, UNLOGGED_CREATION).unwrap();
-            let busy = Out::create(&path, UNLOGGED_CREATION).unwrap_err().to_string();
+            let mut out =
+                BufferedOutputFile::append(&path, LineFormat::Text, UNLOGGED_CREATION).unwrap();
+            let busy =
+                BufferedOutputFile::create(&path, UNLOGGED_CREATION).unwrap_err().to_string();
             assert!(busy.contains("running request"), "{busy}");
             append_block(&mut out, text).unwrap();
             out.flush().unwrap();
@@ -525,7 +527,7 @@ mod tests {
         testkit::wait_until_closed(&out.file);
         append_block(&mut out, b"nobody reads this").unwrap();
         assert!(out.flush().unwrap_err().is_quiet);
-        let mut out = Out::create("/dev/full", UNLOGGED_CREATION).unwrap();
+        let mut out = BufferedOutputFile::create("/dev/full", UNLOGGED_CREATION).unwrap();
         append_block(&mut out, b"too much").unwrap();
         let failure = out.flush().unwrap_err();
         assert!(!failure.is_quiet);
@@ -559,7 +561,8 @@ mod tests {
     #[test]
     fn n7_last_message_of_a_write_is_marked() {
         let (reader, writer) = sys::descriptor::pair().unwrap();
-        let mut out = Out::from_file(File::from(writer), "standard output".to_owned());
+        let mut out =
+            BufferedOutputFile::from_file(File::from(writer), "standard output".to_owned());
         out.keeps_message_boundaries = true;
         append_block(&mut out, b"one").unwrap();
         append_block(&mut out, b"two").unwrap();
@@ -582,7 +585,7 @@ mod tests {
         std::fs::write(&path, "in use").unwrap();
         let reader = File::open(&path).unwrap();
         reader.try_lock_shared().unwrap();
-        let failure = Out::create(&path, UNLOGGED_CREATION).unwrap_err();
+        let failure = BufferedOutputFile::create(&path, UNLOGGED_CREATION).unwrap_err();
         assert!(failure.to_string().contains("being read or written"), "{failure}");
         assert_eq!(std::fs::read(&path).unwrap(), b"in use");
     }

@@ -18,10 +18,10 @@ use super::class_names::ClassNames;
 use super::headers::Headers;
 use super::json::direction_word;
 use super::message::{MessageCounts, MessagePhrase, MessageRecord};
-use super::out::Out;
+use super::out::BufferedOutputFile;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::TimeOfDay;
-use crate::{Failure, Opening, Sink, SinkEntry};
+use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use abi::Class;
 use abi::text::VisibleText;
 use filter::{Block, Description, Form, Parameter, Report, StandardOutput, Time, Type};
@@ -62,25 +62,28 @@ enum DumpFormat {
 }
 
 #[derive(Debug)]
-struct Print {
+struct PrintFormatter {
     names: ClassNames,
     form: Form,
     payload: DumpFormat,
     described: MessageCounts,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let payload = match opening.arguments.text("payload") {
         Some("hex") => DumpFormat::Hex,
         Some("text") => DumpFormat::Text,
         _ => DumpFormat::None,
     };
-    let formatter = Print::new(ClassNames::new(opening), opening.form, payload);
-    Ok(Box::new(TextSink { formatter, out: Out::stdout()?.with_stop_limit(&opening.stopped) }))
+    let formatter = PrintFormatter::new(ClassNames::new(opening), opening.form, payload);
+    Ok(Box::new(TextSink {
+        formatter,
+        out: BufferedOutputFile::stdout()?.with_stop_limit(&opening.stopped),
+    }))
 }
 
-impl BlockFormatter for Print {
-    fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
+impl BlockFormatter for PrintFormatter {
+    fn append(&mut self, block: &Block<'_>, out: &mut BufferedOutputFile) -> Result<(), Failure> {
         // A fragment of a described message has no line of its own.
         let record = MessageRecord::record_of_block(block);
         let is_hidden = self.payload == DumpFormat::None && self.described.is_counted(block);
@@ -95,7 +98,7 @@ impl BlockFormatter for Print {
         Ok(())
     }
 
-    fn report(&self, out: &Out) -> Report {
+    fn report(&self, out: &BufferedOutputFile) -> Report {
         let rows = self.described.rows(out.written());
         rows.with_delivered_items(out.items_written(), "block", "printed".to_owned())
     }
@@ -106,7 +109,7 @@ macro_rules! add {
     ($to:expr, $($text:tt)*) => {{ let _ = write!($to, $($text)*); }};
 }
 
-impl Print {
+impl PrintFormatter {
     const fn new(names: ClassNames, form: Form, payload: DumpFormat) -> Self {
         Self { names, form, payload, described: MessageCounts::new(form) }
     }
@@ -224,7 +227,7 @@ mod tests {
         TempDir, batch_from_blocks, checked_arguments, decode_hex, description_block,
         description_record, frame_block, frameless_block, hole_block, sink_opening,
     };
-    use abi::Flags;
+    use abi::BlockFlags;
     use filter::{Classes, ValueRange};
     use wire::record::{Field, RecordKind};
 
@@ -232,25 +235,30 @@ mod tests {
         0a000001 0a000002 04d20050 00000001 00000007 50180200 00000000 6869";
 
     /// Returns the lines printed for these blocks.
-    fn printed_lines(payload: &str, change: fn(&mut Opening<'_>), blocks: &[Block<'_>]) -> String {
+    fn printed_lines(
+        payload: &str,
+        change: fn(&mut OpenArguments<'_>),
+        blocks: &[Block<'_>],
+    ) -> String {
         let given = checked_arguments(&PRINT, &[("payload", payload)]);
         let origins = ["one.pcap".to_owned(), "tw\x1b[2J".to_owned()];
         let mut opening = sink_opening(&given, &origins[..1]);
         change(&mut opening);
-        let several = Opening {
+        let several = OpenArguments {
             origins: Origins::new(&origins),
             stopped: opening.stopped.clone(),
             ..opening
         };
         let names = ClassNames::new(if opening.origin == 1 { &several } else { &opening });
         let dir = TempDir::new();
-        let out = Out::create(&dir.path("out"), UNLOGGED_CREATION).unwrap();
+        let out = BufferedOutputFile::create(&dir.path("out"), UNLOGGED_CREATION).unwrap();
         let payload = match payload {
             "hex" => DumpFormat::Hex,
             "text" => DumpFormat::Text,
             _ => DumpFormat::None,
         };
-        let mut print = TextSink { formatter: Print::new(names, opening.form, payload), out };
+        let mut print =
+            TextSink { formatter: PrintFormatter::new(names, opening.form, payload), out };
         print.consume(&batch_from_blocks(blocks), 0).unwrap();
         let count = blocks.len() as u64;
         assert_eq!(print.finish().unwrap().rows[0], ("blocks".to_owned(), count));
@@ -273,7 +281,7 @@ mod tests {
 
     #[test]
     fn line_shows_class_session_source_and_truncation() {
-        let number = |o: &mut Opening<'_>| {
+        let number = |o: &mut OpenArguments<'_>| {
             let range = ValueRange { low: 0, high: 65_535 };
             o.classes = Classes::Number { meaning: "port", range, names: &[("http", 80)] };
             o.form = Form::Bytes;
@@ -303,14 +311,15 @@ mod tests {
         });
         let mut first = description_block(&response).with_class(Class(200));
         first.context.session = 5;
-        first.context.flags = Flags::FIRST.with(Flags::BACKWARD);
+        first.context.flags = BlockFlags::FIRST.with(BlockFlags::BACKWARD);
         let blocks = [first, frameless_block(b"HTTP/1.1 200 OK"), hole_block(3)];
         let given = checked_arguments(&PRINT, &[]);
         let dir = TempDir::new();
         let print = |payload, name: &str| {
             let names = ClassNames::new(&sink_opening(&given, &[]));
-            let out = Out::create(&dir.path(name), UNLOGGED_CREATION).unwrap();
-            let mut print = TextSink { formatter: Print::new(names, Form::Message, payload), out };
+            let out = BufferedOutputFile::create(&dir.path(name), UNLOGGED_CREATION).unwrap();
+            let mut print =
+                TextSink { formatter: PrintFormatter::new(names, Form::Message, payload), out };
             print.consume(&batch_from_blocks(&blocks), 0).unwrap();
             let rows = print.finish().unwrap().rows;
             (std::fs::read_to_string(dir.path(name)).unwrap(), rows)
@@ -333,7 +342,7 @@ mod tests {
         );
         assert!(stream.ends_with("stream, end, length 0\n"), "{stream}");
         let mut end = hole_block(0);
-        (end.context.session, end.context.flags) = (5, Flags::BACKWARD.with(Flags::END));
+        (end.context.session, end.context.flags) = (5, BlockFlags::BACKWARD.with(BlockFlags::END));
         let end = printed_lines("none", |o| o.form = Form::Stream, &[end]);
         assert!(end.ends_with("stream backward, end, length 0, session 5\n"), "{end}");
     }

@@ -11,9 +11,10 @@
 //! sink.
 
 use super::tx;
-use crate::{Failure, Opening, Sink, SinkEntry};
+use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::{
-    Arguments, Description, EndpointFacts, Form, Forms, Outlet, Parameter, ReadDepth, Right, Type,
+    Arguments, Description, EndpointFacts, FilterRight, Form, Forms, Outlet, Parameter, ReadDepth,
+    Type,
 };
 
 /// Description of `redirect`, the sink that forwards frames through another interface.
@@ -43,7 +44,7 @@ It needs CAP_NET_RAW wherever it runs; `streamline doctor` shows missing rights.
         Parameter::optional("netns", Type::Text, "network namespace, by name, path or process id"),
     ],
     kernel: Some(filter::PASS_THROUGH_TWIN),
-    right: Some(Right::SendFrames),
+    right: Some(FilterRight::SendFrames),
     ..Description::SINK_DEFAULTS
 };
 
@@ -61,6 +62,6 @@ fn find_outlet(arguments: &Arguments) -> Outlet {
     }
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     tx::open_on_device(opening, (true, "any"), true)
 }

@@ -1,20 +1,20 @@
 //! A buffered sink for formats that write text for each block.
 
-use super::out::Out;
+use super::out::BufferedOutputFile;
 use crate::{Failure, Sink};
 use filter::{Amount, Batch, Block, Report, Time};
 
 /// A formatter of blocks.
 pub(crate) trait BlockFormatter: Send {
     /// Appends the text for a block.
-    fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure>;
+    fn append(&mut self, block: &Block<'_>, out: &mut BufferedOutputFile) -> Result<(), Failure>;
     /// Appends the text that remains after the last block.
-    fn end(&mut self, _: &mut Out) -> Result<(), Failure> {
+    fn end(&mut self, _: &mut BufferedOutputFile) -> Result<(), Failure> {
         Ok(())
     }
 
     /// Returns the final report. Called after the output has been flushed for the last time.
-    fn report(&self, out: &Out) -> Report;
+    fn report(&self, out: &BufferedOutputFile) -> Report;
 }
 
 /// A sink that consists of a formatter and an output. Output to a terminal is flushed after every
@@ -22,7 +22,7 @@ pub(crate) trait BlockFormatter: Send {
 #[derive(Debug)]
 pub(crate) struct TextSink<F> {
     pub(crate) formatter: F,
-    pub(crate) out: Out,
+    pub(crate) out: BufferedOutputFile,
 }
 
 impl<F: BlockFormatter> Sink for TextSink<F> {

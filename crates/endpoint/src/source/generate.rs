@@ -8,7 +8,8 @@
 //! entry (as in the benchmark of [Th fig. 5.1]).
 
 use crate::{
-    Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceProperties, SourceStatus,
+    Failure, Intake, OpenArguments, Source, SourceCounters, SourceEntry, SourceProperties,
+    SourceStatus,
 };
 use abi::{Entry, Extent, Marks};
 use buffer::pool::Pool;
@@ -102,7 +103,7 @@ struct GenerateSource {
     emitted: Amount,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let number = |name| opening.arguments.number(name);
     let small = |name, otherwise| {
         number(name).and_then(|value| u16::try_from(value).ok()).unwrap_or(otherwise)

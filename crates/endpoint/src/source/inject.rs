@@ -6,7 +6,7 @@
 //! memory of its frames can avoid the copy by lending that memory
 //! ([`SourceProperties::lender`](crate::SourceProperties::lender)).
 
-use crate::{Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus};
+use crate::{Failure, Intake, OpenArguments, Source, SourceCounters, SourceEntry, SourceStatus};
 use abi::{BLOCK_MAX, Entry, Marks};
 use filter::{Amount, Description, Parameter, StateFacts, Time, Type, WorkerRule};
 use std::collections::{BTreeMap, VecDeque};
@@ -106,7 +106,7 @@ impl Injector {
 
     /// Injects an Ethernet frame, stamped with the current time. Never blocks.
     pub fn inject(&self, frame: &[u8]) -> InjectOutcome {
-        self.inject_frame(frame, LinkType::ETHERNET, sys::clock::real())
+        self.inject_frame(frame, LinkType::ETHERNET, sys::clock::realtime_ns())
     }
 
     /// Injects a frame of link type `link` with the timestamp `time`, in nanoseconds since 1970.
@@ -146,13 +146,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Inject {
+struct InjectSource {
     shared: Arc<SharedQueue>,
     origin: u16,
     emitted: Amount,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let name = opening.arguments.text("name").unwrap_or_default();
     let Some(shared) = lock(&INJECTORS).get(name).cloned() else {
         let why = "this program injects no frames under this name";
@@ -166,10 +166,10 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     }
     queue.bytes_max = opening.arguments.number("queue").unwrap_or_default();
     drop(queue);
-    Ok(Box::new(Inject { shared, origin: opening.origin, emitted: Amount::default() }))
+    Ok(Box::new(InjectSource { shared, origin: opening.origin, emitted: Amount::default() }))
 }
 
-impl Source for Inject {
+impl Source for InjectSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.shared.event.clear();
         let mut queue = lock(&self.shared.queue);
@@ -213,7 +213,7 @@ impl Source for Inject {
     }
 }
 
-impl Inject {
+impl InjectSource {
     /// Copies a frame into the pool. Returns `None` if the pool has no free memory until the next
     /// pass. Fails if the frame is longer than a block of the pool.
     fn copy_frame_to_pool(

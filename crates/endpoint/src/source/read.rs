@@ -6,8 +6,8 @@
 
 use super::feed::{BufferedInput, FillOutcome};
 use super::input::Input;
-use crate::{Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus};
-use abi::{BLOCK_MAX, Entry, Extent, Flags, Marks};
+use crate::{Failure, Intake, OpenArguments, Source, SourceCounters, SourceEntry, SourceStatus};
+use abi::{BLOCK_MAX, BlockFlags, Entry, Extent, Marks};
 use filter::{Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, Type};
 use std::os::fd::BorrowedFd;
 
@@ -73,10 +73,10 @@ struct BlockBounds {
     length: u32,
     /// Number of bytes to consume, including the line terminator.
     consumed: usize,
-    flags: Flags,
+    flags: BlockFlags,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let path = opening.arguments.text("file").unwrap_or("-");
     let block = opening.arguments.number("block").and_then(|block| usize::try_from(block).ok());
     let lines = opening.arguments.flag("lines");
@@ -167,12 +167,13 @@ impl ReadSource {
             && let Some(next) = self.next_block(rest, pool.block_max(), ended)
         {
             let place = self.feed.unconsumed_extent(0, next.length);
-            if self.lines && next.flags.has(Flags::FIRST) && !next.flags.has(Flags::LAST) {
+            if self.lines && next.flags.has(BlockFlags::FIRST) && !next.flags.has(BlockFlags::LAST)
+            {
                 self.cut_lines += 1;
                 self.line_max = next.length;
             }
             intake.append_block_entry(self.entry(intake, place, next.flags));
-            self.line_begins = next.flags.has(Flags::LAST);
+            self.line_begins = next.flags.has(BlockFlags::LAST);
             self.feed.consume(next.consumed);
             rest = rest.get(next.consumed..).unwrap_or_default();
         }
@@ -190,7 +191,7 @@ impl ReadSource {
         }
         let length = self.block.min(length_max).min(bytes.len());
         let whole = length == self.block.min(length_max) || ended || self.feed.input().may_block();
-        whole.then(|| BlockBounds::new(length, length, Flags::FIRST.with(Flags::LAST)))
+        whole.then(|| BlockBounds::new(length, length, BlockFlags::FIRST.with(BlockFlags::LAST)))
     }
 
     fn next_line_bounds(
@@ -199,21 +200,21 @@ impl ReadSource {
         length_max: usize,
         ended: bool,
     ) -> Option<BlockBounds> {
-        let first = if self.line_begins { Flags::FIRST } else { Flags::NONE };
+        let first = if self.line_begins { BlockFlags::FIRST } else { BlockFlags::NONE };
         // One more byte decides whether a line terminator follows.
         let limit = self.block.min(length_max - 1);
         let window = bytes.get(..=limit).unwrap_or(bytes);
         if let Some(end) = memchr::memchr(b'\n', window) {
             let length = if bytes.get(..end)?.ends_with(b"\r") { end - 1 } else { end };
-            return Some(BlockBounds::new(length, end + 1, first.with(Flags::LAST)));
+            return Some(BlockBounds::new(length, end + 1, first.with(BlockFlags::LAST)));
         }
         if bytes.len() > limit {
             return Some(BlockBounds::new(limit, limit, first));
         }
-        ended.then(|| BlockBounds::new(bytes.len(), bytes.len(), first.with(Flags::LAST)))
+        ended.then(|| BlockBounds::new(bytes.len(), bytes.len(), first.with(BlockFlags::LAST)))
     }
 
-    fn entry(&mut self, intake: &Intake<'_>, place: Extent, flags: Flags) -> Entry {
+    fn entry(&mut self, intake: &Intake<'_>, place: Extent, flags: BlockFlags) -> Entry {
         self.emitted.add(place.length());
         let marks = Marks::bare(place.length());
         let mut entry = intake.entry(place, (intake.now, self.origin), marks);
@@ -225,7 +226,7 @@ impl ReadSource {
 impl BlockBounds {
     /// Creates the boundaries of a block. A block is at most `BLOCK_MAX` bytes long, so its length
     /// fits in 32 bits.
-    fn new(length: usize, consumed: usize, flags: Flags) -> Self {
+    fn new(length: usize, consumed: usize, flags: BlockFlags) -> Self {
         Self { length: u32::try_from(length).unwrap_or(u32::MAX), consumed, flags }
     }
 }

@@ -10,10 +10,10 @@ mod links;
 use super::feed::{BufferedInput, FillOutcome};
 use super::input::Input;
 use crate::{
-    Failure, Intake, NextTime, Opening, Source, SourceCounters, SourceEntry, SourceProperties,
-    SourceStatus,
+    Failure, Intake, NextTime, OpenArguments, Source, SourceCounters, SourceEntry,
+    SourceProperties, SourceStatus,
 };
-use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Class, Entry, Marks, RichPointer};
 use filter::{Amount, Description, Parameter, Time, Type};
 use std::iter;
 use std::os::fd::BorrowedFd;
@@ -69,7 +69,7 @@ struct Replay {
     wanted_bytes: Option<usize>,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let path = opening.arguments.text("file").unwrap_or("-");
     let schedule = ReplaySchedule::new(opening.arguments.number("speed"));
     let input = Input::open(path)?;
@@ -205,7 +205,7 @@ impl Replay {
             let marks = Marks::frame(packet.link.0, length, packet.wire_length);
             let place = feed.unconsumed_extent(from, length);
             let (time, origin) = (packet.time_ns, *origin);
-            let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
+            let context = BlockMetadata { time, session: 0, origin, flags: BlockFlags::NONE };
             Some(Entry::new(RichPointer::new(pool.id(), place, Class::YES), context, marks))
         }));
         self.feed.consume(consumed);

@@ -4,7 +4,7 @@
 //! A path that is created empty begins with this source. Programs write to the output of a node
 //! through PipesFS. `stream` is a node that emits only the blocks written in this way.
 
-use crate::{Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus};
+use crate::{Failure, Intake, OpenArguments, Source, SourceCounters, SourceEntry, SourceStatus};
 use filter::{
     Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, StateFacts, Type,
     WorkerRule,
@@ -56,7 +56,7 @@ struct Stream {
     never_ready: EventFd,
 }
 
-fn open(_: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+fn open(_: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let never_ready = EventFd::new().map_err(|error| Failure::new("open", "a stream", error))?;
     Ok(Box::new(Stream { never_ready }))
 }

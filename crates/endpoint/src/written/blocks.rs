@@ -3,7 +3,7 @@
 
 use super::{DATA, END, PACKET_DATA_BYTES_MAX};
 use crate::{DropReason, Failure, Intake, Source, SourceCounters, SourceStatus};
-use abi::{Class, Entry, Flags, Marks, RichPointer};
+use abi::{BlockFlags, Class, Entry, Marks, RichPointer};
 use filter::{Amount, Form, Time};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -78,10 +78,10 @@ pub struct WriterSource {
     /// True if the next byte begins a line.
     line_begins: bool,
     /// Flags of the last block of the session, or `None` until the writer has ended the session.
-    ended: Option<Flags>,
+    ended: Option<BlockFlags>,
     /// Directions of the session that have not ended. Each is represented by the direction flag of
     /// its blocks.
-    open: Vec<Flags>,
+    open: Vec<BlockFlags>,
     emitted_amount: Amount,
     /// Amounts received from the writer that did not become blocks, by reason. Each packet counts
     /// as one block.
@@ -92,7 +92,7 @@ pub struct WriterSource {
 const UNREADABLE_BYTES: DropReason = DropReason::Named("unreadable");
 
 /// Outcome of [`WriterSource::emit`].
-enum Emitted {
+enum EmitOutcome {
     /// All complete blocks have been emitted.
     All,
     /// The batch or the pool is full.
@@ -104,7 +104,7 @@ impl WriterSource {
     #[must_use]
     pub fn new(socket: OwnedFd, form: WrittenForm, class: Class) -> Self {
         let open = match form {
-            WrittenForm::Stream => vec![Flags::BACKWARD, Flags::NONE],
+            WrittenForm::Stream => vec![BlockFlags::BACKWARD, BlockFlags::NONE],
             _ => Vec::new(),
         };
         Self {
@@ -148,7 +148,7 @@ impl WriterSource {
         }
         if lost.blocks > 0 {
             self.lost.push((why, lost));
-            self.ended = Some(Flags::END_MASK);
+            self.ended = Some(BlockFlags::END_MASK);
         }
     }
 
@@ -161,17 +161,17 @@ impl WriterSource {
 
     /// Emits all complete blocks and then, if the writer has ended the session, the last block of
     /// each direction. Fails with the reason if the bytes are invalid in this form.
-    fn emit(&mut self, intake: &mut Intake<'_>) -> Result<Emitted, String> {
+    fn emit(&mut self, intake: &mut Intake<'_>) -> Result<EmitOutcome, String> {
         while let Some(block) = self.next_block(intake.pool.block_max())? {
             if intake.room() == 0 || !self.put(intake, &block) {
-                return Ok(Emitted::Full);
+                return Ok(EmitOutcome::Full);
             }
             self.emitted += block.consumed;
-            self.line_begins = block.flags.has(Flags::LAST);
+            self.line_begins = block.flags.has(BlockFlags::LAST);
         }
         self.waiting.drain(..self.emitted);
         self.emitted = 0;
-        let Some(end) = self.ended else { return Ok(Emitted::All) };
+        let Some(end) = self.ended else { return Ok(EmitOutcome::All) };
         if self.form == WrittenForm::Capture && !self.waiting.is_empty() {
             self.capture.finish(self.waiting.len()).map_err(|fault| fault.to_string())?;
         }
@@ -183,12 +183,12 @@ impl WriterSource {
             if intake.room() == 0
                 || !intake.append_block_entry(Entry::new(hole, context, Marks::bare(0)))
             {
-                return Ok(Emitted::Full);
+                return Ok(EmitOutcome::Full);
             }
             self.emitted_amount.add(0);
             self.open.pop();
         }
-        Ok(Emitted::All)
+        Ok(EmitOutcome::All)
     }
 
     /// Returns the next block of the received bytes, or `None` if more bytes are needed. Fails with
@@ -200,16 +200,19 @@ impl WriterSource {
         if rest.is_empty() {
             return Ok(None);
         }
-        let whole = Flags::FIRST.with(Flags::LAST);
+        let whole = BlockFlags::FIRST.with(BlockFlags::LAST);
         Ok(match self.form {
             WrittenForm::Stream => {
-                let flags =
-                    if self.emitted_amount.blocks == 0 { Flags::FIRST } else { Flags::NONE };
+                let flags = if self.emitted_amount.blocks == 0 {
+                    BlockFlags::FIRST
+                } else {
+                    BlockFlags::NONE
+                };
                 Some(Block::bytes(rest.len().min(length_max), flags))
             }
             WrittenForm::Blocks => Some(Block::bytes(rest.len().min(length_max), whole)),
             WrittenForm::Lines => {
-                let first = if self.line_begins { Flags::FIRST } else { Flags::NONE };
+                let first = if self.line_begins { BlockFlags::FIRST } else { BlockFlags::NONE };
                 let window = rest.get(..=length_max).unwrap_or(rest);
                 match memchr::memchr(b'\n', window) {
                     // A longer line is cut into fragments.
@@ -217,11 +220,11 @@ impl WriterSource {
                     Some(end) => {
                         let line = rest.get(..end).unwrap_or_default();
                         let length = if line.ends_with(b"\r") { end - 1 } else { end };
-                        let block = Block::bytes(length, first.with(Flags::LAST));
+                        let block = Block::bytes(length, first.with(BlockFlags::LAST));
                         Some(Block { consumed: end + 1, ..block })
                     }
                     None if self.ended.is_some() => {
-                        Some(Block::bytes(rest.len(), first.with(Flags::LAST)))
+                        Some(Block::bytes(rest.len(), first.with(BlockFlags::LAST)))
                     }
                     None => None,
                 }
@@ -278,10 +281,10 @@ impl WriterSource {
             Ok(None) => return false,
             Ok(Some((length, _))) => match self.packet.get(..length) {
                 Some([DATA, bytes @ ..]) => self.waiting.extend_from_slice(bytes),
-                Some([END]) => self.ended = Some(Flags::END),
-                _ => self.ended = Some(Flags::END_MASK),
+                Some([END]) => self.ended = Some(BlockFlags::END),
+                _ => self.ended = Some(BlockFlags::END_MASK),
             },
-            Err(_) => self.ended = Some(Flags::END_MASK),
+            Err(_) => self.ended = Some(BlockFlags::END_MASK),
         }
         true
     }
@@ -289,7 +292,7 @@ impl WriterSource {
     fn produce_blocks(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, String> {
         let before = self.emitted_amount.blocks;
         loop {
-            if matches!(self.emit(intake)?, Emitted::Full) {
+            if matches!(self.emit(intake)?, EmitOutcome::Full) {
                 let has_emitted = self.emitted_amount.blocks > before;
                 return Ok(match has_emitted {
                     true => SourceStatus::Blocks,
@@ -317,7 +320,7 @@ impl Source for WriterSource {
         self.produce_blocks(intake).or_else(|why| {
             self.close_input(&why);
             self.discard(UNREADABLE_BYTES);
-            (self.ended, self.form) = (Some(Flags::END_MASK), WrittenForm::Blocks);
+            (self.ended, self.form) = (Some(BlockFlags::END_MASK), WrittenForm::Blocks);
             Ok(SourceStatus::End)
         })
     }
@@ -343,13 +346,13 @@ struct Block {
     length: usize,
     /// Number of bytes to consume, including a record header or line terminator.
     consumed: usize,
-    flags: Flags,
+    flags: BlockFlags,
     /// Link type, length on the wire and time of a frame, or `None` if the block is not a frame.
     frame: Option<(u16, u32, Time)>,
 }
 
 impl Block {
-    const fn bytes(length: usize, flags: Flags) -> Self {
+    const fn bytes(length: usize, flags: BlockFlags) -> Self {
         Self { from: 0, length, consumed: length, flags, frame: None }
     }
 }

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::Source as _;
 use crate::testing::{EmittedBlock, produce_all, small_segment_pool};
-use abi::{Class, Flags};
+use abi::{BlockFlags, Class};
 use filter::Form;
 
 fn writer(form: WrittenForm) -> (WriterSocket, WriterSource) {
@@ -35,11 +35,14 @@ fn texts(emitted: &[EmittedBlock]) -> Vec<&str> {
 
 #[test]
 fn b7_stream_is_one_session_that_ends_in_both_directions() {
-    for (breaks, end) in [(false, Flags::END), (true, Flags::END_MASK)] {
+    for (breaks, end) in [(false, BlockFlags::END), (true, BlockFlags::END_MASK)] {
         let blocks = emitted(WrittenForm::Stream, &[b"one", b"two"], breaks);
         assert_eq!(texts(&blocks), ["one", "two", "", ""]);
-        let flags: Vec<Flags> = blocks.iter().map(|block| block.entry.context.flags).collect();
-        assert_eq!(flags, [Flags::FIRST, Flags::NONE, end, end.with(Flags::BACKWARD)]);
+        let flags: Vec<BlockFlags> = blocks.iter().map(|block| block.entry.context.flags).collect();
+        assert_eq!(
+            flags,
+            [BlockFlags::FIRST, BlockFlags::NONE, end, end.with(BlockFlags::BACKWARD)]
+        );
         let session = blocks[0].entry.context.session;
         assert!(session != 0 && blocks.iter().all(|b| b.entry.context.session == session));
         assert!(blocks.iter().all(|block| block.entry.pointer.class == Class(7)));
@@ -55,7 +58,7 @@ fn b7_lines_are_records_regardless_of_write_boundaries() {
     let long = vec![b'x'; PACKET_DATA_BYTES_MAX];
     let blocks = emitted(WrittenForm::Lines, &[&long, b"yz\n"], false);
     let parts: Vec<_> = blocks.iter().map(|b| (b.bytes.len(), b.entry.context.flags)).collect();
-    assert_eq!(parts, [(PACKET_DATA_BYTES_MAX, Flags::FIRST), (2, Flags::LAST)]);
+    assert_eq!(parts, [(PACKET_DATA_BYTES_MAX, BlockFlags::FIRST), (2, BlockFlags::LAST)]);
 }
 
 #[test]

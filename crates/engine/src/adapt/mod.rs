@@ -50,13 +50,13 @@ const SPACE_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Handle of the thread that observes paths. Dropping the handle stops and joins the thread.
 #[derive(Debug)]
 pub(crate) struct AdaptationThread {
-    wakes: Sender<Wake>,
+    wakes: Sender<ObserverMessage>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// A message to the observing thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wake {
+enum ObserverMessage {
     /// Ends the thread.
     End,
     /// Reports an event in a space of an observed path.
@@ -77,7 +77,7 @@ impl AdaptationThread {
             let wakes = wakes.clone();
             live.listen(move |event| {
                 // The send fails if the thread has ended, and then no events are needed.
-                let _sent = wakes.send(Wake::Space(event));
+                let _sent = wakes.send(ObserverMessage::Space(event));
             });
         }
         Some(Self { wakes, thread: Some(thread) })
@@ -87,7 +87,7 @@ impl AdaptationThread {
 impl Drop for AdaptationThread {
     fn drop(&mut self) {
         // The send fails if the thread has ended.
-        let _sent = self.wakes.send(Wake::End);
+        let _sent = self.wakes.send(ObserverMessage::End);
         if let Some(thread) = self.thread.take() {
             // If the thread panicked, the paths stay as they are.
             let _ended = thread.join();
@@ -141,20 +141,22 @@ impl PathObserver {
 
     /// Sleeps for `ns` nanoseconds and handles events in the meantime. Returns true if the thread
     /// must end; the sleep may then be shorter.
-    fn sleep_or_stop(&mut self, wakes: &Receiver<Wake>, ns: u64) -> bool {
-        let end = sys::clock::monotonic().saturating_add(ns);
+    fn sleep_or_stop(&mut self, wakes: &Receiver<ObserverMessage>, ns: u64) -> bool {
+        let end = sys::clock::monotonic_ns().saturating_add(ns);
         loop {
-            let left = Duration::from_nanos(end.saturating_sub(sys::clock::monotonic()));
+            let left = Duration::from_nanos(end.saturating_sub(sys::clock::monotonic_ns()));
             match wakes.recv_timeout(left) {
-                Ok(Wake::Space(ControlEvent::FirstBlocks)) => {}
-                Ok(Wake::Space(ControlEvent::Stalled(stall))) => self.move_stalled_sink(stall),
-                Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return true,
+                Ok(ObserverMessage::Space(ControlEvent::FirstBlocks)) => {}
+                Ok(ObserverMessage::Space(ControlEvent::Stalled(stall))) => {
+                    self.move_stalled_sink(stall)
+                }
+                Ok(ObserverMessage::End) | Err(RecvTimeoutError::Disconnected) => return true,
                 Err(RecvTimeoutError::Timeout) => return false,
             }
         }
     }
 
-    fn run(mut self, wakes: &Receiver<Wake>) {
+    fn run(mut self, wakes: &Receiver<ObserverMessage>) {
         let always = self.adapt.copies || self.adapt.moves == MovePeriod::Always;
         let starts = self.adapt.moves == MovePeriod::Start || self.adapt.stages && !always;
         if starts && !self.observe_first_seconds(wakes) {
@@ -179,7 +181,7 @@ impl PathObserver {
     /// Observes the paths once; blocks for the length of an observation. Returns `None` if the
     /// paths have ended or the thread must end, and `Some(None)` if the first path changed during
     /// the observation or a space did not respond.
-    fn observation(&mut self, wakes: &Receiver<Wake>) -> Option<Option<Observation>> {
+    fn observation(&mut self, wakes: &Receiver<ObserverMessage>) -> Option<Option<Observation>> {
         let live = self.lives.first()?.clone();
         let lives = self.lives.clone();
         let measures = |on| lives.iter().for_each(|live| live.measure_time(on, SPACE_WAIT_MAX));

@@ -44,7 +44,7 @@ pub(super) struct MoveProposal {
 }
 
 impl MoveProposal {
-    fn pays(&self, threshold: MoveThreshold) -> bool {
+    fn has_required_saving(&self, threshold: MoveThreshold) -> bool {
         self.then <= self.now * (1.0 - threshold.saving_min)
     }
 }
@@ -94,7 +94,8 @@ impl MovePolicy {
         move_offer: Option<&MoveProposal>,
     ) -> Option<Vec<NodePlacement>> {
         let move_offer = move_offer.filter(|move_offer| {
-            move_offer.pays(self.threshold) && !self.refused.contains(&move_offer.places)
+            move_offer.has_required_saving(self.threshold)
+                && !self.refused.contains(&move_offer.places)
         });
         let Some(move_offer) = move_offer.filter(|_| at >= self.pause_until_ns) else {
             self.votes = 0;

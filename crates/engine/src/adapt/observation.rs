@@ -31,7 +31,7 @@ impl CounterSnapshot {
     pub(super) fn capture(lives: &[Live], limit: Duration) -> Option<Self> {
         let changes = lives.first()?.changes();
         let (mut ledger, mut spent, mut in_kernel) = (Ledger::default(), Vec::new(), Vec::new());
-        let at = sys::clock::monotonic();
+        let at = sys::clock::monotonic_ns();
         for live in lives {
             let names = live.spaces().into_iter().enumerate();
             for (number, name) in names {

@@ -8,7 +8,7 @@
 //!
 //! docs/book/decisions/0114-moving-sessions.md
 
-use super::{PathObserver, SPACE_WAIT_MAX, Wake};
+use super::{ObserverMessage, PathObserver, SPACE_WAIT_MAX};
 use crate::change::{ChangeError, move_sessions, session_shares};
 use crate::live::Live;
 use pipeline::explain::format_short_duration;
@@ -57,7 +57,7 @@ impl SessionBalance {
 
 impl PathObserver {
     /// Balances the replicas for as long as the path runs, and moves stalled sinks in the meantime.
-    pub(super) fn balance_sessions(&mut self, wakes: &Receiver<Wake>) {
+    pub(super) fn balance_sessions(&mut self, wakes: &Receiver<ObserverMessage>) {
         while !self.sleep_or_stop(wakes, INTERVAL_NS) && !self.lives.iter().all(Live::is_ended) {
             self.balance_sessions_once();
         }
@@ -69,7 +69,7 @@ impl PathObserver {
         let shares = session_shares(live, SPACE_WAIT_MAX);
         let chosen = shares.and_then(|shares| shares.choose_move());
         let ends = chosen.as_ref().map(|chosen| (chosen.from, chosen.to));
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         let is_due = self.session_balance.is_due(now, ends);
         let Some(chosen) = chosen.filter(|_| is_due) else { return };
         self.session_balance.record_move(now);

@@ -7,7 +7,7 @@
 //!
 //! docs/book/decisions/0087-writers-with-readers.md, docs/book/decisions/0092-stalled-sinks.md
 
-use super::{PathObserver, SPACE_WAIT_MAX, Wake};
+use super::{ObserverMessage, PathObserver, SPACE_WAIT_MAX};
 use crate::change::{ChangeError, reshape};
 use pipeline::explain;
 use pipeline::graph::NodeId;
@@ -17,8 +17,8 @@ use std::sync::mpsc::Receiver;
 
 impl PathObserver {
     /// Moves sinks whose writes stall. Blocks until the thread is asked to stop.
-    pub(super) fn wait_for_stalls(&mut self, wakes: &Receiver<Wake>) {
-        while let Ok(Wake::Space(event)) = wakes.recv() {
+    pub(super) fn wait_for_stalls(&mut self, wakes: &Receiver<ObserverMessage>) {
+        while let Ok(ObserverMessage::Space(event)) = wakes.recv() {
             if let ControlEvent::Stalled(stall) = event {
                 self.move_stalled_sink(stall);
             }

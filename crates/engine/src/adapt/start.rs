@@ -15,7 +15,7 @@
 
 use super::moves::{MovePolicy, MoveThreshold};
 use super::observation::{CounterSnapshot, Observation};
-use super::{BLOCKS_MIN, PathObserver, SPACE_WAIT_MAX, Wake};
+use super::{BLOCKS_MIN, ObserverMessage, PathObserver, SPACE_WAIT_MAX};
 use crate::live::Live;
 use crate::path::RatePolicy;
 use pipeline::plan::{ArcShare, Costs, Machine, MovePeriod};
@@ -36,20 +36,22 @@ impl PathObserver {
     /// twice as long while newly added threads are evaluated. Ends earlier if a space does not
     /// respond, or once no filter or stage may move any more. Returns false if the path has ended
     /// or the thread must end.
-    pub(super) fn observe_first_seconds(&mut self, wakes: &Receiver<Wake>) -> bool {
+    pub(super) fn observe_first_seconds(&mut self, wakes: &Receiver<ObserverMessage>) -> bool {
         loop {
             match wakes.recv() {
-                Ok(Wake::Space(ControlEvent::FirstBlocks)) => break,
-                Ok(Wake::Space(ControlEvent::Stalled(stall))) => self.move_stalled_sink(stall),
-                Ok(Wake::End) | Err(_) => return false,
+                Ok(ObserverMessage::Space(ControlEvent::FirstBlocks)) => break,
+                Ok(ObserverMessage::Space(ControlEvent::Stalled(stall))) => {
+                    self.move_stalled_sink(stall)
+                }
+                Ok(ObserverMessage::End) | Err(_) => return false,
             }
         }
         let table = self.costs.clone();
         self.move_policy = MovePolicy::new(START_RATE_POLICY, MoveThreshold::START);
-        let end = sys::clock::monotonic().saturating_add(START_OBSERVATION_NS);
+        let end = sys::clock::monotonic_ns().saturating_add(START_OBSERVATION_NS);
         let (mut begin, mut moves) = (None, self.adapt.moves == MovePeriod::Start);
         while moves || self.adapt.stages {
-            let now = sys::clock::monotonic();
+            let now = sys::clock::monotonic_ns();
             // The period is extended until newly added threads have been evaluated.
             let judges = self.adapt.stages && self.replica_policy.is_imminent();
             if now >= end && !(judges && now < end.saturating_add(START_OBSERVATION_NS)) {
@@ -96,7 +98,7 @@ impl PathObserver {
 
     /// Times the filters for 25 ms. Then moves stages to threads of their own, or undoes an earlier
     /// distribution, if either is due. Returns false if the path ends.
-    fn spread_work_early(&mut self, wakes: &Receiver<Wake>, table: &Costs) -> bool {
+    fn spread_work_early(&mut self, wakes: &Receiver<ObserverMessage>, table: &Costs) -> bool {
         let Some(observation) = self.observation(wakes) else { return false };
         let plan = self.lives.first().and_then(Live::plan);
         let Some((observation, plan)) = observation.zip(plan) else { return true };
@@ -129,7 +131,7 @@ impl PathObserver {
             return CounterCheckOutcome::Continue;
         }
         let costs = observation.costs_with_arc_shares(table);
-        let move_reason = move_reason(&costs.shares);
+        let move_reason = format_move_reason(&costs.shares);
         let machine = Machine { costs, ..self.adapt.machine.clone() };
         let changes = self.lives.first().map(Live::changes);
         self.lives.iter().for_each(Live::count_observation);
@@ -154,7 +156,7 @@ enum CounterCheckOutcome {
 
 /// Formats the arcs that few blocks took, as the reason for a move. If there are no such arcs,
 /// returns a general reason.
-fn move_reason(shares: &[ArcShare]) -> String {
+fn format_move_reason(shares: &[ArcShare]) -> String {
     let few = shares.iter().filter(|arc| arc.share < REPORTED_ARC_SHARE_MAX);
     let arc = |ArcShare { filter, classes, share }: &ArcShare| {
         let label = if classes == "!0" { String::new() } else { format!(" |{classes}") };

@@ -6,7 +6,7 @@
 
 use crate::error::BuildError;
 use crate::kernel::{Host, Kernel, NextGeneration};
-use crate::numbering::{Ids, links_by_node_number};
+use crate::numbering::{PlanNumbers, links_by_node_number};
 use crate::path::origins::{Origins, sources};
 use crate::path::running::RunningComponent;
 use crate::path::{PathOptions, Settings};
@@ -123,7 +123,7 @@ impl Draft {
 pub(super) struct Builder<'p> {
     pub(super) plan: &'p Plan,
     /// The numbers of nodes and edges, which stay the same for the lifetime of the path.
-    pub(super) ids: &'p Ids,
+    pub(super) ids: &'p PlanNumbers,
     /// The running state of the component if this build prepares a hot swap; otherwise `None`.
     pub(super) again: Option<&'p SwapContext<'p>>,
     pub(super) origins: &'p Origins,
@@ -142,7 +142,7 @@ pub(super) struct Builder<'p> {
 
 impl<'p> Builder<'p> {
     pub(super) fn new(
-        (plan, ids): (&'p Plan, &'p Ids),
+        (plan, ids): (&'p Plan, &'p PlanNumbers),
         part: usize,
         (origins, host): (&'p Origins, &'p dyn Host),
         (settings, extras): (Settings, &'p PathOptions),
@@ -151,12 +151,12 @@ impl<'p> Builder<'p> {
         let steps = &extras.steps;
         steps.announce(Resource::Descriptor, "control over a path")?;
         let control = Arc::new(Control::new()?);
-        let epoch = sys::clock::real().wrapping_sub(sys::clock::monotonic());
+        let epoch = sys::clock::realtime_ns().wrapping_sub(sys::clock::monotonic_ns());
         let doorbells =
             spaces.iter().map(|space| create_doorbell(plan, *space, steps).map(Arc::new));
         let doorbells = doorbells.collect::<sys::Result<Vec<_>>>()?;
         let demand = Arc::<Demand>::default();
-        demand.set_links(links_by_node_number(&plan.graph, &ids.nodes));
+        demand.set_path_edges(links_by_node_number(&plan.graph, &ids.nodes));
         for doorbell in &doorbells {
             control.add_doorbell(doorbell);
         }

@@ -5,7 +5,7 @@
 
 use super::builder::Builder;
 use crate::error::BuildError;
-use crate::numbering::Ids;
+use crate::numbering::PlanNumbers;
 use crate::path::origins::Origins;
 use crate::path::{PathOptions, Settings};
 use crate::record::RecordMode;
@@ -13,7 +13,7 @@ use crate::record::event_player::{RecordedInput, RecordedSource, Replay};
 use crate::sandbox::{self, FilterContext};
 use endpoint::process::{Process, ProcessRole, StartedProcess};
 use endpoint::readers::Readers;
-use endpoint::{Failure, Opening, Sink, Source};
+use endpoint::{Failure, OpenArguments, Sink, Source};
 use filter::{Arguments, Classes, FilterKind, Form, Type, Value};
 use pipeline::graph::{NodeId, Use};
 use pipeline::plan::Plan;
@@ -38,7 +38,7 @@ impl<'p> Builder<'p> {
 /// The context for opening endpoints.
 pub(super) struct EndpointContext<'p> {
     pub(super) plan: &'p Plan,
-    pub(super) ids: &'p Ids,
+    pub(super) ids: &'p PlanNumbers,
     pub(super) origins: &'p Origins,
     pub(super) settings: Settings,
     pub(super) extras: &'p PathOptions,
@@ -121,7 +121,7 @@ impl EndpointContext<'_> {
             .transpose()
             .map_err(endpoint_error(id))?;
         let readers = self.source_file_readers(id);
-        let opening = Opening {
+        let opening = OpenArguments {
             form: node.input_forms.first().copied().unwrap_or(Form::Bytes),
             classes: classes.map_or(Classes::Same, |used| used.description.classes),
             origins: self.origins.published.clone(),
@@ -131,7 +131,7 @@ impl EndpointContext<'_> {
             live: matches!(self.extras.record_mode, RecordMode::Off) && self.has_live_source(),
             stopped: Arc::clone(&self.stopped),
             steps: &self.extras.steps,
-            ..Opening::new(arguments.as_ref().unwrap_or(&used.arguments))
+            ..OpenArguments::new(arguments.as_ref().unwrap_or(&used.arguments))
         };
         let silent =
             self.extras.silent || self.is_replay() && is_sending_sink(used.description.name);
@@ -180,8 +180,8 @@ impl EndpointContext<'_> {
     }
 
     /// Returns the parameters for opening a source or a program.
-    pub(super) fn opening_parameters<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
-        Opening {
+    pub(super) fn opening_parameters<'o>(&'o self, id: NodeId, used: &'o Use) -> OpenArguments<'o> {
+        OpenArguments {
             form: Form::Bytes,
             origin: self.origins.origin_of_node(self.ids.nodes[id.0]),
             origins: self.origins.published.clone(),
@@ -190,7 +190,7 @@ impl EndpointContext<'_> {
             force: self.plan.graph.options.flag("force"),
             stopped: Arc::clone(&self.stopped),
             steps: &self.extras.steps,
-            ..Opening::new(&used.arguments)
+            ..OpenArguments::new(&used.arguments)
         }
     }
 }

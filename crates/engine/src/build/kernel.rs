@@ -9,7 +9,7 @@ use super::rings::PendingRing;
 use crate::described::zero_counts;
 use crate::error::BuildError;
 use crate::kernel::taps::TreeTap;
-use crate::kernel::{Generation, Kernel, KernelInputs, is_trusted};
+use crate::kernel::{Generation, Kernel, KernelInputs, is_perfmon_capable};
 use crate::path::running::KernelExit;
 use endpoint::Source;
 use filter::{Counts, FilterKind};
@@ -147,7 +147,7 @@ impl Builder<'_> {
             nodes: &self.kernel_nodes(planned),
             origin,
             host: self.host,
-            hardened: !is_trusted(),
+            hardened: !is_perfmon_capable(),
             refuses: self.settings.refuses,
             timed: self.settings.programs_timed,
             opening: &outside.opening_parameters(first, used),

@@ -3,7 +3,7 @@
 use super::builder::{Builder, Draft};
 use crate::record::RecordMode;
 use pipeline::explain;
-use runtime::latency::{AgeGauge, Gauge};
+use runtime::latency::{AgeGauge, LatencyGauge};
 use runtime::space::Input;
 use runtime::space::node::{Node, Operator};
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ impl Builder<'_> {
         }
         let Some(latency) = &self.plan.latency else { return };
         self.extras.budget.set_bound(latency.bound_ns);
-        let mut rings: HashMap<usize, Arc<Gauge>> = HashMap::new();
+        let mut rings: HashMap<usize, Arc<LatencyGauge>> = HashMap::new();
         for node in drafts.iter_mut().flat_map(|draft| draft.assembly.nodes_mut()) {
             if let Operator::Export(export) = &mut node.operator {
                 let name = self.ring_label(export.planned, &node.name);

@@ -187,8 +187,8 @@ fn convert_section<N>(
     body: &Boolean,
     node: &dyn Fn(NodeId) -> Result<N, BuildError>,
 ) -> Result<Section<N>, BuildError> {
-    type Parts<N> = Vec<(SelectedClasses, Section<N>)>;
-    let links = |links: &[Link]| -> Result<Parts<N>, BuildError> {
+    type SectionParts<N> = Vec<(SelectedClasses, Section<N>)>;
+    let links = |links: &[Link]| -> Result<SectionParts<N>, BuildError> {
         let part =
             |l: &Link| Ok((to_selected_classes(&l.classes), convert_section(&l.body, node)?));
         links.iter().map(part).collect()

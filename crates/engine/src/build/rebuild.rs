@@ -12,7 +12,7 @@ use super::builder::{
 use super::kernel;
 use crate::error::BuildError;
 use crate::kernel::point::AttachPoints;
-use crate::numbering::Ids;
+use crate::numbering::PlanNumbers;
 use crate::path::origins::Origins;
 use crate::path::running::{KernelExit, RunningRing, RunningSpace};
 use crate::path::{PathOptions, Settings};
@@ -50,7 +50,7 @@ pub(crate) struct PreparedSpace {
 
 /// Builds the new nodes, rings and sinks of a component for another plan.
 pub(crate) fn prepare(
-    (plan, ids): (&Plan, &Ids),
+    (plan, ids): (&Plan, &PlanNumbers),
     part: usize,
     again: &SwapContext<'_>,
     origins: &Origins,

@@ -1,7 +1,7 @@
 //! Replicas of a chain of filters, which share the work of the chain. The first space contains the
 //! dispatcher, each of the chain's spaces contains a replica, and one space contains the join.
 //!
-//! Input: a [`Replicas`] of the plan. Output: nodes in the drafts of its spaces. The rest of the
+//! Input: a [`ReplicaChain`] of the plan. Output: nodes in the drafts of its spaces. The rest of the
 //! build treats the chain as one node: edges to its first filter lead to the dispatcher, and edges
 //! from its last filter leave the join.
 
@@ -13,7 +13,7 @@ use buffer::ibuf::EntryColumns;
 use filter::Counts;
 use pipeline::ClassSet;
 use pipeline::graph::NodeId;
-use pipeline::plan::Replicas;
+use pipeline::plan::ReplicaChain;
 use runtime::ledger::{EdgeKind, NodeName, RingEnd};
 use runtime::replicas::ReplicaProgress;
 use runtime::replicas::dispatch::Dispatcher;
@@ -75,10 +75,10 @@ impl Builder<'_> {
     /// rings.
     pub(super) fn replicated_chains(&self) -> Result<Vec<ReplicatedChain>, BuildError> {
         let mut number = self.ids.copies;
-        self.replicated().map(|copied| self.create_ring_ends(copied, &mut number)).collect()
+        self.component_replicas().map(|copied| self.create_ring_ends(copied, &mut number)).collect()
     }
 
-    fn replicated(&self) -> impl Iterator<Item = &Replicas> {
+    fn component_replicas(&self) -> impl Iterator<Item = &ReplicaChain> {
         self.plan.replicas.iter().filter(|copied| self.spaces.contains(&copied.join))
     }
 
@@ -89,7 +89,7 @@ impl Builder<'_> {
 
     fn create_ring_ends(
         &self,
-        copied: &Replicas,
+        copied: &ReplicaChain,
         number: &mut usize,
     ) -> Result<ReplicatedChain, BuildError> {
         let places = copied.spaces.iter().map(|space| self.space_index(*space));
@@ -138,7 +138,7 @@ impl Builder<'_> {
         locals: &mut [Option<Local>],
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        for (copied, shared) in self.replicated().zip(shared) {
+        for (copied, shared) in self.component_replicas().zip(shared) {
             let (Some(first), Some(last)) = (copied.nodes.first(), copied.nodes.last()) else {
                 continue;
             };
@@ -177,7 +177,7 @@ impl Builder<'_> {
     /// the dispatcher.
     fn build_dispatcher(
         &self,
-        copied: &Replicas,
+        copied: &ReplicaChain,
         shared: &mut ReplicatedChain,
         draft: &mut Draft,
     ) -> Result<Local, BuildError> {
@@ -206,7 +206,7 @@ impl Builder<'_> {
     /// Builds a replica in a space that has neither the dispatcher nor the join.
     fn build_replica(
         &self,
-        copied: &Replicas,
+        copied: &ReplicaChain,
         shared: &mut ReplicatedChain,
         copy: usize,
         draft: &mut Draft,
@@ -229,7 +229,7 @@ impl Builder<'_> {
     /// Builds the join and, if the join's space has a replica, that replica. Returns the join.
     fn build_join(
         &self,
-        copied: &Replicas,
+        copied: &ReplicaChain,
         shared: &mut ReplicatedChain,
         draft: &mut Draft,
     ) -> Result<Local, BuildError> {
@@ -271,7 +271,7 @@ impl Builder<'_> {
     /// Builds the filters of one replica. Returns the first and the last one.
     fn build_replica_chain(
         &self,
-        copied: &Replicas,
+        copied: &ReplicaChain,
         replica: ReplicaIdentity,
         draft: &mut Draft,
     ) -> Result<(Local, Local), BuildError> {
@@ -302,7 +302,7 @@ impl Builder<'_> {
     /// nothing if the replica runs in the join's space.
     fn connect_to_join(
         &self,
-        copied: &Replicas,
+        copied: &ReplicaChain,
         ring: &mut RingEnds,
         (last, join): (Local, usize),
         draft: &mut Draft,
@@ -316,7 +316,7 @@ impl Builder<'_> {
     }
 
     /// Returns all classes that the edges out of a chain select.
-    fn output_classes(&self, copied: &Replicas) -> SelectedClasses {
+    fn output_classes(&self, copied: &ReplicaChain) -> SelectedClasses {
         let last = copied.nodes.last().copied();
         let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);
         let classes: Vec<ClassSet> = edges.map(|edge| self.plan.classes_on_edge(edge)).collect();
@@ -326,7 +326,7 @@ impl Builder<'_> {
     /// Builds the node that reads a ring into the space, and connects it to `to`.
     fn build_ring_entry(
         &self,
-        copied: &Replicas,
+        copied: &ReplicaChain,
         from: String,
         to: Local,
         edge: usize,
@@ -338,7 +338,7 @@ impl Builder<'_> {
         enter
     }
 
-    fn chain_name(&self, copied: &Replicas) -> String {
+    fn chain_name(&self, copied: &ReplicaChain) -> String {
         let names = copied.nodes.iter().map(|id| self.plan.graph.node(*id).name());
         names.collect::<Vec<_>>().join(" and ")
     }

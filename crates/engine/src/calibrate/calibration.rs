@@ -63,9 +63,9 @@ pub(super) fn min_of_rounds(
 /// Returns the minimum time per call in ns, over several rounds of `calls` calls each.
 pub(super) fn min_call_ns(rounds: usize, calls: u32, mut work: impl FnMut(u32)) -> f64 {
     let round = |_| {
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         work(calls);
-        (sys::clock::monotonic() - begin) as f64 / f64::from(calls)
+        (sys::clock::monotonic_ns() - begin) as f64 / f64::from(calls)
     };
     (0..rounds).map(round).fold(f64::INFINITY, f64::min)
 }

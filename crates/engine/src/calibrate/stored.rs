@@ -68,7 +68,7 @@ impl StoredCosts {
     /// Creates a table of these costs, with the current time and this machine.
     #[must_use]
     pub fn measured_now(costs: Costs) -> Self {
-        let measured = sys::clock::real() / 1_000_000_000;
+        let measured = sys::clock::realtime_ns() / 1_000_000_000;
         let release = sys::machine::Machine::detect().release;
         Self { measured, release, processor: processor(), costs }
     }
@@ -87,7 +87,7 @@ impl StoredCosts {
     /// now`.
     #[must_use]
     pub fn age(&self) -> String {
-        let now = sys::clock::real() / 1_000_000_000;
+        let now = sys::clock::realtime_ns() / 1_000_000_000;
         match now.saturating_sub(self.measured) {
             0..120 => "just now".to_owned(),
             s @ 120..7_200 => format!("{} minutes ago", s / 60),

@@ -65,13 +65,13 @@ fn measure_wakeup() -> Result<f64> {
     let sleeper = sleeper?;
     let mut costs = Vec::new();
     while woken.load(Ordering::Acquire) < WAKEUP_COUNT && !sleeper.is_finished() {
-        let begin = sys::clock::monotonic();
-        while sys::clock::monotonic() - begin < SLEEP_NS_MIN {
+        let begin = sys::clock::monotonic_ns();
+        while sys::clock::monotonic_ns() - begin < SLEEP_NS_MIN {
             std::hint::spin_loop();
         }
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         sleeper.thread().unpark();
-        costs.push(sys::clock::monotonic() - begin);
+        costs.push(sys::clock::monotonic_ns() - begin);
     }
     sleeper.thread().unpark();
     sleeper.join().map_err(|_| "the sleeper failed")?;

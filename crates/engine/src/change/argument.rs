@@ -70,7 +70,7 @@ impl InPlaceChange {
         record_mode: &RecordMode,
         limit: Duration,
     ) -> Result<SwitchReport, ChangeError> {
-        let deadline = limit.saturating_add(Duration::from_nanos(sys::clock::monotonic()));
+        let deadline = limit.saturating_add(Duration::from_nanos(sys::clock::monotonic_ns()));
         let stalls = match record_mode {
             RecordMode::Play(replay) => Some(&*replay.stalls),
             _ => None,
@@ -78,7 +78,7 @@ impl InPlaceChange {
         let mut begin = None;
         let mut lent: Vec<ExclusiveBorrow> = Vec::new();
         for queue in self.command_queues(state) {
-            let now = Duration::from_nanos(sys::clock::monotonic());
+            let now = Duration::from_nanos(sys::clock::monotonic_ns());
             stalls.iter().for_each(|stalls| stalls.note_swap_awaits_command(&queue.status));
             let borrowed = queue.borrow(deadline.saturating_sub(now));
             stalls.iter().for_each(|stalls| stalls.note_swap_resumed());
@@ -89,7 +89,7 @@ impl InPlaceChange {
                     return Err(why.into());
                 }
             }
-            begin.get_or_insert_with(sys::clock::monotonic);
+            begin.get_or_insert_with(sys::clock::monotonic_ns);
         }
         let set = |lent: &mut [ExclusiveBorrow], values: &[(usize, Arguments)]| {
             lent.iter_mut().try_for_each(|lent| lent.space.set_arguments(values))
@@ -109,7 +109,7 @@ impl InPlaceChange {
             recording.write_change(&record::Change { number, edit, text, layout });
         }
         lent.into_iter().rev().for_each(ExclusiveBorrow::give_back);
-        let paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
+        let paused_ns = begin.map_or(0, |begin| sys::clock::monotonic_ns().saturating_sub(begin));
         (state.plan, state.text) = (self.plan, Some(text.clone()));
         state.changes += 1;
         Ok(SwitchReport { position, paused_ns, text, ..SwitchReport::default() })

@@ -8,10 +8,10 @@ use super::outcome::{ChangeError, SwitchReport};
 use super::switch;
 use crate::build::{Prepared, SwapContext, prepare};
 use crate::error::BuildError;
-use crate::numbering::{Ids, links_by_node_number};
+use crate::numbering::{PlanNumbers, links_by_node_number};
 use crate::path::origins::Origins;
 use crate::path::running::{PathState, RunningSpace, StarterState};
-use crate::path::starter::Thread;
+use crate::path::starter::SpaceThread;
 use crate::path::{PathOptions, Settings};
 use crate::record::{self, RecordMode};
 use filter::FilterKind;
@@ -36,11 +36,11 @@ pub(super) struct SwitchHooks<'h, 'a> {
 /// A change whose new nodes, rings and programs have been built.
 pub(super) struct BuiltChange {
     pub(super) plan: Plan,
-    pub(super) ids: Ids,
+    pub(super) ids: PlanNumbers,
     pub(super) origins: Origins,
     pub(super) parts: Vec<Prepared>,
     /// The spaces to switch, in the order of the plan. A new space is paired with its thread.
-    targets: Vec<(switch::SpaceSwitch, Option<Thread>)>,
+    targets: Vec<(switch::SpaceSwitch, Option<SpaceThread>)>,
     /// Spaces that lose all their nodes.
     leaving: Vec<switch::EmptiedSpace>,
     /// Numbers of the filters that move to another process.
@@ -180,7 +180,7 @@ impl BuiltChange {
     pub(super) fn commit_state(self, state: &mut PathState, text: Option<String>) {
         let Self { plan, ids, origins, parts, .. } = self;
         for (part, prepared) in state.parts.iter_mut().zip(parts) {
-            part.demand.set_links(links_by_node_number(&plan.graph, &ids.nodes));
+            part.demand.set_path_edges(links_by_node_number(&plan.graph, &ids.nodes));
             let left = |old: &&RunningSpace| {
                 !prepared.spaces.iter().any(|new| Arc::ptr_eq(&new.running.commands, &old.commands))
             };

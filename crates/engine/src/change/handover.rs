@@ -42,7 +42,7 @@ pub(super) enum Handover<'a> {
 impl Handover<'_> {
     /// Passes the state of the filters to the other path, or loads their state from the other path.
     /// Blocks until the other path has changed (after giving) or paused (before taking).
-    pub(super) fn agree(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
+    pub(super) fn exchange_states(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         match self {
             Self::Give { filters, agree } => {
                 let states = filters.iter().map(|filter| save(taken, *filter));

@@ -6,7 +6,7 @@
 //! from and to the same spaces.
 
 use super::outcome::ChangeError;
-use crate::numbering::{Ids, replica_ring_count};
+use crate::numbering::{PlanNumbers, replica_ring_count};
 use crate::path::origins::Origins;
 use crate::path::running::{PathState, RunningComponent};
 use crate::registry::MachineRegistry;
@@ -26,7 +26,7 @@ const KEPT_IN_SPACE_REASON: &str = "a change of the path leaves it where it runs
 /// A new plan whose nodes and edges are matched with the nodes and edges of the running path.
 pub(super) struct MatchedPlan {
     pub(super) plan: Plan,
-    pub(super) ids: Ids,
+    pub(super) ids: PlanNumbers,
     /// Numbers of the nodes that survive the change.
     pub(super) kept: HashSet<usize>,
     /// Numbers of surviving nodes whose filter is replaced by a new filter that inherits its state.
@@ -191,7 +191,7 @@ impl MatchedPlan {
             });
         }
         let numbering = state.ids.numbering.for_next_plan(&plan.graph, &nodes);
-        let mut ids = Ids { nodes, edges: Vec::new(), copies: 0, numbering, next };
+        let mut ids = PlanNumbers { nodes, edges: Vec::new(), copies: 0, numbering, next };
         let mut free: Vec<(EdgeIdentity, usize)> = (0..old.graph.edges.len())
             .map(|edge| (edge_identity(old, &state.ids, edge), state.ids.edges[edge]))
             .collect();
@@ -343,7 +343,7 @@ impl MatchedPlan {
     fn check_kernel_programs(&self, state: &PathState) -> Result<(), ChangeError> {
         let refused = |why: String| Err(ChangeError::Refused(why));
         for part in &self.replaced_programs {
-            let begins = |plan: &Plan, ids: &Ids| -> Vec<usize> {
+            let begins = |plan: &Plan, ids: &PlanNumbers| -> Vec<usize> {
                 let programs = plan.programs.iter().flat_map(|program| &program.sources);
                 let ours = programs.filter(|id| plan.space_of(**id).component == *part);
                 let mut all: Vec<usize> = ours.map(|id| ids.nodes[id.0]).collect();
@@ -381,7 +381,7 @@ impl MatchedPlan {
     /// Returns true if the content of the space `name` in component `part` differs between the
     /// running and the new plan.
     pub(super) fn is_space_changed(&self, state: &PathState, part: usize, name: &str) -> bool {
-        let renewed = |plan: &Plan, ids: &Ids| {
+        let renewed = |plan: &Plan, ids: &PlanNumbers| {
             let here = space_node_and_edge_numbers(plan, ids, part, name).0;
             self.renewed.iter().chain(&self.crossed).any(|number| here.contains(number))
         };
@@ -417,7 +417,7 @@ type OldNodeLookup<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
 /// and the size of an entry in bytes.
 type EdgeIdentity = (usize, usize, Vec<(u32, u32)>, bool, [String; 2], usize);
 
-fn edge_identity(plan: &Plan, ids: &Ids, edge: usize) -> EdgeIdentity {
+fn edge_identity(plan: &Plan, ids: &PlanNumbers, edge: usize) -> EdgeIdentity {
     let Edge { from, to, classes, back, .. } = &plan.graph.edges[edge];
     let name = |space: usize| plan.spaces[space].name.clone();
     // A block from the kernel enters user space in a thread, but until then it belongs to the
@@ -437,7 +437,7 @@ fn edge_identity(plan: &Plan, ids: &Ids, edge: usize) -> EdgeIdentity {
 /// Returns the sorted numbers of the nodes and edges of a space.
 fn space_node_and_edge_numbers(
     plan: &Plan,
-    ids: &Ids,
+    ids: &PlanNumbers,
     part: usize,
     name: &str,
 ) -> (Vec<usize>, Vec<usize>) {
@@ -469,7 +469,7 @@ fn has_replicas(plan: &Plan, part: usize, name: &str) -> bool {
 /// between them, and the number of edges that leave the kernel.
 fn kernel_node_and_edge_numbers(
     plan: &Plan,
-    ids: &Ids,
+    ids: &PlanNumbers,
     part: usize,
 ) -> (Vec<usize>, Vec<usize>, usize) {
     let here = |id: NodeId| {
@@ -530,7 +530,7 @@ pub(super) fn home_space(plan: &Plan, id: NodeId) -> &PlannedSpace {
 
 /// Maps the number of every edge from a node in the kernel to the index of its counterpart in the
 /// new plan: the edge from the same node for the same classes. Omits edges without a counterpart.
-fn exit_edges(state: &PathState, plan: &Plan, ids: &Ids) -> HashMap<usize, usize> {
+fn exit_edges(state: &PathState, plan: &Plan, ids: &PlanNumbers) -> HashMap<usize, usize> {
     let begins = |plan: &Plan, edge: &Edge| plan.space_of(edge.from).kind == SpaceKind::Kernel;
     let mut free: Vec<usize> =
         (0..plan.graph.edges.len()).filter(|edge| begins(plan, &plan.graph.edges[*edge])).collect();

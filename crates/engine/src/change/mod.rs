@@ -110,7 +110,7 @@ fn change_with_log(
     steps: &Steps,
 ) -> Result<SwitchReport, ChangeError> {
     let mut begun = 0;
-    let begin = sys::clock::monotonic();
+    let begin = sys::clock::monotonic_ns();
     loop {
         let changed = try_to_change(live, edit, machine, limit, steps);
         if changed.is_err() {
@@ -118,7 +118,7 @@ fn change_with_log(
         }
         // A path that has been built but does not run yet has no thread starter, so wait for one.
         if let Err(ChangeError::SpaceUnavailable(CommandError::NotBegun)) = changed {
-            let since = Duration::from_nanos(sys::clock::monotonic().saturating_sub(begin));
+            let since = Duration::from_nanos(sys::clock::monotonic_ns().saturating_sub(begin));
             if running_path(live)?.wait_for_starters(limit.saturating_sub(since)) {
                 continue;
             }

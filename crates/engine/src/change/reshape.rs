@@ -14,7 +14,7 @@ use crate::path::PathOptions;
 use crate::record::RecordMode;
 use filter::FilterKind;
 use pipeline::graph::{Graph, NodeId, Step};
-use pipeline::plan::{Machine, Plan, Replicas, SpaceKind};
+use pipeline::plan::{Machine, Plan, ReplicaChain, SpaceKind};
 use std::time::Duration;
 use sys::steps::Steps;
 
@@ -73,7 +73,7 @@ pub fn reshape(
 /// a gain.
 pub(crate) fn reason_for_replicas(plan: &Plan, machine: &Machine) -> Option<(String, f64)> {
     let (shared, gain) = plan_with_placements(plan, &[], machine).ok()?.with_replicas(machine)?;
-    let why = |copied: &Replicas| {
+    let why = |copied: &ReplicaChain| {
         let name = |id: &NodeId| shared.graph.node(*id).name();
         let names: Vec<&str> = copied.nodes.iter().map(name).collect();
         format!("`{}`: {}", names.join(" | "), copied.because)

@@ -16,7 +16,7 @@ use super::outcome::ChangeError;
 use super::running_path;
 use crate::live::Live;
 use crate::path::running::PathState;
-use pipeline::plan::Replicas;
+use pipeline::plan::ReplicaChain;
 use runtime::commands::{CommandError, CommandQueue, ExclusiveBorrow};
 use runtime::replicas::balance::{SessionMove, SessionShares};
 use runtime::space::Space;
@@ -72,11 +72,11 @@ pub fn move_sessions(
         let space = replicas.spaces.get(usize::from(copy));
         space.map_or_else(String::new, |space| state.plan.spaces[*space].name.clone())
     };
-    let begin = sys::clock::monotonic();
+    let begin = sys::clock::monotonic_ns();
     let end = begin.saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
-    let left = || Duration::from_nanos(end.saturating_sub(sys::clock::monotonic()));
-    let mut taken = Stopped { first: queue(0)?.borrow(limit)?, others: Vec::new() };
-    let begin = sys::clock::monotonic();
+    let left = || Duration::from_nanos(end.saturating_sub(sys::clock::monotonic_ns()));
+    let mut taken = StoppedReplicaSpaces { first: queue(0)?.borrow(limit)?, others: Vec::new() };
+    let begin = sys::clock::monotonic_ns();
     let mut moved = taken.wait_for_replicas(&left);
     for copy in [chosen.from, chosen.to] {
         if moved.is_ok() && copy != 0 {
@@ -92,18 +92,18 @@ pub fn move_sessions(
         held: moved.held_amount().blocks,
         to: name(chosen.to),
         from: name(chosen.from),
-        paused_ns: sys::clock::monotonic().saturating_sub(begin),
+        paused_ns: sys::clock::monotonic_ns().saturating_sub(begin),
     })
 }
 
 /// The stopped spaces: the space that runs the dispatcher and replica 0, and the spaces of other
 /// replicas.
-struct Stopped {
+struct StoppedReplicaSpaces {
     first: ExclusiveBorrow,
     others: Vec<(u8, ExclusiveBorrow)>,
 }
 
-impl Stopped {
+impl StoppedReplicaSpaces {
     /// Waits until the replicas have processed all blocks that were dispatched to them.
     fn wait_for_replicas(&mut self, left: &dyn Fn() -> Duration) -> Result<(), ChangeError> {
         self.first.space.flush_outputs();
@@ -118,7 +118,7 @@ impl Stopped {
 
     fn move_sessions(
         &mut self,
-        replicas: &Replicas,
+        replicas: &ReplicaChain,
         chosen: &SessionMove,
     ) -> Result<MovedSessions, ChangeError> {
         let Some(sharing) = replicas.sharing else { return Err(CommandError::Ended.into()) };
@@ -146,7 +146,7 @@ impl Stopped {
 }
 
 /// Returns the replicas whose sessions can move, or `None` if the path has none.
-fn session_replicas(state: &PathState) -> Option<&Replicas> {
+fn session_replicas(state: &PathState) -> Option<&ReplicaChain> {
     let mut all = state.plan.replicas.iter();
     all.find(|replicas| replicas.sharing.is_some_and(|sharing| sharing.finds_sessions()))
 }
@@ -154,7 +154,7 @@ fn session_replicas(state: &PathState) -> Option<&Replicas> {
 /// Returns the command queue of the space that runs the replica with index `copy`.
 fn replica_command_queue(
     state: &PathState,
-    replicas: &Replicas,
+    replicas: &ReplicaChain,
     copy: usize,
 ) -> Option<Arc<CommandQueue>> {
     let planned = &state.plan.spaces[*replicas.spaces.get(copy)?];

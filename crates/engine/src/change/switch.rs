@@ -6,7 +6,7 @@ use super::migration::FilterMigration;
 use super::outcome::{ChangeError, SwitchReport};
 use crate::build::ProgramSuccession;
 use crate::path::running::{Kernels, RunningSpace};
-use crate::path::starter::Thread;
+use crate::path::starter::SpaceThread;
 use crate::record::Replay;
 use buffer::signal::Doorbell;
 use runtime::commands::{CommandError, CommandQueue, ExclusiveBorrow};
@@ -128,7 +128,7 @@ pub(super) struct SwitchContext<'l, 'a> {
 /// old graph, which may take longer. Fails without effect if a space cannot be borrowed in time, or
 /// if a new filter or program refuses the old state or cannot be installed.
 pub(super) fn switch(
-    mut targets: Vec<(SpaceSwitch, Option<Thread>)>,
+    mut targets: Vec<(SpaceSwitch, Option<SpaceThread>)>,
     context: SwitchContext<'_, '_>,
     limit: Duration,
 ) -> Result<SwitchReport, ChangeError> {
@@ -147,9 +147,10 @@ pub(super) fn switch(
         // receive the output that precedes the process's saved state.
         targets.sort_by_key(|(target, _)| target.rank);
     }
-    let (targets, threads): (Vec<SpaceSwitch>, Vec<Option<Thread>>) = targets.into_iter().unzip();
-    let deadline = sys::clock::monotonic().saturating_add(saturating_ns(limit));
-    let left = || Duration::from_nanos(deadline.saturating_sub(sys::clock::monotonic()));
+    let (targets, threads): (Vec<SpaceSwitch>, Vec<Option<SpaceThread>>) =
+        targets.into_iter().unzip();
+    let deadline = sys::clock::monotonic_ns().saturating_add(saturating_ns(limit));
+    let left = || Duration::from_nanos(deadline.saturating_sub(sys::clock::monotonic_ns()));
     let mut begin = None;
     let mut taken: Vec<(SpaceSwitch, StoppedSpace)> = Vec::new();
     let undone =
@@ -176,7 +177,7 @@ pub(super) fn switch(
                 Err(why) => return undone(taken, &crossings, why.into()),
             },
         };
-        begin.get_or_insert_with(sys::clock::monotonic);
+        begin.get_or_insert_with(sys::clock::monotonic_ns);
         taken.push((target, stopped));
         if drains_first && let Some((_, stopped)) = taken.last_mut() {
             stopped.space().flush_outputs();
@@ -192,7 +193,7 @@ pub(super) fn switch(
         return undone(taken, &crossings, why);
     }
     if let Some(handover) = &mut handover
-        && let Err(why) = handover.agree(&mut taken)
+        && let Err(why) = handover.exchange_states(&mut taken)
     {
         let _ = transfer_filter_state(&mut taken);
         return undone(taken, &crossings, why);
@@ -239,7 +240,7 @@ pub(super) fn switch(
             (StoppedSpace::Unstarted(_), None) => {}
         }
     }
-    switched.paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
+    switched.paused_ns = begin.map_or(0, |begin| sys::clock::monotonic_ns().saturating_sub(begin));
     let last = |one: &EmptiedSpace| {
         stalls.iter().for_each(|stalls| stalls.note_swap_awaits_end(&one.commands.status));
         one.commands.wait_for_end(left())

@@ -90,7 +90,7 @@ pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal
 /// A listing in progress. Each entry pairs a neighbor with the inode number of its socket, or with
 /// `None` if the neighbor is a program or filter.
 #[derive(Default)]
-struct Listing {
+struct NeighborListing {
     found: Vec<(Neighbor, Option<u64>)>,
     unlisted: Vec<(&'static str, Refusal)>,
 }
@@ -103,10 +103,9 @@ impl Neighbors {
     #[must_use]
     pub fn find(netns: Option<&str>, interface: Option<&str>) -> Self {
         let listed = match netns {
-            None => Ok(Listing::list(interface)),
-            Some(netns) => {
-                Namespace::open(netns).and_then(|space| run_in(&space, || Listing::list(interface)))
-            }
+            None => Ok(NeighborListing::list(interface)),
+            Some(netns) => Namespace::open(netns)
+                .and_then(|space| run_in(&space, || NeighborListing::list(interface))),
         };
         match listed {
             Ok(listing) => listing.resolve_holders(),
@@ -118,7 +117,7 @@ impl Neighbors {
     }
 }
 
-impl Listing {
+impl NeighborListing {
     fn list(interface: Option<&str>) -> Self {
         let mut listing = Self::default();
         let links = RouteSocket::open().and_then(|links| Ok((links.list_interfaces()?, links)));

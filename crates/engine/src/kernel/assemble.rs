@@ -16,7 +16,7 @@ use super::tree::RequestTree;
 use ebpf::FilterSpan;
 use ebpf::emit::redirect::{self, Redirect};
 use ebpf::emit::tap::{self, DELIVERIES_MAX, Delivery, EXITS_MAX};
-use ebpf::emit::{Answer, EmitFn, Exit, Layers, Scope, Target, Unfit, Value};
+use ebpf::emit::{Answer, EmitFn, Exit, Layers, Scope, Target, UnfitReason, Value};
 use endpoint::source::rx::take::FirstHeader;
 use filter::general::bpf::flows;
 use filter::{Arguments, FilterKind};
@@ -74,7 +74,8 @@ pub(super) fn assemble(
         first_headers: RefCell::new(vec![None; fused.exits.len()]),
     };
     let made = emission.emit_program(target, layout);
-    let refused = |unfit: Unfit| AssemblyError { at: emission.at.get(), why: unfit.why.into() };
+    let refused =
+        |unfit: UnfitReason| AssemblyError { at: emission.at.get(), why: unfit.why.into() };
     let program = made.map_err(refused)?;
     if let Some(at) = emission.mixed_at.get() {
         let why = "frames with and without a link header leave it on one edge".to_owned();
@@ -110,7 +111,7 @@ impl Emitter<'_> {
         &self,
         target: Target,
         layout: FrameAction<'_>,
-    ) -> Result<ebpf::Program, Unfit> {
+    ) -> Result<ebpf::Program, UnfitReason> {
         match layout {
             FrameAction::Tap(fused) => tap::fused(
                 target,
@@ -132,7 +133,7 @@ impl Emitter<'_> {
         s: &mut Scope<'s, '_>,
         on: Layers<'s>,
         done: Exit<'s>,
-    ) -> Result<(), Unfit> {
+    ) -> Result<(), UnfitReason> {
         self.emit_count(s, CounterId::Ran, on);
         self.taps.emit(s, None, on);
         match self.fused.taken_mark() {
@@ -150,7 +151,7 @@ impl Emitter<'_> {
         s: &mut Scope<'s, '_>,
         (mark, on): (u16, Layers<'s>),
         done: Exit<'s>,
-    ) -> Result<(), Unfit> {
+    ) -> Result<(), UnfitReason> {
         for (number, (line, step)) in self.fused.gates.iter().enumerate() {
             let left = |why| CounterId::Left(number, why);
             let arguments = self.gate_arguments(*step)?;
@@ -168,13 +169,13 @@ impl Emitter<'_> {
                             self.emit_outgoing_edges(s, Some(*step), on, next)
                         })?;
                         self.emit_end(s, left(LeaveReason::Elsewhere), on, next);
-                        Ok::<(), Unfit>(())
+                        Ok::<(), UnfitReason>(())
                     })?;
                     self.emit_end(s, left(LeaveReason::Fragment), on, next);
-                    Ok::<(), Unfit>(())
+                    Ok::<(), UnfitReason>(())
                 })?;
                 self.emit_end(s, left(LeaveReason::Undecided), on, next);
-                Ok::<(), Unfit>(())
+                Ok::<(), UnfitReason>(())
             })?;
         }
         s.leave(done);
@@ -182,17 +183,17 @@ impl Emitter<'_> {
     }
 
     /// Returns the number of the pointer ring of a request that takes frames.
-    fn pointer_ring(&self, line: usize) -> Result<u16, Unfit> {
+    fn pointer_ring(&self, line: usize) -> Result<u16, UnfitReason> {
         u16::try_from(line)
-            .map_err(|_| Unfit::new("too many requests at this interface share the program"))
+            .map_err(|_| UnfitReason::new("too many requests at this interface share the program"))
     }
 
     /// Returns the arguments of the source whose expression this gate tests.
-    fn gate_arguments(&self, step: usize) -> Result<&Arguments, Unfit> {
+    fn gate_arguments(&self, step: usize) -> Result<&Arguments, UnfitReason> {
         let (line, id) = self.fused.node(self.members, step);
         self.at.set(Some((line, id)));
         let used = self.members[line].graph.node(id).filter();
-        used.map(|used| &used.arguments).ok_or_else(|| Unfit::new("it is not a source"))
+        used.map(|used| &used.arguments).ok_or_else(|| UnfitReason::new("it is not a source"))
     }
 
     /// Emits the steps up to the first fork. Their code is sequential instead of nested, so their
@@ -202,7 +203,7 @@ impl Emitter<'_> {
         s: &mut Scope<'s, '_>,
         mut on: Layers<'s>,
         done: Exit<'s>,
-    ) -> Result<(), Unfit> {
+    ) -> Result<(), UnfitReason> {
         let fused = self.fused;
         let mut from = None;
         while let Some((fork, step, classes)) = fused.sole_successor(from) {
@@ -336,7 +337,7 @@ impl Emitter<'_> {
         step: usize,
         on: Layers<'s>,
         end: Exit<'s>,
-    ) -> Result<(), Unfit> {
+    ) -> Result<(), UnfitReason> {
         self.emit_count(s, CounterId::Entered(step), on);
         let (word, twin, arguments) = self.twin_and_arguments(step)?;
         s.emit_catching_unsure(|t, _| {
@@ -357,12 +358,12 @@ impl Emitter<'_> {
     fn twin_and_arguments(
         &self,
         step: usize,
-    ) -> Result<(FilterSpan, EmitFn<Arguments>, &Arguments), Unfit> {
+    ) -> Result<(FilterSpan, EmitFn<Arguments>, &Arguments), UnfitReason> {
         let (line, id) = self.fused.node(self.members, step);
         self.at.set(Some((line, id)));
         let used = self.members[line].graph.node(id).filter();
-        let used = used.ok_or_else(|| Unfit::new("it is not a filter"))?;
-        let twin = used.description.kernel.ok_or_else(|| Unfit::new("no twin"))?;
+        let used = used.ok_or_else(|| UnfitReason::new("it is not a filter"))?;
+        let twin = used.description.kernel.ok_or_else(|| UnfitReason::new("no twin"))?;
         Ok((self.fused.label(self.members, step), twin, &used.arguments))
     }
 

@@ -11,7 +11,7 @@ use super::host::{
 };
 use super::taps::OpenTaps;
 use super::tree::ExitBlocks;
-use super::{AttachmentHandle, KernelRequest, is_trusted};
+use super::{AttachmentHandle, KernelRequest, is_perfmon_capable};
 use crate::error::BuildError;
 use endpoint::source::kernel::attach_point::AttachPoint;
 use pipeline::graph::NodeId;
@@ -131,7 +131,7 @@ fn with_request<T>(
         planned,
         nodes: &nodes,
         source,
-        hardened: !is_trusted(),
+        hardened: !is_perfmon_capable(),
         refuses: InjectedRefusal::Nothing,
         steps,
         taps: OpenTaps::default(),

@@ -12,7 +12,7 @@ use sys::steps::{Resource, Steps};
 
 /// A loaded program and its maps. `None` stands for a map that already existed.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedProgram {
     pub(super) program: Program,
     pub(super) maps: Vec<Option<Map>>,
 }
@@ -78,7 +78,7 @@ pub(super) fn load<'k>(
     given: &[i32],
     steps: &Steps,
     kept: impl Fn(&ebpf::FilterSpan) -> Option<&'k Map>,
-) -> Result<Loaded, LoadFailure> {
+) -> Result<LoadedProgram, LoadFailure> {
     let mut maps = Vec::new();
     let mut descriptors = Vec::new();
     for spec in &program.maps {
@@ -130,7 +130,7 @@ pub(super) fn load<'k>(
         Err(()) => plain.load(),
     };
     match loaded {
-        Ok(program) => Ok(Loaded { program, maps }),
+        Ok(program) => Ok(LoadedProgram { program, maps }),
         Err(error) => Err(LoadFailure::from_load_error(&error)),
     }
 }

@@ -44,11 +44,11 @@ pub use host::{
 pub use report::ProgramTotals;
 
 use crate::error::BuildError;
-use crate::numbering::Ids;
+use crate::numbering::PlanNumbers;
 use ebpf::emit::tap::{self, WakePolicy, WakeupTarget};
 use endpoint::source::kernel::attach_point::AttachPoint;
 use endpoint::source::kernel::{Attachment, KernelSource, KernelSourceParts};
-use endpoint::{Opening, Source, SourceCounters};
+use endpoint::{OpenArguments, Source, SourceCounters};
 use host::{KernelRefusal, attach_build_error};
 use layout::rings_layout;
 use pipeline::Share;
@@ -85,7 +85,7 @@ pub(crate) struct Kernel {
 pub(crate) struct Generation {
     /// The graph of the plan. The numbers of its nodes and edges are in `ids`.
     graph: Arc<Graph>,
-    ids: Ids,
+    ids: PlanNumbers,
     /// The first element of `sources`, which represents the program in the ledger.
     source: NodeId,
     /// The tree of the request's filters.
@@ -115,7 +115,7 @@ type AttachedSource = (Arc<dyn AttachmentHandle>, Box<dyn Source>);
 
 /// Returns true if the verifier treats programs of this process as privileged (CAP_PERFMON or
 /// CAP_SYS_ADMIN).
-pub(crate) fn is_trusted() -> bool {
+pub(crate) fn is_perfmon_capable() -> bool {
     let may = Privilege::detect().effective;
     may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
 }
@@ -147,7 +147,7 @@ impl Attachment for RequestHistory {
 pub(crate) struct KernelInputs<'p> {
     pub(crate) graph: &'p Graph,
     /// The numbers of the plan's nodes and edges.
-    pub(crate) ids: &'p Ids,
+    pub(crate) ids: &'p PlanNumbers,
     pub(crate) planned: &'p Planned,
     /// The nodes of this component.
     pub(crate) nodes: &'p [NodeId],
@@ -161,7 +161,7 @@ pub(crate) struct KernelInputs<'p> {
     /// True if the run time of the programs is measured, provided that the kernel permits it.
     pub(crate) timed: bool,
     /// Options with which the source would be opened in user space.
-    pub(crate) opening: &'p Opening<'p>,
+    pub(crate) opening: &'p OpenArguments<'p>,
 }
 
 /// Maximum interval between two doorbell notifications that a program can represent, in ns.
@@ -228,8 +228,8 @@ impl Generation {
 
     /// Returns the pairs of step indices `(own, other)` of filters that are in both trees and keep
     /// their state.
-    fn kept_steps(&self, tree: &RequestTree, ids: &Ids) -> Vec<(usize, usize)> {
-        let number = |ids: &Ids, step: &Step| step.nodes.first().map(|id| ids.nodes[id.0]);
+    fn kept_steps(&self, tree: &RequestTree, ids: &PlanNumbers) -> Vec<(usize, usize)> {
+        let number = |ids: &PlanNumbers, step: &Step| step.nodes.first().map(|id| ids.nodes[id.0]);
         let theirs = |step: &Step| {
             let own = number(&self.ids, step);
             tree.steps.iter().position(|other| number(ids, other) == own)

@@ -5,7 +5,7 @@ use super::taps::{NodeTapReaders, OPEN_MAX, OpenTaps};
 use super::tree::RequestTree;
 use super::{Generation, Kernel};
 use crate::error::BuildError;
-use crate::numbering::Ids;
+use crate::numbering::PlanNumbers;
 use pipeline::graph::NodeId;
 use runtime::space::tap::TapEndHandle;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl Kernel {
     /// reader. The refusal names the node, which can run in a thread instead.
     pub(super) fn check_output_exported(
         &self,
-        (tree, ids): (&RequestTree, &Ids),
+        (tree, ids): (&RequestTree, &PlanNumbers),
         open: &OpenTaps,
     ) -> Result<(), BuildError> {
         let Some(node) = self.taps.unexported_nodes(tree, ids, open).next() else { return Ok(()) };

@@ -12,7 +12,7 @@ use super::assemble::{AssembledProgram, AssemblyError, FrameAction, assemble};
 use super::final_counters::FinalCounters;
 use super::fused::{FusedRequest, FusedTree};
 use super::host::{AttachmentHandle, KernelRefusal};
-use super::load::{LoadFailure, LoadOptions, Loaded, load};
+use super::load::{LoadFailure, LoadOptions, LoadedProgram, load};
 use super::tree::RequestTree;
 use super::{AttachedSource, KernelInputs, egress_steps};
 use crate::error::BuildError;
@@ -96,7 +96,7 @@ pub(super) fn build(
     let counters = Map::array("desk", cpus.saturating_mul(stride), 1, true);
     let counters = counters.map_err(|error| refused(error.to_string()))?;
     let leads = egress_steps(graph, tree, place)?;
-    let hook = if hardened { Target::hardened(Hook::Xdp) } else { Target::from(Hook::Xdp) };
+    let hook = if hardened { Target::without_perfmon(Hook::Xdp) } else { Target::from(Hook::Xdp) };
     let target = hook.redirecting();
     let parts = ProgramInputs {
         graph,
@@ -116,7 +116,7 @@ pub(super) fn build(
     let make = |making: &LoadArguments<'_>| {
         let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
         match parts.load(making) {
-            Ok((code, Loaded { program, maps })) => {
+            Ok((code, LoadedProgram { program, maps })) => {
                 *made = LastProgram { refusal: None, last: Some((code, maps)) };
                 Ok(program)
             }
@@ -167,7 +167,10 @@ impl ProgramInputs<'_> {
         })
     }
 
-    fn load(&self, making: &LoadArguments<'_>) -> Result<(ebpf::Program, Loaded), KernelRefusal> {
+    fn load(
+        &self,
+        making: &LoadArguments<'_>,
+    ) -> Result<(ebpf::Program, LoadedProgram), KernelRefusal> {
         let tags = making.tag_lookup.map(|asks| asks.function);
         let code = self.assemble(tags)?.program;
         let how = LoadOptions {

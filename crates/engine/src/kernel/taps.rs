@@ -7,7 +7,7 @@
 
 use super::fused::FusedTree;
 use super::tree::RequestTree;
-use crate::numbering::Ids;
+use crate::numbering::PlanNumbers;
 use ebpf::emit::tap::{EXITS_MAX, SWITCHED_EXITS_MAX};
 use ebpf::emit::{Layers, Scope};
 use pipeline::graph::NodeId;
@@ -93,7 +93,7 @@ impl NodeTapReaders {
     /// Returns the taps to open in the program of this tree: the taps of the nodes that have
     /// readers, but at most [`OPEN_MAX`] ([`Self::unexported_nodes`]). `ids` contains the numbers of the
     /// nodes.
-    pub(super) fn open_taps_in_tree(&self, tree: &RequestTree, ids: &Ids) -> OpenTaps {
+    pub(super) fn open_taps_in_tree(&self, tree: &RequestTree, ids: &PlanNumbers) -> OpenTaps {
         OpenTaps::from_indices(self.readers.keys().filter_map(|number| {
             let place = ids.nodes.iter().position(|known| known == number)?;
             tree.tap_index(NodeId(place))
@@ -105,7 +105,7 @@ impl NodeTapReaders {
     pub(super) fn unexported_nodes(
         &self,
         tree: &RequestTree,
-        ids: &Ids,
+        ids: &PlanNumbers,
         open: &OpenTaps,
     ) -> impl Iterator<Item = NodeId> {
         let is_open = |id| tree.tap_index(id).is_some_and(|tap| open.contains(tap));
@@ -175,7 +175,7 @@ pub(super) fn switch_word_index(at: Option<usize>) -> u32 {
 mod tests {
     use super::super::tree::Step;
     use super::*;
-    use crate::numbering::Numbering;
+    use crate::numbering::SessionNumbering;
     use pipeline::ClassSet;
     use pipeline::graph::Graph;
     use runtime::space::tap::{OverrunPolicy, Tap};
@@ -224,9 +224,9 @@ mod tests {
             classes: ClassSet::all(),
         };
         let mut tree = RequestTree { steps: (1..7).map(step).collect(), ..RequestTree::default() };
-        let numbering = Numbering::for_first_plan(&Graph::default(), &[], false);
+        let numbering = SessionNumbering::for_first_plan(&Graph::default(), &[], false);
         let nodes = (10..17).collect();
-        let ids = Ids { nodes, edges: Vec::new(), copies: 0, numbering, next: (17, 0) };
+        let ids = PlanNumbers { nodes, edges: Vec::new(), copies: 0, numbering, next: (17, 0) };
         let mut taps = NodeTapReaders::default();
         let readers: Vec<(Tap, TapEndHandle)> = (0..6).map(|_| reader()).collect();
         for (node, (_, reader)) in (10..).zip(&readers) {

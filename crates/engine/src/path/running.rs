@@ -9,7 +9,7 @@ use super::origins::Origins;
 use super::starter::ThreadStarter;
 use super::{PathOptions, Settings};
 use crate::kernel::Kernel;
-use crate::numbering::Ids;
+use crate::numbering::PlanNumbers;
 use buffer::signal::Doorbell;
 use filter::Time;
 use pipeline::Graph;
@@ -67,7 +67,7 @@ pub(crate) struct PathState {
     /// Called with each automatic change, if set.
     pub(crate) listener: Option<AdaptationListener>,
     pub(crate) plan: Plan,
-    pub(crate) ids: Ids,
+    pub(crate) ids: PlanNumbers,
     /// All sources that the path has had so far.
     pub(crate) origins: Origins,
     pub(crate) parts: Vec<RunningComponent>,
@@ -166,7 +166,7 @@ impl RunningRing {
 impl PathState {
     pub(crate) fn new(
         plan: Plan,
-        ids: Ids,
+        ids: PlanNumbers,
         origins: Origins,
         parts: Vec<RunningComponent>,
     ) -> Self {

@@ -28,13 +28,13 @@ pub(crate) struct ThreadStarter {
 
 /// A thread that waits for its space. Dropping it without a space ends and joins the thread.
 #[derive(Debug)]
-pub(crate) struct Thread {
+pub(crate) struct SpaceThread {
     give: Option<mpsc::Sender<Space>>,
     handle: Option<JoinHandle<()>>,
     running: Arc<AtomicUsize>,
 }
 
-impl Thread {
+impl SpaceThread {
     /// Passes the space to the thread and detaches the thread.
     pub(crate) fn run_space(mut self, space: Space) {
         // The counter is incremented before the space can end, so that a waiter for all spaces
@@ -49,7 +49,7 @@ impl Thread {
     }
 }
 
-impl Drop for Thread {
+impl Drop for SpaceThread {
     fn drop(&mut self) {
         self.give = None;
         // A thread without a space does nothing that could fail.
@@ -60,12 +60,12 @@ impl Drop for Thread {
 impl ThreadStarter {
     /// Starts a thread for a space that a change adds. The index of the space follows the indices
     /// of the existing spaces.
-    pub(crate) fn start_added_thread(&self, name: String) -> sys::Result<Thread> {
+    pub(crate) fn start_added_thread(&self, name: String) -> sys::Result<SpaceThread> {
         let anywhere = Self { near: Arc::default(), ..self.clone() };
         anywhere.start(name, self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub(crate) fn start(&self, name: String, place: usize) -> sys::Result<Thread> {
+    pub(crate) fn start(&self, name: String, place: usize) -> sys::Result<SpaceThread> {
         let Self { number, control, ended, done, near, .. } = self.clone();
         let (give, comes) = mpsc::channel::<Space>();
         let body = move || {
@@ -89,7 +89,7 @@ impl ThreadStarter {
         };
         let handle = std::thread::Builder::new().name(name).spawn(body).map_err(refused)?;
         let (give, handle) = (Some(give), Some(handle));
-        Ok(Thread { give, handle, running: Arc::clone(&self.running) })
+        Ok(SpaceThread { give, handle, running: Arc::clone(&self.running) })
     }
 }
 

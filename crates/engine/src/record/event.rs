@@ -72,7 +72,7 @@ fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
 }
 
 fn put_ranges(out: &mut Vec<u8>, ranges: &LossRanges) {
-    out.put_u64s(&[ranges.discarded()]);
+    out.put_u64s(&[ranges.discarded_range_count()]);
     out.put_u32s(&[saturating_u32(ranges.gaps().count())]);
     for Gap { from, to, processor } in ranges.gaps() {
         out.put_u64s(&[from, to]);

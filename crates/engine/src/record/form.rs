@@ -15,7 +15,7 @@
 //! a space, followed by its blocks. A change ([`super::change`]) follows all earlier events of the
 //! affected spaces, so a file that contains a change contains everything needed to repeat it.
 
-use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
+use abi::{BLOCK_MAX, BlockFlags, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use filter::Time;
 
 /// Block type of local blocks. The highest bit marks a type as local.
@@ -337,6 +337,6 @@ fn decode_metadata(time: Time, mut take: ValueReader<'_>, bytes: usize) -> Optio
         true => RichPointer::hole(length),
         false => RichPointer::new(NOT_IN_MEMORY, Extent::new(0, length), Class::NONE),
     };
-    let context = BlockMetadata { time, session, origin, flags: Flags(flags) };
+    let context = BlockMetadata { time, session, origin, flags: BlockFlags(flags) };
     Some(Entry::new(pointer.with_class(Class(class)), context, marks))
 }

@@ -4,7 +4,7 @@ use super::form;
 use super::read::is_record;
 use super::write::MissingInput;
 use super::*;
-use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use endpoint::{LossRanges, Source as _};
 use pipeline::plan::{Machine, Processors};
 use runtime::space::events::{EventReader as _, Journal as _, SpaceEvent};
@@ -46,7 +46,7 @@ fn random_frame(random: &mut Random, link: u16) -> (Entry, Vec<u8>) {
         time: random.below(u64::MAX),
         session: 9,
         origin: 0,
-        flags: Flags::BACKWARD,
+        flags: BlockFlags::BACKWARD,
     };
     (Entry::new(pointer.with_class(Class(random.below(1 << 32) as u32)), context, marks), bytes)
 }
@@ -143,7 +143,7 @@ fn capture_packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
     let used = graph.ids().find_map(|(_, node)| node.filter()).unwrap();
     let entry = endpoint::catalog::find_source("replay").unwrap();
     let form = filter::Form::Bytes;
-    let opening = endpoint::Opening { form, ..endpoint::Opening::new(&used.arguments) };
+    let opening = endpoint::OpenArguments { form, ..endpoint::OpenArguments::new(&used.arguments) };
     let mut source = (entry.open)(&opening).unwrap();
     let mut pool = buffer::pool::Pool::new(DbufId::new(3).unwrap(), Default::default()).unwrap();
     let mut all = Vec::new();

@@ -33,7 +33,7 @@ use sys::{confine, descriptor};
 /// The argument that makes this program run a filter.
 pub(super) const SERVE_ARGUMENT: &str = "serve-untrusted-filter";
 /// The message that the filter is ready, sent once the process has given up its privileges.
-pub(super) const READY: &[u8] = b"ready";
+pub(super) const READY_MESSAGE: &[u8] = b"ready";
 
 /// Index of the filter's node in its space, between the inlet and the outlet.
 const FILTER_NODE_INDEX: usize = 1;
@@ -91,7 +91,7 @@ fn serve() -> Result<(), String> {
     stream::fix_processor_count();
     std::panic::set_hook(Box::new(|_| {}));
     confine::confine(ADDRESS_SPACE_BYTES_MAX).map_err(describe)?;
-    confine::report_ready(READY);
+    confine::report_ready(READY_MESSAGE);
     process_blocks(space, &streams, held_max)
 }
 

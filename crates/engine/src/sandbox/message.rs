@@ -71,7 +71,7 @@ mod tests {
         let about = FilterContext {
             selected_classes: vec![(80, 90), (1, 1)],
             seed: Some(7),
-            numbers: SessionNumbers::initial(1, 3),
+            numbers: SessionNumbers::for_initial_filter(1, 3),
             fragments: true,
             reads_messages: true,
             drives_clock: false,

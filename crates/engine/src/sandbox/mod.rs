@@ -30,12 +30,12 @@ mod supervisor;
 pub use child::serve_if_asked;
 
 use buffer::stream::{self, Offer};
-use child::{READY, SERVE_ARGUMENT};
+use child::{READY_MESSAGE, SERVE_ARGUMENT};
 use endpoint::process::{Process, ProcessRole, StartedProcess};
 use endpoint::{Failure, Origins, Sink, Source};
 pub(crate) use entrance::InputHalf;
 pub(crate) use exit::Exit;
-use filter::UNTRUSTED;
+use filter::UNTRUSTED_PARAMETER;
 use limits::stream_config;
 pub use limits::{ADDRESS_SPACE_BYTES_MAX, FILTER_ENDED, TOO_LONG};
 pub(crate) use message::FilterContext;
@@ -98,7 +98,7 @@ pub(crate) fn start(
         Some(Ok(Some((length, _)))) => received.get(..length).unwrap_or_default(),
         _ => &[],
     };
-    if received != READY {
+    if received != READY_MESSAGE {
         let why = match (supervisor::printable_text(received), kept.wait(Duration::from_secs(1))) {
             (Some(message), _) => message,
             (None, Some(ended)) => format!("its process {ended} before it was ready"),
@@ -140,5 +140,5 @@ pub(crate) fn as_output_half(node: &mut Node) -> Option<&mut Exit> {
 pub(crate) const PROCESS_ROLE: ProcessRole = ProcessRole::Middle;
 
 fn target(name: &str) -> String {
-    format!("`{name}` with {}=yes", UNTRUSTED.name)
+    format!("`{name}` with {}=yes", UNTRUSTED_PARAMETER.name)
 }

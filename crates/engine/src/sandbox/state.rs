@@ -16,14 +16,14 @@
 
 use super::message::{self, MESSAGE_HEAD_SIZE, MESSAGE_MAX, MessageDefect};
 use crate::described::HOLD_BYTES_MAX;
-use abi::{BlockMetadata, Entry, Flags};
+use abi::{BlockFlags, BlockMetadata, Entry};
 use filter::{Counts, Description};
 use runtime::space::node::Node;
 use runtime::space::saved::{SavedBlock, SavedSession, SavedState};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// The flag that marks a message as a state record. No block may have this flag.
-const STATE_RECORD_FLAG: Flags = Flags(1 << 15);
+const STATE_RECORD_FLAG: BlockFlags = BlockFlags(1 << 15);
 /// Maximum size of a filter's state in bytes, without held blocks.
 const STATE_BYTES_MAX: usize = 256 << 20;
 /// Minimum size charged for each session in bytes, so that the number of empty sessions is bounded

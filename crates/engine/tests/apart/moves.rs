@@ -10,7 +10,7 @@ use crate::script::{
 };
 use engine::build::Settings;
 use engine::change::change;
-use engine::digest::differences;
+use engine::digest::changed_lines;
 use engine::live::Live;
 use engine::record::{Completeness, Record};
 use engine::registry::MachineRegistry;
@@ -181,7 +181,7 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
         (Completeness::Whole { digest: recorded.clone() }, Vec::new())
     );
     let (_, now, short) = replay_run(&record, &again);
-    assert_eq!((differences(&recorded, &now), short), (Vec::new(), false));
+    assert_eq!((changed_lines(&recorded, &now), short), (Vec::new(), false));
 }
 
 /// Blocks from a process are checked against the current sources, even if the process was started

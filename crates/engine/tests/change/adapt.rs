@@ -63,7 +63,7 @@ fn assert_lossless_changes(outcome: &Outcome, how: &str) -> usize {
 fn n1_v13_expensive_filter_is_replicated_once_measured() {
     let text = "--parallel=latency generate seq=yes size=1400 | match hex=ff |all match hex=fe \
                 |all match hex=fd |all pcap dear";
-    let copied = |live: &Live| !live.adapted().is_empty();
+    let copied = |live: &Live| !live.adaptations().is_empty();
     let outcome = run_adapting(text, "copies", copied);
     assert!(assert_lossless_changes(&outcome, "replicas: `") > 0, "{:?}", outcome.adapted);
     assert!(
@@ -77,7 +77,7 @@ fn n1_v13_idle_replicas_are_removed() {
     let text = "--parallel=latency generate rate=500 seq=yes | inspect | match hex=ff \
                 |all pcap little";
     // A thread that sleeps needs no replicas, whatever its filters cost.
-    let outcome = run_adapting(text, "it has looked often", |live| live.observations() > 8);
+    let outcome = run_adapting(text, "it has looked often", |live| live.observation_count() > 8);
     let shared = assert_lossless_changes(&outcome, "replicas: `");
     // On an overloaded machine a thread may seem never to sleep, so the last replicas may remain.
     let back = assert_lossless_changes(&outcome, "one replica again: ");

@@ -31,7 +31,7 @@ static FRAMES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 /// Number of frames that the script may emit so far.
 static GATE_POSITION: AtomicUsize = AtomicUsize::new(0);
 /// The output of the latest script.
-static OUTPUT: Mutex<Vec<OutputBlock>> = Mutex::new(Vec::new());
+static SCRIPT_OUTPUT: Mutex<Vec<OutputBlock>> = Mutex::new(Vec::new());
 
 /// A source that emits the frames of the script up to the gate.
 struct Script {
@@ -78,12 +78,12 @@ impl Source for Script {
     }
 }
 
-/// A sink that stores its input in `OUTPUT`.
+/// A sink that stores its input in `SCRIPT_OUTPUT`.
 struct OutputSink;
 
 impl Sink for OutputSink {
     fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
-        let mut out = OUTPUT.lock().expect("no panic");
+        let mut out = SCRIPT_OUTPUT.lock().expect("no panic");
         out.extend(batch.blocks().map(|(_, block)| {
             (block.context.session, block.pointer.class.0, block.bytes().to_vec())
         }));
@@ -137,10 +137,10 @@ pub(crate) fn run_script_with_request(
     let (frames, gate) = script_frames(connections);
     *FRAMES.lock().expect("no panic") = frames;
     GATE_POSITION.store(gate, Ordering::Release);
-    OUTPUT.lock().expect("no panic").clear();
+    SCRIPT_OUTPUT.lock().expect("no panic").clear();
     let source = endpoint::catalog::find_source("generate").expect("it is there").description;
     let sink = endpoint::catalog::find_sink("pcap").expect("it is there").description;
-    let open: fn(&endpoint::Opening<'_>) -> Result<Box<dyn Source>, Failure> =
+    let open: fn(&endpoint::OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> =
         |_| Ok(Box::new(Script { next: 0, given: Amount::default() }));
     let settings = Settings {
         sources: Box::leak(Box::new([SourceEntry::new(source, open)])),
@@ -165,7 +165,7 @@ pub(crate) fn run_script_with_request(
         run.join().expect("a run")
     });
     assert_eq!(outcome.ledger.imbalances(), []);
-    (std::mem::take(&mut *OUTPUT.lock().expect("no panic")), outcome)
+    (std::mem::take(&mut *SCRIPT_OUTPUT.lock().expect("no panic")), outcome)
 }
 
 /// Returns the current ledger entry of the filter with this name.

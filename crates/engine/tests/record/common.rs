@@ -2,7 +2,7 @@
 
 use endpoint::source::inject::{InjectOutcome, Injector};
 use engine::build::{PathOptions, Settings, build_with};
-use engine::digest::{differences, digest};
+use engine::digest::{changed_lines, digest};
 use engine::kernel::point::AttachPoints;
 use engine::live::Live;
 use engine::record::{
@@ -134,7 +134,7 @@ pub(crate) fn assert_same_replays(
     for again in ["one", "two"] {
         std::fs::create_dir_all(at(again)).unwrap();
         let (other, now, short) = replay_run(&at("r.pcapng"), &at(again));
-        assert_eq!(differences(&recorded, &now), [], "{text}");
+        assert_eq!(changed_lines(&recorded, &now), [], "{text}");
         assert!(!short);
         assert_eq!(other.ledger.imbalances(), [], "{text}");
         let files = read_files(&at(again));
@@ -200,7 +200,7 @@ pub(crate) fn inject_frames(
     let mut random = Random::new(seed);
     for (number, frame) in frames.iter().enumerate() {
         // No path accepts frames before the source is open or after the path has ended.
-        while injector.inject_frame(frame, LinkType::ETHERNET, sys::clock::real())
+        while injector.inject_frame(frame, LinkType::ETHERNET, sys::clock::realtime_ns())
             == InjectOutcome::NoPath
             && number == 0
         {

@@ -10,25 +10,25 @@ use wire::record::{Field, Record, TEXT_MAX};
 #[derive(Clone, Debug)]
 pub(super) struct TestPiece {
     session: u32,
-    flags: Flags,
+    flags: BlockFlags,
     /// The bytes of the piece as `Ok`, or the length of a hole in bytes as `Err`.
     bytes: Result<Vec<u8>, u32>,
 }
 
 /// Creates a piece with these bytes from the client, in session 1.
 pub(super) fn client_piece(bytes: &[u8]) -> TestPiece {
-    TestPiece { session: 1, flags: Flags::NONE, bytes: Ok(bytes.to_vec()) }
+    TestPiece { session: 1, flags: BlockFlags::NONE, bytes: Ok(bytes.to_vec()) }
 }
 
 /// Creates a hole of `length` bytes in the client's direction of session 1.
 pub(super) fn hole(length: u32) -> TestPiece {
-    TestPiece { session: 1, flags: Flags::NONE, bytes: Err(length) }
+    TestPiece { session: 1, flags: BlockFlags::NONE, bytes: Err(length) }
 }
 
 impl TestPiece {
     /// Changes the sender of the piece to the server.
     pub(super) fn sent_by_server(mut self) -> Self {
-        self.flags = self.flags.with(Flags::BACKWARD);
+        self.flags = self.flags.with(BlockFlags::BACKWARD);
         self
     }
 
@@ -39,7 +39,7 @@ impl TestPiece {
 
     /// Marks the piece as the last of its direction.
     pub(super) fn with_end_flag(mut self) -> Self {
-        self.flags = self.flags.with(Flags::END);
+        self.flags = self.flags.with(BlockFlags::END);
         self
     }
 }
@@ -49,7 +49,7 @@ impl TestPiece {
 pub(super) struct OutputBlock {
     pub(super) class: Class,
     pub(super) session: u32,
-    pub(super) flags: Flags,
+    pub(super) flags: BlockFlags,
     pub(super) bytes: Vec<u8>,
     pub(super) length: u32,
     /// Fields of the block if it is a description; otherwise `None`.
@@ -134,7 +134,7 @@ pub(super) fn run_filter(
 }
 
 fn make_batch<'a>(piece: &TestPiece, time: u64, space: &Space<'a>) -> Batch<'a> {
-    let ports = match piece.flags.has(Flags::BACKWARD) {
+    let ports = match piece.flags.has(BlockFlags::BACKWARD) {
         true => (53, 4000),
         false => (4000, 53),
     };

@@ -75,8 +75,8 @@ impl Stream for Compress {
         // Each half of a block of maximum length fits in every format, even if it is
         // incompressible.
         let (first, second) = bytes.split_at(bytes.len() / 2);
-        let first_context = context.without_flags(Flags::LAST.with(Flags::END_MASK));
-        let second_context = context.without_flags(Flags::FIRST);
+        let first_context = context.without_flags(BlockFlags::LAST.with(BlockFlags::END_MASK));
+        let second_context = context.without_flags(BlockFlags::FIRST);
         let complete = self.append_compressed(&block, first_context, first, cx)
             && self.append_compressed(&block, second_context, second, cx);
         match complete {
@@ -163,12 +163,15 @@ mod tests {
     #[test]
     fn halves_are_two_fragments_of_one_message() {
         let text = random_bytes(BLOCK_MAX);
-        let all = Flags::FIRST.with(Flags::LAST).with(Flags::END).with(Flags::BACKWARD);
+        let all = BlockFlags::FIRST
+            .with(BlockFlags::LAST)
+            .with(BlockFlags::END)
+            .with(BlockFlags::BACKWARD);
         let mut node = Node::new(&COMPRESS, &["lz4"]).unwrap();
         let found = run_fragments(&mut node, &[Fragment::new(3, &text).with_flags(all)]);
-        let flags: Vec<Flags> = found.iter().map(|part| part.context.flags).collect();
-        let second = all.without(Flags::FIRST);
-        assert_eq!(flags, [Flags::FIRST.with(Flags::BACKWARD), second]);
+        let flags: Vec<BlockFlags> = found.iter().map(|part| part.context.flags).collect();
+        let second = all.without(BlockFlags::FIRST);
+        assert_eq!(flags, [BlockFlags::FIRST.with(BlockFlags::BACKWARD), second]);
         assert_eq!((node.counts.consumed.blocks, node.counts.made.blocks), (1, 2));
     }
 

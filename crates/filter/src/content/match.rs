@@ -10,7 +10,7 @@
 use crate::prelude::*;
 use crate::twin::{self, EmitResult};
 use aho_corasick::{AhoCorasick, MatchKind};
-use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, Unfit};
+use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope, UnfitReason};
 use memchr::memmem::Finder;
 
 /// Catalog entry of `match`, which classifies by the first pattern of a list that the view
@@ -63,11 +63,13 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
         (Some(at), [one]) if one.len() == 1 && !nocase => {
             Filter::lanes(ByteAtOffsetSearch { at, byte: one.first().copied().unwrap_or(0) })
         }
-        (Some(at), _) => Filter::classify(Match(PatternsAtOffsetSearch { at, patterns, nocase })),
+        (Some(at), _) => {
+            Filter::classify(MatchFilter(PatternsAtOffsetSearch { at, patterns, nocase }))
+        }
         (None, [one]) if !nocase => {
             Filter::lanes(SinglePatternSearch(Finder::new(one).into_owned()))
         }
-        (None, _) => Filter::classify(Match(MultiPatternSearch::new(&patterns, nocase)?)),
+        (None, _) => Filter::classify(MatchFilter(MultiPatternSearch::new(&patterns, nocase)?)),
     })
 }
 
@@ -150,9 +152,9 @@ struct MultiPatternSearch {
     all: AhoCorasick,
 }
 
-struct Match<S>(S);
+struct MatchFilter<S>(S);
 
-impl<S: PatternSearch> Classify for Match<S> {
+impl<S: PatternSearch> Classify for MatchFilter<S> {
     const SETS_MARKS: bool = false;
 
     #[inline]
@@ -223,12 +225,13 @@ fn emit_twin<'s>(
     on: Layers<'s>,
     out: Exit<'s>,
 ) -> EmitResult<'s> {
-    let patterns = parse_patterns(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
-    let too_long = || Unfit::new("its patterns are too many or too long");
+    let patterns = parse_patterns(a).map_err(|mistake| UnfitReason::new(mistake.to_string()))?;
+    let too_long = || UnfitReason::new("its patterns are too many or too long");
     let Some(at) = a.number("at") else {
-        return Err(Unfit::new("it searches the whole view: say where with `at=`"));
+        return Err(UnfitReason::new("it searches the whole view: say where with `at=`"));
     };
-    let at = u16::try_from(at).map_err(|_| Unfit::new("it searches too far into the view"))?;
+    let at =
+        u16::try_from(at).map_err(|_| UnfitReason::new("it searches too far into the view"))?;
     if patterns.iter().map(Vec::len).sum::<usize>() > TWIN_PATTERN_BYTES_MAX {
         return Err(too_long());
     }

@@ -86,7 +86,7 @@ impl Stream for PcapFilter {
         }
         let trace = self.traces.get_or_create(key);
         let context = trace.output_metadata(&block);
-        let ends = context.flags.has(Flags::END);
+        let ends = context.flags.has(BlockFlags::END);
         if block.marks.is_frame() {
             trace.emit_capture_record(&block, context, cx);
         } else if ends && trace.link_plus_one != 0 {
@@ -114,15 +114,15 @@ impl SessionCapture {
     /// begins with the file header and ends when both directions of the session have ended.
     fn output_metadata(&mut self, block: &Block<'_>) -> BlockMetadata {
         let flags = block.context.flags;
-        if flags.has(Flags::END) {
-            self.ended_directions |= if flags.has(Flags::BACKWARD) { 2 } else { 1 };
+        if flags.has(BlockFlags::END) {
+            self.ended_directions |= if flags.has(BlockFlags::BACKWARD) { 2 } else { 1 };
         }
         let end = if self.ended_directions == 3 {
-            Flags(flags.0 & Flags::END_MASK.0)
+            BlockFlags(flags.0 & BlockFlags::END_MASK.0)
         } else {
-            Flags::NONE
+            BlockFlags::NONE
         };
-        let first = if self.link_plus_one == 0 { Flags::FIRST } else { Flags::NONE };
+        let first = if self.link_plus_one == 0 { BlockFlags::FIRST } else { BlockFlags::NONE };
         BlockMetadata { flags: first.with(end), ..block.context }
     }
 
@@ -141,7 +141,10 @@ impl SessionCapture {
         if self.link_plus_one != 0 && self.link_plus_one != link {
             return cx.drop(block, OTHER_LINK_TYPE);
         }
-        if self.link_plus_one != 0 && self.last_frame == frame && !context.flags.has(Flags::END) {
+        if self.link_plus_one != 0
+            && self.last_frame == frame
+            && !context.flags.has(BlockFlags::END)
+        {
             cx.count(REPEATED_VIEWS, 1);
             return cx.consume(block);
         }

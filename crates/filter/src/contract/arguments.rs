@@ -4,7 +4,9 @@
 //! only read the values.
 
 use super::value::{Mistake, Value};
-use super::{Compiler, Key, KeyReader, NameResolver, Parameter, SessionNumbers, ValueRange};
+use super::{
+    ExpressionCompiler, Key, KeyReader, NameResolver, Parameter, SessionNumbers, ValueRange,
+};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use wire::LinkType;
@@ -14,7 +16,7 @@ use wire::LinkType;
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
     values: Vec<(&'static str, Value)>,
-    compiler: Option<Arc<dyn Compiler>>,
+    compiler: Option<Arc<dyn ExpressionCompiler>>,
     keys: Option<Arc<dyn KeyReader>>,
     names: Option<Arc<dyn NameResolver>>,
     /// Possible link types of the input frames; `None` or empty if unknown.
@@ -48,7 +50,7 @@ impl Arguments {
     /// Panics if a default is not a valid value for its parameter: a bug in the description, which
     /// the catalog test finds.
     #[must_use]
-    pub fn defaults(parameters: &[Parameter]) -> Self {
+    pub fn from_parameter_defaults(parameters: &[Parameter]) -> Self {
         let mut arguments = Self::default();
         for p in parameters {
             if let Some(text) = p.default {
@@ -123,13 +125,13 @@ impl Arguments {
 
     /// Sets the compiler for expressions that the built-in compiler rejects.
     #[must_use]
-    pub fn with_compiler(self, compiler: Option<Arc<dyn Compiler>>) -> Self {
+    pub fn with_compiler(self, compiler: Option<Arc<dyn ExpressionCompiler>>) -> Self {
         Self { compiler, ..self }
     }
 
     /// Returns the compiler for expressions that the built-in compiler rejects, if one was set.
     #[must_use]
-    pub const fn compiler(&self) -> Option<&Arc<dyn Compiler>> {
+    pub const fn compiler(&self) -> Option<&Arc<dyn ExpressionCompiler>> {
         self.compiler.as_ref()
     }
 

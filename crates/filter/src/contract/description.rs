@@ -5,7 +5,7 @@
 //! and the functions that open sources and sinks.
 
 use super::signature::{
-    Classes, Effect, FilterKind, Form, Forms, OutputForm, ReadDepth, Right, ValueRange,
+    Classes, Effect, FilterKind, FilterRight, Form, Forms, OutputForm, ReadDepth, ValueRange,
 };
 use super::{
     Arguments, COMMON_PARAMETERS, Column, Counter, Filter, Mistake, Parameter, Reason,
@@ -115,7 +115,7 @@ pub struct Description {
     pub kernel: Option<EmitFn<Arguments>>,
     /// Right that an unprivileged user needs to run the twin in the kernel. `None` if none is
     /// needed.
-    pub right: Option<Right>,
+    pub right: Option<FilterRight>,
     /// Arguments for the tests of the twin, each entry as written after the filter's name in a
     /// request. If empty, the tests use the arguments of the example.
     pub twin_test_arguments: &'static [&'static str],

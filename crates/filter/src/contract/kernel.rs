@@ -5,7 +5,7 @@
 
 use super::{Arguments, Description};
 use crate::endpoint::Attach;
-use ebpf::emit::{self, Answer, EmitFn, Finish, Layers, Scope, Target, Unfit};
+use ebpf::emit::{self, Answer, EmitFn, Layers, ReturnConversion, Scope, Target, UnfitReason};
 use ebpf::{FilterSpan, Hook, Program};
 
 /// The twin of a sink that only counts. It passes all blocks with their class.
@@ -16,7 +16,7 @@ fn pass_through<'s>(
     _: &mut Scope<'s, '_>,
     on: Layers<'s>,
     _: emit::Exit<'s>,
-) -> Result<Answer<'s>, Unfit> {
+) -> Result<Answer<'s>, UnfitReason> {
     Ok(Answer::new(on.class, on))
 }
 
@@ -58,11 +58,11 @@ pub fn emit_chain_program(
     target: Target,
 ) -> Result<Program, (usize, String)> {
     let mut at = 0;
-    let made = emit::program(target, Finish::Answer, |s, on, out| {
+    let made = emit::program(target, ReturnConversion::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
         for (place, (description, arguments)) in chain.iter().enumerate() {
             at = place;
-            let twin = description.kernel.ok_or_else(|| Unfit::new("no twin"))?;
+            let twin = description.kernel.ok_or_else(|| UnfitReason::new("no twin"))?;
             let word = FilterSpan::new(description.name, place, 1);
             answer = s.emit_twin(word, twin, arguments, answer.layers, out)?;
         }
@@ -83,7 +83,10 @@ mod tests {
     #[test]
     fn chain_fails_at_the_filter_without_a_twin() {
         let given = |name: &str| {
-            (find_description(name), Arguments::defaults(find_description(name).parameters))
+            (
+                find_description(name),
+                Arguments::from_parameter_defaults(find_description(name).parameters),
+            )
         };
         let fits = |names: &[&str]| {
             let chain: Vec<_> = names.iter().map(|name| given(name)).collect();

@@ -46,7 +46,7 @@ pub use arguments::Arguments;
 pub use batch::{
     Batch, BatchMemory, Block, Columns, LANES, Lane, LaneMask, Tags, first_lanes_mask, lanes,
 };
-pub use compiler::Compiler;
+pub use compiler::ExpressionCompiler;
 pub use context::{
     Amount, ClassifyContext, Counter, Counts, Fill, Gateway, LaneContext, OldBytes, Output, PinId,
     Reason, StreamContext, Time,
@@ -61,11 +61,13 @@ pub use kernel::{PASS_THROUGH_TWIN, check_twin_chain, emit_chain_program, target
 pub use keys::{Key, KeyReader};
 pub use names::{NameAnswer, NameQuery, NameResolver};
 pub use numbers::SessionNumbers;
-pub use parameter::{COMMON_PARAMETERS, Parameter, STATE, STATE_MODE, Type, UNTRUSTED};
+pub use parameter::{
+    COMMON_PARAMETERS, Parameter, STATE, STATE_MODE_PARAMETER, Type, UNTRUSTED_PARAMETER,
+};
 pub use published::{Column, Field, PublishedSessions, RowCallback, SESSION_COLUMN, Unit};
 pub use report::{DeliveredItems, Report};
 pub use signature::{
-    Classes, Effect, FilterKind, Form, Forms, OutputForm, ReadDepth, Right, ValueRange,
+    Classes, Effect, FilterKind, FilterRight, Form, Forms, OutputForm, ReadDepth, ValueRange,
 };
 pub use state::{
     FilterState, KeyHasher, MovedSession, PRIVATE_SESSION_KEY, Session, Sessions, columns,

@@ -43,7 +43,7 @@ impl SessionNumbers {
     /// Returns the session numbers of the initial filter with index `number` in a path with `of`
     /// initial filters.
     #[must_use]
-    pub const fn initial(number: u32, of: u32) -> Self {
+    pub const fn for_initial_filter(number: u32, of: u32) -> Self {
         Self { first: 1, step: 1, last: ADDED_NUMBERS_START - 1 }.split(number, of)
     }
 
@@ -146,10 +146,16 @@ mod tests {
 
     #[test]
     fn single_filter_numbers_sessions_from_1() {
-        assert_eq!(lowest_numbers(SessionNumbers::initial(0, 1), 4), [1, 2, 3, 4]);
-        assert_eq!(lowest_numbers(SessionNumbers::initial(0, 1).split(1, 2), 3), [2, 4, 6]);
-        assert_eq!(lowest_numbers(SessionNumbers::initial(1, 2), 3), [2, 4, 6]);
-        assert_eq!(lowest_numbers(SessionNumbers::initial(1, 2).split(1, 3), 3), [4, 10, 16]);
+        assert_eq!(lowest_numbers(SessionNumbers::for_initial_filter(0, 1), 4), [1, 2, 3, 4]);
+        assert_eq!(
+            lowest_numbers(SessionNumbers::for_initial_filter(0, 1).split(1, 2), 3),
+            [2, 4, 6]
+        );
+        assert_eq!(lowest_numbers(SessionNumbers::for_initial_filter(1, 2), 3), [2, 4, 6]);
+        assert_eq!(
+            lowest_numbers(SessionNumbers::for_initial_filter(1, 2).split(1, 3), 3),
+            [4, 10, 16]
+        );
         assert_eq!(
             lowest_numbers(SessionNumbers::for_added_filter(1), 2),
             [
@@ -164,7 +170,8 @@ mod tests {
         let mut random = Random::replayable();
         for _ in 0..50 {
             let (filters, parts) = (random.within(1..5) as u32, random.within(1..5) as u32);
-            let initial = (0..filters).map(|filter| SessionNumbers::initial(filter, filters));
+            let initial =
+                (0..filters).map(|filter| SessionNumbers::for_initial_filter(filter, filters));
             let later = [random.below(64) as u32, 63];
             let later = later.into_iter().take(if later[0] == 63 { 1 } else { 2 });
             let filters = initial.chain(later.map(SessionNumbers::for_added_filter));

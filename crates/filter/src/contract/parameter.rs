@@ -77,10 +77,10 @@ pub struct Parameter {
 
 /// Parameters that every filter has in addition to its own. Sources, sinks and programs do not have
 /// them.
-pub const COMMON_PARAMETERS: &[Parameter] = &[UNTRUSTED, STATE, STATE_MODE];
+pub const COMMON_PARAMETERS: &[Parameter] = &[UNTRUSTED_PARAMETER, STATE, STATE_MODE_PARAMETER];
 
 /// The parameter `untrusted`, which runs the filter in a sandboxed process.
-pub const UNTRUSTED: Parameter = Parameter::optional(
+pub const UNTRUSTED_PARAMETER: Parameter = Parameter::optional(
     "untrusted",
     Type::Flag,
     "run the filter in a sandboxed process that can only compute",
@@ -94,7 +94,7 @@ pub const STATE: Parameter = Parameter::optional(
 );
 
 /// The parameter `state_mode`: the file mode of the published state.
-pub const STATE_MODE: Parameter = Parameter::optional(
+pub const STATE_MODE_PARAMETER: Parameter = Parameter::optional(
     "state_mode",
     Type::OneOf(&["600", "640", "644"]),
     "who may read the state: you alone (600, the default), your group, everybody",

@@ -239,7 +239,7 @@ pub struct Effect {
 /// Right that an unprivileged user needs to run a filter in a kernel program of the daemon. The
 /// daemon's policy grants the right for each filter by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Right {
+pub enum FilterRight {
     /// Permits changing frames on their way to the host.
     ChangeFrames,
     /// Permits sending frames.

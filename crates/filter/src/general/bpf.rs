@@ -22,7 +22,7 @@ use crate::prelude::*;
 use crate::twin::EmitResult;
 use compile::{Programs, compile};
 use ebpf::classic::{self, ClassicProgram, Metadata};
-use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
+use ebpf::emit::{Answer, Exit, Layers, Scope, UnfitReason};
 use names::{RecordedNameResolver, record_names};
 use validate::{compiled_programs, match_warning, remark};
 
@@ -184,17 +184,17 @@ fn emit_twin<'s>(
     out: Exit<'s>,
 ) -> EmitResult<'s> {
     let link = match s.hook().has_link_header() {
-        true if !on.linked => return Err(Unfit::new("the link header is cut off")),
+        true if !on.linked => return Err(UnfitReason::new("the link header is cut off")),
         true => LinkType::ETHERNET,
         false => LinkType::RAW,
     };
     let compiled = compile(a, link.0);
-    match compiled.map_err(|mistake| Unfit::new(mistake.to_string()))?.program {
+    match compiled.map_err(|mistake| UnfitReason::new(mistake.to_string()))?.program {
         Some(program) => {
             let no_match = s.absent("no match", out);
             s.only_accepted_by_classic(&program, no_match)?;
         }
-        None => return Err(Unfit::new("its expression matches no frame of that kind")),
+        None => return Err(UnfitReason::new("its expression matches no frame of that kind")),
     }
     Ok(Answer::new(Class::YES.0, on))
 }
@@ -252,7 +252,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct FakeCompiler(AtomicUsize);
 
-    impl Compiler for FakeCompiler {
+    impl ExpressionCompiler for FakeCompiler {
         fn name(&self) -> String {
             "another".to_owned()
         }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     fn matcher_with_compiler(text: &str, other: &Arc<FakeCompiler>) -> Matcher {
-        let compiler: Arc<dyn Compiler> = other.clone();
+        let compiler: Arc<dyn ExpressionCompiler> = other.clone();
         let arguments = parse_arguments(&BPF, &[text]).unwrap().with_compiler(Some(compiler));
         Matcher { arguments, programs: Vec::new() }
     }
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn syntax_error_does_not_reach_the_other_compiler() {
         let other = Arc::new(FakeCompiler::default());
-        let compiler: Arc<dyn Compiler> = other.clone();
+        let compiler: Arc<dyn ExpressionCompiler> = other.clone();
         let of =
             |text| parse_arguments(&BPF, &[text]).unwrap().with_compiler(Some(compiler.clone()));
         assert!(make_filter(&of("tcp prot 80")).is_err());
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn remark_names_compiler_and_link_type() {
-        let compiler: Arc<dyn Compiler> = Arc::new(FakeCompiler::default());
+        let compiler: Arc<dyn ExpressionCompiler> = Arc::new(FakeCompiler::default());
         let alone = parse_arguments(&BPF, &["ip"]).unwrap();
         let both = alone.clone().with_compiler(Some(compiler.clone()));
         let own = "compiled by the built-in compiler for EN10MB (Ethernet), 4 instructions; others \

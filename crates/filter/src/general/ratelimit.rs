@@ -97,7 +97,7 @@ impl RateParameters {
     /// the timestamp is missing or the wall clock was set back. A clock change is recognized by the
     /// time from `stamp` to `due`. If the clock has not changed, this time exceeds `interval +
     /// allowance` only because of reordering, by at most [`CLOCK_STEP_MAX`].
-    fn arrival(self, stamp: u64, due: u64, now: u64) -> u64 {
+    fn arrival_time(self, stamp: u64, due: u64, now: u64) -> u64 {
         let ahead = self.allowance.saturating_add(self.interval).saturating_add(CLOCK_STEP_NS_MAX);
         match stamp == 0 || due > stamp.saturating_add(ahead) {
             true => now,
@@ -132,7 +132,7 @@ impl Classify for RateLimit {
 
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let due = self.due_times.get_or_create(PRIVATE_SESSION_KEY);
-        let now = self.rate.arrival(block.context.time, due.next, cx.now);
+        let now = self.rate.arrival_time(block.context.time, due.next, cx.now);
         if due.next > now.saturating_add(self.rate.allowance) {
             return cx.answer_absent(TOO_FAST);
         }
@@ -160,8 +160,8 @@ fn emit_twin<'s>(
     on: Layers<'s>,
     out: Exit<'s>,
 ) -> EmitResult<'s> {
-    let rate =
-        RateParameters::new(a).map_err(|mistake| ebpf::emit::Unfit::new(mistake.to_string()))?;
+    let rate = RateParameters::new(a)
+        .map_err(|mistake| ebpf::emit::UnfitReason::new(mistake.to_string()))?;
     let (too_fast, unsure) = (s.absent("too fast", out), s.unsure());
     let due = s.state(size_of::<DueTime>() as u16);
     let (now, allowance, step) = (s.now(), s.wide(rate.allowance), s.wide(rate.interval));
@@ -186,7 +186,7 @@ fn emit_twin<'s>(
 mod tests {
     use super::*;
     use crate::testing::{Arena, Frame, Node, Space, parse_arguments};
-    use ebpf::emit::{self, Finish};
+    use ebpf::emit::{self, ReturnConversion};
     use ebpf::interpret::{Machine, Packet};
     use ebpf::{FilterSpan, Hook};
 
@@ -246,18 +246,22 @@ mod tests {
     fn implausible_timestamp_is_ignored() {
         let rate = RateParameters { interval: 100 * MS, allowance: 0 };
         let (second, now) = (1_000 * MS, 9_000 * MS);
-        assert_eq!(rate.arrival(now - MS, now, now), now - MS);
-        assert_eq!(rate.arrival(0, 0, now), now, "none");
-        assert_eq!(rate.arrival(now + MS, now, now), now, "of the future");
+        assert_eq!(rate.arrival_time(now - MS, now, now), now - MS);
+        assert_eq!(rate.arrival_time(0, 0, now), now, "none");
+        assert_eq!(rate.arrival_time(now + MS, now, now), now, "of the future");
         let oldest = now - second - rate.interval;
-        assert_eq!(rate.arrival(oldest, now, now), oldest);
-        assert_eq!(rate.arrival(oldest - 1, now, now), now, "the time of day has been set back");
+        assert_eq!(rate.arrival_time(oldest, now, now), oldest);
+        assert_eq!(
+            rate.arrival_time(oldest - 1, now, now),
+            now,
+            "the time of day has been set back"
+        );
     }
 
     #[test]
     fn twin_uses_the_kernel_clock() {
         let given = parse_arguments(&RATELIMIT, &["10", "burst=3"]).unwrap();
-        let program = emit::program(Hook::Tc, Finish::Answer, |s, on, out| {
+        let program = emit::program(Hook::Tc, ReturnConversion::Answer, |s, on, out| {
             s.emit_twin(FilterSpan::new("ratelimit", 0, 9), emit_twin, &given, on, out)
         });
         let program = program.unwrap();

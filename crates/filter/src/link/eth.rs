@@ -70,7 +70,7 @@ impl Lanes for Eth {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each_lane(batch, |block, _| {
             let (ethertype, at) = link_header(block)?;
-            let class = Class::natural(ethertype.into());
+            let class = Class::from_natural(ethertype.into());
             *block = block.view_at(at.into(), u32::MAX).with_class(class);
             Ok(())
         });

@@ -10,7 +10,7 @@
 
 use crate::prelude::*;
 use crate::twin::{self, EmitResult};
-use ebpf::emit::{Answer, Cmp, Exit, FrameOffset, Layers, Scope, Unfit, be32};
+use ebpf::emit::{Answer, Cmp, Exit, FrameOffset, Layers, Scope, UnfitReason, be32};
 use wire::ethernet::ETHERTYPE;
 use wire::link::Network;
 use wire::{LinkType, ethernet, vlan};
@@ -184,7 +184,7 @@ fn emit_twin<'s>(
     on: Layers<'s>,
     out: Exit<'s>,
 ) -> EmitResult<'s> {
-    match parse_strip_target(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
+    match parse_strip_target(a).map_err(|mistake| UnfitReason::new(mistake.to_string()))? {
         StripTarget::Link => emit_strip_link(s, on, out),
         StripTarget::Tag => emit_tag(s, on, out),
         StripTarget::Bytes(bytes) => emit_strip_bytes(s, on, out, bytes),
@@ -193,13 +193,13 @@ fn emit_twin<'s>(
 
 fn emit_strip_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     if !on.linked {
-        return Err(Unfit::new("the link header is cut off already"));
+        return Err(UnfitReason::new("the link header is cut off already"));
     }
     let not_ip = s.absent("not ip", out);
     let fresh = Layers { at: on.frame, next: None, tags: 0, ..on };
     let (kind, l3) = twin::parse_network_with_exit(s, fresh, not_ip);
     s.only_one_of(kind, [ethernet::ethertype::IPV4, ethernet::ethertype::IPV6], not_ip);
-    let first = s.offset_of(l3);
+    let first = s.to_frame_offset(l3);
     s.remove_before(first);
     let at = s.position_at(FrameOffset::from_start(0));
     let (next, l3) = (Some(kind), Some(at));
@@ -217,7 +217,7 @@ fn emit_strip_bytes<'s>(
     let short = s.absent("short", out);
     let length = s.load_metadata(ebpf::emit::MetadataField::Length);
     s.only(length, Cmp::Ge, u32::from(bytes), short);
-    let at = s.offset_of(on.at);
+    let at = s.to_frame_offset(on.at);
     let at = s.offset_after_removal(at, bytes);
     s.remove_before(FrameOffset::from_start(bytes));
     let (frame, at) = (s.position_at(FrameOffset::from_start(0)), s.position_at(at));
@@ -227,7 +227,7 @@ fn emit_strip_bytes<'s>(
 
 fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     if !on.linked {
-        return Err(Unfit::new("the link header is cut off already"));
+        return Err(UnfitReason::new("the link header is cut off already"));
     }
     let (no_tag, unsure) = (s.absent("no tag", out), s.unsure());
     let (kind, at) = twin::parse_link(s, Layers { next: None, ..on }, no_tag);

@@ -44,7 +44,7 @@ impl Lanes for Vlan {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each_lane(batch, |block, _| {
             let (tag, behind) = next_tag(block).ok_or(NO_TAG)?;
-            let class = Class::natural(tag.id().into());
+            let class = Class::from_natural(tag.id().into());
             *block = block.view_at(behind, u32::MAX).with_class(class);
             Ok(())
         });

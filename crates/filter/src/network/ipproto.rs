@@ -43,7 +43,7 @@ impl Classify for Ipproto {
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match layers::ip_protocol(block) {
-            Ok(protocol) => Class::natural(protocol.into()),
+            Ok(protocol) => Class::from_natural(protocol.into()),
             Err(why) => cx.answer_absent(why.reason()),
         }
     }

@@ -98,7 +98,7 @@ mod tests {
     /// flags first and last.
     fn count_report_rows<const N: usize>(blocks: [(RichPointer, Marks); N]) -> Vec<(String, u64)> {
         let (pointers, marks) = (blocks.map(|block| block.0), blocks.map(|block| block.1));
-        let flags = Flags::FIRST.with(Flags::LAST);
+        let flags = BlockFlags::FIRST.with(BlockFlags::LAST);
         let context = [BlockMetadata { flags, ..BlockMetadata::default() }; N];
         let live = (1 << N) - 1;
         let mut count = Count::default();

@@ -241,7 +241,7 @@ const BACKWARDS_OFFSET: u16 = offset_of!(Histogram, backwards) as u16;
 mod tests {
     use super::*;
     use crate::testing::{Fragment, Frame, Node, report_rows, run_fragments};
-    use ebpf::emit::{self, Finish};
+    use ebpf::emit::{self, ReturnConversion};
     use ebpf::interpret::{Machine, Packet};
     use ebpf::{FilterSpan, Hook};
 
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn twin_counts_intervals_of_the_kernel_clock() {
         let arguments = crate::testing::parse_arguments(&HIST, &["time"]).unwrap();
-        let program = emit::program(Hook::Xdp, Finish::Answer, |s, on, out| {
+        let program = emit::program(Hook::Xdp, ReturnConversion::Answer, |s, on, out| {
             s.emit_twin(FilterSpan::new("hist", 0, 4), emit_twin, &arguments, on, out)
         });
         let program = program.unwrap();

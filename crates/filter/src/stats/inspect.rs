@@ -151,7 +151,7 @@ mod tests {
             Fragment::description(1),
             Fragment::new(1, b"aaaa"),
             Fragment::hole(1, 1000),
-            Fragment::new(1, b"aa").with_flags(Flags::END),
+            Fragment::new(1, b"aa").with_flags(BlockFlags::END),
         ];
         let mut node = Node::new(&INSPECT, &[]).unwrap();
         run_fragments(&mut node, &pieces);

@@ -2,7 +2,7 @@
 
 use super::{Answer, Arena, Node, Space};
 use crate::contract::{Batch, Columns};
-use abi::{BlockMetadata, Entry, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Entry, Marks, RichPointer};
 
 /// A fragment of a text: a message, or one direction of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -10,7 +10,7 @@ pub struct Fragment {
     /// Session number.
     pub session: u32,
     /// Flags: direction, first fragment, last fragment.
-    pub flags: Flags,
+    pub flags: BlockFlags,
     /// Bytes of the fragment; empty for a hole.
     pub bytes: Vec<u8>,
     /// Length in bytes of a hole; 0 for a fragment with bytes.
@@ -36,12 +36,12 @@ impl Fragment {
     #[must_use]
     pub fn description(session: u32) -> Self {
         let piece = Self { is_description: true, ..Self::new(session, b"a record") };
-        piece.with_flags(Flags::FIRST)
+        piece.with_flags(BlockFlags::FIRST)
     }
 
     /// Adds flags to the fragment.
     #[must_use]
-    pub fn with_flags(self, flags: Flags) -> Self {
+    pub fn with_flags(self, flags: BlockFlags) -> Self {
         Self { flags: self.flags.with(flags), ..self }
     }
 
@@ -54,10 +54,10 @@ impl Fragment {
         let mut pieces: Vec<Self> =
             from.zip(to).map(|(from, to)| Self::new(session, &text[from..to])).collect();
         if let Some(first) = pieces.first_mut() {
-            first.flags = first.flags.with(Flags::FIRST);
+            first.flags = first.flags.with(BlockFlags::FIRST);
         }
         if let Some(last) = pieces.last_mut() {
-            last.flags = last.flags.with(Flags::END);
+            last.flags = last.flags.with(BlockFlags::END);
         }
         pieces
     }

@@ -8,9 +8,9 @@ use crate::catalog::FILTERS;
 use crate::contract::{
     Description, FilterKind, Form, MovedSession, OutputForm, PRIVATE_SESSION_KEY, lanes,
 };
-use abi::{Class, Flags};
-use ebpf::emit::{self, Answer, Finish, Outcome, Target, Unfit};
-use ebpf::exam::{Judge, TwinVerdict, insert_tag_inline};
+use abi::{BlockFlags, Class};
+use ebpf::emit::{self, Answer, Outcome, ReturnConversion, Target, UnfitReason};
+use ebpf::exam::{TwinRunner, TwinVerdict, insert_tag_inline};
 use ebpf::interpret::Packet;
 use ebpf::{FilterSpan, Program};
 use wire::LinkType;
@@ -62,7 +62,7 @@ pub type TwinChain = Vec<TwinCase>;
 /// Returns all chains of at most `length` catalog filters with twins, where each filter accepts the
 /// output form of the previous one.
 #[must_use]
-pub fn chains(length: usize) -> Vec<TwinChain> {
+pub fn twin_chains(length: usize) -> Vec<TwinChain> {
     let twins = TwinCase::all_cases();
     let mut all: Vec<TwinChain> = Vec::new();
     let mut ends: Vec<(TwinChain, Form)> = vec![(TwinChain::new(), Form::Frame)];
@@ -134,14 +134,14 @@ pub fn request_text(chain: &[TwinCase]) -> String {
 
 /// Emits the chain as one program that returns the class. The filter at index n of the chain has
 /// index n in the program too.
-pub fn emit_program(chain: &[TwinCase], target: impl Into<Target>) -> Result<Program, Unfit> {
-    emit::program(target.into().redirecting(), Finish::Answer, |s, on, out| {
+pub fn emit_program(chain: &[TwinCase], target: impl Into<Target>) -> Result<Program, UnfitReason> {
+    emit::program(target.into().redirecting(), ReturnConversion::Answer, |s, on, out| {
         let mut answer = Answer::new(emit::NONE, on);
         for (at, twin) in chain.iter().enumerate() {
             let d = twin.description;
-            let emit = d.kernel.ok_or_else(|| Unfit::new("no twin"))?;
+            let emit = d.kernel.ok_or_else(|| UnfitReason::new("no twin"))?;
             let arguments =
-                parse_arguments(d, &twin.words()).map_err(|m| Unfit::new(m.to_string()))?;
+                parse_arguments(d, &twin.words()).map_err(|m| UnfitReason::new(m.to_string()))?;
             answer = s.link(answer);
             answer =
                 s.emit_twin(FilterSpan::new(d.name, at, 1), emit, &arguments, answer.layers, out)?;
@@ -182,7 +182,7 @@ impl<'p> ReferenceChain<'p> {
     }
 }
 
-impl Judge for ReferenceChain<'_> {
+impl TwinRunner for ReferenceChain<'_> {
     fn name(&self) -> &str {
         "user"
     }
@@ -196,7 +196,7 @@ impl Judge for ReferenceChain<'_> {
         let mut batch = space.batch(&[Frame::new(link, &frame)]);
         if packet.is_unfilled {
             let mut block = batch.block(0);
-            block.context.flags = block.context.flags.with(Flags::CHECKSUM_UNSET);
+            block.context.flags = block.context.flags.with(BlockFlags::CHECKSUM_UNSET);
             batch.set_block(0, block);
         }
         let (mut class, mut last) = (Class::NONE, None);

@@ -46,8 +46,8 @@ impl<const SOURCE: bool> Classify for PortClassifier<SOURCE> {
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match layers::ports(block) {
-            Ok(Some(ports)) if SOURCE => Class::natural(ports.source.into()),
-            Ok(Some(ports)) => Class::natural(ports.target.into()),
+            Ok(Some(ports)) if SOURCE => Class::from_natural(ports.source.into()),
+            Ok(Some(ports)) => Class::from_natural(ports.target.into()),
             Ok(None) => cx.answer_absent(NO_PORT),
             Err(why) => cx.answer_absent(why.reason()),
         }

@@ -82,7 +82,7 @@ impl Lanes for Udp {
             let datagram = layers::datagram(block).map_err(HeaderError::reason)?;
             let (ports, payload, end) = datagram.ok_or(NOT_UDP)?;
             self.assign_session(block, ports, seed, common);
-            let class = Class::natural(ports.target.into());
+            let class = Class::from_natural(ports.target.into());
             *block = block.view_at(payload, end.saturating_sub(payload)).with_class(class);
             Ok(())
         });
@@ -105,8 +105,8 @@ impl Udp {
         let found = self.flows.assign_session(&flow, seed);
         common.count(NEW_SESSIONS, found.is_new.into());
         common.count(EVICTED_SESSIONS, found.has_evicted.into());
-        let flags = block.context.flags.without(Flags::BACKWARD);
-        let way = if found.backward { Flags::BACKWARD } else { Flags::NONE };
+        let flags = block.context.flags.without(BlockFlags::BACKWARD);
+        let way = if found.backward { BlockFlags::BACKWARD } else { BlockFlags::NONE };
         block.context.session = found.session;
         block.context.flags = flags.with(way);
     }
@@ -162,7 +162,7 @@ mod tests {
         let frames = [query.clone(), answer, six, none, query];
         let sessions = |words: &[&str]| {
             let found = answer_frames(&UDP, words, &frames);
-            let way = |a: &Answer| (a.context.session, a.context.flags.has(Flags::BACKWARD));
+            let way = |a: &Answer| (a.context.session, a.context.flags.has(BlockFlags::BACKWARD));
             found.iter().map(way).collect::<Vec<_>>()
         };
         let both = [(1, false), (1, true), (2, false), (0, false)];

@@ -89,7 +89,7 @@ impl Vxlan {
         let (captured, ticket) = (inner.marks.captured.min(end - begins), inner.marks.ticket());
         inner.marks = Marks::frame(LinkType::ETHERNET.0, inner.marks.captured, end - begins);
         inner.marks = inner.marks.with_ticket(ticket);
-        let class = Class::natural(u32::from_be_bytes(network) >> 8);
+        let class = Class::from_natural(u32::from_be_bytes(network) >> 8);
         Ok(inner.view_at(0, captured).with_class(class))
     }
 }

@@ -115,7 +115,7 @@ impl FilterChain {
 
 /// A check in a suricata test: the number of events with these fields.
 #[derive(Clone, Debug)]
-pub(crate) struct Check {
+pub(crate) struct SuricataCheck {
     /// Name of the suricata test.
     pub(crate) test: String,
     /// Path of the test's capture.
@@ -129,7 +129,7 @@ pub(crate) struct Check {
 /// Returns the checks of events of type `event` in all tests whose captures are present. Skips
 /// tests for versions of suricata other than 8, because only version 8 has one event per DNS
 /// message.
-pub(crate) fn parse_checks(suricata: &Path, event: &str) -> Vec<Check> {
+pub(crate) fn parse_checks(suricata: &Path, event: &str) -> Vec<SuricataCheck> {
     let mut tests = Vec::new();
     find_tests(suricata, &mut tests);
     tests.sort();
@@ -148,7 +148,7 @@ fn find_tests(directory: &Path, found: &mut Vec<PathBuf>) {
 
 /// Returns the checks in one file. Only the simple form is parsed: `count`, and names with values
 /// under `match`.
-fn parse_check_file(path: &Path, event: &str) -> Vec<Check> {
+fn parse_check_file(path: &Path, event: &str) -> Vec<SuricataCheck> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let folder = path.parent().unwrap_or(path);
     let test = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -175,7 +175,12 @@ fn parse_check_file(path: &Path, event: &str) -> Vec<Check> {
         let unquoted = |v: &str| v.trim().trim_matches(['"', '\'']).to_owned();
         let fields = fields.map(|(n, v)| ((*n).to_owned(), unquoted(v))).collect();
         if kind == Some(event) {
-            checks.push(Check { test: test.clone(), capture: capture.clone(), count, fields });
+            checks.push(SuricataCheck {
+                test: test.clone(),
+                capture: capture.clone(),
+                count,
+                fields,
+            });
         }
     }
     checks

@@ -463,7 +463,7 @@ fn q14_aggregate_crosses_by_reference() {
         received.append(Aggregate::from_block(lease, entry.pointer).unwrap()).unwrap();
         flags.push(entry.context.flags);
     }
-    assert_eq!(flags, [Flags::FIRST, Flags::NONE, Flags::LAST]);
+    assert_eq!(flags, [BlockFlags::FIRST, BlockFlags::NONE, BlockFlags::LAST]);
     reader.release(3).unwrap();
     writer.reap().unwrap();
     drop((writer, reader, headers, files));

@@ -1,6 +1,6 @@
 //! Sequential reading of a file, through the common stream interface.
 
-use super::{CachedFile, Refusal, Sent};
+use super::{CachedFile, Refusal, TransferResult};
 use crate::indirect::lent::{BlockHolder, LentBlock};
 use crate::interface::StreamReader;
 use abi::{BLOCK_MAX, RichPointer};
@@ -25,7 +25,7 @@ pub struct FileReader {
     /// Bytes copied by [`StreamReader::peek`].
     peeked: Vec<u8>,
     peeked_at: u64,
-    /// True if blocks are lent as pointers ([`FileReader::by_pointer`]); false if none are lent, so
+    /// True if blocks are lent as pointers ([`FileReader::with_pointer_splices`]); false if none are lent, so
     /// that a splice copies them.
     lends_pointers: bool,
 }
@@ -50,7 +50,7 @@ impl FileReader {
     /// ([`PoolOwner::share_file`](crate::aggregate::owner::Creator)). Such readers see the contents
     /// of the file at the time of their access.
     #[must_use]
-    pub const fn by_pointer(mut self) -> Self {
+    pub const fn with_pointer_splices(mut self) -> Self {
         self.lends_pointers = true;
         self
     }
@@ -95,12 +95,12 @@ impl FileReader {
     }
 
     /// Transfers the next bytes, at most `max`, to another descriptor, and advances by the number
-    /// of bytes accepted ([`CachedFile::splice`]). Returns [`Sent::End`] at the current end of the
+    /// of bytes accepted ([`CachedFile::splice`]). Returns [`TransferResult::End`] at the current end of the
     /// file.
-    pub fn splice(&mut self, max: usize, to: impl AsFd) -> Result<Sent, Refusal> {
-        let Some(next) = self.next(max)? else { return Ok(Sent::End) };
+    pub fn splice(&mut self, max: usize, to: impl AsFd) -> Result<TransferResult, Refusal> {
+        let Some(next) = self.next(max)? else { return Ok(TransferResult::End) };
         let sent = self.file.splice(next.place, to)?;
-        if let Sent::Bytes(count) = sent {
+        if let TransferResult::Bytes(count) = sent {
             self.skip(count as u64);
         }
         Ok(sent)

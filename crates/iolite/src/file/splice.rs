@@ -14,7 +14,7 @@ use sys::file::{FileKind, RANGES_MAX};
 
 /// The result of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sent {
+pub enum TransferResult {
     /// Number of bytes accepted, possibly fewer than requested.
     Bytes(usize),
     /// The extent is beyond the end of the file.
@@ -54,7 +54,7 @@ const VMSPLICE_BYTES_MIN: usize = 4 << 10;
 
 impl CachedFile {
     /// Transfers the bytes of an extent to another descriptor, by the best system call.
-    pub fn splice(&self, place: Extent, to: impl AsFd) -> Result<Sent, Refusal> {
+    pub fn splice(&self, place: Extent, to: impl AsFd) -> Result<TransferResult, Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         let kind = sys::file::status(&to)?.kind;
         let call = SpliceCall::choose(view.mapping.is_some(), kind, place.length() as usize);
@@ -68,7 +68,7 @@ impl CachedFile {
         call: SpliceCall,
         place: Extent,
         to: impl AsFd,
-    ) -> Result<Sent, Refusal> {
+    ) -> Result<TransferResult, Refusal> {
         retry_missing_page(|| self.splice_once(call, place, to.as_fd()))
     }
 
@@ -77,9 +77,11 @@ impl CachedFile {
         call: SpliceCall,
         place: Extent,
         to: BorrowedFd<'_>,
-    ) -> Result<Sent, Refusal> {
+    ) -> Result<TransferResult, Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
-        let Some((at, length)) = clamp_to_file(&view, place) else { return Ok(Sent::End) };
+        let Some((at, length)) = clamp_to_file(&view, place) else {
+            return Ok(TransferResult::End);
+        };
         let sent = match (call, &view.mapping) {
             (SpliceCall::Write, Some(mapping)) => mapping.write_to(at, length, to)?,
             (SpliceCall::Vmsplice, Some(mapping)) => mapping.splice_to(&[(at, length)], to)?,
@@ -91,7 +93,11 @@ impl CachedFile {
     /// Transfers the bytes named by several pointers to another descriptor in order, with one call.
     /// Stops before the first pointer into another dbuf or beyond the end of the file, and after
     /// [`RANGES_MAX`] pointers. Transfers only the first extent if the file cannot be mapped.
-    pub fn splice_all(&self, pointers: &[RichPointer], to: impl AsFd) -> Result<Sent, Refusal> {
+    pub fn splice_all(
+        &self,
+        pointers: &[RichPointer],
+        to: impl AsFd,
+    ) -> Result<TransferResult, Refusal> {
         retry_missing_page(|| self.splice_extents_once(pointers, to.as_fd()))
     }
 
@@ -99,7 +105,7 @@ impl CachedFile {
         &self,
         pointers: &[RichPointer],
         to: BorrowedFd<'_>,
-    ) -> Result<Sent, Refusal> {
+    ) -> Result<TransferResult, Refusal> {
         let ours = || pointers.iter().take_while(|pointer| pointer.dbuf() == self.id());
         let end = |p: &RichPointer| p.place.position().saturating_add(p.length().into());
         let view = self.view(ours().map(end).max().unwrap_or(0))?;
@@ -113,23 +119,23 @@ impl CachedFile {
         }
         let (Some(mapping), false) = (&view.mapping, pieces.is_empty()) else {
             let first = pointers.first().filter(|first| first.dbuf() == self.id());
-            return first.map_or(Ok(Sent::End), |first| self.splice(first.place, to));
+            return first.map_or(Ok(TransferResult::End), |first| self.splice(first.place, to));
         };
         let sent = mapping.write_ranges(&pieces, to)?;
         self.check_not_truncated(&view, sent, &pieces)
     }
 
     /// Checks that the file still contains the bytes transferred. Fails with [`Refusal::Truncated`]
-    /// otherwise. If some bytes were requested and none transferred, returns [`Sent::End`] if the
+    /// otherwise. If some bytes were requested and none transferred, returns [`TransferResult::End`] if the
     /// file has shrunk, and otherwise fails with EFAULT, so that the transfer is retried.
     fn check_not_truncated(
         &self,
         view: &FileView,
         sent: usize,
         pieces: &[(usize, usize)],
-    ) -> Result<Sent, Refusal> {
+    ) -> Result<TransferResult, Refusal> {
         if self.inner.cannot_be_truncated && sent > 0 {
-            return Ok(Sent::Bytes(sent));
+            return Ok(TransferResult::Bytes(sent));
         }
         let size = self.refresh_view()?.size;
         let (mut left, mut good) = (sent, 0);
@@ -143,12 +149,12 @@ impl CachedFile {
             }
         }
         match sent {
-            0 if pieces.iter().all(|(_, length)| *length == 0) => Ok(Sent::Bytes(0)),
+            0 if pieces.iter().all(|(_, length)| *length == 0) => Ok(TransferResult::Bytes(0)),
             // EFAULT: everything has been truncated since the mapping was updated;
             // `retry_missing_page` retries.
-            0 if size < view.size => Ok(Sent::End),
+            0 if size < view.size => Ok(TransferResult::End),
             0 => Err(super::system_refusal("write", EFAULT)),
-            sent => Ok(Sent::Bytes(sent)),
+            sent => Ok(TransferResult::Bytes(sent)),
         }
     }
 }
@@ -162,7 +168,9 @@ const ATTEMPTS_MAX: usize = 8;
 
 /// Attempts a transfer until it does not fail with EFAULT because of a missing page. Makes at most
 /// [`ATTEMPTS_MAX`] attempts.
-fn retry_missing_page(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
+fn retry_missing_page(
+    once: impl Fn() -> Result<TransferResult, Refusal>,
+) -> Result<TransferResult, Refusal> {
     for _ in 1..ATTEMPTS_MAX {
         match once() {
             Err(Refusal::System(error)) if error.errno == EFAULT => {}

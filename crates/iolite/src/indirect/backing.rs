@@ -181,6 +181,6 @@ fn make_room(pool: &mut AllocationPool, length: usize) -> Result<(), WriteRefusa
         return Ok(());
     }
     // Other streams over this dbuf may hold blocks that their readers have passed.
-    flight::sweep();
+    flight::sweep_held_segments();
     if pool.make_room(length) { Ok(()) } else { Err(WriteRefusal::Full) }
 }

@@ -78,7 +78,7 @@ impl HeldSegments {
         if let Some(last) = segments.back_mut() {
             last.until = last.until.max(until);
         }
-        let covers = |kept: &Segment| kept.lease.keeps(pointer);
+        let covers = |kept: &Segment| kept.lease.keeps_in_place(pointer);
         let kept = segments.iter().rposition(covers).and_then(|at| segments.remove(at));
         let kept = match kept {
             Some(kept) => Segment { until: kept.until.max(until), ..kept },
@@ -351,7 +351,7 @@ struct DroppedWriterSegments {
 /// have passed the memory or have departed. Returns the number of dropped writers that still hold
 /// memory. The library calls this function when an output is created, dropped, or short of memory.
 /// A process in which none of these events occurs for a long time must call this function.
-pub fn sweep() -> usize {
+pub fn sweep_held_segments() -> usize {
     let mut all = lock(&HELD_SEGMENTS);
     all.live.retain(|live| {
         let live = live.upgrade();
@@ -371,7 +371,7 @@ pub(super) fn leave_to_sweep(flights: HeldSegments, doorbells: Doorbells) {
     if flights.first_release_position().is_some() {
         lock(&HELD_SEGMENTS).dropped.push(DroppedWriterSegments { flights, doorbells });
     }
-    sweep();
+    sweep_held_segments();
 }
 
 impl SharedHeldSegments {

@@ -50,7 +50,7 @@ pub struct Input {
     /// True if the writer of the ring is trusted (V3).
     is_trusted: bool,
     policy: Policy,
-    current: Option<Current>,
+    current: Option<CurrentEntry>,
     /// The next entry of the ring, if it has been lent without mapping its dbuf.
     lent: Option<RichPointer>,
     /// Copy of the current entry's bytes.
@@ -74,7 +74,7 @@ pub struct Input {
 
 /// The next entry of the ring, validated.
 #[derive(Clone, Copy, Debug)]
-struct Current {
+struct CurrentEntry {
     pointer: RichPointer,
     /// Offset of the entry's bytes in the dbuf.
     dbuf_offset: usize,
@@ -93,7 +93,7 @@ impl Input {
     /// Validates an offer and opens the reading end. `space` maps the dbufs to which the pointers
     /// refer.
     pub fn open(offer: Offer, space: &Space) -> Result<Self, Refusal> {
-        let ring = offer.ring.read_pointers()?;
+        let ring = offer.ring.open_pointer_reader()?;
         match ring.lanes() {
             EntryColumns::Pointer => Ok(Self::new(ring, offer.doorbell, space)),
             EntryColumns::Context | EntryColumns::Marks => {
@@ -373,7 +373,7 @@ impl StreamReader for Input {
             (None, Some(lent)) if count >= lent.length() as usize => self.advance_past_entry(lent),
             (None, Some(pointer)) => {
                 let (dbuf_offset, consumed, in_place) = (UNMAPPED_OFFSET, count, None);
-                self.current = Some(Current { pointer, dbuf_offset, consumed, in_place });
+                self.current = Some(CurrentEntry { pointer, dbuf_offset, consumed, in_place });
             }
             (None, None) => return,
         }

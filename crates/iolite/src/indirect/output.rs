@@ -100,7 +100,7 @@ impl Output {
         policy: Policy,
         backing: Backing,
     ) -> Self {
-        flight::sweep();
+        flight::sweep_held_segments();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let every = every.max(1);
         let doorbells = Doorbells::new(doorbells);
@@ -394,7 +394,7 @@ impl StreamWriter for Output {
             }
             BlockHolder::File => {}
             BlockHolder::Lease(lease) if self.hot.covers(lent.pointer) => {
-                debug_assert!(lease.keeps(lent.pointer));
+                debug_assert!(lease.keeps_in_place(lent.pointer));
             }
             BlockHolder::Lease(lease) => {
                 self.flights.advance_to(lent.pointer, until, || Ok(lease.clone()))?;

@@ -1,7 +1,7 @@
 //! Merging in timestamp order. Consumed blocks are *staged*: they wait in memory of the reader
 //! until no older block can arrive.
 
-use super::{Merged, Next, Order, ProducerId};
+use super::{MergeOrder, Merged, Next, ProducerId};
 use buffer::Fault;
 use std::collections::VecDeque;
 use std::fmt;
@@ -88,13 +88,13 @@ impl StagedBlocks {
 }
 
 impl Merged {
-    pub(super) fn is_staged(&self) -> bool {
+    pub(super) fn has_staged_blocks(&self) -> bool {
         self.producers.iter().any(|producer| !producer.stage.is_empty())
     }
 
     /// Consumes blocks of every producer, as many as are needed to determine the order.
     pub(super) fn stage_blocks(&mut self) {
-        let Order::Stamped(stamped) = &mut self.order else { return };
+        let MergeOrder::Stamped(stamped) = &mut self.order else { return };
         for producer in &mut self.producers {
             while !producer.stage.is_due(stamped.window) {
                 let mut room = producer.stage.spare.pop().unwrap_or_default();
@@ -129,7 +129,7 @@ impl Merged {
         must_be_final: bool,
     ) -> Result<Option<Next>, Fault> {
         let all_have = self.producers.iter().all(|p| p.ended.is_some() || !p.stage.is_empty());
-        let Order::Stamped(stamped) = &mut self.order else { return Ok(None) };
+        let MergeOrder::Stamped(stamped) = &mut self.order else { return Ok(None) };
         let heads = self.producers.iter().enumerate().filter_map(|(at, producer)| {
             let (stamp, _) = producer.stage.blocks.front()?;
             Some((stamped.skipped_producer == Some(producer.id), *stamp, at))

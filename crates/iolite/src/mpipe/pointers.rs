@@ -34,7 +34,7 @@ use zerocopy::FromBytes as _;
 
 mod forward;
 
-use forward::Forwarded;
+use forward::ForwardingReader;
 
 /// Tag of the message in a writing end.
 const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe2");
@@ -113,7 +113,8 @@ pub fn open_write(
         return Err(PipeError::NotAPipeEnd);
     }
     let window = capacity.is_none().then(|| {
-        let scaling = ScalingParameters::deck_cut(caches()).at_least(SEGMENTS_MIN * SEGMENT_SIZE);
+        let scaling =
+            ScalingParameters::for_deck_cut(caches()).at_least(SEGMENTS_MIN * SEGMENT_SIZE);
         SegmentWindow::new(scaling, SEGMENT_SIZE, INITIAL_SIZE)
     });
     let segments = match &window {
@@ -186,7 +187,7 @@ impl PointerWriter {
         grants: &GrantServer,
     ) -> Result<SpliceResult, Fault> {
         let Self { output, peers, sent_dbufs: sent } = self;
-        let mut from = Forwarded::new(from, space, grants, (peers, sent));
+        let mut from = ForwardingReader::new(from, space, grants, (peers, sent));
         splice(&mut from, output, max)
     }
 

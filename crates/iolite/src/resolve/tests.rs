@@ -71,7 +71,7 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     table.hold(HeldMemory::Pool(&mine));
     table.hold(HeldMemory::Batch(readers[0].peek(8).unwrap()));
     table.hold(HeldMemory::Lease(&lease));
-    table.visit(dbuf_id(4), &mut visitor);
+    table.register_ring(dbuf_id(4), &mut visitor);
     let at = |dbuf, place| RichPointer::new(dbuf_id(dbuf), place, Class::YES);
     assert!(matches_expected_bytes(at(1, place), table.resolve(at(1, place)).unwrap()));
     assert!(matches_expected_bytes(entry.pointer, table.resolve(entry.pointer).unwrap()));

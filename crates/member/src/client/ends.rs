@@ -23,8 +23,9 @@ impl Client {
         paths: &[(u32, (String, Vec<Call>))],
         answers: &mut [Result<R, ClientError>],
     ) {
-        let has_ended =
-            |answer: &Result<R, ClientError>| answer.as_ref().is_err_and(ClientError::is_end);
+        let has_ended = |answer: &Result<R, ClientError>| {
+            answer.as_ref().is_err_and(ClientError::is_path_ended)
+        };
         let deadline = Instant::now() + END_GRACE_PERIOD;
         let mut watcher = None;
         while answers.iter().any(has_ended) {

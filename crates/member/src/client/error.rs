@@ -52,7 +52,7 @@ pub enum ClientError {
 impl ClientError {
     /// Returns true if the path does not exist any more.
     #[must_use]
-    pub fn is_end(&self) -> bool {
+    pub fn is_path_ended(&self) -> bool {
         match self {
             Self::PathEnded(_) => true,
             Self::Refused(fault) => fault.name == "io.streamline.NoSuchPath",

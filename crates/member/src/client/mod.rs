@@ -15,7 +15,7 @@ mod reports;
 pub(crate) use caller::Caller;
 pub use caller::{CALL_TIMEOUT, LONG_TIMEOUT};
 pub use error::{ClientError, mask_hidden_characters};
-pub use path::{COUNT, DESCRIBE, NODES, PathClient, STOP};
+pub use path::{COUNT, DESCRIBE, NODES, PathClient, STOP_METHOD};
 
 use crate::gather::gather;
 use crate::place::{self, PACKET_SOCKET};

@@ -22,7 +22,7 @@ pub const COUNT: &str = "io.streamline.path.Count";
 /// Name of the method that returns all details of a path's nodes.
 pub const NODES: &str = "io.streamline.path.Nodes";
 /// Name of the method that ends the sources of a path.
-pub const STOP: &str = "io.streamline.path.Stop";
+pub const STOP_METHOD: &str = "io.streamline.path.Stop";
 
 /// The method that returns the state of a tap.
 const TAP_REPORT_METHOD: &str = "io.streamline.path.Tapped";
@@ -98,7 +98,7 @@ impl PathClient {
 
     /// Ends the sources of the path. The path still processes the blocks that it has already read.
     pub fn stop(&self) -> Result<(), ClientError> {
-        let _: serde_json::Value = self.call(STOP, &NoParameters {})?;
+        let _: serde_json::Value = self.call(STOP_METHOD, &NoParameters {})?;
         Ok(())
     }
 

@@ -265,27 +265,27 @@ impl AttachmentHandle for RemoteRequest {
         let taps = Some(SetTaps::new(&request.taps).open).filter(|taps| !taps.is_empty());
         let instead = Replacement { line: self.line, stays: stays.collect(), taps };
         let mut answer = self.daemon.request_rings(request, Some(instead.clone()));
-        let until = sys::clock::monotonic().saturating_add(NEXT_DAEMON_TIMEOUT_NS);
+        let until = sys::clock::monotonic_ns().saturating_add(NEXT_DAEMON_TIMEOUT_NS);
         // If the daemon exits before it replies, the next daemon takes over the running request.
         while let Err(ClientError::Disconnected | ClientError::NoDaemon(_)) = answer
-            && sys::clock::monotonic() < until
+            && sys::clock::monotonic_ns() < until
             && self.wait_while_attached()
         {
             answer = self.daemon.request_rings(request, Some(instead.clone()));
         }
         let (lent, new) = self.daemon.map_rings(request, answer)?;
-        Ok(PreparedSuccessor { lent, switch: Box::new(Switch { old: self, new }) })
+        Ok(PreparedSuccessor { lent, switch: Box::new(PreparedRequest { old: self, new }) })
     }
 }
 
 /// A prepared request that can replace a running one.
 #[derive(Debug)]
-struct Switch {
+struct PreparedRequest {
     old: Arc<RemoteRequest>,
     new: Arc<RemoteRequest>,
 }
 
-impl ProgramSwitch for Switch {
+impl ProgramSwitch for PreparedRequest {
     fn switch(&mut self) -> Result<(), SwitchError> {
         let nothing = serde_json::json!({});
         let call = Call::new("io.streamline.Switch", &nothing);

@@ -79,7 +79,7 @@ impl Service {
             "Follow" => {
                 let wanted: Follow = call.deserialize_parameters()?;
                 if let Some(client) = self.clients.get_mut(&id) {
-                    client.schedule = Some(UpdateSchedule::new(wanted, sys::clock::monotonic()));
+                    client.schedule = Some(UpdateSchedule::new(wanted, sys::clock::monotonic_ns()));
                 }
                 Ok(None)
             }
@@ -232,7 +232,7 @@ impl Service {
     /// If that fails, repeats both with a new inspection, because the rights of this process may
     /// have changed.
     fn plan_and_apply_edit(&self, live: &Live, edit: &Edit) -> Result<SwitchReport, ChangeError> {
-        let began = sys::clock::monotonic();
+        let began = sys::clock::monotonic_ns();
         loop {
             let machine = LazyCell::new(|| self.add_known_kernel(self.latest_inspection.get()));
             let changed = engine::change::change_with_machine(live, edit, &machine, CHANGE_TIMEOUT);
@@ -330,7 +330,7 @@ impl Service {
     }
 
     pub(super) fn current_totals(&mut self) -> crate::protocol::Totals {
-        let elapsed = sys::clock::monotonic().saturating_sub(self.start);
+        let elapsed = sys::clock::monotonic_ns().saturating_sub(self.start);
         match &self.path.group {
             Some(group) => counters::ledger_totals(&group.ledger(), elapsed),
             None => counters::collect_totals(&self.lives, elapsed, COUNTERS_TIMEOUT),
@@ -339,7 +339,7 @@ impl Service {
 
     pub(super) fn current_counters(&mut self) -> crate::protocol::Counters {
         self.refresh_plan_and_lists();
-        let elapsed = sys::clock::monotonic().saturating_sub(self.start);
+        let elapsed = sys::clock::monotonic_ns().saturating_sub(self.start);
         match &self.path.group {
             Some(group) => counters::group_counters(&**group, &self.path.nodes, elapsed),
             None => {

@@ -16,7 +16,7 @@ pub(super) fn collect_counters(
     elapsed_ns: u64,
     limit: Duration,
 ) -> Counters {
-    let adapted = lives.first().map(Live::adapted).unwrap_or_default();
+    let adapted = lives.first().map(Live::adaptations).unwrap_or_default();
     let latency = lives.first().and_then(Live::latency);
     let mut counters = Counters { elapsed_ns, adapted, latency, ..Counters::default() };
     for live in lives {

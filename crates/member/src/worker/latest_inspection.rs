@@ -18,7 +18,7 @@ pub(super) struct LatestInspection {
 impl LatestInspection {
     /// Returns the machine as inspected within the last second, or else inspects it now.
     pub(super) fn get(&self) -> Machine {
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         let is_current = |at: u64| now.saturating_sub(at) < INSPECTION_LIFETIME_NS;
         let mut latest = self.latest.borrow_mut();
         match &*latest {
@@ -42,7 +42,7 @@ mod tests {
     fn only_inspections_before_a_time_are_dropped() {
         let recent = LatestInspection::default();
         assert!(!recent.forget_older_inspection(u64::MAX), "there is none");
-        let began = sys::clock::monotonic();
+        let began = sys::clock::monotonic_ns();
         let machine = recent.get();
         assert_eq!(recent.get(), machine);
         assert!(!recent.forget_older_inspection(began), "it is new");

@@ -198,7 +198,7 @@ fn length_of(patches: &[NodePatch]) -> usize {
 /// and the monotonic clock that fits into an `i64`.
 fn next_version() -> u64 {
     let process = u64::from(std::process::id()) << 40;
-    (process ^ sys::clock::monotonic()) & (i64::MAX as u64)
+    (process ^ sys::clock::monotonic_ns()) & (i64::MAX as u64)
 }
 
 fn describe_node(plan: &Plan, at: usize, name: String) -> NodeDetails {

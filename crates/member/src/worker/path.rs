@@ -4,7 +4,7 @@
 use crate::protocol::{Link, Node, Register};
 use pipeline::edit::Edit;
 use pipeline::explain;
-use pipeline::plan::{Kernel, Plan, PlannedEdge, Replicas};
+use pipeline::plan::{Kernel, Plan, PlannedEdge, ReplicaChain};
 use runtime::latency::Latency;
 use runtime::ledger::Ledger;
 use std::path::PathBuf;
@@ -80,7 +80,7 @@ pub(super) fn nodes_and_links(plan: &Plan) -> (Vec<Node>, Vec<Link>) {
         placed.map(|space| space.name.clone()).unwrap_or_default()
     };
     let copies = |node: usize| {
-        let of = |copied: &&Replicas| copied.nodes.iter().any(|id| id.0 == node);
+        let of = |copied: &&ReplicaChain| copied.nodes.iter().any(|id| id.0 == node);
         let spaces = plan.replicas.iter().find(of).into_iter().flat_map(|copied| &copied.spaces);
         spaces.filter_map(|space| Some(plan.spaces.get(*space)?.name.clone())).collect()
     };

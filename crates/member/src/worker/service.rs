@@ -136,8 +136,8 @@ impl Service {
             next_search: 0,
             clients: BTreeMap::new(),
             next: FIRST_CLIENT,
-            start: sys::clock::monotonic(),
-            losses: LossWatch::new(sys::clock::monotonic()),
+            start: sys::clock::monotonic_ns(),
+            losses: LossWatch::new(sys::clock::monotonic_ns()),
             measures: false,
         };
         registration.map(|registration| answering.watch_registration(registration)).transpose()?;
@@ -177,7 +177,7 @@ impl Service {
     /// Queues a report of the blocks lost since the previous report, if the next sample of the
     /// counters is due.
     fn report_losses(&mut self) {
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         let reports = self.registration.as_ref().is_some_and(|daemon| daemon.takes_reports);
         if !reports || now < self.losses.due {
             return;
@@ -229,7 +229,7 @@ impl Service {
             None => Some(self.next_search),
         };
         let next = next.chain(look).min()?;
-        Some(Duration::from_nanos(next.saturating_sub(sys::clock::monotonic())))
+        Some(Duration::from_nanos(next.saturating_sub(sys::clock::monotonic_ns())))
     }
 
     /// Accepts the connections that the daemon passes on, up to [`CLIENTS_MAX`] clients. Beyond
@@ -364,12 +364,12 @@ impl Service {
             // Closing a descriptor ends the watch only if there is no duplicate.
             let _ = self.watcher.forget(descriptor);
         }
-        self.next_search = sys::clock::monotonic();
+        self.next_search = sys::clock::monotonic_ns();
     }
 
     /// Registers with another daemon if one is found and a search is due.
     fn search_for_daemon(&mut self) {
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         if self.registration.is_some() || now < self.next_search {
             return;
         }
@@ -392,7 +392,7 @@ impl Service {
     fn finish(mut self, ended: &Ended) {
         // Connections and calls that are already queued are served first.
         self.accept_clients();
-        let (counters, now) = (self.current_counters(), sys::clock::monotonic());
+        let (counters, now) = (self.current_counters(), sys::clock::monotonic_ns());
         let lost = self.losses.sample(&counters, now);
         if let Some(registration) = &self.registration {
             if let Some(text) = lost {
@@ -413,7 +413,7 @@ impl Service {
         let mut waiting: Vec<u64> = follow.map(|(id, _)| *id).collect();
         self.send_last_updates(&mut waiting, ended);
         self.finish_taps();
-        let deadline = sys::clock::monotonic() + FINAL_UPDATE_TIMEOUT.as_nanos() as u64;
+        let deadline = sys::clock::monotonic_ns() + FINAL_UPDATE_TIMEOUT.as_nanos() as u64;
         loop {
             self.send_last_updates(&mut waiting, ended);
             let unsent =
@@ -422,7 +422,7 @@ impl Service {
             if waiting.is_empty() && !unsent && !unreported {
                 return;
             }
-            let now = sys::clock::monotonic();
+            let now = sys::clock::monotonic_ns();
             if now >= deadline {
                 return;
             }

@@ -102,7 +102,7 @@ impl AdmittedClient {
 impl Service {
     /// Sends the updates that are due.
     pub(super) fn send_updates(&mut self) {
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         let due = |client: &AdmittedClient| client.next_update().is_some_and(|next| next <= now);
         let due = self.clients.iter().filter(|(_, client)| due(client)).map(|(id, _)| *id);
         self.send_update(&due.collect::<Vec<_>>(), None);
@@ -120,7 +120,7 @@ impl Service {
     /// Sends an update to each client in `ids` that has a schedule. If `ended` is given, this is
     /// the client's last update.
     fn send_update(&mut self, ids: &[u64], ended: Option<&Ended>) {
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         let (mut counters, mut totals) = (None, None);
         for id in ids {
             let schedule = self.clients.get_mut(id).and_then(|client| client.schedule.as_mut());

@@ -33,7 +33,7 @@ use crate::connection::{Connection, IncomingConnections, Socket, authorization};
 use crate::listener::{Address, Admission, Listener};
 use crate::server::{close_after_reply, static_routes};
 use accounts::{Accounts, peer_ids};
-use places::{ConnectionPlace, Places, Stage};
+use places::{PendingConnection, PendingConnections, Stage};
 use process::{UserProcess, report, warn};
 use socket::{ACCEPT_PAUSE, PageSocket};
 use std::io;
@@ -120,7 +120,7 @@ impl Host {
     /// Accepts connections in an endless loop. After an error, pauses and continues. Fails only if
     /// the listener cannot be used asynchronously.
     async fn accept(self: Arc<Self>, listener: &Listener) -> io::Result<()> {
-        let places = Places::new(CONNECTIONS_MAX);
+        let places = PendingConnections::new(CONNECTIONS_MAX);
         let accepts = AsyncListener::new(listener)?;
         loop {
             match accepts.accept().await {
@@ -141,7 +141,7 @@ impl Host {
     async fn receive(
         self: Arc<Self>,
         socket: Socket,
-        place: ConnectionPlace,
+        place: PendingConnection,
         mut end: oneshot::Receiver<()>,
     ) {
         let head = match &socket {

@@ -22,13 +22,13 @@ pub(super) enum Stage {
 
 /// The places, with their connections.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct PendingConnections {
     max: usize,
-    taken: Mutex<Taken>,
+    taken: Mutex<PendingConnectionState>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct PendingConnectionState {
     /// The connections, from the oldest to the newest.
     all: BTreeMap<u64, ConnectedClient>,
     next: u64,
@@ -43,12 +43,12 @@ struct ConnectedClient {
 
 /// The place of one connection. Dropping this value frees the place.
 #[derive(Debug)]
-pub(super) struct ConnectionPlace {
-    places: Arc<Places>,
+pub(super) struct PendingConnection {
+    places: Arc<PendingConnections>,
     number: u64,
 }
 
-impl Places {
+impl PendingConnections {
     /// Creates places for at most `max` connections.
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { max, taken: Mutex::default() })
@@ -58,7 +58,7 @@ impl Places {
     /// receiver completes. If all places are taken, closes the oldest connection in [`Stage::Head`]
     /// or, if there is none, the oldest one in [`Stage::File`]. Returns `None` if there is no such
     /// connection.
-    pub(super) fn take(self: &Arc<Self>) -> Option<(ConnectionPlace, oneshot::Receiver<()>)> {
+    pub(super) fn take(self: &Arc<Self>) -> Option<(PendingConnection, oneshot::Receiver<()>)> {
         let mut taken = lock(&self.taken);
         if taken.all.len() >= self.max {
             let oldest = |stage: Stage| {
@@ -73,11 +73,11 @@ impl Places {
         let (end, ended) = oneshot::channel();
         taken.all.insert(number, ConnectedClient { stage: Stage::Head, _end: end });
         drop(taken);
-        Some((ConnectionPlace { places: Arc::clone(self), number }, ended))
+        Some((PendingConnection { places: Arc::clone(self), number }, ended))
     }
 }
 
-impl ConnectionPlace {
+impl PendingConnection {
     /// Records the stage that the connection has reached.
     pub(super) fn reach(&self, stage: Stage) {
         if let Some(connected) = lock(&self.places.taken).all.get_mut(&self.number) {
@@ -86,7 +86,7 @@ impl ConnectionPlace {
     }
 }
 
-impl Drop for ConnectionPlace {
+impl Drop for PendingConnection {
     fn drop(&mut self) {
         lock(&self.places.taken).all.remove(&self.number);
     }
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn new_connection_ends_the_oldest_without_a_head() {
-        let places = Places::new(3);
+        let places = PendingConnections::new(3);
         let take = || places.take().unwrap();
         let is_over = |end: &mut oneshot::Receiver<()>| {
             end.try_recv() == Err(oneshot::error::TryRecvError::Closed)

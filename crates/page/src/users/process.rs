@@ -5,7 +5,7 @@
 //! messages of the process, and never waits for the process.
 
 use super::own_process::{Settings, USER_PROCESS_FLAG};
-use super::starts::{STEADY_TIME_MIN, Starts};
+use super::starts::{STEADY_TIME_MIN, StartLimits};
 use std::fmt;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -41,7 +41,7 @@ pub struct UserProcess {
     /// The first message to each process that is started.
     settings: Settings,
     state: Mutex<ProcessState>,
-    starts: Arc<Mutex<Starts>>,
+    starts: Arc<Mutex<StartLimits>>,
 }
 
 #[derive(Debug, Default)]
@@ -71,12 +71,16 @@ impl fmt::Debug for UserProcess {
 }
 
 impl UserProcess {
-    pub(super) fn new(who: UserIds, settings: Settings, starts: Arc<Mutex<Starts>>) -> Arc<Self> {
+    pub(super) fn new(
+        who: UserIds,
+        settings: Settings,
+        starts: Arc<Mutex<StartLimits>>,
+    ) -> Arc<Self> {
         Arc::new(Self { who, settings, state: Mutex::default(), starts })
     }
 
     /// Returns the start limits that all processes of the user share.
-    pub(super) fn starts(&self) -> Arc<Mutex<Starts>> {
+    pub(super) fn starts(&self) -> Arc<Mutex<StartLimits>> {
         Arc::clone(&self.starts)
     }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use streamline::paths::page_socket::{self, PAGE_SOCKET, page_socket_directory};
-use sys::abstract_socket::Accepts;
+use sys::abstract_socket::AcceptedContent;
 use sys::closer::Foreign;
 use sys::local_socket::{self, Framing};
 use sys::process::UserIds;
@@ -65,7 +65,7 @@ impl PageSocket {
         }
         let path = directory.join(PAGE_SOCKET);
         remove_stale(&path).map_err(failed)?;
-        let form = (Framing::Packets, Accepts::Bytes);
+        let form = (Framing::Packets, AcceptedContent::Bytes);
         let listener =
             local_socket::listen_in_directory(&held, PAGE_SOCKET, socket_mode, form, BACKLOG_MAX);
         let listener = listener.map_err(|error| match path.exists() {

@@ -18,7 +18,7 @@ const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The start and log limits of one user, which all accounts of the user share.
 #[derive(Debug, Default)]
-pub(super) struct Starts {
+pub(super) struct StartLimits {
     /// Number of consecutive processes that have ended early.
     early_ends: u32,
     /// Earliest time of the next start, or `None` if a process can start at once.
@@ -29,7 +29,7 @@ pub(super) struct Starts {
     refused: u64,
 }
 
-impl Starts {
+impl StartLimits {
     /// Returns the number of early ends and the time until the next start, or `None` if a process
     /// can start now.
     pub(super) fn pause(&self, now: Instant) -> Option<(u32, Duration)> {
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn restart_pause_grows_until_a_process_lasts() {
-        let (mut starts, now) = (Starts::default(), Instant::now());
+        let (mut starts, now) = (StartLimits::default(), Instant::now());
         let pauses: Vec<u64> = (0..9)
             .map(|_| {
                 starts.end(now, false);
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn refused_requests_are_logged_at_most_once_a_minute() {
-        let (mut starts, now) = (Starts::default(), Instant::now());
+        let (mut starts, now) = (StartLimits::default(), Instant::now());
         assert_eq!(starts.refuse(now), Some(0));
         for _ in 0..1000 {
             assert_eq!(starts.refuse(now + REFUSAL_LOG_INTERVAL / 2), None);

@@ -237,7 +237,7 @@ pub unsafe extern "C" fn pcap_compile(
         let instructions = unsafe { copy_instructions(program) };
         let link = LinkType(live.datalink().cast_unsigned());
         let prepare = || {
-            live.record_live_program(&instructions, live_form(&text, link, &options));
+            live.record_live_program(&instructions, compile_live_program(&text, link, &options));
             live.prepare_filter(instructions);
         };
         catch_panic(|| (), prepare);
@@ -246,7 +246,11 @@ pub unsafe extern "C" fn pcap_compile(
 }
 
 /// Compiles an expression for a live capture.
-fn live_form(expression: &str, link: LinkType, options: &Options<'_>) -> LiveFilterProgram {
+fn compile_live_program(
+    expression: &str,
+    link: LinkType,
+    options: &Options<'_>,
+) -> LiveFilterProgram {
     // Of all tests in an expression, only `vlan` compiles differently for a live capture.
     if link != LinkType::EN10MB || !expression.contains("vlan") {
         return LiveFilterProgram::Same;

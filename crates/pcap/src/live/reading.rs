@@ -142,12 +142,12 @@ impl CaptureReader {
     /// Returns the descriptors that are readable when packets may be available.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let all = self.all.iter().flat_map(AllInterfaces::descriptors);
-        self.capture.doorbells().chain(self.capture.connections()).chain(all)
+        self.capture.doorbells().chain(self.capture.daemon_connections()).chain(all)
     }
 
     /// Returns true if the daemon has sent a message, or has exited, since the last check.
     fn has_messages(&self) -> bool {
-        let connections: Vec<BorrowedFd<'_>> = self.capture.connections().collect();
+        let connections: Vec<BorrowedFd<'_>> = self.capture.daemon_connections().collect();
         !connections.is_empty()
             && sys::poll::readable(&connections, Some(Duration::ZERO)).contains(&true)
     }
@@ -218,7 +218,7 @@ impl CaptureReader {
         let Some((frame, copied)) = self.capture.next_frame(&mut self.bytes, look, decide) else {
             return false;
         };
-        self.give(live, frame.time_ns, (copied, frame.wire_length));
+        self.finish_packet(live, frame.time_ns, (copied, frame.wire_length));
         true
     }
 
@@ -244,7 +244,7 @@ impl CaptureReader {
             let Some(finished) = packet.finish(link, &mut self.bytes) else { continue };
             self.offset = finished.offset;
             let captured = finished.captured.min(live.snapshot);
-            self.give(live, packet.time_ns, (captured, finished.length));
+            self.finish_packet(live, packet.time_ns, (captured, finished.length));
             live.counts.from_socket.fetch_add(u64::from(packet.is_from_socket), Ordering::Relaxed);
             return true;
         }
@@ -298,7 +298,12 @@ impl CaptureReader {
     }
 
     /// Fills in the header of the current packet, and counts the packet.
-    fn give(&mut self, live: &LiveCapture, time_ns: u64, (captured, length): (usize, u32)) {
+    fn finish_packet(
+        &mut self,
+        live: &LiveCapture,
+        time_ns: u64,
+        (captured, length): (usize, u32),
+    ) {
         let (second, rest) = (1_000_000_000, time_ns % 1_000_000_000);
         self.header = PacketHeader {
             seconds: (time_ns / second).cast_signed(),

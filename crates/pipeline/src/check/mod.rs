@@ -97,7 +97,7 @@ fn insert_before_operand(nodes: &mut Vec<Node>, before: forms::Insertion) {
     let step = Step::Filter(Box::new(Use {
         description: filter,
         endpoint: &EndpointFacts::NONE,
-        arguments: Arguments::defaults(filter.parameters),
+        arguments: Arguments::from_parameter_defaults(filter.parameters),
         pin: None,
         pin_reason: None,
         mark: None,

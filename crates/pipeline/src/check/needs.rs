@@ -34,7 +34,7 @@ pub(super) fn warn_of_missing_input(graph: &Graph) -> Vec<Diagnostic> {
             None => used.description.needs.usable_inputs.first().map_or("", |usable| usable.hint),
         };
         let why = match search.last {
-            Some((usable, edge)) if on_request(graph, edge, usable).is_some() => format!(
+            Some((usable, edge)) if unrequested_classes(graph, edge, usable).is_some() => format!(
                 "{}, and they are produced only if an arc selects them",
                 used.description.needs.required_input
             ),
@@ -147,7 +147,7 @@ impl<'g> UpstreamSearch<'g> {
         };
         let mut wanted = used.description.needs.usable_inputs.iter();
         if let Some(usable) = wanted.find(|one| one.upstream == giver.description.name) {
-            let well = match on_request(self.graph, edge, usable) {
+            let well = match unrequested_classes(self.graph, edge, usable) {
                 Some(classes) => {
                     has_any_class(edge, usable.classes) && edge.classes.names_any(classes)
                 }
@@ -171,7 +171,7 @@ impl<'g> UpstreamSearch<'g> {
 
 /// Returns the classes that the filter before an arc emits only on arcs that name them. Returns
 /// `None` if the filter has no such classes, or if `usable` has classes outside this range.
-fn on_request(graph: &Graph, edge: &Edge, usable: &UsableInput) -> Option<ValueRange> {
+fn unrequested_classes(graph: &Graph, edge: &Edge, usable: &UsableInput) -> Option<ValueRange> {
     let giver = graph.node(edge.from).filter()?.description;
     let UsableInput { classes: ValueRange { low, high }, .. } = *usable;
     giver.classes_on_request.filter(|classes| classes.contains((low, high)))

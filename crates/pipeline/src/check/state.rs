@@ -5,7 +5,7 @@ use super::lower::{Draft, DraftStep};
 use super::shape::name_span;
 use crate::graph::Use;
 use crate::language::Diagnostic;
-use filter::{STATE, STATE_MODE, StateScope};
+use filter::{STATE, STATE_MODE_PARAMETER, StateScope};
 
 /// Reports filters that cannot publish state: stateless and untrusted filters, and filters whose
 /// state name is already in use. Also reports `state_mode=` without `state=`.
@@ -20,7 +20,7 @@ pub(super) fn check_published_states(draft: &mut Draft<'_>, used: &[Option<Use>]
             Diagnostic::error(place, what).why(why.to_owned())
         };
         let Some(name) = one.published_state_name() else {
-            if one.arguments.text(STATE_MODE.name).is_some() {
+            if one.arguments.text(STATE_MODE_PARAMETER.name).is_some() {
                 let what = format!("no state of `{}` is published", description.name);
                 let why = "`state_mode=` sets who may read what `state=NAME` publishes";
                 draft.mistakes.push(Diagnostic::error(place, what).why(why));

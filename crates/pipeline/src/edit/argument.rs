@@ -7,7 +7,7 @@ use filter::{Arguments, Description};
 
 /// Returns the filter with its old argument values replaced by the arguments in `given`. Fails with
 /// the reason if an argument is not writable.
-pub(super) fn assign(
+pub(super) fn assign_arguments(
     mut node: FilterTerm,
     given: Term,
     registry: &dyn Registry,

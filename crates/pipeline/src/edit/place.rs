@@ -1,7 +1,7 @@
 //! Edits of a single filter: inserting, removing, replacing or restarting it, moving it to another
 //! space, or changing its arguments.
 
-use super::argument::assign;
+use super::argument::assign_arguments;
 use super::find::find_filter;
 use super::kinds::{Edit, EditResult, InvalidEdit, Position};
 use super::marks;
@@ -87,7 +87,7 @@ fn edit_action(
             let old = filters(request).find(|node| node.span == at).cloned();
             let set = old.map(|old| {
                 let given = parse_filter(&format!("{} {arguments}", old.name.text))?;
-                assign(old, given, registry).map_err(InvalidEdit)
+                assign_arguments(old, given, registry).map_err(InvalidEdit)
             });
             let set = set.transpose()?.map(Term::Filter);
             Box::new(move |_| set.clone())

@@ -7,7 +7,7 @@ use super::kinds::InvalidEdit;
 use crate::language::tree::{Argument, Branch, Classes, FilterTerm, Group, Label, Name, Pipe};
 use crate::language::tree::{Operator, Pipeline, Stage, Term, Text};
 use crate::language::{Request, Severity, Span, parse};
-use filter::UNTRUSTED;
+use filter::UNTRUSTED_PARAMETER;
 
 /// The keyword that denotes the first thread of the process, [`FIRST_THREAD`], in `move`.
 pub(super) const PROCESS_KEYWORD: &str = "process";
@@ -250,7 +250,7 @@ pub(super) fn move_to_space(node: FilterTerm, space: &str) -> FilterTerm {
         return FilterTerm { pin: Some(named(space)), ..node };
     }
     let value = Text { bytes: b"yes".to_vec(), quoted: false, span: INSERTED_SPAN };
-    let key = Some(named(UNTRUSTED.name));
+    let key = Some(named(UNTRUSTED_PARAMETER.name));
     node.arguments.push(Argument { key, value, span: INSERTED_SPAN });
     FilterTerm { pin: None, ..node }
 }
@@ -258,6 +258,6 @@ pub(super) fn move_to_space(node: FilterTerm, space: &str) -> FilterTerm {
 /// Removes `untrusted` from the arguments of a filter.
 pub(super) fn without_sandbox(mut node: FilterTerm) -> FilterTerm {
     let key = |argument: &Argument| argument.key.as_ref().map(|key| key.text.clone());
-    node.arguments.retain(|argument| key(argument).as_deref() != Some(UNTRUSTED.name));
+    node.arguments.retain(|argument| key(argument).as_deref() != Some(UNTRUSTED_PARAMETER.name));
     node
 }

@@ -6,7 +6,7 @@ use crate::graph::{Edge, Graph};
 use crate::names::node_text;
 use crate::plan::{Plan, PlannedEdge};
 use filter::FilterKind;
-use filter::text::visible;
+use filter::text::visible_char;
 use std::fmt::Write as _;
 
 /// Formats the graph. Spaces are drawn as boxes, rings as thick edges, pipes as edges with an empty
@@ -93,7 +93,7 @@ fn quoted_dot_string(text: &str) -> String {
     for c in text.chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
-            c => out.push(visible(c)),
+            c => out.push(visible_char(c)),
         }
     }
     out.push('"');

@@ -44,7 +44,7 @@ use crate::plan::{
     Candidate, Kernel, Machine, MovePeriod, PlacementChoice, Plan, PlannedEdge, Policy,
     RuntimeChanges, Unplaceable, signal,
 };
-use filter::STATE_MODE;
+use filter::STATE_MODE_PARAMETER;
 use std::fmt::Write as _;
 use table::Table;
 
@@ -99,7 +99,7 @@ fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
             words::write_wrapped(out, &format!("{name}: {remark}"), COLUMNS);
         }
         if let Some(published) = used.published_state_name() {
-            let mode = used.arguments.text(STATE_MODE.name).unwrap_or("600");
+            let mode = used.arguments.text(STATE_MODE_PARAMETER.name).unwrap_or("600");
             let _ = writeln!(
                 out,
                 " {name}: its state is published as `{published}` (mode {mode}): `streamline state \

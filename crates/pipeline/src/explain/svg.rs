@@ -10,7 +10,7 @@ use crate::graph::{Edge, Graph, NodeId};
 use crate::names::node_text;
 use crate::plan::{Plan, PlannedEdge};
 use filter::FilterKind;
-use filter::text::visible;
+use filter::text::visible_char;
 use std::fmt::Write as _;
 
 /// Width of a character in px.
@@ -308,7 +308,7 @@ fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            c => out.push(visible(c)),
+            c => out.push(visible_char(c)),
         }
     }
     out

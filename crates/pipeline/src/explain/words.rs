@@ -6,7 +6,7 @@ use super::table::COLUMNS;
 use crate::format::{format_count, format_nanoseconds};
 use crate::names::quoted_unless_word;
 use crate::plan::{
-    Delay, Latency, Machine, Plan, Policy, Program, Replicas, RingPlan, ThreadPlacement,
+    DelayCause, Latency, Machine, Plan, Policy, Program, ReplicaChain, RingPlan, ThreadPlacement,
 };
 use crate::share::Share;
 use filter::sharing::ShardKey;
@@ -75,14 +75,14 @@ pub(super) fn describe_latency(latency: &Latency, plan: &Plan, names: &[String])
         .delays
         .iter()
         .map(|delays| match delays {
-            Delay::Source(id, ns) => {
+            DelayCause::Source(id, ns) => {
                 format!("ring of the kernel of {} {}", names[id.0], format_nanoseconds(*ns))
             }
-            Delay::Edge(edge, ns) => {
+            DelayCause::Edge(edge, ns) => {
                 let edge = &plan.graph.edges[*edge];
                 format!("{} → {} {}", names[edge.from.0], names[edge.to.0], format_nanoseconds(*ns))
             }
-            Delay::Replicas(replicas, ns) => {
+            DelayCause::Replicas(replicas, ns) => {
                 let replicas = &plan.replicas[*replicas];
                 let filters = replicas.nodes.iter().map(|id| names[id.0].as_str());
                 let filters: Vec<&str> = filters.collect();
@@ -102,14 +102,14 @@ pub(super) fn describe_latency(latency: &Latency, plan: &Plan, names: &[String])
 }
 
 /// Returns the names of the spaces in which the replicas run.
-pub(super) fn replica_space_names(plan: &Plan, replicas: &Replicas) -> Vec<String> {
+pub(super) fn replica_space_names(plan: &Plan, replicas: &ReplicaChain) -> Vec<String> {
     replicas.spaces.iter().map(|space| plan.spaces[*space].name.clone()).collect()
 }
 
 /// Describes an edge that enters or leaves replicas. `border` is the result of
 /// [`Plan::replicas_at_border`] for the edge: its replicas, with true if the edge enters them. If
 /// it is `None`, the text is empty.
-pub(super) fn describe_replica_edge(border: Option<(&Replicas, bool)>) -> String {
+pub(super) fn describe_replica_edge(border: Option<(&ReplicaChain, bool)>) -> String {
     match border {
         Some((replicas, true)) => format!("distributed among {} replicas", replicas.spaces.len()),
         Some((replicas, false)) => {
@@ -120,7 +120,7 @@ pub(super) fn describe_replica_edge(border: Option<(&Replicas, bool)>) -> String
 }
 
 /// Describes replicas, with the reason for them.
-pub(super) fn describe_replicas(replicas: &Replicas, plan: &Plan, names: &[String]) -> String {
+pub(super) fn describe_replicas(replicas: &ReplicaChain, plan: &Plan, names: &[String]) -> String {
     let filters: Vec<&str> = replicas.nodes.iter().map(|id| names[id.0].as_str()).collect();
     let first = replica_space_names(plan, replicas).into_iter().next().unwrap_or_default();
     let stays = match replicas.sharing {

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use filter::{
     Arguments, Attach, Description, Effect, EndpointFacts, FilterKind, Form, Outlet, STATE,
-    StandardOutput, Type, UNTRUSTED,
+    StandardOutput, Type, UNTRUSTED_PARAMETER,
 };
 
 use crate::classes::ClassSet;
@@ -161,7 +161,7 @@ impl Use {
     /// Returns true if the filter runs in a sandbox (`untrusted=yes`).
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
-        self.description.user.is_some() && self.arguments.flag(UNTRUSTED.name)
+        self.description.user.is_some() && self.arguments.flag(UNTRUSTED_PARAMETER.name)
     }
 
     /// Returns true if `other` is the same filter with the same arguments, except for `untrusted`
@@ -171,7 +171,8 @@ impl Use {
         fn fixed_arguments(used: &Use) -> Vec<(&'static str, &filter::Value)> {
             let parameter = |name: &str| used.description.parameter(name);
             let fixed_arguments = |name: &str| {
-                name != UNTRUSTED.name && !parameter(name).is_some_and(|known| known.writable)
+                name != UNTRUSTED_PARAMETER.name
+                    && !parameter(name).is_some_and(|known| known.writable)
             };
             used.arguments.iter().filter(|(name, _)| fixed_arguments(name)).collect()
         }

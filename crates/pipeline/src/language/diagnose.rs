@@ -231,7 +231,7 @@ fn char_boundary(text: &str, at: usize) -> usize {
 /// Replaces each tab with a space and every other hidden character with a visible placeholder, so
 /// that columns stay aligned and the text is safe for a terminal.
 fn replace_hidden_characters(text: &str) -> String {
-    text.chars().map(|c| if c == '\t' { ' ' } else { filter::text::visible(c) }).collect()
+    text.chars().map(|c| if c == '\t' { ' ' } else { filter::text::visible_char(c) }).collect()
 }
 
 /// The escape sequences for one diagnostic; empty if colour is off.

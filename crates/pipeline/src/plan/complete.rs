@@ -40,7 +40,7 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
             step: Step::Filter(Box::new(Use {
                 description: sink,
                 endpoint: registry.endpoint(sink),
-                arguments: Arguments::defaults(sink.parameters),
+                arguments: Arguments::from_parameter_defaults(sink.parameters),
                 pin: None,
                 pin_reason: None,
                 mark: None,

@@ -10,7 +10,7 @@
 //! A ring's share becomes its maximum time before a notification (T_t). The pipe of a program has
 //! no share, because the delay inside a program is unknown.
 
-use super::model::{Delay, Latency, Plan, PlannedEdge, Replicas, SpaceKind};
+use super::model::{DelayCause, Latency, Plan, PlannedEdge, ReplicaChain, SpaceKind};
 use crate::graph::NodeId;
 
 /// Distributes the request's latency budget over the rings of a plan.
@@ -19,7 +19,7 @@ pub(super) fn distribute_latency(plan: &mut Plan) {
     let longest = LongestPaths::new(plan);
     let mut delays = Vec::new();
     for (id, _) in plan.graph.ids().filter(|(id, _)| node_delay_count(plan, *id) > 0) {
-        delays.push(Delay::Source(id, bound_ns / longest.max_delay_count_from(id)));
+        delays.push(DelayCause::Source(id, bound_ns / longest.max_delay_count_from(id)));
     }
     for edge in 0..plan.edges.len() {
         let parts = longest.max_delay_count_over_edge(plan, edge);
@@ -32,7 +32,7 @@ pub(super) fn distribute_latency(plan: &mut Plan) {
         }
         let weight = edge_delay_count_without_replicas(plan, edge);
         if weight > 0 {
-            delays.push(Delay::Edge(edge, share * weight));
+            delays.push(DelayCause::Edge(edge, share * weight));
         }
     }
     // All edges out of a program share one doorbell.
@@ -52,7 +52,7 @@ pub(super) fn distribute_latency(plan: &mut Plan) {
             borders.map(|edge| longest.max_delay_count_over_edge(plan, edge)).max().unwrap_or(1);
         let ring = &mut plan.replicas[number].ring;
         (ring.signal_ns, ring.ns_because) = (bound_ns / parts.max(1), latency_share_reason(parts));
-        delays.push(Delay::Replicas(number, 2 * (bound_ns / parts.max(1))));
+        delays.push(DelayCause::Replicas(number, 2 * (bound_ns / parts.max(1))));
     }
     plan.latency = Some(Latency { bound_ns, delays });
 }
@@ -134,7 +134,7 @@ fn edge_delay_count_without_replicas(plan: &Plan, edge: usize) -> u64 {
 }
 
 /// Returns the number of replica rings that the edge enters or leaves.
-fn replica_delay_count(plan: &Plan, replicas: &Replicas, edge: usize) -> u64 {
+fn replica_delay_count(plan: &Plan, replicas: &ReplicaChain, edge: usize) -> u64 {
     let edge = &plan.graph.edges[edge];
     let inside = |node| replicas.nodes.contains(&node);
     u64::from(inside(edge.from) != inside(edge.to))

@@ -10,7 +10,7 @@
 //! process's input, and the next thread reads its output. They are different threads, so that no
 //! thread waits for itself.
 //!
-//! After these steps, a chain of filters may get **replicas** that share its work ([`Replicas`]),
+//! After these steps, a chain of filters may get **replicas** that share its work ([`ReplicaChain`]),
 //! and a source may evaluate the first filter **ahead**, in the kernel ([`Pushdown`]).
 
 mod alternatives;
@@ -44,8 +44,8 @@ pub use costs::{ArcShare, COSTS_VERSION, Costs, FilterCost};
 pub use kernel::programs_for_nodes;
 pub use machine::{Kernel, Machine};
 pub use model::{
-    Candidate, Delay, KernelRefusal, Latency, Placement, PlacementChoice, Plan, PlannedEdge,
-    PlannedSpace, Policy, ReplicaRefusal, Replicas, SpaceKind, Unplaceable,
+    Candidate, DelayCause, KernelRefusal, Latency, Placement, PlacementChoice, Plan, PlannedEdge,
+    PlannedSpace, Policy, ReplicaChain, ReplicaRefusal, SpaceKind, Unplaceable,
 };
 pub use moves::{MovePeriod, may_enter_kernel};
 pub use persist::{PersistedNode, PersistedPlan};

@@ -32,7 +32,7 @@ pub struct Plan {
     /// The fraction of all input that is expected at each node, and on each edge; 1.0 if unknown.
     pub flows: (Vec<f64>, Vec<f64>),
     /// The chains of filters that have replicas.
-    pub replicas: Vec<Replicas>,
+    pub replicas: Vec<ReplicaChain>,
     /// Expensive filters without replicas, with the reasons.
     pub replica_refusals: Vec<ReplicaRefusal>,
     /// The maximum number of blocks that a thread processes at once.
@@ -76,7 +76,7 @@ impl Plan {
     /// Returns the replicas that an edge enters or leaves, with true if it enters them; `None` for
     /// other edges.
     #[must_use]
-    pub fn replicas_at_border(&self, edge: &Edge) -> Option<(&Replicas, bool)> {
+    pub fn replicas_at_border(&self, edge: &Edge) -> Option<(&ReplicaChain, bool)> {
         let chain = |near: NodeId, far: NodeId| {
             self.replicas_of(near).filter(|replicas| !replicas.nodes.contains(&far))
         };
@@ -86,7 +86,7 @@ impl Plan {
 
     /// Returns the replicated chain that contains a node, or `None` if the node has no replicas.
     #[must_use]
-    pub fn replicas_of(&self, node: NodeId) -> Option<&Replicas> {
+    pub fn replicas_of(&self, node: NodeId) -> Option<&ReplicaChain> {
         self.replicas.iter().find(|replicas| replicas.nodes.contains(&node))
     }
 }
@@ -219,7 +219,7 @@ impl std::error::Error for Unplaceable {}
 
 /// A chain of filters with replicas.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Replicas {
+pub struct ReplicaChain {
     /// The filters, in stream order.
     pub nodes: Vec<NodeId>,
     /// The index of each replica's space. The thread of the first replica dispatches the blocks.
@@ -259,12 +259,12 @@ pub struct Latency {
     /// The budget that the request sets, in ns.
     pub bound_ns: u64,
     /// The delays with their shares: sources first, then edges, then replicas.
-    pub delays: Vec<Delay>,
+    pub delays: Vec<DelayCause>,
 }
 
 /// A cause of delay on a path, with its maximum delay in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Delay {
+pub enum DelayCause {
     /// The delay in the ring of a source's packet socket.
     Source(NodeId, u64),
     /// The delay in the ring of the edge with this index in [`Plan::edges`] or, if the edge leaves
@@ -279,7 +279,7 @@ impl Latency {
     #[must_use]
     pub fn source_share(&self, node: NodeId) -> Option<u64> {
         self.delays.iter().find_map(|delays| match delays {
-            Delay::Source(id, ns) if *id == node => Some(*ns),
+            DelayCause::Source(id, ns) if *id == node => Some(*ns),
             _ => None,
         })
     }

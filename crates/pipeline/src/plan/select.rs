@@ -32,7 +32,7 @@ pub(super) struct Selection {
     pub(super) choice: PlacementChoice,
 }
 
-struct Search<'s> {
+struct PlacementSearch<'s> {
     graph: &'s Graph,
     discovery: &'s Discovery,
     crossing: f64,
@@ -79,7 +79,7 @@ pub(super) fn select_placement(
     machine: &Machine,
     policy: Policy,
 ) -> Result<Selection, Unplaceable> {
-    let mut search = Search::new(graph, discovery, machine, policy);
+    let mut search = PlacementSearch::new(graph, discovery, machine, policy);
     if let Some(id) =
         search.order.iter().find(|id| minimal_node_cost(discovery, **id).is_infinite())
     {
@@ -110,11 +110,11 @@ pub(super) fn select_placement(
 
 /// Returns the cost of the cheapest placement in ns, or `None` if no placement is legal.
 pub(super) fn minimal_cost(graph: &Graph, discovery: &Discovery, machine: &Machine) -> Option<f64> {
-    let search = Search::new(graph, discovery, machine, Policy::Cost);
+    let search = PlacementSearch::new(graph, discovery, machine, Policy::Cost);
     node_elimination::search_by_elimination(&search).map(|((cost, _), ..)| cost)
 }
 
-impl<'s> Search<'s> {
+impl<'s> PlacementSearch<'s> {
     fn new(graph: &'s Graph, discovery: &'s Discovery, machine: &Machine, policy: Policy) -> Self {
         let order = graph.order();
         let mut minimal = vec![0.0; order.len() + 1];

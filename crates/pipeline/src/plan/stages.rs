@@ -71,7 +71,7 @@ impl Plan {
         let spare = machine.processors.saturating_sub(threads);
         let found = (0..parts).filter_map(|part| {
             let search = StageSearch::new(self, part, machine)?;
-            search.divide(spare, demand)
+            search.divide_component(spare, demand)
         });
         found.min_by(|one, other| {
             (one.then_ns / one.now_ns).total_cmp(&(other.then_ns / other.now_ns))
@@ -221,7 +221,7 @@ impl<'p> StageSearch<'p> {
 
     /// Divides the component with at most `spare` additional threads. Returns `None` if the gain is
     /// smaller than the cost of a crossing, or does not meet the demand.
-    fn divide(&self, spare: usize, demand: Demand) -> Option<StageDivision> {
+    fn divide_component(&self, spare: usize, demand: Demand) -> Option<StageDivision> {
         let begin = self.current_layout();
         let now_ns = self.block_time_bound(&self.thread_loads(&begin));
         let (mut layout, mut then_ns) = (begin.clone(), now_ns);

@@ -61,7 +61,7 @@ pub(super) fn find_prefix_ends(
 }
 
 const STREAM: OutputForm = OutputForm::Form(Form::Stream);
-const MESSAGE: OutputForm = OutputForm::Form(Form::Message);
+const MESSAGE_FORM: OutputForm = OutputForm::Form(Form::Message);
 
 /// Returns the filters that follow the source, up to the first term that is not a filter.
 fn leading_filters<'g>(
@@ -94,7 +94,7 @@ fn check_shareable(
     }
     let output_form = used.effect().output_form;
     if used.description.user.is_none()
-        || is_behind && ![STREAM, MESSAGE, OutputForm::Same].contains(&output_form)
+        || is_behind && ![STREAM, MESSAGE_FORM, OutputForm::Same].contains(&output_form)
     {
         return Err(UnsharedReason(format!("`{name}` outputs neither streams nor messages")));
     }

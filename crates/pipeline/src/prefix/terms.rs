@@ -29,13 +29,13 @@ impl fmt::Display for UnsharedReason {
 
 /// Returns true if the options of a request ask for a shared prefix.
 #[must_use]
-pub fn is_requested(options: &Arguments) -> bool {
+pub fn is_shared_prefix_requested(options: &Arguments) -> bool {
     options.text(PREFIX_OPTION) == Some("shared")
 }
 
 /// Returns true if the options of a request ask for a private prefix.
 #[must_use]
-pub fn is_private(options: &Arguments) -> bool {
+pub fn is_private_prefix_requested(options: &Arguments) -> bool {
     options.text(PREFIX_OPTION) == Some("private")
 }
 

@@ -3,7 +3,7 @@
 use super::plan::{PathEdit, PlannedChange};
 use super::{Refusal, start};
 use crate::protocol::errno;
-use crate::snapshot::Snapshots;
+use crate::snapshot::SnapshotCache;
 use crate::tree::{PathKey, Tree, key_of};
 use std::time::{Duration, Instant};
 use streamline::paths::{
@@ -61,7 +61,7 @@ pub(crate) fn carry_out(
     tree: &Tree,
     planned: &PlannedChange,
     caller: &Caller,
-    snapshots: &Snapshots,
+    snapshots: &SnapshotCache,
 ) -> Result<ChangeResult, Refusal> {
     match planned {
         PlannedChange::Nothing => Ok(ChangeResult::Made(None)),
@@ -78,11 +78,11 @@ fn change(
     tree: &Tree,
     edit: &PathEdit,
     caller: &Caller,
-    snapshots: &Snapshots,
+    snapshots: &SnapshotCache,
 ) -> Result<ChangeResult, Refusal> {
     let view = |path: PathKey| {
         let found = tree.paths.iter().find(|view| key_of(view) == path);
-        found.ok_or_else(Refusal::gone)
+        found.ok_or_else(Refusal::object_removed)
     };
     let line = |view: &PathView| Some(view.line.clone()).filter(|line| !line.is_empty());
     let known = view(edit.path)?;
@@ -118,7 +118,11 @@ fn change(
 }
 
 /// Stops a path and waits until its process has exited, at most until the caller's deadline.
-fn stop(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<ChangeResult, Refusal> {
+fn stop(
+    path: PathKey,
+    caller: &Caller,
+    snapshots: &SnapshotCache,
+) -> Result<ChangeResult, Refusal> {
     let to = connect(path, caller, snapshots)?;
     match to.stop() {
         // PathEnded means that the path stopped by itself in the meantime.
@@ -133,7 +137,11 @@ fn stop(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<ChangeR
     }
 }
 
-fn connect(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<PathClient, Refusal> {
+fn connect(
+    path: PathKey,
+    caller: &Caller,
+    snapshots: &SnapshotCache,
+) -> Result<PathClient, Refusal> {
     let client: Client = snapshots.connect().map_err(|error| refusal(&error))?;
     let to = client.connect_within(&path.number.to_string(), caller.left());
     to.map_err(|error| refusal(&error))

@@ -41,7 +41,7 @@ impl Refusal {
     }
 
     /// Returns the refusal (ENOENT) for an object that no longer exists.
-    pub(crate) fn gone() -> Self {
+    pub(crate) fn object_removed() -> Self {
         Self::new(errno::ENOENT, "it no longer exists")
     }
 }

@@ -2,7 +2,7 @@
 //! their parents.
 
 use super::Refusal;
-use crate::entries::{Key, Part};
+use crate::entries::{DirectoryObject, Key};
 use crate::names::escape;
 use crate::protocol::errno;
 use crate::tree::{Child, Directory, DirectoryId, NodeIndex, Tree};
@@ -41,11 +41,11 @@ impl Tree {
         names.reverse();
         names.extend(last);
         names.extend(match &key.part {
-            Part::Config => Some("config".to_owned()),
-            Part::Stats => Some("stats".to_owned()),
-            Part::Dropped => Some("stats/dropped".to_owned()),
-            Part::State => Some("state".to_owned()),
-            Part::Streams => Some(".streams".to_owned()),
+            DirectoryObject::Config => Some("config".to_owned()),
+            DirectoryObject::Stats => Some("stats".to_owned()),
+            DirectoryObject::Dropped => Some("stats/dropped".to_owned()),
+            DirectoryObject::State => Some("state".to_owned()),
+            DirectoryObject::Streams => Some(".streams".to_owned()),
             _ => None,
         });
         names.extend(match &key.place {
@@ -58,19 +58,19 @@ impl Tree {
 
     /// Returns the path to which the node `member` belongs.
     pub(super) fn view(&self, member: NodeIndex) -> Result<&PathView, Refusal> {
-        self.paths.get(member.path).ok_or_else(Refusal::gone)
+        self.paths.get(member.path).ok_or_else(Refusal::object_removed)
     }
 
     /// Returns the details of the node `member`.
     pub(super) fn details(&self, member: NodeIndex) -> Result<&NodeDetails, Refusal> {
-        self.node(member).ok_or_else(Refusal::gone)
+        self.node(member).ok_or_else(Refusal::object_removed)
     }
 
     /// Returns the only node that a directory represents. Fails with EBUSY if the directory
     /// represents nodes of several paths.
     pub(super) fn only_member(&self, directory: &Directory) -> Result<NodeIndex, Refusal> {
         match directory.members.as_slice() {
-            [] => Err(Refusal::gone()),
+            [] => Err(Refusal::object_removed()),
             [one] => Ok(*one),
             all => {
                 let path = |member: &NodeIndex| {
@@ -92,7 +92,7 @@ impl Tree {
 
     /// Returns the node output that a directory represents. Fails if the directory represents none.
     pub(super) fn output(&self, key: &Key) -> Result<Output, Refusal> {
-        if key.part != Part::Whole {
+        if key.part != DirectoryObject::Whole {
             let why = "it is a view of a filter, and contains no filters";
             return Err(Refusal::new(errno::EPERM, why));
         }
@@ -102,7 +102,7 @@ impl Tree {
                 (DirectoryId::Node(*path, node.clone()), Some(class))
             }
             DirectoryId::Path(_) => {
-                let directory = self.directory(&key.place).ok_or_else(Refusal::gone)?;
+                let directory = self.directory(&key.place).ok_or_else(Refusal::object_removed)?;
                 if directory.members.is_empty() {
                     let why = "it is a path, which contains sources, and not a filter: name a \
                                directory below it";
@@ -112,7 +112,7 @@ impl Tree {
             }
             _ => return Err(Refusal::new(errno::EPERM, "there is no filter here")),
         };
-        let directory = self.directory(&node).ok_or_else(Refusal::gone)?;
+        let directory = self.directory(&node).ok_or_else(Refusal::object_removed)?;
         let node = self.only_member(directory)?;
         let name = &self.details(node)?.name;
         let words = class.map_or_else(|| name.clone(), |class| format!("{name}/{class}"));
@@ -155,11 +155,11 @@ impl Tree {
             let next = self.lookup(&here, name, &[])?;
             match &next.part {
                 // Links to nodes are followed.
-                Part::Link(_) => {
+                DirectoryObject::Link(_) => {
                     let target = self.target(&next)?;
                     let there = self.resolve(&here, &target)?;
                     way = self.ancestor_keys(&there);
-                    if there.part != Part::Whole {
+                    if there.part != DirectoryObject::Whole {
                         way.push(there);
                     }
                 }
@@ -214,6 +214,6 @@ impl Tree {
     /// Returns the parent of a directory. Fails with ENOENT if the tree does not contain the
     /// parent.
     pub(super) fn parent(&self, directory: &Directory) -> Result<&Directory, Refusal> {
-        self.directories.get(directory.parent).ok_or_else(Refusal::gone)
+        self.directories.get(directory.parent).ok_or_else(Refusal::object_removed)
     }
 }

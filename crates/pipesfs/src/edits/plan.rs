@@ -4,7 +4,7 @@
 use super::below_mount::is_below_mount;
 use super::places::Output;
 use super::{MountPermissions, Refusal};
-use crate::entries::{Key, ObjectKind, Part};
+use crate::entries::{DirectoryObject, Key, ObjectKind};
 use crate::names::unescape;
 use crate::protocol::errno;
 use crate::tree::{Child, DirectoryId, EMPTY_STREAM_SOURCE, NodeIndex, PathKey, Tree, key_of};
@@ -114,7 +114,7 @@ pub(crate) fn plan_mkdir(
         Some(_) => return Err(Refusal::new(errno::EEXIST, "it exists")),
         None => {}
     }
-    if parent.part == Part::Whole && parent.place == DirectoryId::Root {
+    if parent.part == DirectoryObject::Whole && parent.place == DirectoryId::Root {
         return plan_path_start(name, may);
     }
     let is_path = matches!(parent.place, DirectoryId::Path(_));
@@ -130,8 +130,8 @@ pub(crate) fn plan_mkdir(
         let why = format!("no filter is called `{name}`: `ls .filters` lists all");
         return Err(Refusal::new(errno::EINVAL, why));
     };
-    if has_sources && filter.is_source && parent.part == Part::Whole {
-        let DirectoryId::Path(path) = parent.place else { return Err(Refusal::gone()) };
+    if has_sources && filter.is_source && parent.part == DirectoryObject::Whole {
+        let DirectoryId::Path(path) = parent.place else { return Err(Refusal::object_removed()) };
         let words = vec!["add".to_owned(), filter.text];
         return Ok(PlannedChange::Edit(PathEdit { path, into: None, words }));
     }
@@ -180,8 +180,11 @@ fn plan_path_start(name: &str, may: &MountPermissions) -> Result<PlannedChange, 
 }
 
 /// Plans the edit for unlink(2): the removal of a link severs an arc between two filters.
-pub(crate) fn unlink(tree: &Tree, (parent, name): (&Key, &str)) -> Result<PlannedChange, Refusal> {
-    let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::gone)?;
+pub(crate) fn plan_unlink(
+    tree: &Tree,
+    (parent, name): (&Key, &str),
+) -> Result<PlannedChange, Refusal> {
+    let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::object_removed)?;
     refuse_fixed_entry(&key, parent)?;
     if key.kind() == ObjectKind::Directory {
         // The entry was a link in the directory of an additional parent. That parent has since
@@ -201,8 +204,8 @@ pub(crate) fn plan_rmdir(
     (parent, name): (&Key, &str),
 ) -> Result<PlannedChange, Refusal> {
     let names = [];
-    let key = tree.lookup(parent, name, &names).ok_or_else(Refusal::gone)?;
-    if key.part != Part::Whole {
+    let key = tree.lookup(parent, name, &names).ok_or_else(Refusal::object_removed)?;
+    if key.part != DirectoryObject::Whole {
         return Ok(PlannedChange::Nothing);
     }
     refuse_fixed_entry(&key, parent)?;
@@ -231,7 +234,7 @@ fn refuse_fixed_entry(key: &Key, parent: &Key) -> Result<(), Refusal> {
 }
 
 fn plan_node_removal(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChange, Refusal> {
-    let directory = tree.directory(&key.place).ok_or_else(Refusal::gone)?;
+    let directory = tree.directory(&key.place).ok_or_else(Refusal::object_removed)?;
     let member = tree.only_member(directory)?;
     let name = &tree.details(member)?.name;
     let above = tree.parent(directory)?;
@@ -277,11 +280,12 @@ pub(super) fn linked_node(
     let is_arc =
         |(known, child): &&(String, Child)| known == name && matches!(child, Child::Link(_));
     let child = children.and_then(|children| children.iter().find(is_arc));
-    let Some((_, Child::Link(target))) = child.filter(|_| parent.part == Part::Whole) else {
+    let Some((_, Child::Link(target))) = child.filter(|_| parent.part == DirectoryObject::Whole)
+    else {
         return Ok(None);
     };
-    let target = tree.resolve(parent, target).ok_or_else(Refusal::gone)?;
-    let directory = tree.directory(&target.place).ok_or_else(Refusal::gone)?;
+    let target = tree.resolve(parent, target).ok_or_else(Refusal::object_removed)?;
+    let directory = tree.directory(&target.place).ok_or_else(Refusal::object_removed)?;
     tree.only_member(directory).map(Some)
 }
 
@@ -310,9 +314,11 @@ pub(crate) fn link(
         }
         false => tree.resolve(parent, target),
     };
-    let is_node = |key: &Key| key.part == Part::Whole && matches!(key.place, DirectoryId::Node(..));
+    let is_node = |key: &Key| {
+        key.part == DirectoryObject::Whole && matches!(key.place, DirectoryId::Node(..))
+    };
     let found = found.filter(is_node).ok_or_else(|| no_filter_refusal(target))?;
-    let directory = tree.directory(&found.place).ok_or_else(Refusal::gone)?;
+    let directory = tree.directory(&found.place).ok_or_else(Refusal::object_removed)?;
     let member = tree.only_member(directory)?;
     if tree.view(above)?.path.uid != directory.uid {
         // The error must not reveal paths of other users.

@@ -3,7 +3,7 @@
 use super::places::Output;
 use super::plan::{PathEdit, PlannedChange, linked_node, parse_filter_name};
 use super::{MountPermissions, Refusal};
-use crate::entries::{Key, Part};
+use crate::entries::{DirectoryObject, Key};
 use crate::protocol::errno;
 use crate::tree::{DirectoryId, NodeIndex, Tree, key_of};
 use streamline::paths::with_arguments;
@@ -26,7 +26,7 @@ pub(crate) fn rename(
     if flags & !SUPPORTED_RENAME_FLAGS != 0 {
         return Err(invalid("filters are not exchanged: move one after the other"));
     }
-    let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::gone)?;
+    let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::object_removed)?;
     if tree.lookup(into, to, &[]).is_some_and(|there| there != key) {
         let why = format!("`{to}` exists there, and nothing is replaced by a move");
         return Err(Refusal::new(errno::EEXIST, why));
@@ -37,15 +37,15 @@ pub(crate) fn rename(
         return reattach(tree, (node, &from), into);
     }
     match (&key.part, &key.place) {
-        (Part::Whole, DirectoryId::Node(..)) => {
+        (DirectoryObject::Whole, DirectoryId::Node(..)) => {
             plan_node_rename(tree, (parent, &key), (into, to), may)
         }
-        (Part::Whole, DirectoryId::Class(path, node, class)) => {
+        (DirectoryObject::Whole, DirectoryId::Class(path, node, class)) => {
             refuse_changed_name(name, to)?;
             let node = DirectoryId::Node(*path, node.clone());
             move_class(tree, (&key, &node, class), into)
         }
-        (Part::Whole, DirectoryId::Path(_)) => {
+        (DirectoryObject::Whole, DirectoryId::Path(_)) => {
             let why =
                 "a path keeps its name: stop it, and start it under another (`streamline start`)";
             Err(Refusal::new(errno::EOPNOTSUPP, why))
@@ -82,7 +82,7 @@ fn plan_node_rename(
     (into, to): (&Key, &str),
     may: &MountPermissions,
 ) -> Result<PlannedChange, Refusal> {
-    let directory = tree.directory(&key.place).ok_or_else(Refusal::gone)?;
+    let directory = tree.directory(&key.place).ok_or_else(Refusal::object_removed)?;
     let node = tree.only_member(directory)?;
     let name = &tree.details(node)?.name;
     let changed = match directory.name.split('#').next() == to.split('#').next() {
@@ -98,7 +98,7 @@ fn plan_node_rename(
             "it is a source, and nothing leads to it: make it in the directory of the other path",
         ));
     }
-    if into.part == Part::Whole && into.place == DirectoryId::Root {
+    if into.part == DirectoryObject::Whole && into.place == DirectoryId::Root {
         return Err(invalid("only a source begins a path: make one, and move the filter below it"));
     }
     let (from, below) = (tree.output(parent)?, tree.output(into)?);
@@ -147,7 +147,7 @@ fn move_class(
     (key, node, class): (&Key, &DirectoryId, &str),
     into: &Key,
 ) -> Result<PlannedChange, Refusal> {
-    let directory = tree.directory(node).ok_or_else(Refusal::gone)?;
+    let directory = tree.directory(node).ok_or_else(Refusal::object_removed)?;
     let member = tree.only_member(directory)?;
     let details = tree.details(member)?;
     let below = tree.output(into)?;

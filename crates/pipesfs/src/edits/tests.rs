@@ -1,7 +1,7 @@
 //! Tests of edit planning: each change to a tree yields either the text of an edit command or a
 //! refusal.
 
-use super::plan::{PathEdit, PlannedChange, link, plan_mkdir, plan_rmdir, unlink};
+use super::plan::{PathEdit, PlannedChange, link, plan_mkdir, plan_rmdir, plan_unlink};
 use super::{MountPermissions, Refusal, plan_rename};
 use crate::entries::Key;
 use crate::protocol::errno;
@@ -97,7 +97,7 @@ fn b4_each_change_of_the_tree_is_one_edit() {
     assert_eq!(remove("", ".filters"), Err(errno::EPERM));
     assert_eq!(remove("web/generate/udp", "inspect"), ok("1 sever inspect from udp"));
 
-    let unlinked = |path: &str, name| outcome_text(unlink(&tree, (&key(&tree, path), name)));
+    let unlinked = |path: &str, name| outcome_text(plan_unlink(&tree, (&key(&tree, path), name)));
     assert_eq!(unlinked("web/generate", "inspect"), ok("1 sever inspect from generate"));
     assert_eq!(unlinked("web/generate", "all"), ok("nothing"));
     assert_eq!(unlinked("", "README"), Err(errno::EPERM));
@@ -178,7 +178,7 @@ proptest! {
         let planned = [
             plan_mkdir(&tree, (&from.0, &name), &may),
             plan_rmdir(&tree, (&from.0, &into.1)),
-            unlink(&tree, (&from.0, &into.1)),
+            plan_unlink(&tree, (&from.0, &into.1)),
             link(&tree, (&from.0, &name), &into.1, &may),
             plan_rename(&tree, (&root, &from.1), (&into.0, &name), (0, &may)),
         ];

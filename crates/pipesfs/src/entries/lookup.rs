@@ -1,6 +1,6 @@
 //! Lookup of names in directories, including names that no listing contains.
 
-use super::{Key, Part, STREAMS_DIRECTORY, is_fixed_entry_name, stream};
+use super::{DirectoryObject, Key, STREAMS_DIRECTORY, is_fixed_entry_name, stream};
 use crate::names::unescape;
 use crate::tree::{DirectoryId, Tree};
 use streamline::paths;
@@ -10,7 +10,7 @@ impl Tree {
     /// be missing from listings. `names` is as in [`entries`](Self::entries).
     #[must_use]
     pub fn lookup(&self, key: &Key, name: &str, names: &[String]) -> Option<Key> {
-        let directory = self.directory(&key.place).filter(|_| key.part == Part::Whole);
+        let directory = self.directory(&key.place).filter(|_| key.part == DirectoryObject::Whole);
         if let Some(child) = directory.and_then(|directory| directory.child(name)) {
             return self.child_key(key, name, child);
         }
@@ -18,10 +18,10 @@ impl Tree {
             // This case avoids building the list of all entries, which would dominate the cost of a
             // lookup.
             (
-                Part::Whole,
+                DirectoryObject::Whole,
                 DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
             ) if !is_fixed_entry_name(name) => self.has(key).then(Vec::new)?,
-            (Part::Whole, _) => self.fixed_entries(key, names)?,
+            (DirectoryObject::Whole, _) => self.fixed_entries(key, names)?,
             _ => self.entries(key, names)?,
         };
         let listed = fixed.into_iter().find(|entry| entry.name == name);
@@ -33,21 +33,23 @@ impl Tree {
 
     fn lookup_hidden_entry(&self, key: &Key, name: &str) -> Option<Key> {
         match (&key.part, &key.place) {
-            (Part::Whole, DirectoryId::Root) if name == STREAMS_DIRECTORY => {
-                Some(key.sibling(Part::Streams))
+            (DirectoryObject::Whole, DirectoryId::Root) if name == STREAMS_DIRECTORY => {
+                Some(key.sibling(DirectoryObject::Streams))
             }
             (
-                Part::Whole,
+                DirectoryObject::Whole,
                 DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
             ) if name == STREAMS_DIRECTORY && !self.forms(&key.place).is_empty() => {
-                Some(key.sibling(Part::Streams))
+                Some(key.sibling(DirectoryObject::Streams))
             }
             (
-                Part::Whole,
+                DirectoryObject::Whole,
                 DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
-            ) if self.past(key, name).is_some() => Some(key.sibling(Part::Link(name.to_owned()))),
-            (Part::Streams, _) => self.past(key, name).map(|stream| key.sibling(stream)),
-            (Part::Whole, DirectoryId::Node(path, node)) => {
+            ) if self.past(key, name).is_some() => {
+                Some(key.sibling(DirectoryObject::Link(name.to_owned())))
+            }
+            (DirectoryObject::Streams, _) => self.past(key, name).map(|stream| key.sibling(stream)),
+            (DirectoryObject::Whole, DirectoryId::Node(path, node)) => {
                 let class = unescape(name)?;
                 if paths::has_manual(&class) {
                     // A filter's name is not a class: `mkdir tcp/http` creates the filter `http`,
@@ -67,7 +69,7 @@ impl Tree {
 
     /// Returns the stream that a name with a start in the past denotes, such as `all@-5s` or
     /// `all.pcap@block:4711`. Returns `None` for any other name.
-    fn past(&self, key: &Key, name: &str) -> Option<Part> {
+    fn past(&self, key: &Key, name: &str) -> Option<DirectoryObject> {
         let (stem, from) = name.split_once('@')?;
         let (form, _) = self.forms(&key.place).into_iter().find(|(_, known)| *known == stem)?;
         Some(stream(form, Some(from.to_owned())))

@@ -1,6 +1,6 @@
 //! Names that contain the number of a node.
 
-use super::{Key, Part};
+use super::{DirectoryObject, Key};
 use crate::tree::{Child, Tree};
 
 impl Tree {
@@ -9,7 +9,8 @@ impl Tree {
     pub(super) fn lookup_by_node_number(&self, key: &Key, name: &str) -> Option<Key> {
         let (stem, number) = name.split_once('#')?;
         let number: u64 = number.parse().ok()?;
-        let directory = self.directory(&key.place).filter(|_| key.part == Part::Whole)?;
+        let directory =
+            self.directory(&key.place).filter(|_| key.part == DirectoryObject::Whole)?;
         directory.children.iter().find_map(|(known, child)| {
             let Child::Directory(at) = child else { return None };
             let below = self.directories.get(*at)?;

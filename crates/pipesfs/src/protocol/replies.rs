@@ -235,7 +235,7 @@ impl DirectoryBuffer {
 /// Protocol version of the replies.
 const VERSION: (u32, u32) = (7, 31);
 /// Supported features: PARALLEL_DIROPS, READDIRPLUS_AUTO, DO_READDIRPLUS, MAX_PAGES.
-const FEATURES: u32 = 1 << 18 | 1 << 14 | 1 << 13 | 1 << 22;
+const SUPPORTED_INIT_FLAGS: u32 = 1 << 18 | 1 << 14 | 1 << 13 | 1 << 22;
 /// Maximum length of a read, in pages of 4 KB.
 const READ_PAGES_MAX: u32 = 256;
 
@@ -245,7 +245,7 @@ pub fn init_reply(readahead: u32, flags: u32, write_max: u32) -> Vec<u8> {
     let mut words = [0u32; 16];
     (words[0], words[1]) = VERSION;
     words[2] = readahead;
-    words[3] = flags & FEATURES;
+    words[3] = flags & SUPPORTED_INIT_FLAGS;
     // The low half is the maximum number of background requests; the high half is the congestion
     // threshold.
     words[4] = 16 | 12 << 16;

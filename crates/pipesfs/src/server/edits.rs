@@ -2,12 +2,12 @@
 
 use super::{Outcome, Server, lock};
 use crate::edits::carry_out::{Caller, ChangeResult, carry_out};
-use crate::edits::plan::{PathEdit, PlannedChange, link, plan_mkdir, plan_rmdir, unlink};
+use crate::edits::plan::{PathEdit, PlannedChange, link, plan_mkdir, plan_rmdir, plan_unlink};
 use crate::edits::{Refusal, added_subdirectory, moved_directories, plan_rename};
-use crate::entries::{Key, Part, Stream};
+use crate::entries::{DirectoryObject, Key, Stream};
 use crate::protocol::{Header, TreeEdit, errno};
 use crate::snapshot::{SNAPSHOT_LIFETIME, Snapshot};
-use crate::streams::{Continuation, TapConnection};
+use crate::streams::{StreamContinuation, TapConnection};
 use crate::tree::{Child, DirectoryId, Tree, key_of};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -122,7 +122,7 @@ impl Server {
         match edit {
             TreeEdit::MakeDirectory(name) => plan_mkdir(tree, (parent, name), &self.permitted),
             TreeEdit::RemoveDirectory(name) => plan_rmdir(tree, (parent, name)),
-            TreeEdit::Unlink(name) => unlink(tree, (parent, name)),
+            TreeEdit::Unlink(name) => plan_unlink(tree, (parent, name)),
             TreeEdit::Rename { from, to, flags, .. } => {
                 let may = (*flags, &self.permitted);
                 plan_rename(tree, (parent, from), (into, to), may)
@@ -158,7 +158,7 @@ impl Server {
             TreeEdit::Rename { from, to, .. } => {
                 let places = moved_directories((old, (parent, from)), (new, (into, to)));
                 let mut inodes = lock(&self.inodes);
-                inodes.rebind(&places);
+                inodes.update_moved_objects(&places);
                 if places.keys().any(|place| matches!(place, DirectoryId::Class(..))) {
                     // The kernel has moved the inode of the class to the caller's target, while the
                     // tree has the class below its new filter. If a lookup there returned the same
@@ -171,7 +171,7 @@ impl Server {
                 Ok(Outcome::Done)
             }
             TreeEdit::MakeLink { name, .. } => {
-                self.entry(&parent.sibling(Part::Link(name.clone())))
+                self.entry(&parent.sibling(DirectoryObject::Link(name.clone())))
             }
             TreeEdit::MakeDirectory(name) => {
                 let key = match done {
@@ -180,7 +180,7 @@ impl Server {
                         // The new directory may be a class that no arc carries.
                         .or_else(|| new.lookup(parent, name, &[])),
                 };
-                self.entry(&key.ok_or_else(Refusal::gone)?)
+                self.entry(&key.ok_or_else(Refusal::object_removed)?)
             }
             TreeEdit::HardLink { .. } => Ok(Outcome::Done),
         }
@@ -189,7 +189,7 @@ impl Server {
     /// Continues the open streams of nodes that have moved to another path, with taps at the nodes'
     /// new directories.
     fn continue_moved_streams(&self, new: &Tree, places: &HashMap<DirectoryId, DirectoryId>) {
-        for (handle, place, form, uid) in self.streams.awaiting() {
+        for (handle, place, form, uid) in self.streams.streams_awaiting_continuation() {
             let stays = new.directory(&place.node()).is_some();
             let Some(to) = places.get(&place.node()).filter(|_| !stays) else { continue };
             let to = place.id_after_move(to);
@@ -206,7 +206,7 @@ impl Server {
                         self.failures.set(uid, why);
                     }
                     let (tap, totals) = (TapConnection::new(tap), self.totals.at(&to, new));
-                    let next = Continuation { input, tap, place: to, totals };
+                    let next = StreamContinuation { input, tap, place: to, totals };
                     self.streams.set_continuation(handle, next);
                 }
                 Err((_, why)) => self.failures.set(uid, why),
@@ -218,7 +218,7 @@ impl Server {
         let inode = lock(&self.inodes).reference(key);
         self.attributes(key, inode).map(Outcome::Entry).map_err(|_| {
             lock(&self.inodes).forget(inode, 1);
-            Refusal::gone()
+            Refusal::object_removed()
         })
     }
 }

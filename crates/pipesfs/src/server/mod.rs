@@ -19,11 +19,11 @@ mod written;
 use self::handle::Handle;
 use crate::edits::{EDIT_TIMEOUT_DEFAULT, MountPermissions};
 use crate::entries::Key;
-use crate::failures::Failures;
-use crate::inodes::Inodes;
+use crate::failures::LatestFailures;
+use crate::inodes::InodeTable;
 use crate::mount::{MountOptions, Others};
 use crate::protocol::{Operation, Reply, Request, errno, init_reply, statfs_reply};
-use crate::snapshot::Snapshots;
+use crate::snapshot::SnapshotCache;
 use crate::streams::Streams;
 use crate::threads::{CONCURRENT_EDITS_MAX, EDIT_THREAD_NAME, RequestThreadPool};
 use crate::totals::TotalsByDirectory;
@@ -53,8 +53,8 @@ const QUERY_THREAD_NAME: &str = "pipesfs queries";
 #[derive(Debug)]
 pub struct Server {
     device: Arc<File>,
-    snapshots: Snapshots,
-    inodes: Mutex<Inodes>,
+    snapshots: SnapshotCache,
+    inodes: Mutex<InodeTable>,
     streams: Arc<Streams>,
     writers: Arc<Writers>,
     totals: TotalsByDirectory,
@@ -66,7 +66,7 @@ pub struct Server {
     asking: Mutex<HashSet<u64>>,
     /// Numbers of the changes that are queued or being executed.
     editing: Mutex<HashSet<u64>>,
-    failures: Arc<Failures>,
+    failures: Arc<LatestFailures>,
     /// User id and group id of this process.
     owner: (u32, u32),
     others: Others,
@@ -90,12 +90,12 @@ impl Server {
         (directory, options): (&Path, MountOptions),
     ) -> sys::Result<Arc<Self>> {
         let device = Arc::new(device);
-        let failures = Arc::new(Failures::default());
+        let failures = Arc::new(LatestFailures::default());
         let (streams, endings) = Streams::new(Arc::clone(&device), Arc::clone(&failures))?;
         let streams = Arc::new(streams);
         let writers = Arc::new(Writers::new(Arc::clone(&device), Arc::clone(&failures))?);
         let server = Arc::new(Self {
-            snapshots: Snapshots::new(options.daemon),
+            snapshots: SnapshotCache::new(options.daemon),
             inodes: Mutex::default(),
             streams: Arc::clone(&streams),
             writers: Arc::clone(&writers),

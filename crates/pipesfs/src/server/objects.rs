@@ -2,7 +2,7 @@
 
 use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
-use crate::entries::{Entry, Key, ObjectKind, Part};
+use crate::entries::{DirectoryObject, Entry, Key, ObjectKind};
 use crate::mount::Others;
 use crate::protocol::{Attributes, DirectoryBuffer, EntryTimeout, Header, errno};
 use crate::snapshot::{SNAPSHOT_LIFETIME, Snapshot};
@@ -14,7 +14,7 @@ use sys::net::RouteSocket;
 /// Time for which the kernel may cache names and attributes.
 pub(super) const DEFAULT_ENTRY_TIMEOUT: EntryTimeout = EntryTimeout(0, 100_000_000);
 
-const DIRECTORY: u32 = 0o040_000;
+const S_IFDIR: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 
@@ -62,7 +62,7 @@ impl Server {
         let directory = tree.directory(&node).filter(|_| !public);
         let (uid, started) = directory.map_or((self.owner.0, 0), |of| (of.uid, of.started));
         let (kind, read) = match key.kind() {
-            ObjectKind::Directory => (DIRECTORY, if public { 0o500 } else { 0o700 }),
+            ObjectKind::Directory => (S_IFDIR, if public { 0o500 } else { 0o700 }),
             ObjectKind::File if tree.is_written(key) => (FILE, 0o600),
             ObjectKind::File => (FILE, 0o400),
             ObjectKind::Link => (LINK, 0o777),
@@ -78,10 +78,10 @@ impl Server {
         };
         let size = match &key.part {
             // Programs such as rsync and tar read only as many bytes as the size indicates.
-            Part::Text(text) if text.has_size() => {
+            DirectoryObject::Text(text) if text.has_size() => {
                 content::text(tree, key, &CountersByPath::new()).map_or(0, |text| text.len() as u64)
             }
-            Part::Link(_) => tree.target(key).map_or(0, |target| target.len() as u64),
+            DirectoryObject::Link(_) => tree.target(key).map_or(0, |target| target.len() as u64),
             _ => 0,
         };
         let (times, mode, links) = ([started; 3], kind | read, 1);
@@ -94,7 +94,7 @@ impl Server {
     /// only one program at a time write to an inode.
     pub(super) fn entry_timeout(&self, attributes: &Attributes) -> EntryTimeout {
         match self.key(attributes.inode) {
-            Ok(Key { part: Part::Stream(_), .. }) => EntryTimeout(0, 0),
+            Ok(Key { part: DirectoryObject::Stream(_), .. }) => EntryTimeout(0, 0),
             _ => DEFAULT_ENTRY_TIMEOUT,
         }
     }
@@ -143,7 +143,7 @@ impl Server {
         let mut buffer = DirectoryBuffer::new(size as usize, plus);
         let dots = [".", ".."];
         for (number, name) in (0u64..).zip(dots).skip(usize::try_from(offset).unwrap_or(2)) {
-            buffer.add(name, number + 1, (header.inode, DIRECTORY), None);
+            buffer.add(name, number + 1, (header.inode, S_IFDIR), None);
         }
         let first = usize::try_from(offset.saturating_sub(2)).unwrap_or(usize::MAX);
         for (number, (name, key)) in entries.iter().enumerate().skip(first) {
@@ -151,7 +151,7 @@ impl Server {
                 break;
             }
             let mode = match key.kind() {
-                ObjectKind::Directory => DIRECTORY,
+                ObjectKind::Directory => S_IFDIR,
                 ObjectKind::File => FILE,
                 ObjectKind::Link => LINK,
             };
@@ -181,11 +181,11 @@ impl Server {
     /// interfaces of the machine. May block to query paths.
     fn names(&self, snapshot: &Snapshot, key: &Key, uid: u32) -> Result<Vec<String>, i32> {
         Ok(match (&key.part, &key.place) {
-            (Part::Dropped, _) => {
+            (DirectoryObject::Dropped, _) => {
                 let counters = self.counters((&snapshot.tree, key), SNAPSHOT_LIFETIME, uid)?;
                 content::losses(&snapshot.tree, key, &counters).into_keys().collect()
             }
-            (Part::Whole, DirectoryId::Machine) => {
+            (DirectoryObject::Whole, DirectoryId::Machine) => {
                 let links = RouteSocket::open().and_then(|links| links.list_interfaces());
                 links.unwrap_or_default().into_iter().map(|one| one.name).collect()
             }

@@ -3,7 +3,7 @@
 use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
 use crate::edits::Refusal;
-use crate::entries::{Key, Part, Stream, Text};
+use crate::entries::{DirectoryObject, Key, Stream, Text};
 use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
 use crate::snapshot::{COUNTERS_LIFETIME, REPLY_TIMEOUT, SAMPLE_INTERVAL, SNAPSHOT_LIFETIME};
 use crate::streams::{StreamFacts, StreamOrigin, TapConnection};
@@ -45,10 +45,12 @@ impl Server {
             self.snapshots.has_counters(&paths, age)
         };
         let counts = |key: Key| match &key.part {
-            Part::Stream(_) | Part::Events => true,
-            Part::Text(Text::Others | Text::NsPerBlock | Text::Missed | Text::State(_)) => true,
-            Part::Dropped => !are_known(&key, SNAPSHOT_LIFETIME),
-            Part::Text(text) => text.is_counter() && !are_known(&key, COUNTERS_LIFETIME),
+            DirectoryObject::Stream(_) | DirectoryObject::Events => true,
+            DirectoryObject::Text(
+                Text::Others | Text::NsPerBlock | Text::Missed | Text::State(_),
+            ) => true,
+            DirectoryObject::Dropped => !are_known(&key, SNAPSHOT_LIFETIME),
+            DirectoryObject::Text(text) => text.is_counter() && !are_known(&key, COUNTERS_LIFETIME),
             _ => false,
         };
         match request.operation {
@@ -65,12 +67,12 @@ impl Server {
             return self.open_for_writing(header, &key, flags & O_ACCMODE);
         }
         match &key.part {
-            Part::Text(text) => {
+            DirectoryObject::Text(text) => {
                 let text = self.text(&key, text, header.uid)?;
                 let handle = self.add_handle(Handle::Text(Arc::new(text.into_bytes())));
                 Ok(Outcome::Opened(handle, FOPEN_DIRECT_IO))
             }
-            Part::Events => {
+            DirectoryObject::Events => {
                 let refuse = |error: ClientError| Refusal::new(errno::EIO, error.to_string());
                 // The connection is made as the caller, because the daemon reports to each user
                 // only the paths that this user may see.
@@ -83,7 +85,7 @@ impl Server {
                 let input = StreamInput::new(pipe, None).map_err(|error| error.errno)?;
                 self.add_stream(input, (StreamOrigin::Events(events), facts))
             }
-            Part::Stream(stream) => self.open_stream(&key, stream, header.uid),
+            DirectoryObject::Stream(stream) => self.open_stream(&key, stream, header.uid),
             _ => Err(errno::EOPNOTSUPP),
         }
     }

@@ -3,7 +3,7 @@
 
 use super::open::{FOPEN_DIRECT_IO, failure};
 use super::{Handle, Outcome, Server, lock};
-use crate::entries::{Key, Part, Stream, StreamForm, Text};
+use crate::entries::{DirectoryObject, Key, Stream, StreamForm, Text};
 use crate::protocol::{Header, Operation, Request, Write, errno};
 use crate::tree::{DirectoryId, NodeIndex, Tree};
 use std::time::{Duration, Instant};
@@ -27,25 +27,25 @@ impl Server {
     ) -> Result<Outcome, i32> {
         let refused = |errno, why: &str| Err(self.fail(header.uid, errno, why.to_owned()));
         match &key.part {
-            Part::Stream(_) if access != O_WRONLY => refused(
+            DirectoryObject::Stream(_) if access != O_WRONLY => refused(
                 errno::EINVAL,
                 "a stream is opened for reading or for writing, not both: what is written is not \
                  what is read",
             ),
-            Part::Stream(stream) => self.open_writer(key, stream, header.uid),
-            Part::Text(Text::Argument(name)) => {
+            DirectoryObject::Stream(stream) => self.open_writer(key, stream, header.uid),
+            DirectoryObject::Text(Text::Argument(name)) => {
                 let (path, node) = self
                     .argument(key, name)
                     .map_err(|(errno, why)| self.fail(header.uid, errno, why))?;
                 let handle = Handle::Argument { path, node, name: name.clone() };
                 Ok(Outcome::Opened(self.add_handle(handle), FOPEN_DIRECT_IO))
             }
-            Part::Text(Text::Freeze) => {
+            DirectoryObject::Text(Text::Freeze) => {
                 self.only_member(&self.snapshots.latest().tree, &key.place, header.uid)?;
                 let handle = self.add_handle(Handle::Freeze(key.place.clone()));
                 Ok(Outcome::Opened(handle, FOPEN_DIRECT_IO))
             }
-            Part::Text(_) | Part::Events => refused(
+            DirectoryObject::Text(_) | DirectoryObject::Events => refused(
                 errno::EACCES,
                 "this file is read-only; all, all.pcap, freeze and config can be written",
             ),

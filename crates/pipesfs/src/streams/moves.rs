@@ -22,12 +22,12 @@ pub(super) enum Move {
     /// The node has left its old path. Reads wait for the continuation.
     Left,
     /// The continuation is open. It replaces the current tap when that tap ends.
-    Ready(Continuation),
+    Ready(StreamContinuation),
 }
 
 /// The tap with which a stream continues.
 #[derive(Debug)]
-pub struct Continuation {
+pub struct StreamContinuation {
     /// The input of the tap.
     pub input: StreamInput,
     /// The connection of the tap.
@@ -55,7 +55,7 @@ impl Streams {
     /// Returns the handle, the directory, the form and the user of each marked stream that has no
     /// continuation yet.
     #[must_use]
-    pub fn awaiting(&self) -> Vec<(u64, DirectoryId, StreamForm, u32)> {
+    pub fn streams_awaiting_continuation(&self) -> Vec<(u64, DirectoryId, StreamForm, u32)> {
         let open = self.lock();
         let marked = open.iter().filter(|(_, stream)| {
             matches!(stream.moving, Some(Move::Awaited | Move::Left)) && stream.failed.is_none()
@@ -68,7 +68,7 @@ impl Streams {
     }
 
     /// Makes a marked stream continue with another tap, as soon as its current tap has ended.
-    pub fn set_continuation(&self, handle: u64, next: Continuation) {
+    pub fn set_continuation(&self, handle: u64, next: StreamContinuation) {
         let mut open = self.lock();
         let Some(stream) = open.get_mut(&handle) else { return };
         match stream.moving.take() {
@@ -114,8 +114,8 @@ impl Streams {
         true
     }
 
-    fn start_continuation(&self, handle: u64, stream: &mut OpenStream, next: Continuation) {
-        let Continuation { input, tap, place, totals } = next;
+    fn start_continuation(&self, handle: u64, stream: &mut OpenStream, next: StreamContinuation) {
+        let StreamContinuation { input, tap, place, totals } = next;
         (stream.input, stream.origin) = (input, Some(StreamOrigin::Path(tap)));
         (stream.totals, stream.failed) = (Some(totals), None);
         if let Some((known, _)) = &mut stream.place {

@@ -13,13 +13,13 @@ pub(super) struct Group {
 
 /// The groups below one directory.
 #[derive(Default)]
-pub(super) struct Groups {
+pub(super) struct NodeGroups {
     pub(super) all: Vec<Group>,
     /// Indexes into `all` of the groups with the same class and filter.
     by_kind: HashMap<(String, String), Vec<usize>>,
 }
 
-impl Groups {
+impl NodeGroups {
     /// Adds a separate group for a node, without a search for equal nodes. Correct only if all
     /// nodes belong to one path.
     pub(super) fn add(&mut self, class: String, member: NodeIndex) {
@@ -30,7 +30,7 @@ impl Groups {
 impl Tree {
     /// Adds the node `member` to the group of equal nodes of the same user's other paths. Creates a
     /// group if there is none.
-    pub(super) fn join_group(&self, groups: &mut Groups, class: &str, member: NodeIndex) {
+    pub(super) fn join_group(&self, groups: &mut NodeGroups, class: &str, member: NodeIndex) {
         let filter = self.node(member).map_or("", |node| node.filter.as_str());
         // Only nodes with the same class and the same filter are compared, to avoid comparing all
         // pairs.

@@ -27,7 +27,7 @@ impl Tree {
             true => here,
             false => self.ensure_class_directory(here, &arc_details.classes),
         };
-        let target = self.relative(here, there);
+        let target = self.relative_path(here, there);
         let again = Child::Link(target.clone());
         if self.directories[here].children.iter().any(|(_, child)| *child == again) {
             return None;
@@ -40,7 +40,7 @@ impl Tree {
     }
 
     /// Returns the relative path from one directory to another.
-    fn relative(&self, from: usize, to: usize) -> String {
+    fn relative_path(&self, from: usize, to: usize) -> String {
         let (from, to) = (self.ancestors(from), self.ancestors(to));
         let common = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
         let up = std::iter::repeat_n("..", from.len() - common);

@@ -65,15 +65,15 @@ pub const fn nearest_batch_id(seq: u32, near: u64) -> u64 {
 #[derive(Debug)]
 pub struct ReplicaProgress {
     /// Lowest batch id that has not been dispatched yet. Written by the dispatcher.
-    undispatched: Word,
+    undispatched: CachePaddedWord,
     replicas: Box<[ReplicaState]>,
     /// One more than the id of the batch for which the join waits. Written by the join.
-    awaited: Word,
+    awaited: CachePaddedWord,
     /// Nonzero after the last dispatch. Written by the dispatcher.
-    closed: Word,
+    closed: CachePaddedWord,
     /// Newest block time, in nanoseconds. Valid once `closed` is nonzero. Written by the
     /// dispatcher.
-    clock: Word,
+    clock: CachePaddedWord,
     /// Doorbell on which the join sleeps.
     join: Arc<Doorbell>,
 }
@@ -82,17 +82,17 @@ pub struct ReplicaProgress {
 #[derive(Debug, Default)]
 struct ReplicaState {
     /// One more than the id of the last batch dispatched to the replica. Written by the dispatcher.
-    dispatched_end: Word,
+    dispatched_end: CachePaddedWord,
     /// Lowest batch id that the replica has not reported as finished. Written by the replica.
-    finished_end: Word,
+    finished_end: CachePaddedWord,
 }
 
 /// An atomic word in a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Word(AtomicU64);
+struct CachePaddedWord(AtomicU64);
 
-impl Word {
+impl CachePaddedWord {
     fn load(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
@@ -107,7 +107,8 @@ impl ReplicaProgress {
     /// doorbell `join`.
     pub fn new(count: usize, join: Arc<Doorbell>) -> Self {
         let replicas = (0..count).map(|_| ReplicaState::default()).collect();
-        let [undispatched, awaited, closed, clock] = std::array::from_fn(|_| Word::default());
+        let [undispatched, awaited, closed, clock] =
+            std::array::from_fn(|_| CachePaddedWord::default());
         Self { undispatched, replicas, awaited, closed, clock, join }
     }
 
@@ -214,13 +215,13 @@ impl ReplicaProgress {
     /// Calls `ready` again whenever the join's doorbell is notified; a replica notifies it after
     /// every batch that the replica finishes. Valid only while no batch is dispatched.
     pub(crate) fn wait_until(&self, limit: Duration, mut ready: impl FnMut(&Self) -> bool) -> bool {
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         loop {
             // A notification after this point ends the sleep. A replica notifies the join only if
             // the join waits for the finished batch or an earlier one; this holds, because the join
             // never waits for a batch after an unfinished one.
             let ticket = self.join.listen();
-            let passed = Duration::from_nanos(sys::clock::monotonic().saturating_sub(begin));
+            let passed = Duration::from_nanos(sys::clock::monotonic_ns().saturating_sub(begin));
             let left = limit.saturating_sub(passed);
             if ready(self) {
                 return true;

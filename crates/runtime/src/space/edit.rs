@@ -86,7 +86,8 @@ impl LocalGraph {
         }
         let Operator::Filter(Filter::Edit(filter)) = &mut node.operator else { return };
         node.flow.calls += 1;
-        let begin = if self.pass.observers.measures_time() { sys::clock::monotonic() } else { 0 };
+        let begin =
+            if self.pass.observers.measures_time() { sys::clock::monotonic_ns() } else { 0 };
         let mut editor = BlockEditor {
             intakes: &mut self.intakes,
             work: &mut self.work,
@@ -117,7 +118,7 @@ impl LocalGraph {
         edits.appended += out.edits.appended;
         edits.fragmented += out.edits.fragmented;
         if self.pass.observers.measures_time() {
-            node.flow.busy_ns += sys::clock::monotonic().saturating_sub(begin);
+            node.flow.busy_ns += sys::clock::monotonic_ns().saturating_sub(begin);
         }
         if let Err(panic) = ran {
             node.flow.failed += came;

@@ -73,7 +73,7 @@ impl LocalGraph {
 
     /// Returns the time of day in nanoseconds: monotonic time plus `epoch`.
     pub(super) fn wall_clock_time(&self) -> Time {
-        sys::clock::monotonic().wrapping_add(self.epoch)
+        sys::clock::monotonic_ns().wrapping_add(self.epoch)
     }
 
     /// Ends a pass. No block is borrowed any more, so unpinned memory may be reused.

@@ -29,7 +29,9 @@ pub fn node_keys(nodes: &[Node], inputs: &[Input]) -> Vec<NodeKey> {
         })
     };
     let key = |(at, node): (NodeId, &Node)| match &node.operator {
-        Operator::Source(_) if node.process().is_some_and(|program| !program.is_head()) => {
+        Operator::Source(_)
+            if node.process().is_some_and(|program| !program.is_first_in_request()) =>
+        {
             NodeKey::ProgramOutput(node.planned)
         }
         Operator::Export(export) => NodeKey::Export(export.planned),

@@ -151,12 +151,12 @@ struct Timing {
 
 impl Observer for Timing {
     fn before_node(&mut self, _: &Node, _: &Batch<'_>) {
-        self.start_times.push(sys::clock::monotonic());
+        self.start_times.push(sys::clock::monotonic_ns());
     }
 
     fn after_node(&mut self, node: &mut Node, _: Time) {
         if let Some(begun) = self.start_times.pop() {
-            node.flow.busy_ns += sys::clock::monotonic().saturating_sub(begun);
+            node.flow.busy_ns += sys::clock::monotonic_ns().saturating_sub(begun);
         }
     }
 }

@@ -9,7 +9,7 @@
 use abi::access::AccessList;
 use buffer::name;
 use buffer::state::{Column, TableShape, TableWriter};
-use filter::{Arguments, Description, Filter, PublishedSessions, STATE, STATE_MODE};
+use filter::{Arguments, Description, Filter, PublishedSessions, STATE, STATE_MODE_PARAMETER};
 use sys::process::identity;
 
 /// Minimum time between two updates under load, in nanoseconds.
@@ -51,7 +51,8 @@ impl PublishedState {
         };
         let columns = columns.iter().flat_map(named).collect();
         let rows = if whose == PublishedSessions::Private { 1 } else { ROWS_MAX };
-        let mode = arguments.text(STATE_MODE.name).and_then(|m| u32::from_str_radix(m, 8).ok());
+        let mode =
+            arguments.text(STATE_MODE_PARAMETER.name).and_then(|m| u32::from_str_radix(m, 8).ok());
         let access = AccessList { mode: mode.unwrap_or(0o600), ..AccessList::private(identity()) };
         let shape = TableShape { filter: title.to_owned(), columns, rows };
         let table = TableWriter::create(name, access, shape)?;

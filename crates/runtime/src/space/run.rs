@@ -201,7 +201,7 @@ impl Space {
         for input in &self.inputs.list {
             let Input::Source { node, .. } = input else { continue };
             let node = &self.graph.nodes[*node];
-            let inner = node.process().is_some_and(|program| !program.is_head());
+            let inner = node.process().is_some_and(|program| !program.is_first_in_request());
             if let (Some(counters), false) = (node.source_counters(), inner) {
                 self.ports.control.store_position(node.planned, &node.name, counters, last);
             }
@@ -269,7 +269,7 @@ impl Space {
     /// publish. Otherwise the space is idle, and all filters publish.
     #[cold]
     pub(super) fn publish_filter_states(&mut self, moved: bool) {
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         for node in &mut self.graph.nodes {
             if let (Some(published), Operator::Filter(filter)) =
                 (&mut node.published, &mut node.operator)

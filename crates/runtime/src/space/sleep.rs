@@ -48,7 +48,7 @@ impl Space {
             0 => MEMORY_WAIT_MAX,
             ns => Duration::from_nanos(ns),
         });
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         // The setting stays in effect after the sleep, until a writer of this space waits for room,
         // so that readers that release memory while the space is awake do not notify it.
         self.ports.doorbell.set_waits_for_room(!pass.readable || self.wakes_on_memory());
@@ -71,7 +71,7 @@ impl Space {
             (false, Some(limit)) => self.ports.doorbell.sleep_for(ticket, limit),
             (false, None) => self.ports.doorbell.sleep(ticket),
         }
-        self.accounts.asleep_ns += sys::clock::monotonic().saturating_sub(begin);
+        self.accounts.asleep_ns += sys::clock::monotonic_ns().saturating_sub(begin);
     }
 
     /// Returns true if the space must wake when readers release memory, because it then has work

@@ -133,7 +133,7 @@ pub struct Tap {
 #[derive(Debug)]
 pub struct TapFeed {
     pub(super) shared: Arc<TapState>,
-    pub(super) to: mpsc::Sender<Records>,
+    pub(super) to: mpsc::Sender<TapRecords>,
     /// Number of the replica that runs in the space; 0 for a node without replicas.
     pub(super) replica: usize,
     pub(super) policy: OverrunPolicy,
@@ -174,16 +174,16 @@ impl RecordForm {
 
 /// A message with records that a space sends to the tap's thread.
 #[derive(Debug)]
-pub(super) struct Records {
+pub(super) struct TapRecords {
     /// Number of the replica that emitted the blocks.
     pub(super) replica: usize,
     pub(super) bytes: Vec<u8>,
 }
 
 /// A value that a tap owns until it has ended.
-struct Held(#[expect(dead_code, reason = "kept for its drop")] Box<dyn Send + Sync>);
+struct HeldValue(#[expect(dead_code, reason = "kept for its drop")] Box<dyn Send + Sync>);
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for HeldValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Held")
     }
@@ -210,7 +210,7 @@ pub(super) struct TapState {
     /// True once the thread must not wait for the reader any more ([`Tap::finish_without_waiting`]).
     pub(super) finishes: AtomicBool,
     /// The value that the tap owns until it has ended ([`Tap::hold`]).
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<HeldValue>>,
     pub(super) end_reason: Mutex<Option<TapEnd>>,
 }
 
@@ -288,7 +288,7 @@ impl Tap {
     ) -> sys::Result<(Self, Vec<TapFeed>)> {
         let records: Vec<RecordForm> = forms.iter().map(RecordForm::of).collect();
         let is_merged = forms.len() > 1;
-        let ring_level = ring.as_ref().map(TapRingWriter::level);
+        let ring_level = ring.as_ref().map(TapRingWriter::level_handle);
         let shared = Arc::new(TapState { is_merged, ring_level, ..TapState::default() });
         let (to, receiver) = mpsc::channel();
         let (result_sender, ended) = mpsc::channel();
@@ -328,7 +328,7 @@ impl Tap {
     /// Transfers a value to the tap, whose thread drops the value when the tap ends. If the tap has
     /// already ended, drops the value at once.
     pub fn hold(&self, what: Box<dyn Send + Sync>) {
-        *self.shared.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(Held(what));
+        *self.shared.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(HeldValue(what));
         if self.shared.has_ended() {
             self.shared.release();
         }

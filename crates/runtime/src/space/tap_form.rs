@@ -1,7 +1,7 @@
 //! The form in which a tap writes blocks: as a capture, as bytes, or as lines of JSON. The space
 //! copies blocks; the tap's thread converts them.
 
-use abi::{Direction, Flags, Marks};
+use abi::{BlockFlags, Direction, Marks};
 use endpoint::history::{self, FILE_HEADER_SIZE};
 use endpoint::message;
 use endpoint::sink::json::JsonLines;
@@ -58,7 +58,11 @@ impl TapForm {
 
     /// Converts the records that the space has sent. `header_sent` is true if the file header of a
     /// capture has already been sent.
-    pub(super) fn convert(&mut self, records: Vec<u8>, header_sent: bool) -> ConvertedRecords {
+    pub(super) fn convert_records(
+        &mut self,
+        records: Vec<u8>,
+        header_sent: bool,
+    ) -> ConvertedRecords {
         let mut written = ConvertedRecords::default();
         match self {
             Self::Capture => {
@@ -131,7 +135,7 @@ pub struct MessageGatherer {
 struct OpenMessage {
     bytes: Vec<u8>,
     /// True if the last block added was a description. The next fragment may then also have the
-    /// flag `Flags::FIRST` without beginning another message.
+    /// flag `BlockFlags::FIRST` without beginning another message.
     follows_description: bool,
     /// True if bytes beyond [`MESSAGE_MAX`] were cut off, which is counted once.
     is_cut: bool,
@@ -147,7 +151,7 @@ impl MessageGatherer {
         let backward = flags.direction() == Direction::Backward;
         let key = (context.session, context.origin, backward);
         let describes = block.marks.is_description();
-        if flags.has(Flags::FIRST) {
+        if flags.has(BlockFlags::FIRST) {
             if self.open.get(&key).is_some_and(|open| describes || !open.follows_description) {
                 self.write(key, to);
             }
@@ -167,7 +171,7 @@ impl MessageGatherer {
         self.length += fitting.len();
         open.bytes.extend_from_slice(fitting);
         open.follows_description = describes;
-        if flags.has(Flags::LAST) || flags.has(Flags::END) {
+        if flags.has(BlockFlags::LAST) || flags.has(BlockFlags::END) {
             self.write(key, to);
         }
     }
@@ -202,7 +206,7 @@ mod tests {
     use super::*;
     use abi::{BlockMetadata, RichPointer};
 
-    fn fragment_block(session: u32, flags: Flags, bytes: &[u8]) -> Block<'_> {
+    fn fragment_block(session: u32, flags: BlockFlags, bytes: &[u8]) -> Block<'_> {
         let dbuf = abi::DbufId::new(1).unwrap();
         let length = u32::try_from(bytes.len()).unwrap();
         let pointer = RichPointer::new(dbuf, abi::Extent::new(0, length), abi::Class(1));
@@ -211,7 +215,7 @@ mod tests {
     }
 
     fn description_block(session: u32) -> Block<'static> {
-        let block = fragment_block(session, Flags::FIRST, b"record");
+        let block = fragment_block(session, BlockFlags::FIRST, b"record");
         let dbuf = abi::DbufId::new(1).unwrap();
         let pointer = RichPointer::new(dbuf, abi::Extent::new(0, 0), abi::Class(1));
         Block { pointer, marks: Marks::described(6), ..block }
@@ -223,28 +227,28 @@ mod tests {
             TapForm::copy_block(true, block, &mut records);
         }
         let mut form = TapForm::Bytes(Some(MessageGatherer::default()));
-        let written = form.convert(records, false);
+        let written = form.convert_records(records, false);
         (String::from_utf8(written.bytes).unwrap(), form.cut())
     }
 
     #[test]
     fn b2_messages_are_written_whole_in_the_order_of_their_ends() {
-        let (first, last) = (Flags::FIRST, Flags::LAST);
+        let (first, last) = (BlockFlags::FIRST, BlockFlags::LAST);
         let blocks = [
-            fragment_block(9, Flags::NONE, b"began before the tap"),
+            fragment_block(9, BlockFlags::NONE, b"began before the tap"),
             fragment_block(9, last, b"."),
             fragment_block(1, first, b"GET /a "),
             fragment_block(2, first.with(last), b"GET /b;"),
             fragment_block(2, first, b"GET /"),
-            fragment_block(1, first.with(Flags::BACKWARD), b"200 "),
+            fragment_block(1, first.with(BlockFlags::BACKWARD), b"200 "),
             fragment_block(1, last, b"whole;"),
             fragment_block(2, last, b"c;"),
-            fragment_block(1, Flags::BACKWARD.with(Flags::END), b"cut off;"),
+            fragment_block(1, BlockFlags::BACKWARD.with(BlockFlags::END), b"cut off;"),
             description_block(3),
             fragment_block(3, first, b"POST"),
             fragment_block(3, last, b";"),
             description_block(3),
-            fragment_block(3, Flags::NONE, b"unfinished;"),
+            fragment_block(3, BlockFlags::NONE, b"unfinished;"),
             description_block(3),
             fragment_block(3, last, b"next;"),
         ];
@@ -257,16 +261,19 @@ mod tests {
         let long = vec![b'x'; MESSAGE_MAX - 1];
         for (second, kept) in [("yz", "y"), ("y", "y"), ("", "m")] {
             let blocks = [
-                fragment_block(1, Flags::FIRST, &long),
-                fragment_block(1, Flags::NONE, second.as_bytes()),
-                fragment_block(1, Flags::LAST, b"more"),
-                fragment_block(1, Flags::FIRST.with(Flags::LAST), b"next"),
+                fragment_block(1, BlockFlags::FIRST, &long),
+                fragment_block(1, BlockFlags::NONE, second.as_bytes()),
+                fragment_block(1, BlockFlags::LAST, b"more"),
+                fragment_block(1, BlockFlags::FIRST.with(BlockFlags::LAST), b"next"),
             ];
             let (text, cut) = gather_messages(&blocks);
             assert_eq!((text.len(), cut), (MESSAGE_MAX + 4, 1), "{second:?}");
             assert!(text.ends_with(&format!("x{kept}next")), "{second:?}");
         }
-        let exact = [fragment_block(1, Flags::FIRST, &long), fragment_block(1, Flags::LAST, b"y")];
+        let exact = [
+            fragment_block(1, BlockFlags::FIRST, &long),
+            fragment_block(1, BlockFlags::LAST, b"y"),
+        ];
         let (text, cut) = gather_messages(&exact);
         assert_eq!((text.len(), cut), (MESSAGE_MAX, 0));
     }

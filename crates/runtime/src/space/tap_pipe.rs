@@ -53,7 +53,9 @@ impl TapPipe {
     /// Waits for at most `limit` until the output accepts bytes or has no reader any more; returns
     /// true if it accepts bytes.
     pub(super) fn wait_until_writable(&self, limit: Duration) -> bool {
-        let Some(ring) = &self.ring else { return sys::poll::writable(&self.pipe, limit) };
+        let Some(ring) = &self.ring else {
+            return sys::poll::wait_until_writable(&self.pipe, limit);
+        };
         if !ring.announce_wait() {
             sys::poll::readable(&[self.pipe.as_fd()], Some(limit));
             while let Ok(Some((1.., _))) = sys::descriptor::try_receive(&self.pipe, &mut [0; 8]) {}

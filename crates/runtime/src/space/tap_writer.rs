@@ -1,7 +1,7 @@
 //! The thread that writes the records of a tap to the reader's pipe. Once the path has ended, the
 //! thread writes the records that do not fit into the pipe to a file.
 
-use super::tap::{Records, TapEnd, TapState};
+use super::tap::{TapEnd, TapRecords, TapState};
 use super::tap_form::{ConvertedRecords, TapForm};
 use super::tap_pipe::TapPipe;
 use std::fs::File;
@@ -36,7 +36,7 @@ pub(super) struct TapWriter {
 }
 
 impl TapWriter {
-    pub(super) fn run(mut self, records: &mpsc::Receiver<Records>) {
+    pub(super) fn run(mut self, records: &mpsc::Receiver<TapRecords>) {
         self.write_all(records);
         self.shared.release();
         let rest = self.overflow.take().map(seal).transpose();
@@ -49,13 +49,13 @@ impl TapWriter {
     }
 
     /// Writes records until the tap ends.
-    fn write_all(&mut self, receiver: &mpsc::Receiver<Records>) {
+    fn write_all(&mut self, receiver: &mpsc::Receiver<TapRecords>) {
         loop {
             match receiver.recv_timeout(END_POLL_INTERVAL) {
-                Ok(Records { replica, bytes }) => {
+                Ok(TapRecords { replica, bytes }) => {
                     let length = bytes.len();
                     let Some(form) = self.forms.get_mut(replica) else { continue };
-                    let records = form.convert(bytes, self.header_sent);
+                    let records = form.convert_records(bytes, self.header_sent);
                     self.header_sent = true;
                     let cut = self.forms.iter().map(TapForm::cut).sum();
                     self.shared.cut.store(cut, Ordering::Relaxed);
@@ -89,7 +89,7 @@ impl TapWriter {
     /// into the pipe to a file.
     fn write(&mut self, records: &ConvertedRecords) -> Result<(), TapEnd> {
         let bytes = records.bytes.as_slice();
-        let (mut done, mut since) = (0, sys::clock::monotonic());
+        let (mut done, mut since) = (0, sys::clock::monotonic_ns());
         while done < bytes.len() {
             let over = self.shared.is_dropped();
             let end = if over { records.record_end(done) } else { bytes.len() };
@@ -103,7 +103,7 @@ impl TapWriter {
             match self.pipe.put(part) {
                 Ok(written) => {
                     done += written;
-                    since = sys::clock::monotonic();
+                    since = sys::clock::monotonic_ns();
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.finishes() => {
@@ -112,7 +112,7 @@ impl TapWriter {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let waited =
-                        Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
+                        Duration::from_nanos(sys::clock::monotonic_ns().saturating_sub(since));
                     let limit =
                         if over { self.patience.min(COMPLETION_TIMEOUT) } else { self.patience };
                     if !self.pipe.wait_until_writable(END_POLL_INTERVAL) && waited >= limit {

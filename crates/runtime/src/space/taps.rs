@@ -133,7 +133,7 @@ impl TapFeed {
         if !bytes.is_empty() {
             self.shared.backlog.fetch_add(bytes.len(), Ordering::Relaxed);
             // A failed send means that the thread has ended and recorded the reason.
-            let _ = self.to.send(Records { replica: self.replica, bytes });
+            let _ = self.to.send(TapRecords { replica: self.replica, bytes });
         }
     }
 }

@@ -26,13 +26,13 @@ mod signals;
 mod writers;
 
 /// A source of ascending numbers from 0, as blocks of four bytes.
-struct Numbers {
+struct NumberSource {
     next: u32,
     end: u32,
     given: Amount,
 }
 
-impl Source for Numbers {
+impl Source for NumberSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         while self.next < self.end && intake.room() > 0 {
             let bytes = self.next.to_be_bytes();
@@ -137,7 +137,7 @@ fn create_node(name: &str, part: Operator) -> Node {
 }
 
 fn number_source(end: u32) -> Node {
-    let source = Box::new(Numbers { next: 0, end, given: Amount::default() });
+    let source = Box::new(NumberSource { next: 0, end, given: Amount::default() });
     create_node("numbers", Operator::Source(SourceOperator::new(source)))
 }
 
@@ -260,7 +260,7 @@ fn k2_blocks_made_before_a_fork_are_joined_block_by_block() {
 }
 
 /// A source that alternates between its two arcs, as a kernel program may do.
-struct AlternatingArcSource(Numbers, usize);
+struct AlternatingArcSource(NumberSource, usize);
 
 impl Source for AlternatingArcSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
@@ -282,7 +282,7 @@ impl Source for AlternatingArcSource {
 fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
     for batch in [1, 7, 32] {
         let (kept, results) = run_graph(200, batch, |a, from, to| {
-            let numbers = Numbers { next: 0, end: 200, given: Amount::default() };
+            let numbers = NumberSource { next: 0, end: 200, given: Amount::default() };
             a.replace_operator(
                 from,
                 Operator::Source(SourceOperator::new(Box::new(AlternatingArcSource(numbers, 1)))),
@@ -431,7 +431,7 @@ impl Stream for DelayFilter {
 
 /// A source that emits one block, then emits nothing until the sink has received that block, and
 /// then ends.
-struct SingleBlockSource(Numbers, Arc<Mutex<Vec<(u32, u32)>>>);
+struct SingleBlockSource(NumberSource, Arc<Mutex<Vec<(u32, u32)>>>);
 
 impl Source for SingleBlockSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
@@ -452,7 +452,7 @@ impl Source for SingleBlockSource {
 #[test]
 fn timer_of_a_filter_fires_without_input() {
     let kept: Arc<Mutex<Vec<(u32, u32)>>> = Arc::default();
-    let numbers = Numbers { next: 0, end: 1, given: Amount::default() };
+    let numbers = NumberSource { next: 0, end: 1, given: Amount::default() };
     let source = Box::new(SingleBlockSource(numbers, Arc::clone(&kept)));
     let mut a = Assembly::default();
     let from = a.add_node(create_node("one", Operator::Source(SourceOperator::new(source))));

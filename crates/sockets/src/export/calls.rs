@@ -121,7 +121,7 @@ interpose!(
     }
 );
 
-type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
+type OpenFn = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
 type OpenAtFn = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;
 
 /// Defines exported functions that open a file. The `mode` argument is optional in C, so its
@@ -146,8 +146,8 @@ macro_rules! opens {
 }
 
 opens! {
-    open(path: *const c_char, flags: c_int, mode: c_uint) c"open" as Open,
-    open64(path: *const c_char, flags: c_int, mode: c_uint) c"open64" as Open,
+    open(path: *const c_char, flags: c_int, mode: c_uint) c"open" as OpenFn,
+    open64(path: *const c_char, flags: c_int, mode: c_uint) c"open64" as OpenFn,
     openat(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) c"openat" as OpenAtFn,
     openat64(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) c"openat64" as OpenAtFn,
 }
@@ -232,7 +232,7 @@ fn retire_polled_edges(entries: *const PollFd, count: c_ulong) {
 }
 
 fn retire_selected_edges(count: c_int, sets: [*const c_ulong; 2]) {
-    const BITS: usize = c_ulong::BITS as usize;
+    const SET_WORD_BITS: usize = c_ulong::BITS as usize;
     if ends::shared_edges().is_empty() {
         return;
     }
@@ -240,8 +240,8 @@ fn retire_selected_edges(count: c_int, sets: [*const c_ulong; 2]) {
     for set in sets.into_iter().filter(|set| !set.is_null()) {
         for number in 0..count {
             // SAFETY: select(2) requires sets of at least `count` bits, in words.
-            let word = unsafe { set.wrapping_add(number / BITS).read() };
-            if word >> (number % BITS) & 1 == 1 {
+            let word = unsafe { set.wrapping_add(number / SET_WORD_BITS).read() };
+            if word >> (number % SET_WORD_BITS) & 1 == 1 {
                 retire_edge(c_int::try_from(number).unwrap_or(-1));
             }
         }

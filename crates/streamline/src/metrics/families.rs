@@ -1,13 +1,13 @@
 //! The families of metrics and their series, computed from the figures of paths.
 
-use super::series::{Family, SeriesKind, Unit, Value};
+use super::series::{MetricFamily, SeriesKind, Unit, Value};
 use crate::figures::{PathFigures, PathState};
 use member::protocol::{Amount, Edge, Filter, Loss};
 use runtime::ledger::NodeName;
 
 /// Returns all families with the series of these paths.
 #[must_use]
-pub fn metric_families(paths: &[PathFigures]) -> Vec<Family> {
+pub fn metric_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
     let mut all = path_families(paths);
     all.extend(source_families(paths));
     all.extend(filter_families(paths));
@@ -17,33 +17,33 @@ pub fn metric_families(paths: &[PathFigures]) -> Vec<Family> {
     all
 }
 
-fn path_families(paths: &[PathFigures]) -> Vec<Family> {
-    let mut build = Family::new(
+fn path_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
+    let mut build = MetricFamily::new(
         "streamline_build_info",
         Unit::None,
         SeriesKind::Gauge,
         "Version of the program that reports these metrics; always 1",
     );
     build.count(&[("version", env!("CARGO_PKG_VERSION"))], 1);
-    let mut up = Family::new(
+    let mut up = MetricFamily::new(
         "streamline_path_up",
         Unit::None,
         SeriesKind::Gauge,
         "1 while the path runs and replies; 0 if it has ended or does not reply",
     );
-    let mut elapsed = Family::new(
+    let mut elapsed = MetricFamily::new(
         "streamline_path_elapsed",
         Unit::Seconds,
         SeriesKind::Maximum,
         "Running time of the path",
     );
-    let mut lost = Family::new(
+    let mut lost = MetricFamily::new(
         "streamline_path_lost",
         Unit::Blocks,
         SeriesKind::Counter,
         "Blocks lost at all places, as the report of the path counts them",
     );
-    let mut adapted = Family::new(
+    let mut adapted = MetricFamily::new(
         "streamline_path_adaptations",
         Unit::None,
         SeriesKind::Counter,
@@ -61,8 +61,8 @@ fn path_families(paths: &[PathFigures]) -> Vec<Family> {
     vec![build, up, elapsed, lost, adapted]
 }
 
-fn source_families(paths: &[PathFigures]) -> Vec<Family> {
-    let counter = |name, unit, help| Family::new(name, unit, SeriesKind::Counter, help);
+fn source_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
+    let counter = |name, unit, help| MetricFamily::new(name, unit, SeriesKind::Counter, help);
     let mut observed = counter(
         "streamline_source_seen",
         Unit::Blocks,
@@ -154,16 +154,16 @@ const FILTER_FAMILIES: [FilterFamily; 7] = [
     ),
 ];
 
-fn filter_families(paths: &[PathFigures]) -> Vec<Family> {
+fn filter_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
     let mut counts = FILTER_FAMILIES
-        .map(|(name, unit, kind, help, of)| (Family::new(name, unit, kind, help), of));
-    let mut busy = Family::new(
+        .map(|(name, unit, kind, help, of)| (MetricFamily::new(name, unit, kind, help), of));
+    let mut busy = MetricFamily::new(
         "streamline_filter_busy",
         Unit::Seconds,
         SeriesKind::Counter,
         "Time spent in a filter, where it is measured",
     );
-    let mut dropped = Family::new(
+    let mut dropped = MetricFamily::new(
         "streamline_filter_dropped",
         Unit::None,
         SeriesKind::Counter,
@@ -202,22 +202,22 @@ const RING_FAMILIES: [RingFamily; 3] = [
     }),
 ];
 
-fn edge_families(paths: &[PathFigures]) -> Vec<Family> {
+fn edge_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
     let mut counts = RING_FAMILIES
-        .map(|(name, kind, help, of)| (Family::new(name, Unit::Blocks, kind, help), of));
-    let mut dropped = Family::new(
+        .map(|(name, kind, help, of)| (MetricFamily::new(name, Unit::Blocks, kind, help), of));
+    let mut dropped = MetricFamily::new(
         "streamline_edge_dropped",
         Unit::None,
         SeriesKind::Counter,
         "Blocks dropped between two nodes, by reason",
     );
-    let mut capacity = Family::new(
+    let mut capacity = MetricFamily::new(
         "streamline_ring_capacity",
         Unit::Blocks,
         SeriesKind::Gauge,
         "Capacity of a ring between two spaces now",
     );
-    let mut fill = Family::new(
+    let mut fill = MetricFamily::new(
         "streamline_ring_fill",
         Unit::Ratio,
         SeriesKind::Maximum,
@@ -235,20 +235,20 @@ fn edge_families(paths: &[PathFigures]) -> Vec<Family> {
         for ring in path.ring_fills() {
             let labels = &[("path", path.name.as_str()), ("from", ring.from), ("to", ring.to)];
             capacity.count(labels, ring.room);
-            fill.add(labels, Value::Measure(ring.ratio()));
+            fill.add(labels, Value::Measure(ring.fill_ratio()));
         }
     }
     counts.into_iter().map(|(family, _)| family).chain([dropped, capacity, fill]).collect()
 }
 
-fn latency_families(paths: &[PathFigures]) -> Vec<Family> {
-    let mut late = Family::new(
+fn latency_families(paths: &[PathFigures]) -> Vec<MetricFamily> {
+    let mut late = MetricFamily::new(
         "streamline_latency_late",
         Unit::Blocks,
         SeriesKind::Counter,
         "Blocks that took longer to a sink than the request allows",
     );
-    let mut worst = Family::new(
+    let mut worst = MetricFamily::new(
         "streamline_latency_worst",
         Unit::Seconds,
         SeriesKind::Maximum,
@@ -265,7 +265,7 @@ fn latency_families(paths: &[PathFigures]) -> Vec<Family> {
 }
 
 /// Adds losses by reason. A reason without a counter is omitted.
-fn add_losses(family: &mut Family, labels: &[(&'static str, &str)], lost: &[Loss]) {
+fn add_losses(family: &mut MetricFamily, labels: &[(&'static str, &str)], lost: &[Loss]) {
     for loss in lost {
         let Some(blocks) = loss.blocks else { continue };
         let mut labels = labels.to_vec();

@@ -1,7 +1,7 @@
 //! The two text formats of metrics: OpenMetrics and the Prometheus text format.
 
 use super::families::metric_families;
-use super::series::{Family, SeriesKind, Unit, Value};
+use super::series::{MetricFamily, SeriesKind, Unit, Value};
 use crate::figures::PathFigures;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -52,7 +52,7 @@ pub fn to_text(paths: &[PathFigures]) -> String {
 
 /// The families of one scrape.
 #[derive(Debug)]
-struct ScrapeFamilies(Vec<Family>);
+struct ScrapeFamilies(Vec<MetricFamily>);
 
 impl Collector for ScrapeFamilies {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {

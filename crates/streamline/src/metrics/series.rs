@@ -52,7 +52,7 @@ pub(super) type Labels = Vec<(&'static str, String)>;
 
 /// A family of metrics: one name, and its series.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Family {
+pub struct MetricFamily {
     /// Name without the unit and without `_total`.
     pub name: &'static str,
     /// Unit of the values.
@@ -67,7 +67,7 @@ pub struct Family {
     indices: HashMap<Labels, usize>,
 }
 
-impl Family {
+impl MetricFamily {
     pub(super) fn new(
         name: &'static str,
         unit: Unit,
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn series_beyond_the_limit_are_added_up_by_reason() {
-        let mut family = Family::new("f", Unit::Blocks, SeriesKind::Counter, "help");
+        let mut family = MetricFamily::new("f", Unit::Blocks, SeriesKind::Counter, "help");
         let names: Vec<String> = (0..SERIES_MAX + 50).map(|n| format!("n{n}")).collect();
         for _ in 0..2 {
             for name in &names {
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn overflow_series_of_a_ratio_has_the_maximum() {
-        let mut family = Family::new("f", Unit::Ratio, SeriesKind::Maximum, "help");
+        let mut family = MetricFamily::new("f", Unit::Ratio, SeriesKind::Maximum, "help");
         (0..SERIES_MAX).for_each(|n| family.add(&[("from", &n.to_string())], Value::Measure(0.1)));
         family.add(&[("from", "a")], Value::Measure(0.9));
         family.add(&[("from", "b")], Value::Measure(0.5));
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn reasons_beyond_the_limit_get_no_series() {
-        let mut family = Family::new("f", Unit::None, SeriesKind::Counter, "help");
+        let mut family = MetricFamily::new("f", Unit::None, SeriesKind::Counter, "help");
         (0..10 * SERIES_MAX).for_each(|n| family.count(&[("reason", &n.to_string())], 1));
         assert_eq!(family.series.len(), 2 * SERIES_MAX);
     }

@@ -224,7 +224,7 @@ fn missing_ranges_json<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
         to_object(&[
             ("ranges", &missing.gaps().collect::<Vec<_>>()),
             // Number of omitted ranges, which follow the first `listed_first` ranges.
-            ("more", &missing.discarded()),
+            ("more", &missing.discarded_range_count()),
             ("listed_first", &missing.leading_range_count()),
         ])
     };

@@ -45,11 +45,11 @@ pub(crate) fn serve_if_asked(notices: &Notices) -> Option<Result<(), OpenError>>
 }
 
 /// The connection to the parent process.
-struct Parent {
+struct SupervisorConnection {
     socket: Mutex<UnixStream>,
 }
 
-impl Parent {
+impl SupervisorConnection {
     /// Sends a message. Errors are ignored, because this process is killed when its parent exits.
     fn send(&self, message: &Message) {
         let _ = message::send(&self.socket.lock().unwrap_or_else(PoisonError::into_inner), message);
@@ -65,7 +65,7 @@ fn serve_parent(notices: &Notices) -> Result<(), OpenError> {
     commands.read_line(&mut first).map_err(failed)?;
     let assignment = serde_json::from_str(&first);
     let assignment: Assignment = assignment.map_err(|error| OpenError::Unfit(error.to_string()))?;
-    let parent = Arc::new(Parent { socket: Mutex::new(socket) });
+    let parent = Arc::new(SupervisorConnection { socket: Mutex::new(socket) });
     // If pinning is refused, the worker runs on any processor.
     let _ = sys::process::pin_to(assignment.processor);
     build_and_run(&assignment, commands, (&parent, notices))
@@ -75,7 +75,7 @@ fn serve_parent(notices: &Notices) -> Result<(), OpenError> {
 fn build_and_run(
     assignment: &Assignment,
     mut commands: BufReader<UnixStream>,
-    (parent, notices): (&Arc<Parent>, &Notices),
+    (parent, notices): (&Arc<SupervisorConnection>, &Notices),
 ) -> Result<(), OpenError> {
     let options =
         Options { embedded: assignment.embedded, notices: notices.clone(), ..Options::default() };
@@ -138,7 +138,7 @@ fn next_command(commands: &mut BufReader<UnixStream>) -> Option<Command> {
 
 /// The thread that executes commands while the request runs.
 struct CommandLoop {
-    parent: Arc<Parent>,
+    parent: Arc<SupervisorConnection>,
     lives: Vec<Live>,
     stop: Arc<EventFd>,
 }

@@ -30,21 +30,21 @@ pub(crate) use supervisor::Supervisor;
 use crate::error::OpenError;
 use crate::options::Options;
 use crate::prepared::Prepared;
-use crate::ready::{Executor, Ready};
+use crate::ready::{Executor, ReadyRequest};
 use crate::registration::Registration;
 use member::worker::WorkerGroup;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Starts the workers of a request. Blocks until all are ready.
-pub(crate) fn build(prepared: Prepared, options: &Options) -> Result<Ready, OpenError> {
+pub(crate) fn build(prepared: Prepared, options: &Options) -> Result<ReadyRequest, OpenError> {
     check_worker_options(options)?;
     let program = worker_program_path(options)?;
     let (mut crew, output) = Supervisor::start(&prepared.workers, options, &program)?;
     let control: Arc<dyn WorkerGroup> =
         crew.create_group_control(&prepared.workers, &prepared.plan.graph, options)?;
     let member = Registration::register(&prepared, (Vec::new(), Some(control)), options)?;
-    Ok(Ready::new(prepared, Executor::Workers(Box::new((crew, output))), member, options))
+    Ok(ReadyRequest::new(prepared, Executor::Workers(Box::new((crew, output))), member, options))
 }
 
 /// Returns the program to start as a worker.

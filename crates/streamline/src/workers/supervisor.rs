@@ -191,7 +191,7 @@ impl Supervisor {
         notices: &Notices,
     ) -> Result<RunResult, OpenError> {
         self.send(&Command::Go);
-        let begin = sys::clock::monotonic();
+        let begin = sys::clock::monotonic_ns();
         let first = self.workers.first().map(|worker| worker.text.clone()).unwrap_or_default();
         self.wait_until_workers_exit(
             (begin, until.elapsed),
@@ -204,7 +204,7 @@ impl Supervisor {
             None => plan,
         };
         let (mut outcome, workers) = self.outcome(&plan.graph);
-        outcome.elapsed_ns = sys::clock::monotonic().saturating_sub(begin);
+        outcome.elapsed_ns = sys::clock::monotonic_ns().saturating_sub(begin);
         if let Some(kind) = unread.filter(|kind| *kind != ErrorKind::BrokenPipe) {
             notices.raise_warning(&format!("cannot write standard output: {kind}"));
         }
@@ -229,14 +229,14 @@ impl Supervisor {
         let mut watches = watch.map(|watch| begin.saturating_add(watch.every_ns));
         let mut stopped = false;
         while self.workers.iter().any(|worker| !worker.gone) {
-            let now = sys::clock::monotonic();
+            let now = sys::clock::monotonic_ns();
             let next =
                 [Some(counts), end.filter(|_| !stopped), watches].into_iter().flatten().min();
             let limit = next.map(|next| Duration::from_nanos(next.saturating_sub(now)));
             let mut waits = vec![self.arrived.as_fd()];
             waits.extend(stop.filter(|_| !stopped));
             let ready = sys::poll::readable(&waits, limit);
-            let now = sys::clock::monotonic();
+            let now = sys::clock::monotonic_ns();
             self.process_worker_messages();
             if !stopped && (ready.get(1) == Some(&true) || end.is_some_and(|end| now >= end)) {
                 stopped = true;

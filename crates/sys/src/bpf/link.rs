@@ -226,12 +226,12 @@ impl ChainPosition {
         /// BPF_F_BEFORE: attach before the neighbor.
         const BEFORE: u32 = 1 << 3;
         /// BPF_F_AFTER: attach after the neighbor.
-        const AFTER: u32 = 1 << 4;
+        const BPF_F_AFTER: u32 = 1 << 4;
         match self {
             Self::Head => (BEFORE, 0),
-            Self::Tail => (AFTER, 0),
+            Self::Tail => (BPF_F_AFTER, 0),
             Self::Before(beside) => (BEFORE | beside.attach_flags(), beside.id()),
-            Self::After(beside) => (AFTER | beside.attach_flags(), beside.id()),
+            Self::After(beside) => (BPF_F_AFTER | beside.attach_flags(), beside.id()),
         }
     }
 }
@@ -239,12 +239,12 @@ impl ChainPosition {
 impl Neighbor {
     const fn attach_flags(self) -> u32 {
         /// BPF_F_ID: the neighbor is given by its id instead of a descriptor.
-        const ID: u32 = 1 << 5;
+        const BPF_F_ID: u32 = 1 << 5;
         /// BPF_F_LINK: the neighbor is a link instead of a program.
         const LINK: u32 = 1 << 13;
         match self {
-            Self::Link(_) => ID | LINK,
-            Self::Program(_) => ID,
+            Self::Link(_) => BPF_F_ID | LINK,
+            Self::Program(_) => BPF_F_ID,
         }
     }
 

@@ -293,7 +293,7 @@ impl<'a> CpuRing<'a> {
 
     /// Returns the position up to which records are complete.
     #[must_use]
-    pub fn committed(&self) -> u64 {
+    pub fn committed_position(&self) -> u64 {
         self.records_control_word(region_offset::COMMITTED)
     }
 

@@ -20,7 +20,7 @@ use crate::poll::timespec;
 /// private to the kernel.
 const HEADER_SIZE: usize = 8;
 /// BPF_RINGBUF_BUSY_BIT: the record is being written.
-const BUSY: u32 = 1 << 31;
+const BPF_RINGBUF_BUSY_BIT: u32 = 1 << 31;
 /// BPF_RINGBUF_DISCARD_BIT: the record was discarded.
 const RECORD_DISCARDED: u32 = 1 << 30;
 
@@ -101,8 +101,8 @@ impl RingBuffer {
         while taken < put && put - taken <= self.size as u64 {
             let at = rustix::param::page_size() + (taken as usize & (self.size - 1));
             let Some(word) = self.producer.word32(at) else { break };
-            let length = (word & !(BUSY | RECORD_DISCARDED)) as usize;
-            if word & BUSY != 0 || length > self.size {
+            let length = (word & !(BPF_RINGBUF_BUSY_BIT | RECORD_DISCARDED)) as usize;
+            if word & BPF_RINGBUF_BUSY_BIT != 0 || length > self.size {
                 break;
             }
             record.resize(length, 0);

@@ -77,7 +77,7 @@ pub struct InterfaceFlags(pub u32);
 impl InterfaceFlags {
     /// Returns true if the interface is administratively up.
     #[must_use]
-    pub const fn up(self) -> bool {
+    pub const fn is_up(self) -> bool {
         self.0 & libc::IFF_UP.cast_unsigned() != 0
     }
 

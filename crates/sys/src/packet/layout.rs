@@ -156,7 +156,7 @@ pub struct PacketStatus(pub u32);
 impl PacketStatus {
     /// Returns true if frames were dropped after the last read of the statistics.
     #[must_use]
-    pub const fn losing(self) -> bool {
+    pub const fn is_losing(self) -> bool {
         self.0 & TP_STATUS_LOSING != 0
     }
 

@@ -297,11 +297,11 @@ pub fn copy_to_malloc_memory(values: &[c_int]) -> *mut c_int {
     place
 }
 
-type Lookup = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type DlsymFn = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// The C library's `dlsym(3)`, for a preloaded library that replaces this function.
 #[derive(Clone, Copy, Debug)]
-pub struct CLibraryLookup(Lookup);
+pub struct CLibraryLookup(DlsymFn);
 
 impl CLibraryLookup {
     /// Returns the C library's `dlsym`; `None` if the C library has no known version of it.
@@ -315,7 +315,7 @@ impl CLibraryLookup {
         }
         // SAFETY: I1; a function pointer and an optional function have the same size, and null is
         // `None`.
-        unsafe { std::mem::transmute::<*mut c_void, Option<Lookup>>(address) }.map(Self)
+        unsafe { std::mem::transmute::<*mut c_void, Option<DlsymFn>>(address) }.map(Self)
     }
 
     /// Returns the address of the function.

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use ebpf::emit::Outcome;
-use ebpf::exam::{Judge, TwinVerdict, decode_counters};
+use ebpf::exam::{TwinRunner, TwinVerdict, decode_counters};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, MapSpec, Program, disasm, insn};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -68,7 +68,7 @@ impl KernelJudge {
     }
 }
 
-impl Judge for KernelJudge {
+impl TwinRunner for KernelJudge {
     fn name(&self) -> &str {
         "kernel"
     }

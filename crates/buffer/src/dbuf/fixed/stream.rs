@@ -49,7 +49,7 @@ pub type SlotOffer = share::DoorbellOffer<SlotTag>;
 impl SlotOffer {
     /// Validates the descriptors and opens the reading end of the stream.
     pub fn open(self) -> Result<SlotInput, Refusal> {
-        let (ring, doorbell) = (self.ring.read_slots()?, self.doorbell);
+        let (ring, doorbell) = (self.ring.open_slot_reader()?, self.doorbell);
         let (sleeper, notifier) = (Sleeper::default(), Notifier::default());
         Ok(SlotInput {
             ring,

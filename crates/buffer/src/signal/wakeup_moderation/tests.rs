@@ -86,7 +86,7 @@ fn k6_smaller_downstream_buffer_lowers_the_threshold() {
 fn k5_threshold_follows_the_rate_within_its_range() {
     let (timer, _, mut moderator) = manual_moderator(32, 1_000_000);
     moderator.adapt(1000);
-    moderator.fit(4096);
+    moderator.limit_to_ring(4096);
     let mut now = 0;
     // Sends 16 blocks at a time, `ns` apart, until an event; returns T_b after it.
     let mut until_event = |moderator: &mut Moderator, ns| {
@@ -103,10 +103,10 @@ fn k5_threshold_follows_the_rate_within_its_range() {
     let slow: Vec<u64> = (0..6).map(|_| until_event(&mut moderator, 100_000)).collect();
     assert_eq!(slow, [256, 128, 64, 32, 32, 32]);
     // A smaller ring or pool limits T_b.
-    moderator.fit(128);
+    moderator.limit_to_ring(128);
     let fast: Vec<u64> = (0..3).map(|_| until_event(&mut moderator, 160)).collect();
     assert_eq!(fast, [64; 3], "half of the ring");
-    moderator.fit(4096);
+    moderator.limit_to_ring(4096);
     moderator.limit_blocks(40);
     assert_eq!(until_event(&mut moderator, 160), 32, "a pool holds few blocks");
     // If the timer must send the event, blocks arrive slowly.
@@ -154,7 +154,7 @@ fn k4_sleeper_is_woken_within_bound_by_timer() {
         scope.spawn(|| {
             for n in 1.. {
                 doorbell.wait_until(0, || head.load(Ordering::Acquire) >= n);
-                arrivals.lock().unwrap().push(sys::clock::monotonic());
+                arrivals.lock().unwrap().push(sys::clock::monotonic_ns());
                 if head.load(Ordering::Acquire) == u64::MAX {
                     break;
                 }
@@ -167,12 +167,12 @@ fn k4_sleeper_is_woken_within_bound_by_timer() {
             while !doorbell.has_unnotified_sleeper() {
                 std::thread::yield_now();
             }
-            let put = sys::clock::monotonic();
+            let put = sys::clock::monotonic_ns();
             head.store(n, Ordering::Release);
             assert!(!moderator.count_published(
                 1,
                 doorbell.has_unnotified_sleeper(),
-                sys::clock::monotonic
+                sys::clock::monotonic_ns
             ));
             // Busy elsewhere: nothing but the timer wakes the reader.
             while moderator.alarm.deadline.load(Ordering::Relaxed) != NO_DEADLINE {

@@ -7,7 +7,7 @@ use super::super::rates::format_rate_short;
 use super::super::sharing::{self, program_sentence};
 use super::choice::{KeyEffect, ListState, next_value};
 use super::widgets::{
-    colour, highlight_row, input_line, key_lines, right_aligned, section_paragraph, title_row,
+    color_style, highlight_row, input_line, key_lines, right_aligned, section_paragraph, title_row,
 };
 use crate::failure::report_client_error;
 use crate::progress::format_bytes_short;
@@ -276,8 +276,8 @@ fn path_table(rows: &[&PathRow], view: &PathsView, height: usize) -> Table<'stat
         });
         let line = Row::new(cells.collect::<Vec<_>>());
         let line = match row.state {
-            PathState::Silent => line.style(colour(Color::Yellow)),
-            _ if row.lost.is_some_and(|lost| lost > 0) => line.style(colour(Color::Red)),
+            PathState::Silent => line.style(color_style(Color::Yellow)),
+            _ if row.lost.is_some_and(|lost| lost > 0) => line.style(color_style(Color::Red)),
             _ => line,
         };
         highlight_row(line, first + number == selected)
@@ -302,7 +302,7 @@ fn help_lines() -> Vec<Line<'static>> {
 
 fn foot_line(view: &PathsView) -> Line<'static> {
     match &view.refusal {
-        Some(refusal) => Line::styled(mask_hidden_characters(refusal), colour(Color::Yellow)),
+        Some(refusal) => Line::styled(mask_hidden_characters(refusal), color_style(Color::Yellow)),
         None => input_line(&view.list).unwrap_or_else(|| {
             let keys = "? help, q quits, arrows move, Enter opens, s sorts, / filters";
             Line::styled(keys, Style::new().add_modifier(Modifier::DIM))

@@ -8,7 +8,7 @@ use super::graph::graph_rows;
 use super::snapshot::{Loss, NamedRing, NodeRates, PastFrames, RingFill, Snapshot};
 use super::view::{NodeOrder, ViewChoices};
 use super::widgets::{
-    colour, highlight_row, input_line, key_lines, right_aligned, section_paragraph, title_row,
+    color_style, highlight_row, input_line, key_lines, right_aligned, section_paragraph, title_row,
 };
 use crate::screen::style_graph_row;
 use crate::{progress, terminal};
@@ -154,7 +154,7 @@ fn node_row(node_rates: &NodeRates, is_indented: bool) -> Row<'static> {
     let dash = |n: u64| if n == 0 { "-".to_owned() } else { format_rate_short(n as f64) };
     let lost = match node_rates.lost {
         0 => right_aligned("-".to_owned()),
-        n => right_aligned(format_rate_short(n as f64)).style(colour(Color::Red)),
+        n => right_aligned(format_rate_short(n as f64)).style(color_style(Color::Red)),
     };
     Row::new([
         Cell::from(name),
@@ -177,7 +177,7 @@ fn ring_line(ring: &RingFill) -> Line<'static> {
     let (from, to) = (mask_hidden_characters(&ring.from), mask_hidden_characters(&ring.to));
     let because = reason(&ring.because);
     let text = format!("  {from} → {to}  {bar}  {:.0} % of {}{because}", part * 100.0, ring.room);
-    let colour = if part > 0.9 { colour(Color::Red) } else { Style::new() };
+    let colour = if part > 0.9 { color_style(Color::Red) } else { Style::new() };
     Line::styled(text, colour)
 }
 
@@ -223,7 +223,7 @@ fn reason(because: &str) -> String {
 fn loss_line(loss: &Loss) -> Line<'static> {
     let fresh = if loss.fresh > 0 { format!("  +{}", loss.fresh) } else { String::new() };
     let text = format!("  {} {}{fresh}", loss.blocks, mask_hidden_characters(&loss.place));
-    Line::styled(text, colour(Color::Red))
+    Line::styled(text, color_style(Color::Red))
 }
 
 /// Summary of the keys, at the bottom of an interactive screen.
@@ -281,10 +281,13 @@ fn detail_lines(snapshot: &Snapshot, node: &NodeRates) -> Vec<Line<'static>> {
 fn status_line(snapshot: &Snapshot) -> Line<'static> {
     let dim = Style::new().add_modifier(Modifier::DIM);
     match (snapshot.silent_space.first(), &snapshot.latency_note, &snapshot.adapted) {
-        (Some(late), ..) => {
-            Line::styled(format!("late: {}", mask_hidden_characters(late)), colour(Color::Yellow))
+        (Some(late), ..) => Line::styled(
+            format!("late: {}", mask_hidden_characters(late)),
+            color_style(Color::Yellow),
+        ),
+        (None, Some(behind), _) => {
+            Line::styled(mask_hidden_characters(behind), color_style(Color::Red))
         }
-        (None, Some(behind), _) => Line::styled(mask_hidden_characters(behind), colour(Color::Red)),
         (None, None, Some(adapted)) => {
             Line::styled(format!("adapted: {}", mask_hidden_characters(adapted)), dim)
         }

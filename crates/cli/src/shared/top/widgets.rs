@@ -8,7 +8,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row};
 
 /// Returns a style with the given color, or without a color if standard output must not be colored.
-pub(super) fn colour(wanted: Color) -> Style {
+pub(super) fn color_style(wanted: Color) -> Style {
     if terminal::can_color_stdout() { Style::new().fg(wanted) } else { Style::new() }
 }
 

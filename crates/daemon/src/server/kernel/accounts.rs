@@ -152,7 +152,7 @@ impl Accounts {
         (bytes, share): ((u64, u64), Share),
     ) {
         if self.lines.is_empty() {
-            self.measured_at = sys::clock::monotonic();
+            self.measured_at = sys::clock::monotonic_ns();
         }
         let entry =
             Account { uid, at: at.clone(), number, bytes, share, kernel_time_ns: (0.0, 0.0) };
@@ -201,7 +201,8 @@ impl Accounts {
 
     /// Returns true if the next measurement is due.
     pub(super) fn is_measurement_due(&self) -> bool {
-        sys::clock::monotonic().saturating_sub(self.measured_at) >= COST_MEASUREMENT_INTERVAL_MIN_NS
+        sys::clock::monotonic_ns().saturating_sub(self.measured_at)
+            >= COST_MEASUREMENT_INTERVAL_MIN_NS
     }
 
     /// Updates the accounts from the counters of the programs. Returns the clients whose requests
@@ -212,7 +213,7 @@ impl Accounts {
         status: &[ProgramStatus],
         quota: impl Fn(u32) -> Option<u64>,
     ) -> Vec<(u64, String)> {
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         let seconds =
             now.saturating_sub(std::mem::replace(&mut self.measured_at, now)) as f64 / 1e9;
         self.update_kernel_time_rates(status, seconds);

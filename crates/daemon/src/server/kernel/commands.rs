@@ -95,7 +95,7 @@ pub(in crate::server) enum RequestState {
 
 /// The requests adopted from the previous daemon, and the reason for each rejected request.
 #[derive(Debug, Default)]
-pub(in crate::server) struct Adoption {
+pub(in crate::server) struct AdoptedRequests {
     pub(in crate::server) lines: Vec<AdoptedRequest>,
     pub(in crate::server) notes: Vec<String>,
 }

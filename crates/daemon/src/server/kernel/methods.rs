@@ -319,9 +319,9 @@ impl Server {
         } else {
             Command::End { why }
         });
-        let until = sys::clock::monotonic() + SHUTDOWN_TIMEOUT_NS;
+        let until = sys::clock::monotonic_ns() + SHUTDOWN_TIMEOUT_NS;
         loop {
-            let left = until.saturating_sub(sys::clock::monotonic());
+            let left = until.saturating_sub(sys::clock::monotonic_ns());
             let left = Some(Duration::from_nanos(left));
             let rung = sys::poll::wait_until_readable_despite_signals(
                 &[self.kernel.doorbell.as_fd()],

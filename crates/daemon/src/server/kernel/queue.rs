@@ -1,6 +1,6 @@
 //! The kernel thread and the queues of its commands.
 
-use super::commands::{Adoption, Command, Completion};
+use super::commands::{AdoptedRequests, Command, Completion};
 use super::thread;
 use crate::policy::Policy;
 use crate::server::client;
@@ -44,7 +44,7 @@ impl KernelQueue {
         policy: &Policy,
         watcher: &Watcher,
         (stored, steps): (Vec<(String, OwnedFd)>, &Steps),
-    ) -> sys::Result<(Self, Adoption)> {
+    ) -> sys::Result<(Self, AdoptedRequests)> {
         let machine = engine::machine::inspect();
         let open = match &machine.kernel {
             Kernel::Open { release, .. } => Ok(release.clone()),
@@ -73,7 +73,7 @@ impl KernelQueue {
             last_user: 0,
             busy: false,
         };
-        let mut adoption = Adoption::default();
+        let mut adoption = AdoptedRequests::default();
         if kernel.open.is_ok() {
             adoption =
                 kernel.start_thread(machine, policy.clone(), (stored, steps.clone(), sender))?;
@@ -86,7 +86,7 @@ impl KernelQueue {
         machine: Machine,
         policy: Policy,
         (stored, steps, completions): (Vec<(String, OwnedFd)>, Steps, Sender<Completion>),
-    ) -> sys::Result<Adoption> {
+    ) -> sys::Result<AdoptedRequests> {
         let ((sender, commands), (adoption_sender, adoption_receiver)) = (channel(), channel());
         let (doorbell, usage_by_user) =
             (Arc::clone(&self.doorbell), Arc::clone(&self.usage_by_user));

@@ -1,7 +1,9 @@
 //! The thread that loads and removes kernel programs. It executes one command at a time, in order.
 
 use super::accounts::{Accounts, RequestCost};
-use super::commands::{AdoptedRequest, Adoption, AttachPoint, Command, Completion, ProgramStatus};
+use super::commands::{
+    AdoptedRequest, AdoptedRequests, AttachPoint, Command, Completion, ProgramStatus,
+};
 use crate::policy::Policy;
 use crate::server::store::ServiceManagerStore;
 use abi::access::Credentials;
@@ -100,7 +102,7 @@ impl KernelThread {
     }
 
     /// Adopts stored requests of the previous daemon, if the current policy permits them.
-    pub(super) fn adopt(&mut self, stored: Vec<(String, OwnedFd)>) -> Adoption {
+    pub(super) fn adopt(&mut self, stored: Vec<(String, OwnedFd)>) -> AdoptedRequests {
         let read = |about: &str| {
             let about: StoredRequestDescription = serde_json::from_str(about)
                 .map_err(|_| "the owner of the stored request is unknown".to_owned())?;
@@ -125,7 +127,7 @@ impl KernelThread {
             Ok(PersistedRequest { graph, part, owner: about.uid })
         };
         let (adopted, refused) = self.points.adopt(stored, &self.machine, &read);
-        let mut adoption = Adoption::default();
+        let mut adoption = AdoptedRequests::default();
         for point::AdoptedRequest { about, status } in adopted {
             let Ok(StoredRequestDescription { client, process, uid, .. }) =
                 serde_json::from_str(&about)

@@ -95,7 +95,7 @@ pub(crate) struct Qualifiers {
 
 /// An identifier in the expression: a host, network, port or protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Id {
+pub(crate) enum Identifier {
     /// A name that must be resolved.
     Name(String),
     /// A number, such as a port.
@@ -133,7 +133,7 @@ pub(crate) enum Primitive {
     /// A protocol without further qualifiers.
     Protocol(Protocol),
     /// An identifier and its qualifiers.
-    Id(Qualifiers, Id),
+    Id(Qualifiers, Identifier),
     /// A comparison of two computed values.
     Relation { op: Cond, left: Arithmetic, right: Arithmetic },
     /// A test for broadcast frames of the given protocol or, if it is `None`, of the link layer.
@@ -159,7 +159,7 @@ pub(crate) enum Primitive {
     WlanDirection(u32),
     /// A test for frames with a logical link control (LLC) header, or with an LLC header of one
     /// kind.
-    Llc(Llc),
+    Llc(LlcFrameType),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +182,7 @@ pub(crate) enum Encapsulation {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Llc {
+pub(crate) enum LlcFrameType {
     Any,
     Information,
     Supervisory(Option<u32>),
@@ -230,18 +230,18 @@ impl TypeQualifier {
 }
 
 /// Formats an identifier as written in the expression.
-pub(crate) fn format_id(id: &Id) -> String {
+pub(crate) fn format_id(id: &Identifier) -> String {
     match id {
-        Id::Name(name) | Id::Dotted(name) => name.clone(),
-        Id::Number(number) => number.to_string(),
-        Id::DottedPrefix(address, length) => format!("{address}/{length}"),
-        Id::DottedMask(address, mask) => format!("{address} mask {mask}"),
-        Id::Ip6(address, 128) => address.to_string(),
-        Id::Ip6(address, length) => format!("{address}/{length}"),
-        Id::Mac(m) => {
+        Identifier::Name(name) | Identifier::Dotted(name) => name.clone(),
+        Identifier::Number(number) => number.to_string(),
+        Identifier::DottedPrefix(address, length) => format!("{address}/{length}"),
+        Identifier::DottedMask(address, mask) => format!("{address} mask {mask}"),
+        Identifier::Ip6(address, 128) => address.to_string(),
+        Identifier::Ip6(address, length) => format!("{address}/{length}"),
+        Identifier::Mac(m) => {
             let [a, b, c, d, e, f] = m;
             format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
         }
-        Id::Mac8(address) => format!("${address:02x}"),
+        Identifier::Mac8(address) => format!("${address:02x}"),
     }
 }

@@ -1,7 +1,7 @@
 //! List of the names in an expression that need a lookup. A caller resolves the names before
 //! compiling, once for all link types.
 
-use super::ast::{Id, Primitive, Protocol, Qualifiers, Tree, TypeQualifier};
+use super::ast::{Identifier, Primitive, Protocol, Qualifiers, Tree, TypeQualifier};
 use super::error::ExpressionError;
 use super::parse;
 
@@ -36,7 +36,7 @@ fn collect_names(tree: &Tree, found: &mut Vec<(NameQuery, String)>) {
             trees.iter().for_each(|tree| collect_names(tree, found))
         }
         Tree::Not(inner) => collect_names(inner, found),
-        Tree::Leaf(Primitive::Id(qualifiers, Id::Name(name)), _) => {
+        Tree::Leaf(Primitive::Id(qualifiers, Identifier::Name(name)), _) => {
             for (kind, name) in name_lookups(*qualifiers, name) {
                 let query = (kind, name.to_owned());
                 if !found.contains(&query) {

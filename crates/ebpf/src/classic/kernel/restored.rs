@@ -57,7 +57,7 @@ impl CodeWriter {
             }
             (code::LDX, code::LEN) => self.push_length_to_x(code::SUB, free),
             (code::LDX, code::MSH) => {
-                let k = if k < TAG_START_OFFSET { k } else { moved(k) };
+                let k = if k < TAG_START_OFFSET { k } else { offset_with_restored_tag(k) };
                 self.push_all([PseudoInsn::NonBranching(Instruction { k, ..instruction })]);
                 Ok(())
             }
@@ -77,7 +77,7 @@ impl CodeWriter {
     ) -> Result<(), SocketFilterError> {
         let load = |k| non_branching(code::LD | code::IND | size_code(size), k);
         if k >= TAG_START_OFFSET {
-            self.push_all([load(moved(k))]);
+            self.push_all([load(offset_with_restored_tag(k))]);
             return Ok(());
         }
         // If X is below `first`, the load ends before byte 12; if X is at least `last`, the load
@@ -98,7 +98,7 @@ impl CodeWriter {
         self.push_all([load(k)]);
         self.jump(done);
         self.bind(above);
-        self.push_all([load(moved(k))]);
+        self.push_all([load(offset_with_restored_tag(k))]);
         self.bind(done);
         Ok(())
     }
@@ -119,13 +119,13 @@ pub(super) fn rewrite_for_absent_tag(instruction: Instruction) -> PseudoInsn {
 fn split_at_tag(k: u32, size: u32) -> Vec<LoadPart> {
     let end = k.saturating_add(size);
     let mut parts: Vec<LoadPart> = split_frame_bytes(k.max(TAG_START_OFFSET), end).collect();
-    parts.iter_mut().for_each(|part| part.from = moved(part.from));
+    parts.iter_mut().for_each(|part| part.from = offset_with_restored_tag(part.from));
     split_frame_bytes(k, end.min(TAG_START_OFFSET)).chain(parts).collect()
 }
 
 /// Converts an offset in the untagged frame, at byte 12 or later, to the offset in the frame with
 /// its tag restored. Stays below the ancillary offsets, so that a load beyond the frame does not
 /// become a load of metadata.
-fn moved(k: u32) -> u32 {
+fn offset_with_restored_tag(k: u32) -> u32 {
     k.saturating_add(TAG_LENGTH).min(ANCILLARY - 1)
 }

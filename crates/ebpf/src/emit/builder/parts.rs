@@ -9,8 +9,8 @@ use crate::asm::{Assembler, Label};
 use crate::emit::config::FrameEnd;
 use crate::emit::handle::{Answer, Value};
 use crate::emit::maps::{self, ProgramMap};
-use crate::emit::target::{Finish, Target, UNSURE, Verdict};
-use crate::emit::unfit::Unfit;
+use crate::emit::target::{ReturnConversion, Target, UNSURE, Verdict};
+use crate::emit::unfit::UnfitReason;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{Hook, MapSpec, Program, TailProgram};
 
@@ -87,7 +87,7 @@ impl Builder {
     pub(in crate::emit) fn finish_program(
         mut self: Box<Self>,
         answer: Answer<'_>,
-    ) -> Result<Program, Unfit> {
+    ) -> Result<Program, UnfitReason> {
         self.filter = None;
         self.record_code_owner();
         self.emit_return(self.finish, answer.class);
@@ -105,8 +105,10 @@ impl Builder {
         self.filter = None;
         self.record_code_owner();
         let (none, not_sure) = match self.finish {
-            Finish::Answer => (0, UNSURE.cast_signed()),
-            Finish::Verdict { none, unsure, .. } => (none.value(hook), unsure.value(hook)),
+            ReturnConversion::Answer => (0, UNSURE.cast_signed()),
+            ReturnConversion::Verdict { none, unsure, .. } => {
+                (none.value(hook), unsure.value(hook))
+            }
         };
         for (label, value) in [(self.none, none), (self.unsure, not_sure)] {
             self.bind(label);
@@ -117,8 +119,8 @@ impl Builder {
     }
 
     /// Stores the answer in the context, at hooks where the return value is a verdict.
-    pub(super) fn store_answer(&mut self, finish: Finish) {
-        if self.target.hook == Hook::Cgroup && finish == Finish::Answer {
+    pub(super) fn store_answer(&mut self, finish: ReturnConversion) {
+        if self.target.hook == Hook::Cgroup && finish == ReturnConversion::Answer {
             self.asm.push(Insn::store(Size::W, R6, skb::ANSWER_OFFSET, R0));
             self.asm.push(Insn::mov(R0, Verdict::Pass.value(Hook::Cgroup)));
         }
@@ -126,10 +128,10 @@ impl Builder {
 
     /// Emits the return instruction. `finish` determines the return value for an answer with this
     /// class.
-    pub(super) fn emit_return(&mut self, finish: Finish, class: Value<'_>) {
+    pub(super) fn emit_return(&mut self, finish: ReturnConversion, class: Value<'_>) {
         let hook = self.target.hook;
         self.fetch(class, R0);
-        if let Finish::Verdict { found, none, .. } = finish {
+        if let ReturnConversion::Verdict { found, none, .. } = finish {
             let answered = self.asm.label();
             self.asm.push(Insn::mov(R1, R0));
             self.asm.push(Insn::alu32(Alu::Mov, R0, found.value(hook)));
@@ -167,7 +169,9 @@ impl Builder {
     }
 
     /// Finishes a counting program, after its body.
-    pub(in crate::emit) fn finish_counting_program(mut self: Box<Self>) -> Result<Program, Unfit> {
+    pub(in crate::emit) fn finish_counting_program(
+        mut self: Box<Self>,
+    ) -> Result<Program, UnfitReason> {
         self.filter = None;
         self.record_code_owner();
         let (stubs, done) = (mem::take(&mut self.stubs), self.none);
@@ -194,7 +198,7 @@ impl Builder {
         self.frame_end = frame_end;
     }
 
-    pub(super) fn assemble(self: Box<Self>) -> Result<Program, Unfit> {
+    pub(super) fn assemble(self: Box<Self>) -> Result<Program, UnfitReason> {
         let pulled = self.reach.min(PULLED_BYTES_MAX).cast_signed();
         if let Some(unfit) = self.unfit {
             return Err(unfit);
@@ -204,7 +208,7 @@ impl Builder {
         let mut parts = Vec::new();
         for (mut asm, source, reach_patches) in self.finished_parts.into_iter().chain([last]) {
             reach_patches.into_iter().for_each(|at| asm.patch_immediate(at, pulled));
-            let mut code = asm.finish().map_err(|error| Unfit::new(error.to_string()))?;
+            let mut code = asm.finish().map_err(|error| UnfitReason::new(error.to_string()))?;
             maps::assign_map_numbers(&mut code, !self.counters.is_empty(), own);
             parts.push(TailProgram { code, source });
         }
@@ -212,7 +216,8 @@ impl Builder {
         let mut maps = Vec::new();
         if !self.counters.is_empty() {
             let bytes = self.counters.len() * size_of::<u64>();
-            let value_size = u32::try_from(bytes).map_err(|_| Unfit::new("too many counters"))?;
+            let value_size =
+                u32::try_from(bytes).map_err(|_| UnfitReason::new("too many counters"))?;
             maps.push(MapSpec::array("counters", value_size));
         }
         maps.extend(self.tables.iter().map(|table| table.spec(&self.filters, parts.len())));

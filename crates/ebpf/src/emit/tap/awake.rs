@@ -21,7 +21,7 @@ use crate::emit::handle::Exit;
 use crate::emit::maps::FIRST_CALLER_MAP;
 use crate::emit::ring_layout::offset;
 use crate::emit::scope::Scope;
-use crate::emit::unfit::Unfit;
+use crate::emit::unfit::UnfitReason;
 use crate::insn::{Cond, Helper, Insn, R0, R1, R2, Reg, Size, atomic};
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
@@ -31,13 +31,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn only_while_awake(&mut self, ring: u16, delivers_all: bool, asleep: Exit<'s>) {
         let b = self.builder();
         let Some(outlet) = b.pointer_ring(ring) else {
-            return b.refuse(Unfit::new("its frames have no ring"));
+            return b.refuse(UnfitReason::new("its frames have no ring"));
         };
         if outlet.wake.wakes != WakeupTarget::Host {
             return;
         }
         if !delivers_all {
-            return b.refuse(Unfit::new("its reader may sleep, and other filters follow"));
+            return b.refuse(UnfitReason::new("its reader may sleep, and other filters follow"));
         }
         let awake = b.asm.label();
         b.restore_region_register();

@@ -11,7 +11,7 @@ use crate::emit::builder::{Builder, skb};
 use crate::emit::config::{Delivery, Egress, FrameRing, FusedTap, Scratch, WakeupTarget};
 use crate::emit::ring_layout::{POINTER_SIZE, offset, record};
 use crate::emit::target::Verdict;
-use crate::emit::unfit::Unfit;
+use crate::emit::unfit::UnfitReason;
 use crate::insn::{
     Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Reg, Size, atomic,
 };
@@ -92,7 +92,7 @@ impl Builder {
     /// Drops the frame if the body has marked it as taken from the host.
     fn drop_taken_frame(&mut self, scratch: Scratch, mark: u16) {
         if self.target.hook != Hook::Tc || mark >= scratch.marks_max {
-            return self.refuse(Unfit::new("flows can be taken only at traffic control"));
+            return self.refuse(UnfitReason::new("flows can be taken only at traffic control"));
         }
         let pass = self.asm.label();
         self.asm.push(Insn::load(Size::DW, R1, R9, scratch.mark_offset(mark)));
@@ -107,7 +107,7 @@ impl Builder {
         let Some(tally) =
             scratch.checked_tally_offset(egress.failed).filter(|_| egress.mark < scratch.marks_max)
         else {
-            return self.refuse(Unfit::new("it leaves by too many interfaces"));
+            return self.refuse(UnfitReason::new("it leaves by too many interfaces"));
         };
         let (next, asm) = (self.asm.label(), &mut self.asm);
         asm.push(Insn::load(Size::DW, R1, R9, scratch.mark_offset(egress.mark)));

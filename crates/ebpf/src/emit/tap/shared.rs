@@ -15,7 +15,7 @@ use crate::asm::Label;
 use crate::emit::builder::Builder;
 use crate::emit::config::{Delivery, PointerRing, Scratch};
 use crate::emit::ring_layout::{EXIT_OFFSET, EXITS_MAX, offset};
-use crate::emit::unfit::Unfit;
+use crate::emit::unfit::UnfitReason;
 use crate::insn::{Alu, Cond, Insn, R1, R3, R4, R5, R9, Reg, Size};
 
 /// A pointer ring, the offset of its word in the scratch memory (the bit set of the frame's
@@ -67,7 +67,7 @@ impl Builder {
         }
         if ours.outlet.map == 0 {
             let why = "exits share a reader, and the pointers have no map of their own";
-            return self.refuse(Unfit::new(why));
+            return self.refuse(UnfitReason::new(why));
         }
         let not = self.asm.label();
         let asm = &mut self.asm;
@@ -101,7 +101,9 @@ impl Builder {
         }
         let apart = last.failed.zip(first.failed).and_then(|(to, from)| to.checked_sub(from));
         if apart.map(u32::from) != Some(difference) {
-            self.refuse(Unfit::new("the tallies of exits that share a slot are out of order"));
+            self.refuse(UnfitReason::new(
+                "the tallies of exits that share a slot are out of order",
+            ));
         }
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R3, R9, scratch.view_slot_offset(first.number) + EXIT_OFFSET));

@@ -21,7 +21,7 @@ use crate::emit::ring_layout::{
 };
 use crate::emit::scope::Scope;
 use crate::emit::switch_layout::SwitchLayout;
-use crate::emit::unfit::Unfit;
+use crate::emit::unfit::UnfitReason;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R2, R3, R4, R5, R9, R10, Reg, Size};
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
@@ -42,7 +42,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         let scratch = b.scratch();
         let Some(switches) = b.switches().filter(|_| scratch.switched > 0) else {
-            return b.refuse(Unfit::new("it has no switches"));
+            return b.refuse(UnfitReason::new("it has no switches"));
         };
         b.restore_region_register();
         b.load_switch_word(switches, place, R1);

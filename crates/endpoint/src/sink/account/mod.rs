@@ -13,14 +13,14 @@ use super::headers::Headers;
 use super::json::EndpointFields;
 use super::message::MessageRecord;
 use super::object::{add_member, write_line};
-use super::out::Out;
+use super::out::BufferedOutputFile;
 use super::recent_frames::RecentFrames;
 use super::tail::LineFormat;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::Rfc3339;
 use crate::entry::{is_file_standard_output, standard_output_use};
-use crate::{Failure, Opening, Origins, Sink, SinkEntry};
-use abi::Flags;
+use crate::{Failure, OpenArguments, Origins, Sink, SinkEntry};
+use abi::BlockFlags;
 use filter::{Block, Description, Parameter, Report, Time, Type};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -63,7 +63,7 @@ in the report, as are flows that were cut short.",
 /// The catalog entry of `account`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&ACCOUNT, open)
     .with_file_writes()
-    .appending(|given| !is_file_standard_output(given))
+    .with_append_only(|given| !is_file_standard_output(given))
     .with_standard_output(standard_output_use);
 
 /// Amount of data in one direction of a flow.
@@ -172,11 +172,11 @@ struct Account {
     blocks_without_flow: u64,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let number = |name: &str| opening.arguments.number(name).unwrap_or_default();
     let flows_max = usize::try_from(number("flows")).unwrap_or(usize::MAX);
     let file = opening.arguments.text("file").unwrap_or("-");
-    let out = Out::append(file, LineFormat::Json, (opening.steps, opening.readers))?
+    let out = BufferedOutputFile::append(file, LineFormat::Json, (opening.steps, opening.readers))?
         .with_stop_limit(&opening.stopped);
     let formatter = Account {
         origins: opening.origins.clone(),
@@ -189,7 +189,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 }
 
 impl BlockFormatter for Account {
-    fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
+    fn append(&mut self, block: &Block<'_>, out: &mut BufferedOutputFile) -> Result<(), Failure> {
         let now = block.context.time;
         while let Some(idle) = self.flows.take_idle_flow(block.context.origin, now) {
             self.write(&idle, WriteCause::Idle, out)?;
@@ -226,12 +226,12 @@ impl BlockFormatter for Account {
             Some((_, direction)) if session.is_none() => {
                 *flow.first.get_or_insert(direction) != direction
             }
-            _ => block.context.flags.has(Flags::BACKWARD),
+            _ => block.context.flags.has(BlockFlags::BACKWARD),
         };
         flow.copy_endpoints(block, headers.as_ref(), is_back && session.is_some());
         let traffic = if is_back { &mut flow.backward } else { &mut flow.forward };
         traffic.add(block, has_new_frame);
-        if session.is_some() && block.context.flags.has(Flags::END) {
+        if session.is_some() && block.context.flags.has(BlockFlags::END) {
             flow.ended[usize::from(is_back)] = true;
         }
         let has_ended = flow.ended == [true; 2];
@@ -241,14 +241,14 @@ impl BlockFormatter for Account {
         }
     }
 
-    fn end(&mut self, out: &mut Out) -> Result<(), Failure> {
+    fn end(&mut self, out: &mut BufferedOutputFile) -> Result<(), Failure> {
         while let Some(flow) = self.flows.take_oldest_flow() {
             self.write(&flow, WriteCause::Stop, out)?;
         }
         Ok(())
     }
 
-    fn report(&self, out: &Out) -> Report {
+    fn report(&self, out: &BufferedOutputFile) -> Report {
         let rows = Report::from_rows([("flows", out.items_written())]).with_nonzero_rows([
             ("flows cut short: the table was full", self.cut_short),
             ("blocks without addresses and session", self.blocks_without_flow),
@@ -266,7 +266,12 @@ impl BlockFormatter for Account {
 }
 
 impl Account {
-    fn write(&mut self, flow: &Flow, why: WriteCause, out: &mut Out) -> Result<(), Failure> {
+    fn write(
+        &mut self,
+        flow: &Flow,
+        why: WriteCause,
+        out: &mut BufferedOutputFile,
+    ) -> Result<(), Failure> {
         let origin = self.origins.distinguishing_name(flow.origin);
         write_line(out, &AccountLine { flow, origin, why })
     }

@@ -36,7 +36,7 @@ fn account_lines_and_report(
     let path = dir.path("flows");
     let given: Vec<_> = given.iter().copied().chain([("file", path.as_str())]).collect();
     let given = checked_arguments(&ACCOUNT, &given);
-    let mut sink = open(&Opening { form, ..sink_opening(&given, &[]) }).unwrap();
+    let mut sink = open(&OpenArguments { form, ..sink_opening(&given, &[]) }).unwrap();
     for part in blocks.chunks(64) {
         sink.consume(&batch_from_blocks(part), 0).unwrap();
     }
@@ -111,11 +111,11 @@ fn h15_session_is_written_at_its_end() {
         block
     };
     let blocks = [
-        block(0, 7, Flags::BACKWARD),
-        block(1, 8, Flags::NONE),
-        block(2, 7, Flags::END),
-        block(3, 7, Flags::BACKWARD.with(Flags::END)),
-        block(4, 7, Flags::NONE),
+        block(0, 7, BlockFlags::BACKWARD),
+        block(1, 8, BlockFlags::NONE),
+        block(2, 7, BlockFlags::END),
+        block(3, 7, BlockFlags::BACKWARD.with(BlockFlags::END)),
+        block(4, 7, BlockFlags::NONE),
     ];
     let (lines, _) = accounts(&[], &blocks);
     let ended = &lines[0];
@@ -156,7 +156,7 @@ fn h15_blocks_without_a_flow_are_counted() {
 }
 
 /// Returns the block with this session and these flags, which include the direction.
-fn in_session<'b>(mut block: Block<'b>, session: u32, flags: Flags) -> Block<'b> {
+fn in_session<'b>(mut block: Block<'b>, session: u32, flags: BlockFlags) -> Block<'b> {
     (block.context.session, block.context.flags) = (session, flags);
     block
 }
@@ -175,10 +175,10 @@ fn h15_account_of_described_messages_has_endpoints() {
     let (one, other, frame) = (answer(0), answer(1), datagram(2, 1));
     let blocks = [
         // The first block is a response, so its direction is forward.
-        in_session(description_block(&one), 1, Flags::FIRST),
-        in_session(at(&frame, 0).narrow(42, 2), 1, Flags::LAST),
+        in_session(description_block(&one), 1, BlockFlags::FIRST),
+        in_session(at(&frame, 0).narrow(42, 2), 1, BlockFlags::LAST),
         // This session consists of a description only, in the other direction.
-        in_session(description_block(&other), 2, Flags::FIRST.with(Flags::BACKWARD)),
+        in_session(description_block(&other), 2, BlockFlags::FIRST.with(BlockFlags::BACKWARD)),
     ];
     let (lines, _) = account_lines_and_report(Form::Message, &[], &blocks);
     let ends = |line: &Value| {
@@ -199,7 +199,7 @@ fn h15_frame_with_several_views_is_counted_once() {
             abi::Extent::new(at.into(), 44),
             abi::Class::YES,
         );
-        in_session(block, 1, Flags::NONE)
+        in_session(block, 1, BlockFlags::NONE)
     };
     let (one, two) = (place(frame_block(one.leak()), 4096), place(frame_block(two.leak()), 8192));
     let mut again = one;
@@ -215,9 +215,9 @@ fn h15_frame_with_several_views_is_counted_once() {
 fn h15_lost_bytes_are_not_counted() {
     let frame = datagram(1, 2);
     let blocks = [
-        in_session(at(&frame, 0).narrow(42, 2), 1, Flags::FIRST),
-        in_session(hole_block(1000), 1, Flags::NONE),
-        in_session(hole_block(0), 1, Flags::END),
+        in_session(at(&frame, 0).narrow(42, 2), 1, BlockFlags::FIRST),
+        in_session(hole_block(1000), 1, BlockFlags::NONE),
+        in_session(hole_block(0), 1, BlockFlags::END),
     ];
     let (lines, _) = account_lines_and_report(Form::Stream, &[], &blocks);
     assert_eq!((&lines[0]["blocks"], &lines[0]["bytes"]), (&json!(2), &json!(2)));
@@ -227,15 +227,16 @@ fn h15_lost_bytes_are_not_counted() {
 fn h15_end_mark_after_its_flow_opens_no_flow() {
     let (frame, other) = (datagram(1, 2), datagram(3, 4));
     let end = |seconds, flags| {
-        let mut block = in_session(hole_block(0), 1, Flags::END.with(flags));
+        let mut block = in_session(hole_block(0), 1, BlockFlags::END.with(flags));
         block.context.time = TEST_TIME + seconds * SECOND;
         block
     };
-    let data = in_session(at(&frame, 0).narrow(42, 2), 1, Flags::FIRST);
-    let later = in_session(at(&other, 20).narrow(42, 2), 2, Flags::FIRST);
+    let data = in_session(at(&frame, 0).narrow(42, 2), 1, BlockFlags::FIRST);
+    let later = in_session(at(&other, 20).narrow(42, 2), 2, BlockFlags::FIRST);
     // The end marks have the time of the last segment or a later time.
     for seconds in [0, 600] {
-        let blocks = [data, later, end(seconds, Flags::NONE), end(seconds, Flags::BACKWARD)];
+        let blocks =
+            [data, later, end(seconds, BlockFlags::NONE), end(seconds, BlockFlags::BACKWARD)];
         let (lines, rows) = account_lines_and_report(Form::Stream, &[("idle", "10s")], &blocks);
         let of = |line: &Value| ["session", "src", "blocks"].map(|key| line[key].clone());
         let lines: Vec<_> = lines.iter().map(of).collect();
@@ -249,10 +250,10 @@ fn h15_end_mark_after_its_flow_opens_no_flow() {
 #[test]
 fn h15_gap_after_its_flow_opens_no_flow() {
     let (frame, other) = (datagram(1, 2), datagram(3, 4));
-    let mut gap = in_session(hole_block(1000), 1, Flags::NONE);
+    let mut gap = in_session(hole_block(1000), 1, BlockFlags::NONE);
     gap.context.time = TEST_TIME + 30 * SECOND;
-    let data = in_session(at(&frame, 0).narrow(42, 2), 1, Flags::FIRST);
-    let later = in_session(at(&other, 20).narrow(42, 2), 2, Flags::FIRST);
+    let data = in_session(at(&frame, 0).narrow(42, 2), 1, BlockFlags::FIRST);
+    let later = in_session(at(&other, 20).narrow(42, 2), 2, BlockFlags::FIRST);
     let (lines, _) =
         account_lines_and_report(Form::Stream, &[("idle", "10s")], &[data, later, gap]);
     let sources: Vec<_> = lines.iter().map(|line| line["src"].clone()).collect();

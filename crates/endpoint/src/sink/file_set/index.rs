@@ -7,7 +7,7 @@ use crate::clock::Rfc3339;
 use crate::sink::class_names::ClassNames;
 use crate::sink::json::VERSION;
 use crate::sink::object::{add_member, write_line};
-use crate::sink::out::Out;
+use crate::sink::out::BufferedOutputFile;
 use crate::sink::tail::LineFormat;
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
@@ -17,7 +17,7 @@ use std::fs::File;
 
 /// The open index file.
 #[derive(Debug)]
-pub(super) struct IndexFile(Out);
+pub(super) struct IndexFile(BufferedOutputFile);
 
 /// One line of the index. The schema is public, and has the same version and address fields as that
 /// of `json`.
@@ -45,7 +45,8 @@ impl Serialize for IndexLine<'_> {
         add_member(&mut map, "missing", counted(file.missing))?;
         add_member(&mut map, "unfilled", counted(unfilled))?;
         map.serialize_entry("complete", &file.is_complete(policy.needs_beginning))?;
-        let decoded = file.decoding().filter(|_| policy.has_single_message && disk.is_some());
+        let decoded =
+            file.is_content_decoded().filter(|_| policy.has_single_message && disk.is_some());
         add_member(&mut map, "decoded", decoded)?;
         let digest = disk.and_then(|disk| disk.digest.clone());
         add_member(&mut map, "sha256", digest.map(|digest| format_hex(&digest.finalize())))?;
@@ -66,7 +67,7 @@ impl Serialize for IndexLine<'_> {
 impl IndexFile {
     /// Creates an index that appends to this file.
     pub(super) fn new(file: File, target: String) -> Self {
-        Self(Out::from_shared_file(file, target, LineFormat::Json))
+        Self(BufferedOutputFile::from_shared_file(file, target, LineFormat::Json))
     }
 
     /// Returns the notes for the final report.

@@ -12,7 +12,7 @@ mod output_file;
 
 use super::class_names::ClassNames;
 use crate::failure::failure_from_io_error;
-use crate::{Failure, Opening};
+use crate::{Failure, OpenArguments};
 use directory::{Directory, FileIdentity};
 use filter::{Parameter, Report, Type};
 use index::IndexFile;
@@ -97,7 +97,7 @@ impl FileSet {
     pub(crate) fn open(
         path: &str,
         policy: FileSetPolicy,
-        opening: &Opening<'_>,
+        opening: &OpenArguments<'_>,
     ) -> Result<Self, Failure> {
         let (directory, index) = Directory::open(path, (opening.steps, opening.readers))?;
         Ok(Self {

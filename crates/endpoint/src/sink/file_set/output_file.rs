@@ -5,7 +5,7 @@ use crate::sink::headers::Headers;
 use crate::sink::json::EndpointFields;
 use crate::sink::json::direction_word;
 use crate::sink::message::MessageRecord;
-use abi::{Class, Direction, Flags};
+use abi::{BlockFlags, Class, Direction};
 use filter::{Block, Time};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -119,13 +119,13 @@ impl OutputFile {
         self.last = self.last.max(block.context.time);
         let direction = self.direction_state(block);
         direction.has_input = true;
-        direction.has_begun |= block.context.flags.has(Flags::FIRST);
+        direction.has_begun |= block.context.flags.has(BlockFlags::FIRST);
         if block.marks.is_description() {
             self.store_description(block);
             return;
         }
         let present = block.bytes().len() as u64;
-        self.is_decoded |= block.context.flags.has(Flags::DECODED);
+        self.is_decoded |= block.context.flags.has(BlockFlags::DECODED);
         self.blocks += u64::from(!block.is_end_marker());
         self.bytes += present;
         self.missing += u64::from(block.length()).saturating_sub(present);
@@ -154,7 +154,7 @@ impl OutputFile {
 
     /// Marks the direction of this block as ended.
     pub(crate) fn end_direction(&mut self, block: &Block<'_>) {
-        let is_broken = block.context.flags.has(Flags::END_MASK);
+        let is_broken = block.context.flags.has(BlockFlags::END_MASK);
         let direction = self.direction_state(block);
         direction.ended = true;
         direction.is_broken |= is_broken;
@@ -189,7 +189,7 @@ impl OutputFile {
 
     /// Returns true if the content coding of the file's message was undone, false if the bytes are
     /// still coded, and `None` if the description names no coding and none was undone.
-    pub(super) fn decoding(&self) -> Option<bool> {
+    pub(super) fn is_content_decoded(&self) -> Option<bool> {
         let coding = self.description().and_then(|record| record.text(Field::ContentEncoding));
         (coding.is_some() || self.is_decoded).then_some(self.is_decoded)
     }

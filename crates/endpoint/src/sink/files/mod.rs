@@ -12,8 +12,8 @@ use super::file_set::{
     SESSIONS_PARAMETER,
 };
 use crate::entry::is_standard_output;
-use crate::{Failure, Opening, Sink, SinkEntry};
-use abi::{Direction, Flags};
+use crate::{Failure, OpenArguments, Sink, SinkEntry};
+use abi::{BlockFlags, Direction};
 use filter::{
     Amount, Batch, Block, Description, Form, Parameter, Report, StateFacts, Time, Type, WorkerRule,
 };
@@ -81,7 +81,7 @@ enum FileUnit {
 }
 
 #[derive(Debug)]
-struct Files {
+struct FilesSink {
     file_set: FileSet,
     unit: FileUnit,
     /// True if blocks without a session may be fragments of a longer unit.
@@ -95,11 +95,11 @@ struct Files {
     missing: u64,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::new(Files::new(opening)?))
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
+    Ok(Box::new(FilesSink::new(opening)?))
 }
 
-impl Sink for Files {
+impl Sink for FilesSink {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             match self.file_key(&block) {
@@ -128,8 +128,8 @@ impl Sink for Files {
     }
 }
 
-impl Files {
-    fn new(opening: &Opening<'_>) -> Result<Self, Failure> {
+impl FilesSink {
+    fn new(opening: &OpenArguments<'_>) -> Result<Self, Failure> {
         let text = |name| opening.arguments.text(name);
         if text("dir").is_some_and(is_standard_output) {
             let why = "several files need a directory";
@@ -185,8 +185,9 @@ impl Files {
     /// unit share one file (CONTRACT 6).
     fn is_fragment(&mut self, block: &Block<'_>) -> bool {
         let flags = block.context.flags;
-        let is_part = self.in_fragments || flags.has(Flags::FIRST) && !flags.has(Flags::LAST);
-        self.in_fragments = is_part && !flags.has(Flags::LAST);
+        let is_part =
+            self.in_fragments || flags.has(BlockFlags::FIRST) && !flags.has(BlockFlags::LAST);
+        self.in_fragments = is_part && !flags.has(BlockFlags::LAST);
         is_part
     }
 
@@ -206,7 +207,7 @@ impl Files {
     fn append_block(&mut self, key: FileKey, block: &Block<'_>) -> Result<(), Failure> {
         let flags = block.context.flags;
         let mut existing = self.file_set.take_file(key);
-        if self.unit == FileUnit::Message && flags.has(Flags::FIRST) {
+        if self.unit == FileUnit::Message && flags.has(BlockFlags::FIRST) {
             // The first fragment after a description may be the first block of its stream, and then
             // has the flag `FIRST` although its message has begun already.
             let is_waiting = |file: &OutputFile| file.has_only_description();
@@ -226,9 +227,10 @@ impl Files {
         let outcome = self.write_block(&mut file, block);
         let (ended, is_over) = match self.unit {
             // The end of a stream also ends an unfinished message.
-            FileUnit::Message => (flags.has(Flags::LAST), flags.has(Flags::END)),
+            FileUnit::Message => (flags.has(BlockFlags::LAST), flags.has(BlockFlags::END)),
             _ => (
-                flags.has(Flags::END) || key == FileKey::Unassigned && flags.has(Flags::LAST),
+                flags.has(BlockFlags::END)
+                    || key == FileKey::Unassigned && flags.has(BlockFlags::LAST),
                 false,
             ),
         };
@@ -266,7 +268,8 @@ impl Files {
 
 /// Returns true if a description block is a complete message without fragments.
 fn is_complete_message(block: &Block<'_>) -> bool {
-    block.marks.is_description() && block.context.flags.has(Flags::FIRST.with(Flags::LAST))
+    block.marks.is_description()
+        && block.context.flags.has(BlockFlags::FIRST.with(BlockFlags::LAST))
 }
 
 #[cfg(test)]

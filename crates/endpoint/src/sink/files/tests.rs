@@ -12,24 +12,24 @@ use std::fs;
 use wire::record::{self, Field};
 
 /// Returns a `files` sink on `dir` with these arguments, for blocks of this form.
-fn files_sink(dir: &str, given: &[(&str, &str)], form: Form) -> Files {
+fn files_sink(dir: &str, given: &[(&str, &str)], form: Form) -> FilesSink {
     let given: Vec<_> = [("dir", dir)].iter().chain(given).copied().collect();
     let given = checked_arguments(&FILES, &given);
-    Files::new(&Opening { form, ..sink_opening(&given, &[]) }).unwrap()
+    FilesSink::new(&OpenArguments { form, ..sink_opening(&given, &[]) }).unwrap()
 }
 
 /// Returns a block of a session with these flags and bytes.
 fn session_block(session: u32, flags: u16, bytes: &[u8]) -> Block<'_> {
     let mut block = frameless_block(bytes);
     block.context.session = session;
-    block.context.flags = Flags(flags);
+    block.context.flags = BlockFlags(flags);
     block
 }
 
-const FIRST_FLAG: u16 = Flags::FIRST.0;
-const LAST_BLOCK: u16 = Flags::LAST.0;
-const BACKWARD: u16 = Flags::BACKWARD.0;
-const END_FLAG: u16 = Flags::END.0;
+const FIRST_FLAG: u16 = BlockFlags::FIRST.0;
+const LAST_BLOCK: u16 = BlockFlags::LAST.0;
+const BACKWARD: u16 = BlockFlags::BACKWARD.0;
+const END_FLAG: u16 = BlockFlags::END.0;
 
 /// Returns the names and contents of all files in a directory except the index.
 fn file_contents(dir: &str) -> Vec<(String, String)> {
@@ -192,7 +192,7 @@ fn request_record() -> Vec<u8> {
 /// Returns the block with session 1 and these flags.
 fn with_flags(block: Block<'_>, flags: u16) -> Block<'_> {
     let mut block = block;
-    (block.context.session, block.context.flags) = (1, Flags(flags));
+    (block.context.session, block.context.flags) = (1, BlockFlags(flags));
     block
 }
 
@@ -245,7 +245,7 @@ fn index_marks_decoded_bodies() {
         }),
     );
     let begin = |record| with_flags(description_block(record), FIRST_FLAG);
-    let decoded = Flags::DECODED.0;
+    let decoded = BlockFlags::DECODED.0;
     let blocks = [
         begin(&plain),
         session_block(1, LAST_BLOCK, b"plain"),

@@ -5,7 +5,7 @@
 //! the write, and the written bytes must then be removed from the file. Bytes can be removed only
 //! from regular files. For /dev/null, removal is not needed.
 
-use super::{BufferedBlock, FLUSH_SIZE, OldContents, Out};
+use super::{BufferedBlock, BufferedOutputFile, FLUSH_SIZE, OldContents};
 use crate::Failure;
 use crate::failure::failure_from_io_error;
 use crate::sink::tail;
@@ -25,14 +25,14 @@ pub(crate) struct FramePiece {
     at: usize,
 }
 
-/// A position between two blocks of an output. [`Out::rewind`] returns to this position.
+/// A position between two blocks of an output. [`BufferedOutputFile::rewind`] returns to this position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutCheckpoint {
     buffered: usize,
     blocks: usize,
 }
 
-impl Out {
+impl BufferedOutputFile {
     /// Writes the buffer to the file if it is full.
     pub(crate) fn flush_if_full(&mut self) -> Result<(), Failure> {
         if self.buffer.len() >= FLUSH_SIZE { self.flush() } else { Ok(()) }
@@ -78,7 +78,7 @@ impl Out {
     }
 
     /// Writes the buffer and the pieces, each at its position between the buffered bytes, and
-    /// empties the buffer. Fails in the same cases as [`Out::flush`].
+    /// empties the buffer. Fails in the same cases as [`BufferedOutputFile::flush`].
     pub(crate) fn flush_in_place(
         &mut self,
         batch: &BatchInPlace<'_>,

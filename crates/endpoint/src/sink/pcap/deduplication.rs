@@ -40,7 +40,7 @@ impl FrameDeduplication {
 
     /// Records the frame of a block. Returns true if the block has a frame that has not been
     /// written yet; otherwise counts the block and returns false.
-    pub(super) fn has_new_frame(&mut self, block: &Block<'_>) -> bool {
+    pub(super) fn record_frame_if_new(&mut self, block: &Block<'_>) -> bool {
         if !block.marks.is_frame() {
             self.blocks_without_frame += 1;
             self.non_hole_blocks += u64::from(!block.pointer.is_hole());

@@ -10,10 +10,10 @@ mod in_place;
 mod split;
 
 use super::file_set::{OPEN_FILES_PARAMETER, SESSIONS_PARAMETER};
-use super::out::Out;
+use super::out::BufferedOutputFile;
 use crate::entry::is_file_standard_output;
 use crate::source::kernel::in_place::FramesInPlace;
-use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
+use crate::{DropReason, Failure, OpenArguments, Sink, SinkEntry};
 use deduplication::FrameDeduplication;
 use filter::{
     Amount, Batch, Block, Description, Form, Forms, Parameter, Report, StandardOutput, StateFacts,
@@ -80,7 +80,7 @@ const FRAMED_FORMS: Forms =
 /// The catalog entry of `pcap`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open)
     .with_file_writes()
-    .appending(|given| given.text("per") == Some("all") && !is_file_standard_output(given))
+    .with_append_only(|given| given.text("per") == Some("all") && !is_file_standard_output(given))
     .with_standard_output(|given| match is_file_standard_output(given) {
         true => StandardOutput::Capture,
         false => StandardOutput::Unused,
@@ -88,20 +88,20 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open)
 
 #[derive(Debug)]
 struct Pcap {
-    out: Out,
+    out: BufferedOutputFile,
     /// Link type of the file, or `None` until its header is in the buffer.
     link: Option<LinkType>,
     frames: FrameDeduplication,
     in_place: InPlaceSources,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let path = opening.arguments.text("file").unwrap_or("-");
     let frames = FrameDeduplication::new(opening.form);
     if let Some(per @ ("connection" | "session")) = opening.arguments.text("per") {
         return Ok(Box::new(SplitPcap::open(path, per == "session", frames, opening)?));
     }
-    let out = Out::create(path, (opening.steps, opening.readers))?;
+    let out = BufferedOutputFile::create(path, (opening.steps, opening.readers))?;
     if out.is_interactive() {
         let why = "it is a terminal, and a capture is not text";
         let hint = "name a file, or use `print` to look at the blocks";
@@ -117,7 +117,7 @@ impl Sink for Pcap {
             return self.write_in_place(batch, &frames);
         }
         for (_, block) in batch.blocks() {
-            if self.frames.has_new_frame(&block) {
+            if self.frames.record_frame_if_new(&block) {
                 self.check_link_type(&block)?;
                 self.frames.append_frame(&block, self.out.buffer());
                 self.out.end_item();
@@ -204,7 +204,7 @@ pub(crate) mod tests {
 
     fn pcap_sink_of_form(path: &str, form: Form) -> Result<Box<dyn Sink>, Failure> {
         let given = checked_arguments(&PCAP, &[("file", path)]);
-        open(&Opening { form, ..sink_opening(&given, &[]) })
+        open(&OpenArguments { form, ..sink_opening(&given, &[]) })
     }
 
     /// Returns a block that is a frame at this position of its dbuf.

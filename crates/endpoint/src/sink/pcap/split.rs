@@ -4,8 +4,8 @@ use super::{FrameDeduplication, link_type_failure};
 use crate::entry::is_standard_output;
 use crate::sink::file_set::{FileKey, FileSet, FileSetPolicy, OutputFile};
 use crate::sink::headers::Headers;
-use crate::{Failure, Opening, Sink};
-use abi::{Direction, Flags};
+use crate::{Failure, OpenArguments, Sink};
+use abi::{BlockFlags, Direction};
 use filter::{Amount, Batch, Block, Form, Report, Time};
 use wire::capture::write;
 use wire::link::LinkType;
@@ -30,7 +30,7 @@ impl SplitPcap {
         path: &str,
         one_way: bool,
         frames: FrameDeduplication,
-        opening: &Opening<'_>,
+        opening: &OpenArguments<'_>,
     ) -> Result<Self, Failure> {
         if is_standard_output(path) {
             let why = "it holds one capture, and there is one for each connection";
@@ -65,7 +65,7 @@ impl SplitPcap {
     /// Writes the block's frame to the block's file, unless this frame has been written before;
     /// updates the state of the file, and finishes the file if it has ended.
     fn append_block(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        let is_new = self.frames.has_new_frame(block);
+        let is_new = self.frames.record_frame_if_new(block);
         let key = self.file_key(block);
         let mut file = match self.file_set.take_file(key) {
             Some(file) => file,
@@ -76,7 +76,7 @@ impl SplitPcap {
             }
         };
         let outcome = if is_new { self.append_frame(&mut file, block) } else { Ok(()) };
-        let ended = block.context.flags.has(Flags::END);
+        let ended = block.context.flags.has(BlockFlags::END);
         if outcome.is_ok() {
             file.update_for_block(block);
             if ended {

@@ -5,7 +5,7 @@
 //! The final report names the transmitter in use.
 
 use super::ring::Ring;
-use crate::{Failure, Opening, interface};
+use crate::{Failure, OpenArguments, interface};
 use std::sync::Arc;
 use std::time::Duration;
 use sys::memory::Lender;
@@ -36,7 +36,10 @@ pub(super) enum Transmitter {
 impl TxDevice {
     /// Opens the requested interface or, if no interface is requested, the only one. `queued` is
     /// true if frames pass through the queueing discipline, and `by` is the kind of socket.
-    pub(super) fn open(opening: &Opening<'_>, (queued, by): (bool, &str)) -> Result<Self, Failure> {
+    pub(super) fn open(
+        opening: &OpenArguments<'_>,
+        (queued, by): (bool, &str),
+    ) -> Result<Self, Failure> {
         let arguments = opening.arguments;
         let name = arguments.text("interface").unwrap_or_default();
         let qdisc = if queued { QdiscMode::Through } else { QdiscMode::Bypass };
@@ -90,7 +93,7 @@ impl TxDevice {
     /// AF_XDP ring, which cannot be polled, returns true immediately.
     pub(super) fn wait_writable(&self, limit: Duration) -> bool {
         match &self.transmitter {
-            Transmitter::Socket(sender) => sys::poll::writable(sender, limit),
+            Transmitter::Socket(sender) => sys::poll::wait_until_writable(sender, limit),
             // Polling an AF_XDP socket triggers transmission, and its errors would be lost.
             Transmitter::Ring(_) => true,
         }

@@ -17,8 +17,8 @@ mod checksum;
 mod device;
 mod ring;
 
-use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
-use abi::Flags;
+use crate::{DropReason, Failure, OpenArguments, Sink, SinkEntry};
+use abi::BlockFlags;
 use device::{Transmitter, TxDevice};
 use filter::{
     Amount, Batch, Block, Description, Form, Forms, LANES, Parameter, Report, Time, Type,
@@ -115,7 +115,7 @@ const UNSENT_REASON_TEXTS: [&str; 7] = [
 ];
 
 #[derive(Debug)]
-struct Tx {
+struct TxSink {
     device: TxDevice,
     /// True if the sink sends frames, and false if it sends packets.
     sends_frames: bool,
@@ -142,7 +142,7 @@ struct TxBatch<'a> {
     count: usize,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let arguments = opening.arguments;
     let transmission = (arguments.flag("qdisc"), arguments.text("by").unwrap_or_default());
     open_on_device(opening, transmission, opening.form != Form::Packet)
@@ -151,7 +151,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 /// Opens the sink on the interface in the arguments. `transmission` selects the queueing discipline
 /// and the kind of socket; `frames` is false for packets.
 pub(super) fn open_on_device(
-    opening: &Opening<'_>,
+    opening: &OpenArguments<'_>,
     transmission: (bool, &str),
     frames: bool,
 ) -> Result<Box<dyn Sink>, Failure> {
@@ -162,10 +162,10 @@ pub(super) fn open_on_device(
         let hint = "remove the filter that leaves packets, or send into a tunnel";
         return Err(Failure::new("send through", name, why).hint(hint));
     }
-    Ok(Box::new(Tx::new(device, frames)))
+    Ok(Box::new(TxSink::new(device, frames)))
 }
 
-impl Sink for Tx {
+impl Sink for TxSink {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         // The buffer is moved out, so that its frames can be borrowed while `self` is borrowed
         // mutably.
@@ -229,7 +229,7 @@ impl<'a> TxBatch<'a> {
     }
 }
 
-impl Tx {
+impl TxSink {
     fn new(device: TxDevice, frames: bool) -> Self {
         Self {
             device,
@@ -255,7 +255,7 @@ impl Tx {
     ) -> Result<&'a [u8], UnsentReason> {
         let bytes =
             if self.sends_frames { self.entire_frame(block)? } else { viewed_packet(block)? };
-        if !block.context.flags.has(Flags::CHECKSUM_UNSET) {
+        if !block.context.flags.has(BlockFlags::CHECKSUM_UNSET) {
             return Ok(bytes);
         }
         let begin = copies.len();

@@ -52,16 +52,16 @@ fn open_tx_with_transmitter(
     let arguments =
         [&[("interface", CLIENT_DEVICE), ("netns", space.name())], transmitter].concat();
     let checked = checked_arguments(&TX, &arguments);
-    open(&Opening { form, ..sink_opening(&checked, &[]) })
+    open(&OpenArguments { form, ..sink_opening(&checked, &[]) })
 }
 
 /// Opens the sink on this end and returns it as its concrete type.
-fn open_concrete_tx(space: &Namespace, transmitter: Transmitter) -> Tx {
+fn open_concrete_tx(space: &Namespace, transmitter: Transmitter) -> TxSink {
     let arguments =
         [&[("interface", CLIENT_DEVICE), ("netns", space.name())], transmitter].concat();
     let checked = checked_arguments(&TX, &arguments);
     let transmitter = (checked.flag("qdisc"), checked.text("by").unwrap_or_default());
-    Tx::new(TxDevice::open(&sink_opening(&checked, &[]), transmitter).unwrap(), true)
+    TxSink::new(TxDevice::open(&sink_opening(&checked, &[]), transmitter).unwrap(), true)
 }
 
 /// Runs the test once for each transmitter, each time over a new veth pair.
@@ -358,7 +358,7 @@ fn offloaded_checksum_is_computed_before_sending() {
     unset[40..42].copy_from_slice(&[0x12, 0x34]);
     let left = |bytes| {
         let mut block = frame_block(bytes);
-        block.context.flags = Flags::CHECKSUM_UNSET;
+        block.context.flags = BlockFlags::CHECKSUM_UNSET;
         block
     };
     let arp = vec![0; 60];
@@ -419,7 +419,7 @@ fn packets_need_an_interface_without_a_link_layer() {
     let checked =
         checked_arguments(&TX, &[("interface", "tunnel0"), ("netns", pair.client.name())]);
     for form in [Form::Packet, Form::Frame] {
-        let sink = open(&Opening { form, ..sink_opening(&checked, &[]) });
+        let sink = open(&OpenArguments { form, ..sink_opening(&checked, &[]) });
         assert!(sink.is_ok(), "{:?}", sink.err());
     }
 }

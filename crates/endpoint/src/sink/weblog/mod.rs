@@ -13,12 +13,12 @@ mod ecs;
 
 use super::message::{EscapedBytes, MessageRecord};
 use super::object;
-use super::out::Out;
+use super::out::BufferedOutputFile;
 use super::tail::LineFormat;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::timestamp;
 use crate::entry::{is_file_standard_output, standard_output_use};
-use crate::{Failure, Opening, Sink, SinkEntry};
+use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::{
     Block, Description, Form, Forms, InputNeeds, Parameter, Report, Time, Type, UsableInput,
     ValueRange,
@@ -66,7 +66,7 @@ are counted in the report.",
 /// The catalog entry of `weblog`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&WEBLOG, open)
     .with_file_writes()
-    .appending(|given| !is_file_standard_output(given))
+    .with_append_only(|given| !is_file_standard_output(given))
     .with_standard_output(standard_output_use);
 
 #[derive(Debug)]
@@ -77,13 +77,13 @@ struct WeblogFormatter {
     other_blocks: u64,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let utc = opening.arguments.text("zone") == Some("utc");
     let zone = if utc { TimeZone::UTC } else { TimeZone::system() };
     let ecs = opening.arguments.flag("ecs");
     let lines = if ecs { LineFormat::Json } else { LineFormat::Text };
     let file = opening.arguments.text("file").unwrap_or("-");
-    let out = Out::append(file, lines, (opening.steps, opening.readers))?
+    let out = BufferedOutputFile::append(file, lines, (opening.steps, opening.readers))?
         .with_stop_limit(&opening.stopped);
     let time_text = CachedTime { zone, second: None, text: Vec::new() };
     let formatter = WeblogFormatter { ecs, time_text, truncated_exchanges: 0, other_blocks: 0 };
@@ -91,7 +91,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 }
 
 impl BlockFormatter for WeblogFormatter {
-    fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
+    fn append(&mut self, block: &Block<'_>, out: &mut BufferedOutputFile) -> Result<(), Failure> {
         match MessageRecord::record_of_block(block)
             .filter(|record| record.kind() == record::RecordKind::HttpExchange)
         {
@@ -103,7 +103,7 @@ impl BlockFormatter for WeblogFormatter {
         }
     }
 
-    fn report(&self, out: &Out) -> Report {
+    fn report(&self, out: &BufferedOutputFile) -> Report {
         let row_name = match out.items_written() {
             0 => "blocks that are no exchange; write `http |exchange weblog`",
             _ => "blocks that are no exchange",
@@ -121,7 +121,7 @@ impl WeblogFormatter {
         &mut self,
         block: &Block<'_>,
         record: &MessageRecord<'_>,
-        out: &mut Out,
+        out: &mut BufferedOutputFile,
     ) -> Result<(), Failure> {
         self.truncated_exchanges += u64::from(record.is_truncated());
         if self.ecs {

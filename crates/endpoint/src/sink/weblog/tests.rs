@@ -15,7 +15,8 @@ fn log_output(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(Str
     let path = dir.path("access.log");
     let given: Vec<_> = given.iter().copied().chain([("file", path.as_str())]).collect();
     let given = checked_arguments(&WEBLOG, &given);
-    let mut sink = open(&Opening { form: Form::Message, ..sink_opening(&given, &[]) }).unwrap();
+    let mut sink =
+        open(&OpenArguments { form: Form::Message, ..sink_opening(&given, &[]) }).unwrap();
     sink.consume(&batch_from_blocks(blocks), 0).unwrap();
     let rows = sink.finish().unwrap().rows;
     assert_eq!(sink.amount_written().unwrap().blocks, blocks.len() as u64);
@@ -184,7 +185,8 @@ fn report_row(name: &str, value: u64) -> (String, u64) {
 #[test]
 fn full_disk_fails_the_sink() {
     let given = checked_arguments(&WEBLOG, &[("file", "/dev/full")]);
-    let mut sink = open(&Opening { form: Form::Message, ..sink_opening(&given, &[]) }).unwrap();
+    let mut sink =
+        open(&OpenArguments { form: Form::Message, ..sink_opening(&given, &[]) }).unwrap();
     let bytes = exchange_record(|_| {});
     sink.consume(&batch_from_blocks(&[description_block(&bytes)]), 0).unwrap();
     let failure = expect_failure(sink.finish()).to_string();

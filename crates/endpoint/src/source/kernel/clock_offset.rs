@@ -24,7 +24,7 @@ impl ClockOffset {
     /// Compares the clocks again if [`CLOCK_COMPARE_INTERVAL_NS`] has passed. Updates the offset if it
     /// has changed by more than [`DRIFT_TOLERANCE_NS`].
     pub fn update(&mut self) {
-        if sys::clock::monotonic().saturating_sub(self.compared_at) < CLOCK_COMPARE_INTERVAL_NS {
+        if sys::clock::monotonic_ns().saturating_sub(self.compared_at) < CLOCK_COMPARE_INTERVAL_NS {
             return;
         }
         let (offset, compared_at) = measure_clock_offset();
@@ -45,9 +45,9 @@ impl ClockOffset {
 /// because the thread may be preempted during an attempt.
 fn measure_clock_offset() -> (u64, u64) {
     let once = |_| {
-        let before = sys::clock::monotonic();
-        let real = sys::clock::real();
-        let after = sys::clock::monotonic();
+        let before = sys::clock::monotonic_ns();
+        let real = sys::clock::realtime_ns();
+        let after = sys::clock::monotonic_ns();
         (after - before, real.wrapping_sub(before + (after - before) / 2), after)
     };
     let best = (0..5).map(once).min().unwrap_or_default();
@@ -61,9 +61,9 @@ mod tests {
     #[test]
     fn current_monotonic_time_converts_to_now() {
         let time = ClockOffset::measure();
-        let before = sys::clock::real();
-        let converted = time.time_of_day(sys::clock::monotonic());
-        let after = sys::clock::real();
+        let before = sys::clock::realtime_ns();
+        let converted = time.time_of_day(sys::clock::monotonic_ns());
+        let after = sys::clock::realtime_ns();
         assert!(
             before - DRIFT_TOLERANCE_NS <= converted && converted <= after + DRIFT_TOLERANCE_NS,
             "{before} {converted} {after}"

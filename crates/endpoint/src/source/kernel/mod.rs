@@ -25,7 +25,7 @@ pub mod reader;
 
 pub use crate::contract::ArcCounts;
 use crate::{Failure, Intake, Source, SourceCounters, SourceProperties, SourceStatus};
-use abi::{BlockMetadata, Class, DbufId, Entry, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 use attach_point::AttachPoint;
 use buffer::pool::Pool;
 use clock_offset::ClockOffset;
@@ -262,9 +262,9 @@ impl KernelSource {
         let from = exported.pointer.offset.saturating_add(skipped);
         let from = from.min(place.length());
         let length = exported.pointer.length.min(place.length() - from);
-        let mut flags = if header.sent { Flags::BACKWARD } else { Flags::NONE };
+        let mut flags = if header.sent { BlockFlags::BACKWARD } else { BlockFlags::NONE };
         if unset {
-            flags = flags.with(Flags::CHECKSUM_UNSET);
+            flags = flags.with(BlockFlags::CHECKSUM_UNSET);
         }
         let (origin, time) = (self.parts.origin, self.time.time_of_day(header.time));
         let context = BlockMetadata { time, session: 0, origin, flags };
@@ -355,7 +355,7 @@ impl KernelSource {
         // Programs send the next notification only when T_t has passed since the last one. Frames
         // exported before then cause no notification, so the wait ends at that time.
         let due = self.reader.last_notification_time().saturating_add(self.parts.wait_ns);
-        let left = due.saturating_sub(sys::clock::monotonic());
+        let left = due.saturating_sub(sys::clock::monotonic_ns());
         let until = now + if left > 0 { left.min(CHECK_INTERVAL_NS) } else { CHECK_INTERVAL_NS };
         Ok(SourceStatus::Wait { until: Some(until), readable: true })
     }

@@ -14,7 +14,7 @@ use wire::link::LinkType;
 
 fn replay_source(path: &str, speed: &str) -> Result<Box<dyn Source>, Failure> {
     let given = checked_arguments(&REPLAY, &[("file", path), ("speed", speed)]);
-    open(&Opening { origin: 3, ..sink_opening(&given, &[]) })
+    open(&OpenArguments { origin: 3, ..sink_opening(&given, &[]) })
 }
 
 /// Returns a capture of these packets, each given as a time in milliseconds and its bytes.

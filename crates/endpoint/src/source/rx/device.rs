@@ -128,7 +128,7 @@ impl RxDevice {
             return LinkState::Up;
         }
         match self.links.interface_by_index(self.index) {
-            Ok(interface) if interface.flags.up() => LinkState::Up,
+            Ok(interface) if interface.flags.is_up() => LinkState::Up,
             Err(error) if error.errno == ENODEV => LinkState::Gone,
             Ok(_) | Err(_) => LinkState::Down,
         }

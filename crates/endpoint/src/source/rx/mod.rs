@@ -22,7 +22,7 @@ pub(crate) use losses::Losses;
 
 use crate::interface::{self, FrameCount, interface_removed_failure};
 use crate::{
-    DropReason, Failure, Intake, LossRanges, Opening, Source, SourceCounters, SourceEntry,
+    DropReason, Failure, Intake, LossRanges, OpenArguments, Source, SourceCounters, SourceEntry,
     SourceProperties, SourceStatus,
 };
 use abi::Entry;
@@ -30,8 +30,8 @@ use buffer::pool::SegmentPin;
 use device::{LinkState, RxDevice, RxParameters};
 use filter::general::bpf::{Direction, flows};
 use filter::{
-    Amount, Analysis, Arguments, Attach, Description, EndpointFacts, Mistake, ObservedSource,
-    Parameter, Right, Side, Time, Type,
+    Amount, Analysis, Arguments, Attach, Description, EndpointFacts, FilterRight, Mistake,
+    ObservedSource, Parameter, Side, Time, Type,
 };
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::LinkType;
@@ -110,7 +110,7 @@ tx` does so by itself. All else is as for `rx`.",
         RING_PARAMETER,
         PROMISCUOUS_PARAMETER,
     ],
-    right: Some(Right::ObserveSent),
+    right: Some(FilterRight::ObserveSent),
     ..Description::SOURCE
 };
 
@@ -333,7 +333,7 @@ enum RxEndReason {
     Gone,
 }
 
-fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, Failure> {
+fn open(opening: &OpenArguments<'_>, direction: Direction) -> Result<Box<dyn Source>, Failure> {
     let arguments = opening.arguments;
     let device = RxDevice::open(&RxParameters {
         interface: arguments.text("interface"),

@@ -4,7 +4,7 @@
 use super::unpack::{SkippedPackets, unpack};
 use super::*;
 use crate::testing::{checked_arguments, expect_failure, sink_opening};
-use abi::{DbufId, Extent, Flags};
+use abi::{BlockFlags, DbufId, Extent};
 use filter::Value;
 use sys::packet::layout::HEADER_SIZE;
 use wire::link::LinkType;
@@ -98,8 +98,8 @@ fn frames_are_unpacked_in_place_with_metadata() {
     let frames: Vec<&[u8]> =
         entries.iter().map(|entry| bytes_of(&bytes, entry.pointer.place)).collect();
     assert_eq!(frames, [PLAIN_PACKET.frame, outgoing.frame, unset.frame]);
-    let flags: Vec<Flags> = entries.iter().map(|entry| entry.context.flags).collect();
-    assert_eq!(flags, [Flags::NONE, Flags::BACKWARD, Flags::CHECKSUM_UNSET]);
+    let flags: Vec<BlockFlags> = entries.iter().map(|entry| entry.context.flags).collect();
+    assert_eq!(flags, [BlockFlags::NONE, BlockFlags::BACKWARD, BlockFlags::CHECKSUM_UNSET]);
     let times: Vec<Time> = entries.iter().map(|entry| entry.context.time).collect();
     assert_eq!(times, [7_000_000_000, 7_000_000_001, 7_000_000_002]);
     assert!(entries.iter().all(|entry| entry.context.origin == 3));
@@ -169,7 +169,7 @@ fn missing_interface_fails_with_list_of_existing_ones() {
 #[test]
 fn attach_point_needs_one_interface_and_direction() {
     let attach_point_of = |entry: &SourceEntry, values: &[(&'static str, Value)]| {
-        let mut arguments = Arguments::defaults(entry.description.parameters);
+        let mut arguments = Arguments::from_parameter_defaults(entry.description.parameters);
         values.iter().for_each(|(name, value)| arguments.set(name, value.clone()));
         entry.facts.attach_point.unwrap()(&arguments)
     };

@@ -5,7 +5,7 @@
 //! Ethernet addresses move four bytes towards the start of the segment, into the headroom that
 //! every packet in the ring has.
 
-use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use filter::general::bpf::link_type;
 use sys::packet::layout::{BlockHeader, PacketHeader, PacketKind, VlanTag};
 use wire::ethernet;
@@ -61,13 +61,13 @@ pub(super) fn unpack(
     SkippedPackets { unknown_link, missing_packets: left }
 }
 
-fn packet_flags(packet: &PacketHeader) -> Flags {
-    let mut flags = Flags::NONE;
+fn packet_flags(packet: &PacketHeader) -> BlockFlags {
+    let mut flags = BlockFlags::NONE;
     if packet.link.kind == PacketKind::Outgoing {
-        flags = flags.with(Flags::BACKWARD);
+        flags = flags.with(BlockFlags::BACKWARD);
     }
     if packet.status.has_unset_checksum() {
-        flags = flags.with(Flags::CHECKSUM_UNSET);
+        flags = flags.with(BlockFlags::CHECKSUM_UNSET);
     }
     flags
 }

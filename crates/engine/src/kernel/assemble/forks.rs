@@ -6,7 +6,7 @@
 
 use super::super::fused::{CounterId, Fork};
 use super::Emitter;
-use ebpf::emit::{Cmp, Exit, Layers, Scope, Unfit, Value};
+use ebpf::emit::{Cmp, Exit, Layers, Scope, UnfitReason, Value};
 use pipeline::ClassSet;
 
 impl Emitter<'_> {
@@ -18,7 +18,7 @@ impl Emitter<'_> {
         from: Option<usize>,
         on: Layers<'s>,
         done: Exit<'s>,
-    ) -> Result<(), Unfit> {
+    ) -> Result<(), UnfitReason> {
         match self.fused.forks_of_step(from).count() {
             0 => s.leave(done),
             1 => self.emit_common_fork(s, from, on, done)?,
@@ -35,7 +35,7 @@ impl Emitter<'_> {
         from: Option<usize>,
         on: Layers<'s>,
         done: Exit<'s>,
-    ) -> Result<(), Unfit> {
+    ) -> Result<(), UnfitReason> {
         let fused = self.fused;
         let Some((number, fork)) = fused.forks_of_step(from).next() else { return Ok(()) };
         let several = (!fork.has_one_edge()).then(|| s.var(0));
@@ -87,7 +87,7 @@ impl Emitter<'_> {
         from: Option<usize>,
         on: Layers<'s>,
         done: Exit<'s>,
-    ) -> Result<(), Unfit> {
+    ) -> Result<(), UnfitReason> {
         let fused = self.fused;
         let open = |fork: &Fork| self.may_take(fork, from, on.class);
         let marks = || {

@@ -121,7 +121,7 @@ impl PreparedSwitch {
         }
         // Readers of the other requests may have been added or removed since the preparation.
         version.set_taps(state.lines.iter().chain([&line]))?;
-        start_states(&line, &states)?;
+        initialize_states(&line, &states)?;
         let next = NextProgram { version: &version, line: Some(&line), states: &states };
         point.store(&mut state, Some(next));
         steps.checkpoint("a line in the place of another one");
@@ -153,8 +153,8 @@ impl PreparedSwitch {
 
 /// Initializes the state of filters that move into the kernel with a request, so that they continue
 /// there.
-fn start_states(line: &AttachedRequest, states: &StateMaps) -> Result<(), String> {
-    let now = sys::clock::monotonic();
+fn initialize_states(line: &AttachedRequest, states: &StateMaps) -> Result<(), String> {
+    let now = sys::clock::monotonic_ns();
     for (_, step, map) in states.iter().filter(|(number, ..)| *number == line.number) {
         let node = line.tree.steps.get(*step).and_then(|step| step.nodes.first());
         let Some(used) = node.and_then(|id| line.graph.node(*id).filter()) else { continue };

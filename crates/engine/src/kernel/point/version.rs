@@ -2,7 +2,7 @@
 
 use super::super::assemble::{AssemblyError, FrameAction, assemble};
 use super::super::fused::{CounterId, FusedRequest, FusedTree, KernelCounters};
-use super::super::load::{self, LoadFailure, LoadOptions, Loaded};
+use super::super::load::{self, LoadFailure, LoadOptions, LoadedProgram};
 use super::request::AttachedRequest;
 use super::site::AttachSite;
 use super::switches::{Switches, memory_size, switch_layout};
@@ -102,7 +102,7 @@ impl Version {
             LoadOptions::TRAFFIC_CONTROL
         };
         let made = load::load(code, how, &descriptors, steps, kept);
-        let Loaded { program, maps } = made.map_err(|failed: LoadFailure| {
+        let LoadedProgram { program, maps } = made.map_err(|failed: LoadFailure| {
             let at = words.iter().position(|word| failed.is_rejected_in(word));
             let node = at.map(|step| fused.node(&members, step));
             let at = node.map(|(line, node)| (numbers[line], node));

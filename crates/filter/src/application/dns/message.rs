@@ -51,7 +51,11 @@ pub(super) fn describe<'a>(
 }
 
 fn first_fragment_metadata(context: BlockMetadata) -> BlockMetadata {
-    let flags = context.flags.without(Flags::LAST).without(Flags::END_MASK).with(Flags::FIRST);
+    let flags = context
+        .flags
+        .without(BlockFlags::LAST)
+        .without(BlockFlags::END_MASK)
+        .with(BlockFlags::FIRST);
     BlockMetadata { flags, ..context }
 }
 
@@ -140,7 +144,7 @@ impl<'m> MessageProperties<'m> {
     fn class(&self) -> Class {
         match (&self.question, self.response) {
             (_, true) => Class(RESPONSE_CLASS + u32::from(self.code)),
-            (Some(question), false) => Class::natural(question.kind.0.into()),
+            (Some(question), false) => Class::from_natural(question.kind.0.into()),
             (None, false) => Class::ZERO,
         }
     }

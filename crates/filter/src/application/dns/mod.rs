@@ -212,7 +212,7 @@ fn classify_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     match describe(message, cx) {
         Ok((class, description)) => {
             let first = emit_description(description, cx);
-            cx.pass(into_fragment(block, class, first.with(Flags::LAST)));
+            cx.pass(into_fragment(block, class, first.with(BlockFlags::LAST)));
         }
         Err(why) => {
             let block = into_unanswered_message(block, why, cx);
@@ -232,26 +232,29 @@ fn message_length(block: &Block<'_>) -> usize {
 
 /// Emits the description of a message, unless memory ran out (`None`). Returns the flags for the
 /// fragment that follows: `NONE` if a description precedes it, otherwise `FIRST`.
-fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
+fn emit_description<'a>(
+    description: Option<Block<'a>>,
+    cx: &mut StreamContext<'_, 'a>,
+) -> BlockFlags {
     match description {
         Some(description) => {
             cx.emit_created_block(description);
-            Flags::NONE
+            BlockFlags::NONE
         }
-        None => Flags::FIRST,
+        None => BlockFlags::FIRST,
     }
 }
 
 /// Converts a block to a message fragment with the given class and flags.
-fn into_fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<'a> {
-    let was = block.context.flags.without(Flags::FIRST).without(Flags::LAST);
+fn into_fragment<'a>(mut block: Block<'a>, class: Class, flags: BlockFlags) -> Block<'a> {
+    let was = block.context.flags.without(BlockFlags::FIRST).without(BlockFlags::LAST);
     block.context.flags = was.with(flags);
     block.with_class(class)
 }
 
 /// Converts a block that belongs to no DNS message into a complete message of its own.
 fn into_standalone_message(block: Block<'_>, class: Class) -> Block<'_> {
-    into_fragment(block, class, Flags::FIRST.with(Flags::LAST))
+    into_fragment(block, class, BlockFlags::FIRST.with(BlockFlags::LAST))
 }
 
 /// Converts the block to a complete message without a class, and counts `why` as the reason.

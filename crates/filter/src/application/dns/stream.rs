@@ -90,13 +90,13 @@ impl DnsConnection {
     ) -> bool {
         let flags = block.context.flags;
         let direction =
-            if flags.has(Flags::BACKWARD) { &mut self.backward } else { &mut self.forward };
+            if flags.has(BlockFlags::BACKWARD) { &mut self.backward } else { &mut self.forward };
         direction.has_begun = 1;
         match block.pointer.is_hole() {
             true => direction.handle_hole(block, cx),
             false => direction.handle_block(block, buf, cx),
         }
-        if flags.has(Flags::END) {
+        if flags.has(BlockFlags::END) {
             direction.has_ended = 1;
             direction.release_held_pieces(CUT, cx);
         }
@@ -255,7 +255,8 @@ impl DnsDirection {
                 Ok((class, description)) => {
                     self.is_recognized = 1;
                     let first = emit_description(description, cx);
-                    pieces.emit_piece(into_fragment(piece, class, first.with(Flags::LAST)), cx);
+                    pieces
+                        .emit_piece(into_fragment(piece, class, first.with(BlockFlags::LAST)), cx);
                 }
                 Err(NOT_DNS) if self.is_recognized == 0 => {
                     self.direction_fault = NOT_DNS.mark();
@@ -331,11 +332,11 @@ impl DnsDirection {
                         continue;
                     }
                     let last = self.held.len() == 1;
-                    flags = if last { flags.with(Flags::LAST) } else { flags };
+                    flags = if last { flags.with(BlockFlags::LAST) } else { flags };
                     cx.release_front_block(&mut self.held, |piece| {
                         into_fragment(piece.narrow(lead, u32::MAX), class, flags)
                     });
-                    (flags, lead) = (Flags::NONE, 0);
+                    (flags, lead) = (BlockFlags::NONE, 0);
                 }
             }
             Err(why) => {
@@ -387,7 +388,7 @@ impl<'a> BlockSplitter<'a> {
         let mut piece = self.block.narrow(self.next_offset, length);
         self.next_offset += piece.length();
         if self.next_offset < self.block.length() {
-            piece.context.flags = piece.context.flags.without(Flags::END_MASK);
+            piece.context.flags = piece.context.flags.without(BlockFlags::END_MASK);
         }
         piece
     }

@@ -42,7 +42,7 @@ fn with_length_prefix(message: &[u8]) -> Vec<u8> {
 }
 
 fn first_and_last_flags(out: &[OutputBlock]) -> Vec<(bool, bool)> {
-    out.iter().map(|o| (o.flags.has(Flags::FIRST), o.flags.has(Flags::LAST))).collect()
+    out.iter().map(|o| (o.flags.has(BlockFlags::FIRST), o.flags.has(BlockFlags::LAST))).collect()
 }
 
 fn output_classes(out: &[OutputBlock]) -> Vec<u32> {
@@ -50,7 +50,7 @@ fn output_classes(out: &[OutputBlock]) -> Vec<u32> {
 }
 
 /// An output block as a tuple: class, flags, bytes in view and, for a description, its contents.
-type DatagramOutput = (Class, Flags, Vec<u8>, Option<Vec<u8>>);
+type DatagramOutput = (Class, BlockFlags, Vec<u8>, Option<Vec<u8>>);
 
 /// Runs `dns` over frames that each contain one datagram, with the payload at offset 42.
 fn run_datagrams(frames: &[Frame]) -> Vec<DatagramOutput> {
@@ -96,7 +96,7 @@ fn datagram_is_described_and_passed() {
     let classes: Vec<u32> = out.iter().map(|(class, ..)| class.0).collect();
     assert_eq!(classes, [28, 28, NXDOMAIN_CLASS, NXDOMAIN_CLASS]);
     let flags = |n: usize| out[n].1;
-    assert_eq!([flags(0), flags(1)], [Flags::FIRST, Flags::LAST]);
+    assert_eq!([flags(0), flags(1)], [BlockFlags::FIRST, BlockFlags::LAST]);
     assert_eq!((&out[1].2, &out[3].2), (&query, &answer));
     let record = Record::parse(out[0].3.as_deref().unwrap()).unwrap();
     let text = |record: &Record<'_>, field| {
@@ -180,9 +180,12 @@ fn invalid_messages_have_no_class() {
     let cut = Some("cut");
     // A message one byte too short for its question cannot be recognized as DNS.
     assert_eq!(why, [not, not, malformed, malformed, cut, cut, None, not]);
-    let both = Flags::FIRST.with(Flags::LAST);
+    let both = BlockFlags::FIRST.with(BlockFlags::LAST);
     assert_eq!(out[..6], [(0, both); 6]);
-    assert_eq!(out[6..8], [(NXDOMAIN_CLASS, Flags::FIRST), (NXDOMAIN_CLASS, Flags::LAST)]);
+    assert_eq!(
+        out[6..8],
+        [(NXDOMAIN_CLASS, BlockFlags::FIRST), (NXDOMAIN_CLASS, BlockFlags::LAST)]
+    );
 }
 
 #[test]
@@ -279,8 +282,8 @@ fn messages_are_the_same_for_any_segmentation() {
             [query_message(1), answer_message(2), query_message(3)].concat(),
             "{step}"
         );
-        let starts = out.iter().filter(|o| o.flags.has(Flags::FIRST)).count();
-        let ends = out.iter().filter(|o| o.flags.has(Flags::LAST)).count();
+        let starts = out.iter().filter(|o| o.flags.has(BlockFlags::FIRST)).count();
+        let ends = out.iter().filter(|o| o.flags.has(BlockFlags::LAST)).count();
         assert_eq!((starts, ends), (3, 3), "{step}");
         // Moving the state at any point changes nothing.
         for at in [pieces.len() / 3, pieces.len() / 2, pieces.len() - 1] {

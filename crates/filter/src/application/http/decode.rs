@@ -86,7 +86,7 @@ impl BlockWalk<'_, '_, '_> {
         let class = Class(self.direction().class);
         let last = self.last_fragment_flag();
         let mut context = self.block.context;
-        context.flags = self.message_flags_function()(context.flags).with(Flags::DECODED);
+        context.flags = self.message_flags_function()(context.flags).with(BlockFlags::DECODED);
         if self.decoder.output.is_empty() {
             self.direction().owes_last_fragment = 0;
             context.flags = context.flags.with(last);

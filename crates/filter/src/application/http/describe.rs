@@ -31,7 +31,7 @@ impl<'a> BlockWalk<'_, '_, 'a> {
             + head_texts_size(head)
             + asked.map_or(0, |(_, record)| description_texts_size(&record));
         let mut context = self.block.context;
-        context.flags = self.message_flags_function()(context.flags).with(Flags::FIRST);
+        context.flags = self.message_flags_function()(context.flags).with(BlockFlags::FIRST);
         if alone {
             context.flags = context.flags.with(self.last_fragment_flag());
         }
@@ -99,8 +99,9 @@ impl<'a> BlockWalk<'_, '_, 'a> {
             + request.map_or(0, |record| description_texts_size(&record))
             + response.map_or(0, |(record, ..)| description_texts_size(&record));
         let mut context = self.block.context;
-        let stream = Flags::BACKWARD.with(Flags::END_MASK);
-        context.flags = context.flags.without(stream).with(Flags::FIRST).with(Flags::LAST);
+        let stream = BlockFlags::BACKWARD.with(BlockFlags::END_MASK);
+        context.flags =
+            context.flags.without(stream).with(BlockFlags::FIRST).with(BlockFlags::LAST);
         let class = Class(1000 + response.map_or(0, |(_, class, _)| class));
         let end = context.time;
         let described = self.cx.describe(room, class, context, |room| {

@@ -61,11 +61,11 @@ impl<'a> BlockWalk<'_, '_, 'a> {
 
     /// Returns the flag for the open message's last fragment: `LAST`, or `END` if the message is
     /// incomplete.
-    pub(super) fn last_fragment_flag(&self) -> Flags {
+    pub(super) fn last_fragment_flag(&self) -> BlockFlags {
         if self.connection.directions[self.direction].is_broken != 0 {
-            Flags::END
+            BlockFlags::END
         } else {
-            Flags::LAST
+            BlockFlags::LAST
         }
     }
 
@@ -87,12 +87,15 @@ impl<'a> BlockWalk<'_, '_, 'a> {
     /// Returns a function that converts the flags of a stream block to message flags. It clears the
     /// flags first, last and end, and sets the direction: forward for a request, backward for a
     /// response.
-    pub(super) fn message_flags_function(&self) -> impl Fn(Flags) -> Flags + use<> {
+    pub(super) fn message_flags_function(&self) -> impl Fn(BlockFlags) -> BlockFlags + use<> {
         let requests = self.carries_requests();
-        move |flags: Flags| {
-            let stream = Flags::FIRST.with(Flags::LAST).with(Flags::END_MASK).with(Flags::BACKWARD);
+        move |flags: BlockFlags| {
+            let stream = BlockFlags::FIRST
+                .with(BlockFlags::LAST)
+                .with(BlockFlags::END_MASK)
+                .with(BlockFlags::BACKWARD);
             let flags = flags.without(stream);
-            if requests { flags } else { flags.with(Flags::BACKWARD) }
+            if requests { flags } else { flags.with(BlockFlags::BACKWARD) }
         }
     }
 

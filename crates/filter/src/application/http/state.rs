@@ -2,7 +2,7 @@
 //! one whose head is complete and whose body has not ended.
 
 use crate::contract::{Block, Field, HeldList, Session, Unit};
-use abi::{Class, Flags};
+use abi::{BlockFlags, Class};
 use wire::http::Body;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -204,18 +204,19 @@ impl HttpConnection {
     pub(super) fn advance_within_body<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
         let flags = block.context.flags;
         let [one, other] = &mut self.directions;
-        let direction = if flags.has(Flags::BACKWARD) { other } else { one };
-        let plain =
-            direction.phase() == Phase::InBody && direction.codings == 0 && !flags.has(Flags::END);
+        let direction = if flags.has(BlockFlags::BACKWARD) { other } else { one };
+        let plain = direction.phase() == Phase::InBody
+            && direction.codings == 0
+            && !flags.has(BlockFlags::END);
         if !plain || block.pointer.is_hole() || !direction.body.continue_within(block.length()) {
             return None;
         }
         direction.observed_bytes = direction.observed_bytes.saturating_add(block.length().into());
         let mut block = block.with_class(Class(direction.class));
-        let stream = Flags::FIRST.with(Flags::LAST);
+        let stream = BlockFlags::FIRST.with(BlockFlags::LAST);
         block.context.flags = flags.without(stream);
         if self.requests_flow_backward != 0 {
-            block.context.flags.0 ^= Flags::BACKWARD.0;
+            block.context.flags.0 ^= BlockFlags::BACKWARD.0;
         }
         Some(block)
     }

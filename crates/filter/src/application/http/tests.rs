@@ -17,11 +17,11 @@ struct StreamBlock {
     bytes: Vec<u8>,
     /// Length in bytes of a hole; 0 for a block with bytes.
     hole: u32,
-    flags: Flags,
+    flags: BlockFlags,
 }
 
 fn forward_block(bytes: impl AsRef<[u8]>) -> StreamBlock {
-    StreamBlock { back: false, bytes: bytes.as_ref().to_vec(), hole: 0, flags: Flags::NONE }
+    StreamBlock { back: false, bytes: bytes.as_ref().to_vec(), hole: 0, flags: BlockFlags::NONE }
 }
 
 fn backward_block(bytes: impl AsRef<[u8]>) -> StreamBlock {
@@ -29,11 +29,11 @@ fn backward_block(bytes: impl AsRef<[u8]>) -> StreamBlock {
 }
 
 fn hole_block(back: bool, hole: u32) -> StreamBlock {
-    StreamBlock { back, bytes: Vec::new(), hole, flags: Flags::NONE }
+    StreamBlock { back, bytes: Vec::new(), hole, flags: BlockFlags::NONE }
 }
 
 fn end_block(back: bool) -> StreamBlock {
-    StreamBlock { flags: Flags::END, ..hole_block(back, 0) }
+    StreamBlock { flags: BlockFlags::END, ..hole_block(back, 0) }
 }
 
 /// A reassembled output message.
@@ -77,14 +77,14 @@ struct ConnectionOutput {
 
 impl ConnectionOutput {
     fn record(&mut self, block: &Block<'_>) {
-        let back = block.context.flags.has(Flags::BACKWARD);
+        let back = block.context.flags.has(BlockFlags::BACKWARD);
         if !block.pointer.class.answered() {
             self.unanswered[usize::from(back)].extend(block.bytes());
             return;
         }
         let class = block.pointer.class.0;
         let direction = usize::from(back);
-        if block.context.flags.has(Flags::FIRST) {
+        if block.context.flags.has(BlockFlags::FIRST) {
             assert!(block.marks.is_description() && block.length() == 0, "{block:?}");
             let record = Record::parse(block.frame).expect("a record");
             let is_cut = record.is_truncated();
@@ -105,7 +105,7 @@ impl ConnectionOutput {
             });
             if class >= 1000 {
                 self.messages.last_mut().expect("an exchange").whole = true;
-                assert!(block.context.flags.has(Flags::LAST));
+                assert!(block.context.flags.has(BlockFlags::LAST));
                 return;
             }
         }
@@ -115,9 +115,9 @@ impl ConnectionOutput {
         message.bytes.extend(block.bytes());
         message.missing_bytes += block.length() - block.bytes().len() as u32;
         let flags = block.context.flags;
-        message.is_decoded |= flags.has(Flags::DECODED);
-        if flags.has(Flags::LAST) || flags.has(Flags::END) {
-            message.whole = flags.has(Flags::LAST);
+        message.is_decoded |= flags.has(BlockFlags::DECODED);
+        if flags.has(BlockFlags::LAST) || flags.has(BlockFlags::END) {
+            message.whole = flags.has(BlockFlags::LAST);
             self.open[direction] = None;
         }
     }
@@ -155,7 +155,7 @@ fn block<'a>(space: &Space<'a>, part: &StreamBlock, time: u64) -> Block<'a> {
     block.context.session = SESSION;
     block.context.flags = part.flags;
     if part.back {
-        block.context.flags = part.flags.with(Flags::BACKWARD);
+        block.context.flags = part.flags.with(BlockFlags::BACKWARD);
     }
     if part.bytes.is_empty() {
         block.pointer = RichPointer::hole(part.hole);
@@ -186,7 +186,7 @@ fn run_connection(
     let mut parts = parts.to_vec();
     for back in [false, true] {
         if let Some(first) = parts.iter_mut().find(|part| part.back == back) {
-            first.flags = first.flags.with(Flags::FIRST);
+            first.flags = first.flags.with(BlockFlags::FIRST);
         }
     }
     run_midstream_connection(words, exchanges, &parts)
@@ -432,7 +432,7 @@ fn connection_beyond_the_maximum_evicts_one() {
     let mut space = Space::new(&arena);
     let mut node = Node::new(&HTTP, &["connections=3"]).expect("good arguments");
     let mut part = forward_block(&GET_REQUEST[..10]);
-    part.flags = Flags::FIRST;
+    part.flags = BlockFlags::FIRST;
     for session in 1..=100 {
         let mut block = block(&space, &part, 0);
         block.context.session = session;
@@ -452,7 +452,7 @@ fn view_beyond_captured_bytes_is_a_hole() {
     let mut space = Space::new(&arena);
     let mut node = Node::new(&HTTP, &[]).expect("good arguments");
     let mut part = forward_block(GET_REQUEST);
-    part.flags = Flags::FIRST;
+    part.flags = BlockFlags::FIRST;
     let mut lying = block(&space, &part, 0);
     lying.marks.view += 20;
     let mut batch = Batch::empty();

@@ -41,12 +41,12 @@ pub(super) fn into_hole(block: Block<'_>) -> Block<'_> {
 
 /// Returns a hole of length 0 with the end flag, for a direction that ended without a FIN.
 pub(super) fn make_end_hole<'a>(key: u64, direction: usize, now: Time) -> Block<'a> {
-    let back = if direction == 1 { Flags::BACKWARD } else { Flags::NONE };
+    let back = if direction == 1 { BlockFlags::BACKWARD } else { BlockFlags::NONE };
     let context = BlockMetadata {
         time: now,
         session: u32::try_from(key).unwrap_or_default(),
         origin: 0,
-        flags: back.with(Flags::END_MASK),
+        flags: back.with(BlockFlags::END_MASK),
     };
     Block { pointer: RichPointer::hole(0), frame: &[], marks: Marks::bare(0), context }
 }
@@ -60,7 +60,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
         connection: &'w mut HttpConnection,
         block: Block<'a>,
     ) -> Self {
-        let direction = usize::from(block.context.flags.has(Flags::BACKWARD));
+        let direction = usize::from(block.context.flags.has(BlockFlags::BACKWARD));
         Self {
             options,
             head_buffer,
@@ -78,7 +78,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
     /// Processes all bytes of the block: assigns them to messages, or passes them without a class
     /// if they belong to no message. Ends the direction if the block has the flag `END`.
     pub(super) fn process_block(mut self) {
-        let first = self.block.context.flags.has(Flags::FIRST);
+        let first = self.block.context.flags.has(BlockFlags::FIRST);
         let length = self.block.length();
         if length > 0 && self.direction().has_begun == 0 {
             let direction = self.direction();
@@ -105,7 +105,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
                 }
             }
         }
-        if self.block.context.flags.has(Flags::END) {
+        if self.block.context.flags.has(BlockFlags::END) {
             self.end_direction();
         }
         self.flush_fragment(false);
@@ -296,7 +296,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
         match self.direction().phase() {
             Phase::InBody => {
                 // Only the sender's FIN proves that a body without length is complete.
-                let has_fin = !self.block.context.flags.has(Flags::BROKEN);
+                let has_fin = !self.block.context.flags.has(BlockFlags::BROKEN);
                 let whole = has_fin && self.direction().body.ends_with_connection();
                 self.direction().is_broken = u8::from(!whole);
                 self.finish_message();

@@ -31,8 +31,8 @@ fn concatenate(before: &[u8], rest: &[u8]) -> Vec<u8> {
 
 /// Returns sample texts of each protocol: the catalog entry, the direction flags, the text, and the
 /// number of bytes after which the protocol is certain.
-fn signature_samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
-    let (client, server) = (Flags::NONE, Flags::BACKWARD);
+fn signature_samples() -> Vec<(&'static Description, BlockFlags, Vec<u8>, usize)> {
+    let (client, server) = (BlockFlags::NONE, BlockFlags::BACKWARD);
     let text = |bytes: &[u8]| bytes.to_vec();
     let reply = b"HTTP/1.1 200 OK\r\nContent-Type: video/mp2t\r\n\r\n";
     let rtp = [0x80, 0x21, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
@@ -157,7 +157,7 @@ fn similar_texts_are_not_recognized() {
         let mut filter = make_node(description);
         for text in similar_texts() {
             let brief = text.get(..40).unwrap_or(&text).escape_ascii().to_string();
-            for way in [Flags::NONE, Flags::BACKWARD] {
+            for way in [BlockFlags::NONE, BlockFlags::BACKWARD] {
                 let whole = Fragment::new(0, &text).with_flags(way);
                 assert_eq!(
                     fragment_classes(&mut filter, &[whole]),
@@ -179,7 +179,7 @@ fn similar_texts_are_not_recognized() {
 #[test]
 fn match_in_one_direction_identifies_the_session() {
     let client = |bytes: &[u8]| Fragment::new(1, bytes);
-    let server = |bytes: &[u8]| Fragment::new(1, bytes).with_flags(Flags::BACKWARD);
+    let server = |bytes: &[u8]| Fragment::new(1, bytes).with_flags(BlockFlags::BACKWARD);
     let mut ssh = make_node(&SSH);
     let found = fragment_classes(
         &mut ssh,
@@ -188,9 +188,9 @@ fn match_in_one_direction_identifies_the_session() {
             client(b"hello"),
             server(b"H-2.0-x\r\n"),
             client(b"more"),
-            server(b"more").with_flags(Flags::END),
+            server(b"more").with_flags(BlockFlags::END),
             client(b"more"),
-            client(b"").with_flags(Flags::END),
+            client(b"").with_flags(BlockFlags::END),
         ],
     );
     assert_eq!(found, [0, 0, 1, 1, 1, 1, 1]);
@@ -202,7 +202,7 @@ fn match_in_one_direction_identifies_the_session() {
 #[test]
 fn text_from_midstream_is_not_recognized() {
     let pieces = [
-        Fragment::new(1, b"SSH-").with_flags(Flags::FIRST),
+        Fragment::new(1, b"SSH-").with_flags(BlockFlags::FIRST),
         Fragment::hole(1, 1),
         Fragment::new(1, b"2.0-x\r\n"),
         Fragment::hole(2, 3),
@@ -216,7 +216,7 @@ fn text_from_midstream_is_not_recognized() {
 
 #[test]
 fn each_message_is_recognized_separately() {
-    let back = |piece: Fragment| piece.with_flags(Flags::BACKWARD);
+    let back = |piece: Fragment| piece.with_flags(BlockFlags::BACKWARD);
     let found = fragment_classes(
         &mut make_node(&MPEG),
         &[
@@ -224,10 +224,10 @@ fn each_message_is_recognized_separately() {
             back(Fragment::new(1, &mpeg_transport_stream(2))),
             back(Fragment::new(1, &mpeg_transport_stream(1))),
             Fragment::description(1),
-            Fragment::new(1, b"GET / HTTP/1.1\r\n\r\n").with_flags(Flags::LAST),
-            back(Fragment::new(1, &mpeg_transport_stream(1)).with_flags(Flags::LAST)),
+            Fragment::new(1, b"GET / HTTP/1.1\r\n\r\n").with_flags(BlockFlags::LAST),
+            back(Fragment::new(1, &mpeg_transport_stream(1)).with_flags(BlockFlags::LAST)),
             back(Fragment::description(1)),
-            back(Fragment::new(1, b"plain text").with_flags(Flags::LAST)),
+            back(Fragment::new(1, b"plain text").with_flags(BlockFlags::LAST)),
         ],
     );
     assert_eq!(found, [0, 0, 1, 0, 0, 1, 0, 0]);
@@ -281,7 +281,7 @@ fn noise_and_forged_state_never_panic() {
         for _ in 0..500 {
             let length = random.within(0..60);
             let mut piece = Fragment::new(random.below(5) as u32, &random.bytes(length));
-            piece.flags = Flags(random.next() as u16);
+            piece.flags = BlockFlags(random.next() as u16);
             piece.missing = if random.one_in(9) { random.next() as u32 % 5000 } else { 0 };
             piece.is_description = piece.missing == 0 && random.one_in(9);
             run_fragments(&mut filter, &[piece]);

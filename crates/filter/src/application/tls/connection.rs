@@ -104,8 +104,8 @@ impl TlsConnection {
         buffers: &mut HelloBuffers,
         cx: &mut StreamContext<'_, 'a>,
     ) -> bool {
-        let backward = block.context.flags.has(Flags::BACKWARD);
-        let end = block.context.flags.has(Flags::END);
+        let backward = block.context.flags.has(BlockFlags::BACKWARD);
+        let end = block.context.flags.has(BlockFlags::END);
         if self.direction(backward).decision == 0 {
             self.handle_undecided_block(block, backward, end, buffers, cx);
         } else {
@@ -394,8 +394,8 @@ fn describe<'a>(
     write: impl FnOnce(&mut Writer<'_>),
 ) -> Option<Block<'a>> {
     let mut context = first.context;
-    let flags = context.flags.without(Flags::END_MASK);
-    context.flags = flags.with(Flags::FIRST).with(Flags::LAST);
+    let flags = context.flags.without(BlockFlags::END_MASK);
+    context.flags = flags.with(BlockFlags::FIRST).with(BlockFlags::LAST);
     let ends = Endpoints::from_block(first, by_server);
     cx.describe(DESCRIPTION_MAX, Class(version.into()), context, |room| {
         let mut writer = Writer::new(room, About::Tls);

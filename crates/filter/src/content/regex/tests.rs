@@ -62,7 +62,7 @@ fn match_classifies_the_block_in_which_it_ends() {
 fn directions_and_sessions_are_separate_texts() {
     let ne = |session| Fragment::new(session, b"ne");
     let edle = |session| Fragment::new(session, b"edle");
-    let back = |piece: Fragment| piece.with_flags(Flags::BACKWARD);
+    let back = |piece: Fragment| piece.with_flags(BlockFlags::BACKWARD);
     let found = fragment_classes(
         &["needle", "keep=yes"],
         &[ne(1), ne(2), back(edle(1)), edle(1), back(ne(1)), edle(3), edle(2), back(edle(2))],
@@ -73,8 +73,8 @@ fn directions_and_sessions_are_separate_texts() {
 #[test]
 fn messages_and_holes_restart_the_search() {
     let (ne, edle) = (Fragment::new(1, b"ne"), Fragment::new(1, b"edle"));
-    let first = |piece: &Fragment| piece.clone().with_flags(Flags::FIRST);
-    let last = |piece: &Fragment| piece.clone().with_flags(Flags::LAST);
+    let first = |piece: &Fragment| piece.clone().with_flags(BlockFlags::FIRST);
+    let last = |piece: &Fragment| piece.clone().with_flags(BlockFlags::LAST);
     let found = |pieces: &[Fragment]| fragment_classes(&["needle|^edle"], pieces);
     assert_eq!(found(&[ne.clone(), edle.clone()]), [0, 1]);
     assert_eq!(found(&[last(&ne), edle.clone()]), [0, 1], "a text begins behind the last piece");
@@ -91,13 +91,13 @@ fn messages_and_holes_restart_the_search() {
 
 #[test]
 fn lookahead_match_waits_for_the_next_byte() {
-    let end = Fragment::new(1, b"").with_flags(Flags::END);
+    let end = Fragment::new(1, b"").with_flags(BlockFlags::END);
     let cat = Fragment::new(1, b"a cat");
     let with = |text: &[u8]| Fragment::new(1, text);
     assert_eq!(fragment_classes(&[r"cat\b"], &[cat.clone(), with(b"s")]), [0, 0]);
     assert_eq!(fragment_classes(&[r"cat\b"], &[cat.clone(), with(b" s")]), [0, 1]);
     assert_eq!(fragment_classes(&[r"cat$"], &[cat.clone(), end.clone()]), [0, 1]);
-    assert_eq!(fragment_classes(&[r"cat$"], &[cat.clone().with_flags(Flags::END)]), [1]);
+    assert_eq!(fragment_classes(&[r"cat$"], &[cat.clone().with_flags(BlockFlags::END)]), [1]);
     assert_eq!(fragment_classes(&[r"\bcat"], &[cat, end]), [1, 0], "known at once, and said once");
 }
 
@@ -109,13 +109,23 @@ fn ended_and_surplus_sessions_are_dropped() {
         filter.filter.state().map(|state| state.session_keys())
     };
     let a = |session| Fragment::new(session, b"a");
-    assert_eq!(keys(&[a(1), a(2), a(2).with_flags(Flags::BACKWARD), a(3)]), Some(vec![1, 2, 3]));
-    assert_eq!(keys(&[a(1).with_flags(Flags::END), a(2).with_flags(Flags::END)]), Some(vec![2, 3]));
-    assert_eq!(keys(&[a(2).with_flags(Flags::LAST).with_flags(Flags::BACKWARD)]), Some(vec![3]));
+    assert_eq!(
+        keys(&[a(1), a(2), a(2).with_flags(BlockFlags::BACKWARD), a(3)]),
+        Some(vec![1, 2, 3])
+    );
+    assert_eq!(
+        keys(&[a(1).with_flags(BlockFlags::END), a(2).with_flags(BlockFlags::END)]),
+        Some(vec![2, 3])
+    );
+    assert_eq!(
+        keys(&[a(2).with_flags(BlockFlags::LAST).with_flags(BlockFlags::BACKWARD)]),
+        Some(vec![3])
+    );
     let many: Vec<Fragment> = (10..60).map(a).collect();
     assert_eq!(keys(&many).map(|keys| keys.len()), Some(3));
     assert_eq!(
-        keys(&[a(7).with_flags(Flags::FIRST).with_flags(Flags::END)]).map(|keys| keys.len()),
+        keys(&[a(7).with_flags(BlockFlags::FIRST).with_flags(BlockFlags::END)])
+            .map(|keys| keys.len()),
         Some(3)
     );
     assert_eq!(filter.counts.counters, [48]);
@@ -187,7 +197,7 @@ fn errors_have_a_position_and_a_hint() {
 
 #[test]
 fn patterns_need_not_be_valid_utf8() {
-    let mut arguments = Arguments::defaults(REGEX.parameters);
+    let mut arguments = Arguments::from_parameter_defaults(REGEX.parameters);
     arguments.add("pattern", Value::Bytes(b"[\xfe\xff]x\n".to_vec()));
     let mut node = make_node(&["a"]);
     node.filter = (REGEX.user.unwrap())(&arguments).unwrap();
@@ -319,7 +329,7 @@ fn random_segmentation_agrees_with_the_whole_text() {
             let mut cuts: Vec<usize> =
                 (0..random.within(0..6)).map(|_| random.within(0..bytes.len() + 1)).collect();
             cuts.sort_unstable();
-            let way = if text % 2 == 0 { Flags::NONE } else { Flags::BACKWARD };
+            let way = if text % 2 == 0 { BlockFlags::NONE } else { BlockFlags::BACKWARD };
             let fragments = Fragment::split_at(1 + text as u32 / 2, &bytes, &cuts);
             cuts.push(bytes.len());
             let mut wanted = expected.expected_classes(&patterns, &bytes, &cuts);
@@ -361,7 +371,7 @@ fn noise_and_forged_state_never_panic() {
     let mut filter = make_node(&["a.*b$", r"\b[^c]{3}\b", "(?i)needle", "keep=yes", "sessions=5"]);
     for _ in 0..2000 {
         let mut piece = Fragment::new(random.below(9) as u32, &random.bytes(40));
-        piece.flags = Flags(random.next() as u16);
+        piece.flags = BlockFlags(random.next() as u16);
         if random.one_in(9) {
             piece = Fragment { missing: random.next() as u32 % 5000, ..piece };
         }

@@ -200,7 +200,7 @@ impl Columns {
     #[must_use]
     pub fn frame(&self, l: Lane) -> RichPointer {
         let Marks { view, captured, .. } = self.marks[l];
-        self.pointers[l].around(view, captured)
+        self.pointers[l].extended_back(view, captured)
     }
 
     /// Returns the rich pointer of the block in this lane.

@@ -12,7 +12,7 @@ use super::{names, validate};
 use crate::{Arguments, Mistake};
 use ebpf::classic::insn::code;
 use ebpf::classic::{self, ClassicProgram, Instruction, Metadata, Options};
-use ebpf::emit::{Exit, Scope, Unfit};
+use ebpf::emit::{Exit, Scope, UnfitReason};
 use wire::LinkType;
 
 /// Name of the parameter for the expression.
@@ -81,10 +81,10 @@ pub fn emit_gate<'s>(
     s: &mut Scope<'s, '_>,
     fragment: Exit<'s>,
     miss: Exit<'s>,
-) -> Result<(), Unfit> {
+) -> Result<(), UnfitReason> {
     let compiled = compile(arguments, LinkType::ETHERNET.0);
-    let compiled = compiled.map_err(|mistake| Unfit::new(mistake.to_string()))?;
-    let none = || Unfit::new("its expression matches no frame of that kind");
+    let compiled = compiled.map_err(|mistake| UnfitReason::new(mistake.to_string()))?;
+    let none = || UnfitReason::new("its expression matches no frame of that kind");
     let program = compiled.program.ok_or_else(none)?;
     if has_port_test(&program) {
         let fragments = classic::compile(
@@ -92,11 +92,11 @@ pub fn emit_gate<'s>(
             classic::LinkType::from_file(LinkType::ETHERNET.0.into()),
             &Options::default(),
         );
-        let fragments = fragments.map_err(|error| Unfit::new(error.what))?;
+        let fragments = fragments.map_err(|error| UnfitReason::new(error.what))?;
         s.arm(|t, whole| {
             t.only_accepted_by_classic(&fragments, whole)?;
             t.leave(fragment);
-            Ok::<(), Unfit>(())
+            Ok::<(), UnfitReason>(())
         })?;
     }
     s.only_accepted_by_classic(&program, miss)
@@ -123,7 +123,7 @@ mod tests {
     ];
 
     fn arguments_for(expression: &str) -> Arguments {
-        let mut arguments = Arguments::defaults(PARAMETERS);
+        let mut arguments = Arguments::from_parameter_defaults(PARAMETERS);
         arguments.set(EXPRESSION_PARAMETER, Value::Text(expression.to_owned()));
         arguments
     }
@@ -149,7 +149,10 @@ mod tests {
         let frame = |port| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(4000, port, b"x");
         let given = arguments_for("udp port 53");
         assert!(matches_frame(&given, &frame(53)) && !matches_frame(&given, &frame(54)));
-        assert!(selects_flows(&given) && !selects_flows(&Arguments::defaults(PARAMETERS)));
+        assert!(
+            selects_flows(&given)
+                && !selects_flows(&Arguments::from_parameter_defaults(PARAMETERS))
+        );
         assert_eq!(expression_error(&given).map(|mistake| mistake.message), None);
     }
 
@@ -158,7 +161,8 @@ mod tests {
         let mistake = expression_error(&arguments_for("udp prt 53")).expect("a mistake");
         assert_eq!(mistake.parameter, Some(EXPRESSION_PARAMETER), "{mistake}");
         assert_eq!(
-            expression_error(&Arguments::defaults(PARAMETERS)).map(|mistake| mistake.message),
+            expression_error(&Arguments::from_parameter_defaults(PARAMETERS))
+                .map(|mistake| mistake.message),
             None
         );
     }

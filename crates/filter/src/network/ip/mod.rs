@@ -230,7 +230,7 @@ impl Reassembler {
 fn packet_view<'a>(block: Block<'a>, packet: &Packet) -> Block<'a> {
     block
         .view_at(packet.data, packet.end.saturating_sub(packet.data))
-        .with_class(Class::natural(packet.protocol.into()))
+        .with_class(Class::from_natural(packet.protocol.into()))
 }
 
 /// Emits the twin, which leaves fragments to the user implementation.

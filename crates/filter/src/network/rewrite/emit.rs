@@ -7,7 +7,7 @@ use crate::twin::{self, EmitResult, TwinExits};
 use ebpf::Hook;
 use ebpf::emit::{
     Answer, ChecksumCoverage, Cmp, DynWindow, Exit, FrameOffset, FramePos, Layers, Num, Scope,
-    Transport, Unfit, be16, be32, byte,
+    Transport, UnfitReason, be16, be32, byte,
 };
 use wire::ip::protocol;
 use wire::{ethernet, ipv4, ipv6, ports};
@@ -19,10 +19,10 @@ pub(super) fn emit_twin<'s>(
     on: Layers<'s>,
     out: Exit<'s>,
 ) -> EmitResult<'s> {
-    let wanted =
-        RewriteFields::from_arguments(a).map_err(|mistake| Unfit::new(mistake.to_string()))?;
+    let wanted = RewriteFields::from_arguments(a)
+        .map_err(|mistake| UnfitReason::new(mistake.to_string()))?;
     if wanted.needs_link_header() && !on.linked {
-        return Err(Unfit::new("the link header is cut off"));
+        return Err(UnfitReason::new("the link header is cut off"));
     }
     let exits = TwinExits::new(s, out);
     if wanted.needs_link_header() {
@@ -70,7 +70,7 @@ impl<'s> OldHeaders<'s> {
         on: Layers<'s>,
         exits: TwinExits<'s>,
         out: Exit<'s>,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, UnfitReason> {
         let (l3, l4) = twin::reparse_packet(s, on, exits)?;
         let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, exits.unsure);
         let first = s.load(header, byte::<{ ipv4::VERSION_IHL }>());
@@ -104,8 +104,8 @@ impl<'s> OldHeaders<'s> {
         }
         let ports = [s.get(source), s.get(target)];
         let end = s.get_position(end);
-        let (l3, protocol) = (s.offset_of(l3), l4.protocol);
-        let (l4, end) = (s.offset_of(l4.at), s.offset_of(end));
+        let (l3, protocol) = (s.to_frame_offset(l3), l4.protocol);
+        let (l4, end) = (s.to_frame_offset(l4.at), s.to_frame_offset(end));
         Ok(Self { l3, l4, edit_end: end, version, protocol, ttl_word: life, addresses, ports })
     }
 
@@ -117,7 +117,7 @@ impl<'s> OldHeaders<'s> {
         (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),
         exits: TwinExits<'s>,
         out: Exit<'s>,
-    ) -> Result<(), Unfit> {
+    ) -> Result<(), UnfitReason> {
         if wanted.has_addresses() {
             let other = s.absent("other checksum", out);
             for known in UNSUPPORTED_CHECKSUM_PROTOCOLS {
@@ -128,9 +128,9 @@ impl<'s> OldHeaders<'s> {
             let no_port = s.absent("no port", out);
             s.only_one_of(l4.protocol, CHECKSUM_PROTOCOLS.map(|(protocol, ..)| protocol), no_port);
         }
-        s.arm(|t, done| -> Result<(), Unfit> {
+        s.arm(|t, done| -> Result<(), UnfitReason> {
             for (known, at, length, _) in CHECKSUM_PROTOCOLS {
-                t.arm(|u, other| -> Result<(), Unfit> {
+                t.arm(|u, other| -> Result<(), UnfitReason> {
                     u.only(l4.protocol, Cmp::Eq, u32::from(known), other);
                     u.only(l4.length, Cmp::Ge, length as u32, exits.malformed);
                     let header = u.need_dyn(l4.at, length as u16, exits.cut)?;
@@ -207,12 +207,12 @@ fn require_filled_checksum<'s>(
     (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),
     (header, at): (DynWindow<'s>, u16),
     unsure: Exit<'s>,
-) -> Result<(), Unfit> {
+) -> Result<(), UnfitReason> {
     let found = s.load_dyn::<u16>(header, at)?;
     let first = s.add(l4.protocol, l4.length);
     let total = s.var(first);
-    s.arm(|t, done| -> Result<(), Unfit> {
-        t.arm(|four, six| -> Result<(), Unfit> {
+    s.arm(|t, done| -> Result<(), UnfitReason> {
+        t.arm(|four, six| -> Result<(), UnfitReason> {
             four.only(version, Cmp::Eq, 4, six);
             emit_word_sum(four, l3, (ipv4::SRC, ipv4::LENGTH_MIN), total, unsure)?;
             four.leave(done);
@@ -232,10 +232,10 @@ fn emit_word_sum<'s>(
     (from, to): (usize, usize),
     total: ebpf::emit::Var<'s>,
     unsure: Exit<'s>,
-) -> Result<(), Unfit> {
+) -> Result<(), UnfitReason> {
     let header = s.need_dyn(l3, to as u16, unsure)?;
     for at in (from..to).step_by(2) {
-        s.arm(|t, _| -> Result<(), Unfit> {
+        s.arm(|t, _| -> Result<(), UnfitReason> {
             let word = t.load_dyn::<u16>(header, at as u16)?;
             let sum = t.get(total);
             let sum = t.add(sum, word);

@@ -69,7 +69,7 @@ port` (neither TCP nor UDP), `other checksum` (DCCP and UDP-Lite, which cover ad
     ],
     user: Some(make_filter),
     kernel: Some(emit::emit_twin),
-    right: Some(Right::ChangeFrames),
+    right: Some(FilterRight::ChangeFrames),
     twin_test_arguments: &[
         "smac=02:00:00:00:00:01 dmac=02:00:00:00:00:fe",
         "ttl=7",
@@ -226,7 +226,7 @@ impl RewriteFields {
         let transport = self.transport_checksum(block, &packet)?;
         let frame = block.frame;
         let mut header = is_four.then(|| ChecksumUpdate::read(frame, network + ipv4::CHECKSUM));
-        let unfilled = block.context.flags.has(Flags::CHECKSUM_UNSET);
+        let unfilled = block.context.flags.has(BlockFlags::CHECKSUM_UNSET);
         let mut covered = transport.map(|(at, may_be_absent)| ChecksumUpdate {
             unfilled,
             may_be_absent,

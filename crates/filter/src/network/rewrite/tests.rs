@@ -26,7 +26,7 @@ fn compute_transport_checksum(frame: &[u8]) -> u16 {
     pseudo_header_sum(source, target, frame[23], length).unwrap().with(&frame[34..]).checksum()
 }
 
-fn run_rewrite(words: &[&str], frame: &Frame, flags: Flags) -> (Class, Vec<u8>) {
+fn run_rewrite(words: &[&str], frame: &Frame, flags: BlockFlags) -> (Class, Vec<u8>) {
     let arena = Arena::new(4);
     let mut space = Space::new(&arena);
     let mut batch = space.batch(std::slice::from_ref(frame));
@@ -61,7 +61,7 @@ fn i6_rewritten_frames_have_valid_checksums() {
         let (address, port) = (Ipv4Addr::from(random.next() as u32), random.next() as u16);
         let (dst, sport) = (format!("dst={address}"), format!("sport={port}"));
         let words = [&dst[..], &sport, "src=10.9.8.7", "dport=1", "ttl=9"];
-        let (class, bytes) = run_rewrite(&words, &frame, Flags::NONE);
+        let (class, bytes) = run_rewrite(&words, &frame, BlockFlags::NONE);
         assert_eq!(class, Class::YES);
         assert_eq!((&bytes[26..30], bytes[22]), (&[10, 9, 8, 7][..], 9));
         assert_eq!(
@@ -84,7 +84,7 @@ fn i6_pending_checksum_stays_a_pseudo_header_sum() {
     let before = sum(&frame.bytes);
     frame.overwrite(40, &before.to_be_bytes());
     let words = ["dst=172.16.3.4", "dport=99"];
-    let (_, bytes) = run_rewrite(&words, &frame, Flags::CHECKSUM_UNSET);
+    let (_, bytes) = run_rewrite(&words, &frame, BlockFlags::CHECKSUM_UNSET);
     assert_eq!(read_word(&bytes, 40), sum(&bytes));
     assert_eq!(read_word(&bytes, 36), 99);
 }
@@ -114,10 +114,10 @@ fn partially_editable_packets_stay_unchanged() {
 #[test]
 fn absent_checksum_stays_and_macs_of_non_ip_frame_change() {
     let frame = Frame::udp(1, 2, b"abc");
-    let (_, bytes) = run_rewrite(&["dst=9.9.9.9", "sport=7"], &frame, Flags::NONE);
+    let (_, bytes) = run_rewrite(&["dst=9.9.9.9", "sport=7"], &frame, BlockFlags::NONE);
     assert_eq!(read_word(&bytes, 40), 0);
     let arp = Frame::ethernet(&[8, 6, 1, 2]);
-    let (class, bytes) = run_rewrite(&["dmac=02:00:00:00:00:0a"], &arp, Flags::NONE);
+    let (class, bytes) = run_rewrite(&["dmac=02:00:00:00:00:0a"], &arp, BlockFlags::NONE);
     assert_eq!((class, &bytes[..7]), (Class::YES, &[2, 0, 0, 0, 0, 10, 0][..]));
 }
 

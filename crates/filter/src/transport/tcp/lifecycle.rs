@@ -10,10 +10,10 @@ use super::connection::{
 };
 use super::lag::StampLag;
 use super::outcomes::CONNECTION_CLOSED;
-use super::reassembly::{Rules, SegmentData, SideOutput};
+use super::reassembly::{ReassemblyRules, SegmentData, SideOutput};
 use super::segment_info::SegmentInfo;
 use crate::contract::{Block, StreamContext, Time};
-use abi::{BlockMetadata, Class, Flags};
+use abi::{BlockFlags, BlockMetadata, Class};
 use wire::tcp::flag;
 
 /// Time in ns for which the record of an ended connection is retained, so that late segments do not
@@ -114,7 +114,7 @@ impl TcpConnection {
         &mut self,
         info: &SegmentInfo,
         block: Block<'a>,
-        rules: Rules,
+        rules: ReassemblyRules,
         cx: &mut StreamContext<'_, 'a>,
     ) {
         let sender = self.sender(info);
@@ -150,7 +150,7 @@ impl TcpConnection {
         &mut self,
         sender: usize,
         info: &SegmentInfo,
-        rules: Rules,
+        rules: ReassemblyRules,
         cx: &mut StreamContext<'_, '_>,
     ) {
         let shift = if info.has(flag::SYN) { 0 } else { self.window_scale(sender) };
@@ -198,7 +198,7 @@ impl TcpConnection {
     pub(super) fn emit_due_ends(
         &mut self,
         time: Time,
-        rules: Rules,
+        rules: ReassemblyRules,
         cx: &mut StreamContext<'_, '_>,
     ) {
         if self.sides.iter().any(StreamSide::is_at_end) && !self.has_flags(CLOSED) {
@@ -207,7 +207,12 @@ impl TcpConnection {
     }
 
     #[cold]
-    fn emit_ends_and_close(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+    fn emit_ends_and_close(
+        &mut self,
+        time: Time,
+        rules: ReassemblyRules,
+        cx: &mut StreamContext<'_, '_>,
+    ) {
         if self.has_emitted() {
             for number in [CLIENT, SERVER] {
                 let (side, mut output) = self.side_output(number, rules, time, cx);
@@ -224,7 +229,7 @@ impl TcpConnection {
     /// Closes the connection. Emits held data and, if the connection has emitted data, the end of
     /// each side. Holes and ends are stamped with the time of the last segment, not with the time
     /// of the timeout, eviction or end of input that caused the close.
-    pub(super) fn close(&mut self, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+    pub(super) fn close(&mut self, rules: ReassemblyRules, cx: &mut StreamContext<'_, '_>) {
         let time = self.identity.word;
         for number in [CLIENT, SERVER] {
             let (side, mut output) = self.side_output(number, rules, time, cx);
@@ -240,7 +245,7 @@ impl TcpConnection {
     pub(super) fn abandon_expired_gaps(
         &mut self,
         (now, lag): (Time, StampLag),
-        rules: Rules,
+        rules: ReassemblyRules,
         cx: &mut StreamContext<'_, '_>,
     ) {
         if self.reset_effect_time(rules).is_some_and(|until| lag.path_clock(until) < now) {
@@ -260,7 +265,7 @@ impl TcpConnection {
 
     /// Returns the earliest timeout of a gap or a pending RST on the path's clock, or `None` if
     /// there is neither.
-    pub(super) fn next_timeout(&self, rules: Rules, lag: StampLag) -> Option<Time> {
+    pub(super) fn next_timeout(&self, rules: ReassemblyRules, lag: StampLag) -> Option<Time> {
         let waiting = self.sides.iter().filter(|side| side.has_gap());
         let gaps = waiting.map(|side| side.gap_start.saturating_add(rules.gap_timeout));
         gaps.chain(self.reset_effect_time(rules).map(|until| lag.path_clock(until))).min()
@@ -271,7 +276,7 @@ impl TcpConnection {
     fn side_output<'s, 'w, 'c, 'a>(
         &'s mut self,
         number: usize,
-        rules: Rules,
+        rules: ReassemblyRules,
         time: Time,
         cx: &'w mut StreamContext<'c, 'a>,
     ) -> (&'s mut StreamSide, SideOutput<'w, 'c, 'a>) {
@@ -284,10 +289,10 @@ impl TcpConnection {
     /// Returns the class and metadata for the blocks of side `number`.
     #[inline]
     fn output_class_and_metadata(&self, number: usize, time: Time) -> (Class, BlockMetadata) {
-        let flags = if number == CLIENT { Flags::NONE } else { Flags::BACKWARD };
+        let flags = if number == CLIENT { BlockFlags::NONE } else { BlockFlags::BACKWARD };
         let session = self.identity.session;
         let context = BlockMetadata { time, session, origin: self.origin, flags };
-        (Class::natural(self.identity.port.into()), context)
+        (Class::from_natural(self.identity.port.into()), context)
     }
 
     /// Returns the shift count for the windows that side `number` advertises. The count is 0 if a

@@ -42,7 +42,7 @@ use crate::transport::flows::FlowTable;
 use connection::TcpConnection;
 use outcomes::{COUNTERS, REASONS};
 use overlap::SegmentPolicy;
-use reassembly::Rules;
+use reassembly::ReassemblyRules;
 use track::Tcp;
 use wire::ip::protocol;
 
@@ -165,9 +165,9 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 }
 
 /// Returns the rules of reassembly, and the timeout of an idle connection.
-fn limits(arguments: &Arguments) -> (Rules, Time) {
+fn limits(arguments: &Arguments) -> (ReassemblyRules, Time) {
     let number = |name: &str| arguments.number(name).unwrap_or_default();
-    let rules = Rules {
+    let rules = ReassemblyRules {
         policy: SegmentPolicy::from_name(arguments.text("policy").unwrap_or_default()),
         held_bytes_max: u32::try_from(number("held")).unwrap_or(u32::MAX),
         gap_timeout: number("gap"),

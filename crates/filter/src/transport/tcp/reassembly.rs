@@ -16,11 +16,11 @@ use super::outcomes::{
 use super::overlap::{SegmentPolicy, Span, held_span};
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
-use abi::{BLOCK_MAX, BlockMetadata, Class, Flags, Marks, RichPointer};
+use abi::{BLOCK_MAX, BlockFlags, BlockMetadata, Class, Marks, RichPointer};
 
 /// Rules of reassembly, from the filter's arguments.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
+pub(super) struct ReassemblyRules {
     pub(super) policy: SegmentPolicy,
     /// Maximum number of bytes held per side of a connection.
     pub(super) held_bytes_max: u32,
@@ -35,7 +35,7 @@ pub(super) const HELD_BLOCKS_MAX: u32 = 4096;
 /// blocks receive.
 pub(super) struct SideOutput<'w, 'c, 'a> {
     pub(super) cx: &'w mut StreamContext<'c, 'a>,
-    pub(super) rules: Rules,
+    pub(super) rules: ReassemblyRules,
     /// Class of all blocks of the side.
     pub(super) class: Class,
     /// Metadata of all blocks of the side: time, session and direction.
@@ -52,8 +52,8 @@ pub(super) struct SegmentData {
 }
 
 /// Flags that this filter sets in its output, and therefore clears in input blocks.
-const OUTPUT_FLAGS: Flags =
-    Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::END_MASK);
+const OUTPUT_FLAGS: BlockFlags =
+    BlockFlags::FIRST.with(BlockFlags::LAST).with(BlockFlags::BACKWARD).with(BlockFlags::END_MASK);
 
 impl StreamSide {
     /// Processes a segment of this side: emits data that is next in order, holds data that arrived
@@ -382,13 +382,13 @@ impl StreamSide {
         self.next = self.next.wrapping_add(block.length());
         let mut flags = block.context.flags.without(OUTPUT_FLAGS).with(context.flags);
         if self.has_flags(START_KNOWN) && !self.has_flags(DATA_EMITTED) {
-            flags = flags.with(Flags::FIRST);
+            flags = flags.with(BlockFlags::FIRST);
         }
         self.flags |= DATA_EMITTED;
         if self.is_at_end() {
-            flags = flags.with(Flags::END);
+            flags = flags.with(BlockFlags::END);
             if self.has_flags(BROKEN) {
-                flags = flags.with(Flags::BROKEN);
+                flags = flags.with(BlockFlags::BROKEN);
             }
             self.flags |= END_EMITTED;
         }

@@ -19,7 +19,7 @@ use super::connection::{
 };
 use super::lifecycle::CLIENT;
 use super::outcomes::{RESETS_IGNORED, RESETS_WITHDRAWN};
-use super::reassembly::Rules;
+use super::reassembly::ReassemblyRules;
 use super::segment_info::SegmentInfo;
 use crate::contract::{StreamContext, Time};
 use wire::tcp::flag;
@@ -31,7 +31,7 @@ impl TcpConnection {
     }
 
     /// Returns the time at which a pending RST takes effect, or `None` if no RST is pending.
-    pub(super) fn reset_effect_time(&self, rules: Rules) -> Option<Time> {
+    pub(super) fn reset_effect_time(&self, rules: ReassemblyRules) -> Option<Time> {
         self.has_pending_reset().then(|| self.identity.word.saturating_add(rules.gap_timeout))
     }
 
@@ -44,7 +44,7 @@ impl TcpConnection {
         &mut self,
         sender: usize,
         info: &SegmentInfo,
-        rules: Rules,
+        rules: ReassemblyRules,
         cx: &mut StreamContext<'_, '_>,
     ) {
         if self.has_flags(CLOSED) {
@@ -82,7 +82,7 @@ impl TcpConnection {
     pub(super) fn withdraw_disproved_reset(
         &mut self,
         info: &SegmentInfo,
-        rules: Rules,
+        rules: ReassemblyRules,
         cx: &mut StreamContext<'_, '_>,
     ) {
         if self.has_pending_reset() && self.disproves_reset(info, rules) {
@@ -99,7 +99,7 @@ impl TcpConnection {
     /// the RST. On a closed connection, the segment must also carry new data. A SYN or RST is never
     /// proof.
     #[cold]
-    pub(super) fn disproves_reset(&self, info: &SegmentInfo, rules: Rules) -> bool {
+    pub(super) fn disproves_reset(&self, info: &SegmentInfo, rules: ReassemblyRules) -> bool {
         if info.has(flag::SYN) || info.has(flag::RST) || !self.has_plausible_fin(info) {
             return false;
         }

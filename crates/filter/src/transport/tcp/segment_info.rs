@@ -4,7 +4,7 @@ use super::connection::NO_WINDOW_SCALE;
 use super::overlap::Span;
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers::{self, Segment};
-use abi::Flags;
+use abi::BlockFlags;
 use wire::checksum;
 use wire::flow::Flow;
 use wire::ip::protocol;
@@ -103,7 +103,7 @@ fn is_signed(frame: &[u8], segment: &Segment<'_>) -> bool {
 /// Returns true if the checksum is valid, or cannot be verified.
 pub(super) fn has_valid_checksum<'a>(mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) -> bool {
     let Ok(Some(segment)) = layers::segment(&mut block) else { return true };
-    if block.context.flags.has(Flags::CHECKSUM_UNSET) || segment.end > block.marks.captured {
+    if block.context.flags.has(BlockFlags::CHECKSUM_UNSET) || segment.end > block.marks.captured {
         return true;
     }
     let whole = cx.complete_block(block.view_at(0, block.marks.captured));

@@ -7,7 +7,7 @@ use super::limits;
 use super::outcomes::{
     CHECKSUM, NEW_SESSIONS, NOT_TCP, RESETS_WITHDRAWN, SESSIONS_EVICTED, TIMED_OUT,
 };
-use super::reassembly::Rules;
+use super::reassembly::ReassemblyRules;
 use super::segment_info::{SegmentInfo, has_valid_checksum};
 use super::wheel::{TimerEntry, TimerWheel};
 use crate::layers::{self, Segment};
@@ -19,7 +19,7 @@ use wire::ports::Ports;
 #[derive(Debug)]
 pub(super) struct Tcp {
     flows: FlowTable<TcpConnection>,
-    rules: Rules,
+    rules: ReassemblyRules,
     timeout: Time,
     checksum: bool,
     /// Timers for idle connections.
@@ -163,7 +163,7 @@ impl FilterState for Tcp {
 impl Tcp {
     pub(super) fn new(
         flows: FlowTable<TcpConnection>,
-        rules: Rules,
+        rules: ReassemblyRules,
         timeout: Time,
         checksum: bool,
     ) -> Self {
@@ -406,7 +406,7 @@ fn start_gap_timer(
     gaps: &mut TimerWheel,
     timer: TimerEntry,
     connection: &mut TcpConnection,
-    rules: Rules,
+    rules: ReassemblyRules,
     (now, lag): (Time, StampLag),
 ) {
     if connection.has_flags(GAP_TIMER_SET) {

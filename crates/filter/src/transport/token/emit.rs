@@ -9,8 +9,8 @@ use super::{COVERED_BYTES_MAX, NUMBER_SIZE, RESIDUE_COUNT, TOKEN_SIZE, TokenArgu
 use crate::prelude::*;
 use crate::twin::{self, EmitResult, TwinExits};
 use ebpf::emit::{
-    Answer, Cmp, DynWindow, Exit, FramePos, Layers, Num, Scope, SiphashState, Transport, Unfit,
-    Wide, Window, be32, byte,
+    Answer, Cmp, DynWindow, Exit, FramePos, Layers, Num, Scope, SiphashState, Transport,
+    UnfitReason, WideNum, Window, be32, byte,
 };
 use wire::ip::protocol;
 use wire::{ipv4, ipv6, ports, udp};
@@ -20,7 +20,7 @@ use wire::{ipv4, ipv6, ports, udp};
 const TWIN_COVERED_BYTES_MAX: u16 = 128;
 const _: () = assert!(TWIN_COVERED_BYTES_MAX <= COVERED_BYTES_MAX);
 /// Size of a word in bytes.
-const WORD: usize = 8;
+const WORD_BYTES: usize = 8;
 /// Offset of the addresses in the tag's input, in bytes.
 const ADDRESSES_OFFSET: u32 = NUMBER_SIZE as u32 + 8;
 
@@ -32,9 +32,11 @@ pub(super) fn emit_twin<'s>(
     out: Exit<'s>,
 ) -> EmitResult<'s> {
     let TokenArguments { key, covers } =
-        TokenArguments::from_arguments(a).map_err(|why| Unfit::new(why.to_string()))?;
+        TokenArguments::from_arguments(a).map_err(|why| UnfitReason::new(why.to_string()))?;
     if covers > TWIN_COVERED_BYTES_MAX {
-        return Err(Unfit::new(format!("it covers more than {TWIN_COVERED_BYTES_MAX} bytes")));
+        return Err(UnfitReason::new(format!(
+            "it covers more than {TWIN_COVERED_BYTES_MAX} bytes"
+        )));
     }
     let exits = TwinExits::new(s, out);
     let [not_udp, no_token, forged, replayed] =
@@ -50,7 +52,7 @@ pub(super) fn emit_twin<'s>(
         t.set_position(found[1], l4.at);
         t.set(rest, l4.length);
         t.set(payload, stated);
-        Ok::<(), Unfit>(())
+        Ok::<(), UnfitReason>(())
     })?;
     let [l3, l4] = found.map(|at| s.get_position(at));
     let payload = s.get(payload);
@@ -61,7 +63,7 @@ pub(super) fn emit_twin<'s>(
     let tag = load_word(s, both, NUMBER_SIZE as u16)?;
     s.only_wide(tag, Cmp::Eq, right, forged);
     let number = load_word(s, both, 0)?;
-    let used_numbers = s.state((RESIDUE_COUNT * WORD) as u16);
+    let used_numbers = s.state((RESIDUE_COUNT * WORD_BYTES) as u16);
     let low = s.narrow(number);
     let place = s.and(low, RESIDUE_COUNT as u32 - 1);
     s.raise_nth(used_numbers, (0, RESIDUE_COUNT as u16), place, number, replayed);
@@ -87,10 +89,10 @@ fn emit_tag<'s>(
     covers: u16,
     of: &TagInput<'s>,
     exits: TwinExits<'s>,
-) -> Result<Wide<'s>, Unfit> {
+) -> Result<WideNum<'s>, UnfitReason> {
     let covered = s.constant(u32::from(covers));
     let covered = s.min(of.length, covered);
-    let (low, high) = key.0.split_at(WORD);
+    let (low, high) = key.0.split_at(WORD_BYTES);
     let key = [low, high].map(|half| half.iter().rfold(0, |key, b| key << 8 | u64::from(*b)));
     let sip = s.begin_siphash(key);
     s.arm(|t, _| {
@@ -101,22 +103,22 @@ fn emit_tag<'s>(
         let ports = t.load(header, be32::<{ ports::SRC_PORT }>());
         let known = t.join([ports, of.length]);
         t.absorb_siphash_word(sip, known);
-        Ok::<(), Unfit>(())
+        Ok::<(), UnfitReason>(())
     })?;
     let before = emit_address_hash(s, sip, of.l3, exits)?;
     let data = s.advance(of.token, TOKEN_SIZE as u16);
     s.arm(|t, rest| {
-        for at in (0..covers / WORD as u16).map(|nth| nth * WORD as u16) {
-            t.only(covered, Cmp::Ge, u32::from(at) + WORD as u32, rest);
+        for at in (0..covers / WORD_BYTES as u16).map(|nth| nth * WORD_BYTES as u16) {
+            t.only(covered, Cmp::Ge, u32::from(at) + WORD_BYTES as u32, rest);
             t.arm(|u, _| {
                 let place = u.advance(data, at);
-                let whole = u.need::<WORD>(place, exits.cut);
+                let whole = u.need::<WORD_BYTES>(place, exits.cut);
                 let next = load_word(u, whole, 0)?;
                 u.absorb_siphash_word(sip, next);
-                Ok::<(), Unfit>(())
+                Ok::<(), UnfitReason>(())
             })?;
         }
-        Ok::<(), Unfit>(())
+        Ok::<(), UnfitReason>(())
     })?;
     let zero = s.wide(0);
     let tag = s.wide_var(zero);
@@ -124,7 +126,7 @@ fn emit_tag<'s>(
         let last = emit_last_word(t, of.token, (covered, covers, before), exits)?;
         let right = t.finish_siphash(sip, last);
         t.set_wide(tag, right);
-        Ok::<(), Unfit>(())
+        Ok::<(), UnfitReason>(())
     })?;
     Ok(s.get_wide(tag))
 }
@@ -135,14 +137,14 @@ fn emit_last_word<'s>(
     token: FramePos<'s>,
     (covered, covers, before): (Num<'s>, u16, Num<'s>),
     exits: TwinExits<'s>,
-) -> Result<Wide<'s>, Unfit> {
+) -> Result<WideNum<'s>, UnfitReason> {
     let behind = s.advance(token, NUMBER_SIZE as u16);
     let place = s.advance_by(behind, covered, covers, exits.unsure);
-    let last = s.need::<WORD>(place, exits.cut);
+    let last = s.need::<WORD_BYTES>(place, exits.cut);
     let last = load_word(s, last, 0)?;
     // Bytes that were absorbed with the previous word are shifted out. The last byte is reserved
     // for the length.
-    let left = s.and(covered, WORD as u32 - 1);
+    let left = s.and(covered, WORD_BYTES as u32 - 1);
     let left = s.shl(left, 3);
     let bits = s.constant(56);
     let others = s.sub(bits, left);
@@ -160,7 +162,7 @@ fn emit_address_hash<'s>(
     sip: SiphashState<'s>,
     l3: FramePos<'s>,
     exits: TwinExits<'s>,
-) -> Result<Num<'s>, Unfit> {
+) -> Result<Num<'s>, UnfitReason> {
     const IPV4_ADDRESSES_SIZE: u16 = (ipv4::LENGTH_MIN - ipv4::SRC) as u16;
     const IPV6_ADDRESSES_SIZE: u16 = (ipv6::HEADER_LENGTH - ipv6::SRC) as u16;
     let bytes = s.var(ADDRESSES_OFFSET + u32::from(IPV4_ADDRESSES_SIZE));
@@ -173,15 +175,15 @@ fn emit_address_hash<'s>(
             let both = load_word(four, header, ipv4::SRC as u16)?;
             four.absorb_siphash_word(sip, both);
             four.leave(done);
-            Ok::<(), Unfit>(())
+            Ok::<(), UnfitReason>(())
         })?;
         let header = t.need::<{ ipv6::HEADER_LENGTH }>(l3, exits.cut);
-        for at in (0..IPV6_ADDRESSES_SIZE).step_by(WORD) {
+        for at in (0..IPV6_ADDRESSES_SIZE).step_by(WORD_BYTES) {
             let part = load_word(t, header, ipv6::SRC as u16 + at)?;
             t.absorb_siphash_word(sip, part);
         }
         t.set(bytes, ADDRESSES_OFFSET + u32::from(IPV6_ADDRESSES_SIZE));
-        Ok::<(), Unfit>(())
+        Ok::<(), UnfitReason>(())
     })?;
     Ok(s.get(bytes))
 }
@@ -191,7 +193,7 @@ fn load_word<'s, const N: usize>(
     s: &mut Scope<'s, '_>,
     window: Window<'s, N>,
     at: u16,
-) -> Result<Wide<'s>, Unfit> {
+) -> Result<WideNum<'s>, UnfitReason> {
     let span = DynWindow::from(window);
     let halves = [s.load_dyn::<u32>(span, at)?, s.load_dyn::<u32>(span, at + 4)?];
     Ok(s.join(halves))

@@ -85,7 +85,7 @@ not captured), `too deep`, `fragment`.",
     user: Some(make_filter),
     kernel: Some(emit::emit_twin),
     analysis: Analysis { context_setting: Some(Arguments::is_fallback), ..Analysis::NONE },
-    right: Some(Right::UseSecret),
+    right: Some(FilterRight::UseSecret),
     twin_test_arguments: &["key=exam covers=20"],
     ..Description::EMPTY
 };

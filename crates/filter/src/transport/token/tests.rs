@@ -5,7 +5,7 @@ use super::TOKEN;
 use super::sealed::seal;
 use crate::testing::{Arena, Frame, Node, Space, TEST_KEY, answer_frames, parse_arguments};
 use abi::Class;
-use ebpf::emit::{self, Finish, Target};
+use ebpf::emit::{self, ReturnConversion, Target};
 use ebpf::exam;
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{FilterSpan, Hook};
@@ -147,12 +147,12 @@ fn h22_program_covers_at_most_128_bytes() {
     let program = |target: Target, covers: &str| {
         let given = parse_arguments(&TOKEN, &[KEY, covers]).unwrap();
         let emit = TOKEN.kernel.unwrap();
-        emit::program(target, Finish::Answer, |s, on, out| {
+        emit::program(target, ReturnConversion::Answer, |s, on, out| {
             s.emit_twin(FilterSpan::new("token", 0, 5), emit, &given, on, out)
         })
     };
     for place in [Hook::Tc, Hook::Xdp, Hook::Socket, Hook::Cgroup] {
-        for target in [Target::from(place), Target::hardened(place)] {
+        for target in [Target::from(place), Target::without_perfmon(place)] {
             let large = program(target, "covers=128").unwrap();
             let mut frame = Frame::udp(4000, 53, &[7; 160]).bytes;
             seal(&mut frame, &TEST_KEY, 1, 128);

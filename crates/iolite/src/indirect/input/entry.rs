@@ -1,6 +1,6 @@
 //! Validation and consumption of ring entries, all of which are untrusted (RELIABILITY T3, T4).
 
-use super::{Current, Input, UNMAPPED_OFFSET};
+use super::{CurrentEntry, Input, UNMAPPED_OFFSET};
 use crate::interface::StreamReader as _;
 use crate::view::count_leading_inside;
 use abi::RichPointer;
@@ -16,7 +16,7 @@ pub(super) type UnvalidatedPointer = (RichPointer, Option<(usize, bool)>);
 /// that no block is available.
 const READ_ATTEMPTS_MAX: usize = 8;
 
-impl Current {
+impl CurrentEntry {
     #[inline]
     pub(super) const fn unread_length(&self) -> usize {
         self.pointer.length() as usize - self.consumed
@@ -33,12 +33,12 @@ impl Input {
     /// Copies, translates and validates the next entry of the ring, after skipping empty entries.
     /// Returns `None` if no entry is published.
     #[inline]
-    pub(super) fn validate_next(&mut self) -> Result<Option<Current>, Fault> {
+    pub(super) fn validate_next(&mut self) -> Result<Option<CurrentEntry>, Fault> {
         match self.current {
             Some(current) if current.dbuf_offset == UNMAPPED_OFFSET => {
                 let at = self.validate(current.pointer)?;
                 let first = self.in_place_address(current.pointer, at);
-                self.current = Some(Current { dbuf_offset: at, in_place: first, ..current });
+                self.current = Some(CurrentEntry { dbuf_offset: at, in_place: first, ..current });
                 return Ok(self.current);
             }
             Some(_) => return Ok(self.current),
@@ -52,7 +52,8 @@ impl Input {
             let at = self.validate(pointer)?;
             if pointer.length() > 0 {
                 let in_place = self.in_place_address(pointer, at);
-                self.current = Some(Current { pointer, dbuf_offset: at, consumed: 0, in_place });
+                self.current =
+                    Some(CurrentEntry { pointer, dbuf_offset: at, consumed: 0, in_place });
                 return Ok(self.current);
             }
             self.advance_past_entry(pointer);
@@ -131,9 +132,9 @@ impl Input {
     /// Consumes `count` bytes of the current entry, and moves to the next entry once all of its
     /// bytes are consumed.
     #[inline]
-    pub(super) fn advance(&mut self, current: Current, count: usize) {
+    pub(super) fn advance(&mut self, current: CurrentEntry, count: usize) {
         if count < current.unread_length() {
-            self.current = Some(Current { consumed: current.consumed + count, ..current });
+            self.current = Some(CurrentEntry { consumed: current.consumed + count, ..current });
         } else {
             self.advance_past_entry(current.pointer);
         }
@@ -168,7 +169,7 @@ impl Input {
     }
 
     /// Copies the bytes of the entry into the staging buffer, unless they are already there.
-    pub(super) fn stage(&mut self, current: Current) -> Result<(), Fault> {
+    pub(super) fn stage(&mut self, current: CurrentEntry) -> Result<(), Fault> {
         if self.is_staged {
             return Ok(());
         }
@@ -181,7 +182,7 @@ impl Input {
     }
 
     /// Publishes the peeked entry and its address to the outputs that forward blocks of this input.
-    pub(super) fn publish_peek(&mut self, current: Current) {
+    pub(super) fn publish_peek(&mut self, current: CurrentEntry) {
         let direct = current.in_place.is_some();
         let Some(view) = self.translation.mapped(current.pointer.dbuf()) else { return };
         let address =

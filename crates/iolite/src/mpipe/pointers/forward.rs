@@ -18,7 +18,7 @@ use sys::process::identity;
 /// The reader `from`, which lends blocks to be forwarded into a pipe. Before the first block of a
 /// dbuf is lent, the dbuf is sent to the readers of the pipe.
 #[derive(Debug)]
-pub(super) struct Forwarded<'a, F> {
+pub(super) struct ForwardingReader<'a, F> {
     from: &'a mut F,
     space: Option<&'a Space>,
     grants: &'a GrantServer,
@@ -31,7 +31,7 @@ pub(super) struct Forwarded<'a, F> {
     is_refused: bool,
 }
 
-impl<'a, F: StreamReader> Forwarded<'a, F> {
+impl<'a, F: StreamReader> ForwardingReader<'a, F> {
     pub(super) const fn new(
         from: &'a mut F,
         space: Option<&'a Space>,
@@ -71,7 +71,7 @@ fn forward_dbuf(
     Ok(())
 }
 
-impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
+impl<F: StreamReader> StreamReader for ForwardingReader<'_, F> {
     fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.from.try_read(out)
     }

@@ -7,7 +7,7 @@ use crate::graph::NodeId;
 use crate::names::unique_names;
 use crate::plan::edges::replica_ring;
 use crate::plan::machine::Machine;
-use crate::plan::model::{Placement, Plan, PlannedEdge, PlannedSpace, Replicas, SpaceKind};
+use crate::plan::model::{Placement, Plan, PlannedEdge, PlannedSpace, ReplicaChain, SpaceKind};
 
 /// Adds a chain's replicas to the plan.
 pub(super) fn insert_replicas(
@@ -74,7 +74,7 @@ pub(super) fn insert_replicas(
     }
     let spaces = (0..replica_count).map(|copy| thread + copy).collect();
     let (nodes, sharing) = (chain.nodes.clone(), chain.sharing);
-    plan.replicas.push(Replicas { nodes, spaces, join, sharing, ring, because });
+    plan.replicas.push(ReplicaChain { nodes, spaces, join, sharing, ring, because });
 }
 
 /// Inserts spaces after the space with index `at`, and adjusts the indices of all later spaces.

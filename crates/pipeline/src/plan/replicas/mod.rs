@@ -13,7 +13,7 @@
 //!
 //! - The replicas of a stateless chain receive whole batches, by load.
 //! - The replicas of a chain with sessions receive blocks by session, both directions together
-//!   ([`Replicas::sharing`](super::Replicas::sharing)).
+//!   ([`ReplicaChain::sharing`](super::Replicas::sharing)).
 //! - Other chains have no replicas.
 
 mod chain;
@@ -21,7 +21,7 @@ mod insert;
 mod load;
 
 use super::machine::Machine;
-use super::model::{Plan, ReplicaRefusal, Replicas, SpaceKind};
+use super::model::{Plan, ReplicaChain, ReplicaRefusal, SpaceKind};
 use super::moves::MovePeriod;
 use crate::format::format_short_duration;
 use crate::graph::{Graph, Node, NodeId};
@@ -145,7 +145,7 @@ impl Plan {
     /// Returns true if sessions may move between these replicas: the dispatcher can find their
     /// state, and the request permits changes while it runs.
     #[must_use]
-    pub fn may_move_sessions(&self, replicas: &Replicas) -> bool {
+    pub fn may_move_sessions(&self, replicas: &ReplicaChain) -> bool {
         let found = replicas.sharing.is_some_and(|sharing| sharing.finds_sessions());
         found && !self.graph.options.flag("no-adapt")
     }

@@ -6,7 +6,7 @@
 //! regardless of the number of branches, because they are traversed one by one. If there are still
 //! too many partial placements, only the cheapest are kept, and the result is not exact.
 
-use super::{Assignment, LegalSpace, Search};
+use super::{Assignment, LegalSpace, PlacementSearch};
 use crate::graph::{Graph, NodeId};
 use std::collections::HashMap;
 
@@ -27,7 +27,9 @@ struct SearchStep {
 
 /// Returns the cheapest placement and its cost, the number of candidates examined, and true if the
 /// result is exact. Returns `None` if no placement is legal.
-pub(super) fn search_by_elimination(search: &Search<'_>) -> Option<((f64, Assignment), u64, bool)> {
+pub(super) fn search_by_elimination(
+    search: &PlacementSearch<'_>,
+) -> Option<((f64, Assignment), u64, bool)> {
     let graph = search.graph;
     let order = graph.order();
     let last = last_dependent_positions(graph, &order);

@@ -138,7 +138,7 @@ fn o3_both_searches_find_a_placement_of_minimal_cost() {
         let all = minimal_cost_by_enumeration(&graph, &discovery, &machine.costs);
         let bounded = select_placement(&graph, &discovery, &machine, Policy::Cost).ok();
         let bounded = bounded.map(|selection| selection.choice.cost_ns);
-        let search = Search::new(&graph, &discovery, &machine, Policy::Cost);
+        let search = PlacementSearch::new(&graph, &discovery, &machine, Policy::Cost);
         let eliminated = node_elimination::search_by_elimination(&search);
         assert!(eliminated.as_ref().is_none_or(|(_, _, exact)| *exact));
         let eliminated = eliminated.map(|((cost, _), ..)| cost);

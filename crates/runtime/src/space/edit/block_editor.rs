@@ -6,7 +6,7 @@
 //! `buffer::pool::edit` explains why the bytes may then be written.
 
 use super::{EditOutput, FRAGMENTED_FRAME_BYTES_MIN};
-use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Class, Entry, Marks, RichPointer};
 use buffer::crossing::Batch as RingBatch;
 use buffer::pool::{Draft, EditedBlock, Pool};
 use filter::{ClassifyContext, Edit, EditBackend, EditableBlock, OldBytes};
@@ -198,10 +198,10 @@ impl EditOutput {
         for (i, ((low, high), pointer, base)) in full.enumerate() {
             let mut flags = done.context.flags;
             if i > 0 {
-                flags = flags.without(Flags::FIRST);
+                flags = flags.without(BlockFlags::FIRST);
             }
             if i + 1 < count {
-                flags = flags.without(Flags::LAST).without(Flags::END);
+                flags = flags.without(BlockFlags::LAST).without(BlockFlags::END);
             }
             let piece = pointer.within(low - base, high - low);
             let context = BlockMetadata { flags, ..done.context };

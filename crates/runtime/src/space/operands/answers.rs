@@ -1,6 +1,6 @@
 //! Verdicts: decisions about the blocks that wait for operands, derived from the operands' answers.
 
-use super::run::{OperandAnswer, OperandBlock, Subject};
+use super::run::{EvaluatedBlock, OperandAnswer, OperandBlock};
 use super::{NextStep, OperandSection, PartialAnswer, WaitingBlock};
 use crate::space::arc::NodeId;
 use crate::space::walk::Walk;
@@ -46,12 +46,12 @@ impl OperandSection {
         at: NodeId,
         (program, step): (usize, usize),
         answer: OperandAnswer<'a>,
-        flow: Vec<Subject<'a>>,
-    ) -> Vec<Subject<'a>> {
+        flow: Vec<EvaluatedBlock<'a>>,
+    ) -> Vec<EvaluatedBlock<'a>> {
         let orders: Vec<u32> = flow.iter().map(|subject| subject.order).collect();
         let mut known = self.collect_results(answer);
         self.add_waiting_results(program, step, &mut known);
-        let mut left: Vec<(OutputPosition, Subject<'a>)> = Vec::with_capacity(flow.len());
+        let mut left: Vec<(OutputPosition, EvaluatedBlock<'a>)> = Vec::with_capacity(flow.len());
         let mut decided = Vec::new();
         let failed = walk.pass.failure.is_some();
         for (place, mut subject) in flow.into_iter().enumerate() {
@@ -198,7 +198,7 @@ impl OperandSection {
         walk: &mut Walk<'_, '_>,
         at: NodeId,
         (program, step): (usize, usize),
-        subject: &mut Subject<'_>,
+        subject: &mut EvaluatedBlock<'_>,
         verdict: Verdict,
     ) -> bool {
         let it = &self.programs[program].steps[step];
@@ -240,7 +240,7 @@ impl OperandSection {
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
         (program, step): (usize, usize),
-        subject: Subject<'a>,
+        subject: EvaluatedBlock<'a>,
         (merged_into, so_far): (Option<u32>, PartialAnswer),
     ) {
         let outermost = self.programs[program].inside.is_none();
@@ -272,12 +272,18 @@ impl OperandSection {
         (program, step): (usize, usize),
         ticket: u32,
         order: u32,
-    ) -> Option<Subject<'a>> {
+    ) -> Option<EvaluatedBlock<'a>> {
         let waiting = &mut self.programs[program].waiting;
         waiting.get(&ticket).filter(|it| it.step == step)?;
         let mut it = waiting.remove(&ticket)?;
         let block = self.take_waiting_block(walk, at, &mut it, program)?;
-        Some(Subject { block, order, ticket, classes: it.classes, next_step: NextStep::Ask(step) })
+        Some(EvaluatedBlock {
+            block,
+            order,
+            ticket,
+            classes: it.classes,
+            next_step: NextStep::Ask(step),
+        })
     }
 
     /// Removes a waiting block from the blocks that the section holds, and unpins it. Returns
@@ -307,7 +313,7 @@ impl OperandSection {
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
-    ) -> Vec<Subject<'a>> {
+    ) -> Vec<EvaluatedBlock<'a>> {
         let mut all = Vec::new();
         // Inner programs have higher indices and end first.
         while let Some(program) = self.programs.iter().rposition(|it| !it.waiting.is_empty()) {
@@ -344,13 +350,19 @@ impl OperandSection {
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
-    ) -> Vec<Subject<'a>> {
+    ) -> Vec<EvaluatedBlock<'a>> {
         let mut left = Vec::new();
         for mut it in std::mem::take(&mut self.orphans) {
             let Some(block) = self.take_waiting_block(walk, at, &mut it, 0) else { continue };
             let class = if it.so_far.has_class_0 { Class::NONE } else { it.classes.result };
             let (block, classes) = (block.with_class(class), it.classes);
-            left.push(Subject { block, order: 0, ticket: 0, classes, next_step: NextStep::Yes });
+            left.push(EvaluatedBlock {
+                block,
+                order: 0,
+                ticket: 0,
+                classes,
+                next_step: NextStep::Yes,
+            });
         }
         left
     }

@@ -9,7 +9,7 @@ use filter::{Batch, Block, Fate, Filter, Output, lanes};
 use std::collections::HashSet;
 
 /// A block under evaluation.
-pub(super) struct Subject<'a> {
+pub(super) struct EvaluatedBlock<'a> {
     /// The block, which the section leaves unchanged.
     pub(super) block: Block<'a>,
     /// Sequence number of the block: the number that the last fork assigned to it
@@ -79,7 +79,7 @@ impl<'a> Walk<'_, 'a> {
     fn with_detached_section(
         &mut self,
         at: NodeId,
-        act: impl FnOnce(&mut OperandSection, &mut Self) -> Vec<Subject<'a>>,
+        act: impl FnOnce(&mut OperandSection, &mut Self) -> Vec<EvaluatedBlock<'a>>,
     ) -> RunResult<'a> {
         let part = std::mem::replace(&mut self.nodes[at].operator, node::Operator::Pass);
         let node::Operator::OperandSection(mut asks) = part else {
@@ -155,7 +155,7 @@ impl OperandSection {
         at: NodeId,
         program: usize,
         blocks: Vec<(Block<'a>, u32)>,
-    ) -> Vec<Subject<'a>> {
+    ) -> Vec<EvaluatedBlock<'a>> {
         let Some(first) = self.programs.get(program).map(|program| program.first) else {
             return Vec::new();
         };
@@ -173,7 +173,7 @@ impl OperandSection {
             if self.needs_entry_classes {
                 self.entry_classes.insert(ticket, came);
             }
-            flow.push(Subject { block, order, ticket, classes, next_step: first });
+            flow.push(EvaluatedBlock { block, order, ticket, classes, next_step: first });
         }
         self.run_program_steps(walk, at, (program, 0), flow)
     }
@@ -185,8 +185,8 @@ impl OperandSection {
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
         (program, from): (usize, usize),
-        mut flow: Vec<Subject<'a>>,
-    ) -> Vec<Subject<'a>> {
+        mut flow: Vec<EvaluatedBlock<'a>>,
+    ) -> Vec<EvaluatedBlock<'a>> {
         let steps = self.programs.get(program).map_or(0, |program| program.steps.len());
         for step in from..steps {
             let it = &self.programs[program].steps[step];
@@ -219,7 +219,7 @@ impl OperandSection {
                 self.entry_classes.remove(&subject.ticket);
             }
         }
-        flow.into_iter().map(Subject::with_final_class).collect()
+        flow.into_iter().map(EvaluatedBlock::with_final_class).collect()
     }
 
     /// Runs blocks through the parts of an operand, starting at part `from`.
@@ -268,7 +268,7 @@ impl OperandSection {
         at: NodeId,
         (program, step, place): OperandPosition,
         answer: OperandAnswer<'a>,
-    ) -> Vec<Subject<'a>> {
+    ) -> Vec<EvaluatedBlock<'a>> {
         let answer = self.run_operand(walk, at, (program, step, place + 1), answer);
         let flow = self.apply_answer(walk, at, (program, step), answer, Vec::new());
         self.continue_enclosing_programs(walk, at, (program, step), flow)
@@ -281,8 +281,8 @@ impl OperandSection {
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
         (program, step): (usize, usize),
-        flow: Vec<Subject<'a>>,
-    ) -> Vec<Subject<'a>> {
+        flow: Vec<EvaluatedBlock<'a>>,
+    ) -> Vec<EvaluatedBlock<'a>> {
         let left = self.run_program_steps(walk, at, (program, step + 1), flow);
         match self.programs[program].inside {
             None => left,
@@ -324,7 +324,7 @@ impl OperandSection {
     }
 }
 
-impl<'a> Subject<'a> {
+impl<'a> EvaluatedBlock<'a> {
     /// Returns the decided block with its final class.
     fn with_final_class(mut self) -> Self {
         let class = if self.next_step == NextStep::Yes { self.classes.result } else { Class::NONE };
@@ -333,8 +333,8 @@ impl<'a> Subject<'a> {
     }
 }
 
-impl<'a> From<Subject<'a>> for OperandBlock<'a> {
-    fn from(subject: Subject<'a>) -> Self {
+impl<'a> From<EvaluatedBlock<'a>> for OperandBlock<'a> {
+    fn from(subject: EvaluatedBlock<'a>) -> Self {
         Self { block: subject.block, input_index: subject.order }
     }
 }

@@ -309,7 +309,7 @@ impl Source for LongBlockSource {
         };
         let (place, _) = intake.pool.append(FRAGMENTED_FRAME_BYTES_MIN, fill).expect("memory");
         let pointer = RichPointer::new(intake.pool.id(), place, Class::YES);
-        let whole = abi::Flags::FIRST.with(abi::Flags::LAST);
+        let whole = abi::BlockFlags::FIRST.with(abi::BlockFlags::LAST);
         let context = BlockMetadata { flags: whole, ..BlockMetadata::default() };
         intake.append_block_entry(Entry::new(
             pointer,

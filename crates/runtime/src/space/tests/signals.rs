@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A source that emits one number at a time. It emits the next number only after the previous one
 /// has arrived and the reader is asleep again.
 struct TrickleSource {
-    numbers: Numbers,
+    numbers: NumberSource,
     arrived: Arc<AtomicU64>,
     given_at: Arc<Mutex<Vec<u64>>>,
     idle_since: Option<u64>,
@@ -22,7 +22,7 @@ impl Source for TrickleSource {
         if self.numbers.next == self.numbers.end {
             return Ok(SourceStatus::End);
         }
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         let later = Ok(SourceStatus::Wait { until: Some(now + PAUSE_NS), readable: false });
         if self.arrived.load(Ordering::Acquire) < u64::from(self.numbers.next) {
             return later;
@@ -32,7 +32,7 @@ impl Source for TrickleSource {
         }
         self.idle_since = None;
         let end = std::mem::replace(&mut self.numbers.end, self.numbers.next + 1);
-        self.given_at.lock().unwrap().push(sys::clock::monotonic());
+        self.given_at.lock().unwrap().push(sys::clock::monotonic_ns());
         let given = self.numbers.produce(intake);
         self.numbers.end = end;
         given.map(|_| SourceStatus::Blocks)
@@ -44,7 +44,7 @@ impl Source for TrickleSource {
 }
 
 /// A source that emits numbers until the trickle ends, so that its space never sleeps or flushes.
-struct FloodSource(Numbers, Arc<AtomicU64>, u64);
+struct FloodSource(NumberSource, Arc<AtomicU64>, u64);
 
 impl Source for FloodSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
@@ -68,7 +68,7 @@ struct ArrivalSink {
 
 impl Sink for ArrivalSink {
     fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
-        let now = sys::clock::monotonic();
+        let now = sys::clock::monotonic_ns();
         let mut at = self.at.lock().unwrap();
         batch.blocks().for_each(|_| at.push(now));
         self.arrived.store(at.len() as u64, Ordering::Release);
@@ -85,8 +85,8 @@ struct SpinFilter(u64);
 
 impl Classify for SpinFilter {
     fn classify(&mut self, _: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
-        let until = sys::clock::monotonic() + self.0;
-        while sys::clock::monotonic() < until {
+        let until = sys::clock::monotonic_ns() + self.0;
+        while sys::clock::monotonic_ns() < until {
             std::hint::spin_loop();
         }
         Class::NONE
@@ -151,7 +151,7 @@ fn ring_events(results: &SpaceResults) -> WakeupCounts {
 fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, WakeupCounts) {
     let (given_at, at) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<Vec<u64>>>::default());
     let arrived = Arc::<AtomicU64>::default();
-    let numbers = |end| Numbers { next: 0, end, given: Amount::default() };
+    let numbers = |end| NumberSource { next: 0, end, given: Amount::default() };
     let flood = FloodSource(numbers(0), Arc::clone(&arrived), u64::from(blocks));
     let source = TrickleSource {
         numbers: numbers(blocks),
@@ -192,7 +192,7 @@ fn k4_slow_filter_does_not_delay_its_siblings() {
 #[test]
 fn k7_steady_stream_is_signalled_in_batches() {
     let kept = Arc::default();
-    let numbers = Numbers { next: 0, end: 200_000, given: Amount::default() };
+    let numbers = NumberSource { next: 0, end: 200_000, given: Amount::default() };
     let sink = Box::new(Collector(Arc::clone(&kept)));
     let results = run_two_spaces(Box::new(numbers), None, sink, WakeupThreshold::default(), 0);
     assert_eq!(kept.lock().unwrap().len(), 200_000);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::super::ast::{DirQualifier, Protocol, Qualifiers};
 use super::super::condition::Condition;
 use super::super::error::ExpressionError;
-use super::link_protocol::{ARP, IP, IP6, RARP};
+use super::link_protocol::{ARP, ETHERTYPE_IPV6, IP, RARP};
 use super::load::HeaderBase;
 use super::{Generated, Generator};
 
@@ -104,7 +104,7 @@ impl Generator<'_> {
         {
             return Err(self.invalid_qualifier_error(other.keyword(), thing));
         }
-        let carried = self.test_link_protocol(IP6)?;
+        let carried = self.test_link_protocol(ETHERTYPE_IPV6)?;
         let mut any = Condition::Never;
         for net in nets {
             any = any.or(self.apply_by_direction(q.direction, 8, 24, |g, at| {

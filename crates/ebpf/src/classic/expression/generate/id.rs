@@ -3,40 +3,40 @@
 
 use std::net::Ipv6Addr;
 
-use super::super::ast::{Id, Protocol, Qualifiers, TypeQualifier, format_id};
+use super::super::ast::{Identifier, Protocol, Qualifiers, TypeQualifier, format_id};
 use super::super::condition::Condition;
 use super::super::names;
 use super::host::{Ipv4Net, Ipv6Net};
 use super::{Generated, Generator};
 
 impl Generator<'_> {
-    pub(super) fn lower_id(&mut self, q: Qualifiers, id: &Id) -> Generated<Condition> {
+    pub(super) fn lower_id(&mut self, q: Qualifiers, id: &Identifier) -> Generated<Condition> {
         match id {
-            Id::Name(name) => self.lower_name(q, name),
-            Id::Number(number) => self.lower_number(q, *number),
-            Id::Dotted(text) => {
+            Identifier::Name(name) => self.lower_name(q, name),
+            Identifier::Number(number) => self.lower_number(q, *number),
+            Identifier::Dotted(text) => {
                 let (value, bits) = self.parse_dotted_bytes(text)?;
                 let net = Ipv4Net { address: value, mask: u32::MAX << (32 - bits) };
                 self.lower_address(q, net, text)
             }
-            Id::DottedPrefix(text, length) => {
+            Identifier::DottedPrefix(text, length) => {
                 self.check_maximum("netmask length", *length, 32)?;
                 let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
                 self.lower_network(q, id, text, mask)
             }
-            Id::DottedMask(text, mask) => {
+            Identifier::DottedMask(text, mask) => {
                 let (mask, _) = self.parse_dotted_bytes(mask)?;
                 self.lower_network(q, id, text, mask)
             }
-            Id::Ip6(address, length) => self.lower_ipv6_network(q, *address, *length),
-            Id::Mac(address) => {
+            Identifier::Ip6(address, length) => self.lower_ipv6_network(q, *address, *length),
+            Identifier::Mac(address) => {
                 let host = matches!(q.kind, None | Some(TypeQualifier::Host));
                 if !host || q.protocol != Some(Protocol::Link) {
                     return Err(self.invalid_error("Ethernet address used in non-ether expression"));
                 }
                 self.test_mac(q.direction, *address, "link host XX:XX:XX:XX:XX:XX")
             }
-            Id::Mac8(address) => {
+            Identifier::Mac8(address) => {
                 self.reject_wlan_direction(q.direction)?;
                 if let Some(kind) = q.kind
                     && kind != TypeQualifier::Host
@@ -133,7 +133,7 @@ impl Generator<'_> {
     fn lower_network(
         &mut self,
         q: Qualifiers,
-        id: &Id,
+        id: &Identifier,
         text: &str,
         mask: u32,
     ) -> Generated<Condition> {
@@ -158,7 +158,7 @@ impl Generator<'_> {
     ) -> Generated<Condition> {
         self.check_maximum("prefix length", length, 128)?;
         let net = Ipv6Net::new(address, length);
-        let whole = format_id(&Id::Ip6(address, length));
+        let whole = format_id(&Identifier::Ip6(address, length));
         if address.to_bits() & !net.mask != 0 {
             return Err(self.invalid_error(format!("non-network bits set in `{whole}`")));
         }

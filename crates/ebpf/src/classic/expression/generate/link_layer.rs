@@ -1,6 +1,6 @@
 //! Generator for tests of logical link control, direction and interface.
 
-use super::super::ast::Llc;
+use super::super::ast::LlcFrameType;
 use super::super::condition::{Condition, alu_k, compare_k, non_branching};
 use super::load::HeaderBase;
 use super::{Generated, Generator};
@@ -20,16 +20,16 @@ const SUPERVISORY_MASK: u32 = 0x0f;
 const UNNUMBERED_MASK: u32 = 0xef;
 
 impl Generator<'_> {
-    pub(super) fn test_llc(&mut self, llc: Llc) -> Generated<Condition> {
+    pub(super) fn test_llc(&mut self, llc: LlcFrameType) -> Generated<Condition> {
         let any = self.test_llc_presence()?;
         let control = |g: &mut Self, k, mask| g.test_masked_equal(HeaderBase::Llc.byte(2), k, mask);
         let kind = match llc {
-            Llc::Any => return Ok(any),
-            Llc::Information => self.test_any_bit(HeaderBase::Llc.byte(2), 0x01)?.not(),
-            Llc::Supervisory(None) => control(self, 0x01, 0x03)?,
-            Llc::Supervisory(Some(kind)) => control(self, kind, SUPERVISORY_MASK)?,
-            Llc::Unnumbered(None) => control(self, 0x03, 0x03)?,
-            Llc::Unnumbered(Some(kind)) => control(self, kind, UNNUMBERED_MASK)?,
+            LlcFrameType::Any => return Ok(any),
+            LlcFrameType::Information => self.test_any_bit(HeaderBase::Llc.byte(2), 0x01)?.not(),
+            LlcFrameType::Supervisory(None) => control(self, 0x01, 0x03)?,
+            LlcFrameType::Supervisory(Some(kind)) => control(self, kind, SUPERVISORY_MASK)?,
+            LlcFrameType::Unnumbered(None) => control(self, 0x03, 0x03)?,
+            LlcFrameType::Unnumbered(Some(kind)) => control(self, kind, UNNUMBERED_MASK)?,
         };
         Ok(any.and(kind))
     }

@@ -20,7 +20,7 @@ pub(super) const ARP: u32 = 0x0806;
 /// EtherType of reverse ARP.
 pub(super) const RARP: u32 = 0x8035;
 /// EtherType of IPv6.
-pub(super) const IP6: u32 = 0x86dd;
+pub(super) const ETHERTYPE_IPV6: u32 = 0x86dd;
 /// EtherType of DECnet phase IV.
 pub(super) const ETHERTYPE_DECNET: u32 = 0x6003;
 /// EtherType of AppleTalk.
@@ -47,7 +47,7 @@ const SAP_NETBEUI: u32 = 0xf0;
 pub(super) const SAP_ISO: u32 = 0xfe;
 
 /// Network layer protocol identifier of CLNP (ISO 9577).
-pub(super) const CLNP: u32 = 0x81;
+pub(super) const NLPID_CLNP: u32 = 0x81;
 /// Network layer protocol identifier of ES-IS (ISO 9577).
 pub(super) const NLPID_ESIS: u32 = 0x82;
 /// Network layer protocol identifier of IS-IS (ISO 9577).
@@ -81,11 +81,11 @@ impl Generator<'_> {
             }
             L::SLIP | L::SLIP_BSDOS | L::RAW => match protocol {
                 IP => self.test_ip_version(HeaderBase::Header, 4),
-                IP6 => self.test_ip_version(HeaderBase::Header, 6),
+                ETHERTYPE_IPV6 => self.test_ip_version(HeaderBase::Header, 6),
                 _ => Ok(Condition::Never),
             },
             L::IPV4 => Ok(constant_condition(protocol == IP)),
-            L::IPV6 => Ok(constant_condition(protocol == IP6)),
+            L::IPV6 => Ok(constant_condition(protocol == ETHERTYPE_IPV6)),
             L::LTALK => Ok(constant_condition(protocol == ETHERTYPE_ATALK)),
             L::PPP | L::PPP_PPPD | L::PPP_SERIAL | L::PPP_ETHER | L::PPP_BSDOS => {
                 self.test_ppp_protocol(protocol)
@@ -93,9 +93,15 @@ impl Generator<'_> {
             L::NULL | L::LOOP | L::ENC => self.test_loopback_protocol(protocol),
             L::ARCNET | L::ARCNET_LINUX => self.test_byte_protocol(
                 protocol,
-                &[(IP, 212), (ARP, 213), (RARP, 214), (ETHERTYPE_ATALK, 221), (IP6, 0xc4)],
+                &[
+                    (IP, 212),
+                    (ARP, 213),
+                    (RARP, 214),
+                    (ETHERTYPE_ATALK, 221),
+                    (ETHERTYPE_IPV6, 0xc4),
+                ],
             ),
-            L::IPNET => self.test_byte_protocol(protocol, &[(IP, 2), (IP6, 26)]),
+            L::IPNET => self.test_byte_protocol(protocol, &[(IP, 2), (ETHERTYPE_IPV6, 26)]),
             L::FRELAY => self.test_frame_relay_protocol(protocol),
             L::MFR => Err(self.protocol_number_error()),
             _ if self.protocol.is_some() => {
@@ -221,7 +227,7 @@ impl Generator<'_> {
         const VJ_UNCOMPRESSED: u32 = 0x002f;
         let number = match protocol {
             IP => 0x0021,
-            IP6 => 0x0057,
+            ETHERTYPE_IPV6 => 0x0057,
             ETHERTYPE_DECNET => 0x0027,
             ETHERTYPE_ATALK => 0x0029,
             NS => 0x0025,
@@ -260,9 +266,9 @@ impl Generator<'_> {
     fn test_address_family(&mut self, protocol: u32, swapped: bool) -> Generated<Condition> {
         let numbers: &[u32] = match (protocol, self.options.families) {
             (IP, AddressFamilies::Any) => &[2],
-            (IP6, AddressFamilies::Any) => &[30, 24, 28],
+            (ETHERTYPE_IPV6, AddressFamilies::Any) => &[30, 24, 28],
             (IP, AddressFamilies::Exactly { inet, .. }) => &[inet],
-            (IP6, AddressFamilies::Exactly { inet6, .. }) => &[inet6],
+            (ETHERTYPE_IPV6, AddressFamilies::Exactly { inet6, .. }) => &[inet6],
             _ => &[],
         };
         let mut condition = Condition::Never;
@@ -276,9 +282,9 @@ impl Generator<'_> {
     fn test_frame_relay_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         match protocol {
             IP => self.test_frame_relay_nlpid(0xcc),
-            IP6 => self.test_frame_relay_nlpid(0x8e),
+            ETHERTYPE_IPV6 => self.test_frame_relay_nlpid(0x8e),
             SAP_ISO => {
-                let clnp = self.test_frame_relay_nlpid(CLNP)?;
+                let clnp = self.test_frame_relay_nlpid(NLPID_CLNP)?;
                 let esis = self.test_frame_relay_nlpid(NLPID_ESIS)?;
                 Ok(clnp.or(esis.or(self.test_frame_relay_nlpid(NLPID_ISIS)?)))
             }

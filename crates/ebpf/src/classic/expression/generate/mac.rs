@@ -2,7 +2,7 @@
 
 use super::super::ast::{DirQualifier, Protocol, Qualifiers};
 use super::super::condition::Condition;
-use super::link_protocol::{IP, IP6};
+use super::link_protocol::{ETHERTYPE_IPV6, IP};
 use super::load::HeaderBase;
 use super::{Generated, Generator};
 use crate::classic::link::LinkType as L;
@@ -124,7 +124,7 @@ impl Generator<'_> {
                 Ok(ip.and(self.test_masked_equal(HeaderBase::Network.byte(16), 0xe0, 0xf0)?))
             }
             Some(Protocol::Ip6) => {
-                let ip6 = self.test_link_protocol(IP6)?;
+                let ip6 = self.test_link_protocol(ETHERTYPE_IPV6)?;
                 Ok(ip6.and(self.test_equal(HeaderBase::Network.byte(24), 0xff)?))
             }
             Some(other) => Err(self.invalid_qualifier_error(other.keyword(), "multicast")),

@@ -1,7 +1,7 @@
 //! Code generation for the primitives `mpls` and `pppoe`, whose headers have a fixed length.
 
 use super::super::condition::Condition;
-use super::link_protocol::{IP, IP6};
+use super::link_protocol::{ETHERTYPE_IPV6, IP};
 use super::load::HeaderBase;
 use super::{Generated, Generator, Offset};
 use crate::classic::link::LinkType as L;
@@ -59,7 +59,7 @@ impl Generator<'_> {
     pub(super) fn test_protocol_after_mpls(&mut self, protocol: u32) -> Generated<Condition> {
         let version = match protocol {
             IP => 4,
-            IP6 => 6,
+            ETHERTYPE_IPV6 => 6,
             _ => {
                 return Err(
                     self.invalid_error("unsupported protocol over MPLS: only ip and ip6 are")

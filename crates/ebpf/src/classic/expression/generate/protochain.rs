@@ -10,7 +10,7 @@ use super::super::condition::{
     Condition, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, load_a_from_word, non_branching,
     store_a,
 };
-use super::link_protocol::{IP, IP6};
+use super::link_protocol::{ETHERTYPE_IPV6, IP};
 use super::load::HeaderBase;
 use super::{Code, Generated, Generator};
 use crate::classic::insn::code;
@@ -52,7 +52,7 @@ impl Generator<'_> {
             let what = "`protochain` is not supported with variable length headers";
             return Err(self.invalid_error(what));
         }
-        let carried = self.test_link_protocol(if ip6 { IP6 } else { IP })?;
+        let carried = self.test_link_protocol(if ip6 { ETHERTYPE_IPV6 } else { IP })?;
         let mut lines = self.load_field(HeaderBase::Network.byte(if ip6 { 6 } else { 9 }))?;
         if ip6 {
             lines.push(non_branching(code::LDX | code::IMM, 40));

@@ -54,7 +54,7 @@ pub(super) fn ip_protocol_number(protocol: Protocol) -> Option<u32> {
 fn link_protocol_number(protocol: Protocol) -> Option<u32> {
     Some(match protocol {
         Protocol::Ip => link::IP,
-        Protocol::Ip6 => link::IP6,
+        Protocol::Ip6 => link::ETHERTYPE_IPV6,
         Protocol::Arp => link::ARP,
         Protocol::Rarp => link::RARP,
         Protocol::Atalk => 0x809b,
@@ -110,7 +110,7 @@ impl Generator<'_> {
             Protocol::Icmp6 => self.test_protocol_number(Some(Protocol::Ip6), 58),
             Protocol::Esis => self.test_protocol_number(Some(Protocol::Iso), link::NLPID_ESIS),
             Protocol::Isis => self.test_protocol_number(Some(Protocol::Iso), link::NLPID_ISIS),
-            Protocol::Clnp => self.test_protocol_number(Some(Protocol::Iso), link::CLNP),
+            Protocol::Clnp => self.test_protocol_number(Some(Protocol::Iso), link::NLPID_CLNP),
             _ => {
                 if let Some(number) = link_protocol_number(protocol) {
                     return self.test_link_protocol(number);
@@ -150,7 +150,7 @@ impl Generator<'_> {
             }
             Some(Protocol::Ip6) => {
                 self.check_maximum("protocol number", number, 0xff)?;
-                let ip6 = self.test_link_protocol(link::IP6)?;
+                let ip6 = self.test_link_protocol(link::ETHERTYPE_IPV6)?;
                 let direct = self.test_ip6_next_header(number)?;
                 let fragment = self.test_ip6_next_header(FRAGMENT)?;
                 let behind = self.test_equal(HeaderBase::Network.byte(40), number)?;

@@ -7,7 +7,7 @@
 
 use super::super::ast::{Arithmetic, Primitive};
 use super::super::token::{Keyword, Symbol, Token};
-use super::{Parsed, Parser, invalid_text_error};
+use super::{ParseResult, Parser, invalid_text_error};
 use crate::insn::{Alu, Cond};
 
 /// Maximum number of operators in a relation.
@@ -16,7 +16,7 @@ const OPERATORS_MAX: usize = 200;
 const UNARY_MINUS_PRECEDENCE: u8 = 6;
 
 impl Parser<'_> {
-    pub(super) fn parse_relation(&mut self) -> Parsed<Primitive> {
+    pub(super) fn parse_relation(&mut self) -> ParseResult<Primitive> {
         self.operators = 0;
         let left = self.parse_value(1)?;
         let Some(op) = self.accept_relation_symbol() else {
@@ -42,7 +42,7 @@ impl Parser<'_> {
     }
 
     /// Parses a value in which every operator has at least the precedence `rank`.
-    fn parse_value(&mut self, rank: u8) -> Parsed<Arithmetic> {
+    fn parse_value(&mut self, rank: u8) -> ParseResult<Arithmetic> {
         let start = self.at;
         let mut left = self.parse_operand()?;
         loop {
@@ -87,7 +87,7 @@ impl Parser<'_> {
         })
     }
 
-    fn parse_operand(&mut self) -> Parsed<Arithmetic> {
+    fn parse_operand(&mut self) -> ParseResult<Arithmetic> {
         let start = self.at;
         match self.peek() {
             Token::Number(number) => {

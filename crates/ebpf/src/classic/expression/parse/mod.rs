@@ -12,7 +12,7 @@
 mod arithmetic;
 mod primitive;
 
-use super::ast::{DirQualifier, Id, Qualifiers, Span, Tree, TypeQualifier};
+use super::ast::{DirQualifier, Identifier, Qualifiers, Span, Tree, TypeQualifier};
 use super::error::{ErrorKind, ExpressionError};
 use super::lex;
 use super::token::{Keyword, Lexeme, Symbol, Token};
@@ -23,10 +23,10 @@ pub(super) const NESTING_MAX: usize = 200;
 /// a single node, and each change to the other word adds a level.
 const ALTERNATIONS_MAX: usize = 500;
 
-type Parsed<T> = Result<T, ExpressionError>;
+type ParseResult<T> = Result<T, ExpressionError>;
 
 /// Parses `text`. Returns `None` for an empty text, which accepts every frame.
-pub(super) fn parse(text: &str) -> Parsed<Option<Tree>> {
+pub(super) fn parse(text: &str) -> ParseResult<Option<Tree>> {
     let lexemes = lex::lex_expression(text)?;
     let closing = match_parentheses(&lexemes);
     let mut parser = Parser {
@@ -84,7 +84,7 @@ fn match_parentheses(lexemes: &[Lexeme]) -> Vec<Option<usize>> {
 impl<'a> Parser<'a> {
     /// Parses `term (and|or (term|identifier))*`. The first term may inherit the qualifiers in
     /// `before`.
-    fn parse_expression(&mut self, before: Option<Qualifiers>) -> Parsed<Term> {
+    fn parse_expression(&mut self, before: Option<Qualifiers>) -> ParseResult<Term> {
         let (mut tree, mut qualifiers) = self.parse_term(before)?;
         loop {
             let Some(any) = self.accept_conjunction() else { return Ok((tree, qualifiers)) };
@@ -115,7 +115,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Joins two trees with `or` if `any` is true, otherwise with `and`.
-    fn join_trees(&mut self, left: Tree, any: bool, right: Tree) -> Parsed<Tree> {
+    fn join_trees(&mut self, left: Tree, any: bool, right: Tree) -> ParseResult<Tree> {
         match (left, any) {
             (Tree::Any(mut trees), true) => {
                 trees.push(right);
@@ -141,7 +141,7 @@ impl<'a> Parser<'a> {
 
     /// Parses `not term`, `(expression)` or a primitive, which may inherit the qualifiers in
     /// `before`.
-    fn parse_term(&mut self, before: Option<Qualifiers>) -> Parsed<Term> {
+    fn parse_term(&mut self, before: Option<Qualifiers>) -> ParseResult<Term> {
         match self.peek() {
             Token::Word(Keyword::Not) => {
                 self.at += 1;
@@ -160,7 +160,7 @@ impl<'a> Parser<'a> {
 
     /// Parses the identifiers to which these qualifiers apply: one identifier, a negated one, or
     /// several in parentheses.
-    fn parse_identifier(&mut self, qualifiers: Qualifiers) -> Parsed<Tree> {
+    fn parse_identifier(&mut self, qualifiers: Qualifiers) -> ParseResult<Tree> {
         match self.peek() {
             Token::Word(Keyword::Not) => {
                 self.at += 1;
@@ -182,7 +182,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses `identifier (and|or identifier)*`.
-    fn parse_identifiers(&mut self, qualifiers: Qualifiers) -> Parsed<Tree> {
+    fn parse_identifiers(&mut self, qualifiers: Qualifiers) -> ParseResult<Tree> {
         let mut tree = self.parse_identifier(qualifiers)?;
         loop {
             let Some(any) = self.accept_conjunction() else { return Ok(tree) };
@@ -191,16 +191,16 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn parse_id(&mut self, qualifiers: Qualifiers) -> Parsed<Id> {
+    fn parse_id(&mut self, qualifiers: Qualifiers) -> ParseResult<Identifier> {
         let lexeme = self.next_lexeme();
         Ok(match lexeme.token {
-            Token::Name => Id::Name(self.text[lexeme.span].to_owned()),
+            Token::Name => Identifier::Name(self.text[lexeme.span].to_owned()),
             Token::Escaped => {
-                Id::Name(self.text[lexeme.span.start + 1..lexeme.span.end].to_owned())
+                Identifier::Name(self.text[lexeme.span.start + 1..lexeme.span.end].to_owned())
             }
-            Token::Number(number) => Id::Number(number),
-            Token::Mac(address) => Id::Mac(address),
-            Token::Mac8(address) => Id::Mac8(address),
+            Token::Number(number) => Identifier::Number(number),
+            Token::Mac(address) => Identifier::Mac(address),
+            Token::Mac8(address) => Identifier::Mac8(address),
             Token::Dotted => self.parse_dotted_id(lexeme.span, qualifiers)?,
             Token::Ip6(address) => {
                 self.check_address_qualifier("IPv6 address", &lexeme.span, qualifiers)?;
@@ -209,7 +209,7 @@ impl<'a> Parser<'a> {
                 } else {
                     128
                 };
-                Id::Ip6(address, length)
+                Identifier::Ip6(address, length)
             }
             _ => {
                 self.at -= 1;
@@ -218,24 +218,27 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn parse_dotted_id(&mut self, span: Span, qualifiers: Qualifiers) -> Parsed<Id> {
+    fn parse_dotted_id(&mut self, span: Span, qualifiers: Qualifiers) -> ParseResult<Identifier> {
         self.check_address_qualifier("IPv4 address", &span, qualifiers)?;
         let text = self.text[span].to_owned();
         if self.accept_symbol(Symbol::Slash) {
-            return Ok(Id::DottedPrefix(text, self.parse_number("the length of the prefix")?));
+            return Ok(Identifier::DottedPrefix(
+                text,
+                self.parse_number("the length of the prefix")?,
+            ));
         }
         if self.peek() != Token::Word(Keyword::Mask) {
-            return Ok(Id::Dotted(text));
+            return Ok(Identifier::Dotted(text));
         }
         self.at += 1;
         if self.peek() != Token::Dotted {
             return Err(self.unexpected_token_error("a mask with dots, such as 255.255.0.0"));
         }
         let mask = self.next_lexeme().span;
-        Ok(Id::DottedMask(text, self.text[mask].to_owned()))
+        Ok(Identifier::DottedMask(text, self.text[mask].to_owned()))
     }
 
-    fn check_address_qualifier(&self, what: &str, span: &Span, q: Qualifiers) -> Parsed<()> {
+    fn check_address_qualifier(&self, what: &str, span: &Span, q: Qualifiers) -> ParseResult<()> {
         match q.kind {
             Some(
                 kind @ (TypeQualifier::Port
@@ -303,11 +306,11 @@ impl<'a> Parser<'a> {
         found
     }
 
-    fn expect_symbol(&mut self, symbol: Symbol, what: &str) -> Parsed<()> {
+    fn expect_symbol(&mut self, symbol: Symbol, what: &str) -> ParseResult<()> {
         if self.accept_symbol(symbol) { Ok(()) } else { Err(self.unexpected_token_error(what)) }
     }
 
-    fn parse_number(&mut self, what: &str) -> Parsed<u32> {
+    fn parse_number(&mut self, what: &str) -> ParseResult<u32> {
         match self.peek() {
             Token::Number(number) => {
                 self.at += 1;
@@ -317,7 +320,10 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn parse_nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+    fn parse_nested<T>(
+        &mut self,
+        parse: impl FnOnce(&mut Self) -> ParseResult<T>,
+    ) -> ParseResult<T> {
         if self.depth == NESTING_MAX {
             let what = format!("parentheses and `not` are nested more than {NESTING_MAX} deep");
             return Err(invalid_text_error(self.current_span(), what, None));

@@ -1,15 +1,16 @@
 //! Parser for one primitive: a qualified identifier, a protocol, a relation, or a special keyword.
 
 use super::super::ast::{
-    ByteOp, DirQualifier, Encapsulation, Llc, Primitive, Protocol, Qualifiers, Tree, TypeQualifier,
+    ByteOp, DirQualifier, Encapsulation, LlcFrameType, Primitive, Protocol, Qualifiers, Tree,
+    TypeQualifier,
 };
 use super::super::error::{ErrorKind, ExpressionError};
 use super::super::names;
 use super::super::token::{Keyword, Symbol, Token};
-use super::{Parsed, Parser, Term, invalid_text_error, pair_qualifier};
+use super::{ParseResult, Parser, Term, invalid_text_error, pair_qualifier};
 
 impl Parser<'_> {
-    pub(super) fn parse_primitive(&mut self) -> Parsed<Term> {
+    pub(super) fn parse_primitive(&mut self) -> ParseResult<Term> {
         let start = self.at;
         if let Some(qualifiers) = self.parse_qualifiers()? {
             let tree = self.parse_identifier(qualifiers)?;
@@ -34,7 +35,7 @@ impl Parser<'_> {
 
     /// Parses `[protocol] [direction] [type]`. Consumes nothing and returns `None` if there is
     /// neither a direction nor a type.
-    fn parse_qualifiers(&mut self) -> Parsed<Option<Qualifiers>> {
+    fn parse_qualifiers(&mut self) -> ParseResult<Option<Qualifiers>> {
         let start = self.at;
         let protocol = match self.peek() {
             Token::Protocol(protocol) => {
@@ -74,7 +75,7 @@ impl Parser<'_> {
     }
 
     /// Parses a test that may follow a protocol: broadcast, multicast, or an 802.11 field.
-    fn parse_test_after_protocol(&mut self, protocol: Option<Protocol>) -> Parsed<Primitive> {
+    fn parse_test_after_protocol(&mut self, protocol: Option<Protocol>) -> ParseResult<Primitive> {
         let word = match self.peek() {
             Token::Word(word) => word,
             _ => Keyword::And,
@@ -101,7 +102,7 @@ impl Parser<'_> {
         }
     }
 
-    fn parse_wlan_type(&mut self) -> Parsed<Primitive> {
+    fn parse_wlan_type(&mut self) -> ParseResult<Primitive> {
         self.at += 1;
         let kind = self.parse_named_value("802.11 type", names::WLAN_TYPES, 0x0c)?;
         if self.peek() != Token::Word(Keyword::Subtype) {
@@ -117,7 +118,7 @@ impl Parser<'_> {
         Ok(Primitive::WlanType { value: kind | subtype, mask: 0xfc })
     }
 
-    fn parse_wlan_subtype(&mut self) -> Parsed<Primitive> {
+    fn parse_wlan_subtype(&mut self) -> ParseResult<Primitive> {
         self.at += 1;
         let value = self.parse_table_name("802.11 subtype", names::WLAN_SUBTYPES)?;
         Ok(Primitive::WlanType { value, mask: 0xfc })
@@ -125,7 +126,12 @@ impl Parser<'_> {
 
     /// Parses a number whose bits are all in `mask`, or a name from `table`. `what` names the value
     /// in errors.
-    fn parse_named_value(&mut self, what: &str, table: &[(&str, u32)], mask: u32) -> Parsed<u32> {
+    fn parse_named_value(
+        &mut self,
+        what: &str,
+        table: &[(&str, u32)],
+        mask: u32,
+    ) -> ParseResult<u32> {
         match self.peek() {
             Token::Number(number) if number & !mask != 0 => {
                 let message = format!("invalid {what} value {number:#x}");
@@ -139,7 +145,7 @@ impl Parser<'_> {
         }
     }
 
-    fn parse_table_name(&mut self, what: &str, table: &[(&str, u32)]) -> Parsed<u32> {
+    fn parse_table_name(&mut self, what: &str, table: &[(&str, u32)]) -> ParseResult<u32> {
         let name = self.parse_and_unescape_name(what)?;
         names::find_word_value(table, &name).ok_or_else(|| {
             self.at -= 1;
@@ -150,7 +156,7 @@ impl Parser<'_> {
         })
     }
 
-    fn parse_and_unescape_name(&mut self, what: &str) -> Parsed<String> {
+    fn parse_and_unescape_name(&mut self, what: &str) -> ParseResult<String> {
         match self.peek() {
             Token::Name => {
                 let span = self.next_lexeme().span;
@@ -165,7 +171,7 @@ impl Parser<'_> {
     }
 
     /// Parses a primitive that begins with a special keyword; returns `None` for any other keyword.
-    fn parse_keyword_primitive(&mut self, word: Keyword) -> Parsed<Option<Primitive>> {
+    fn parse_keyword_primitive(&mut self, word: Keyword) -> ParseResult<Option<Primitive>> {
         let start = self.at;
         self.at += 1;
         let primitive = match word {
@@ -193,7 +199,7 @@ impl Parser<'_> {
         Ok(Some(primitive))
     }
 
-    fn parse_byte_test(&mut self) -> Parsed<Primitive> {
+    fn parse_byte_test(&mut self) -> ParseResult<Primitive> {
         let offset = self.parse_number("the offset of a byte")?;
         let op = match self.peek() {
             Token::Symbol(Symbol::Equal) => ByteOp::Equal,
@@ -207,25 +213,28 @@ impl Parser<'_> {
         Ok(Primitive::Byte { offset, op, value: self.parse_number("a byte")? })
     }
 
-    fn parse_llc(&mut self) -> Parsed<Llc> {
+    fn parse_llc(&mut self) -> ParseResult<LlcFrameType> {
         if self.peek() == Token::Word(Keyword::Foreign)
             && self.text[self.current_span()].eq_ignore_ascii_case("rnr")
         {
             self.at += 1;
-            return Ok(Llc::Supervisory(names::find_word_value(names::LLC_SUPERVISORY, "rnr")));
+            return Ok(LlcFrameType::Supervisory(names::find_word_value(
+                names::LLC_SUPERVISORY,
+                "rnr",
+            )));
         }
         if !matches!(self.peek(), Token::Name | Token::Escaped) {
-            return Ok(Llc::Any);
+            return Ok(LlcFrameType::Any);
         }
         let name = self.parse_and_unescape_name("LLC type")?;
         let supervisory = names::find_word_value(names::LLC_SUPERVISORY, &name);
         let unnumbered = names::find_word_value(names::LLC_UNNUMBERED, &name);
         match name.to_ascii_lowercase().as_str() {
-            "i" => Ok(Llc::Information),
-            "s" => Ok(Llc::Supervisory(None)),
-            "u" => Ok(Llc::Unnumbered(None)),
-            _ if supervisory.is_some() => Ok(Llc::Supervisory(supervisory)),
-            _ if unnumbered.is_some() => Ok(Llc::Unnumbered(unnumbered)),
+            "i" => Ok(LlcFrameType::Information),
+            "s" => Ok(LlcFrameType::Supervisory(None)),
+            "u" => Ok(LlcFrameType::Unnumbered(None)),
+            _ if supervisory.is_some() => Ok(LlcFrameType::Supervisory(supervisory)),
+            _ if unnumbered.is_some() => Ok(LlcFrameType::Unnumbered(unnumbered)),
             _ => {
                 self.at -= 1;
                 Err(invalid_text_error(
@@ -238,7 +247,7 @@ impl Parser<'_> {
     }
 
     /// Parses a number, possibly in parentheses; returns `None` if none follows.
-    fn parse_optional_number(&mut self) -> Parsed<Option<u32>> {
+    fn parse_optional_number(&mut self) -> ParseResult<Option<u32>> {
         match self.peek() {
             Token::Number(number) => {
                 self.at += 1;

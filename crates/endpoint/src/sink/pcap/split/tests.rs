@@ -21,7 +21,7 @@ fn numbered_datagram(from: u8, to: u8) -> Vec<u8> {
 fn split_sink(dir: &str, given: &[(&str, &str)], form: Form) -> Result<Box<dyn Sink>, Failure> {
     let given: Vec<_> = [("file", dir)].iter().chain(given).copied().collect();
     let given = checked_arguments(&PCAP, &given);
-    (crate::sink::pcap::ENTRY.open)(&Opening { form, ..sink_opening(&given, &[]) })
+    (crate::sink::pcap::ENTRY.open)(&OpenArguments { form, ..sink_opening(&given, &[]) })
 }
 
 /// Returns the captures in a directory with their frame counts.
@@ -91,10 +91,16 @@ fn ended_sessions_start_a_new_capture() {
     };
     let mut gap = hole_block(9);
     gap.context.session = 1;
-    gap.context.flags = Flags::END;
-    let ended = Flags::END.with(Flags::BACKWARD);
+    gap.context.flags = BlockFlags::END;
+    let ended = BlockFlags::END.with(BlockFlags::BACKWARD);
     let mut sink = split_sink(&out, &[("per", "connection")], Form::Segment).unwrap();
-    let blocks = [of(1, Flags::NONE), of(2, Flags::NONE), of(1, ended), gap, of(1, Flags::NONE)];
+    let blocks = [
+        of(1, BlockFlags::NONE),
+        of(2, BlockFlags::NONE),
+        of(1, ended),
+        gap,
+        of(1, BlockFlags::NONE),
+    ];
     sink.consume(&batch_from_blocks(&blocks), 0).unwrap();
     sink.finish().unwrap();
     let name = "-10.0.0.1.1-10.0.0.2.2.pcap";
@@ -106,7 +112,7 @@ fn ended_sessions_start_a_new_capture() {
         "the blocks after the end belong to another connection"
     );
     let mut again = split_sink(&out, &[("per", "connection")], Form::Segment).unwrap();
-    again.consume(&batch_from_blocks(&[of(1, Flags::NONE)]), 0).unwrap();
+    again.consume(&batch_from_blocks(&[of(1, BlockFlags::NONE)]), 0).unwrap();
     again.finish().unwrap();
     assert_eq!(capture_frame_counts(&out).last(), Some(&(format!("000004{name}"), 1)));
 }

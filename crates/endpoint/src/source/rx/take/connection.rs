@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn expression_is_tested_on_a_segment_of_the_connection() {
         let matches = |connection: &str, expression: &str| {
-            let mut arguments = Arguments::defaults(RX.parameters);
+            let mut arguments = Arguments::from_parameter_defaults(RX.parameters);
             arguments.set("expression", Value::Text(expression.to_owned()));
             let (peer, own) = parse_ssh_connection(connection).unwrap();
             flows::matches_frame(&arguments, &tcp_segment_between(peer, own))

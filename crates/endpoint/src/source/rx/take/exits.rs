@@ -9,7 +9,7 @@
 //! The blocks of all other edges are pinned and queued in [`Exits`].
 
 use crate::contract::ArcCounts;
-use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use buffer::pool::{Pool, SegmentPin};
 use filter::Time;
 use std::collections::VecDeque;
@@ -164,7 +164,7 @@ impl Exits {
         head: &[u8],
         (origin, time): (u16, Time),
     ) {
-        let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
+        let context = BlockMetadata { time, session: 0, origin, flags: BlockFlags::NONE };
         for (exit, View { class, from, bytes_after: after }) in front.exits_with_views() {
             let from = from.min(place.length());
             let length = place.length() - from;

@@ -23,9 +23,10 @@ use super::unpack::{TAG_SIZE, reinsert_tag_bytes};
 use super::{HELD_SEGMENT_CHECK_INTERVAL_NS, LINK_DOWN_CHECK_INTERVAL_NS};
 use crate::interface::{FrameCount, interface_removed_failure};
 use crate::{
-    DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceProperties, SourceStatus,
+    DropReason, Failure, Intake, OpenArguments, Source, SourceCounters, SourceProperties,
+    SourceStatus,
 };
-use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
+use abi::{BlockFlags, BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 pub use connection::check_ssh_connection_unmatched;
 pub use device::{LoadArguments, ProgramLoader};
 use device::{TakeDevice, TakeParameters};
@@ -71,7 +72,7 @@ struct Reassembly {
 }
 
 /// Opens a source that takes all frames of an interface.
-pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+pub(super) fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     Ok(Box::new(TakeSource::open(opening, None)?))
 }
 
@@ -80,7 +81,7 @@ pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 /// number of metadata slots that the program writes before each frame (see `exits`); exits share a
 /// slot if no frame takes more than one of them.
 pub fn open_with_program(
-    opening: &Opening<'_>,
+    opening: &OpenArguments<'_>,
     (headers, slots): (Vec<FirstHeader>, usize),
     loader: ProgramLoader<'_>,
 ) -> Result<Box<dyn Source>, Failure> {
@@ -89,7 +90,10 @@ pub fn open_with_program(
 }
 
 impl TakeSource {
-    fn open(opening: &Opening<'_>, loader: Option<ProgramLoader<'_>>) -> Result<Self, Failure> {
+    fn open(
+        opening: &OpenArguments<'_>,
+        loader: Option<ProgramLoader<'_>>,
+    ) -> Result<Self, Failure> {
         let arguments = opening.arguments;
         let Some(interface) = arguments.text("interface") else {
             let hint = "name the interface: `rx eth0 take`";
@@ -157,7 +161,7 @@ impl Source for TakeSource {
         for entry in self.entries.iter().take(put) {
             self.emitted.add(entry.pointer.length());
         }
-        self.pause.count_received(put);
+        self.pause.count_received_frames(put);
         if put > 0 { Ok(SourceStatus::Blocks) } else { self.status_without_frames(intake) }
     }
 
@@ -349,7 +353,7 @@ impl TakeSource {
 
     fn entry(&self, (dbuf, place): (DbufId, Extent)) -> Entry {
         let (origin, time) = (self.origin, self.reassembly.time);
-        let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
+        let context = BlockMetadata { time, session: 0, origin, flags: BlockFlags::NONE };
         let marks = Marks::frame(LinkType::ETHERNET.0, place.length(), place.length());
         Entry::new(RichPointer::new(dbuf, place, Class::YES), context, marks)
     }
@@ -380,7 +384,7 @@ impl TakeSource {
         // Holders release frames without notification, and an AF_XDP socket does not wake its
         // poller when the interface is removed, so the wait is bounded.
         let until = soon
-            .filter(|_| intake.pool.outstanding() > 0)
+            .filter(|_| intake.pool.outstanding_segments() > 0)
             .or(Some(intake.now + LINK_DOWN_CHECK_INTERVAL_NS));
         Ok(SourceStatus::Wait { until, readable: true })
     }
@@ -431,8 +435,8 @@ struct WallClock {
 
 impl WallClock {
     fn measure() -> Self {
-        let real = sys::clock::real();
-        Self { real, offset: real.wrapping_sub(sys::clock::monotonic()) }
+        let real = sys::clock::realtime_ns();
+        Self { real, offset: real.wrapping_sub(sys::clock::monotonic_ns()) }
     }
 
     /// Converts a monotonic time to the time of day. Converts `None` to the time of day at which

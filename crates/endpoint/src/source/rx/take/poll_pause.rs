@@ -40,7 +40,7 @@ impl PollPause {
     }
 
     /// Counts frames that have been received.
-    pub(super) const fn count_received(&mut self, frames: usize) {
+    pub(super) const fn count_received_frames(&mut self, frames: usize) {
         self.received = self.received.saturating_add(frames as u64);
     }
 
@@ -73,7 +73,7 @@ mod tests {
     /// `us` microseconds, or `None` if no pause is made.
     fn pause_after(pause: &mut PollPause, frames: usize, us: Time) -> Option<Time> {
         let now = pause.last_empty + us * 1000;
-        pause.count_received(frames);
+        pause.count_received_frames(frames);
         pause.pause_end(now).map(|until| (until - now) / 1000)
     }
 

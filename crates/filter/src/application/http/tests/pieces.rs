@@ -109,9 +109,9 @@ fn state_moves_do_not_change_the_output() {
             let mut parts = split(there, forward_block);
             parts.extend(split(here, backward_block));
             parts.extend([end_block(false), end_block(true)]);
-            parts[0].flags = Flags::FIRST;
+            parts[0].flags = BlockFlags::FIRST;
             let first = parts.iter().position(|part| part.back).expect("a way back");
-            parts[first].flags = Flags::FIRST;
+            parts[first].flags = BlockFlags::FIRST;
             let (wanted, _) = run_midstream_connection(words, true, &parts);
             for moved in 0..parts.len() {
                 assert_eq!(

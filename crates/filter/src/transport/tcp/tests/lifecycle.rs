@@ -121,7 +121,7 @@ fn syn_after_the_end_begins_another_session() {
 
 #[test]
 fn repeated_syn_begins_no_connection() {
-    let mut frames = handshake();
+    let mut frames = handshake_frames();
     frames.insert(1, client_segment(SYN, 100, b""));
     frames.extend([
         client_segment(SYN, 100, b""),
@@ -241,7 +241,7 @@ fn connection_after_clock_was_set_back_is_not_idle() {
 }
 
 fn end_times(found: &Outcome) -> Vec<u64> {
-    let ends = found.blocks.iter().filter(|block| block.flags.has(abi::Flags::END));
+    let ends = found.blocks.iter().filter(|block| block.flags.has(abi::BlockFlags::END));
     ends.map(|block| block.time).collect()
 }
 

@@ -31,7 +31,7 @@ fn server_segment(flags: u8, sequence: u32, payload: &[u8]) -> Frame {
 }
 
 /// Makes a handshake after which the client's data begins at 101 and the server's at 501.
-fn handshake() -> Vec<Frame> {
+fn handshake_frames() -> Vec<Frame> {
     vec![
         client_segment(SYN, 100, b""),
         server_segment(SYN, 500, b"").with_acknowledgement(101),
@@ -41,5 +41,5 @@ fn handshake() -> Vec<Frame> {
 
 /// Makes a handshake followed by these segments.
 fn with_handshake(rest: impl IntoIterator<Item = Frame>) -> Vec<Frame> {
-    handshake().into_iter().chain(rest).collect()
+    handshake_frames().into_iter().chain(rest).collect()
 }

@@ -3,7 +3,7 @@
 use super::super::TCP;
 use crate::contract::{Batch, Block, Counts, LANES};
 use crate::testing::{Arena, Frame, Node, Space};
-use abi::{Flags, Marks};
+use abi::{BlockFlags, Marks};
 use std::collections::BTreeMap;
 
 /// The output and the counters of a run.
@@ -18,7 +18,7 @@ pub(super) struct Outcome {
 pub(super) struct EmittedBlock {
     pub(super) session: u32,
     pub(super) class: u32,
-    pub(super) flags: Flags,
+    pub(super) flags: BlockFlags,
     /// Length in bytes.
     pub(super) length: u32,
     /// Bytes; empty for a hole.
@@ -115,7 +115,7 @@ impl Outcome {
         let mut line = String::new();
         let mut last = None;
         for block in &self.blocks {
-            let way = (block.session, block.flags.has(Flags::BACKWARD));
+            let way = (block.session, block.flags.has(BlockFlags::BACKWARD));
             if last.replace(way) != Some(way) {
                 let space = if line.is_empty() { "" } else { " " };
                 let number =
@@ -135,9 +135,9 @@ impl Outcome {
         let mut streams: BTreeMap<(u32, bool), StreamOutput> = BTreeMap::new();
         for block in &self.blocks {
             let stream =
-                streams.entry((block.session, block.flags.has(Flags::BACKWARD))).or_default();
+                streams.entry((block.session, block.flags.has(BlockFlags::BACKWARD))).or_default();
             assert!(!stream.ended, "something follows the end");
-            assert!(stream.blocks == 0 || !block.flags.has(Flags::FIRST), "first again");
+            assert!(stream.blocks == 0 || !block.flags.has(BlockFlags::FIRST), "first again");
             let from = stream.bytes.len();
             match block.hole {
                 true => stream.bytes.resize(from + block.length as usize, 0),
@@ -147,8 +147,8 @@ impl Outcome {
                 stream.holes.push((from, block.length as usize));
             }
             stream.blocks += 1;
-            stream.first |= block.flags.has(Flags::FIRST);
-            stream.ended |= block.flags.has(Flags::END);
+            stream.first |= block.flags.has(BlockFlags::FIRST);
+            stream.ended |= block.flags.has(BlockFlags::END);
         }
         streams
     }
@@ -179,8 +179,8 @@ pub(super) struct StreamOutput {
 
 impl EmittedBlock {
     fn text(&self) -> String {
-        let first = if self.flags.has(Flags::FIRST) { "^" } else { "" };
-        let end = if self.flags.has(Flags::END) { "$" } else { "" };
+        let first = if self.flags.has(BlockFlags::FIRST) { "^" } else { "" };
+        let end = if self.flags.has(BlockFlags::END) { "$" } else { "" };
         let bytes = match (self.hole, self.length) {
             (true, 0) => String::new(),
             (true, length) => format!("*{length}"),
