@@ -130,12 +130,13 @@ impl Flood {
         let (full, address) = match host {
             ReceivingHost::Receives => {
                 pair.server.run_ip(&format!("address add {SERVER}/24 dev {SERVER_DEVICE}"));
-                let socket = pair.server.run_inside(|| UdpSocket::bind((SERVER, WANTED_PORT)));
+                let socket =
+                    pair.server.run_in_network_namespace(|| UdpSocket::bind((SERVER, WANTED_PORT)));
                 (Some(socket.map_err(|why| why.to_string())?), mac_address(&pair)?)
             }
             ReceivingHost::Ignores => (None, TARGET_MAC),
         };
-        let sender = pair.client.run_inside(|| {
+        let sender = pair.client.run_in_network_namespace(|| {
             let index = device_index(CLIENT_DEVICE)?;
             PacketSender::open(index, QdiscMode::Bypass).map_err(|why| why.to_string())
         })?;
@@ -216,7 +217,7 @@ impl Flood {
 
     /// Returns the index of the receiving device in its namespace.
     pub(crate) fn device(&self) -> Result<u32, String> {
-        self.pair.server.run_inside(|| device_index(SERVER_DEVICE))
+        self.pair.server.run_in_network_namespace(|| device_index(SERVER_DEVICE))
     }
 }
 

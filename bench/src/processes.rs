@@ -67,7 +67,7 @@ pub(crate) fn start_on_second_processor(
     space: &Namespace,
     command: &mut Command,
 ) -> Result<Child, String> {
-    space.run_inside(|| {
+    space.run_in_network_namespace(|| {
         // On a machine with one processor, the program shares it with the sender.
         let _ = sys::process::pin_to(1);
         let started = command.spawn();
@@ -111,7 +111,7 @@ pub(crate) fn wait_until_idle(processes: &[u32]) -> u64 {
 
 /// Returns true if a program is attached to the ingress of the server's device.
 pub(crate) fn has_ingress_program(space: &Namespace) -> bool {
-    space.run_inside(|| {
+    space.run_in_network_namespace(|| {
         let index = RouteSocket::open()
             .and_then(|links| links.interface_by_name(SERVER_DEVICE))
             .map(|it| it.index);

@@ -23,7 +23,7 @@ use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use std::process::Stdio;
-use testkit::net::{Pair, SERVER_DEVICE, is_observing, wait_until};
+use testkit::net::{Pair, SERVER_DEVICE, is_capturing, wait_until};
 
 /// Frame lengths in bytes, each with its name in the result rows.
 const FRAME_LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
@@ -114,7 +114,7 @@ fn measure_request(
         true => has_xdp_program(&floods.observed.pair),
         false => {
             let space = &floods.observed.pair.server;
-            is_observing(space, process) || has_ingress_program(space)
+            is_capturing(space, process) || has_ingress_program(space)
         }
     });
     floods.send(WARM_UP_FRAMES)?;
@@ -133,7 +133,7 @@ fn measure_request(
 
 /// Returns true if the device has an XDP program.
 fn has_xdp_program(pair: &Pair) -> bool {
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let links = sys::net::RouteSocket::open().ok();
         let found = links.and_then(|links| links.interface_by_name(SERVER_DEVICE).ok());
         found.is_some_and(|interface| interface.xdp.is_some())

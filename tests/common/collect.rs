@@ -17,7 +17,7 @@ const COLLECT: Description = Description {
     name: "collect",
     summary: "keep what goes by for the test",
     input_forms: Forms::ANY,
-    user: Some(|_| Ok(Filter::lanes(Collect))),
+    user: Some(|_| Ok(Filter::lanes(CollectFilter))),
     ..Description::EMPTY
 };
 
@@ -70,9 +70,9 @@ impl CollectedBlock {
     }
 }
 
-struct Collect;
+struct CollectFilter;
 
-impl Lanes for Collect {
+impl Lanes for CollectFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         COLLECTED_BLOCKS.with_borrow_mut(|observed| {
             observed.extend(batch.blocks().map(|(_, block)| CollectedBlock::from_block(&block)));

@@ -67,7 +67,7 @@ impl PlannedRequest {
         work: impl FnOnce(&Live) -> T + Send,
     ) -> (Outcome, T) {
         let paths = self.build(settings).unwrap_or_else(|error| panic!("{}: {error}", self.text));
-        run_with(paths, work)
+        run_with_live_path(paths, work)
     }
 
     /// Runs the request like [`PlannedRequest::run_beside`], with the automatic changes that it
@@ -82,7 +82,7 @@ impl PlannedRequest {
             ..Default::default()
         };
         let built = build_with(&self.plan, Settings::default(), &AttachPoints::default(), &extras);
-        run_with(built.unwrap_or_else(|error| panic!("{}: {error}", self.text)), work)
+        run_with_live_path(built.unwrap_or_else(|error| panic!("{}: {error}", self.text)), work)
     }
 
     /// Returns the number of replicas of all replicated chains; 0 if no chain is replicated.
@@ -100,7 +100,10 @@ impl PlannedRequest {
     }
 }
 
-fn run_with<T: Send>(paths: Vec<BuiltPath>, work: impl FnOnce(&Live) -> T + Send) -> (Outcome, T) {
+fn run_with_live_path<T: Send>(
+    paths: Vec<BuiltPath>,
+    work: impl FnOnce(&Live) -> T + Send,
+) -> (Outcome, T) {
     let live = paths[0].live();
     std::thread::scope(|scope| {
         let beside = scope.spawn(|| work(&live));

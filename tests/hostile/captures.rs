@@ -17,7 +17,7 @@ use wire::LinkType;
 /// Limit on processor time per megabyte of capture, in ns.
 const NS_PER_MEGABYTE_MAX: u64 = 100_000_000;
 /// Additional processor time per run, for setup and teardown of memory and files, in ns.
-const NS_PER_RUN: u64 = 10_000_000;
+const SETUP_NS_PER_RUN: u64 = 10_000_000;
 /// Factor by which the limits grow in a debug build, chosen for zlib, which is the slowest without
 /// optimization.
 const DEBUG_SLOWDOWN: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
@@ -25,12 +25,12 @@ const DEBUG_SLOWDOWN: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
 const HANG_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// File name under which each capture is written.
-const CAPTURE_FILE: &str = "capture";
+const CAPTURE_FILE_NAME: &str = "capture";
 /// Directory into which sinks write. It is emptied before each run.
 const OUTPUT_DIRECTORY: &str = "out";
 
 /// A set of requests, and the mutations of the captures that they replay.
-struct Sweep {
+struct MutationSweep {
     /// Returns the requests for a capture file and an output directory.
     requests: fn(&Path, &Path) -> Vec<String>,
     /// Number of requests at the start of the list that every capture passes.
@@ -45,7 +45,7 @@ struct Sweep {
 }
 
 /// A small set of requests and mutations, so that a debug build takes seconds.
-const SMALL_SWEEP: Sweep = Sweep {
+const SMALL_MUTATION_SWEEP: MutationSweep = MutationSweep {
     requests: |_, _| Vec::new(),
     always_run: 0,
     rounds: 2,
@@ -72,13 +72,13 @@ fn assert_captures_pass_every_filter(captures: Captures) {
         true => MutationCounts { truncations: usize::MAX, flips: 1000 },
         false => MutationCounts { truncations: 4, flips: 4 },
     };
-    run_sweep(
+    run_mutation_sweep(
         captures,
-        &Sweep {
+        &MutationSweep {
             requests: lines,
             always_run: catalog::WIDE_REQUEST_COUNT,
             mutations,
-            ..SMALL_SWEEP
+            ..SMALL_MUTATION_SWEEP
         },
     );
 }
@@ -94,9 +94,13 @@ fn corpus_every_capture_passes_a_file_sink() {
 }
 
 fn assert_captures_pass_a_file_sink(captures: Captures) {
-    run_sweep(
+    run_mutation_sweep(
         captures,
-        &Sweep { requests: catalog::file_sink_requests, is_timed: false, ..SMALL_SWEEP },
+        &MutationSweep {
+            requests: catalog::file_sink_requests,
+            is_timed: false,
+            ..SMALL_MUTATION_SWEEP
+        },
     );
 }
 
@@ -119,19 +123,22 @@ fn corpus_every_capture_passes_a_stdout_sink() {
 }
 
 fn assert_captures_pass_a_stdout_sink(test: &str, captures: Captures) {
-    const CHILD: &str = "STREAMLINE_HOSTILE_CHILD";
-    if std::env::var_os(CHILD).is_some() {
+    const HOSTILE_CHILD_VARIABLE: &str = "STREAMLINE_HOSTILE_CHILD";
+    if std::env::var_os(HOSTILE_CHILD_VARIABLE).is_some() {
         let lines = |capture: &Path, _: &Path| {
             let mut lines = catalog::stdout_sink_requests(capture);
             let replay = format!("replay '{}'", capture.display());
             lines.push(format!("{replay} | (eth | vlan) + (ip | ipproto) | json"));
             lines
         };
-        return run_sweep(captures, &Sweep { requests: lines, ..SMALL_SWEEP });
+        return run_mutation_sweep(
+            captures,
+            &MutationSweep { requests: lines, ..SMALL_MUTATION_SWEEP },
+        );
     }
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     child.args(["--exact", "--nocapture", test]);
-    child.env(CHILD, "1").stdout(Stdio::null());
+    child.env(HOSTILE_CHILD_VARIABLE, "1").stdout(Stdio::null());
     assert!(child.status().expect("this program again").success(), "told above");
 }
 
@@ -159,7 +166,7 @@ fn assert_captures_pass_typical_requests(captures: Captures) {
         lines.push(format!("{replay} ++ {replay} | eth |all discard"));
         lines
     };
-    run_sweep(captures, &Sweep { requests: lines, ..SMALL_SWEEP });
+    run_mutation_sweep(captures, &MutationSweep { requests: lines, ..SMALL_MUTATION_SWEEP });
 }
 
 fn is_soak_run() -> bool {
@@ -167,9 +174,9 @@ fn is_soak_run() -> bool {
 }
 
 /// Runs every capture through the requests, with a thread per processor.
-fn run_sweep(captures: Captures, sweep: &Sweep) {
+fn run_mutation_sweep(captures: Captures, sweep: &MutationSweep) {
     let paths = captures.paths;
-    let seed = Random::replayable().next();
+    let seed = Random::with_replayable_seed().next();
     let work =
         SweepProgress { sweep, paths, seed, next: AtomicUsize::new(0), runs: AtomicU64::new(0) };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -189,7 +196,7 @@ fn run_sweep(captures: Captures, sweep: &Sweep) {
 
 /// The state that all threads of a sweep share.
 struct SweepProgress<'s> {
-    sweep: &'s Sweep,
+    sweep: &'s MutationSweep,
     paths: Vec<PathBuf>,
     seed: u64,
     next: AtomicUsize,
@@ -235,7 +242,7 @@ impl RequestCost {
     ) -> Self {
         let header = wire::capture::write::file_header(LinkType::ETHERNET);
         let nothing = ExpectedPackets::read(&header);
-        std::fs::write(scratch.path(CAPTURE_FILE), header).expect("a file");
+        std::fs::write(scratch.path(CAPTURE_FILE_NAME), header).expect("a file");
         *now.lock().unwrap_or_else(PoisonError::into_inner) = format!("it hangs: {}", line.text);
         let cost = |_| {
             let out = scratch.path(OUTPUT_DIRECTORY);
@@ -250,7 +257,7 @@ impl RequestCost {
         Self { line, ns: 0, packet_ns: 0, bytes: 0, runs: 0, empty_ns }
     }
 
-    fn add_run(&mut self, ns: u64, bytes: u64) {
+    fn add_run_cost(&mut self, ns: u64, bytes: u64) {
         self.ns += ns;
         self.packet_ns += ns.saturating_sub(self.empty_ns);
         self.bytes += bytes;
@@ -272,7 +279,7 @@ fn sum_costs(mut one: Vec<RequestCost>, other: Vec<RequestCost>) -> Vec<RequestC
 impl<'w> SweepWorker<'w> {
     fn new(work: &'w SweepProgress<'w>, now: &'w Mutex<String>) -> Self {
         let scratch = Scratch::new();
-        let file = scratch.path(CAPTURE_FILE);
+        let file = scratch.path(CAPTURE_FILE_NAME);
         let texts = (work.sweep.requests)(&file, &scratch.path(OUTPUT_DIRECTORY));
         let requests: Vec<PlannedRequest> = texts.into_iter().map(PlannedRequest::new).collect();
         let costs =
@@ -282,7 +289,8 @@ impl<'w> SweepWorker<'w> {
 
     /// Processes captures until none is left.
     fn process_captures(mut self) -> Vec<RequestCost> {
-        let &Sweep { always_run: always, rounds, mutations: mutation_counts, .. } = self.work.sweep;
+        let &MutationSweep { always_run: always, rounds, mutations: mutation_counts, .. } =
+            self.work.sweep;
         let others = self.requests.len() - always;
         let rounds = if is_soak_run() { others } else { rounds.min(others) };
         while let Some((index, path)) = self.work.next_capture() {
@@ -314,14 +322,14 @@ impl<'w> SweepWorker<'w> {
         let cost =
             || examine_request(line, &expected).unwrap_or_else(|why| panic!("{}", report(&why)));
         let length = capture.len() as u64;
-        let slow = |cost: &u64| *cost > DEBUG_SLOWDOWN * NS_PER_RUN + time_limit_ns(length);
+        let slow = |cost: &u64| *cost > DEBUG_SLOWDOWN * SETUP_NS_PER_RUN + time_limit_ns(length);
         let mut spent = cost();
         if self.work.sweep.is_timed && slow(&spent) {
             // Repeats a slow run, since the machine may be busy.
             spent = (0..3).map(|_| cost()).min().unwrap_or(spent);
             assert!(!slow(&spent), "{}", report(&format!("it took {spent} ns for {length} bytes")));
         }
-        self.costs[which].add_run(spent, length);
+        self.costs[which].add_run_cost(spent, length);
         self.work.runs.fetch_add(1, Ordering::Relaxed);
         std::fs::remove_dir_all(&out).expect("what sinks left");
     }

@@ -16,7 +16,7 @@ pub(crate) const WIDE_REQUEST_COUNT: usize = 4;
 /// observers in a chain, observers and editors in a chain, all filters in parallel, and all
 /// classifiers as one Boolean section.
 pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE_REQUEST_COUNT] {
-    let replay = &Sources::for_replay_of(capture).replay;
+    let replay = &Sources::replaying_capture(capture).replay;
     let framed = |d: &&&Description| d.input_forms.has(Form::Frame);
     let uses = |wanted: fn(&Description) -> bool| -> Vec<String> {
         FILTERS.iter().filter(framed).filter(|d| wanted(d)).map(|d| example_text(d)).collect()
@@ -44,7 +44,7 @@ pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE_REQUEST_COUNT] {
 /// Returns a request for every filter with the arguments of its example, and a request for every
 /// keyword of each parameter.
 pub(crate) fn single_filter_requests(capture: &Path) -> Vec<String> {
-    let sources = Sources::for_replay_of(capture);
+    let sources = Sources::replaying_capture(capture);
     FILTERS.iter().flat_map(|d| requests_for_filter(d, &sources)).collect()
 }
 
@@ -83,16 +83,16 @@ pub(crate) fn example_node(d: &Description) -> FilterTerm {
 
 /// Returns the path of a key file, created on the first call.
 fn key_file() -> &'static str {
-    const KEY_PATH: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/hostile.key");
+    const HOSTILE_KEY_PATH: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/hostile.key");
     static CREATED: Once = Once::new();
     CREATED.call_once(|| {
         // Another process may be reading it: it is replaced atomically.
-        let made = format!("{KEY_PATH}.{}", std::process::id());
+        let made = format!("{HOSTILE_KEY_PATH}.{}", std::process::id());
         fs::write(&made, "00112233445566778899aabbccddeeff").expect("a file");
         fs::set_permissions(&made, Permissions::from_mode(0o600)).expect("its mode");
-        fs::rename(&made, KEY_PATH).expect("its name");
+        fs::rename(&made, HOSTILE_KEY_PATH).expect("its name");
     });
-    KEY_PATH
+    HOSTILE_KEY_PATH
 }
 
 struct Sources {
@@ -101,7 +101,7 @@ struct Sources {
 }
 
 impl Sources {
-    fn for_replay_of(capture: &Path) -> Self {
+    fn replaying_capture(capture: &Path) -> Self {
         let file = format!("'{}'", capture.display());
         let others = [format!("read {file} block=1500"), format!("read {file} lines=yes")];
         Self { replay: format!("replay {file}"), others }
@@ -148,7 +148,7 @@ fn sink_requests(
     wanted: impl Fn(&Description) -> bool,
     folder: Option<&Path>,
 ) -> Vec<String> {
-    let sources = Sources::for_replay_of(capture);
+    let sources = Sources::replaying_capture(capture);
     let sinks = endpoint::catalog::SINKS.iter().map(|entry| entry.description);
     let mut lines = Vec::new();
     for d in sinks.filter(|d| wanted(d)) {

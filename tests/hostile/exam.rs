@@ -54,7 +54,7 @@ pub(crate) fn examine_request(
     let replays = line.text.starts_with("replay");
     match outcome {
         Err(BuildError::Outside { failure, .. }) if replays => {
-            check_refusal(&failure.to_string(), expected)
+            check_broken_header_refusal(&failure.to_string(), expected)
         }
         Err(error) => Err(error.to_string()),
         Ok(outcome) => check_outcome(&outcome, replays, expected),
@@ -63,7 +63,7 @@ pub(crate) fn examine_request(
 }
 
 /// Checks that the request was refused only because the header of the capture is broken.
-fn check_refusal(why: &str, expected: &ExpectedPackets) -> Result<(), String> {
+fn check_broken_header_refusal(why: &str, expected: &ExpectedPackets) -> Result<(), String> {
     match &expected.fault {
         Some(fault) if expected.packets == 0 && why.contains(fault) => Ok(()),
         fault => Err(format!("refused: {why}; a reader says {fault:?} after {}", expected.packets)),

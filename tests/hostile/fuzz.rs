@@ -24,25 +24,25 @@ const LENGTH_MAX: usize = 2048;
 
 /// All fuzz bodies.
 const FUZZ_BODIES: &[FuzzBody] = &[
-    bodies::LANGUAGE_BODY,
-    bodies::REQUEST_BODY,
-    programs::EXPRESSION_BODY,
-    programs::CLASSIC_BODY,
-    programs::INTERPRETER_BODY,
-    frames::CAPTURE_BODY,
-    frames::DISSECT_BODY,
-    frames::FILTERS_BODY,
-    http::HEAD_BODY,
-    http::CONNECTION_BODY,
-    messages::DNS_BODY,
-    messages::HELLO_BODY,
-    bodies::RESOLVE_BODY,
-    records::RECORD_BODY,
+    bodies::PARSER_FUZZ_BODY,
+    bodies::PLANNER_FUZZ_BODY,
+    programs::EXPRESSION_FUZZ_BODY,
+    programs::CLASSIC_BPF_FUZZ_BODY,
+    programs::INTERPRETER_FUZZ_BODY,
+    frames::CAPTURE_FUZZ_BODY,
+    frames::DISSECTION_FUZZ_BODY,
+    frames::FILTERS_FUZZ_BODY,
+    http::HEAD_FUZZ_BODY,
+    http::CONNECTION_FUZZ_BODY,
+    messages::DNS_FUZZ_BODY,
+    messages::HELLO_FUZZ_BODY,
+    bodies::POINTER_FUZZ_BODY,
+    records::RECORD_FUZZ_BODY,
 ];
 
 /// A fuzz body that panics if the remainder of the first byte by 8 is 3, that is, for one in eight
 /// random inputs. A smoke run that does not find the panic is broken.
-const RANDOM_INPUT_CANARY: FuzzBody = FuzzBody {
+const RANDOM_INPUT_CANARY_BODY: FuzzBody = FuzzBody {
     name: "canary",
     corpus: Vec::new,
     rounds: 1000,
@@ -58,7 +58,7 @@ const CORPUS_INPUT_CANARY: FuzzBody = FuzzBody {
 };
 
 /// A fuzz body that exceeds the time limit.
-const SLOW_BODY: FuzzBody = FuzzBody {
+const SLOW_FUZZ_BODY: FuzzBody = FuzzBody {
     name: "slug",
     corpus: || vec![vec![0]],
     rounds: 0,
@@ -70,10 +70,10 @@ const SLOW_BODY: FuzzBody = FuzzBody {
 
 #[test]
 fn fuzz_bodies_pass_a_smoke_run() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for body in FUZZ_BODIES {
         let begin = sys::clock::thread();
-        let inputs = run_smoke(body, &mut random).unwrap_or_else(|why| panic!("{why}"));
+        let inputs = run_fuzz_smoke_test(body, &mut random).unwrap_or_else(|why| panic!("{why}"));
         let spent = (sys::clock::thread() - begin) / 1_000_000;
         println!("{inputs:7} inputs in {spent:6} ms: {}", body.name);
     }
@@ -81,20 +81,20 @@ fn fuzz_bodies_pass_a_smoke_run() {
 
 #[test]
 fn fuzz_smoke_finds_a_planted_bug() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for (body, message) in [
-        (&RANDOM_INPUT_CANARY, "the canary sang"),
+        (&RANDOM_INPUT_CANARY_BODY, "the canary sang"),
         (&CORPUS_INPUT_CANARY, "6e 6f 74 20 74 68 69 73"),
-        (&SLOW_BODY, "ms for one input"),
+        (&SLOW_FUZZ_BODY, "ms for one input"),
     ] {
-        let why = run_smoke(body, &mut random).expect_err(body.name);
+        let why = run_fuzz_smoke_test(body, &mut random).expect_err(body.name);
         assert!(why.contains(message) && why.contains(body.name), "{why}");
     }
 }
 
 /// Calls a body with its corpus, then with random and mutated bytes; returns the number of inputs,
 /// or a description of the first failure. `ROUNDS=` multiplies the number of random inputs.
-fn run_smoke(body: &FuzzBody, random: &mut Random) -> Result<usize, String> {
+fn run_fuzz_smoke_test(body: &FuzzBody, random: &mut Random) -> Result<usize, String> {
     let corpus = (body.corpus)();
     let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let rounds = body.rounds * factor;

@@ -116,7 +116,12 @@ impl FilterUnderTest {
     }
 
     /// Sends frames through the filters, with random sessions.
-    fn send_round<'a>(&mut self, frames: &[Frame], space: &mut Space<'a>, random: &mut Random) {
+    fn send_frame_round<'a>(
+        &mut self,
+        frames: &[Frame],
+        space: &mut Space<'a>,
+        random: &mut Random,
+    ) {
         let now = frames.last().map_or(0, |frame| frame.time);
         let mut batch = space.batch(frames);
         for l in filter::lanes(batch.live()) {
@@ -250,7 +255,7 @@ fn test_forged_state(d: &'static Description, words: &[String], random: &mut Ran
     let (early, late) = frames.split_at(random.within(1..frames.len()));
     let mut leaves = FilterUnderTest::new(d, words);
     for frames in early.chunks(LANES) {
-        leaves.send_round(frames, &mut space, random);
+        leaves.send_frame_round(frames, &mut space, random);
     }
     let mut saved = leaves.node.save();
     for moved in &mut saved {
@@ -280,7 +285,7 @@ fn test_forged_state(d: &'static Description, words: &[String], random: &mut Ran
     comes.node.restore(saved).expect("the form is that of the filter");
     comes.loaded_blocks = comes.node.counts.held.blocks;
     for frames in late.chunks(random.within(1..LANES)) {
-        comes.send_round(frames, &mut space, random);
+        comes.send_frame_round(frames, &mut space, random);
         let now = frames.last().map_or(0, |frame| frame.time);
         if random.one_in(4) {
             comes.tick(now, &mut space);
@@ -295,7 +300,7 @@ fn test_forged_state(d: &'static Description, words: &[String], random: &mut Ran
 
 #[test]
 fn v18_forged_state_makes_no_filter_panic_or_exceed_bounds() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let keeps = |d: &&&'static Description| {
         matches!(d.state.scope, StateScope::Private | StateScope::Sessions)
     };

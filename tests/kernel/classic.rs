@@ -30,7 +30,7 @@ mod programs;
 mod translated;
 
 /// Maximum frame length in BPF_PROG_TEST_RUN, in bytes: a page minus the kernel's overhead.
-const TEST_RUN_MAX: usize = 2000;
+const TEST_RUN_FRAME_MAX: usize = 2000;
 
 fn number_from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
@@ -74,7 +74,7 @@ fn compare_programs(
         }
         let mut random = Random(seed ^ (index as u64) << 32);
         let mut made = captured_and_random_frames(program, captured, frames * rounds, &mut random);
-        made.retain(|frame| frame.len() < TEST_RUN_MAX);
+        made.retain(|frame| frame.len() < TEST_RUN_FRAME_MAX);
         let tally = compare_judges(name, program, TARGETS[index % TARGETS.len()], &made);
         loaded += 1;
         sum.packets += tally.packets;

@@ -11,7 +11,7 @@ use testkit::need;
 
 #[test]
 #[ignore = "a measurement"]
-fn prints_nanoseconds_per_packet_of_each_twin() {
+fn each_twin_reports_ns_per_packet() {
     let Some(()) = need::require_bpf() else { return };
     let frame = Frame::udp(4000, 53, b"0123456789abcdefgh").bytes;
     let empty = insn::encode(&[Insn::mov(R0, 0), Insn::exit()]);

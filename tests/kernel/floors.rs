@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// Sampling step for chains of three filters: one chain in this many is loaded. All chains of one
 /// or two filters are loaded.
-const TRIPLES_STEP: usize = 199;
+const TRIPLE_SAMPLING_STEP: usize = 199;
 
 /// Loads generated programs for every target, and prints which of them the kernel refuses. A
 /// refusal does not fail the test, because the filters then run in user space; the list shows which
@@ -19,7 +19,8 @@ fn every_generated_program_loads() {
     let Some(()) = need::require_bpf() else { return };
     let tried = for_every_target(|target| {
         let all = twin_chains(3).into_iter().enumerate();
-        let all = all.filter(|(number, chain)| chain.len() < 3 || number % TRIPLES_STEP == 0);
+        let all =
+            all.filter(|(number, chain)| chain.len() < 3 || number % TRIPLE_SAMPLING_STEP == 0);
         let (mut loaded, mut refused) = (0, BTreeMap::<String, Vec<String>>::new());
         for (_, chain) in all {
             let Some(program) = try_emit_program(&chain, target) else { continue };

@@ -42,7 +42,7 @@ impl PreparedProgram {
 }
 
 #[test]
-fn o9_programs_load_without_perfmon_and_errors_name_the_right() {
+fn o9_load_without_perfmon_error_names_the_capability() {
     let Some(()) = need::require_bpf() else { return };
     let mut minded = 0;
     for chain in twin_chains(1) {
@@ -84,7 +84,7 @@ fn o9_programs_load_without_perfmon_and_errors_name_the_right() {
 /// Loads a thousand generated programs with their maps, and attaches some of them. None may be left
 /// afterwards.
 #[test]
-fn o9_thousand_program_loads_leak_nothing() {
+fn o9_thousand_program_loads_leak_no_object() {
     const LOAD_COUNT: usize = 1_000;
     let Some(()) = need::require_bpf() else { return };
     let cable = Cable { addresses: false, ..Cable::default() };
@@ -99,7 +99,7 @@ fn o9_thousand_program_loads_leak_nothing() {
         .filter(|(chain, target)| try_emit_program(chain, *target).is_some())
         .collect();
     let mut made = Vec::new();
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         for round in 0..LOAD_COUNT {
             let (chain, target) = &all[round % all.len()];

@@ -94,7 +94,7 @@ fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(TwinChain, Ex
     sat.into_iter().flatten().collect()
 }
 
-fn sum_tallies(tallies: &[(TwinChain, ExamTotals)]) -> ExamTotals {
+fn sum_exam_totals(tallies: &[(TwinChain, ExamTotals)]) -> ExamTotals {
     let add = |sum: ExamTotals, (_, tally): &(TwinChain, ExamTotals)| ExamTotals {
         packets: sum.packets + tally.packets,
         answered: sum.answered + tally.answered,
@@ -107,7 +107,7 @@ fn sum_tallies(tallies: &[(TwinChain, ExamTotals)]) -> ExamTotals {
 #[test]
 fn v4_every_chain_matches_its_filters() {
     let Some(()) = need::require_bpf() else { return };
-    let total = sum_tallies(&compare_all_chains(&boundary_frames(), &[1, 7, 37]));
+    let total = sum_exam_totals(&compare_all_chains(&boundary_frames(), &[1, 7, 37]));
     println!("{} chains: {total:?}", twin_chains(3).len());
     assert!(total.answered > 10_000 && total.refused * 20 < total.packets, "{total:?}");
 }
@@ -124,7 +124,7 @@ fn every_twin_matches_on_frames_truncated_anywhere() {
         });
         each.collect::<Vec<_>>()
     });
-    let total = sum_tallies(&tallies.concat());
+    let total = sum_exam_totals(&tallies.concat());
     println!("{total:?}");
     assert!(total.answered > 10_000, "{total:?}");
 }
@@ -147,7 +147,7 @@ fn assert_twins_are_sure(captured: corpus::CaptureReader) {
     let mut captured = ethernet_bytes(captured(2));
     captured.retain(|frame| frame.len() < 2000);
     let tallies = compare_all_chains(&captured, &[2, 7]);
-    println!("{} frames: {:?}", captured.len(), sum_tallies(&tallies));
+    println!("{} frames: {:?}", captured.len(), sum_exam_totals(&tallies));
     for (chain, tally) in &tallies {
         // Some external captures contain frames whose checksums the sender's card filled in.
         let most = if edits_frames(chain) { 5 } else { 10 };
@@ -159,19 +159,19 @@ fn assert_twins_are_sure(captured: corpus::CaptureReader) {
 #[test]
 fn every_twin_matches_on_generated_frames_and_noise() {
     let Some(()) = need::require_bpf() else { return };
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let traffic = testkit::mixed_traffic(random.next(), 20).frames;
     let frames: Vec<Frame> = traffic.iter().map(|(_, bytes)| ethernet_frame(bytes)).collect();
     let made = frames.iter().map(|frame| frame.bytes.clone());
     // At XDP a valid checksum may look pending, so the twin must be unsure.
     let made: Vec<Vec<u8>> = made.filter(|frame| !looks_like_pending_checksum(frame)).collect();
     let tallies = compare_all_chains(&made, &[2, 13]);
-    let plain = sum_tallies(&tallies);
+    let plain = sum_exam_totals(&tallies);
     let unsure = tallies.iter().filter(|(_, tally)| tally.unsure > 0);
     let unsure: Vec<_> = unsure.map(|(chain, tally)| (request_text(chain), tally)).collect();
     let mut noise = ethernet_bytes(corpus::noise_frames(&corpus::header_case_frames(), 2_000));
     noise.extend(ethernet_bytes(corpus::noise_frames(&frames, 1_000)));
-    let noisy = sum_tallies(&compare_all_chains(&noise, &[2, 13]));
+    let noisy = sum_exam_totals(&compare_all_chains(&noise, &[2, 13]));
     println!("{} frames made: {plain:?}; {} of noise: {noisy:?}", made.len(), noise.len());
     assert!(plain.answered > 1_000 && unsure.is_empty(), "{plain:?}: {unsure:?}");
     assert!(noisy.answered > 1_000 && noisy.unsure < noisy.packets, "{noisy:?}");

@@ -73,10 +73,14 @@ fn device_index(space: &Namespace, device: &str) -> u32 {
 }
 
 /// Opens a packet socket with the given filter on a device.
-fn open_with_filter(filter: &ClassicProgram, space: &Namespace, device: &str) -> PacketRing {
+fn open_filtered_packet_ring(
+    filter: &ClassicProgram,
+    space: &Namespace,
+    device: &str,
+) -> PacketRing {
     let instructions: Vec<Instruction> =
         filter.instructions().iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect();
-    let socket = space.run_inside(PacketSocket::open).expect("a packet socket");
+    let socket = space.run_in_network_namespace(PacketSocket::open).expect("a packet socket");
     if let Err(error) = socket.attach(&instructions) {
         panic!("{error}: {} instructions\n{filter}", instructions.len());
     }
@@ -91,15 +95,16 @@ fn frames_counted(ring: &PacketRing) -> u64 {
 
 fn send_frames(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     let index = device_index(space, device);
-    let mut sender =
-        space.run_inside(|| PacketSender::open(index, QdiscMode::Through)).expect("a way in");
+    let mut sender = space
+        .run_in_network_namespace(|| PacketSender::open(index, QdiscMode::Through))
+        .expect("a way in");
     for frame in frames {
         wait_until("there is room", || sender.send(&[frame]).frames == 1);
     }
 }
 
 /// Returns the frame with the given VLAN tags inline.
-fn with_vlan_tags(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
+fn insert_vlan_tags(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
     let bytes =
         |(protocol, control): &(u16, u16)| [protocol.to_be_bytes(), control.to_be_bytes()].concat();
     [&frame[..12], &tags.iter().flat_map(bytes).collect::<Vec<_>>(), &frame[12..]].concat()
@@ -107,8 +112,8 @@ fn with_vlan_tags(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
 
 /// Returns frames that a veth pair can carry: generated frames, some of them truncated within a
 /// header, and each frame also with VLAN tags.
-fn test_frames() -> Vec<Vec<u8>> {
-    let mut random = Random::replayable();
+fn socket_filter_test_frames() -> Vec<Vec<u8>> {
+    let mut random = Random::with_replayable_seed();
     let mut plain = ethernet_bytes(generated_frames(1));
     plain.extend(
         testkit::mixed_traffic(random.next(), 20).frames.into_iter().map(|(_, frame)| frame),
@@ -127,7 +132,7 @@ fn test_frames() -> Vec<Vec<u8>> {
             2 => &[(0x8100, number), (0x8100, 5)],
             _ => &[(0x8100, number)],
         };
-        frames.push(with_vlan_tags(&frame, tags));
+        frames.push(insert_vlan_tags(&frame, tags));
     }
     frames
 }
@@ -140,21 +145,23 @@ fn h9_socket_filter_passes_the_frames_bpf_accepts() {
         (&pair.server, SERVER_DEVICE, Direction::Received, Direction::Sent),
     ];
     let filter = |way, asked| bpf::socket_filter(way, asked).0;
-    let all =
-        ends.map(|(space, device, way, _)| open_with_filter(&filter(way, None), space, device));
-    let none =
-        ends.map(|(space, device, _, other)| open_with_filter(&filter(other, None), space, device));
+    let all = ends.map(|(space, device, way, _)| {
+        open_filtered_packet_ring(&filter(way, None), space, device)
+    });
+    let none = ends.map(|(space, device, _, other)| {
+        open_filtered_packet_ring(&filter(other, None), space, device)
+    });
     let texts: Vec<String> =
         EXPRESSIONS.iter().map(ToString::to_string).chain([expression_with_long_jumps()]).collect();
     let asked: Vec<Arguments> =
         texts.iter().map(|text| parse_arguments(&BPF, &[text]).expect("an expression")).collect();
     let sockets = |asked| {
         ends.map(|(space, device, way, _)| {
-            open_with_filter(&filter(way, Some(asked)), space, device)
+            open_filtered_packet_ring(&filter(way, Some(asked)), space, device)
         })
     };
     let sockets: Vec<[PacketRing; 2]> = asked.iter().map(sockets).collect();
-    let frames = test_frames();
+    let frames = socket_filter_test_frames();
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
     for ring in &all {
         wait_until("all frames have passed", || frames_counted(ring) == frames.len() as u64);
@@ -183,7 +190,7 @@ fn loopback_frames_arrive_once_at_a_packet_socket() {
     let udp = parse_arguments(&BPF, &["udp"]).expect("an expression");
     let rings = [Direction::Received, Direction::Sent, Direction::Both].map(|way| {
         [None, Some(&udp)]
-            .map(|asked| open_with_filter(&bpf::socket_filter(way, asked).0, &space, "lo"))
+            .map(|asked| open_filtered_packet_ring(&bpf::socket_filter(way, asked).0, &space, "lo"))
     });
     let udp = Frame::ethernet().ipv4("127.0.0.1", "127.0.0.1").udp(1, 2, b"to myself");
     let other = Frame::ethernet().ethertype(0x88b5, &[0; 60]);
@@ -207,7 +214,7 @@ for line in sys.stdin:
 ";
 
 #[test]
-fn raw_ip_devices_have_their_own_program() {
+fn raw_ip_device_gets_a_program_without_link_header() {
     let Some(space) = Namespace::new() else { return };
     let Some(python) = need::require_command("python3") else { return };
     let Some(_) = need::require_file("/dev/net/tun") else { return };
@@ -222,8 +229,9 @@ fn raw_ip_devices_have_their_own_program() {
     let asked = |text| parse_arguments(&BPF, &[text]).expect("an expression");
     let [udp, ethernet] = [asked("udp port 53"), asked("ether host 1:2:3:4:5:6")];
     let rings = [Direction::Sent, Direction::Received].map(|way| {
-        [None, Some(&udp), Some(&ethernet)]
-            .map(|asked| open_with_filter(&bpf::socket_filter(way, asked).0, &space, "over0"))
+        [None, Some(&udp), Some(&ethernet)].map(|asked| {
+            open_filtered_packet_ring(&bpf::socket_filter(way, asked).0, &space, "over0")
+        })
     });
     let packet = |port| Frame::raw().ipv4("10.1.0.1", "10.1.0.2").udp(9, port, b"");
     let packets: Vec<Vec<u8>> = [53, 54, 55, 53].map(packet).into();

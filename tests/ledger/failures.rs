@@ -1,6 +1,8 @@
 //! Tests of paths that end before their sources: blocks in transit are reported as missing.
 
-use crate::probes::{PANICKING_BLOCK, PROBES, arrived_numbers, blocks_missing, blocks_sent};
+use crate::probes::{
+    PANICKING_BLOCK, PROBE_FILTERS, blocks_sent, captured_frame_numbers, missing_block_count,
+};
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
 use engine::build::Settings;
@@ -11,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 fn run(text: &str) -> Outcome {
-    let outcome = PlannedRequest::with(text, PROBES).run_threaded(Settings::default());
+    let outcome = PlannedRequest::with(text, PROBE_FILTERS).run_threaded(Settings::default());
     assert_eq!(outcome.failures.len(), 1, "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     outcome
@@ -20,10 +22,10 @@ fn run(text: &str) -> Outcome {
 /// Asserts that the first numbers arrived in order, and that all other numbers are reported as
 /// missing. Returns the number of blocks that arrived.
 fn assert_prefix_arrived(outcome: &Outcome, file: &Path) -> u64 {
-    let arrived = arrived_numbers(file);
+    let arrived = captured_frame_numbers(file);
     assert!(arrived.iter().copied().eq(0..arrived.len() as u64), "in order, without a gap");
     let arrived = arrived.len() as u64;
-    assert_eq!(blocks_sent(outcome), arrived + blocks_missing(outcome), "{arrived} arrived");
+    assert_eq!(blocks_sent(outcome), arrived + missing_block_count(outcome), "{arrived} arrived");
     arrived
 }
 
@@ -31,7 +33,7 @@ fn assert_prefix_arrived(outcome: &Outcome, file: &Path) -> u64 {
 fn full_device_counts_unwritten_blocks_as_lost() {
     let outcome = run("generate count=20000 size=300 seq=yes | count@thread0 | pcap /dev/full");
     assert!(blocks_sent(&outcome) > 0);
-    assert_eq!(blocks_sent(&outcome), blocks_missing(&outcome), "nothing arrived");
+    assert_eq!(blocks_sent(&outcome), missing_block_count(&outcome), "nothing arrived");
 }
 
 #[test]
@@ -57,7 +59,7 @@ fn panicking_filter_counts_blocks_after_it_as_lost() {
 /// above the size of a pool and below that of the capture.
 #[test]
 #[ignore = "limits the files of its process"]
-fn failing_sink_counts_its_blocks() {
+fn child_process_writes_beyond_file_size_limit() {
     let maximum = getrlimit(Resource::Fsize).maximum;
     let limit = Rlimit { current: Some(FILE_SIZE_LIMIT), maximum };
     setrlimit(Resource::Fsize, limit).expect("a lower limit");
@@ -80,7 +82,7 @@ const FILE_SIZE_LIMIT: u64 = 40_000_000;
 
 #[test]
 fn unwritten_blocks_are_reported_by_number() {
-    let name = "failures::failing_sink_counts_its_blocks";
+    let name = "failures::child_process_writes_beyond_file_size_limit";
     let program = std::env::current_exe().expect("this program");
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; exec \"$0\" --exact --ignored \"$1\""]).arg(program).arg(name);

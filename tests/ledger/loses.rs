@@ -20,24 +20,25 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, wait_unt
 use testkit::{Frame, need};
 
 /// Environment variable with the kind of edge that loses a block.
-const LOSE_VARIABLE: &str = "STREAMLINE_LOSE";
+const LOST_EDGE_VARIABLE: &str = "STREAMLINE_LOSE";
 
 /// A request with calls, a back edge and a ring.
 const RING_AND_CYCLE: &str = "generate@thread0 count=5000 seq=yes \
                     | dport@thread0 --name=X |9 (inspect@thread0 | dport --name=X) + count@thread1";
 
 /// A request with a filter of three replicas.
-const REPLICATED: &str = "--parallel=3 generate count=5000 seq=yes | match hex=07 |all discard";
+const REPLICATED_REQUEST: &str =
+    "--parallel=3 generate count=5000 seq=yes | match hex=07 |all discard";
 
 /// Entry point of the child processes that lose one block on the kind of edge that
-/// [`LOSE_VARIABLE`] names.
+/// [`LOST_EDGE_VARIABLE`] names.
 #[test]
 #[ignore = "asks the environment what to lose"]
-fn child_loses_one_block() {
-    let lost = std::env::var(LOSE_VARIABLE).expect("what to lose");
+fn child_process_loses_one_block() {
+    let lost = std::env::var(LOST_EDGE_VARIABLE).expect("what to lose");
     let copies = [EdgeKind::Dispatch, EdgeKind::Join];
     let (text, kinds) = match copies.iter().any(|kind| kind.name() == lost) {
-        true => (REPLICATED, copies.to_vec()),
+        true => (REPLICATED_REQUEST, copies.to_vec()),
         false => (RING_AND_CYCLE, vec![EdgeKind::Call, EdgeKind::Ring, EdgeKind::Back]),
     };
     let outcome = PlannedRequest::new(text).run_threaded(Settings::default());
@@ -62,13 +63,13 @@ fn assert_loss_found(found: &[LedgerImbalance], lost: &str, kind: &str) {
 /// ring.
 #[test]
 #[ignore = "asks the environment what to lose"]
-fn child_loses_blocks_after_the_kernel() {
+fn child_process_loses_blocks_after_the_kernel() {
     const FRAMES: u64 = 300;
-    let lost = std::env::var(LOSE_VARIABLE).expect("what to lose");
+    let lost = std::env::var(LOST_EDGE_VARIABLE).expect("what to lose");
     let pair = Pair::new(Cable { addresses: false, ..Cable::default() }).expect("a cable");
     let text = format!("rx {SERVER_DEVICE} | udp | dport |53 pcap /dev/null");
     let points = AttachPoints::default();
-    let paths = pair.server.run_inside(|| {
+    let paths = pair.server.run_in_network_namespace(|| {
         let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
         let plan =
@@ -83,7 +84,7 @@ fn child_loses_blocks_after_the_kernel() {
     let before = came();
     let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(4000, 53, &[7; 30]);
     let mut rest = vec![frame.as_slice(); usize::try_from(FRAMES).expect("few")];
-    pair.client.run_inside(|| {
+    pair.client.run_in_network_namespace(|| {
         let links = sys::net::RouteSocket::open().expect("links");
         let index = links.interface_by_name(CLIENT_DEVICE).expect("the device").index;
         let mut sender = PacketSender::open(index, QdiscMode::Through).expect("root may send");
@@ -108,7 +109,7 @@ fn child_loses_blocks_after_the_kernel() {
     assert_loss_found(&found, &lost, "ring");
 }
 
-/// Value of [`LOSE_VARIABLE`] for a kernel edge to a node that does not exist, which loses all
+/// Value of [`LOST_EDGE_VARIABLE`] for a kernel edge to a node that does not exist, which loses all
 /// blocks.
 const MISDIRECTED_EDGE: &str = "kernel way";
 
@@ -136,7 +137,7 @@ fn v2_ledger_finds_a_block_lost_on_every_kind_of_edge() {
 /// Runs the test with this name in a child process with the given loss.
 fn run_in_child(test: &str, lost: &str) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", "--ignored", test]).env(LOSE_VARIABLE, lost);
+    command.args(["--exact", "--ignored", test]).env(LOST_EDGE_VARIABLE, lost);
     let output = command.output().expect("this program again");
     let message = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && message.contains("1 passed"), "{lost}: {message}");

@@ -8,8 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// All test filters.
-pub(crate) const PROBES: &[&Description] =
-    &[&REPORT_NUMBERS, &DROP_EVERY_THIRD, &CLASSIFY_EVEN, &HOLD_FEW, &HOLD_ALL, &PANIC_AT_BLOCK];
+pub(crate) const PROBE_FILTERS: &[&Description] = &[
+    &REPORT_NUMBERS,
+    &DROP_EVERY_THIRD,
+    &CLASSIFY_EVEN,
+    &HOLD_UP_TO_LIMIT,
+    &HOLD_ALL,
+    &PANIC_AT_BLOCK,
+];
 
 /// Returns the number of a generated frame, or `u64::MAX` if the frame is too short.
 fn block_number(block: &Block<'_>) -> u64 {
@@ -32,19 +38,19 @@ impl NumberCounts {
 }
 
 /// The common fields of the descriptions of probes that report.
-const PROBE: Description = Description { reports: true, ..Description::EMPTY };
+const REPORTING_PROBE: Description = Description { reports: true, ..Description::EMPTY };
 
 /// A filter that passes all blocks, and reports their numbers.
 const REPORT_NUMBERS: Description = Description {
     name: "watch",
-    user: Some(|_| Ok(Filter::lanes(ReportNumbers::default()))),
-    ..PROBE
+    user: Some(|_| Ok(Filter::lanes(ReportNumbersFilter::default()))),
+    ..REPORTING_PROBE
 };
 
 #[derive(Default)]
-struct ReportNumbers(NumberCounts);
+struct ReportNumbersFilter(NumberCounts);
 
-impl Lanes for ReportNumbers {
+impl Lanes for ReportNumbersFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         batch.blocks().for_each(|(_, block)| self.0.add(block_number(&block)));
     }
@@ -59,21 +65,21 @@ const DROP_EVERY_THIRD: Description = Description {
     name: "third",
     kind: FilterKind::Classification,
     reasons: &["third"],
-    user: Some(|_| Ok(Filter::lanes(DropEveryThird::default()))),
-    ..PROBE
+    user: Some(|_| Ok(Filter::lanes(DropEveryThirdFilter::default()))),
+    ..REPORTING_PROBE
 };
-const THIRD_BLOCK: Reason = DROP_EVERY_THIRD.reason("third");
+const THIRD_BLOCK_REASON: Reason = DROP_EVERY_THIRD.reason("third");
 
 #[derive(Default)]
-struct DropEveryThird(NumberCounts);
+struct DropEveryThirdFilter(NumberCounts);
 
-impl Lanes for DropEveryThird {
+impl Lanes for DropEveryThirdFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for lane in lanes(batch.live()) {
             let number = block_number(&batch.block(lane));
             if number.is_multiple_of(3) {
                 self.0.add(number);
-                cx.drop(batch, lane, THIRD_BLOCK);
+                cx.drop(batch, lane, THIRD_BLOCK_REASON);
             }
         }
     }
@@ -91,9 +97,9 @@ const CLASSIFY_EVEN: Description = Description {
     classes: Classes::YesNo,
     reasons: &["odd"],
     user: Some(|_| Ok(Filter::classify(ClassifyEven::default()))),
-    ..PROBE
+    ..REPORTING_PROBE
 };
-const ODD_NUMBER: Reason = CLASSIFY_EVEN.reason("odd");
+const ODD_NUMBER_REASON: Reason = CLASSIFY_EVEN.reason("odd");
 
 #[derive(Default)]
 struct ClassifyEven(NumberCounts);
@@ -105,7 +111,7 @@ impl Classify for ClassifyEven {
             return Class::YES;
         }
         self.0.add(number);
-        cx.answer_absent(ODD_NUMBER)
+        cx.answer_absent(ODD_NUMBER_REASON)
     }
 
     fn report(&self) -> Report {
@@ -115,10 +121,10 @@ impl Classify for ClassifyEven {
 
 /// A filter that holds blocks, up to a small limit, until the end, and reports the numbers of
 /// evicted blocks.
-const HOLD_FEW: Description = Description {
+const HOLD_UP_TO_LIMIT: Description = Description {
     name: "few",
     state: HOLD_ALL.state.with_held_max(100),
-    user: Some(|_| Ok(Filter::stream(HoldBlocks::default()))),
+    user: Some(|_| Ok(Filter::stream(HoldBlocksFilter::default()))),
     ..HOLD_ALL
 };
 
@@ -127,17 +133,17 @@ const HOLD_ALL: Description = Description {
     name: "hoard",
     kind: FilterKind::Reordering,
     state: StateFacts::pinned("a list of its own").with_held_max(100_000),
-    user: Some(|_| Ok(Filter::stream(HoldBlocks::default()))),
-    ..PROBE
+    user: Some(|_| Ok(Filter::stream(HoldBlocksFilter::default()))),
+    ..REPORTING_PROBE
 };
 
 #[derive(Default)]
-struct HoldBlocks {
+struct HoldBlocksFilter {
     list: HeldList,
     evicted: NumberCounts,
 }
 
-impl Stream for HoldBlocks {
+impl Stream for HoldBlocksFilter {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         if !cx.hold(&mut self.list, &block, 0) {
             self.evicted.add(block_number(&block));
@@ -187,7 +193,7 @@ pub(crate) fn reported_numbers(outcome: &Outcome, probe: &str) -> BTreeMap<u64, 
 }
 
 /// Returns the numbers of the frames in a capture, in order.
-pub(crate) fn arrived_numbers(capture: &Path) -> Vec<u64> {
+pub(crate) fn captured_frame_numbers(capture: &Path) -> Vec<u64> {
     let bytes = std::fs::read(capture).expect("what the sink wrote");
     let frames = wire::capture::packets(&bytes).map_while(Result::ok);
     let number_of = |frame: &[u8]| u64::from_be_bytes(frame[42..50].try_into().expect("8 bytes"));
@@ -201,7 +207,7 @@ pub(crate) fn blocks_sent(outcome: &Outcome) -> u64 {
 
 /// Returns the number of blocks that the ledger of a request without branches reports missing: lost
 /// on edges and in filters, selected by no arc, or beyond the block limit.
-pub(crate) fn blocks_missing(outcome: &Outcome) -> u64 {
+pub(crate) fn missing_block_count(outcome: &Outcome) -> u64 {
     let nodes = &outcome.ledger.filters;
     let unselected: u64 = nodes.iter().map(|node| node.unselected.blocks).sum();
     let beyond = nodes.iter().flat_map(|node| &node.dropped);
@@ -210,7 +216,7 @@ pub(crate) fn blocks_missing(outcome: &Outcome) -> u64 {
 }
 
 /// Returns the number of blocks that edges dropped for this reason.
-pub(crate) fn dropped_on_edges(outcome: &Outcome, reason: &str) -> u64 {
+pub(crate) fn edge_drop_count(outcome: &Outcome, reason: &str) -> u64 {
     let dropped = outcome.ledger.edges.iter().flat_map(|edge| &edge.dropped);
     dropped.filter(|(why, _)| why.text() == reason).map(|(_, amount)| amount.blocks).sum()
 }

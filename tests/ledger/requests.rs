@@ -1,8 +1,8 @@
 //! Tests of requests that run to their end.
 
 use crate::probes::{
-    PROBES, arrived_numbers, blocks_missing, blocks_sent, distinct_numbers, dropped_on_edges,
-    reported_numbers,
+    PROBE_FILTERS, blocks_sent, captured_frame_numbers, distinct_numbers, edge_drop_count,
+    missing_block_count, reported_numbers,
 };
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
@@ -15,7 +15,7 @@ use testkit::Random;
 const DROPPING_PROBES: [&str; 3] = ["third", "even", "few"];
 
 fn run(text: &str, settings: Settings) -> Outcome {
-    let outcome = PlannedRequest::with(text, PROBES).run_threaded(settings);
+    let outcome = PlannedRequest::with(text, PROBE_FILTERS).run_threaded(settings);
     assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     outcome
@@ -29,7 +29,7 @@ fn assert_every_number_accounted_for(behind: &str, sent: u64) {
     let file = scratch.path("arrived.pcap");
     let text = format!("generate count={sent} seq=yes{behind} | pcap '{}'", file.display());
     let outcome = run(&text, Settings::default());
-    let arrived = distinct_numbers(arrived_numbers(&file));
+    let arrived = distinct_numbers(captured_frame_numbers(&file));
     let lost = distinct_numbers(
         DROPPING_PROBES.iter().flat_map(|probe| reported_numbers(&outcome, probe).into_keys()),
     );
@@ -38,7 +38,7 @@ fn assert_every_number_accounted_for(behind: &str, sent: u64) {
     assert!(all.iter().copied().eq(0..sent), "{text}: {} of {sent} accounted for", all.len());
     assert_eq!(blocks_sent(&outcome), sent, "{text}");
     assert_eq!(
-        blocks_missing(&outcome),
+        missing_block_count(&outcome),
         lost.len() as u64,
         "{text}: what the ledger says is missing"
     );
@@ -56,7 +56,7 @@ fn v2_blocks_dropped_by_filters_are_reported_by_number() {
 
 #[test]
 fn random_requests_account_for_every_number() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let pieces = ["third", "even", "few", "hoard", "watch", "count", "inspect", "dport |9", "udp"];
     for _ in 0..60 {
         let mut behind = String::new();
@@ -106,7 +106,7 @@ fn a5_a13_cycle_passes_every_number_sixteen_times() {
     let reported = reported_numbers(&outcome, "watch");
     assert!(reported.keys().copied().eq(0..3000));
     assert!(reported.values().all(|times| *times == 17), "once, and sixteen times around");
-    assert_eq!(dropped_on_edges(&outcome, "too many hops"), 3000);
+    assert_eq!(edge_drop_count(&outcome, "too many hops"), 3000);
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn full_cycle_drops_with_a_reason() {
     let times = |n: u64| reported.values().filter(|times| **times == n).count() as u64;
     assert_eq!(times(1) + times(17), 30_000, "around to the end, or not at all");
     assert!(times(1) > 0 && times(17) > 0);
-    assert_eq!(dropped_on_edges(&outcome, "cycle full"), times(1));
-    assert_eq!(dropped_on_edges(&outcome, "too many hops"), times(17));
+    assert_eq!(edge_drop_count(&outcome, "cycle full"), times(1));
+    assert_eq!(edge_drop_count(&outcome, "too many hops"), times(17));
 }
 
 #[test]
@@ -132,8 +132,8 @@ fn blocks_after_the_block_limit_are_reported_not_lost() {
         let text = format!("generate seq=yes | count{space} | pcap '{}'", file.display());
         let settings = Settings { count: Some(1234), ..Settings::default() };
         let outcome = run(&text, settings);
-        assert!(arrived_numbers(&file).into_iter().eq(0..1234), "{text}");
-        assert_eq!(blocks_sent(&outcome), 1234 + blocks_missing(&outcome), "{text}");
+        assert!(captured_frame_numbers(&file).into_iter().eq(0..1234), "{text}");
+        assert_eq!(blocks_sent(&outcome), 1234 + missing_block_count(&outcome), "{text}");
         assert_eq!(outcome.ledger.lost(), 0, "{text}");
     }
 }

@@ -19,21 +19,21 @@ use testkit::net::{Pair, SERVER_DEVICE, wait_until};
 /// Timeout of one operation, longer than any machine needs for it.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Assumed cost of moving a frame from the kernel to a thread in ns, so high that measured costs do
-/// not matter. In the kernel a frame costs [`TWIN_NS`], plus [`KERNEL_EXIT_NS`] if it is for port
-/// 9. In a thread, every frame costs [`KERNEL_EXIT_NS`].
-const KERNEL_EXIT_NS: f64 = 1e8;
+/// not matter. In the kernel a frame costs [`ASSUMED_TWIN_NS`], plus [`ASSUMED_KERNEL_EXIT_NS`] if it is for port
+/// 9. In a thread, every frame costs [`ASSUMED_KERNEL_EXIT_NS`].
+const ASSUMED_KERNEL_EXIT_NS: f64 = 1e8;
 /// Assumed cost of a frame in a twin, in ns.
-const TWIN_NS: f64 = 5e7;
+const ASSUMED_TWIN_NS: f64 = 5e7;
 /// Number of frames per batch; the frames for port 9 are evenly distributed in it.
 const BATCH_FRAMES: u64 = 320;
 
 fn machine_with_assumed_costs() -> Machine {
-    let mut costs = Costs { record: KERNEL_EXIT_NS, ..Costs::default() };
+    let mut costs = Costs { record: ASSUMED_KERNEL_EXIT_NS, ..Costs::default() };
     for filter in ["dport", "ratelimit"] {
         costs.set_filter(FilterCost {
             filter: filter.to_owned(),
             kernel: true,
-            block: TWIN_NS,
+            block: ASSUMED_TWIN_NS,
             byte: 0.0,
         });
     }
@@ -80,7 +80,7 @@ impl AdaptiveRun<'_> {
 }
 
 /// Returns true if the first filter runs in the kernel.
-fn runs_in_kernel(live: &Live) -> bool {
+fn first_filter_runs_in_kernel(live: &Live) -> bool {
     let plan = live.plan().expect("a plan");
     let found = plan.graph.ids().nth(1);
     found.is_some_and(|(id, _)| plan.space_of(id).kind == SpaceKind::Kernel)
@@ -114,7 +114,7 @@ fn run_request(
     );
     let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
-    let paths = pair.server.run_inside(|| {
+    let paths = pair.server.run_in_network_namespace(|| {
         let plan =
             plan(graph, &MachineRegistry::Local, &machine_with_assumed_costs()).expect("a plan");
         assert!(!plan.programs.is_empty(), "it begins in the kernel");
@@ -137,7 +137,10 @@ fn run_request(
     });
     let live = paths[0].live();
     live.set_request_text(&text);
-    assert!(!runs_in_kernel(&live), "where all frames are taken to match, it is cheaper outside");
+    assert!(
+        !first_filter_runs_in_kernel(&live),
+        "where all frames are taken to match, it is cheaper outside"
+    );
     let (outcome, sent) = std::thread::scope(|scope| {
         let runs = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         let stop = StopOnDrop(live.clone());
@@ -167,9 +170,9 @@ impl Drop for StopOnDrop {
 #[test]
 fn v6_o8_filter_moves_when_the_share_of_matches_changes() {
     let outcome = assert_frames_arrive_in_order("--adapt", |line| {
-        line.send_until(32, "few match: into the kernel", runs_in_kernel);
-        line.send_until(1, "all match: out of it", |live| !runs_in_kernel(live));
-        line.send_until(32, "few match again", runs_in_kernel);
+        line.send_until(32, "few match: into the kernel", first_filter_runs_in_kernel);
+        line.send_until(1, "all match: out of it", |live| !first_filter_runs_in_kernel(live));
+        line.send_until(32, "few match again", first_filter_runs_in_kernel);
     });
     let Some(outcome) = outcome else { return };
     let notes = &outcome.adapted;
@@ -183,7 +186,7 @@ fn v6_filter_with_equal_costs_does_not_move() {
     let outcome = assert_frames_arrive_in_order("--adapt", |line| {
         // Half of the frames: equal cost inside and outside.
         line.send_until(2, "it has looked often", |live| live.observation_count() > 15);
-        assert!(!runs_in_kernel(&line.live));
+        assert!(!first_filter_runs_in_kernel(&line.live));
     });
     let Some(outcome) = outcome else { return };
     assert_eq!(outcome.adapted, Vec::<String>::new());
@@ -192,7 +195,7 @@ fn v6_filter_with_equal_costs_does_not_move() {
 #[test]
 fn v6_wrong_placement_is_corrected_in_the_first_seconds() {
     let outcome = assert_frames_arrive_in_order("", |line| {
-        line.send_until(32, "few match: into the kernel", runs_in_kernel);
+        line.send_until(32, "few match: into the kernel", first_filter_runs_in_kernel);
         // Two looks agreed on it, of twenty that the period has.
         assert!(line.live.observation_count() >= 2);
     });
@@ -204,7 +207,7 @@ fn v6_wrong_placement_is_corrected_in_the_first_seconds() {
 }
 
 #[test]
-fn v6_placement_stays_after_the_first_seconds() {
+fn v6_placement_is_kept_after_the_first_seconds() {
     let outcome = assert_frames_arrive_in_order("", |line| {
         let begin = sys::clock::monotonic_ns();
         // All match, as the planner assumed.
@@ -217,7 +220,7 @@ fn v6_placement_stays_after_the_first_seconds() {
             sys::clock::monotonic_ns() - begin > 5_000_000_000
         });
         assert_eq!(line.live.observation_count(), looks, "nothing is measured any more");
-        assert!(!runs_in_kernel(&line.live));
+        assert!(!first_filter_runs_in_kernel(&line.live));
     });
     let Some(outcome) = outcome else { return };
     assert_eq!(outcome.adapted, Vec::<String>::new());
@@ -228,7 +231,7 @@ fn v6_no_adapt_keeps_the_placement() {
     let outcome = assert_frames_arrive_in_order("--no-adapt", |line| {
         let begin = sys::clock::monotonic_ns();
         line.send_until(32, "few match", |_| sys::clock::monotonic_ns() - begin > 3_000_000_000);
-        assert!(!runs_in_kernel(&line.live));
+        assert!(!first_filter_runs_in_kernel(&line.live));
         assert_eq!(line.live.observation_count(), 0);
     });
     let Some(outcome) = outcome else { return };
@@ -236,7 +239,7 @@ fn v6_no_adapt_keeps_the_placement() {
 }
 
 #[test]
-fn v6_short_run_ends_without_the_observer() {
+fn v6_short_run_moves_no_filter() {
     // It waits for traffic that never comes; then for the end of its period.
     let Some(outcome) = assert_frames_arrive_in_order("", |_| {}) else { return };
     assert_eq!(outcome.adapted, Vec::<String>::new());
@@ -246,7 +249,7 @@ fn v6_short_run_ends_without_the_observer() {
 }
 
 #[test]
-fn v6_rate_holds_while_the_filter_moves_into_the_kernel() {
+fn v6_rate_limit_holds_while_filter_moves_into_kernel() {
     const RATE: f64 = 500.0;
     let ran = run_request("", "ratelimit 500 burst=20 |", |line| {
         let send = |line: &mut AdaptiveRun<'_>| {
@@ -255,7 +258,7 @@ fn v6_rate_holds_while_the_filter_moves_into_the_kernel() {
         };
         wait_until("few pass: into the kernel", || {
             send(line);
-            runs_in_kernel(&line.live)
+            first_filter_runs_in_kernel(&line.live)
         });
         let before = line.frames_received();
         wait_until("some pass there", || {

@@ -183,7 +183,7 @@ fn new_ring_receives_no_unfiltered_frame() {
         for _ in 0..5 {
             let line = format!("rx@thread0 {SERVER_DEVICE} | bpf \"tcp port 80\" | pcap seen.pcap");
             let mut observer = Observer::start(&pair.server, &line);
-            observer.wait_until_written("seen.pcap", 10_000);
+            observer.wait_until_file_has_length("seen.pcap", 10_000);
             let ran = observer.stop();
             // Some of the flood may be lost.
             ran.assert_balanced();

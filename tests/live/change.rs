@@ -5,7 +5,7 @@
 use crate::numbers::{FRAME_LENGTH, frame_number, numbered_frames};
 use crate::scratch::Scratch;
 use crate::send::{parse_capture, send_all};
-use crate::shared_program::{program_ids, quiet_pair};
+use crate::shared_program::{attached_program_ids, quiet_pair};
 use engine::build::{Settings, build};
 use engine::change::{SwitchReport, change};
 use engine::live::Live;
@@ -40,7 +40,7 @@ fn v3_filters_after_the_kernel_change_under_traffic() {
     let text = format!("rx@kernel {SERVER_DEVICE} | udp@thread0 | pcap '{}'", file.display());
     let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
-    let paths = pair.server.run_inside(|| {
+    let paths = pair.server.run_in_network_namespace(|| {
         let plan =
             plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
         assert!(!plan.programs.is_empty(), "it begins in the kernel");
@@ -49,7 +49,7 @@ fn v3_filters_after_the_kernel_change_under_traffic() {
     let live = paths[0].live();
     live.set_request_text(&text);
     let runs = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
-    let programs = program_ids(&pair);
+    let programs = attached_program_ids(&pair);
     let edits = [
         "insert ipproto before udp",
         "insert dport after udp",
@@ -67,7 +67,7 @@ fn v3_filters_after_the_kernel_change_under_traffic() {
     }
     send_all(&pair, &numbered_frames(sent..sent + FRAMES_BETWEEN_CHANGES, FRAME_LENGTH));
     sent += FRAMES_BETWEEN_CHANGES;
-    assert_eq!(program_ids(&pair), programs, "the program is the same");
+    assert_eq!(attached_program_ids(&pair), programs, "the program is the same");
     live.stop();
     let outcome = runs.join().expect("a run");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
@@ -104,12 +104,12 @@ fn v6_i5_o8_filters_move_in_and_out_of_the_kernel_under_traffic() {
         let switched = change_request(&line.live, words);
         eprintln!("{words}: {switched}");
         assert_eq!(line.kernel_filters().len(), inside, "{words}: {:?}", line.kernel_filters());
-        assert_eq!(program_ids(&pair).len(), 1, "{words}");
+        assert_eq!(attached_program_ids(&pair).len(), 1, "{words}");
     }
     send_all(&pair, &numbered_frames(sent..sent + FRAMES_BETWEEN_CHANGES, FRAME_LENGTH));
     sent += FRAMES_BETWEEN_CHANGES;
     let outcome = line.stop();
-    assert!(program_ids(&pair).is_empty(), "nothing stays");
+    assert!(attached_program_ids(&pair).is_empty(), "nothing stays");
     let frames = parse_capture(&std::fs::read(file).expect("a capture"));
     let all = frames.iter().map(|frame| frame_number(frame)).eq(0..sent);
     assert!(all, "each once, in order: {:#?}", outcome.ledger);
@@ -147,7 +147,7 @@ fn v3_v6_subtrees_change_below_filters_in_the_kernel_under_traffic() {
     send_all(&pair, &numbered_frames(sent..sent + each, FRAME_LENGTH));
     sent += each;
     let outcome = line.stop();
-    assert!(program_ids(&pair).is_empty(), "nothing stays");
+    assert!(attached_program_ids(&pair).is_empty(), "nothing stays");
     let numbers = |file| -> Vec<u64> {
         let frames = parse_capture(&std::fs::read(file).expect("a capture"));
         frames.iter().map(|frame| frame_number(frame)).collect()
@@ -166,12 +166,12 @@ fn v3_v6_subtrees_change_below_filters_in_the_kernel_under_traffic() {
 
 /// An interface is added to a running path as a source, and removed again.
 #[test]
-fn v3_interface_is_added_as_a_source_under_traffic() {
+fn v3_interface_source_is_added_under_traffic() {
     let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
     let (file, added) = (scratch.path("all.pcap"), scratch.path("added.pcap"));
     let text = format!("rx@thread0 {SERVER_DEVICE} | udp | pcap '{}'", file.display());
-    let paths = pair.server.run_inside(|| {
+    let paths = pair.server.run_in_network_namespace(|| {
         let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
         let machine = engine::machine::inspect();
         build(&plan(graph, &MachineRegistry::Local, &machine).expect("a plan"), Settings::default())
@@ -186,7 +186,7 @@ fn v3_interface_is_added_as_a_source_under_traffic() {
     send_all(&pair, &numbered_frames(0..each, FRAME_LENGTH));
     wait_until("the first frames", || given(0) == each);
     let add = format!("add rx@thread0 {SERVER_DEVICE} | pcap '{}'", added.display());
-    pair.server.run_inside(|| change_request(&live, &add));
+    pair.server.run_in_network_namespace(|| change_request(&live, &add));
     send_all(&pair, &numbered_frames(each..2 * each, FRAME_LENGTH));
     wait_until("both sources", || given(0) == 2 * each && given(1) == each);
     // Both have emitted all frames, so that the sink gets each of them once whatever its parent.
@@ -230,7 +230,7 @@ fn v3_argument_of_a_filter_in_the_kernel_is_set_under_traffic() {
         );
     }
     line.stop();
-    assert!(program_ids(&pair).is_empty(), "nothing stays");
+    assert!(attached_program_ids(&pair).is_empty(), "nothing stays");
     let frames = parse_capture(&std::fs::read(file).expect("a capture"));
     assert!(frames.iter().map(|frame| frame_number(frame)).eq(wanted));
 }
@@ -245,7 +245,7 @@ impl LiveRequest {
     pub(crate) fn start(pair: &Pair, text: &str) -> Self {
         let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-        let paths = pair.server.run_inside(|| {
+        let paths = pair.server.run_in_network_namespace(|| {
             let plan =
                 plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
             assert!(!plan.programs.is_empty(), "it begins in the kernel");

@@ -52,7 +52,7 @@ pub(crate) fn send_requests(space: &Namespace, count: usize) -> SentRequests {
             .across_second_boundaries
             .extend(client.sent.across_second_boundaries);
     };
-    space.run_inside(|| {
+    space.run_in_network_namespace(|| {
         std::thread::scope(|scope| {
             for seed in 0..CONCURRENT_CONNECTIONS as u64 {
                 scope.spawn(move || work(seed));
@@ -78,7 +78,7 @@ impl HttpClient {
         for number in numbers {
             let close = number >= middle;
             let request = Request::new(&mut self.random, number, close);
-            let begin = self.wait_until_due(number);
+            let begin = self.wait_until_request_is_due(number);
             let mut connection = match persistent.take() {
                 Some(connection) if !close => connection,
                 _ => connect_to_server(server),
@@ -95,7 +95,7 @@ impl HttpClient {
 
     /// Blocks until the request is due and the clock is not near a second boundary. Returns the
     /// wall-clock time.
-    fn wait_until_due(&self, number: usize) -> Duration {
+    fn wait_until_request_is_due(&self, number: usize) -> Duration {
         let due = Duration::from_secs(number as u64) / REQUESTS_PER_SECOND_MAX;
         let mut now = wall_clock();
         wait_until("the request is due", || {

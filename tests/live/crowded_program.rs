@@ -3,7 +3,7 @@
 
 use crate::send::send_all;
 use crate::shared_program::{
-    RunningRequest, datagrams, program_ids, quiet_pair, reports_by_filter,
+    RunningRequest, attached_program_ids, datagrams, quiet_pair, reports_by_filter,
 };
 use engine::kernel::point::AttachPoints;
 use engine::run::Outcome;
@@ -33,7 +33,7 @@ fn requests_per_program(points: &AttachPoints) -> Vec<usize> {
 }
 
 #[test]
-fn o6_requests_beyond_a_full_program_get_another() {
+fn o6_requests_beyond_a_full_program_get_a_second_program() {
     let Some(pair) = quiet_pair() else { return };
     let points = AttachPoints::default();
     let each = (FRAMES_SENT / 4) as u64;
@@ -43,7 +43,7 @@ fn o6_requests_beyond_a_full_program_get_another() {
         requests_per_program(&points),
         [REQUEST_COUNT - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM]
     );
-    assert_eq!(program_ids(&pair).len(), 2, "two programs, one after the other");
+    assert_eq!(attached_program_ids(&pair).len(), 2, "two programs, one after the other");
     let program = points.status();
     let mut numbers: Vec<u32> = program
         .iter()
@@ -68,7 +68,7 @@ fn o6_requests_beyond_a_full_program_get_another() {
         [REQUEST_COUNT - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM / 2 + 3],
         "where there is room again"
     );
-    assert_eq!(program_ids(&pair).len(), 2);
+    assert_eq!(attached_program_ids(&pair).len(), 2);
     send_all(&pair, &datagrams(FRAMES_SENT));
     for line in rest {
         assert_eq!(frames_counted(&line.stop()), 2 * each, "every frame once");
@@ -76,5 +76,5 @@ fn o6_requests_beyond_a_full_program_get_another() {
     for line in late {
         assert_eq!(frames_counted(&line.stop()), each);
     }
-    assert!(program_ids(&pair).is_empty(), "nothing stays");
+    assert!(attached_program_ids(&pair).is_empty(), "nothing stays");
 }

@@ -4,7 +4,7 @@
 use crate::observer::Observer;
 use crate::privilege::copy_program_for_every_user;
 use crate::scratch::Scratch;
-use crate::shared_program::program_ids;
+use crate::shared_program::attached_program_ids;
 use member::client::Client;
 use member::protocol::{KernelProgram, KernelPrograms};
 use std::fs::{self, Permissions};
@@ -96,13 +96,13 @@ impl DaemonFixture {
     }
 
     /// Replaces the daemon's process, and waits until the new one answers.
-    pub(crate) fn replace_and_wait(&self, daemon: Child) {
+    pub(crate) fn replace_daemon_and_wait(&self, daemon: Child) {
         self.replace_daemon(daemon);
         wait_until("a daemon answers", || Client::connect_at(&self.daemon_directory()).is_ok());
     }
 
     /// Sends the daemon a signal, and waits for its exit.
-    pub(crate) fn kill_and_wait(&self, signal: &str) {
+    pub(crate) fn signal_daemon_and_wait(&self, signal: &str) {
         let process = self.lock_daemon().id().to_string();
         assert!(Command::new("kill").args([signal, &process]).status().expect("kill").success());
         wait_until("the daemon ends", || self.lock_daemon().try_wait().expect("a child").is_some());
@@ -139,11 +139,11 @@ impl DaemonFixture {
 
     /// Runs a request with the given command.
     pub(crate) fn run_command(&self, command: Command, uid: u32, line: &str) -> Observer {
-        let before = self.running_requests(uid);
+        let before = self.running_request_count(uid);
         let mut observer = Observer::spawn(command, line);
         wait_until(&format!("{line} of {uid} runs"), || {
             observer.assert_running();
-            self.running_requests(uid) > before
+            self.running_request_count(uid) > before
         });
         observer
     }
@@ -173,7 +173,7 @@ impl DaemonFixture {
     }
 
     /// Returns the number of running requests of a user.
-    pub(crate) fn running_requests(&self, uid: u32) -> usize {
+    pub(crate) fn running_request_count(&self, uid: u32) -> usize {
         let programs = self.shared_programs().programs;
         let lines = programs.iter().flat_map(|program| &program.lines);
         lines.filter(|line| line.uid == uid).count()
@@ -229,7 +229,7 @@ impl DaemonFixture {
         let remains = fs::read_dir(self.daemon_directory()).into_iter().flatten();
         let remains: Vec<_> = remains.map(|entry| entry.expect("an entry").file_name()).collect();
         assert!(remains.is_empty() || remains == ["ids"], "{remains:?}");
-        wait_until("no program remains", || program_ids(&self.pair).is_empty());
+        wait_until("no program remains", || attached_program_ids(&self.pair).is_empty());
     }
 }
 

@@ -6,7 +6,7 @@ use crate::daemon_fixture::{ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID, DaemonFixtu
 use crate::shared_changes::{
     StopSenderOnDrop, assert_each_once, reports_no_loss, reports_no_processor_time,
 };
-use crate::shared_program::{program_ids, send_until};
+use crate::shared_program::{attached_program_ids, send_until};
 use member::client::Client;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -39,12 +39,12 @@ fn start_daemon(manager: &ServiceManager, space: &Namespace, words: &[String]) -
 
 #[test]
 fn t10_kernel_requests_survive_a_killed_daemon() {
-    if !has_privileges() {
+    if !has_restart_privileges() {
         return;
     }
     // In a process of its own: inherited descriptors must not be other tests'.
     let name = "daemon_restart::t10_kernel_requests_survive_a_killed_daemon";
-    if !testkit::runs_alone(name) {
+    if !testkit::run_in_separate_process(name) {
         return;
     }
     let Some((manager, fixture)) = managed_fixture() else { return };
@@ -71,14 +71,14 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
             wait_until("both connections are kept", || kept("line-") == 2 + usize::from(round > 0));
             let (before, had) =
                 (fixture.shared_program(), [ALICE_UID, BOB_UID].map(|uid| given(&fixture, uid)));
-            fixture.kill_and_wait(signal);
+            fixture.signal_daemon_and_wait(signal);
             assert_eq!(
-                program_ids(&fixture.pair),
+                attached_program_ids(&fixture.pair),
                 [before.program],
                 "{signal}: it runs without a daemon"
             );
             let daemon = start_daemon(&manager, &fixture.pair.server, &fixture.daemon_arguments());
-            fixture.replace_and_wait(daemon);
+            fixture.replace_daemon_and_wait(daemon);
             let after = fixture.shared_program();
             assert_eq!(after.program, before.program, "{signal}: the same program");
             assert_eq!(
@@ -122,24 +122,24 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
     }
     assert_eq!(fixture.shared_programs().programs, [], "nothing runs any more");
     wait_until("nothing of it is kept", || kept("kernel-") == 0 && kept("line-") == 0);
-    fixture.kill_and_wait("-TERM");
-    wait_until("no program remains", || program_ids(&fixture.pair).is_empty());
+    fixture.signal_daemon_and_wait("-TERM");
+    wait_until("no program remains", || attached_program_ids(&fixture.pair).is_empty());
 }
 
 #[test]
 fn p7_own_traffic_request_survives_a_restarted_daemon() {
-    if !has_privileges() {
+    if !has_restart_privileges() {
         return;
     }
     let name = "daemon_restart::p7_own_traffic_request_survives_a_restarted_daemon";
-    if !testkit::runs_alone(name) {
+    if !testkit::run_in_separate_process(name) {
         return;
     }
     let Some((manager, fixture)) = managed_fixture() else { return };
     let line = "rx own=yes ring=1MB | udp @kernel | dport @kernel |9 pcap all.pcap";
     let (carol, dave) = (fixture.run(CAROL_UID, line), fixture.run(DAVE_UID, line));
     let send_datagrams = |uid: u32, count: usize| {
-        fixture.pair.server.run_inside(|| {
+        fixture.pair.server.run_in_network_namespace(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
             let own = rustix::process::Uid::from_raw(uid);
             rustix::fs::fchown(&socket, Some(own), None).expect("root may");
@@ -160,10 +160,10 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
         assert_eq!((stored("-link"), stored("-seats")), (4, 2), "{:?}", manager.stored_names());
         send_datagrams(CAROL_UID, 20);
         let before = programs(&fixture);
-        fixture.kill_and_wait(signal);
+        fixture.signal_daemon_and_wait(signal);
         // Without a daemon everything is still observed.
         [CAROL_UID, DAVE_UID].into_iter().for_each(|uid| send_datagrams(uid, 30));
-        fixture.replace_and_wait(start_daemon(
+        fixture.replace_daemon_and_wait(start_daemon(
             &manager,
             &fixture.pair.server,
             &fixture.daemon_arguments(),
@@ -185,13 +185,13 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
     wait_until("nothing of it is kept", || {
         !manager.stored_names().iter().any(|name| !name.starts_with("path-"))
     });
-    fixture.kill_and_wait("-TERM");
+    fixture.signal_daemon_and_wait("-TERM");
 }
 
 /// Sends numbered datagrams from Carol to herself until `stop` is set, and counts them in
 /// `sent_count`.
-fn send_to_self(fixture: &DaemonFixture, sent_count: &AtomicU64, stop: &AtomicBool) {
-    fixture.pair.server.run_inside(|| {
+fn send_datagrams_to_self(fixture: &DaemonFixture, sent_count: &AtomicU64, stop: &AtomicBool) {
+    fixture.pair.server.run_in_network_namespace(|| {
         let [from, to] = ["127.0.0.1:0", "127.0.0.1:9"].map(|address| {
             let socket = UdpSocket::bind(address).expect("a socket");
             let own = rustix::process::Uid::from_raw(CAROL_UID);
@@ -211,7 +211,7 @@ fn send_to_self(fixture: &DaemonFixture, sent_count: &AtomicU64, stop: &AtomicBo
 }
 
 /// Returns the program id of a link.
-fn program_of(link: &OwnedFd) -> u32 {
+fn linked_program_id(link: &OwnedFd) -> u32 {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", link.as_raw_fd()));
     let info = info.expect("what the kernel says of it");
     let number = info.lines().find_map(|line| line.strip_prefix("prog_id:"));
@@ -219,16 +219,17 @@ fn program_of(link: &OwnedFd) -> u32 {
 }
 
 #[test]
-fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
-    let name = "daemon_restart::v3_p7_daemon_killed_between_two_links_finishes_the_change";
-    if !has_privileges() || !testkit::runs_alone(name) {
+fn v3_p7_restarted_daemon_finishes_an_interrupted_change() {
+    let name = "daemon_restart::v3_p7_restarted_daemon_finishes_an_interrupted_change";
+    if !has_restart_privileges() || !testkit::run_in_separate_process(name) {
         return;
     }
     let Some((manager, fixture)) = managed_fixture() else { return };
     let line = "rx own=yes ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap";
     let carol = fixture.run(CAROL_UID, line);
     let path = fixture.path_id(&carol);
-    let links = || -> Vec<u32> { manager.duplicates("-link").iter().map(program_of).collect() };
+    let links =
+        || -> Vec<u32> { manager.duplicates("-link").iter().map(linked_program_id).collect() };
     let (sent_count, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let more = |what: &str| {
         let had = sent_count.load(Ordering::Relaxed);
@@ -236,17 +237,17 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
     };
     std::thread::scope(|scope| {
         let _ends = StopSenderOnDrop(&stop);
-        let talker = scope.spawn(|| send_to_self(&fixture, &sent_count, &stop));
+        let talker = scope.spawn(|| send_datagrams_to_self(&fixture, &sent_count, &stop));
         more("she speaks");
         wait_until("her connection is kept", || {
             manager.stored_names().iter().any(|name| name.starts_with("line-"))
         });
-        fixture.kill_and_wait("-KILL");
+        fixture.signal_daemon_and_wait("-KILL");
         let mut words = fixture.daemon_arguments();
         words.push("--fault=stop=the second link follows the first".to_owned());
         let daemon = start_daemon(&manager, &fixture.pair.server, &words);
         let process = daemon.id();
-        fixture.replace_and_wait(daemon);
+        fixture.replace_daemon_and_wait(daemon);
         let old = links();
         assert!(old.len() == 2 && old[0] == old[1], "{old:?}");
         assert_eq!(fixture.path_id(&carol), path);
@@ -260,9 +261,9 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
         assert!(between[0] != old[0] && between[1] == old[1], "{old:?}, {between:?}");
         // Sent packets reach the new request, received ones the old.
         more("she speaks while the daemon stands");
-        fixture.kill_and_wait("-KILL");
+        fixture.signal_daemon_and_wait("-KILL");
         more("she speaks while there is none");
-        fixture.replace_and_wait(start_daemon(
+        fixture.replace_daemon_and_wait(start_daemon(
             &manager,
             &fixture.pair.server,
             &fixture.daemon_arguments(),
@@ -284,7 +285,7 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
     }
     let not_twice: Vec<usize> = (0..counts.len()).filter(|number| counts[*number] != 2).collect();
     assert!(not_twice.is_empty(), "{not_twice:?} of {}: {}", counts.len(), ran.ledger);
-    fixture.kill_and_wait("-TERM");
+    fixture.signal_daemon_and_wait("-TERM");
 }
 
 /// Returns true if a process is stopped (state `T`).
@@ -296,7 +297,7 @@ fn is_stopped(process: u32) -> bool {
 #[test]
 fn v3_daemon_killed_at_some_steps_of_a_change_keeps_one_request() {
     let name = "daemon_restart::v3_daemon_killed_at_some_steps_of_a_change_keeps_one_request";
-    if has_privileges() && testkit::runs_alone(name) {
+    if has_restart_privileges() && testkit::run_in_separate_process(name) {
         kill_at_every_nth_step(3);
     }
 }
@@ -305,22 +306,22 @@ fn v3_daemon_killed_at_some_steps_of_a_change_keeps_one_request() {
 #[ignore = "minutes: cargo test -p streamline-tests --test live -- --ignored at_any_step"]
 fn v3_daemon_killed_at_any_step_of_a_change_keeps_one_request() {
     let name = "daemon_restart::v3_daemon_killed_at_any_step_of_a_change_keeps_one_request";
-    if has_privileges() && testkit::runs_alone(name) {
+    if has_restart_privileges() && testkit::run_in_separate_process(name) {
         kill_at_every_nth_step(1);
     }
 }
 
-fn has_privileges() -> bool {
+fn has_restart_privileges() -> bool {
     need::require_command("bash").is_some() && need::require_command("setpriv").is_some()
 }
 
 /// A trial: the daemon is killed before one step of a user's request, and restarted.
-struct KillTrial {
+struct DaemonKillTrial {
     manager: ServiceManager,
     fixture: DaemonFixture,
 }
 
-impl KillTrial {
+impl DaemonKillTrial {
     /// Starts the next daemon; with `fault`, the daemon stops before the step of this number.
     fn start_daemon(&self, fault: Option<u32>) -> Child {
         let fault = fault.map(|step| format!("--fault=stop={step}"));
@@ -343,7 +344,7 @@ impl KillTrial {
             of("line-") == self.fixture.shared_program().lines.len()
                 && of("waits-") + of("leaves-") == 0
         });
-        self.fixture.kill_and_wait("-KILL");
+        self.fixture.signal_daemon_and_wait("-KILL");
         let daemon = self.start_daemon(Some(step));
         let process = daemon.id();
         self.fixture.replace_daemon(daemon);
@@ -353,8 +354,8 @@ impl KillTrial {
         };
         wait_until("the daemon answers or stands still", || is_stopped(process) || answers());
         let again = || {
-            self.fixture.kill_and_wait("-KILL");
-            self.fixture.replace_and_wait(self.start_daemon(None));
+            self.fixture.signal_daemon_and_wait("-KILL");
+            self.fixture.replace_daemon_and_wait(self.start_daemon(None));
         };
         if is_stopped(process) {
             again();
@@ -375,7 +376,7 @@ impl KillTrial {
 
 fn kill_at_every_nth_step(every: u32) {
     let Some((manager, fixture)) = managed_fixture() else { return };
-    let trial = KillTrial { manager, fixture };
+    let trial = DaemonKillTrial { manager, fixture };
     let fixture = &trial.fixture;
     let line =
         format!("rx {SERVER_DEVICE} ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap");
@@ -463,6 +464,6 @@ fn kill_at_every_nth_step(every: u32) {
         assert_each_once(&ran, sent);
         ran.assert_lossless();
     }
-    fixture.kill_and_wait("-TERM");
-    wait_until("no program remains", || program_ids(&fixture.pair).is_empty());
+    fixture.signal_daemon_and_wait("-TERM");
+    wait_until("no program remains", || attached_program_ids(&fixture.pair).is_empty());
 }

@@ -4,7 +4,7 @@
 
 use crate::judge::run_without_perfmon;
 use crate::send::{parse_capture, send_all};
-use crate::shared_program::{program_ids, program_status, quiet_pair};
+use crate::shared_program::{attached_program_ids, program_status, quiet_pair};
 use endpoint::source::kernel::Attachment;
 use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build_with};
 use engine::kernel::delegation::{
@@ -37,7 +37,7 @@ pub(crate) fn parse_as_daemon(text: &str) -> Graph {
 }
 
 /// Returns the part of a request that its plan places in the kernel.
-pub(crate) fn kernel_part(text: &str, machine: &Machine) -> KernelPart {
+pub(crate) fn plan_kernel_part(text: &str, machine: &Machine) -> KernelPart {
     let (graph, _) = pipeline::read_request(text, &MachineRegistry::Local);
     let planned = plan(graph, &MachineRegistry::Local, machine).expect("a plan");
     let program = planned.programs.first().expect("a program");
@@ -54,17 +54,17 @@ pub(crate) fn attach(
     text: &str,
     owner: u32,
 ) -> (DelegatedProgram, DelegatedRequest) {
-    pair.server.run_inside(|| attach_here(points, text, owner))
+    pair.server.run_in_network_namespace(|| attach_in_this_namespace(points, text, owner))
 }
 
 /// Attaches a request for a user in this thread's namespace.
-fn attach_here(
+fn attach_in_this_namespace(
     points: &AttachPoints,
     text: &str,
     owner: u32,
 ) -> (DelegatedProgram, DelegatedRequest) {
     let machine = engine::machine::inspect();
-    let part = kernel_part(text, &machine);
+    let part = plan_kernel_part(text, &machine);
     let attached = points.attach_delegated(
         (&parse_as_daemon(text), &part),
         &machine,
@@ -104,7 +104,7 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     let (bob, his) = open(80, BOB_UID);
     let (again, hers_too) = open(53, ALICE_UID);
     let now = program_status(&points);
-    assert_eq!((now.lines, now.frame_rings, program_ids(&pair).len()), (3, 2, 1));
+    assert_eq!((now.lines, now.frame_rings, attached_program_ids(&pair).len()), (3, 2, 1));
     let number = |rings: &Rings| rings.records().map().info().expect("a map").id;
     assert_eq!(number(&alice), number(&again), "lines of one owner share its frames");
     assert_ne!(number(&alice), number(&bob));
@@ -135,7 +135,7 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
         assert_eq!(contains_mark(carol.records(), mark), place == 2, "{mark:?}");
     }
     drop((hers, hers_too, hers_as_well));
-    assert!(program_ids(&pair).is_empty());
+    assert!(attached_program_ids(&pair).is_empty());
 }
 
 /// The program is loaded without CAP_PERFMON, as a daemon loads it, and each request receives its
@@ -150,11 +150,11 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
         let owner = ALICE_UID - u32::from(port % 5);
         let text =
             format!("rx {SERVER_DEVICE} ring=512KB | ip | udp | dport |{port} pcap /dev/null");
-        let here = || run_without_perfmon(|| attach_here(&points, &text, owner));
-        lines.push(pair.server.run_inside(here));
+        let here = || run_without_perfmon(|| attach_in_this_namespace(&points, &text, owner));
+        lines.push(pair.server.run_in_network_namespace(here));
     }
     let now = program_status(&points);
-    assert_eq!((now.lines, now.frame_rings, program_ids(&pair).len()), (10, 5, 1));
+    assert_eq!((now.lines, now.frame_rings, attached_program_ids(&pair).len()), (10, 5, 1));
     let mut frames: Vec<Vec<u8>> =
         (1..=REQUESTS).flat_map(|p| marked_frames(p, b"x", p.into())).collect();
     frames.extend(marked_frames(REQUESTS + 1, b"nobody's", 20));
@@ -171,7 +171,7 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
         assert_eq!(handed, u64::from(port), "{port}");
         drop(run_without_perfmon(|| line.detach()));
     }
-    assert!(program_ids(&pair).is_empty());
+    assert!(attached_program_ids(&pair).is_empty());
 }
 
 /// The kernel part that another process names is checked against its request: parts that no plan
@@ -183,10 +183,10 @@ fn t17_delegated_layout_that_was_not_planned_is_refused() {
     let text = format!("rx {SERVER_DEVICE} | ip | tcp | pcap /dev/null");
     let machine = engine::machine::inspect();
     let graph = parse_as_daemon(&text);
-    let good = kernel_part(&text, &machine);
+    let good = plan_kernel_part(&text, &machine);
     for nodes in [vec![], vec![NodeId(99)], (0..graph.nodes.len()).map(NodeId).collect()] {
         let part = KernelPart { nodes, ..good.clone() };
-        let asked = pair.server.run_inside(|| {
+        let asked = pair.server.run_in_network_namespace(|| {
             points.attach_delegated(
                 (&graph, &part),
                 &machine,
@@ -196,13 +196,13 @@ fn t17_delegated_layout_that_was_not_planned_is_refused() {
         });
         assert!(matches!(asked, Err(BuildError::Refused(_))), "{part:?}: {asked:?}");
     }
-    assert!(program_ids(&pair).is_empty());
+    assert!(attached_program_ids(&pair).is_empty());
 }
 
-const REQUEST_VARIABLE: &str = "STREAMLINE_LIVE_HANDOUT";
+const CHILD_REQUEST_VARIABLE: &str = "STREAMLINE_LIVE_HANDOUT";
 const CHILD_REQUEST: &str = "| ip | udp | dport |53 ( count + pcap - )";
 /// Number of frames, few enough to fit into a pipe that is not read.
-const CHILD_FRAMES: usize = 40;
+const CHILD_FRAME_COUNT: usize = 40;
 
 /// Returns the next message of the peer, with its descriptors. Panics if none arrives within the
 /// timeout of tests.
@@ -231,7 +231,7 @@ fn serve_peer(
                 let part = KernelPart::from_text(rest).expect("a part");
                 let machine = engine::machine::inspect();
                 let graph = parse_as_daemon(text);
-                let attached = pair.server.run_inside(|| {
+                let attached = pair.server.run_in_network_namespace(|| {
                     points.attach_delegated(
                         (&graph, &part),
                         &machine,
@@ -264,9 +264,9 @@ fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
     let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} {CHILD_REQUEST}");
     let (here, there) = descriptor::pair().expect("a pair of sockets");
-    let Some(child) = pair.server.run_inside(|| start(there, &text)) else { return };
-    let mut frames = marked_frames(53, b"hers", CHILD_FRAMES);
-    frames.extend(marked_frames(80, b"others'", CHILD_FRAMES));
+    let Some(child) = pair.server.run_in_network_namespace(|| start(there, &text)) else { return };
+    let mut frames = marked_frames(53, b"hers", CHILD_FRAME_COUNT);
+    frames.extend(marked_frames(80, b"others'", CHILD_FRAME_COUNT));
     serve_peer(&pair, &points, &text, &here, &|| {
         assert_eq!(program_status(&points).lines, 1);
         send_all(&pair, &frames);
@@ -279,13 +279,14 @@ fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
         begin.or_else(|| output.stdout.windows(4).position(|at| at == [0x4d, 0x3c, 0xb2, 0xa1]));
     let captured = parse_capture(&output.stdout[begin.unwrap_or_else(|| panic!("{stderr}"))..]);
     assert!(
-        captured.len() >= CHILD_FRAMES && captured[..CHILD_FRAMES] == frames[..CHILD_FRAMES],
+        captured.len() >= CHILD_FRAME_COUNT
+            && captured[..CHILD_FRAME_COUNT] == frames[..CHILD_FRAME_COUNT],
         "{stderr}"
     );
-    for word in ["balanced", &format!("counted {CHILD_FRAMES}"), "refused 4"] {
+    for word in ["balanced", &format!("counted {CHILD_FRAME_COUNT}"), "refused 4"] {
         assert!(stderr.contains(word), "{word}: {stderr}");
     }
-    assert!(program_ids(&pair).is_empty());
+    assert!(attached_program_ids(&pair).is_empty());
 }
 
 /// Starts this executable again as another user in this namespace, with the socket as standard
@@ -293,8 +294,8 @@ fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
 fn start(socket: OwnedFd, text: &str) -> Option<Child> {
     let mut command = process::reexec_as(ALICE_UID, socket).expect("this executable");
     command
-        .args(["delegated::child_runs_request", "--exact", "--nocapture", "--quiet"])
-        .env(REQUEST_VARIABLE, text);
+        .args(["delegated::child_process_runs_request", "--exact", "--nocapture", "--quiet"])
+        .env(CHILD_REQUEST_VARIABLE, text);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let why = "needs to become another user, who may enter the build folder";
     process::spawn(&mut command).ok().or_else(|| need::report_skip(why))
@@ -365,8 +366,8 @@ fn assert_writes_are_refused(
 
 /// Entry point of the client process; its request is in an environment variable.
 #[test]
-fn child_runs_request() {
-    let Ok(text) = std::env::var(REQUEST_VARIABLE) else { return };
+fn child_process_runs_request() {
+    let Ok(text) = std::env::var(CHILD_REQUEST_VARIABLE) else { return };
     assert_eq!(process::identity(), (ALICE_UID, ALICE_UID));
     let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
     // The plan is for the kernel of the serving process.

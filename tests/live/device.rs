@@ -29,7 +29,7 @@ fn vanished_device_ends_the_run_with_captured_frames() {
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     let frames = short_frames(0..1000);
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
-    observer.wait_until_written("seen.pcap", capture_length(&frames));
+    observer.wait_until_file_has_length("seen.pcap", capture_length(&frames));
     send_frames(&pair.client, CLIENT_DEVICE, &short_frames(1000..1010));
     pair.server.run_ip(&format!("link delete dev {SERVER_DEVICE}"));
     let ran = observer.wait();
@@ -59,7 +59,7 @@ fn vanished_device_is_reported_with_all_its_frames() {
         let mut frames = vec![datagram(53); 9];
         frames.push(datagram(80));
         send_frames(&pair.client, CLIENT_DEVICE, &frames);
-        observer.wait_until_written("seen.pcap", capture_length(&frames[9..]));
+        observer.wait_until_file_has_length("seen.pcap", capture_length(&frames[9..]));
         pair.server.run_ip(&format!("link delete dev {SERVER_DEVICE}"));
         let ran = observer.wait();
         assert_eq!(ran.status, Some(1), "{}", ran.err);
@@ -75,7 +75,7 @@ fn renamed_device_continues_under_its_new_name() {
     send_frames(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} name other0"));
     send_frames(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
-    observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..20)));
+    observer.wait_until_file_has_length("seen.pcap", capture_length(&short_frames(0..20)));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
@@ -96,7 +96,7 @@ fn device_that_goes_down_and_up_continues() {
     wait_until("it sees frames again", || packet_sockets(&pair.server).len() == 1);
     observer.assert_running();
     send_frames(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
-    observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..20)));
+    observer.wait_until_file_has_length("seen.pcap", capture_length(&short_frames(0..20)));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
@@ -117,7 +117,7 @@ fn namespace_is_found_by_name_path_and_process() {
         let mut observer =
             Observer::start_by_command(&pair.server, |program| Command::new(program), &line);
         send_frames(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
-        observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..10)));
+        observer.wait_until_file_has_length("seen.pcap", capture_length(&short_frames(0..10)));
         let ran = observer.stop();
         ran.assert_lossless();
         assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..10), "{named}");
@@ -137,14 +137,14 @@ fn loopback_packets_arrive_once() {
         let line = format!("{source} | bpf \"udp port 9\" | pcap seen.pcap");
         let mut observer = Observer::start(&space, &line);
         let frames = short_frames(0..100);
-        space.run_inside(|| {
+        space.run_in_network_namespace(|| {
             let to = UdpSocket::bind("127.0.0.1:9").expect("a socket");
             let from = UdpSocket::bind("127.0.0.1:0").expect("a socket");
             for frame in &frames {
                 from.send_to(&frame[42..], to.local_addr().expect("bound")).expect("it goes");
             }
         });
-        observer.wait_until_written("seen.pcap", capture_length(&frames));
+        observer.wait_until_file_has_length("seen.pcap", capture_length(&frames));
         let ran = observer.stop();
         ran.assert_lossless();
         assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..100), "{source}");
@@ -163,7 +163,7 @@ fn a10_frame_selected_by_two_sources_arrives_once() {
     ] {
         let mut observer = Observer::start(&pair.server, &format!("{union} | pcap seen.pcap"));
         send_frames(&pair.client, CLIENT_DEVICE, &frames);
-        observer.wait_until_written("seen.pcap", capture_length(&frames));
+        observer.wait_until_file_has_length("seen.pcap", capture_length(&frames));
         let ran = observer.stop();
         ran.assert_lossless();
         assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..1000), "{union}");
@@ -172,8 +172,10 @@ fn a10_frame_selected_by_two_sources_arrives_once() {
 
 /// Sends numbered datagrams: even numbers from client to server, odd numbers from server to client.
 fn send_datagrams(pair: &Pair, count: u64) {
-    let near = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
-    let far = pair.server.run_inside(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
+    let near =
+        pair.client.run_in_network_namespace(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
+    let far =
+        pair.server.run_in_network_namespace(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
     for socket in [&near, &far] {
         socket.set_read_timeout(Some(LIMIT)).expect("a time");
     }
@@ -188,7 +190,7 @@ fn send_datagrams(pair: &Pair, count: u64) {
 }
 
 #[test]
-fn h2_directions_match_the_host() {
+fn h2_sources_receive_frames_of_their_direction_only() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     // Resolves the neighbors, so that no frame waits for that.
     send_datagrams(&pair, 2);
@@ -210,7 +212,7 @@ fn h2_directions_match_the_host() {
     send_datagrams(&pair, 100);
     for ((source, mut observer), (_, wanted)) in observers.into_iter().zip(lines) {
         let expected: Vec<u64> = (0..100).filter(wanted).collect();
-        observer.wait_until_written(
+        observer.wait_until_file_has_length(
             "seen.pcap",
             capture_length(&short_frames(0..expected.len() as u64)),
         );
@@ -229,7 +231,7 @@ fn h2_frames_sent_by_the_last_filter_arrive() {
     let line = format!("generate count=5000 seq=yes | tx {CLIENT_DEVICE}");
     let sent = Observer::spawn(sender, &line).wait();
     sent.assert_lossless();
-    observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..5000)));
+    observer.wait_until_file_has_length("seen.pcap", capture_length(&short_frames(0..5000)));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..5000));
@@ -271,7 +273,7 @@ fn frames_have_their_receive_time() {
     let begin = sys::clock::realtime_ns();
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
     let end = sys::clock::realtime_ns();
-    observer.wait_until_written("seen.pcap", capture_length(&frames));
+    observer.wait_until_file_has_length("seen.pcap", capture_length(&frames));
     let ran = observer.stop();
     let capture = ran.file("seen.pcap");
     let times = wire::capture::packets(&capture).map(|packet| packet.expect("whole").0.time_ns);

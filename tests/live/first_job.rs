@@ -56,7 +56,7 @@ fn wait_until_open(file: &Path) {
 }
 
 #[test]
-fn b11_first_job_compresses_each_get_request_once() {
+fn b11_each_get_request_is_compressed_once() {
     let here = (|| {
         need::require_root()?;
         need::require_file("/dev/fuse")?;

@@ -30,7 +30,7 @@ impl ForeignPrograms {
         // The verdicts are TCX_NEXT and XDP_PASS.
         let chained = program(ProgramKind::Tc, "foreign_tcx", -1);
         let express = program(ProgramKind::Xdp, "foreign_xdp", 2);
-        let (links, socket) = pair.server.run_inside(|| {
+        let (links, socket) = pair.server.run_in_network_namespace(|| {
             let index = RouteSocket::open()
                 .expect("links")
                 .interface_by_name(SERVER_DEVICE)

@@ -17,7 +17,8 @@ const TRANSFER_LENGTH: usize = 3 << 20;
 
 /// Sends bytes to the server; returns the bytes that the server received.
 fn send_over_tcp(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
-    let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 7)).expect("a port"));
+    let listener =
+        pair.server.run_in_network_namespace(|| TcpListener::bind((SERVER, 7)).expect("a port"));
     std::thread::scope(|scope| {
         let taken = scope.spawn(|| {
             let (mut connection, _) = listener.accept().expect("a connection");
@@ -26,8 +27,9 @@ fn send_over_tcp(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
             connection.read_to_end(&mut taken).expect("to the end");
             taken
         });
-        let mut connection =
-            pair.client.run_inside(|| TcpStream::connect((SERVER, 7)).expect("it listens"));
+        let mut connection = pair
+            .client
+            .run_in_network_namespace(|| TcpStream::connect((SERVER, 7)).expect("it listens"));
         connection.write_all(bytes).expect("it takes");
         connection.shutdown(Shutdown::Write).expect("it is open");
         // The other side closes once it has received everything.
@@ -44,7 +46,7 @@ fn data_frames(frames: &[Vec<u8>]) -> Vec<&[u8]> {
 
 /// Transfers bytes while a capture is written and streams are reassembled; returns the frames that
 /// carried the bytes.
-fn observe_transfer(pair: &Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
+fn capture_transfer_frames(pair: &Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
     let source = format!("rx {SERVER_DEVICE} ring=32MB | bpf \"ip and tcp port 7\"");
     let streams = Observer::start(&pair.server, &format!("{source} | tcp | files streams"));
     let frames = Observer::start(&pair.server, &format!("{source} | pcap seen.pcap"));
@@ -52,12 +54,16 @@ fn observe_transfer(pair: &Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
     let (streams, frames) = (streams.stop(), frames.stop());
     streams.assert_lossless();
     frames.assert_lossless();
-    assert!(only_stream(&streams) == bytes, "the stream is what was sent: {}", streams.ledger);
+    assert!(
+        single_stream_data(&streams) == bytes,
+        "the stream is what was sent: {}",
+        streams.ledger
+    );
     frames.frames("seen.pcap")
 }
 
 /// Returns the only stream with data that a request wrote.
-fn only_stream(ran: &ObserverResult) -> Vec<u8> {
+fn single_stream_data(ran: &ObserverResult) -> Vec<u8> {
     let folder = std::fs::read_dir(ran.path("streams")).expect("a folder").flatten();
     let files = folder.map(|entry| entry.path());
     let mut files: Vec<_> =
@@ -83,8 +89,8 @@ fn has_valid_checksum(frame: &[u8]) -> bool {
 #[test]
 fn merged_frames_without_checksum_are_complete() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
-    let bytes = Random::replayable().bytes(TRANSFER_LENGTH);
-    let frames = observe_transfer(&pair, &bytes);
+    let bytes = Random::with_replayable_seed().bytes(TRANSFER_LENGTH);
+    let frames = capture_transfer_frames(&pair, &bytes);
     assert_lengths_match_ip_headers(&frames);
     let data = data_frames(&frames);
     let longest = data.iter().map(|frame| frame.len()).max();
@@ -99,8 +105,8 @@ fn jumbo_frames_are_complete() {
         let off = "tso off gso off gro off tx off rx off";
         let Some(()) = space.set_offload(device, off) else { return };
     }
-    let bytes = Random::replayable().bytes(TRANSFER_LENGTH);
-    let frames = observe_transfer(&pair, &bytes);
+    let bytes = Random::with_replayable_seed().bytes(TRANSFER_LENGTH);
+    let frames = capture_transfer_frames(&pair, &bytes);
     assert_lengths_match_ip_headers(&frames);
     let data = data_frames(&frames);
     assert_eq!(data.iter().map(|frame| frame.len()).max(), Some(9014));
@@ -154,7 +160,7 @@ fn tags_removed_by_device_or_driver_are_restored() {
         .collect();
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
     for observer in &mut started {
-        observer.wait_until_written("seen.pcap", capture_length(&frames));
+        observer.wait_until_file_has_length("seen.pcap", capture_length(&frames));
     }
     for (observer, (_, source)) in started.into_iter().zip(&observers) {
         let ran = observer.stop();
@@ -174,7 +180,7 @@ fn multicast_copies_for_this_host_are_not_observed() {
     pair.server.run_ip(&format!("route add 239.0.0.0/8 dev {SERVER_DEVICE}"));
     let observed = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     let sent = Observer::start(&pair.server, &format!("tx {SERVER_DEVICE} | pcap sent.pcap"));
-    let member = pair.server.run_inside(|| {
+    let member = pair.server.run_in_network_namespace(|| {
         let socket = UdpSocket::bind(("0.0.0.0", 5300)).expect("a port");
         let here = SERVER.parse().expect("an address");
         socket.join_multicast_v4(&group, &here).expect("it joins");
@@ -185,7 +191,7 @@ fn multicast_copies_for_this_host_are_not_observed() {
     let mut bytes = [0; 64];
     let length = member.recv(&mut bytes).expect("the copy for this host");
     assert_eq!(&bytes[..length], b"from this host");
-    pair.client.run_inside(|| {
+    pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
         socket.send_to(b"from another", (SERVER, 5300)).expect("it sends");
     });

@@ -15,10 +15,10 @@ const FRAME_MAX: usize = 9000 + 14;
 /// Maximum total length of all frames in bytes.
 const BYTES_MAX: usize = 60 << 20;
 /// Limit on the request's resident memory in bytes.
-const RESIDENT_MAX: u64 = 400 << 20;
+const RESIDENT_BYTES_MAX: u64 = 400 << 20;
 
 /// Parts of the names of the hostile captures in the corpus.
-const CAPTURE_DIRECTORIES: &[&str] = &[
+const HOSTILE_CAPTURE_NAME_PARTS: &[&str] = &[
     "suricata/ip-fragment",
     "suricata/ipv4",
     "suricata/ipv6",
@@ -34,14 +34,14 @@ const CAPTURE_DIRECTORIES: &[&str] = &[
 
 /// Returns the first 300 frames of each capture and truncated copies of some of them, until the
 /// originals exceed [`BYTES_MAX`]. Omits frames that would not arrive ([`is_delivered`]), and
-/// external captures that [`CAPTURE_DIRECTORIES`] does not name.
+/// external captures that [`HOSTILE_CAPTURE_NAME_PARTS`] does not name.
 fn hostile_frames(captures: &Captures) -> Vec<Vec<u8>> {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut frames = Vec::new();
     let mut length = 0;
     for path in &captures.paths {
         let name = captures.name(path);
-        if captures.outside && !CAPTURE_DIRECTORIES.iter().any(|part| name.contains(part)) {
+        if captures.outside && !HOSTILE_CAPTURE_NAME_PARTS.iter().any(|part| name.contains(part)) {
             continue;
         }
         let bytes = std::fs::read(path).expect("a case");
@@ -108,5 +108,5 @@ fn assert_traffic_is_accounted_for(captures: &Captures) {
     ran.assert_balanced();
     assert_eq!(ran.source().observed, Some(sent), "{:?}", ran.source());
     assert!(sent as usize > frames.len(), "all of them were sent: {sent}");
-    assert!(resident < RESIDENT_MAX, "{resident} bytes");
+    assert!(resident < RESIDENT_BYTES_MAX, "{resident} bytes");
 }

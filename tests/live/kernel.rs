@@ -12,7 +12,7 @@ use crate::numbers::{
 use crate::observer::{Observer, ObserverResult};
 use crate::scratch::Scratch;
 use crate::send::{capture_length, parse_capture, send_all, write_capture};
-use crate::shared_program::program_ids as programs;
+use crate::shared_program::attached_program_ids as programs;
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
 use pipeline::plan::{PlannedEdge, plan};
@@ -160,7 +160,7 @@ fn k1_chain_of_any_length_runs_in_the_kernel() {
 }
 
 #[test]
-fn j1_several_branches_leave_one_program() {
+fn j1_branches_share_one_program() {
     let Some(pair) = quiet_pair() else { return };
     let frames = frames_of_many_kinds();
     let line = "| ip | ( |udp pcap udp.pcap + |tcp pcap tcp.pcap + |all pcap all.pcap )";
@@ -215,8 +215,10 @@ fn v5_fragments_are_reassembled_after_the_kernel() {
     let Some(()) = need::require_bpf() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let lines = ["rx", "rx@thread0"].map(|rx| format!("{rx} {SERVER_DEVICE} | ip |udp count"));
-    let near = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
-    let far = pair.server.run_inside(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
+    let near =
+        pair.client.run_in_network_namespace(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
+    let far =
+        pair.server.run_in_network_namespace(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
     far.set_read_timeout(Some(LIMIT)).expect("a time");
     let observers = lines.map(|line| Observer::start(&pair.server, &line));
     let mut bytes = [0; 5000];
@@ -239,7 +241,7 @@ fn v5_fragments_are_reassembled_after_the_kernel() {
 /// The numbers that reach a slow reader and the numbers that the ledger reports as lapped are
 /// together exactly the numbers sent.
 #[test]
-fn lapped_ring_is_accounted_for() {
+fn frames_lost_in_a_lapped_ring_are_counted() {
     const FRAMES: u64 = 20_000;
     const SIZE: usize = 400;
     let Some(pair) = quiet_pair() else { return };
@@ -324,7 +326,7 @@ fn program_survives_its_device_going_down_and_up() {
     pair.client.wait_until_up(CLIENT_DEVICE);
     pair.server.wait_until_up(SERVER_DEVICE);
     send_all(&pair, &all[10..]);
-    observer.wait_until_written("seen.pcap", capture_length(&all));
+    observer.wait_until_file_has_length("seen.pcap", capture_length(&all));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(frame_numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
@@ -332,7 +334,7 @@ fn program_survives_its_device_going_down_and_up() {
 
 /// Returns the programs at the server's device.
 fn attached_programs(pair: &Pair, side: Side) -> Chain {
-    pair.server.run_inside(|| tcx_chain(device_index(), side).expect("a chain"))
+    pair.server.run_in_network_namespace(|| tcx_chain(device_index(), side).expect("a chain"))
 }
 
 /// Returns the interface index of the server's device in its namespace.
@@ -341,7 +343,7 @@ fn device_index() -> u32 {
 }
 
 #[test]
-fn v17_existing_programs_stay_and_receive_the_same() {
+fn v17_existing_programs_receive_the_same_packets() {
     let Some(pair) = quiet_pair() else { return };
     // TCX_PASS: programs after it do not run. XDP_PASS.
     let program = |kind, answer| {
@@ -349,7 +351,7 @@ fn v17_existing_programs_stay_and_receive_the_same() {
         Program::load(kind, "foreign", &ebpf::insn::encode(&code)).expect("two instructions")
     };
     let (theirs, express) = (program(ProgramKind::Tc, 0), program(ProgramKind::Xdp, 2));
-    let links = pair.server.run_inside(|| {
+    let links = pair.server.run_in_network_namespace(|| {
         let tcx = Link::tcx(&theirs, device_index(), Side::Ingress, ChainPosition::Head, None)
             .expect("tcx");
         (tcx, Link::xdp(&express, device_index(), XdpMode::Generic).expect("xdp"))
@@ -368,7 +370,7 @@ fn v17_existing_programs_stay_and_receive_the_same() {
 }
 
 #[test]
-fn killed_request_leaves_nothing_attached() {
+fn killed_request_leaves_no_program_attached() {
     let Some(pair) = quiet_pair() else { return };
     for end in ["KILL", "INT"] {
         let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | pcap seen.pcap");
@@ -389,7 +391,7 @@ fn exit_without_a_ring_is_refused_not_dropped() {
     let text = format!("rx@kernel {SERVER_DEVICE} | udp@kernel | (count@thread0 + drop@thread1)");
     let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let mut plan =
             plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
         drop(build(&plan, Settings::default()).expect("it can be built"));

@@ -19,7 +19,7 @@ use testkit::{Frame, need};
 fn quiet_pair(mtu: u32) -> Option<Pair> {
     need::require_bpf()?;
     let pair = Pair::new(Cable { mtu, addresses: false, queues: 1 })?;
-    let probe = pair.server.run_inside(sys::probe::try_xdp_socket);
+    let probe = pair.server.run_in_network_namespace(sys::probe::probe_xdp_socket);
     probe.or_else(|why| need::report_skip(&why.to_string()).ok_or(why)).ok()?;
     Some(pair)
 }
@@ -257,7 +257,7 @@ fn g2_frame_with_removed_tag_is_matched_with_its_tag() {
         return;
     }
     let Some(pair) = quiet_pair(1500) else { return };
-    let _push = pair.client.run_inside(|| {
+    let _push = pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open().expect("root may ask").interface_by_name(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
         let program =
@@ -275,7 +275,7 @@ fn g2_frame_with_removed_tag_is_matched_with_its_tag() {
 }
 
 #[test]
-fn g7_killed_redirect_leaves_nothing_attached() {
+fn g7_killed_redirect_leaves_no_program_attached() {
     let Some(pair) = quiet_pair(1500) else { return };
     let line = format!("rx {SERVER_DEVICE} take | udp | count");
     let mut observer = Observer::start_redirecting(&pair.server, SERVER_DEVICE, &line);
@@ -285,7 +285,7 @@ fn g7_killed_redirect_leaves_nothing_attached() {
     let mut host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
     let frames = numbered_datagrams(10);
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
-    host.wait_until_written("out", capture_length(&frames));
+    host.wait_until_file_has_length("out", capture_length(&frames));
     assert!(host.stop().frames("out") == frames, "the host gets them again");
 }
 

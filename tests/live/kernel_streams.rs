@@ -6,7 +6,7 @@
 use crate::scratch::Scratch;
 use crate::second_job::{Guard, Mounted, spawn, streamline};
 use crate::send::{parse_capture, send_all};
-use crate::shared_program::{datagrams, program_ids};
+use crate::shared_program::{attached_program_ids, datagrams};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -97,13 +97,13 @@ fn mount(folder: &Scratch, daemon: &str, name: &str) -> Mounted {
 }
 
 #[test]
-fn b8_stream_of_a_filter_in_the_kernel_equals_what_tcpdump_sees() {
+fn b8_kernel_filter_stream_equals_tcpdump_capture() {
     const FRAMES: usize = 400;
     if need::require_command("tcpdump").is_none() {
         return;
     }
     let Some(scene) = Scene::new("rx | udp | dport |53 count", "udp") else { return };
-    let programs = program_ids(&scene.pair);
+    let programs = attached_program_ids(&scene.pair);
     let expected = scene.folder.path("tcpdump.pcap");
     let before = packet_sockets(&scene.pair.server).len();
     let mut tcpdump = scene.pair.server.command("tcpdump");
@@ -149,14 +149,14 @@ fn b8_stream_of_a_filter_in_the_kernel_equals_what_tcpdump_sees() {
     let length = fs::metadata(&readers[1].1).expect("a file").len();
     assert_eq!(taken.trim(), length.to_string());
     drop(readers);
-    assert_eq!(program_ids(&scene.pair), programs, "the program stays");
+    assert_eq!(attached_program_ids(&scene.pair), programs, "the program stays");
 }
 
 #[test]
-fn b9_killed_server_closes_what_its_readers_opened() {
+fn b9_killed_server_closes_the_streams_of_its_readers() {
     let request = "rx | ip | udp | sport | dport |53 count";
     let Some(scene) = Scene::new(request, "ip/udp/sport/dport") else { return };
-    let programs = program_ids(&scene.pair);
+    let programs = attached_program_ids(&scene.pair);
     let other = mount(&scene.folder, &scene.daemon, "other");
     let place = other.0.join(format!("rx:{SERVER_DEVICE}"));
     wait_until("the path is shown there, too", || place.join("ip/udp").is_dir());
@@ -181,11 +181,11 @@ fn b9_killed_server_closes_what_its_readers_opened() {
     wait_until("all frames are read", || {
         parse_capture(&fs::read(&read).unwrap_or_default()).len() == frames.len()
     });
-    assert_eq!(program_ids(&scene.pair), programs, "the program stays");
+    assert_eq!(attached_program_ids(&scene.pair), programs, "the program stays");
 }
 
 #[test]
-fn b10_source_whose_frames_stay_in_the_kernel_is_read() {
+fn b10_frames_that_stay_in_the_kernel_can_be_read() {
     let Some(scene) = Scene::new("rx | discard", "discard") else { return };
     let (_reader, read) = scene.read("all.pcap", "all.pcap");
     let frames = datagrams(40);
@@ -197,7 +197,7 @@ fn b10_source_whose_frames_stay_in_the_kernel_is_read() {
 }
 
 #[test]
-fn b8_writes_that_would_bypass_filters_in_the_kernel_are_refused() {
+fn b8_writes_that_bypass_kernel_filters_are_refused() {
     let Some(scene) = Scene::new("rx | udp | dport |53 count", "udp") else { return };
     let why = scene.failure("printf x > rx/all.pcap");
     assert!(

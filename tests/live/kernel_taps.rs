@@ -2,12 +2,12 @@
 //! once, whether the twin decides about the frame or the user implementation does; the program is
 //! never replaced; and while nobody reads, nothing is handed over. FEATURES B8, B9
 
-use crate::delegated::{attach, kernel_part, parse_as_daemon};
+use crate::delegated::{attach, parse_as_daemon, plan_kernel_part};
 use crate::frames::tagged_frames;
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
 use crate::send::{parse_capture, send_all};
 use crate::shared_program::{
-    RunningRequest, datagrams, program_ids, program_status, quiet_pair, send_until,
+    RunningRequest, attached_program_ids, datagrams, program_status, quiet_pair, send_until,
 };
 use engine::build::{BuiltPath, Settings};
 use engine::change::change;
@@ -80,7 +80,7 @@ impl Reader {
     }
 }
 
-fn live_of(request: &RunningRequest, text: &str) -> Live {
+fn live_handle_of_request(request: &RunningRequest, text: &str) -> Live {
     let live = request.lives()[0].clone();
     live.set_request_text(text);
     live
@@ -91,14 +91,14 @@ fn open_taps(points: &AttachPoints) -> usize {
 }
 
 #[test]
-fn b8_tap_in_the_kernel_needs_no_other_program() {
+fn b8_kernel_tap_adds_no_program() {
     const FRAMES: usize = 400;
     let Some(pair) = quiet_pair() else { return };
     let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | ip | udp | dport |53 count");
     let request = RunningRequest::start(&pair, &points, &text);
-    let live = live_of(&request, &text);
-    let programs = program_ids(&pair);
+    let live = live_handle_of_request(&request, &text);
+    let programs = attached_program_ids(&pair);
     let frames = datagrams(FRAMES);
     send_all(&pair, &frames);
     assert_eq!((open_taps(&points), program_status(&points).each[0].given.blocks), (0, 0));
@@ -126,7 +126,7 @@ fn b8_tap_in_the_kernel_needs_no_other_program() {
     assert_eq!(count(&lines.end()), FRAMES);
     wait_until("all taps are closed", || open_taps(&points) == 0);
     send_all(&pair, &frames);
-    assert_eq!(program_ids(&pair), programs, "the program stays");
+    assert_eq!(attached_program_ids(&pair), programs, "the program stays");
     assert_eq!(program_status(&points).replaced, 0);
     let outcome = request.stop();
     let reports = crate::shared_program::reports_by_filter(&outcome);
@@ -134,12 +134,12 @@ fn b8_tap_in_the_kernel_needs_no_other_program() {
 }
 
 #[test]
-fn b10_source_whose_frames_stay_in_the_kernel_can_be_read() {
+fn b10_tap_of_a_kernel_source_gets_its_frames() {
     let Some(pair) = quiet_pair() else { return };
     let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | discard");
     let request = RunningRequest::start(&pair, &points, &text);
-    let live = live_of(&request, &text);
+    let live = live_handle_of_request(&request, &text);
     let reader = Reader::begin(&live, "rx", "", StreamForm::Capture).expect("a tap");
     let frames = datagrams(100);
     send_all(&pair, &frames);
@@ -151,9 +151,9 @@ fn b10_source_whose_frames_stay_in_the_kernel_can_be_read() {
 
 /// Returns what leaves a filter of a request, with its source in the kernel or in a thread, while
 /// frames are sent.
-fn frames_behind(pair: &Pair, source: &str, node: &str, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+fn frames_after_node(pair: &Pair, source: &str, node: &str, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let text = format!("{source} | ip | tcp | count");
-    let (paths, points) = pair.server.run_inside(|| {
+    let (paths, points) = pair.server.run_in_network_namespace(|| {
         let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);
         let machine = engine::machine::inspect();
         let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
@@ -183,7 +183,7 @@ fn b8_frames_of_which_a_twin_is_unsure_reach_the_tap_once() {
     let Some(pair) = quiet_pair() else { return };
     let frames = tagged_frames();
     let of = |source: &str| {
-        let mut got = frames_behind(&pair, source, "ip", &frames);
+        let mut got = frames_after_node(&pair, source, "ip", &frames);
         got.sort();
         got
     };
@@ -194,12 +194,12 @@ fn b8_frames_of_which_a_twin_is_unsure_reach_the_tap_once() {
 }
 
 #[test]
-fn b8_more_filters_than_can_be_read_at_once_are_refused() {
+fn b8_taps_beyond_the_limit_are_refused() {
     let Some(pair) = quiet_pair() else { return };
     let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | ip | udp | sport | dport |53 count");
     let request = RunningRequest::start(&pair, &points, &text);
-    let live = live_of(&request, &text);
+    let live = live_handle_of_request(&request, &text);
     let begin = |node| Reader::begin(&live, node, "", StreamForm::Capture);
     let mut open: Vec<Reader> =
         ["rx", "ip", "udp", "sport"].into_iter().map(|node| begin(node).expect(node)).collect();
@@ -219,19 +219,19 @@ fn b8_more_filters_than_can_be_read_at_once_are_refused() {
 }
 
 #[test]
-fn b8_change_leaves_a_fifth_filter_that_is_read_in_its_thread() {
+fn b8_filter_with_a_fifth_tap_stays_in_its_thread() {
     const NODES: [&str; 5] = ["rx", "ip", "udp", "sport", "dport"];
     let Some(pair) = quiet_pair() else { return };
     let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | ip | udp@thread0 | sport | dport |53 count");
     let request = RunningRequest::start(&pair, &points, &text);
-    let live = live_of(&request, &text);
+    let live = live_handle_of_request(&request, &text);
     let begin = |node| Reader::begin(&live, node, "", StreamForm::Capture).expect(node);
     let open = NODES.map(begin);
     let edit = |words: [&str; 3]| {
         let edit = Edit::parse(&words).expect("an edit");
-        let machine = pair.server.run_inside(engine::machine::inspect);
-        pair.server.run_inside(|| change(&live, &edit, &machine, LIMIT))
+        let machine = pair.server.run_in_network_namespace(engine::machine::inspect);
+        pair.server.run_in_network_namespace(|| change(&live, &edit, &machine, LIMIT))
     };
     for filter in ["udp", "sport"] {
         edit(["move", filter, "kernel"]).expect("a move");
@@ -280,7 +280,7 @@ fn check_tap_during_changes(filters: &str, edits: &[&str]) {
     let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | {filters}");
     let request = RunningRequest::start(&pair, &points, &text);
-    let live = live_of(&request, &text);
+    let live = live_handle_of_request(&request, &text);
     let reader = Reader::begin(&live, "udp", "", StreamForm::Capture).expect("a tap");
     let stop = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| {
@@ -291,8 +291,9 @@ fn check_tap_during_changes(filters: &str, edits: &[&str]) {
             wait_until("frames come", || reader.read().len() > before);
             let words: Vec<&str> = words.split(' ').collect();
             let edit = Edit::parse(&words).expect("an edit");
-            let machine = pair.server.run_inside(engine::machine::inspect);
-            let done = pair.server.run_inside(|| change(&live, &edit, &machine, LIMIT));
+            let machine = pair.server.run_in_network_namespace(engine::machine::inspect);
+            let done =
+                pair.server.run_in_network_namespace(|| change(&live, &edit, &machine, LIMIT));
             assert!(done.is_ok(), "{done:?}");
         }
         let before = reader.read().len();
@@ -307,13 +308,13 @@ fn check_tap_during_changes(filters: &str, edits: &[&str]) {
 }
 
 #[test]
-fn b8_path_gets_each_frame_once_while_taps_come_and_go() {
+fn b8_path_gets_each_frame_once_while_taps_open_and_close() {
     const CHANGES: usize = 40;
     let Some(pair) = quiet_pair() else { return };
     let points = AttachPoints::default();
     let text = format!("rx {SERVER_DEVICE} | ip | udp | dport |9 count");
     let request = RunningRequest::start(&pair, &points, &text);
-    let live = live_of(&request, &text);
+    let live = live_handle_of_request(&request, &text);
     let stays = Reader::begin(&live, "udp", "", StreamForm::Capture).expect("a tap");
     let stop = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| {
@@ -335,22 +336,23 @@ fn b8_path_gets_each_frame_once_while_taps_come_and_go() {
 }
 
 #[test]
-fn b8_change_of_a_request_leaves_the_taps_of_others_as_they_are() {
+fn b8_request_change_keeps_taps_of_other_requests() {
     let Some(pair) = quiet_pair() else { return };
     let points = AttachPoints::default();
     let user = sys::process::OVERFLOW_ID;
     let line = |port: u16| format!("rx {SERVER_DEVICE} | ip | udp | dport |{port} count");
     let (_, changed) = attach(&pair, &points, &line(53), user);
     let (_, other) = attach(&pair, &points, &line(80), user - 1);
-    let machine = pair.server.run_inside(engine::machine::inspect);
+    let machine = pair.server.run_in_network_namespace(engine::machine::inspect);
     let taps_of_other = || {
         let each = program_status(&points).each;
         each.iter().find(|line| Some(line.number) == other.number()).map(|line| line.taps)
     };
     let mut running = changed;
     for (port, open) in [(443, OpenTaps::from_indices([2])), (53, OpenTaps::default())] {
-        let next = pair.server.run_inside(|| {
-            let (graph, part) = (parse_as_daemon(&line(port)), kernel_part(&line(port), &machine));
+        let next = pair.server.run_in_network_namespace(|| {
+            let (graph, part) =
+                (parse_as_daemon(&line(port)), plan_kernel_part(&line(port), &machine));
             let owner = Owner { uid: user, about: "" };
             let how = (&[][..], OpenTaps::from_indices([1]));
             let request = (&graph, &part);

@@ -13,7 +13,7 @@ use testkit::net::{Cable, Pair, SERVER_DEVICE};
 use testkit::{need, streamline_program};
 
 /// Number of requests that observe the frames at the same time.
-const REQUESTS_AT_ONCE: usize = 10;
+const CONCURRENT_REQUESTS: usize = 10;
 
 /// Returns a node for each twin that leaves frames as they are, except those whose answer depends
 /// on a seed, a key, or the time.
@@ -82,7 +82,7 @@ fn k1_v4_views_of_tagged_frames_equal_those_of_a_file() {
     let frames: Vec<_> = tagged_frames().into_iter().filter(|frame| frame.len() >= 60).collect();
     let file = write_capture(&scratch, "tagged.pcap", &frames);
     let file = format!("replay '{}'", file.display());
-    for chains in requests().chunks(REQUESTS_AT_ONCE) {
+    for chains in requests().chunks(CONCURRENT_REQUESTS) {
         let observers = chains.iter().map(|chain| {
             let line = request_text(&format!("rx {SERVER_DEVICE}"), chain);
             Observer::start(&pair.server, &line)

@@ -49,7 +49,7 @@ fn message_halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
 }
 
 /// Returns the number of blocks held by `tcp`.
-fn held_blocks(live: &Live) -> u64 {
+fn held_block_count(live: &Live) -> u64 {
     let ledger = live.counters(OPERATION_TIMEOUT).ledger;
     let tcp = ledger.filters.iter().find(|node| node.name == "tcp").map(|node| node.held.blocks);
     tcp.unwrap_or(0)
@@ -70,7 +70,7 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
         send_frames(&pair.client, CLIENT_DEVICE, some);
     }
     let open = u64::from(connections);
-    wait_until("all connections are open", || held_blocks(&line.live) == open);
+    wait_until("all connections are open", || held_block_count(&line.live) == open);
     let stop = AtomicBool::new(false);
     let (mut pauses, mut drops) = (Vec::new(), 0);
     let begin = Instant::now();
@@ -87,7 +87,7 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
             let switched = change_request(&line.live, words);
             pauses.push(switched.paused_ns / 1000);
             drops += switched.source_drops.iter().map(|(_, _, blocks)| blocks).sum::<u64>();
-            assert_eq!(held_blocks(&line.live), open, "{words}: what is held comes along");
+            assert_eq!(held_block_count(&line.live), open, "{words}: what is held comes along");
         }
         drop(ends);
         sender.join().expect("a sender")
@@ -100,7 +100,7 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
     for some in message_halves(connections, true).chunks(500) {
         send_frames(&pair.client, CLIENT_DEVICE, some);
     }
-    wait_until("all messages are whole", || held_blocks(&line.live) == 0);
+    wait_until("all messages are whole", || held_block_count(&line.live) == 0);
     let outcome = line.stop();
     let count = outcome.reports.iter().find(|report| report.name == "count").expect("a report");
     assert_eq!(count.report.rows[0], ("messages".to_owned(), open), "{count:?}");

@@ -21,7 +21,7 @@ fn taken_by(ledger: &Ledger, name: &str) -> u64 {
 
 /// Runs a request in the kernel and, after `dport`, in a thread. Asserts that its counters are
 /// right while it runs, and final after its end.
-fn assert_live_counters_are_final(pair: &Pair, source: &str) {
+fn assert_live_counters_equal_final_counters(pair: &Pair, source: &str) {
     let points = AttachPoints::default();
     let branches = "(|53 count + |80 match \"no such text\")";
     let text = format!("{source} | ip | dport | {branches}");
@@ -61,13 +61,13 @@ fn assert_live_counters_are_final(pair: &Pair, source: &str) {
 #[test]
 fn live_counters_of_kernel_filters_equal_the_final_counters() {
     let Some(pair) = quiet_pair() else { return };
-    assert_live_counters_are_final(&pair, &format!("rx {SERVER_DEVICE}"));
+    assert_live_counters_equal_final_counters(&pair, &format!("rx {SERVER_DEVICE}"));
 }
 
 #[test]
 fn live_counters_of_redirected_frames_equal_the_final_counters() {
     let Some(pair) = quiet_pair() else { return };
-    assert_live_counters_are_final(&pair, &format!("rx {SERVER_DEVICE} take"));
+    assert_live_counters_equal_final_counters(&pair, &format!("rx {SERVER_DEVICE} take"));
 }
 
 /// The daemon runs the filters, and the user's process asks it for their counters.

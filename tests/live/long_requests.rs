@@ -15,7 +15,7 @@ use testkit::net::{Pair, SERVER_DEVICE};
 
 /// Number of frames sent; one in four goes to port 53.
 const FRAMES_SENT: usize = 80;
-const MATCHING_FRAMES: u64 = FRAMES_SENT as u64 / 4;
+const MATCHING_FRAME_COUNT: u64 = FRAMES_SENT as u64 / 4;
 
 const SOURCE_ADDRESS: &str = "198.18.0.1";
 const DESTINATION_ADDRESS: &str = "198.19.0.1";
@@ -135,14 +135,14 @@ fn v5_request_of_200_filters_runs_in_the_kernel() {
 
 /// A program has a limited number of exit counters. The filters that fit stay in the kernel.
 #[test]
-fn v5_prefix_of_a_request_with_too_many_exits_stays() {
+fn v5_too_many_exits_leave_a_prefix_in_the_kernel() {
     let Some(pair) = quiet_pair() else { return };
     let line = request_with_filters(&format!("rx {SERVER_DEVICE}"), "ip", 330);
     let ran = run_over_frames(&pair, &line, &datagrams(FRAMES_SENT));
     assert_eq!(filter_entry(&ran, "eth")["space"], "kernel", "{}", ran.err);
     assert_eq!(filter_entry(&ran, "dport")["space"], "thread0", "{}", ran.err);
     let last = ran.ledger["filters"].as_array().and_then(|all| all.last()).expect("filters");
-    assert_eq!(last["taken"]["blocks"], MATCHING_FRAMES, "{}", ran.ledger);
+    assert_eq!(last["taken"]["blocks"], MATCHING_FRAME_COUNT, "{}", ran.ledger);
     let [(_, why)] = kernel_refusals(&ran)[..] else { panic!("{}", ran.ledger) };
     assert!(why.contains("exits from the kernel, and the maximum is 320"), "{why}");
 }
@@ -150,7 +150,7 @@ fn v5_prefix_of_a_request_with_too_many_exits_stays() {
 /// A frame that is delivered to many branches needs an exit for each branch. If there are too many
 /// exits, only the filters before the branches stay in the kernel.
 #[test]
-fn v5_prefix_stays_if_a_frame_has_too_many_exits() {
+fn v5_too_many_exits_per_frame_leave_a_kernel_prefix() {
     let Some(pair) = quiet_pair() else { return };
     let branches = vec!["|all count"; 40].join(" + ");
     let line = format!("rx {SERVER_DEVICE} | ip | udp | ( {branches} )");
@@ -170,7 +170,7 @@ fn v5_prefix_stays_if_a_frame_has_too_many_exits() {
 /// the lost frame, and the other frames arrive in order.
 #[test]
 fn v5_lapped_frames_are_counted_for_their_exit() {
-    const LAPPED: u64 = 20_000;
+    const LAPPED_FRAMES: u64 = 20_000;
     const SIZE: usize = 400;
     let Some(pair) = quiet_pair() else { return };
     let sure = |payload: &[u8]| {
@@ -179,7 +179,7 @@ fn v5_lapped_frames_are_counted_for_their_exit() {
     let unsure_frames = |payload: &[u8]| datagram_with_many_headers().udp(4000, 9, payload);
     // Offsets of the number, at the start of the payload.
     let at = [sure(&[]).len(), unsure_frames(&[]).len()];
-    let frames = (0..LAPPED).map(|number: u64| {
+    let frames = (0..LAPPED_FRAMES).map(|number: u64| {
         let way = usize::from(number.is_multiple_of(3));
         let mut payload = vec![0; SIZE - at[way]];
         payload[..8].copy_from_slice(&number.to_be_bytes());
@@ -202,13 +202,13 @@ fn v5_lapped_frames_are_counted_for_their_exit() {
     ran.assert_balanced();
     assert!(received.is_sorted_by(|one, next| one < next), "each once, in order");
     let lost = ran.ledger["lost"].as_u64().expect("a number");
-    assert_eq!(received.len() as u64 + lost, LAPPED, "{}", ran.ledger);
+    assert_eq!(received.len() as u64 + lost, LAPPED_FRAMES, "{}", ran.ledger);
     let edges = ran.ledger["edges"].as_array().expect("edges").iter();
     let rings: Vec<&Value> = edges.filter(|edge| edge["kind"] == "ring").collect();
     let unsure_frames = received.iter().filter(|number| number.is_multiple_of(3)).count() as u64;
     for (to, put, taken) in [
-        ("ipproto", LAPPED.div_ceil(3), unsure_frames),
-        ("pcap", LAPPED - LAPPED.div_ceil(3), received.len() as u64 - unsure_frames),
+        ("ipproto", LAPPED_FRAMES.div_ceil(3), unsure_frames),
+        ("pcap", LAPPED_FRAMES - LAPPED_FRAMES.div_ceil(3), received.len() as u64 - unsure_frames),
     ] {
         let edge = rings.iter().find(|edge| edge["to"] == to).expect("an edge");
         assert_eq!(edge["put"]["blocks"], put, "{to}: {}", ran.ledger);

@@ -22,7 +22,8 @@ impl Nginx {
         for (name, length) in SERVED_FILES {
             fs::write(folder.path(name), vec![b'x'; *length]).expect("a file");
         }
-        let settings = CONFIGURATION.replace("FOLDER", &folder.path("").display().to_string());
+        let settings =
+            NGINX_CONFIGURATION.replace("FOLDER", &folder.path("").display().to_string());
         fs::write(folder.path("nginx.conf"), settings).expect("a file");
         let mut command = space.command(program);
         command.arg("-e").arg(folder.path("error.log")).arg("-p").arg(folder.path(""));
@@ -57,7 +58,7 @@ const SERVED_FILES: &[(&str, usize)] = &[("small", 300), ("page", 3_000), ("larg
 
 /// The configuration: one process in the foreground, with a log that states the time of the last
 /// wake-up.
-const CONFIGURATION: &str = "
+const NGINX_CONFIGURATION: &str = "
 daemon off;
 master_process off;
 worker_processes 1;

@@ -6,7 +6,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use testkit::net::{Namespace, is_observing, wait_until};
+use testkit::net::{Namespace, is_capturing, wait_until};
 use testkit::streamline_program;
 
 /// A `streamline` process that observes frames, with its own directory.
@@ -93,7 +93,7 @@ impl Observer {
     fn wait_until_attached(&mut self, space: &Namespace, line: &str) {
         wait_until(line, || {
             self.assert_running();
-            is_observing(space, self.child.id())
+            is_capturing(space, self.child.id())
         });
     }
 
@@ -132,7 +132,7 @@ impl Observer {
     }
 
     /// Waits until a file named in the request has at least this length.
-    pub(crate) fn wait_until_written(&mut self, name: &str, length: u64) {
+    pub(crate) fn wait_until_file_has_length(&mut self, name: &str, length: u64) {
         let path = self.path(name);
         wait_until(&format!("{} is of {length} bytes", path.display()), || {
             self.assert_running();
@@ -281,14 +281,14 @@ impl SourceReport {
     }
 
     /// Returns the losses at a location, or `None` if the counter is missing or could not be read.
-    pub(crate) fn lost_at(&self, place: &str) -> Option<u64> {
+    pub(crate) fn losses_at_location(&self, place: &str) -> Option<u64> {
         self.dropped.iter().find(|(name, _)| name == place).and_then(|(_, number)| *number)
     }
 }
 
 /// Returns true if an XDP program is attached to a device.
 pub(crate) fn has_xdp_program(space: &Namespace, device: &str) -> bool {
-    space.run_inside(|| {
+    space.run_in_network_namespace(|| {
         let links = sys::net::RouteSocket::open().expect("root may ask");
         links.interface_by_name(device).is_ok_and(|interface| interface.xdp.is_some())
     })

@@ -17,13 +17,13 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, wait_unt
 const FRAMES_SENT: u64 = 60_000;
 const FRAME_SIZE: usize = 400;
 /// Number of frames sent per frame read.
-const SENT_PER_READ: u64 = 10;
+const FRAMES_SENT_PER_READ: u64 = 10;
 /// Length of a record header in the capture, in bytes.
 const RECORD_HEADER_LENGTH: usize = 16;
 
 /// Sends more frames to a request than it can read. Returns its result, and the numbers of the
 /// frames that arrived, in order.
-fn flood_request(pair: &Pair, behind: &str) -> (ObserverResult, Vec<u64>) {
+fn send_more_than_request_reads(pair: &Pair, behind: &str) -> (ObserverResult, Vec<u64>) {
     let frames = numbered_frames(0..FRAMES_SENT, FRAME_SIZE);
     let line = format!("rx@thread0 {SERVER_DEVICE} ring=1MB {behind} | pcap -");
     let (observer, out) = Observer::start_piped(&pair.server, &line);
@@ -40,7 +40,7 @@ fn flood_request(pair: &Pair, behind: &str) -> (ObserverResult, Vec<u64>) {
             let has_record = |capture: &BufReader<_>| {
                 !capture.buffer().is_empty() || is_readable(capture.get_ref())
             };
-            while (numbers.len() as u64) * SENT_PER_READ < sent && has_record(&capture) {
+            while (numbers.len() as u64) * FRAMES_SENT_PER_READ < sent && has_record(&capture) {
                 capture.read_exact(&mut record).expect("a record");
                 numbers.push(frame_number(&record[RECORD_HEADER_LENGTH..]));
             }
@@ -82,7 +82,7 @@ fn assert_accounted_for(ran: &ObserverResult, numbers: &[u64]) {
         ran.ledger
     );
     // Driver and backlog report how many frames they dropped, not which.
-    if source.total_lost() == source.lost_at("ring").unwrap_or(0) {
+    if source.total_lost() == source.losses_at_location("ring").unwrap_or(0) {
         let missing = &ran.ledger["sources"][0]["missing"]["ring"];
         assert_eq!(
             assert_missing_is_reported(numbers, missing, FRAMES_SENT),
@@ -96,19 +96,22 @@ fn assert_accounted_for(ran: &ObserverResult, numbers: &[u64]) {
 fn v2_every_frame_of_a_flood_is_accounted_for() {
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
-    let (ran, numbers) = flood_request(&pair, "");
+    let (ran, numbers) = send_more_than_request_reads(&pair, "");
     assert_accounted_for(&ran, &numbers);
     let source = ran.source();
     // The reader and the ring can hold fewer than half of the frames, so the rest is lost.
     assert!(source.total_lost() * 2 > FRAMES_SENT, "there was no overload: {source:?}");
-    assert!(source.lost_at("ring").is_some_and(|ring| ring * 2 > FRAMES_SENT), "{source:?}");
+    assert!(
+        source.losses_at_location("ring").is_some_and(|ring| ring * 2 > FRAMES_SENT),
+        "{source:?}"
+    );
 }
 
 #[test]
 fn flood_through_a_filter_is_accounted_for() {
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
-    let (ran, numbers) = flood_request(&pair, "| bpf \"udp port 9\"");
+    let (ran, numbers) = send_more_than_request_reads(&pair, "| bpf \"udp port 9\"");
     assert_accounted_for(&ran, &numbers);
     assert!(
         ran.source().total_lost() * 2 > FRAMES_SENT,
@@ -118,7 +121,7 @@ fn flood_through_a_filter_is_accounted_for() {
 }
 
 #[test]
-fn stopped_reader_loses_whole_rings() {
+fn stopped_reader_losses_are_reported_by_number() {
     let cable = Cable { addresses: false, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
     let observer =
@@ -131,7 +134,7 @@ fn stopped_reader_loses_whole_rings() {
     ran.assert_balanced();
     let source = ran.source();
     assert_eq!(source.observed, Some(20_000), "{source:?}");
-    assert_eq!(source.lost_at("ring"), Some(20_000 - source.given), "{source:?}");
+    assert_eq!(source.losses_at_location("ring"), Some(20_000 - source.given), "{source:?}");
     assert!(source.given > 0 && source.total_lost() > 0, "{source:?}");
     let kept: Vec<u64> = (0..source.given).collect();
     assert_missing_is_reported(&kept, &ran.ledger["sources"][0]["missing"]["ring"], 20_000);
@@ -157,7 +160,7 @@ fn stop_during_a_flood_balances_the_ledger() {
             }
             sent
         });
-        observer.wait_until_written("seen.pcap", 1_000_000);
+        observer.wait_until_file_has_length("seen.pcap", 1_000_000);
         let ran = observer.stop();
         ended.store(true, Ordering::Relaxed);
         (ran, sender.join().expect("a sender"))

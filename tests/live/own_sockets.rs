@@ -27,21 +27,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sys::bpf::{Rings, Side, cgroup_chain, root_cgroup};
 use testkit::need;
 use testkit::net::{
-    CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, is_observing, wait_until,
+    CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, is_capturing, wait_until,
 };
 
 const CAROL_UID: u32 = 51_001;
 const DAVE_UID: u32 = 51_002;
 
 /// Returns `None`, and reports a skip, if the process is not root or cannot load programs.
-fn skip_unless_loadable() -> Option<()> {
+fn require_program_loading() -> Option<()> {
     need::require_root()?;
     need::require_bpf()
 }
 
 /// Runs `work` in a namespace as a user.
 fn as_user<T: Send>(space: &Namespace, user: u32, work: impl FnOnce() -> T + Send) -> T {
-    space.run_inside(|| {
+    space.run_in_network_namespace(|| {
         let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
         set_thread_groups(&[]).expect("root gives its groups up");
         set_thread_res_gid(gid, gid, gid).expect("root becomes anybody");
@@ -66,24 +66,26 @@ struct UserPacket {
 impl Tap {
     /// Attaches a request for a user in a namespace.
     fn attach(space: &Namespace, points: &AttachPoints, user: u32, text: &str) -> Self {
-        let (delegated, running): (DelegatedProgram, DelegatedRequest) = space.run_inside(|| {
-            let machine = engine::machine::inspect();
-            let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
-            assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-            let planned = plan(graph.clone(), &MachineRegistry::Local, &machine).expect("a plan");
-            let program = planned.programs.first().expect("a program");
-            let steps = program.steps.iter().flat_map(|step| &step.nodes);
-            let mut nodes: Vec<_> = program.sources.iter().chain(steps).copied().collect();
-            nodes.sort_unstable_by_key(|id| id.0);
-            let part = KernelPart { nodes, ring: program.ring.clone() };
-            let attached = points.attach_delegated(
-                (&complete(graph, &MachineRegistry::Local).0, &part),
-                &machine,
-                Owner { uid: user, about: "" },
-                &|_| Ok(()),
-            );
-            attached.unwrap_or_else(|why| panic!("{text}: {why}"))
-        });
+        let (delegated, running): (DelegatedProgram, DelegatedRequest) = space
+            .run_in_network_namespace(|| {
+                let machine = engine::machine::inspect();
+                let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
+                assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
+                let planned =
+                    plan(graph.clone(), &MachineRegistry::Local, &machine).expect("a plan");
+                let program = planned.programs.first().expect("a program");
+                let steps = program.steps.iter().flat_map(|step| &step.nodes);
+                let mut nodes: Vec<_> = program.sources.iter().chain(steps).copied().collect();
+                nodes.sort_unstable_by_key(|id| id.0);
+                let part = KernelPart { nodes, ring: program.ring.clone() };
+                let attached = points.attach_delegated(
+                    (&complete(graph, &MachineRegistry::Local).0, &part),
+                    &machine,
+                    Owner { uid: user, about: "" },
+                    &|_| Ok(()),
+                );
+                attached.unwrap_or_else(|why| panic!("{text}: {why}"))
+            });
         let (rings, _) = delegated.open().expect("what it says");
         Self { rings, _running: running }
     }
@@ -163,7 +165,7 @@ fn reassemble_stream(packets: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Returns the port of a socket.
-fn port_of(address: std::io::Result<SocketAddr>) -> u16 {
+fn socket_port(address: std::io::Result<SocketAddr>) -> u16 {
     address.expect("an address").port()
 }
 
@@ -194,7 +196,7 @@ fn capture_with_tcpdump(
     let mut command = pair.client.command(tcpdump);
     command.args(["-i", CLIENT_DEVICE, "-U", "-Z", "root", "-B", "65536", "-s", "0", "-w"]);
     let mut child = command.arg(&path).stderr(Stdio::null()).spawn().expect("tcpdump");
-    wait_until("tcpdump watches", || is_observing(&pair.client, child.id()));
+    wait_until("tcpdump watches", || is_capturing(&pair.client, child.id()));
     work();
     let written = || fs::read(&path).unwrap_or_default();
     wait_until("tcpdump has written all", || {
@@ -221,15 +223,16 @@ fn to_address(ip: &str, port: u16) -> SocketAddr {
 #[test]
 fn p7_user_observes_all_its_sockets_and_no_other() {
     const MARKS: [&[u8]; 2] = [b"<carol's own>", b"<dave's own>"];
-    let Some(()) = skip_unless_loadable() else { return };
+    let Some(()) = require_program_loading() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let (points, scratch) = (AttachPoints::default(), Scratch::new());
     let line = "rx own=yes ring=16MB | pcap /dev/null";
     let small = "rx own=yes ring=512KB | pcap /dev/null";
     let taps = [CAROL_UID, DAVE_UID].map(|user| Tap::attach(&pair.client, &points, user, line));
     let small = Tap::attach(&pair.client, &points, CAROL_UID, small);
-    let listeners = MARKS
-        .map(|_| pair.server.run_inside(|| TcpListener::bind((SERVER, 0)).expect("a listener")));
+    let listeners = MARKS.map(|_| {
+        pair.server.run_in_network_namespace(|| TcpListener::bind((SERVER, 0)).expect("a listener"))
+    });
     let client = &pair.client;
     let written = capture_with_tcpdump(&pair, &scratch, b"the last", || {
         std::thread::scope(|scope| {
@@ -243,7 +246,7 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
     let Some(written) = written else { return };
     for (at, tap) in taps.iter().enumerate() {
         let all = tap.packets();
-        let port = port_of(listeners[at].local_addr());
+        let port = socket_port(listeners[at].local_addr());
         let (sent, received) = all.iter().partition::<Vec<&UserPacket>, _>(|packet| packet.sent);
         let bytes =
             |packets: Vec<&UserPacket>| packets.iter().map(|packet| packet.bytes.clone()).collect();
@@ -280,32 +283,33 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
 /// without a socket.
 #[test]
 fn p7_v7_user_memory_contains_no_foreign_bytes() {
-    let Some(()) = skip_unless_loadable() else { return };
+    let Some(()) = require_program_loading() else { return };
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let points = AttachPoints::default();
     let carol = Tap::attach(&pair.client, &points, CAROL_UID, "rx own=yes | pcap /dev/null");
     let here = &pair.client;
     // Dave sends to himself on loopback, and to root.
     let daves = as_user(here, DAVE_UID, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
-    let daves_address = to_address("127.0.0.1", port_of(daves.local_addr()));
+    let daves_address = to_address("127.0.0.1", socket_port(daves.local_addr()));
     send_datagram(here, DAVE_UID, daves_address, b"dave to dave");
-    let roots = here.run_inside(|| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
-    let roots_address = to_address("127.0.0.1", port_of(roots.local_addr()));
+    let roots = here.run_in_network_namespace(|| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+    let roots_address = to_address("127.0.0.1", socket_port(roots.local_addr()));
     send_datagram(here, DAVE_UID, roots_address, b"dave to root");
     // Packets for no socket, and the kernel's replies.
     send_datagram(&pair.server, DAVE_UID, to_address(CLIENT, 9), b"for no socket");
     send_datagram(here, DAVE_UID, to_address(SERVER, 9), b"dave to no listener");
-    pair.server.run_inside(|| TcpStream::connect((CLIENT, 9)).expect_err("nobody listens"));
+    pair.server
+        .run_in_network_namespace(|| TcpStream::connect((CLIENT, 9)).expect_err("nobody listens"));
     // A raw socket receives others' packets, whoever owns it; a plain one that Carol was given is
     // hers.
-    let raw = here.run_inside(|| {
+    let raw = here.run_in_network_namespace(|| {
         socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::UDP)).expect("a raw socket")
     });
     let her = (Some(Uid::from_raw(CAROL_UID)), Some(Gid::from_raw(CAROL_UID)));
     fchown(&raw, her.0, her.1).expect("root gives it away");
     send_datagram(&pair.server, DAVE_UID, to_address(CLIENT, 7), b"what raw sockets hear");
-    let given = here.run_inside(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
-    let given_address = to_address(CLIENT, port_of(given.local_addr()));
+    let given = here.run_in_network_namespace(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
+    let given_address = to_address(CLIENT, socket_port(given.local_addr()));
     send_datagram(&pair.server, DAVE_UID, given_address, b"before it was hers");
     fchown(&given, her.0, her.1).expect("root gives it away");
     send_datagram(&pair.server, DAVE_UID, given_address, b"dave to carol");
@@ -349,10 +353,10 @@ fn numbered_datagram(number: u64) -> Vec<u8> {
 /// Packets that interrupt a sender on the same processor are recorded completely, and all records
 /// are counted.
 #[test]
-fn p7_nested_packets_are_whole_and_counted() {
-    const SENDERS: u64 = 4;
+fn p7_packets_that_interrupt_a_sender_are_complete() {
+    const SENDER_COUNT: u64 = 4;
     const DATAGRAMS_PER_SENDER: u64 = 1_000;
-    let Some(()) = skip_unless_loadable() else { return };
+    let Some(()) = require_program_loading() else { return };
     let Some(space) = Namespace::new() else { return };
     let points = AttachPoints::default();
     let carol = Tap::attach(&space, &points, CAROL_UID, "rx own=yes ring=64MB | pcap /dev/null");
@@ -360,7 +364,7 @@ fn p7_nested_packets_are_whole_and_counted() {
     let to = sink.local_addr().expect("an address");
     let sent = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        for sender in 0..SENDERS {
+        for sender in 0..SENDER_COUNT {
             let (space, sent) = (&space, &sent);
             scope.spawn(move || {
                 as_user(space, CAROL_UID, || {
@@ -388,20 +392,20 @@ fn p7_nested_packets_are_whole_and_counted() {
         assert!(numbers.windows(2).all(|two| two[0] < two[1]), "each once");
     }
     let [received, sent_ones] = came;
-    assert_eq!(sent.into_inner(), SENDERS * DATAGRAMS_PER_SENDER);
+    assert_eq!(sent.into_inner(), SENDER_COUNT * DATAGRAMS_PER_SENDER);
     // A full socket drops a packet before or after our program, as the kernel chooses.
     assert!(received.len() <= sent_ones.len());
     assert_eq!(
         sent_ones.len() as u64,
-        SENDERS * DATAGRAMS_PER_SENDER,
+        SENDER_COUNT * DATAGRAMS_PER_SENDER,
         "all that was sent was seen"
     );
 }
 
 /// A process that is killed leaves no program attached.
 #[test]
-fn p7_killed_process_leaves_nothing_attached() {
-    let Some(()) = skip_unless_loadable() else { return };
+fn p7_killed_process_leaves_no_program_attached() {
+    let Some(()) = require_program_loading() else { return };
     let Some(space) = Namespace::new() else { return };
     let group = root_cgroup().expect("control groups");
     let ours = || {
@@ -437,8 +441,8 @@ fn p7_killed_process_leaves_nothing_attached() {
 /// A daemon run by root delivers to an unprivileged user the traffic of the user's own sockets, but
 /// of no interface.
 #[test]
-fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
-    let (Some(()), Some(setpriv)) = (skip_unless_loadable(), need::require_command("setpriv"))
+fn p7_v7_unprivileged_user_receives_its_own_traffic() {
+    let (Some(()), Some(setpriv)) = (require_program_loading(), need::require_command("setpriv"))
     else {
         return;
     };

@@ -17,7 +17,7 @@ pub(crate) fn copy_program_for_every_user(folder: &Scratch) -> PathBuf {
 }
 
 /// Returns a command as an unprivileged user.
-fn as_overflow_user(mut command: Command, words: &[&str]) -> Command {
+fn command_as_overflow_user(mut command: Command, words: &[&str]) -> Command {
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
     command.args(words);
     command
@@ -30,7 +30,8 @@ fn missing_privilege_is_named_with_a_remedy() {
     let folder = Scratch::new();
     let program = copy_program_for_every_user(&folder).display().to_string();
     let output =
-        as_overflow_user(space.command(setpriv), &[&program, "run", "rx lo | count"]).output();
+        command_as_overflow_user(space.command(setpriv), &[&program, "run", "rx lo | count"])
+            .output();
     let output = output.expect("setpriv");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
@@ -40,7 +41,7 @@ fn missing_privilege_is_named_with_a_remedy() {
 }
 
 /// A shell script that sends packets to itself and observes them until it has received three.
-const OBSERVE_SELF: &str = "
+const OBSERVE_SELF_SCRIPT: &str = "
 ip link set lo up || exit 9
 \"$0\" run --count=3 'rx lo | bpf \"udp port 9\" | pcap -' > seen.pcap &
 observer=$!
@@ -57,7 +58,8 @@ fn any_user_may_observe_in_its_own_namespace() {
         return;
     };
     let own = ["unshare", "-Urn", "--", "true"];
-    if !as_overflow_user(space.command(&setpriv), &own).status().expect("setpriv").success() {
+    if !command_as_overflow_user(space.command(&setpriv), &own).status().expect("setpriv").success()
+    {
         need::report_skip::<()>("needs namespaces that anybody may make");
         return;
     }
@@ -65,9 +67,11 @@ fn any_user_may_observe_in_its_own_namespace() {
     let program = copy_program_for_every_user(&folder).display().to_string();
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(folder.path(""), everybody).expect("our folder");
-    let words = ["timeout", "30", "unshare", "-Urn", "--", "bash", "-c", OBSERVE_SELF, &program];
-    let output =
-        as_overflow_user(space.command(setpriv), &words).current_dir(folder.path("")).output();
+    let words =
+        ["timeout", "30", "unshare", "-Urn", "--", "bash", "-c", OBSERVE_SELF_SCRIPT, &program];
+    let output = command_as_overflow_user(space.command(setpriv), &words)
+        .current_dir(folder.path(""))
+        .output();
     let output = output.expect("setpriv");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let frames = parse_capture(&std::fs::read(folder.path("seen.pcap")).expect("a capture"));

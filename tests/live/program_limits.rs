@@ -8,7 +8,7 @@ use crate::send::send_all;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE, is_observing, wait_until};
+use testkit::net::{Cable, Pair, SERVER_DEVICE, is_capturing, wait_until};
 use testkit::streamline_program;
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
@@ -48,7 +48,7 @@ fn v1_analysis_reports_program_time_and_notifications() {
     let mut child = command.spawn().expect("it starts");
     wait_until("it is attached", || {
         assert!(child.try_wait().expect("a child").is_none(), "it ended");
-        is_observing(&pair.server, child.id())
+        is_capturing(&pair.server, child.id())
     });
     send_datagrams(&pair, 500);
     let process = child.id().to_string();
@@ -107,7 +107,7 @@ fn v5_block_limit_is_counted_after_the_kernel() {
 
 /// Runs a request whose last filter leads to 40 files. `way` returns the classes on the arc to the
 /// file with the given index.
-fn run_forked(pair: &Pair, way: impl Fn(usize) -> String) -> ObserverResult {
+fn run_with_branches(pair: &Pair, way: impl Fn(usize) -> String) -> ObserverResult {
     let ways: Vec<String> =
         (0..40).map(|file| format!("|{} pcap {file}.pcap", way(file))).collect();
     let line = format!("rx {SERVER_DEVICE} | dport | ( {} )", ways.join(" + "));
@@ -124,7 +124,7 @@ fn run_forked(pair: &Pair, way: impl Fn(usize) -> String) -> ObserverResult {
 #[test]
 fn v5_exclusive_exits_fit_the_limit_of_a_program() {
     let Some(pair) = quiet_pair() else { return };
-    let ran = run_forked(&pair, |file| (9 + file).to_string());
+    let ran = run_with_branches(&pair, |file| (9 + file).to_string());
     assert_eq!(filter_entry(&ran, "dport")["space"], "kernel", "{}", ran.err);
     assert_eq!(kernel_refusals(&ran), []);
     assert_eq!(ran.frames("1.pcap").len(), 0);
@@ -135,7 +135,7 @@ fn v5_exclusive_exits_fit_the_limit_of_a_program() {
 #[test]
 fn v5_filter_with_too_many_exits_runs_in_a_thread() {
     let Some(pair) = quiet_pair() else { return };
-    let ran = run_forked(&pair, |_| "all".to_owned());
+    let ran = run_with_branches(&pair, |_| "all".to_owned());
     assert_eq!(filter_entry(&ran, "dport")["space"], "thread0", "{}", ran.err);
     assert_eq!(ran.frames("39.pcap").len(), 30);
     let [(name, why)] = kernel_refusals(&ran)[..] else { panic!("{}", ran.ledger) };

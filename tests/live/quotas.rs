@@ -3,14 +3,14 @@
 
 use crate::daemon_fixture::{ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID, DaemonFixture, POLICY};
 use crate::observer::Observer;
-use crate::shared_program::{program_ids, send_until};
+use crate::shared_program::{attached_program_ids, send_until};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::need;
 use testkit::net::{CLIENT_DEVICE, SERVER, SERVER_DEVICE, counters, wait_until};
 
 #[test]
-fn t12_request_over_its_kernel_quota_ends_alone() {
+fn t12_only_the_request_over_its_kernel_quota_ends() {
     let Some(mut fixture) = DaemonFixture::new(&format!("{POLICY}[users.41101]\nkernel-ns = 1\n"))
     else {
         return;
@@ -31,8 +31,11 @@ fn t12_request_over_its_kernel_quota_ends_alone() {
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("ns per second in the kernel"), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
-    assert_eq!((fixture.running_requests(ALICE_UID), fixture.running_requests(BOB_UID)), (0, 1));
-    assert_eq!(program_ids(&fixture.pair).len(), 1);
+    assert_eq!(
+        (fixture.running_request_count(ALICE_UID), fixture.running_request_count(BOB_UID)),
+        (0, 1)
+    );
+    assert_eq!(attached_program_ids(&fixture.pair).len(), 1);
     let ran = bob.stop();
     ran.assert_balanced();
     fixture.stop();
@@ -40,7 +43,7 @@ fn t12_request_over_its_kernel_quota_ends_alone() {
 
 /// A daemon with the right to send frames does not send them for users without that right.
 #[test]
-fn t12_daemon_does_not_lend_its_right_to_send() {
+fn t12_daemon_sends_no_frames_for_users_without_right() {
     let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
     if need::require_command("setpriv").is_none() {
         return;
@@ -54,11 +57,14 @@ fn t12_daemon_does_not_lend_its_right_to_send() {
     for part in ["redirect lo", "CAP_NET_RAW"] {
         assert!(message.contains(part), "{part}: {message}");
     }
-    assert_eq!((fixture.running_requests(ALICE_UID), program_ids(&fixture.pair)), (0, vec![]));
+    assert_eq!(
+        (fixture.running_request_count(ALICE_UID), attached_program_ids(&fixture.pair)),
+        (0, vec![])
+    );
     // The rejected request may not attach any of its parts. Requests that only observe may run.
     let line = format!("rx {SERVER_DEVICE} ring=1MB | udp | dport |9 pcap /dev/null");
     let watches = fixture.run(ALICE_UID, &line);
-    fixture.pair.client.run_inside(|| {
+    fixture.pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..20 {
             let _ = socket.send_to(b"x", (SERVER, 9));
@@ -114,7 +120,7 @@ fn p7_multicast_reaches_users_whose_sockets_joined() {
         fixture.pair.client.run_ip(&format!("route add 224.0.0.0/4 dev {CLIENT_DEVICE}"));
         for (uid, port, mark) in GROUPS {
             let group = Ipv4Addr::new(239, 1, 1, port.to_be_bytes()[1]);
-            let socket = fixture.pair.server.run_inside(|| {
+            let socket = fixture.pair.server.run_in_network_namespace(|| {
                 let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).expect("a socket");
                 let own = rustix::process::Uid::from_raw(uid);
                 rustix::fs::fchown(&socket, Some(own), None).expect("root may");
@@ -123,8 +129,10 @@ fn p7_multicast_reaches_users_whose_sockets_joined() {
                 socket.set_nonblocking(true).expect("it does not wait");
                 socket
             });
-            let sender =
-                fixture.pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").expect("one"));
+            let sender = fixture
+                .pair
+                .client
+                .run_in_network_namespace(|| UdpSocket::bind("0.0.0.0:0").expect("one"));
             wait_until("what was sent to the group is heard", || {
                 let _ = sender.send_to(mark.as_bytes(), (group, port));
                 socket.recv(&mut [0; 100]).is_ok()

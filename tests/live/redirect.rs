@@ -10,30 +10,30 @@ use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, counter
 use testkit::{Frame, need};
 
 /// Device of the second veth pair at the server.
-const OUT_DEVICE: &str = "out0";
+const REDIRECT_TARGET_DEVICE: &str = "out0";
 /// Device of the second veth pair at the third host.
-const FAR_DEVICE: &str = "far0";
+const THIRD_HOST_DEVICE: &str = "far0";
 
 /// Two veth pairs that carry only the test's traffic: from client to server, and from server to a
 /// third host.
-struct TwoLinks {
+struct VethChain {
     pair: Pair,
     far: Namespace,
 }
 
-impl TwoLinks {
+impl VethChain {
     fn new() -> Option<Self> {
         need::require_bpf()?;
         let pair = Pair::new(Cable { addresses: false, ..Cable::default() })?;
         let far = Namespace::new()?;
-        let peer = format!("peer name {FAR_DEVICE} netns {}", far.name());
-        pair.server.run_ip(&format!("link add {OUT_DEVICE} type veth {peer}"));
-        for (space, device) in [(&pair.server, OUT_DEVICE), (&far, FAR_DEVICE)] {
+        let peer = format!("peer name {THIRD_HOST_DEVICE} netns {}", far.name());
+        pair.server.run_ip(&format!("link add {REDIRECT_TARGET_DEVICE} type veth {peer}"));
+        for (space, device) in [(&pair.server, REDIRECT_TARGET_DEVICE), (&far, THIRD_HOST_DEVICE)] {
             space.run_ip(&format!("link set dev {device} addrgenmode none arp off"));
             space.run_ip(&format!("link set dev {device} up"));
         }
-        pair.server.wait_until_up(OUT_DEVICE);
-        far.wait_until_up(FAR_DEVICE);
+        pair.server.wait_until_up(REDIRECT_TARGET_DEVICE);
+        far.wait_until_up(THIRD_HOST_DEVICE);
         Some(Self { pair, far })
     }
 
@@ -68,20 +68,20 @@ fn filter_entry<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
 
 /// Runs a request over frames; returns the frames that reach the third host, and the result.
 fn run_redirecting(
-    line: &TwoLinks,
+    line: &VethChain,
     text: &str,
     takes: bool,
     frames: &[Vec<u8>],
 ) -> (Vec<Vec<u8>>, ObserverResult) {
     let expected: Vec<Vec<u8>> = frames.iter().step_by(3).cloned().collect();
-    let mut far = Observer::start(&line.far, &format!("rx {FAR_DEVICE} | pcap far.pcap"));
+    let mut far = Observer::start(&line.far, &format!("rx {THIRD_HOST_DEVICE} | pcap far.pcap"));
     let server = &line.pair.server;
     let observer = match takes {
         true => Observer::start_redirecting(server, SERVER_DEVICE, text),
         false => Observer::start(server, text),
     };
     line.send_all(frames);
-    far.wait_until_written("far.pcap", capture_length(&expected));
+    far.wait_until_file_has_length("far.pcap", capture_length(&expected));
     let ran = observer.stop();
     ran.assert_balanced();
     let far = far.stop();
@@ -96,10 +96,12 @@ fn run_redirecting(
 #[test]
 fn redirect_sends_copies_and_the_host_receives_the_frames() {
     const FRAMES: u64 = 900;
-    let Some(line) = TwoLinks::new() else { return };
+    let Some(line) = VethChain::new() else { return };
     let frames = numbered_datagrams(FRAMES);
     let host = Observer::start(&line.pair.server, &format!("rx {SERVER_DEVICE} | pcap host.pcap"));
-    let behind = format!("| ip | udp | dport | ( |53 redirect {OUT_DEVICE} + |53 pcap seen.pcap )");
+    let behind = format!(
+        "| ip | udp | dport | ( |53 redirect {REDIRECT_TARGET_DEVICE} + |53 pcap seen.pcap )"
+    );
     for (rx, place) in [("rx", "kernel"), ("rx@thread0", "thread0")] {
         let text = format!("{rx} {SERVER_DEVICE} {behind}");
         let (came, ran) = run_redirecting(&line, &text, false, &frames);
@@ -115,10 +117,10 @@ fn redirect_sends_copies_and_the_host_receives_the_frames() {
 }
 
 #[test]
-fn redirect_with_take_leaves_no_frame_for_the_host() {
+fn redirect_with_take_passes_no_frame_to_the_host() {
     const FRAMES: u64 = 600;
-    let Some(line) = TwoLinks::new() else { return };
-    let probe = line.pair.server.run_inside(sys::probe::try_xdp_socket);
+    let Some(line) = VethChain::new() else { return };
+    let probe = line.pair.server.run_in_network_namespace(sys::probe::probe_xdp_socket);
     if let Err(why) = probe {
         need::report_skip::<()>(&why.to_string());
         return;
@@ -128,7 +130,7 @@ fn redirect_with_take_leaves_no_frame_for_the_host() {
     }
     let frames = numbered_datagrams(FRAMES);
     let text = format!(
-        "rx {SERVER_DEVICE} take | udp | dport | ( |53 redirect {OUT_DEVICE} + |80 count )"
+        "rx {SERVER_DEVICE} take | udp | dport | ( |53 redirect {REDIRECT_TARGET_DEVICE} + |80 count )"
     );
     // The far end accepts no redirected frames: the request reports so and sends them from a
     // thread.
@@ -137,7 +139,7 @@ fn redirect_with_take_leaves_no_frame_for_the_host() {
     assert!(ran.err.contains("does not currently accept frames from XDP programs"), "{}", ran.err);
     assert_eq!(filter_entry(&ran, "udp")["space"], "kernel", "{}", ran.err);
     // With receive offload the far end takes them up.
-    line.far.run_program("ethtool", &format!("-K {FAR_DEVICE} gro on"));
+    line.far.run_program("ethtool", &format!("-K {THIRD_HOST_DEVICE} gro on"));
     let (came, ran) = run_redirecting(&line, &text, true, &frames);
     let redirect = filter_entry(&ran, "redirect");
     assert_eq!(redirect["space"], "kernel", "{}", ran.err);
@@ -147,7 +149,7 @@ fn redirect_with_take_leaves_no_frame_for_the_host() {
 
 #[test]
 fn redirect_loops_are_refused_and_explain_names_the_exit() {
-    let Some(line) = TwoLinks::new() else { return };
+    let Some(line) = VethChain::new() else { return };
     let server = &line.pair.server;
     let program = testkit::streamline_program();
     let explained = |text: &str| {
@@ -156,15 +158,15 @@ fn redirect_loops_are_refused_and_explain_names_the_exit() {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let round = format!("tx {OUT_DEVICE} | ip | redirect {OUT_DEVICE}");
+    let round = format!("tx {REDIRECT_TARGET_DEVICE} | ip | redirect {REDIRECT_TARGET_DEVICE}");
     let output = server.command(program).args(["run", &round]).output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("observed as sent, forever"), "{text}");
-    let text = explained(&format!("rx {SERVER_DEVICE} | ip | redirect {OUT_DEVICE}"));
-    assert!(text.contains(&format!("copies leave by {OUT_DEVICE}")), "{text}");
+    let text = explained(&format!("rx {SERVER_DEVICE} | ip | redirect {REDIRECT_TARGET_DEVICE}"));
+    assert!(text.contains(&format!("copies leave by {REDIRECT_TARGET_DEVICE}")), "{text}");
     let text = explained(&format!(
-        "rx {SERVER_DEVICE} | ip | redirect {OUT_DEVICE} netns={}",
+        "rx {SERVER_DEVICE} | ip | redirect {REDIRECT_TARGET_DEVICE} netns={}",
         line.far.name()
     ));
     assert!(text.contains("kernel: a program sends within its own network namespace"), "{text}");

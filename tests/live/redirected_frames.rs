@@ -16,16 +16,16 @@ const FRAME_SIZE: usize = 100;
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if XDP programs cannot be
 /// attached.
-fn quiet_pair_over(cable: Cable) -> Option<Pair> {
+fn quiet_veth_pair(cable: Cable) -> Option<Pair> {
     need::require_bpf()?;
     let pair = Pair::new(cable)?;
-    let probe = pair.server.run_inside(sys::probe::try_xdp_socket);
+    let probe = pair.server.run_in_network_namespace(sys::probe::probe_xdp_socket);
     probe.or_else(|why| need::report_skip(&why.to_string()).ok_or(why)).ok()?;
     Some(pair)
 }
 
 fn quiet_pair() -> Option<Pair> {
-    quiet_pair_over(Cable { addresses: false, ..Cable::default() })
+    quiet_veth_pair(Cable { addresses: false, ..Cable::default() })
 }
 
 fn start_redirecting(pair: &Pair, line: &str) -> Observer {
@@ -51,7 +51,7 @@ fn redirect_in_groups(
     for bunch in frames.chunks(bunch) {
         send_frames(&pair.client, CLIENT_DEVICE, bunch);
         written += capture_length(bunch) - capture_length(&[]);
-        redirecting.wait_until_written("out", written);
+        redirecting.wait_until_file_has_length("out", written);
     }
     redirecting.stop()
 }
@@ -109,7 +109,7 @@ fn g1_frames_without_room_are_ring_losses() {
     ran.assert_balanced();
     let source = ran.source();
     assert_eq!(source.observed, Some(20_000), "{source:?}");
-    assert_eq!(source.lost_at("ring"), Some(20_000 - source.given), "{source:?}");
+    assert_eq!(source.losses_at_location("ring"), Some(20_000 - source.given), "{source:?}");
     // 128 frames are lent at a time.
     assert!((1..20_000).contains(&source.given), "{source:?}");
     let numbers = frame_numbers(&ran.frames("seen.pcap"));
@@ -118,7 +118,7 @@ fn g1_frames_without_room_are_ring_losses() {
 
 #[test]
 fn g3_each_queue_has_its_own_ring() {
-    let Some(pair) = quiet_pair_over(Cable { queues: 4, ..Cable::default() }) else { return };
+    let Some(pair) = quiet_veth_pair(Cable { queues: 4, ..Cable::default() }) else { return };
     let Some(_) = need::require_command("ethtool") else { return };
     let listing = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mac = listing.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -133,13 +133,13 @@ fn g3_each_queue_has_its_own_ring() {
     for _ in 0..40 {
         // Each socket has its own port, so the frames are spread over the queues.
         let socket = || UdpSocket::bind("0.0.0.0:0").expect("a port");
-        pair.client.run_inside(|| {
+        pair.client.run_in_network_namespace(|| {
             for _ in 0..50 {
                 socket().send_to(&payload, (SERVER, 9)).expect("it is sent");
             }
         });
         written += 50 * (16 + 42 + payload.len() as u64);
-        redirecting.wait_until_written("out", written);
+        redirecting.wait_until_file_has_length("out", written);
     }
     let statistics = pair.server.run_program("ethtool", &format!("-S {SERVER_DEVICE}"));
     let ran = redirecting.stop();
@@ -152,7 +152,7 @@ fn g3_each_queue_has_its_own_ring() {
 
 #[test]
 fn g1_frames_longer_than_a_buffer_arrive_whole() {
-    let Some(pair) = quiet_pair_over(Cable { mtu: 9000, addresses: false, queues: 1 }) else {
+    let Some(pair) = quiet_veth_pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else {
         return;
     };
     let payload = |length: usize| (0..length).map(|at| (at * 7) as u8).collect::<Vec<u8>>();
@@ -174,7 +174,7 @@ s.sendto(bytes(i * 7 % 256 for i in range(60000)), (sys.argv[1], 9))
 
 #[test]
 fn g1_unsegmented_frames_arrive_complete() {
-    let Some(pair) = quiet_pair_over(Cable::default()) else { return };
+    let Some(pair) = quiet_veth_pair(Cable::default()) else { return };
     let Some(python) = need::require_command("python3") else { return };
     let listing = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mac = listing.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -189,7 +189,7 @@ fn g1_unsegmented_frames_arrive_complete() {
         need::report_skip::<()>("needs a kernel that cuts datagrams (UDP_SEGMENT)");
         return;
     }
-    observer.wait_until_written("out", 24 + 60_000);
+    observer.wait_until_file_has_length("out", 24 + 60_000);
     let ran = observer.stop();
     ran.assert_lossless();
     let frames = ran.frames("out");
@@ -215,7 +215,7 @@ const PUSH_TAG_CODE: [[u8; 8]; 5] = [
 
 #[test]
 fn g2_tags_are_inline_wherever_the_driver_puts_them() {
-    let Some(pair) = quiet_pair_over(Cable { mtu: 9000, addresses: false, queues: 1 }) else {
+    let Some(pair) = quiet_veth_pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else {
         return;
     };
     let inside = crate::frames::tagged_frames();
@@ -226,7 +226,7 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
         need::report_skip::<()>("needs drivers that tell of tags (Linux 6.8)");
         return;
     }
-    let _push = pair.client.run_inside(|| {
+    let _push = pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open().expect("root may ask").interface_by_name(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
         let program =
@@ -244,7 +244,7 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
     let expected: Vec<Vec<u8>> = plain.iter().map(tagged).collect();
     let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
     send_frames(&pair.client, CLIENT_DEVICE, &plain);
-    observer.wait_until_written("out", capture_length(&expected));
+    observer.wait_until_file_has_length("out", capture_length(&expected));
     let ran = observer.stop();
     ran.assert_lossless();
     let frames = ran.frames("out");
@@ -256,17 +256,17 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
 const PASS_CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
 fn device_index(pair: &Pair) -> u32 {
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let links = RouteSocket::open().expect("root may ask");
         links.interface_by_name(SERVER_DEVICE).expect("it is there").index
     })
 }
 
 #[test]
-fn v17_existing_program_stays_and_is_named() {
+fn v17_existing_xdp_program_is_kept_and_named() {
     let Some(pair) = quiet_pair() else { return };
     let index = device_index(&pair);
-    let link = pair.server.run_inside(|| {
+    let link = pair.server.run_in_network_namespace(|| {
         let foreign = Program::load(ProgramKind::Xdp, "somebody_else", &PASS_CODE).unwrap();
         Link::xdp(&foreign, index, XdpMode::Native).unwrap()
     });
@@ -288,7 +288,7 @@ fn v17_existing_program_stays_and_is_named() {
 }
 
 #[test]
-fn g7_killed_receiver_leaves_nothing_attached() {
+fn g7_killed_receiver_leaves_no_program_attached() {
     let Some(pair) = quiet_pair() else { return };
     for _ in 0..3 {
         let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | count"));
@@ -301,7 +301,7 @@ fn g7_killed_receiver_leaves_nothing_attached() {
     let frames = numbered_frames(0..10, FRAME_SIZE);
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
     let mut host = host;
-    host.wait_until_written("out", capture_length(&frames));
+    host.wait_until_file_has_length("out", capture_length(&frames));
     let ran = host.stop();
     ran.assert_lossless();
     assert!(ran.frames("out") == frames);
@@ -309,7 +309,7 @@ fn g7_killed_receiver_leaves_nothing_attached() {
 
 #[test]
 fn g7_default_route_interface_needs_force() {
-    let Some(pair) = quiet_pair_over(Cable::default()) else { return };
+    let Some(pair) = quiet_veth_pair(Cable::default()) else { return };
     pair.server.run_ip(&format!("route add default dev {SERVER_DEVICE}"));
     let line = format!("rx {SERVER_DEVICE} take | count");
     let output = pair.server.command(streamline_program()).args(["run", &line]).output().unwrap();
@@ -343,7 +343,7 @@ fn vanished_interface_ends_the_path_with_a_balanced_ledger() {
     let frames = numbered_frames(0..10, FRAME_SIZE);
     let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
-    observer.wait_until_written("out", capture_length(&frames));
+    observer.wait_until_file_has_length("out", capture_length(&frames));
     pair.client.run_ip(&format!("link delete dev {CLIENT_DEVICE}"));
     let ran = observer.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
@@ -388,7 +388,7 @@ fn run_forwarding(
     for bunch in frames.chunks(250) {
         send_frames(&pair.client, near, bunch);
         written += capture_length(bunch) - capture_length(&[]);
-        ear.wait_until_written("out", written);
+        ear.wait_until_file_has_length("out", written);
     }
     let ran = middle.stop();
     let ear = ear.stop();
@@ -415,7 +415,7 @@ fn g6_descriptors_move_between_interfaces_without_a_copy() {
 
 #[test]
 fn g6_changed_or_joined_frames_are_copied() {
-    let Some(pair) = quiet_pair_over(Cable { mtu: 9000, addresses: false, queues: 1 }) else {
+    let Some(pair) = quiet_veth_pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else {
         return;
     };
     add_return_link(&pair);

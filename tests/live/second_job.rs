@@ -95,7 +95,7 @@ pub(crate) fn streamline(words: &[&str], daemon: &str) -> Command {
 }
 
 /// Stops the path whose listing contains a word.
-fn stop_path_with(word: &str, daemon: &str) {
+fn stop_path_listed_with(word: &str, daemon: &str) {
     let listed = streamline(&["ps"], daemon).output().expect("ps").stdout;
     let listed = String::from_utf8_lossy(&listed);
     let line = listed.lines().find(|line| line.contains(word)).expect("the path");
@@ -119,7 +119,7 @@ fn request(connection: usize, number: usize) -> String {
 }
 
 /// Returns a program with the values of this test.
-fn with_values(program: &str) -> String {
+fn replace_placeholders(program: &str) -> String {
     program
         .replace("SERVER", SERVER)
         .replace("REQUESTS", &REQUESTS.to_string())
@@ -149,19 +149,19 @@ fn requests_in(text: &str) -> Vec<(usize, usize)> {
 }
 
 #[test]
-fn b8_second_job_passes_each_clean_request_once_and_in_order() {
-    run_second_job("rx", "thread0");
+fn b8_each_clean_request_passes_once_and_in_order() {
+    run_clean_requests_job("rx", "thread0");
 }
 
 #[test]
-fn b8_second_job_runs_with_the_head_of_the_path_in_the_kernel() {
-    run_second_job(&format!("rx {SERVER_DEVICE}"), "kernel");
+fn b8_clean_requests_pass_with_filters_in_the_kernel() {
+    run_clean_requests_job(&format!("rx {SERVER_DEVICE}"), "kernel");
 }
 
 /// Returns the command that runs a Python program in a namespace.
 fn python(namespace: &Namespace, program: &str) -> Command {
     let mut command = namespace.command("python3");
-    command.args(["-c", &with_values(program)]);
+    command.args(["-c", &replace_placeholders(program)]);
     command
 }
 
@@ -174,7 +174,7 @@ fn bytes_sent() -> u64 {
 }
 
 /// Runs the job on a path from this source, of which `dport` is in this space.
-fn run_second_job(source: &str, space: &str) {
+fn run_clean_requests_job(source: &str, space: &str) {
     let here = (|| {
         need::require_root()?;
         need::require_file("/dev/fuse")?;
@@ -230,7 +230,7 @@ fn run_second_job(source: &str, space: &str) {
         mounted.number(&format!("{head}/stats/taken_by_readers")) == sent
     });
     // The end of the first path ends the job, as grep keeps its output until then.
-    stop_path_with("untcp", &daemon);
+    stop_path_listed_with("untcp", &daemon);
     wait_until("the job ends", || job.0.try_wait().expect("a child").is_some());
     let written = || mounted.number("httpclean/stats/written");
     wait_until("all are written", || {

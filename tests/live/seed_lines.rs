@@ -36,7 +36,7 @@ const REQUESTS: &[(&str, &str, ExpectedOutcome)] = &[
     (
         "tcp | http + ssh + rtsp | inspect",
         "rx | tcp | http + ssh + rtsp | inspect",
-        Runs(|ran| assert_eq!(received_blocks(ran, "inspect"), MESSAGE_BLOCKS)),
+        Runs(|ran| assert_eq!(received_blocks(ran, "inspect"), HTTP_MESSAGE_BLOCKS)),
     ),
     (
         "tcp | http + ssh + rtsp | inspect",
@@ -54,7 +54,7 @@ const REQUESTS: &[(&str, &str, ExpectedOutcome)] = &[
         Runs(|ran| {
             assert_eq!(
                 (received_blocks(ran, "dport"), received_blocks(ran, "ssh")),
-                (STREAM_BLOCKS, 0)
+                (TCP_STREAM_BLOCKS, 0)
             )
         }),
     ),
@@ -111,7 +111,7 @@ const REQUESTS: &[(&str, &str, ExpectedOutcome)] = &[
     (
         "rx | udp | dport |53 socket export=yes name=rxport_53",
         "rx | udp | dport |53 socket export=yes name=rxport_53",
-        RunsWithReader("rxport_53", |_, read| assert_eq!(read.len(), QUESTION_BYTES)),
+        RunsWithReader("rxport_53", |_, read| assert_eq!(read.len(), DNS_QUESTION_BYTES)),
     ),
     (
         "cat /pipes/rx/ip/dport/80/untcp/http/get/all | gzip > log.gz",
@@ -130,17 +130,17 @@ const FRAMES_IN_CAPTURE: u64 = 105;
 /// Number of frames to port 80.
 const FRAMES_TO_PORT_80: u64 = 39;
 /// Number of blocks in all TCP streams.
-const STREAM_BLOCKS: u64 = 43;
+const TCP_STREAM_BLOCKS: u64 = 43;
 /// Number of blocks in all HTTP messages.
-const MESSAGE_BLOCKS: u64 = 40;
+const HTTP_MESSAGE_BLOCKS: u64 = 40;
 /// Number of connections with data.
 const CONNECTIONS: usize = 7;
 /// Number of frames with TCP data.
-const DATA_FRAMES: usize = 29;
+const TCP_DATA_FRAMES: usize = 29;
 /// Number of bytes in the TCP frames.
 const TCP_BYTES: usize = 26_707;
 /// Number of bytes in the DNS questions.
-const QUESTION_BYTES: usize = 143;
+const DNS_QUESTION_BYTES: usize = 143;
 
 /// Returns the number of blocks that a filter received.
 #[track_caller]
@@ -175,7 +175,7 @@ fn assert_connection_captures(ran: &ObserverResult) {
         assert!(trace.status.success(), "{name}");
         frames += parse_capture(&trace.stdout).len();
     }
-    assert_eq!(frames, DATA_FRAMES);
+    assert_eq!(frames, TCP_DATA_FRAMES);
 }
 
 fn assert_archived_requests(ran: &ObserverResult) {

@@ -12,7 +12,7 @@ use testkit::net::{
 pub(crate) fn send_frames(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
     let listing = space.run_ip(&format!("-o link show dev {device}"));
     let index = listing.split(':').next().and_then(|number| number.parse().ok()).expect("a number");
-    space.run_inside(|| {
+    space.run_in_network_namespace(|| {
         let processors = sys::process::allowed_processors().expect("this thread has some");
         sys::process::pin_to(processors[0]).expect("one of its own");
         let mut sender = PacketSender::open(index, QdiscMode::Through).expect("root may send");
@@ -49,7 +49,7 @@ pub(crate) fn write_capture(
     let mut file = write::file_header(wire::LinkType::ETHERNET).to_vec();
     for frame in frames {
         let length = u32::try_from(frame.len()).expect("a frame");
-        file.extend(write::record_header(0, length, length));
+        file.extend(write::encode_record_header(0, length, length));
         file.extend(frame);
     }
     let path = scratch.path(name);

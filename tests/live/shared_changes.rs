@@ -5,7 +5,7 @@
 use crate::daemon_fixture::{ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID, DaemonFixture, POLICY};
 use crate::numbers::frame_numbers;
 use crate::observer::{Observer, ObserverResult};
-use crate::shared_program::{program_ids, send_until};
+use crate::shared_program::{attached_program_ids, send_until};
 use member::client::Client;
 use member::protocol::KernelProgram;
 use std::net::UdpSocket;
@@ -121,7 +121,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
                 filters_with_users(&after)
             );
             assert_eq!((after.lines.len(), after.rings.len()), (3, 3), "{words}");
-            assert_eq!(program_ids(&fixture.pair), [after.program], "{words}");
+            assert_eq!(attached_program_ids(&fixture.pair), [after.program], "{words}");
         }
         // Both users change their requests at once; the order does not matter.
         let before = fixture.shared_program();
@@ -199,7 +199,7 @@ fn v3_user_changes_a_request_on_its_own_sockets() {
     let carol = fixture.run(CAROL_UID, "rx own=yes ring=1MB | udp | dport |9 pcap all.pcap");
     let path = fixture.path_id(&carol);
     let send = |count: u8| {
-        fixture.pair.server.run_inside(|| {
+        fixture.pair.server.run_in_network_namespace(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
             let own = rustix::process::Uid::from_raw(CAROL_UID);
             rustix::fs::fchown(&socket, Some(own), None).expect("root may");

@@ -44,7 +44,7 @@ fn build_with_steps(
     text: &str,
     steps: &Steps,
 ) -> Result<Vec<BuiltPath>, BuildError> {
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
         let plan =
@@ -94,9 +94,10 @@ fn device_index() -> u32 {
 }
 
 /// Returns the ids of the programs at the server's device.
-pub(crate) fn program_ids(pair: &Pair) -> Vec<u32> {
-    let chain =
-        pair.server.run_inside(|| tcx_chain(device_index(), Side::Ingress).expect("a chain"));
+pub(crate) fn attached_program_ids(pair: &Pair) -> Vec<u32> {
+    let chain = pair
+        .server
+        .run_in_network_namespace(|| tcx_chain(device_index(), Side::Ingress).expect("a chain"));
     chain.members.iter().map(|member| member.program).collect()
 }
 
@@ -134,7 +135,7 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     let counting = RunStatisticsGuard::enable().expect("statistics");
     let inside =
         RunningRequest::start(&pair, &points, &line(&format!("rx {SERVER_DEVICE}"), "inside.pcap"));
-    let programs = program_ids(&pair);
+    let programs = attached_program_ids(&pair);
     assert_eq!(programs.len(), 1, "three lines, one program");
     let frames = datagrams(FRAMES);
     send_all(&pair, &frames);
@@ -149,10 +150,10 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     assert_eq!(now.runs, all, "the kernel counts one run for a frame");
     drop(counting);
     let reports = reports_by_filter(&inside.stop());
-    assert!(program_ids(&pair).is_empty(), "nothing stays");
+    assert!(attached_program_ids(&pair).is_empty(), "nothing stays");
     // The same requests in threads, on the same frames.
     let outside = format!("rx@thread0 {SERVER_DEVICE}");
-    let threads = pair.server.run_inside(|| {
+    let threads = pair.server.run_in_network_namespace(|| {
         let (graph, _) =
             pipeline::read_request(&line(&outside, "outside.pcap"), &MachineRegistry::Local);
         let plan =
@@ -178,7 +179,7 @@ fn o6_stateful_filter_is_separate_per_request() {
     let first = RunningRequest::start(&pair, &points, &text);
     send_all(&pair, &datagrams(100));
     let second = RunningRequest::start(&pair, &points, &text);
-    assert_eq!(program_ids(&pair).len(), 1);
+    assert_eq!(attached_program_ids(&pair).len(), 1);
     send_all(&pair, &datagrams(100));
     let now = program_status(&points);
     let lines: Vec<_> = now.steps.iter().map(|(name, lines, _)| (name.as_str(), *lines)).collect();
@@ -194,7 +195,7 @@ fn o6_stateful_filter_is_separate_per_request() {
 #[test]
 fn failed_addition_of_a_request_changes_nothing() {
     let name = "shared_program::failed_addition_of_a_request_changes_nothing";
-    if !testkit::runs_alone(name) {
+    if !testkit::run_in_separate_process(name) {
         return;
     }
     let Some(pair) = quiet_pair() else { return };
@@ -216,7 +217,7 @@ fn failed_addition_of_a_request_changes_nothing() {
         }
         failed += 1;
         // Another program, if the request existed when a later step failed.
-        assert_eq!(program_ids(&pair).len(), 1, "{step}");
+        assert_eq!(attached_program_ids(&pair).len(), 1, "{step}");
         assert_eq!(program_status(&points).lines, shows.lines, "{step}");
         // The thread that waits for replaced programs is created once.
         let more = if step == 0 { 0 } else { 2 };
@@ -247,7 +248,7 @@ fn captured_numbers(path: &std::path::Path) -> Vec<u64> {
 /// Returns the number of frames.
 pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
     const FRAMES_PER_BATCH: u64 = 20;
-    pair.client.run_inside(|| {
+    pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open()
             .expect("links")
             .interface_by_name(CLIENT_DEVICE)
@@ -275,7 +276,7 @@ pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
 /// Starts and stops requests under traffic. Asserts that a request that stays receives every number
 /// once and in order, or counts it as lost, and that a new request receives all numbers from its
 /// first to its last.
-fn join_and_leave(rounds: usize, apart_us: u64) {
+fn start_and_stop_requests(rounds: usize, apart_us: u64) {
     let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
     let points = AttachPoints::default();
@@ -288,7 +289,7 @@ fn join_and_leave(rounds: usize, apart_us: u64) {
     let sent = std::thread::scope(|scope| {
         let sender = scope.spawn(|| send_until(&pair, apart_us, &stop));
         for round in 0..rounds {
-            lapped += join_and_leave_once(&pair, &points, &scratch, round);
+            lapped += start_and_stop_request(&pair, &points, &scratch, round);
         }
         stop.store(true, Ordering::Relaxed);
         sender.join().expect("a sender")
@@ -312,7 +313,12 @@ fn join_and_leave(rounds: usize, apart_us: u64) {
 
 /// Starts a request, waits until it receives frames, and stops it. Returns the number of lapped
 /// frames.
-fn join_and_leave_once(pair: &Pair, points: &AttachPoints, scratch: &Scratch, round: usize) -> u64 {
+fn start_and_stop_request(
+    pair: &Pair,
+    points: &AttachPoints,
+    scratch: &Scratch,
+    round: usize,
+) -> u64 {
     let path = scratch.path(&format!("{round}.pcap"));
     let capture = path.display();
     let behind = [
@@ -336,18 +342,18 @@ fn join_and_leave_once(pair: &Pair, points: &AttachPoints, scratch: &Scratch, ro
 }
 
 #[test]
-fn o6_requests_join_and_leave_under_steady_traffic() {
-    join_and_leave(12, 100);
+fn o6_requests_start_and_stop_under_steady_traffic() {
+    start_and_stop_requests(12, 100);
 }
 
 #[test]
-fn o6_requests_join_and_leave_under_full_rate_traffic() {
-    join_and_leave(6, 0);
+fn o6_requests_start_and_stop_under_full_rate_traffic() {
+    start_and_stop_requests(6, 0);
 }
 
 #[test]
 #[ignore = "long: `cargo test -p streamline-tests --test live -- --ignored o6_two --nocapture`"]
-fn o6_two_hundred_requests_join_and_leave() {
-    join_and_leave(200, 100);
-    join_and_leave(200, 0);
+fn o6_two_hundred_requests_start_and_stop() {
+    start_and_stop_requests(200, 100);
+    start_and_stop_requests(200, 0);
 }

@@ -22,7 +22,7 @@ use testkit::net::{Pair, SERVER_DEVICE, wait_until};
 const FRAMES: u64 = 5000;
 
 /// Returns the space of `pcap`.
-fn space_of_sink(live: &Live) -> String {
+fn pcap_sink_space(live: &Live) -> String {
     let plan = live.plan().expect("a plan");
     let (id, _) = plan.graph.ids().find(|(_, node)| node.name() == "pcap").expect("a sink");
     plan.space_of(id).name.clone()
@@ -47,7 +47,7 @@ fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcom
         pipe.read_to_end(&mut all).map(|_| all).expect("a capture")
     });
     let machine = engine::machine::inspect();
-    let paths = pair.server.run_inside(|| {
+    let paths = pair.server.run_in_network_namespace(|| {
         let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
         let extras = PathOptions {
             adapt: AdaptationSettings::permitted_by(&plan, &machine),
@@ -57,7 +57,7 @@ fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcom
     });
     let live = paths[0].live();
     live.set_request_text(&text);
-    assert_eq!(space_of_sink(&live), "thread0");
+    assert_eq!(pcap_sink_space(&live), "thread0");
     let runs = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
     send_all(pair, &numbered_frames(0..FRAMES, FRAME_LENGTH));
     let sent = sys::clock::monotonic_ns();
@@ -81,10 +81,10 @@ fn assert_accounted_for(outcome: &Outcome, numbers: &[u64]) {
 }
 
 #[test]
-fn v6_stalled_sink_gets_a_thread_of_its_own() {
+fn v6_stalled_sink_moves_to_a_separate_thread() {
     let Some(pair) = quiet_pair() else { return };
     let (outcome, numbers) = run_into_pipe(&pair, "", |live| {
-        wait_until("the sink has moved", || space_of_sink(live) == "thread1");
+        wait_until("the sink has moved", || pcap_sink_space(live) == "thread1");
     });
     let [report] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
     assert!(report.starts_with("`pcap` to thread1: a write took "), "{report}");
@@ -96,7 +96,7 @@ fn v6_stalled_sink_gets_a_thread_of_its_own() {
 fn v6_no_adapt_keeps_a_stalled_sink_with_its_reader() {
     let Some(pair) = quiet_pair() else { return };
     let (outcome, numbers) = run_into_pipe(&pair, "--no-adapt", |live| {
-        assert_eq!(space_of_sink(live), "thread0");
+        assert_eq!(pcap_sink_space(live), "thread0");
     });
     assert_eq!(outcome.adapted, Vec::<String>::new());
     assert_accounted_for(&outcome, &numbers);

@@ -13,7 +13,7 @@ use testkit::streamline_program;
 use testkit::{Random, mixed_traffic};
 
 /// Number of frames sent at once, fewer than the smallest ring holds.
-const FRAMES_AT_ONCE: usize = 200;
+const FRAMES_PER_SEND: usize = 200;
 /// Maximum number of frames of a capture.
 const FRAMES_MAX: usize = 3_000;
 /// Maximum frame length in bytes.
@@ -39,11 +39,11 @@ fn run_live_and_from_capture(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 
     const LINE: &str = "ip | tcp | files streams";
     let line = format!("rx {SERVER_DEVICE} ring=512k | ({LINE}) + pcap seen.pcap");
     let mut observer = Observer::start(&pair.server, &line);
-    for (number, part) in frames.chunks(FRAMES_AT_ONCE).enumerate() {
+    for (number, part) in frames.chunks(FRAMES_PER_SEND).enumerate() {
         send_frames(&pair.client, CLIENT_DEVICE, part);
         // A sink that has written them has read them from the ring.
-        let sent = &frames[..number * FRAMES_AT_ONCE + part.len()];
-        observer.wait_until_written("seen.pcap", capture_length(sent));
+        let sent = &frames[..number * FRAMES_PER_SEND + part.len()];
+        observer.wait_until_file_has_length("seen.pcap", capture_length(sent));
     }
     let live = observer.stop();
     live.assert_balanced();
@@ -75,7 +75,7 @@ fn sendable_frames(path: &Path, least: usize) -> Option<Vec<Vec<u8>>> {
 #[test]
 fn disordered_streams_reassemble_as_from_a_capture() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let made = mixed_traffic(random.next(), 400).frames;
     let mut frames: Vec<Vec<u8>> = made.into_iter().map(|(_, frame)| frame).collect();
     // Neighbors are swapped, so that much is held.
@@ -93,7 +93,7 @@ fn disordered_streams_reassemble_as_from_a_capture() {
 fn live_captures_reassemble_as_from_a_file() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let made = testkit::generated_captures()
-        .with_prefixes(&["streams/", "fragments/", "http/"])
+        .with_name_prefixes(&["streams/", "fragments/", "http/"])
         .paths
         .into_iter();
     let frames: Vec<Vec<u8>> =
@@ -142,7 +142,7 @@ fn frames_of_several_senders_arrive_once() {
             });
         }
     });
-    observer.wait_until_written("seen.pcap", capture_length(&parts.concat()));
+    observer.wait_until_file_has_length("seen.pcap", capture_length(&parts.concat()));
     let ran = observer.stop();
     ran.assert_lossless();
     let (first, second): (Vec<u64>, Vec<u64>) =

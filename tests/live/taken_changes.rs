@@ -6,7 +6,7 @@ use crate::numbers::{FRAME_LENGTH, frame_numbers, numbered_frames};
 use crate::scratch::Scratch;
 use crate::send::{parse_capture, send_all};
 use crate::shared_changes::StopSenderOnDrop;
-use crate::shared_program::{program_ids, quiet_pair, send_until};
+use crate::shared_program::{attached_program_ids, quiet_pair, send_until};
 use engine::change::change;
 use pipeline::edit::Edit;
 use std::sync::atomic::AtomicBool;
@@ -25,7 +25,7 @@ const CHANGES: [&str; 7] = [
 
 /// A frame that reached the host while no program was attached would be missing from all counts.
 #[test]
-fn v3_g7_request_that_takes_a_flow_changes_and_no_frame_escapes_it() {
+fn v3_g7_no_frame_escapes_while_its_flow_taker_changes() {
     let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
@@ -43,7 +43,7 @@ fn v3_g7_request_that_takes_a_flow_changes_and_no_frame_escapes_it() {
             wait_until("frames come", || line.live.is_ended() || line.blocks_received() > before);
             assert!(!line.live.is_ended(), "{words}");
             change_request(&line.live, words);
-            assert_eq!(program_ids(&pair).len(), 1, "{words}");
+            assert_eq!(attached_program_ids(&pair).len(), 1, "{words}");
         }
         drop(ends);
         sender.join().expect("a sender")
@@ -54,20 +54,20 @@ fn v3_g7_request_that_takes_a_flow_changes_and_no_frame_escapes_it() {
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
     let lost = outcome.ledger.lost();
     assert_eq!(numbers.len() as u64 + lost, sent, "{:#?}", outcome.ledger);
-    assert!(program_ids(&pair).is_empty(), "nothing stays");
+    assert!(attached_program_ids(&pair).is_empty(), "nothing stays");
 }
 
 /// A change of the expression is refused, because the source cannot be replaced. The request then
 /// continues as before.
 #[test]
-fn g7_expression_of_a_running_request_stays() {
+fn g7_change_of_a_running_expression_is_refused() {
     let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
     let text =
         format!("rx@kernel {SERVER_DEVICE} take \"udp port 9\" | udp | pcap '{}'", file.display());
     let line = LiveRequest::start(&pair, &text);
-    let programs = program_ids(&pair);
+    let programs = attached_program_ids(&pair);
     let other = format!("replace rx with rx {SERVER_DEVICE} take \"udp\"");
     for words in [other.as_str(), "arg rx expression=udp"] {
         let words: Vec<&str> = words.split(' ').collect();
@@ -77,7 +77,7 @@ fn g7_expression_of_a_running_request_stays() {
         });
         let why = changed.expect_err("the expression cannot change");
         assert!(why.contains("rx"), "{why}");
-        assert_eq!(program_ids(&pair), programs, "{words:?}");
+        assert_eq!(attached_program_ids(&pair), programs, "{words:?}");
     }
     send_all(&pair, &numbered_frames(0..20, FRAME_LENGTH));
     wait_until("they come", || line.blocks_received() == 20);

@@ -34,8 +34,12 @@ struct SocketPair {
 
 impl SocketPair {
     fn new(pair: &Pair, port: u16) -> Self {
-        let near = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
-        let far = pair.server.run_inside(|| UdpSocket::bind((SERVER, port)).expect("a socket"));
+        let near = pair
+            .client
+            .run_in_network_namespace(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
+        let far = pair
+            .server
+            .run_in_network_namespace(|| UdpSocket::bind((SERVER, port)).expect("a socket"));
         near.connect((SERVER, port)).expect("an address");
         far.set_read_timeout(Some(LIMIT)).expect("a time");
         Self { near, far }
@@ -55,7 +59,7 @@ impl SocketPair {
 
 /// Returns the number of programs at the ingress of the server's device.
 fn ingress_program_count(pair: &Pair) -> usize {
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let index =
             RouteSocket::open().expect("links").interface_by_name(SERVER_DEVICE).expect("it").index;
         tcx_chain(index, Side::Ingress).expect("a chain").members.len()
@@ -63,7 +67,7 @@ fn ingress_program_count(pair: &Pair) -> usize {
 }
 
 /// Starts a request that takes flows; returns once its program is attached.
-fn start_taker(pair: &Pair, line: &str) -> Observer {
+fn start_request_with_take(pair: &Pair, line: &str) -> Observer {
     let before = ingress_program_count(pair);
     let mut observer = Observer::spawn(pair.server.command(streamline_program()), line);
     wait_until(line, || {
@@ -80,10 +84,12 @@ fn source_note(ran: &ObserverResult, number: usize) -> String {
 
 /// Sends bytes over TCP to the server. Panics if a byte is missing or wrong.
 fn transfer_over_tcp(pair: &Pair, bytes: usize) {
-    let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 7)).expect("a port"));
+    let listener =
+        pair.server.run_in_network_namespace(|| TcpListener::bind((SERVER, 7)).expect("a port"));
     let byte = |at: usize| (at % 251) as u8;
-    let mut near =
-        pair.client.run_inside(|| TcpStream::connect((SERVER, 7)).expect("a connection"));
+    let mut near = pair
+        .client
+        .run_in_network_namespace(|| TcpStream::connect((SERVER, 7)).expect("a connection"));
     let (mut far, _) = listener.accept().expect("a connection");
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -103,7 +109,7 @@ fn g7_taken_flow_and_transfer_beside_it_are_complete() {
     const COUNT: u64 = 20_000;
     let Some(pair) = addressed_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} take \"udp port 9\" | pcap taken.pcap");
-    let mut observer = start_taker(&pair, &line);
+    let mut observer = start_request_with_take(&pair, &line);
     let whole = capture_length(&numbered_frames(0..COUNT, FRAME_LENGTH));
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
@@ -115,7 +121,7 @@ fn g7_taken_flow_and_transfer_beside_it_are_complete() {
         transfer_over_tcp(&pair, 64 << 20);
         sender.join().expect("it has sent all");
     });
-    observer.wait_until_written("taken.pcap", whole);
+    observer.wait_until_file_has_length("taken.pcap", whole);
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(frame_numbers(&ran.frames("taken.pcap")), Vec::from_iter(0..COUNT));
@@ -124,14 +130,14 @@ fn g7_taken_flow_and_transfer_beside_it_are_complete() {
 }
 
 #[test]
-fn g7_flow_returns_to_the_host_however_the_taker_ends() {
+fn g7_flow_returns_to_the_host_after_any_exit() {
     let Some(pair) = addressed_pair() else { return };
     let (ours, other) = (SocketPair::new(&pair, 5300), SocketPair::new(&pair, 5301));
     ours.send(b"before");
     ours.assert_receives(b"before");
     for end in ["INT", "KILL"] {
         let line = format!("rx {SERVER_DEVICE} take \"udp port 5300\" | count");
-        let observer = start_taker(&pair, &line);
+        let observer = start_request_with_take(&pair, &line);
         for _ in 0..10 {
             ours.send(b"taken");
             other.send(b"left");
@@ -158,7 +164,7 @@ fn g7_fragments_stay_with_the_host_and_are_counted() {
     let sockets = SocketPair::new(&pair, 5300);
     let long: Vec<u8> = (0..4000_u32).map(|at| at as u8).collect();
     let line = format!("rx {SERVER_DEVICE} take \"udp port 5300\" | count");
-    let observer = start_taker(&pair, &line);
+    let observer = start_request_with_take(&pair, &line);
     sockets.send(b"short");
     sockets.send(&long);
     // The host reassembles the three fragments.
@@ -169,7 +175,7 @@ fn g7_fragments_stay_with_the_host_and_are_counted() {
     assert_eq!(source_note(&ran, 0), "3 fragments stayed with the host");
     // A condition on an address also decides fragments.
     let line = format!("rx {SERVER_DEVICE} take \"udp and src host {CLIENT}\" | ip | udp | count");
-    let observer = start_taker(&pair, &line);
+    let observer = start_request_with_take(&pair, &line);
     sockets.send(&long);
     sockets.send(b"short");
     let ran = observer.stop();
@@ -197,7 +203,7 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
         takes("udp port 53", "one.pcap"),
         takes("udp portrange 50-60 or udp port 80", "two.pcap")
     );
-    let mut observer = start_taker(&pair, &line);
+    let mut observer = start_request_with_take(&pair, &line);
     assert_eq!(ingress_program_count(&pair), 1, "both are one program");
     let ports: Vec<u16> = (0..300).map(|number| [53, 55, 80, 443][number % 4]).collect();
     let frames: Vec<Vec<u8>> = ports.iter().map(|port| datagram(*port)).collect();
@@ -205,11 +211,11 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
         ports.iter().filter(|port| wanted.contains(port)).map(|port| datagram(*port)).collect()
     };
     let (first, second, rest) = (of(&[53]), of(&[55, 80]), of(&[443]));
-    let mut host = start_taker(&pair, &format!("rx {SERVER_DEVICE} | pcap all.pcap"));
+    let mut host = start_request_with_take(&pair, &format!("rx {SERVER_DEVICE} | pcap all.pcap"));
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
-    observer.wait_until_written("one.pcap", capture_length(&first));
-    observer.wait_until_written("two.pcap", capture_length(&second));
-    host.wait_until_written("all.pcap", capture_length(&frames));
+    observer.wait_until_file_has_length("one.pcap", capture_length(&first));
+    observer.wait_until_file_has_length("two.pcap", capture_length(&second));
+    host.wait_until_file_has_length("all.pcap", capture_length(&frames));
     let (ran, on_host) = (observer.stop(), host.stop());
     ran.assert_lossless();
     assert!(ran.frames("one.pcap") == first && ran.frames("two.pcap") == second, "{}", ran.ledger);
@@ -226,11 +232,11 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
 fn g7_takers_in_different_processes_keep_their_order() {
     let Some(pair) = quiet_pair() else { return };
     let line = |file| format!("rx {SERVER_DEVICE} take \"udp port 53\" | pcap {file}");
-    let mut first = start_taker(&pair, &line("first.pcap"));
-    let second = start_taker(&pair, &line("second.pcap"));
+    let mut first = start_request_with_take(&pair, &line("first.pcap"));
+    let second = start_request_with_take(&pair, &line("second.pcap"));
     let frames = vec![datagram(53); 20];
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
-    first.wait_until_written("first.pcap", capture_length(&frames));
+    first.wait_until_file_has_length("first.pcap", capture_length(&frames));
     let (first, second) = (first.stop(), second.stop());
     for ran in [&first, &second] {
         ran.assert_lossless();
@@ -242,11 +248,11 @@ fn g7_takers_in_different_processes_keep_their_order() {
 fn g7_filters_behind_a_taken_flow_run_in_the_kernel() {
     let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} take \"udp\" | ip | udp | dport |53 pcap taken.pcap");
-    let mut observer = start_taker(&pair, &line);
+    let mut observer = start_request_with_take(&pair, &line);
     let frames: Vec<Vec<u8>> = (0..40).map(|number| datagram([53, 80][number % 2])).collect();
     send_frames(&pair.client, CLIENT_DEVICE, &frames);
     let wanted = vec![datagram(53); 20];
-    observer.wait_until_written("taken.pcap", capture_length(&wanted));
+    observer.wait_until_file_has_length("taken.pcap", capture_length(&wanted));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(ran.source().given, 40, "what the line does not want is taken all the same");
@@ -254,7 +260,7 @@ fn g7_filters_behind_a_taken_flow_run_in_the_kernel() {
 }
 
 #[test]
-fn g7_expression_that_matches_ones_own_connection_is_refused() {
+fn g7_expression_matching_own_connection_is_refused() {
     let Some(pair) = addressed_pair() else { return };
     let run = |options: &[&str], expression: &str| {
         let line = format!("rx {SERVER_DEVICE} take \"{expression}\" | count");

@@ -107,7 +107,7 @@ fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
             fs::read(format!("/proc/{}/cmdline", observer.process_id())).expect("it runs");
         assert!(!String::from_utf8_lossy(&command_line).contains(KEY_HEX));
         send_all(&pair, &frames);
-        observer.wait_until_written("good.pcap", capture_length(&good));
+        observer.wait_until_file_has_length("good.pcap", capture_length(&good));
         let ran = observer.stop();
         ran.assert_lossless();
         let token = filter_entry(&ran, "token");
@@ -142,7 +142,7 @@ fn t2_sandboxed_token_filter_gets_its_key() {
     let mut observer =
         Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} | {behind}"));
     send_all(&pair, &frames);
-    observer.wait_until_written("good.pcap", capture_length(&good));
+    observer.wait_until_file_has_length("good.pcap", capture_length(&good));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(filter_entry(&ran, "token")["space"], "sandbox token", "{}", ran.err);

@@ -8,11 +8,11 @@
 use crate::daemon_fixture::{
     ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID, DaemonFixture, POLICY, WATCHERS_GID,
 };
-use crate::delegated::kernel_part;
+use crate::delegated::plan_kernel_part;
 use crate::nginx::Nginx;
 use crate::observer::Observer;
 use crate::send::parse_capture;
-use crate::shared_program::program_ids;
+use crate::shared_program::attached_program_ids;
 use member::protocol::{Attach, CarriedStep, Replacement};
 use member::varlink::{Call, Fault, Reply};
 use rustix::process::{Gid, Uid};
@@ -58,7 +58,7 @@ const DATAGRAMS: usize = 3000;
 /// Sends Alice's HTTP requests, Bob's datagrams to port 53, and datagrams that no user selects,
 /// each with a mark that names its user.
 fn send_traffic_of_all_users(pair: &Pair) {
-    pair.client.run_inside(|| {
+    pair.client.run_in_network_namespace(|| {
         for number in 0..REQUESTS {
             let mut server = TcpStream::connect((SERVER, 80)).expect("a server");
             server.set_read_timeout(Some(LIMIT)).expect("a limit");
@@ -102,10 +102,11 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     // The traffic of her own sockets is hers.
     let carol = fixture.run(CAROL_UID, "rx own=yes ring=1MB | pcap own.pcap");
     // Dave holds everything he can get and reads nothing.
-    let held = fixture.pair.server.run_inside(|| request_everything_as_dave(&fixture));
+    let held =
+        fixture.pair.server.run_in_network_namespace(|| send_all_request_kinds_as_dave(&fixture));
 
     let now = fixture.shared_program();
-    assert_eq!((now.lines.len(), program_ids(&fixture.pair)), (5, vec![now.program]));
+    assert_eq!((now.lines.len(), attached_program_ids(&fixture.pair)), (5, vec![now.program]));
     assert_eq!(now.rings.len(), 3, "a ring for each of three users: {:?}", now.rings);
     let step = |name: &str| now.steps.iter().find(|step| step.name == name).map(|s| s.lines);
     assert_eq!((step("ip"), step("udp")), (Some(5), Some(4)), "{:?}", now.steps);
@@ -141,7 +142,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     let numbered = users.into_iter().fold(fixture.kernel_objects(), KernelObjects::union);
     assert!(numbered.programs.len() > 1 && numbered.links.len() > 1, "{numbered:?}");
     drop(held);
-    wait_until("dave is gone", || fixture.running_requests(DAVE_UID) == 0);
+    wait_until("dave is gone", || fixture.running_request_count(DAVE_UID) == 0);
     let ran = alice.stop();
     ran.assert_lossless();
     let log = String::from_utf8_lossy(&ran.out).into_owned();
@@ -164,11 +165,11 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
 }
 
 /// Sends every kind of request as Dave. Returns all descriptors that Dave receives.
-fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
+fn send_all_request_kinds_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     let line = format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |53 pcap /dev/null");
     let other = "rx lo ring=1MB | ip | udp | dport |53 pcap /dev/null";
     let machine = engine::machine::inspect();
-    let part = kernel_part(&line, &machine).to_text();
+    let part = plan_kernel_part(&line, &machine).to_text();
     rustix::thread::set_thread_res_gid(
         Gid::from_raw(DAVE_UID),
         Gid::from_raw(DAVE_UID),
@@ -233,7 +234,7 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         assert!(matches!(fault.text("by"), "line" | "quota"), "{line_of}: {refused:?}");
     }
     let switch = Call::new("io.streamline.Switch", &json!({})).to_bytes();
-    for socket in [&fixture.socket(), &request_connection(&held)] {
+    for socket in [&fixture.socket(), &find_request_connection(&held)] {
         sys::descriptor::send(socket, &switch, &[]).expect("sent");
         let refused = receive_message(socket).0;
         assert_eq!(refused.error.as_deref(), Some("io.streamline.Refused"), "{refused:?}");
@@ -264,7 +265,7 @@ impl DaemonFixture {
 }
 
 /// Returns the connection of a request among the held descriptors.
-fn request_connection(held: &[OwnedFd]) -> OwnedFd {
+fn find_request_connection(held: &[OwnedFd]) -> OwnedFd {
     held[0].try_clone().expect("a descriptor")
 }
 
@@ -287,7 +288,7 @@ fn network_namespace_id() -> String {
 }
 
 #[test]
-fn t10_killed_users_leave_and_a_lost_daemon_is_reported() {
+fn t10_killed_user_is_removed_and_daemon_exit_is_reported() {
     let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
     if need::require_command("setpriv").is_none() {
         return;
@@ -300,10 +301,10 @@ fn t10_killed_users_leave_and_a_lost_daemon_is_reported() {
         (2, 2)
     );
     dave.signal("KILL");
-    wait_until("his line is gone", || fixture.running_requests(DAVE_UID) == 0);
+    wait_until("his line is gone", || fixture.running_request_count(DAVE_UID) == 0);
     assert_eq!(fixture.shared_program().rings.len(), 1);
     drop(dave.wait());
-    fixture.pair.client.run_inside(|| {
+    fixture.pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..20 {
             let _ = socket.send_to(b"before", (SERVER, 53));
@@ -311,7 +312,9 @@ fn t10_killed_users_leave_and_a_lost_daemon_is_reported() {
     });
     wait_until("all have come", || fixture.shared_program().lines[0].given.unwrap().blocks == 20);
     fixture.kill();
-    wait_until("the program is gone with the daemon", || program_ids(&fixture.pair).is_empty());
+    wait_until("the program is gone with the daemon", || {
+        attached_program_ids(&fixture.pair).is_empty()
+    });
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("the daemon has ended"), "{}", ran.err);
@@ -327,7 +330,7 @@ fn stopped_daemon_reports_its_counts() {
         return;
     }
     let alice = fixture.run(ALICE_UID, &format!("rx {SERVER_DEVICE} {BOBS_REQUEST}"));
-    fixture.pair.client.run_inside(|| {
+    fixture.pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..20 {
             let _ = socket.send_to(b"before", (SERVER, 53));
@@ -403,7 +406,7 @@ fn p3_group_rings_are_shared_by_members_only() {
 /// ring of his own.
 fn assert_members_share_a_ring(mut fixture: DaemonFixture, [alice, bob, dave]: [Observer; 3]) {
     const FRAMES_PER_USER: usize = 30;
-    fixture.pair.client.run_inside(|| {
+    fixture.pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         for _ in 0..FRAMES_PER_USER {
             let _ = socket.send_to(&b"<alice's>".repeat(50), (SERVER, 53));

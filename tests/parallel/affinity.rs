@@ -12,7 +12,7 @@ const REPORT_AFFINITY: Description = Description {
     name: "where",
     summary: "tell where each copy may run",
     user: Some(|arguments| {
-        Ok(Filter::lanes(ReportAffinity(arguments.replica_index_and_count().0)))
+        Ok(Filter::lanes(ReportAffinityFilter(arguments.replica_index_and_count().0)))
     }),
     ..Description::EMPTY
 };
@@ -24,9 +24,9 @@ fn processors_by_replica() -> BTreeMap<u32, Vec<usize>> {
     PROCESSORS_BY_REPLICA.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-struct ReportAffinity(u32);
+struct ReportAffinityFilter(u32);
 
-impl Lanes for ReportAffinity {
+impl Lanes for ReportAffinityFilter {
     fn process<'a>(&mut self, _: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         let here = sys::process::allowed_processors().expect("this thread runs somewhere");
         PROCESSORS_BY_REPLICA.lock().unwrap_or_else(PoisonError::into_inner).insert(self.0, here);

@@ -26,7 +26,9 @@ const KEEP_BLOCKS: Description = Description {
     summary: "keep what goes by for the test",
     state: StateFacts { scope: StateScope::Private, ..StateFacts::NONE },
     parameters: &[number_parameter("id", u64::MAX)],
-    user: Some(|arguments| Ok(Filter::lanes(KeepBlocks(arguments.number("id").unwrap_or(0))))),
+    user: Some(|arguments| {
+        Ok(Filter::lanes(KeepBlocksFilter(arguments.number("id").unwrap_or(0))))
+    }),
     ..Description::EMPTY
 };
 
@@ -38,7 +40,7 @@ const YIELD_PROCESSOR: Description = Description {
     user: Some(|arguments| {
         let seed = arguments.number("seed").unwrap_or(1)
             ^ u64::from(arguments.replica_index_and_count().0) << 40;
-        Ok(Filter::lanes(YieldProcessor(testkit::Random::new(seed))))
+        Ok(Filter::lanes(YieldProcessorFilter(testkit::Random::new(seed))))
     }),
     ..Description::EMPTY
 };
@@ -50,7 +52,7 @@ const MULTIPLY_BLOCKS: Description = Description {
     kind: FilterKind::Reordering,
     parameters: &[number_parameter("most", 255)],
     user: Some(|arguments| {
-        Ok(Filter::stream(MultiplyBlocks(arguments.number("most").unwrap_or(1))))
+        Ok(Filter::stream(MultiplyBlocksFilter(arguments.number("most").unwrap_or(1))))
     }),
     ..Description::EMPTY
 };
@@ -63,7 +65,7 @@ const PANIC_AT_BLOCK: Description = Description {
     ..Description::EMPTY
 };
 
-static COLLECTED: Mutex<Option<HashMap<u64, Vec<RecordedBlock>>>> = Mutex::new(None);
+static COLLECTED_BY_ID: Mutex<Option<HashMap<u64, Vec<RecordedBlock>>>> = Mutex::new(None);
 
 /// A collected block.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,11 +80,11 @@ pub(crate) struct RecordedBlock {
     pub(crate) record: Vec<u8>,
 }
 
-struct KeepBlocks(u64);
+struct KeepBlocksFilter(u64);
 
-impl Lanes for KeepBlocks {
+impl Lanes for KeepBlocksFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
-        let mut kept = COLLECTED.lock().expect("nobody panics here");
+        let mut kept = COLLECTED_BY_ID.lock().expect("nobody panics here");
         let kept = kept.get_or_insert_default().entry(self.0).or_default();
         kept.extend(batch.blocks().map(|(_, block)| RecordedBlock {
             class: block.pointer.class.0,
@@ -102,9 +104,9 @@ fn low_byte(block: &Block<'_>) -> u8 {
     bytes.get(49).or_else(|| bytes.first()).copied().unwrap_or(1)
 }
 
-struct YieldProcessor(testkit::Random);
+struct YieldProcessorFilter(testkit::Random);
 
-impl Lanes for YieldProcessor {
+impl Lanes for YieldProcessorFilter {
     fn process<'a>(&mut self, _: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for _ in 0..self.0.below(4) {
             std::thread::yield_now();
@@ -112,9 +114,9 @@ impl Lanes for YieldProcessor {
     }
 }
 
-struct MultiplyBlocks(u64);
+struct MultiplyBlocksFilter(u64);
 
-impl Stream for MultiplyBlocks {
+impl Stream for MultiplyBlocksFilter {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let last = u64::from(low_byte(&block));
         match last % (self.0 + 1) {
@@ -183,7 +185,7 @@ fn next_id() -> u64 {
 
 /// Returns the blocks that the filter `keep` with this id has collected.
 fn take_collected(id: u64) -> Vec<RecordedBlock> {
-    let mut kept = COLLECTED.lock().expect("nobody panics here");
+    let mut kept = COLLECTED_BY_ID.lock().expect("nobody panics here");
     kept.get_or_insert_default().remove(&id).unwrap_or_default()
 }
 

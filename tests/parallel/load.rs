@@ -33,7 +33,7 @@ fn random_chain(random: &mut Random) -> String {
 
 #[test]
 fn n1_n9_v13_replicas_by_load_keep_output_and_order() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for _ in 0..8 {
         let before = random.pick(&["", "| sample 2 ", "| hist ", "| dport |all count "]);
         let text = format!(
@@ -55,7 +55,7 @@ fn n1_n9_v13_replicas_by_load_keep_output_and_order() {
 }
 
 #[test]
-fn n1_replicated_filter_is_one_line_of_the_ledger() {
+fn n1_replicated_filter_has_one_ledger_entry() {
     let text = "generate count=5000 seq=yes flows=3 | match hex=07 | count | KEEP | discard";
     let (_, one) = run_replicated(text, 1);
     let (_, several) = run_replicated(text, 3);

@@ -76,7 +76,7 @@ const STATELESS_OPERANDS: [&str; 8] = [
 
 #[test]
 fn n1_n9_v1_section_after_replicas_by_load_is_the_same() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let (mut passed, mut most) = (0, 0);
     for _ in 0..12 {
         let before = random.pick(&["dport", "regex \"[0-4]\"", "match hex=07", "times most=3"]);
@@ -99,7 +99,7 @@ fn n1_n9_v1_section_after_replicas_by_load_is_the_same() {
 fn n2_n9_v1_section_after_replicas_by_session_is_the_same() {
     let scratch = Scratch::new();
     let file = scratch.path("traffic.pcap");
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let operands = ["http", "tls", "dns", "match \"GET\"", "regex \"a[0-9]\"", "bpf \"port 80\""];
     let mut passed = 0;
     for connections in [5, 50] {

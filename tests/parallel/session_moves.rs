@@ -15,14 +15,14 @@ use testkit::{Frame, Random};
 
 /// The amount of state that moved.
 #[derive(Clone, Copy, Default, Debug)]
-struct MovedState {
+struct MovedStateCounts {
     sessions: usize,
     held: u64,
 }
 
 /// Moves random buckets between random replicas until the path ends.
-fn move_at_random(live: &Live, replicas: u8, mut random: Random) -> MovedState {
-    let mut all = MovedState::default();
+fn move_random_buckets(live: &Live, replicas: u8, mut random: Random) -> MovedStateCounts {
+    let mut all = MovedStateCounts::default();
     while !live.is_ended() {
         let Some(shares) = session_shares(live, Duration::from_millis(50)) else {
             // The path has not begun yet, or is about to end.
@@ -51,7 +51,7 @@ fn move_at_random(live: &Live, replicas: u8, mut random: Random) -> MovedState {
 #[test]
 fn n3_n9_v13_moved_sessions_keep_output_and_order() {
     let scratch = Scratch::new();
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for chain in [
         "tcp gap=1h",
         "tcp gap=1h | http",
@@ -66,12 +66,12 @@ fn n3_n9_v13_moved_sessions_keep_output_and_order() {
         let text = format!("replay '{}' | {chain} {pipe}KEEP | discard", file.display());
         let (one, _) = run_replicated(&text, 1);
         let one = renumber_sessions(one);
-        let mut moved = MovedState::default();
+        let mut moved = MovedStateCounts::default();
         testkit::wait_until(&format!("sessions of `{chain}` that move"), || {
             let replicas = random.within(2..5);
             let seed = Random::new(random.below(1 << 32));
             let (several, outcome, state) =
-                run_beside(&text, replicas, |live| move_at_random(live, replicas as u8, seed));
+                run_beside(&text, replicas, |live| move_random_buckets(live, replicas as u8, seed));
             assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
             let several = renumber_sessions(several);
             let first = one.iter().zip(&several).position(|(one, other)| one != other);

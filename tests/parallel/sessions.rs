@@ -23,7 +23,7 @@ pub(crate) fn renumber_sessions(blocks: Vec<RecordedBlock>) -> Vec<RecordedBlock
 #[test]
 fn n2_n9_v13_replicas_by_session_keep_output_and_order() {
     let scratch = Scratch::new();
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     for connections in [1, 7, 60] {
         let file = scratch.path("traffic.pcap");
         let capture = testkit::traffic::mixed_traffic(random.below(1 << 32), connections);
@@ -64,7 +64,7 @@ fn truncated_traffic(seed: u64, connections: usize) -> Capture {
 fn n2_v13_open_sessions_end_in_single_instance_order() {
     let scratch = Scratch::new();
     let file = scratch.path("torn.pcap");
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     for connections in [3, 40, 300] {
         let capture = truncated_traffic(random.below(1 << 32), connections);
         std::fs::write(&file, capture.to_pcap()).expect("a capture");
@@ -116,7 +116,7 @@ fn assert_replicas_agree(text: &str) -> usize {
 fn n2_n9_v13_delayed_frames_keep_output_and_order() {
     let scratch = Scratch::new();
     let file = scratch.path("delayed.pcap");
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     for distance in [2, 30, 500, 3000] {
         let connections = random.within(20..400);
         let capture = delayed_traffic(random.below(1 << 32), connections, distance);

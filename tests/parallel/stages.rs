@@ -20,7 +20,7 @@ fn assert_same_blocks(one: &[RecordedBlock], several: &[RecordedBlock], text: &s
 
 #[test]
 fn n4_v13_stages_keep_output_and_order() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut most = 0;
     for _ in 0..6 {
         let filters = [
@@ -54,7 +54,7 @@ fn n4_v13_stages_keep_output_and_order() {
 fn n4_v13_sessions_that_are_open_at_the_end_end_as_in_one_thread() {
     let scratch = Scratch::new();
     let file = scratch.path("torn.pcap");
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for connections in [1, 40] {
         let mut capture = testkit::traffic::mixed_traffic(random.below(1 << 32), connections);
         capture.frames.truncate(capture.frames.len() * 2 / 3);

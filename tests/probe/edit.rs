@@ -10,17 +10,17 @@ const SUM_PAYLOADS: Description = Description {
     summary: "adds up bytes",
     kind: FilterKind::Inspection,
     reports: true,
-    user: Some(|_| Ok(Filter::lanes(SumPayloads::default()))),
+    user: Some(|_| Ok(Filter::lanes(SumPayloadsFilter::default()))),
     ..Description::EMPTY
 };
 
 #[derive(Default)]
-struct SumPayloads {
+struct SumPayloadsFilter {
     bytes: u64,
     sum: u64,
 }
 
-impl Lanes for SumPayloads {
+impl Lanes for SumPayloadsFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             self.bytes += u64::from(block.length());
@@ -38,13 +38,13 @@ const WIPE_BYTES: Description = Description {
     name: "wipe",
     summary: "overwrites bytes",
     kind: FilterKind::Editing,
-    user: Some(|_| Ok(Filter::lanes(WipeBytes))),
+    user: Some(|_| Ok(Filter::lanes(WipeBytesFilter))),
     ..Description::EMPTY
 };
 
-struct WipeBytes;
+struct WipeBytesFilter;
 
-impl Lanes for WipeBytes {
+impl Lanes for WipeBytesFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
             cx.edit(batch, l, OldBytes::Discard, |bytes| bytes.fill(0xff));

@@ -16,13 +16,13 @@ const COMBINE_BLOCKS: Description = Description {
     kind: FilterKind::Reordering,
     input_forms: Forms::of(&[Form::Frame]),
     output_form: OutputForm::Form(Form::Message),
-    user: Some(|_| Ok(Filter::stream(CombineBlocks(0)))),
+    user: Some(|_| Ok(Filter::stream(CombineBlocksFilter(0)))),
     ..Description::EMPTY
 };
 
-struct CombineBlocks(u64);
+struct CombineBlocksFilter(u64);
 
-impl Stream for CombineBlocks {
+impl Stream for CombineBlocksFilter {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let mut fragment = block.narrow(42, block.length() - 42);
         let place = self.0 % BLOCKS_PER_MESSAGE;
@@ -46,12 +46,12 @@ const SUM_FRAGMENTS: Description = Description {
     kind: FilterKind::Inspection,
     input_forms: Forms::of(&[Form::Message]),
     reports: true,
-    user: Some(|_| Ok(Filter::stream(SumFragments::default()))),
+    user: Some(|_| Ok(Filter::stream(SumFragmentsFilter::default()))),
     ..Description::EMPTY
 };
 
 #[derive(Default)]
-struct SumFragments {
+struct SumFragmentsFilter {
     open: Option<(u32, u64)>,
     messages: u64,
     total: u64,
@@ -59,7 +59,7 @@ struct SumFragments {
     torn: u64,
 }
 
-impl Stream for SumFragments {
+impl Stream for SumFragmentsFilter {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let flags = block.context.flags;
         if flags.has(BlockFlags::FIRST) {

@@ -21,11 +21,11 @@ const REASSEMBLE: Description = Description {
     output_form: OutputForm::Form(Form::Stream),
     reasons: &["not tcp", "old"],
     state: StateFacts { scope: StateScope::Sessions, held_max: 8192, ..StateFacts::NONE },
-    user: Some(|_| Ok(Filter::stream(Reassemble::default()))),
+    user: Some(|_| Ok(Filter::stream(ReassembleFilter::default()))),
     ..Description::EMPTY
 };
 const NOT_TCP: Reason = REASSEMBLE.reason("not tcp");
-const OLD_SEGMENT: Reason = REASSEMBLE.reason("old");
+const OLD_SEGMENT_REASON: Reason = REASSEMBLE.reason("old");
 
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
@@ -41,11 +41,11 @@ impl Session for Connection {
 }
 
 #[derive(Default)]
-struct Reassemble {
+struct ReassembleFilter {
     connections: Sessions<Connection>,
 }
 
-impl Stream for Reassemble {
+impl Stream for ReassembleFilter {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         let layers = wire::layers(LinkType(block.marks.link), block.frame);
         let (Some(l4), Some(payload)) = (layers.l4, layers.payload) else {
@@ -63,7 +63,7 @@ impl Stream for Reassemble {
         } else if sequence > connection.next {
             cx.hold(&mut connection.early, &view, sequence);
         } else {
-            cx.drop(&block, OLD_SEGMENT);
+            cx.drop(&block, OLD_SEGMENT_REASON);
         }
         while cx.front(&connection.early).is_some_and(|(key, _)| key == connection.next) {
             cx.release_front_block(&mut connection.early, |held| {
@@ -132,7 +132,7 @@ fn segment(port: u16, number: u32) -> Vec<u8> {
 
 #[test]
 fn h6_held_blocks_survive_laps_of_their_pool() {
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     let mut numbers: Vec<u32> = (0..SEGMENT_COUNT).collect();
     for window in numbers.chunks_mut(64) {
         random.shuffle(window);
@@ -147,7 +147,7 @@ fn h6_held_blocks_survive_laps_of_their_pool() {
     let mut capture = wire::capture::write::file_header(LinkType::ETHERNET).to_vec();
     for frame in &frames {
         let length = u32::try_from(frame.len()).unwrap();
-        capture.extend(wire::capture::write::record_header(0, length, length));
+        capture.extend(wire::capture::write::encode_record_header(0, length, length));
         capture.extend(frame);
     }
     std::fs::write(&file, &capture).unwrap();

@@ -9,18 +9,18 @@ const ASSERT_ORDER: Description = Description {
     summary: "counts numbers that come too late",
     kind: FilterKind::Inspection,
     reports: true,
-    user: Some(|_| Ok(Filter::lanes(AssertOrder::default()))),
+    user: Some(|_| Ok(Filter::lanes(AssertOrderFilter::default()))),
     ..Description::EMPTY
 };
 
 #[derive(Default)]
-struct AssertOrder {
+struct AssertOrderFilter {
     last: u64,
     late: u64,
     blocks: u64,
 }
 
-impl Lanes for AssertOrder {
+impl Lanes for AssertOrderFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             let number = block.frame.get(42..50).and_then(|b| b.try_into().ok());

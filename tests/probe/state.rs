@@ -79,7 +79,7 @@ fn decode_sessions(mut bytes: &[u8]) -> Vec<MovedSession> {
 /// Entry point of the second process. It reads a state from standard input, receives the second
 /// half of the traffic, and prints its report and its results.
 #[test]
-fn child_continues_from_state() {
+fn child_process_continues_from_state() {
     let Ok(name) = std::env::var(CHILD_VARIABLE) else { return };
     let mut state = Vec::new();
     std::io::stdin().read_to_end(&mut state).unwrap();
@@ -90,9 +90,9 @@ fn child_continues_from_state() {
     println!("{CHILD_VARIABLE}{}", final_report(&node, &emitted));
 }
 
-fn report_of_child(description: &Description, saved: &[MovedSession]) -> String {
+fn child_report(description: &Description, saved: &[MovedSession]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["state::child_continues_from_state", "--exact", "--nocapture"])
+        .args(["state::child_process_continues_from_state", "--exact", "--nocapture"])
         .env(CHILD_VARIABLE, description.name)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -116,7 +116,7 @@ fn m1_m4_v18_state_continues_in_another_process() {
         let emitted = feed_frames(&mut whole, FRAMES / 2..FRAMES);
         let mut first = Node::new(description, &[]).unwrap();
         feed_frames(&mut first, 0..FRAMES / 2);
-        let there = report_of_child(description, &first.save());
+        let there = child_report(description, &first.save());
         let (name, here) = (description.name, final_report(&whole, &emitted));
         assert_eq!(there, here, "{name}");
         // The state matters: without the first half the result differs.

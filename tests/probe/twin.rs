@@ -67,7 +67,7 @@ fn captured_frames() -> Vec<Vec<u8>> {
 }
 
 fn generated_frames() -> Vec<Vec<u8>> {
-    let seed = Random::replayable().next();
+    let seed = Random::with_replayable_seed().next();
     testkit::mixed_traffic(seed, 40).frames.into_iter().map(|(_, bytes)| bytes).collect()
 }
 
@@ -196,14 +196,14 @@ const COUNT_CLASSES: Description = Description {
     summary: "counts blocks by class",
     kind: FilterKind::Inspection,
     reports: true,
-    user: Some(|_| Ok(Filter::lanes(CountClasses::default()))),
+    user: Some(|_| Ok(Filter::lanes(CountClassesFilter::default()))),
     ..Description::EMPTY
 };
 
 #[derive(Default)]
-struct CountClasses(BTreeMap<u32, u64>);
+struct CountClassesFilter(BTreeMap<u32, u64>);
 
-impl Lanes for CountClasses {
+impl Lanes for CountClassesFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             *self.0.entry(block.pointer.class.0).or_default() += 1;
@@ -217,7 +217,7 @@ impl Lanes for CountClasses {
 
 /// Returns a judge's answers, counted by class.
 fn count_answers(judge: &mut dyn TwinRunner, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
-    let mut classes = CountClasses::default();
+    let mut classes = CountClassesFilter::default();
     for frame in frames {
         match judge.judge(&Packet::new(frame)) {
             TwinVerdict::Answered { outcome: Outcome::Class(class), .. } => {

@@ -73,10 +73,10 @@ impl SharedFile {
 }
 
 /// An attempt to misuse a shared file, with its name.
-type Attempt = (&'static str, fn(&SharedFile) -> io::Result<()>);
+type MisuseAttempt = (&'static str, fn(&SharedFile) -> io::Result<()>);
 
 /// Attempts to write bytes.
-const WRITE_ATTEMPTS: &[Attempt] = &[
+const WRITE_ATTEMPTS: &[MisuseAttempt] = &[
     ("mmap, shared and writable", |part| map_writable(part.file.try_clone()?)),
     ("write", |part| (&part.file).write_all(b"x")),
     ("pwrite", |part| part.file.write_all_at(b"x", 0)),
@@ -89,7 +89,7 @@ const WRITE_ATTEMPTS: &[Attempt] = &[
 ];
 
 /// Attempts to change the size or the seals.
-const RESIZE_ATTEMPTS: &[Attempt] = &[
+const RESIZE_ATTEMPTS: &[MisuseAttempt] = &[
     ("ftruncate to nothing", |part| part.file.set_len(0)),
     ("ftruncate to a page less", |part| part.file.set_len(part.length() - PAGE)),
     ("ftruncate to a page more", |part| part.file.set_len(part.length() + PAGE)),
@@ -118,7 +118,7 @@ fn punch_hole(file: &File, length: u64) -> io::Result<()> {
 fn make_all_attempts(who: &str, offer: &RingOffer) -> usize {
     let [geometry, ring, cursor] = offer.descriptors();
     let mut tried = 0;
-    let mut attempt = |part: &SharedFile, attempts: &[Attempt]| {
+    let mut attempt = |part: &SharedFile, attempts: &[MisuseAttempt]| {
         for (what, attempt) in attempts {
             let refused = attempt(part).expect_err(what);
             println!("{ROLE_VARIABLE}{who}: {}: {what}: {refused}", part.name);
@@ -143,7 +143,7 @@ fn start_with_descriptors(role: &str, offer: &RingOffer) -> Option<Child> {
     let (here, there) = descriptor::pair().expect("a pair of sockets");
     let mut command = process::reexec_as(OVERFLOW_ID, there).expect("this executable");
     command
-        .args(["untrusted_peer::child_attempts_to_write", "--exact", "--nocapture"])
+        .args(["untrusted_peer::child_process_attempts_to_write", "--exact", "--nocapture"])
         .env(ROLE_VARIABLE, role);
     if role == SECOND_PROCESS {
         command.stdout(Stdio::piped());
@@ -162,7 +162,7 @@ const THIRD_PROCESS: &str = "a third process";
 
 /// Entry point of the other processes, which receive the descriptors over standard input.
 #[test]
-fn child_attempts_to_write() {
+fn child_process_attempts_to_write() {
     let Ok(role) = std::env::var(ROLE_VARIABLE) else { return };
     assert_eq!(process::identity(), (OVERFLOW_ID, OVERFLOW_ID));
     let (_, received) = descriptor::receive(io::stdin(), &mut [0; 16]).unwrap();

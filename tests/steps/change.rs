@@ -33,7 +33,9 @@ const DATAGRAMS_PER_CHECK: u64 = 5;
 
 #[test]
 fn o4_failing_step_of_a_change_leaves_the_path_running() {
-    if testkit::runs_alone("change::o4_failing_step_of_a_change_leaves_the_path_running") {
+    if testkit::run_in_separate_process(
+        "change::o4_failing_step_of_a_change_leaves_the_path_running",
+    ) {
         fail_each_step();
     }
 }
@@ -49,7 +51,7 @@ fn fail_each_step() {
         format!("rx@kernel {SERVER_DEVICE} ring=1MB | ipproto |17 udp | dport |9 count@thread0");
     let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
-    let paths = pair.server.run_inside(|| {
+    let paths = pair.server.run_in_network_namespace(|| {
         let plan =
             plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
         build(&plan, Settings::default()).expect("spaces")
@@ -114,8 +116,10 @@ impl Trial {
     /// Sends datagrams to the path. The counts at the end of the test show whether it received them
     /// all.
     fn assert_receives(&mut self) {
-        let socket =
-            self.pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").expect("a socket"));
+        let socket = self
+            .pair
+            .client
+            .run_in_network_namespace(|| UdpSocket::bind("0.0.0.0:0").expect("a socket"));
         for _ in 0..DATAGRAMS_PER_CHECK {
             // The port has no listener, which the next call reports.
             wait_until("a datagram is sent", || socket.send_to(b"something", (SERVER, 9)).is_ok());
@@ -127,7 +131,7 @@ impl Trial {
     /// number at which it succeeded.
     fn try_each_step(&mut self, edit: &[&str], undo: &[&str]) -> (u32, u32) {
         let (mut failed, mut survived) = (0, 0);
-        let mut base = self.settled_resources();
+        let mut base = self.stable_resources();
         loop {
             let number = failed + survived;
             let steps = Steps::with_fault(InjectedFault::Fail(number));
@@ -152,7 +156,7 @@ impl Trial {
                     self.change(undo, &Steps::default()).unwrap_or_else(|why| {
                         panic!("{what}: {undo:?}: {why}");
                     });
-                    base = base.max(&self.settled_resources());
+                    base = base.max(&self.stable_resources());
                 }
             }
             drop(steps);
@@ -161,7 +165,7 @@ impl Trial {
     }
 
     /// Returns the resources once they have stopped shrinking.
-    fn settled_resources(&self) -> Resources {
+    fn stable_resources(&self) -> Resources {
         let mut last = self.resources();
         let mut same = 0;
         wait_until("nothing goes any more", || {

@@ -19,7 +19,7 @@ use testkit::{need, wait_until};
 
 #[test]
 fn a17_o4_failing_step_leaves_the_machine_unchanged() {
-    if testkit::runs_alone("fail::a17_o4_failing_step_leaves_the_machine_unchanged") {
+    if testkit::run_in_separate_process("fail::a17_o4_failing_step_leaves_the_machine_unchanged") {
         fail_each_step_of(|shape| shape.in_every_run);
     }
 }
@@ -28,7 +28,9 @@ fn a17_o4_failing_step_leaves_the_machine_unchanged() {
 #[ignore = "two minutes: cargo test -p streamline-tests --test steps -- --ignored any_failing_step"]
 fn a17_o4_any_failing_step_of_any_request_changes_nothing() {
     assert!(REQUEST_SHAPES.len() >= 50, "{} shapes", REQUEST_SHAPES.len());
-    if testkit::runs_alone("fail::a17_o4_any_failing_step_of_any_request_changes_nothing") {
+    if testkit::run_in_separate_process(
+        "fail::a17_o4_any_failing_step_of_any_request_changes_nothing",
+    ) {
         fail_each_step_of(|_| true);
     }
 }
@@ -77,7 +79,7 @@ impl Trial {
     /// Lets each step fail once. Returns the number of steps at which the request failed, and the
     /// number at which it succeeded.
     fn try_each_step(&mut self, shape: &RequestShape) -> (u32, u32) {
-        let line = shape.text_for(&self.working_directory(), &self.capture);
+        let line = shape.request_text_for(&self.working_directory(), &self.capture);
         // Creates what is created once per process: a timer, a table of types.
         let kept = self.run_with_failing_step(shape, &line, &Steps::default());
         kept.unwrap_or_else(|why| panic!("{line}: {why}"));
@@ -119,7 +121,7 @@ impl Trial {
         line: &str,
         steps: &Steps,
     ) -> Result<(), String> {
-        self.pair.server.run_inside(|| {
+        self.pair.server.run_in_network_namespace(|| {
             let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
             assert!(mistakes.is_empty(), "{}", pipeline::render(line, &mistakes, false));
             let mut machine = engine::machine::inspect();

@@ -15,7 +15,7 @@ pub(crate) struct RequestShape {
 
 impl RequestShape {
     /// Returns the request for the given directory and capture.
-    pub(crate) fn text_for(&self, folder: &Path, capture: &Path) -> String {
+    pub(crate) fn request_text_for(&self, folder: &Path, capture: &Path) -> String {
         let text = self.text.replace("{}", &folder.display().to_string());
         text.replace("CAPTURE", &capture.display().to_string())
     }
@@ -25,18 +25,18 @@ const fn shape(text: &'static str) -> RequestShape {
     RequestShape { text, in_every_run: false, recorded: false }
 }
 
-const fn tested_in_every_run(text: &'static str) -> RequestShape {
+const fn shape_tested_in_every_run(text: &'static str) -> RequestShape {
     RequestShape { in_every_run: true, ..shape(text) }
 }
 
-const fn also_recorded(text: &'static str) -> RequestShape {
+const fn recorded_shape(text: &'static str) -> RequestShape {
     RequestShape { recorded: true, ..shape(text) }
 }
 
 /// All requests.
 pub(crate) const REQUEST_SHAPES: &[RequestShape] = &[
     // Requests that read files or generate blocks.
-    tested_in_every_run("generate count=9 | count"),
+    shape_tested_in_every_run("generate count=9 | count"),
     shape("generate count=9 flows=3 seq=yes | dport | (|9 count + |80 discard)"),
     shape("replay CAPTURE | hist length"),
     shape("replay CAPTURE | ip |tcp count ; replay CAPTURE | ip |udp count"),
@@ -47,28 +47,28 @@ pub(crate) const REQUEST_SHAPES: &[RequestShape] = &[
     shape("read CAPTURE | count"),
     shape("replay CAPTURE | drop"),
     // Requests that write files.
-    tested_in_every_run("replay CAPTURE | pcap {}/out.pcap"),
-    tested_in_every_run("replay CAPTURE | tcp | files {}/files"),
+    shape_tested_in_every_run("replay CAPTURE | pcap {}/out.pcap"),
+    shape_tested_in_every_run("replay CAPTURE | tcp | files {}/files"),
     shape("replay CAPTURE | tcp | http | files {}/messages"),
     shape("replay CAPTURE | tcp | pcap {}/each per=connection"),
     shape("replay CAPTURE | pcap {}/one.pcap ; replay CAPTURE | pcap {}/two.pcap"),
     shape("replay CAPTURE | (bpf \"tcp\" | pcap {}/tcp.pcap) + (!bpf \"tcp\" | pcap {}/rest.pcap)"),
     shape("replay CAPTURE | freeze {}/frozen when=\"port 53\""),
     // Requests in several threads.
-    tested_in_every_run("replay CAPTURE | ip @thread1 | count @thread2 | discard"),
+    shape_tested_in_every_run("replay CAPTURE | ip @thread1 | count @thread2 | discard"),
     shape("replay CAPTURE | ip | udp @thread1 | count @thread2 | pcap {}/out.pcap @thread3"),
     shape("generate count=9 | count @thread1 ; generate count=9 | count @thread2"),
     shape(
         "replay CAPTURE | dport | (|dns count @thread1 + |http count @thread2) | discard @thread3",
     ),
     // Requests with replicas of filters.
-    tested_in_every_run(
+    shape_tested_in_every_run(
         "--parallel=2 replay CAPTURE | bpf \"tcp port 80\" | regex \"a.b\" | pcap {}/out.pcap",
     ),
     shape("--parallel=2 replay CAPTURE | tcp | http | count"),
     shape("--parallel=3 generate count=99 flows=9 | regex \"a+b\" | discard"),
     // Requests that start programs.
-    tested_in_every_run("generate count=9 | exec \"cat\" | count"),
+    shape_tested_in_every_run("generate count=9 | exec \"cat\" | count"),
     shape("generate count=9 | exec \"cat > /dev/null\""),
     shape("exec \"echo hello\" | count"),
     shape("generate count=9 | exec \"cat\" | exec \"cat\" | files {}/bytes"),
@@ -77,7 +77,7 @@ pub(crate) const REQUEST_SHAPES: &[RequestShape] = &[
     // Requests with cycles.
     shape("replay CAPTURE | dport --name=X |53,80 (inspect | dport --name=X) + |all discard"),
     // Requests that read an interface in threads.
-    tested_in_every_run("rx@thread0 server0 | count"),
+    shape_tested_in_every_run("rx@thread0 server0 | count"),
     shape("rx@thread0 server0 promisc=yes | bpf \"tcp\" | pcap {}/out.pcap"),
     shape("rx@thread0 server0 both=yes | tcp | files {}/files"),
     shape("rx@thread0 server0 ring=1MB | udp @thread1 | dns | print"),
@@ -88,11 +88,11 @@ pub(crate) const REQUEST_SHAPES: &[RequestShape] = &[
     shape("generate count=9 | tx server0 by=packet"),
     shape("rx@thread0 | count"),
     // Requests that observe an interface in the kernel.
-    tested_in_every_run("rx server0 | ip | udp | dport |53 count"),
+    shape_tested_in_every_run("rx server0 | ip | udp | dport |53 count"),
     shape("rx server0 | count"),
     shape("rx server0 both=yes | ip | count"),
     shape("tx server0 | ip | udp | dport |53 pcap {}/out.pcap"),
-    tested_in_every_run(
+    shape_tested_in_every_run(
         "rx server0 | udp | dport |53 pcap {}/a.pcap ; rx server0 | udp | dport |80 count",
     ),
     shape("rx server0 | bpf \"tcp port 80\" | hist length"),
@@ -103,14 +103,14 @@ pub(crate) const REQUEST_SHAPES: &[RequestShape] = &[
     shape("rx server0 | sample every=3 | count ; tx server0 | sample every=3 | count"),
     shape("rx server0 | count ; rx@thread0 server0 | count"),
     // Requests that take frames from the host.
-    tested_in_every_run("rx server0 take | count"),
+    shape_tested_in_every_run("rx server0 take | count"),
     shape("rx server0 take | ip | udp | dport |53 count"),
     shape("rx server0 take promisc=yes | pcap {}/out.pcap"),
     shape("rx server0 take ring=1MB | tx server0"),
     shape("rx@thread0 server0 take | count"),
     shape("rx server0 take | ip | udp | dport | (|53 drop + |80 count)"),
     // Requests that are also recorded.
-    also_recorded("replay CAPTURE | tcp | http | count"),
-    also_recorded("rx@thread0 server0 | count"),
-    also_recorded("replay CAPTURE | ip @thread1 | pcap {}/out.pcap"),
+    recorded_shape("replay CAPTURE | tcp | http | count"),
+    recorded_shape("rx@thread0 server0 | count"),
+    recorded_shape("replay CAPTURE | ip @thread1 | pcap {}/out.pcap"),
 ];

@@ -32,7 +32,7 @@ fn conversation(request: &[u8], response: &[u8], snap: usize) -> Vec<u8> {
         };
         let frame = Frame::ethernet().ipv4(CLIENT[side], CLIENT[1 - side]).tcp(&segment, data);
         let (captured, length) = (frame.len().min(snap), frame.len() as u32);
-        capture.extend(write::record_header(1_000_000_000, captured as u32, length));
+        capture.extend(write::encode_record_header(1_000_000_000, captured as u32, length));
         capture.extend(&frame[..captured]);
         sequence[side] += data.len() as u32 + u32::from(flags & (SYN | 1) != 0);
     };
@@ -99,7 +99,7 @@ fn only_uncaptured_bytes_are_missing() {
 }
 
 #[test]
-fn compressed_bombs_pass_unexpanded() {
+fn compressed_bombs_are_not_decompressed() {
     let scratch = Scratch::new();
     let path = scratch.path("bomb.pcap");
     let zeros = vec![0_u8; 1 << 20];
@@ -144,7 +144,7 @@ fn unwritable_directory_is_refused_by_name() {
 
 /// Writes a body of 100 KB to a file system of 64 KB; the lost bytes are counted.
 #[test]
-fn full_disk_is_reported_and_its_losses_counted() {
+fn full_disk_is_reported_with_lost_bytes() {
     if testkit::need::require_root().is_none() {
         return;
     }

@@ -23,12 +23,12 @@ const MOVES_PER_CAPTURE: usize = 5;
 const FRAMES_MAX: usize = 4_000;
 
 #[test]
-fn state_moves_in_mid_capture() {
+fn moved_state_gives_the_same_output() {
     assert_state_moves(&testkit::generated_captures(), (200, 20));
 }
 
 #[test]
-fn corpus_state_moves_in_mid_capture() {
+fn corpus_moved_state_gives_the_same_output() {
     testkit::corpus_captures().iter().for_each(|corpus| assert_state_moves(corpus, (1_000, 100)));
 }
 
@@ -45,7 +45,7 @@ fn assert_state_moves(captures: &Captures, (sessions, held): (usize, usize)) {
         let different: Vec<_> = different.collect();
         assert!(different.is_empty(), "{different:#?}");
         let same = outcomes.iter().filter_map(|(_, outcomes)| outcomes.as_ref().ok());
-        let sum = same.fold(Agreement::default(), |sum, one| Agreement {
+        let sum = same.fold(StateMoveResult::default(), |sum, one| StateMoveResult {
             blocks: sum.blocks + one.blocks,
             sessions: sum.sessions + one.sessions,
             held: sum.held + one.held,
@@ -59,17 +59,17 @@ fn assert_state_moves(captures: &Captures, (sessions, held): (usize, usize)) {
 /// For each chain, more than a tenth of the captures must have another output if no state is
 /// restored. Otherwise the comparison would not detect lost state.
 #[test]
-fn lost_state_is_detected() {
-    assert_lost_state_is_detected(&testkit::generated_captures());
+fn lost_state_changes_the_output() {
+    assert_lost_state_changes_output(&testkit::generated_captures());
 }
 
 #[test]
-fn corpus_lost_state_is_detected() {
-    testkit::corpus_captures().iter().for_each(assert_lost_state_is_detected);
+fn corpus_lost_state_changes_the_output() {
+    testkit::corpus_captures().iter().for_each(assert_lost_state_changes_output);
 }
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn assert_lost_state_is_detected(captures: &Captures) {
+fn assert_lost_state_changes_output(captures: &Captures) {
     for chain in CHAINS {
         let outcomes = captures::examine_captures(captures, |path| {
             compare_with_state_moves(path, chain, RestoredState::Nothing)
@@ -89,7 +89,7 @@ enum RestoredState {
 
 /// Number of blocks that agree between two runs, and amount of state that moved.
 #[derive(Clone, Copy, Debug, Default)]
-struct Agreement {
+struct StateMoveResult {
     blocks: usize,
     /// Number of sessions that moved.
     sessions: usize,
@@ -102,7 +102,7 @@ fn compare_with_state_moves(
     path: &Path,
     chain: &[FilterWords],
     moves: RestoredState,
-) -> Option<Result<Agreement, String>> {
+) -> Option<Result<StateMoveResult, String>> {
     let bytes = std::fs::read(path).expect("a capture that can be read");
     let mut frames = read_capture(&bytes);
     frames.truncate(FRAMES_MAX);
@@ -110,7 +110,7 @@ fn compare_with_state_moves(
     if whole.is_empty() {
         return None;
     }
-    let mut same = Agreement { blocks: whole.len(), ..Agreement::default() };
+    let mut same = StateMoveResult { blocks: whole.len(), ..StateMoveResult::default() };
     let rounds = frames.len().div_ceil(BATCH_BLOCKS);
     for part in 1..=MOVES_PER_CAPTURE {
         let cut = rounds * part / (MOVES_PER_CAPTURE + 1);

@@ -98,13 +98,17 @@ fn write_capture(path: &Path, frames: &[Vec<u8>]) {
     let mut capture = wire::capture::write::file_header(LinkType::ETHERNET).to_vec();
     for (number, frame) in frames.iter().enumerate() {
         let length = u32::try_from(frame.len()).expect("a frame");
-        capture.extend(wire::capture::write::record_header(number as u64 * 1000, length, length));
+        capture.extend(wire::capture::write::encode_record_header(
+            number as u64 * 1000,
+            length,
+            length,
+        ));
         capture.extend(frame);
     }
     fs::write(path, capture).expect("a capture");
 }
 
-fn verify_counter(outcome: &Outcome, name: &str) -> u64 {
+fn ip_verify_counter(outcome: &Outcome, name: &str) -> u64 {
     let reports = outcome.reports.iter().filter(|report| report.name == "verify");
     let rows = reports.flat_map(|report| &report.report.rows);
     rows.filter(|(row, _)| row == name).map(|(_, n)| n).sum()
@@ -114,7 +118,7 @@ fn verify_counter(outcome: &Outcome, name: &str) -> u64 {
 /// windows of 3,000. This exceeds the size of the pool, so fragments are held while it is lapped.
 #[test]
 fn held_fragments_survive_laps_of_their_pool() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut frames: Vec<Vec<u8>> = Vec::new();
     let mut cut = 0;
     for number in 0..6000 {
@@ -137,7 +141,10 @@ fn held_fragments_survive_laps_of_their_pool() {
     let outcome = PlannedRequest::with(text, &[&VERIFY_PAYLOAD]).run_sequential().expect("a path");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), []);
-    assert_eq!((verify_counter(&outcome, "right"), verify_counter(&outcome, "wrong")), (6000, 0));
+    assert_eq!(
+        (ip_verify_counter(&outcome, "right"), ip_verify_counter(&outcome, "wrong")),
+        (6000, 0)
+    );
     let ip = outcome.ledger.filters.iter().find(|node| node.name == "ip").expect("ip");
     assert_eq!((ip.made.blocks, ip.held.blocks), (cut, 0));
 }
@@ -179,7 +186,7 @@ fn assert_tshark_agrees(files: &[PathBuf], least: usize) {
         let outcome = PlannedRequest::new(text).run_sequential().expect("a path");
         assert!(outcome.failures.is_empty(), "{name}: {:?}", outcome.failures);
         assert_eq!(outcome.ledger.imbalances(), [], "{name}");
-        let (ours, theirs) = (udp_payloads(&written), udp_payloads(file));
+        let (ours, theirs) = (tshark_udp_payloads(&written), tshark_udp_payloads(file));
         assert!(ours == theirs, "{name}: {} payloads, tshark {}", ours.len(), theirs.len());
         all += ours.len();
     }
@@ -187,7 +194,7 @@ fn assert_tshark_agrees(files: &[PathBuf], least: usize) {
 }
 
 /// Returns the ports, checksum status and payload of every UDP datagram, as tshark prints them.
-fn udp_payloads(file: &Path) -> Vec<String> {
+fn tshark_udp_payloads(file: &Path) -> Vec<String> {
     let mut command = Command::new("tshark");
     command.args(["-n", "-r"]).arg(file).stdin(Stdio::null()).stderr(Stdio::null());
     command.args(["-Y", "udp", "-o", "udp.check_checksum:TRUE", "-E", "occurrence=f"]);

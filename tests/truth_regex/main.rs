@@ -31,7 +31,7 @@ const PATTERNS: &[&str] = &[
 
 /// The first bytes of SSH, RTSP and telnet streams, as one pattern. Text before the SSH version is
 /// tested elsewhere.
-const FIRST_BYTES: &str = concat!(
+const FIRST_BYTES_PATTERN: &str = concat!(
     r"\A(SSH-[12]\.[0-9]+-[!-~]|RTSP/[12]\.[0-9] [1-6]",
     r"|[A-Z_]{3,} [^\x00-\x20]+ RTSP/[12]\.[0-9]\r?\n",
     r"|[\r\n]*\xff[\xfb-\xfe][\x00-\x31\x8a-\x8c][\x07-\x0d\x1b -~]*",
@@ -92,7 +92,7 @@ fn stream_name(path: &Path) -> String {
 
 /// Returns the streams in which grep finds the pattern. grep ends lines at NUL, which no pattern
 /// contains, so nearly all streams are searched as a whole.
-fn grep_streams(folder: &Path, pattern: &str) -> BTreeSet<String> {
+fn streams_matching_grep(folder: &Path, pattern: &str) -> BTreeSet<String> {
     let files: Vec<PathBuf> = stream_files(folder).collect();
     let mut grep = Command::new("grep");
     grep.env("LC_ALL", "C").args(["-lazP", "--", pattern]).args(files);
@@ -119,7 +119,7 @@ fn assert_regex_matches_grep(captures: testkit::Captures) {
         let patterns = (0..2).map(|n| PATTERNS[(offset + 3 * n) % PATTERNS.len()]);
         let found = patterns.map(|pattern| {
             let ours = through(&format!("| regex '{pattern}' keep=yes"));
-            (pattern, ours, grep_streams(streams, pattern))
+            (pattern, ours, streams_matching_grep(streams, pattern))
         });
         found.collect::<Vec<_>>()
     });
@@ -148,7 +148,7 @@ fn corpus_signatures_match_stream_prefixes() {
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn assert_signatures_match_prefixes(captures: testkit::Captures) {
     let results = examine_streams(captures, |_, streams, through| {
-        (through("| (ssh ++ rtsp ++ telnet)"), grep_streams(streams, FIRST_BYTES))
+        (through("| (ssh ++ rtsp ++ telnet)"), streams_matching_grep(streams, FIRST_BYTES_PATTERN))
     });
     let Some(results) = results else { return };
     let mut streams = 0;

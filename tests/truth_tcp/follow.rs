@@ -19,11 +19,11 @@ use std::path::Path;
 
 /// Captures with differing connections, the number of those connections, and the reason.
 const EXPECTED_DIFFERENCES: &[(&str, usize, &str)] = &[
-    ("suricata/bug-6244-tcp-rst-with-data-02/tcp-rst-with-data.pcap", 1, RESET_TEXT),
-    ("suricata/bug-6244-tcp-rst-with-data/tcp-rst-with-data.pcap", 1, RESET_TEXT),
-    ("suricata/tcp-rst-unacked-stream-01-raw/input.pcap", 1, RESET_TEXT),
-    ("suricata/tcp-rst-unacked-stream-02-raw-ips/input.pcap", 1, RESET_TEXT),
-    ("suricata/tcp-rst-unacked-stream-04-gap-ips/input.pcap", 1, RESET_TEXT),
+    ("suricata/bug-6244-tcp-rst-with-data-02/tcp-rst-with-data.pcap", 1, RESET_TEXT_REASON),
+    ("suricata/bug-6244-tcp-rst-with-data/tcp-rst-with-data.pcap", 1, RESET_TEXT_REASON),
+    ("suricata/tcp-rst-unacked-stream-01-raw/input.pcap", 1, RESET_TEXT_REASON),
+    ("suricata/tcp-rst-unacked-stream-02-raw-ips/input.pcap", 1, RESET_TEXT_REASON),
+    ("suricata/tcp-rst-unacked-stream-04-gap-ips/input.pcap", 1, RESET_TEXT_REASON),
     (
         "suricata/tcp-fastopen-10-syn-data-ignore/input.pcap",
         1,
@@ -34,13 +34,13 @@ const EXPECTED_DIFFERENCES: &[(&str, usize, &str)] = &[
         1,
         "77 segments of 14,902 bytes without a gap between their numbers; tshark loses 137",
     ),
-    ("zeek/Traces/ipv4/fragmented-4.pcap", 1, CONFLICTING_OVERLAP),
-    ("zeek/Traces/tcp/reassembly.pcap", 1, CONFLICTING_OVERLAP),
+    ("zeek/Traces/ipv4/fragmented-4.pcap", 1, CONFLICTING_OVERLAP_REASON),
+    ("zeek/Traces/tcp/reassembly.pcap", 1, CONFLICTING_OVERLAP_REASON),
 ];
 
-const RESET_TEXT: &str =
+const RESET_TEXT_REASON: &str =
     "the text in a RST gives the reason and is not in the stream: RFC 9293 §3.5.3";
-const CONFLICTING_OVERLAP: &str =
+const CONFLICTING_OVERLAP_REASON: &str =
     "segments overlap with different data: the first is used (`policy=first`)";
 
 /// Captures with connections inside a protocol that no filter decapsulates, each with their number
@@ -70,7 +70,7 @@ const ENCAPSULATED: &[(&str, usize, &str)] = &[
 ];
 
 /// Argument that disables timeouts, because tshark has none.
-const NO_TIMEOUT: &str = "timeout=1000000h";
+const NO_TIMEOUT_ARGUMENT: &str = "timeout=1000000h";
 
 #[test]
 fn h5_streams_equal_those_of_tshark() {
@@ -79,13 +79,13 @@ fn h5_streams_equal_those_of_tshark() {
     }
     let kinds = ["streams/", "text/", "tls/", "web"];
     let results = captures::examine_captures(
-        &testkit::generated_captures().with_prefixes(&kinds),
+        &testkit::generated_captures().with_name_prefixes(&kinds),
         compare_capture,
     );
     for (name, results) in &results {
         let why = match name.as_str() {
-            "streams/data-in-reset.pcap" => Some(RESET_TEXT),
-            "streams/overlap-longer.pcap" => Some(CONFLICTING_OVERLAP),
+            "streams/data-in-reset.pcap" => Some(RESET_TEXT_REASON),
+            "streams/overlap-longer.pcap" => Some(CONFLICTING_OVERLAP_REASON),
             _ => None,
         };
         let expected = usize::from(why.is_some());
@@ -150,13 +150,13 @@ struct ConnectionCounts {
 /// tshark find a connection with data.
 fn compare_capture(path: &Path) -> Option<ConnectionCounts> {
     let bytes = std::fs::read(path).expect("a capture that can be read");
-    let ours = streams(path, NO_TIMEOUT).ok()?;
+    let ours = streams(path, NO_TIMEOUT_ARGUMENT).ok()?;
     let cut = wire::capture::packets(&bytes)
         .map_while(Result::ok)
         .any(|(packet, data)| (data.len() as u64) < u64::from(packet.wire_length));
     let expected = ours.len();
     let mut theirs =
-        if has_tcp(&bytes) { tshark::follow_streams(path, expected) } else { Vec::new() };
+        if may_contain_tcp(&bytes) { tshark::follow_streams(path, expected) } else { Vec::new() };
     let mut results = ConnectionCounts::default();
     for mut stream in ours {
         let ends = |one: &FollowedConnection| {
@@ -185,7 +185,7 @@ fn compare_capture(path: &Path) -> Option<ConnectionCounts> {
 }
 
 /// Returns true if a frame of the capture may contain TCP. Otherwise tshark need not run.
-fn has_tcp(capture: &[u8]) -> bool {
+fn may_contain_tcp(capture: &[u8]) -> bool {
     wire::capture::packets(capture).map_while(Result::ok).any(|(_, data)| data.contains(&6))
 }
 

@@ -21,15 +21,17 @@ enum Requirement {
 use Requirement::{Has, Lacks, Missing, OutOfScope};
 
 /// Name prefixes of the tests that are about streams.
-const STREAM_TESTS: &[&str] = &["tcp-", "bug-3286-", "bug-6244-", "eve-overlap-", "eve-payload-"];
+const STREAM_TEST_PREFIXES: &[&str] =
+    &["tcp-", "bug-3286-", "bug-6244-", "eve-overlap-", "eve-payload-"];
 
 /// Reason for an excluded test: Suricata keeps urgent data in the stream.
-const URGENT_DATA_INLINE: &str = "urgent data stay in the stream (RFC 6093 §3), as they do in ours";
-const IN_ORDER_DATA: &str =
+const URGENT_DATA_INLINE_REASON: &str =
+    "urgent data stay in the stream (RFC 6093 §3), as they do in ours";
+const IN_ORDER_DATA_REASON: &str =
     "data in order are emitted at once: a policy concerns held data only (CONTRACT 4)";
-const INLINE_MODE: &str =
+const INLINE_MODE_REASON: &str =
     "Suricata in inline mode, in which it drops packets before the receiver gets them";
-const ABOUT_HEADERS: &str = "about options of a header, not about a stream";
+const ABOUT_HEADERS_REASON: &str = "about options of a header, not about a stream";
 
 /// The tests, each with its capture, the arguments of `tcp`, and its requirements.
 const CASES: &[(&str, &str, &str, &[Requirement])] = &[
@@ -53,7 +55,7 @@ const CASES: &[(&str, &str, &str, &[Requirement])] = &[
         "policy=bsd",
         &[Has(1, b"GOOD"), Lacks(b"EVIL")],
     ),
-    ("eve-overlap-payload-02-policy-oldlinux", "", "", &[OutOfScope(IN_ORDER_DATA)]),
+    ("eve-overlap-payload-02-policy-oldlinux", "", "", &[OutOfScope(IN_ORDER_DATA_REASON)]),
     (
         "eve-overlap-payload-03-ips",
         "tcp-overlap.pcap",
@@ -66,7 +68,12 @@ const CASES: &[(&str, &str, &str, &[Requirement])] = &[
         "policy=bsd",
         &[Has(1, b"GOOD"), Lacks(b"EVIL")],
     ),
-    ("eve-payload-02-tcp-exact-overlap-policy-oldlinux", "", "", &[OutOfScope(IN_ORDER_DATA)]),
+    (
+        "eve-payload-02-tcp-exact-overlap-policy-oldlinux",
+        "",
+        "",
+        &[OutOfScope(IN_ORDER_DATA_REASON)],
+    ),
     (
         "eve-payload-03-tcp-exact-overlap-ips",
         "tcp-overlap.pcap",
@@ -82,7 +89,7 @@ const CASES: &[(&str, &str, &str, &[Requirement])] = &[
     ("eve-payload-07-http-gap", "", "", &[OutOfScope("see the gaps of HTTP bodies")]),
     ("tcp-5379", "", "", &[Has(1, b"AAA"), Lacks(b"DDD")]),
     ("tcp-async-01", "", "", &[Has(1, b"C6 OK ID completed\r\n* 21 EXISTS\r\n* 6 RECENT")]),
-    ("tcp-empty-sack", "", "", &[OutOfScope(ABOUT_HEADERS)]),
+    ("tcp-empty-sack", "", "", &[OutOfScope(ABOUT_HEADERS_REASON)]),
     ("tcp-fastopen-01", "tfo.pcap", "", &[Has(1, b"/etc/passwd"), Has(1, b"GET /index.php")]),
     ("tcp-fastopen-02", "../tcp-fastopen-01/tfo.pcap", "", &[Has(1, b"/etc/passwd")]),
     ("tcp-fastopen-04", "../tcp-fastopen-05/tfo.pcap", "", &[Has(2, b"Hello!")]),
@@ -91,7 +98,7 @@ const CASES: &[(&str, &str, &str, &[Requirement])] = &[
     ("tcp-fastopen-10-syn-data-ignore", "input.pcap", "", &[Has(2, b"\x16\x03")]),
     ("tcp-fastopen-12", "../tcp-fastopen-05/tfo.pcap", "", &[Has(2, b"Hello!")]),
     ("tcp-fastopen-13", "tfo.pcap", "", &[Has(1, b"/index.php")]),
-    ("tcp-hdr-keyword", "", "", &[OutOfScope(ABOUT_HEADERS)]),
+    ("tcp-hdr-keyword", "", "", &[OutOfScope(ABOUT_HEADERS_REASON)]),
     ("tcp-rst-unacked-stream-01-raw", "input.pcap", "", &[Has(1, b"Let Me In"), Missing(0)]),
     ("tcp-rst-unacked-stream-02-raw-ips", "input.pcap", "", &[Has(1, b"Let Me In"), Missing(0)]),
     ("tcp-rst-unacked-stream-04-gap-ips", "input.pcap", "", &[Has(1, b"Me In")]),
@@ -99,10 +106,10 @@ const CASES: &[(&str, &str, &str, &[Requirement])] = &[
     ("tcp-rst-unacked-stream-08-http-ips", "input.pcap", "", &[Has(1, b"User-Agent: Mozilla")]),
     ("tcp-rst-unacked-stream-09", "", "", &[OutOfScope("by digest of the body: see HTTP")]),
     ("tcp-rst-unacked-stream-11", "", "", &[OutOfScope("by digest of the body: see HTTP")]),
-    ("tcp-urgp-01-oob", "", "", &[OutOfScope(URGENT_DATA_INLINE)]),
-    ("tcp-urgp-02-drop-ips", "", "", &[OutOfScope(INLINE_MODE)]),
-    ("tcp-urgp-03-inline", "", "", &[OutOfScope(URGENT_DATA_INLINE)]),
-    ("tcp-urgp-04-2byte-XY", "", "", &[OutOfScope(URGENT_DATA_INLINE)]),
+    ("tcp-urgp-01-oob", "", "", &[OutOfScope(URGENT_DATA_INLINE_REASON)]),
+    ("tcp-urgp-02-drop-ips", "", "", &[OutOfScope(INLINE_MODE_REASON)]),
+    ("tcp-urgp-03-inline", "", "", &[OutOfScope(URGENT_DATA_INLINE_REASON)]),
+    ("tcp-urgp-04-2byte-XY", "", "", &[OutOfScope(URGENT_DATA_INLINE_REASON)]),
 ];
 
 /// Generated captures, with the requirements that their generator states.
@@ -151,7 +158,8 @@ fn corpus_suricata_rules_agree_on_streams() {
         }
         judged += 1;
         let folder = suricata.join(test);
-        let path = if capture.is_empty() { only_capture(&folder) } else { folder.join(capture) };
+        let path =
+            if capture.is_empty() { single_capture_path(&folder) } else { folder.join(capture) };
         wrong.extend(unmet_requirements(test, &path, arguments, wants));
     }
     println!("{judged} tests of suricata-verify judged, {out} out of scope");
@@ -189,13 +197,13 @@ fn corpus_table_lists_every_stream_test() {
     let Some(cases) = testkit::case_directory() else { return };
     let folders = std::fs::read_dir(cases.join("suricata")).expect("the set").flatten();
     let names = folders.filter_map(|folder| folder.file_name().into_string().ok());
-    let about = |name: &String| STREAM_TESTS.iter().any(|begin| name.starts_with(begin));
+    let about = |name: &String| STREAM_TEST_PREFIXES.iter().any(|begin| name.starts_with(begin));
     let found: BTreeSet<String> = names.filter(about).collect();
     let listed: BTreeSet<String> = CASES.iter().map(|(test, ..)| (*test).to_owned()).collect();
     assert_eq!(found, listed);
 }
 
-fn only_capture(folder: &Path) -> std::path::PathBuf {
+fn single_capture_path(folder: &Path) -> std::path::PathBuf {
     let files = std::fs::read_dir(folder).expect("the test").flatten().map(|file| file.path());
     let mut captures = files.filter(|path| path.extension().is_some_and(|end| end == "pcap"));
     captures.next().unwrap_or_else(|| panic!("{}: no capture", folder.display()))

@@ -37,7 +37,7 @@ pub(crate) fn run(command: &mut Command) -> bool {
 /// Runs a command, waits until it exits, and returns true if it succeeded. Prints each line of its
 /// standard output, and passes the line to `line`. If no line arrives for too long (see
 /// [`Watchdog`]), kills the programs from `target` that the command started.
-pub(crate) fn run_and_pass_lines(
+pub(crate) fn run_and_forward_lines(
     command: &mut Command,
     target: &Path,
     mut line: impl FnMut(&str),

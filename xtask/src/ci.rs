@@ -18,7 +18,7 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
         println!("\n== {name}");
         let start = Instant::now();
         let well = run();
-        println!("== {name}: {} in {} s", status_word(well), start.elapsed().as_secs());
+        println!("== {name}: {} in {} s", pass_or_fail_word(well), start.elapsed().as_secs());
         if !well {
             failed.push(name);
         }
@@ -71,6 +71,6 @@ fn check_dependencies(root: &Path, strict: bool, skipped: &mut Vec<&str>) -> boo
 }
 
 /// Returns the word in the summary for a passed or failed step.
-fn status_word(well: bool) -> &'static str {
+fn pass_or_fail_word(well: bool) -> &'static str {
     if well { "ok" } else { "FAILED" }
 }

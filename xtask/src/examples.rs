@@ -60,7 +60,7 @@ fn collect_examples(root: &Path) -> std::io::Result<Vec<Example>> {
     }
     for path in files_with_extension(&root.join("docs"), "md")? {
         let text = fs::read_to_string(&path)?;
-        let blocks = pipe_blocks(&text).into_iter();
+        let blocks = pipe_code_blocks(&text).into_iter();
         examples.extend(blocks.map(|(line, request)| Example {
             location: format!("{}:{line}", location(root, &path)),
             request,
@@ -89,7 +89,7 @@ fn location(root: &Path, path: &Path) -> String {
 }
 
 /// Returns the blocks marked `pipe`, with the line numbers at which they begin.
-fn pipe_blocks(text: &str) -> Vec<(usize, String)> {
+fn pipe_code_blocks(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut open: Option<(usize, String)> = None;
     for (number, line) in text.lines().enumerate() {
@@ -114,6 +114,6 @@ mod tests {
     fn only_marked_blocks_are_requests() {
         let text = "a\n```pipe\nreplay f\n| count\n```\n```text\nno\n```\n```pipe\nb\n```\n";
         let wanted = [(3, "replay f\n| count\n".to_owned()), (10, "b\n".to_owned())];
-        assert_eq!(pipe_blocks(text), wanted);
+        assert_eq!(pipe_code_blocks(text), wanted);
     }
 }

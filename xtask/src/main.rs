@@ -77,7 +77,7 @@ const VERBS: &[Verb] = &[
         name: "unsafe",
         usage: "",
         summary: "the table of unsafe blocks, functions and impls per file",
-        run: tidy::unsafe_table,
+        run: tidy::print_unsafe_table,
     },
     Verb {
         name: "lines",

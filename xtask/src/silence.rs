@@ -24,7 +24,7 @@ impl Watchdog {
     /// Watches the programs from `target` that the process `cargo` starts.
     pub(crate) fn new(cargo: u32, target: PathBuf) -> Self {
         let (activity, lines) = mpsc::channel();
-        thread::spawn(move || watch_lines(&lines, cargo, &target, SILENCE_MAX));
+        thread::spawn(move || kill_silent_programs(&lines, cargo, &target, SILENCE_MAX));
         Self(activity)
     }
 
@@ -35,7 +35,7 @@ impl Watchdog {
     }
 }
 
-fn watch_lines(lines: &Receiver<()>, cargo: u32, target: &Path, limit: Duration) {
+fn kill_silent_programs(lines: &Receiver<()>, cargo: u32, target: &Path, limit: Duration) {
     loop {
         match lines.recv_timeout(limit) {
             Ok(()) => {}
@@ -120,8 +120,9 @@ mod tests {
         assert!(describe_process(ours).contains("cat"), "{}", describe_process(ours));
         let (activity, lines) = mpsc::channel();
         activity.send(()).unwrap();
-        let watching =
-            thread::spawn(move || watch_lines(&lines, ours, &program, Duration::from_millis(1)));
+        let watching = thread::spawn(move || {
+            kill_silent_programs(&lines, ours, &program, Duration::from_millis(1))
+        });
         assert!(!child.wait().unwrap().success(), "it was ended");
         drop(activity);
         watching.join().unwrap();

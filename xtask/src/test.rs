@@ -71,7 +71,7 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome {
     match arguments.corpus {
         Some(folder) => match fs::canonicalize(folder) {
             Ok(folder) => {
-                let run = run_corpus(root, &folder, &arguments);
+                let run = run_corpus_tests(root, &folder, &arguments);
                 println!("{}", run.summary());
                 run.is_success().into()
             }
@@ -99,11 +99,12 @@ fn run_all(root: &Path, arguments: &TestArguments<'_>) -> bool {
     loses.args(["--package", "streamline-tests", "--features", "lose", "--test", "loses"]);
     let examples = examples::check(root);
     let workspace = run_and_count(root, vec![workspace, loses], arguments.strict);
-    let corpus = default_corpus_directory(root).map(|folder| run_corpus(root, &folder, arguments));
+    let corpus =
+        default_corpus_directory(root).map(|folder| run_corpus_tests(root, &folder, arguments));
     match &corpus {
         Some(corpus) => println!("corpus: {}", corpus.summary()),
         None => println!(
-            "corpus: ../{CORPUS_DEFAULT} is not here; the tests that take captures of others were \
+            "corpus: ../{DEFAULT_CORPUS_DIRECTORY} is not here; the tests that take captures of others were \
              left out (`cargo xtask test --corpus DIR`)"
         ),
     }
@@ -119,7 +120,7 @@ const CORPUS_PREFIX: &str = "corpus_";
 /// Environment variable that names the directory of external captures.
 const CORPUS_VARIABLE: &str = "STREAMLINE_CORPUS";
 /// Default directory of external captures, relative to the parent of the repository.
-const CORPUS_DEFAULT: &str = "shared/cases";
+const DEFAULT_CORPUS_DIRECTORY: &str = "shared/cases";
 /// Packages that have tests on external captures.
 const CORPUS_PACKAGES: &[&str] = &[
     "streamline-testkit",
@@ -131,12 +132,12 @@ const CORPUS_PACKAGES: &[&str] = &[
 ];
 
 fn default_corpus_directory(root: &Path) -> Option<PathBuf> {
-    let beside = root.parent()?.join(CORPUS_DEFAULT);
+    let beside = root.parent()?.join(DEFAULT_CORPUS_DIRECTORY);
     beside.is_dir().then_some(beside)
 }
 
 /// Runs the tests on external captures from the given directory.
-fn run_corpus(root: &Path, folder: &Path, arguments: &TestArguments<'_>) -> TestRun {
+fn run_corpus_tests(root: &Path, folder: &Path, arguments: &TestArguments<'_>) -> TestRun {
     println!("\n== corpus {}", folder.display());
     let mut command = test_command(root);
     command.args(CORPUS_PACKAGES.iter().flat_map(|package| ["--package", package]));
@@ -168,7 +169,7 @@ fn print_result(run: &TestRun) -> bool {
 /// types (`models.rs`). The models are built separately, because `--cfg loom` changes every crate.
 pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
     let run = |which: &[&str], filter: &[String]| {
-        let mut command = model_command(root);
+        let mut command = loom_command(root);
         command.args(["test", "--package", "streamline-buffer", "--release"]);
         command.args(which).arg("--").args(filter);
         print_result(&run_and_count(root, vec![command], false))
@@ -212,14 +213,14 @@ pub(crate) fn miri(root: &Path, arguments: &[String]) -> Outcome {
 
 /// Returns true if the loom models compile. No other build compiles them.
 pub(crate) fn check_loom_models(root: &Path) -> bool {
-    let mut command = model_command(root);
+    let mut command = loom_command(root);
     command.args(["check", "--profile", "test", "--package", "streamline-buffer"]);
     command.args(["--lib", "--test", "model_*"]);
     cargo::run(&mut command)
 }
 
 /// Returns a command for cargo with `--cfg loom` and its own target directory.
-fn model_command(root: &Path) -> Command {
+fn loom_command(root: &Path) -> Command {
     let mut command = cargo::cargo(root);
     command.env("RUSTFLAGS", "--cfg loom");
     command.env("CARGO_TARGET_DIR", cargo::target(root).join("loom"));
@@ -319,7 +320,7 @@ fn run_and_count(root: &Path, commands: Vec<Command>, strict: bool) -> TestRun {
         if strict {
             command.env("STREAMLINE_STRICT", "1");
         }
-        succeeded &= cargo::run_and_pass_lines(&mut command, &target, |line| counts.add(line));
+        succeeded &= cargo::run_and_forward_lines(&mut command, &target, |line| counts.add(line));
     }
     TestRun { counts, skipped: skips::summary(&target), succeeded }
 }

@@ -215,8 +215,13 @@ impl CaptureBench<'_> {
         let tap = CProgram::load(&self.folder.0, ProgramKind::Tc, source)?;
         let device = self.floods.observed.device()?;
         let head = || Link::tcx(&tap.program, device, Side::Ingress, ChainPosition::Head, None);
-        let _link =
-            self.floods.observed.pair.server.run_inside(head).map_err(|why| why.to_string())?;
+        let _link = self
+            .floods
+            .observed
+            .pair
+            .server
+            .run_in_network_namespace(head)
+            .map_err(|why| why.to_string())?;
         self.floods.send(WARM_UP_FRAMES)?;
         let took = self.floods.send(FRAMES_PER_SAMPLE)?;
         match tap.bss_words() {

@@ -112,7 +112,8 @@ pub(super) fn attach_to_ingress(
     space: &Namespace,
     device: u32,
 ) -> Result<Link, String> {
-    let link =
-        space.run_inside(|| Link::tcx(program, device, Side::Ingress, ChainPosition::Head, None));
+    let link = space.run_in_network_namespace(|| {
+        Link::tcx(program, device, Side::Ingress, ChainPosition::Head, None)
+    });
     link.map_err(|why| why.to_string())
 }

@@ -92,7 +92,7 @@ impl FrameLoad {
     ) -> std::result::Result<SendResult, String> {
         let listing = pair.client.run_ip(&format!("-o link show dev {CLIENT_DEVICE}"));
         let index = listing.split(':').next().and_then(|number| number.parse().ok()).unwrap_or(0);
-        pair.client.run_inside(|| {
+        pair.client.run_in_network_namespace(|| {
             // On a machine with one processor, the sender shares it with the observer.
             let _ = sys::process::pin_to(0);
             let sender =

@@ -10,7 +10,7 @@ use crate::replay::{SURICATA_LOG, count_occurrences, find_program};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use testkit::net::{Pair, SERVER_DEVICE, is_observing, wait_until};
+use testkit::net::{Pair, SERVER_DEVICE, is_capturing, wait_until};
 
 /// The name of our program.
 pub(super) const OUR_NAME: &str = "streamline";
@@ -250,7 +250,7 @@ impl LiveProgram {
         wait_until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.start_message {
-                "" => is_observing(&pair.server, child.id()),
+                "" => is_capturing(&pair.server, child.id()),
                 words => read_text(report_file).contains(words),
             };
             begun || ended

@@ -9,7 +9,7 @@ use crate::replay::find_program;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use testkit::net::{Namespace, SERVER_DEVICE, is_observing, wait_until};
+use testkit::net::{Namespace, SERVER_DEVICE, is_capturing, wait_until};
 
 /// Ring size in MB.
 const RING_MB: usize = 8;
@@ -117,7 +117,7 @@ impl PickTool {
         wait_until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.start_message {
-                "" => is_observing(space, child.id()) || has_ingress_program(space),
+                "" => is_capturing(space, child.id()) || has_ingress_program(space),
                 words => read_text(&folder.join("err")).contains(words),
             };
             begun || ended

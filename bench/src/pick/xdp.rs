@@ -10,7 +10,7 @@ use std::time::Duration;
 use sys::bpf::XdpMode;
 use sys::descriptor;
 use sys::net::RouteSocket;
-use sys::xdp::{CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemShape, XdpSocket};
+use sys::xdp::{CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemSizes, XdpSocket};
 use testkit::net::{Namespace, SERVER_DEVICE};
 
 /// Number of frames in the shared memory, and number of entries in each ring.
@@ -37,7 +37,8 @@ impl SelectingProcess {
         let itself = std::env::current_exe().map_err(|why| why.to_string())?;
         let mut command = Command::new(itself);
         command.args(["--reader", "xdp", "1", "0"]).stdin(Stdio::from(theirs));
-        let child = space.run_inside(|| command.spawn().map_err(|why| why.to_string()))?;
+        let child =
+            space.run_in_network_namespace(|| command.spawn().map_err(|why| why.to_string()))?;
         let picker = Self { child, socket };
         picker.receive_reply()?;
         Ok(picker)
@@ -101,7 +102,7 @@ impl XdpReceiver {
             .interface_by_name(SERVER_DEVICE)
             .map_err(text)?
             .index;
-        let shape = UmemShape { frame: 2048, frames: FRAME_COUNT, headroom: 0 };
+        let shape = UmemSizes { frame: 2048, frames: FRAME_COUNT, headroom: 0 };
         let umem = Arc::new(Umem::create("bench_umem", shape).map_err(text)?);
         let settings =
             SocketSettings { mode: CopyMode::Copy, ..SocketSettings::new(index, 0, FRAME_COUNT) };

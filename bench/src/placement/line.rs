@@ -81,7 +81,7 @@ pub(super) fn plan_after_first_seconds(
     };
     let extras = PathOptions { adapt: Some(adapt), ..PathOptions::default() };
     let pair = Arc::clone(&flood.pair);
-    let paths = pair.server.run_inside(|| {
+    let paths = pair.server.run_in_network_namespace(|| {
         build_with(plan, Settings::default(), &AttachPoints::default(), &extras)
             .map_err(|why| why.to_string())
     })?;
@@ -113,8 +113,9 @@ fn run_under_flood(
     let pair = Arc::clone(&flood.pair);
     let (ready, begun) = mpsc::channel();
     std::thread::scope(|scope| {
-        let line = scope
-            .spawn(|| pair.server.run_inside(|| run_until_stopped(plan, settings, &stop, ready)));
+        let line = scope.spawn(|| {
+            pair.server.run_in_network_namespace(|| run_until_stopped(plan, settings, &stop, ready))
+        });
         // The channel closes if the plan cannot be built.
         let sent = begun.recv().map_err(|_| "it does not begin".to_owned()).and_then(|()| {
             flood.send(WARM_UP_FRAMES)?;

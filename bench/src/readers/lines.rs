@@ -140,7 +140,7 @@ fn has_one_shared_program(listed: &Value, count: usize) -> bool {
 
 /// Returns the number of programs that are attached to the ingress of the server's device.
 fn count_ingress_programs(space: &Namespace) -> Result<usize, String> {
-    space.run_inside(|| {
+    space.run_in_network_namespace(|| {
         let links = RouteSocket::open().and_then(|links| links.interface_by_name(SERVER_DEVICE));
         let chain = links.and_then(|link| tcx_chain(link.index, Side::Ingress));
         chain.map(|chain| chain.members.len()).map_err(|why| why.to_string())

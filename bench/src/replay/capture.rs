@@ -124,7 +124,7 @@ impl CaptureWriter {
     fn write_frame(&mut self, frame: &[u8]) -> Result<()> {
         self.now_ns += 8 * frame.len() as u64;
         let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        let record = write::record_header(self.now_ns, length, length);
+        let record = write::encode_record_header(self.now_ns, length, length);
         self.written += (record.len() + frame.len()) as u64;
         self.file.write_all(&record)?;
         self.file.write_all(frame)

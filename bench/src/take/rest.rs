@@ -63,7 +63,7 @@ fn start(pair: &Pair) -> Result<Child, String> {
 /// Attaches a program that passes every frame.
 fn attach_empty_program(pair: &Pair) -> Result<Link, String> {
     let pass = encode(&[Insn::mov(R0, PASS), Insn::exit()]);
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().and_then(|links| links.interface_by_name(SERVER_DEVICE));
         let index = index.map_err(|why| why.to_string())?.index;
         let program =
@@ -76,8 +76,11 @@ fn attach_empty_program(pair: &Pair) -> Result<Link, String> {
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
 fn transfer(pair: &Pair) -> Result<f64, String> {
     let wrong = |why: std::io::Error| why.to_string();
-    let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, PORT))).map_err(wrong)?;
-    let mut near = pair.client.run_inside(|| {
+    let listener = pair
+        .server
+        .run_in_network_namespace(|| TcpListener::bind((SERVER, PORT)))
+        .map_err(wrong)?;
+    let mut near = pair.client.run_in_network_namespace(|| {
         TcpStream::connect((SERVER, PORT)).map_err(|why| format!("{CLIENT}: {why}"))
     })?;
     let (mut far, _) = listener.accept().map_err(wrong)?;

@@ -58,8 +58,9 @@ impl Tap {
     /// Attaches the program to the ingress of a device in a namespace.
     pub(crate) fn attach(&mut self, space: &Namespace, device: u32) -> Result<(), String> {
         let program = &self.program;
-        let link = space
-            .run_inside(|| Link::tcx(program, device, Side::Ingress, ChainPosition::Head, None));
+        let link = space.run_in_network_namespace(|| {
+            Link::tcx(program, device, Side::Ingress, ChainPosition::Head, None)
+        });
         self.link = Some(link.map_err(|why| why.to_string())?);
         Ok(())
     }

@@ -35,7 +35,7 @@ pub(super) fn exchange(
     (request, count): (fn(u16) -> Vec<u8>, usize),
     rate: Option<f64>,
 ) -> Result<UdpExchangeResult, String> {
-    pair.client.run_inside(|| {
+    pair.client.run_in_network_namespace(|| {
         // On a machine with one processor, the client shares it with the server.
         let _ = sys::process::pin_to(0);
         let socket = UdpSocket::bind("0.0.0.0:0").map_err(|why| why.to_string())?;

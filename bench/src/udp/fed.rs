@@ -206,7 +206,7 @@ impl<'e> MemoryClient<'e> {
     ) -> Result<Self, String> {
         // On a machine with one processor, the client shares it with the server.
         let _ = sys::process::pin_to(0);
-        let opened = pair.client.run_inside(|| {
+        let opened = pair.client.run_in_network_namespace(|| {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
             socket.connect((SERVER, PORT))?;
             socket.set_nonblocking(true)?;

@@ -91,7 +91,7 @@ pub(super) struct RingFeeder {
 impl RingFeeder {
     /// Finds the program at the server's device. Returns `None` if there is none.
     pub(super) fn open(space: &Namespace) -> Result<Option<Self>, String> {
-        let chain = space.run_inside(|| {
+        let chain = space.run_in_network_namespace(|| {
             let device =
                 RouteSocket::open().and_then(|links| links.interface_by_name(SERVER_DEVICE));
             device.and_then(|device| tcx_chain(device.index, Side::Ingress))

@@ -120,7 +120,7 @@ fn measure(
         read_text(table.as_ref()).contains(&format!(":{PORT:04X} "))
     });
     let _ = sys::process::pin_to(0);
-    let opened = pair.client.run_inside(|| {
+    let opened = pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.connect((SERVER, PORT))?;
         Ok::<_, std::io::Error>((socket.local_addr()?.port(), socket))

@@ -59,7 +59,7 @@ fn f2_reader_of_another_user_follows_resizes() {
     let (mut output, offers) = stream(&stream_config(1)).unwrap();
     offer(&other, &offers[0]);
     drop(offers);
-    write_and_resize_watched(&mut output, 0..BLOCK_COUNT, &mut Random::replayable());
+    write_and_resize_watched(&mut output, 0..BLOCK_COUNT, &mut Random::with_replayable_seed());
     assert!(output.segment_number() > 20, "{}", output.segment_number());
     drop(output);
     assert_eq!(other.receive_line(), Some(format!("{BLOCK_COUNT} None")));
@@ -77,7 +77,7 @@ fn stream_is_handed_to_another_user_and_back() {
     let mut input = offers.remove(1).open().unwrap();
     drop(offers);
     let reading = run(move || read(&mut input));
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     write_and_resize_watched(&mut output, 0..5000, &mut random);
     let handover = output.hand_over().unwrap();
     send(&writer, &handover.message(), &handover.descriptors());

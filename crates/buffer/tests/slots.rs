@@ -103,7 +103,7 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
         };
         assert_eq!(other.receive_line().as_deref(), Some("scribbling"));
         let (mut blocks, mut faults, mut out) = (0, 0, [0; SLOT_BYTES]);
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         let mut visitor = again().open_slot_reader();
         // Continues until enough arbitrary values have hit a word that the reader checks.
         let patience = Instant::now() + Duration::from_secs(60);
@@ -144,7 +144,7 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
 /// A killed reader stalls neither the writer nor another reader.
 #[test]
 fn killed_slot_reader_stalls_no_other_party() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for _ in 0..5 {
         let Some(mut other) = OtherProcess::start("read") else { return };
         let shape = SlotConfig { readers: 2, ..slot_config(Policy::Block) };
@@ -174,7 +174,7 @@ fn killed_slot_reader_stalls_no_other_party() {
 
 #[test]
 fn published_slots_survive_a_killed_writer() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for _ in 0..5 {
         let Some(mut other) = OtherProcess::start("write") else { return };
         let mut input = open_slot_input(&other);

@@ -121,13 +121,13 @@ fn run_successor_kill(step: usize, random: &mut Random) -> Option<()> {
 #[test]
 fn t10_process_killed_at_any_step_leaves_nothing_behind() {
     let name = "t10_process_killed_at_any_step_leaves_nothing_behind";
-    if !testkit::runs_alone(name) {
+    if !testkit::run_in_separate_process(name) {
         return;
     }
     let Some(()) = need::require_root() else { return };
     let seconds = std::env::var("STREAMLINE_SOAK").ok().and_then(|text| text.parse().ok());
     let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(3));
-    let (descriptors, mut random) = (descriptor_count(), Random::replayable());
+    let (descriptors, mut random) = (descriptor_count(), Random::with_replayable_seed());
     let (mut kills, mut steps) = (0u64, 0);
     loop {
         // Each step once, then random steps while there is time.

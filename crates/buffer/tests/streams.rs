@@ -52,7 +52,7 @@ fn d1_d12_ring_is_mapped_once_and_read_only() {
 
 #[test]
 fn t10_killed_reader_stalls_no_other_party() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for _ in 0..6 {
         let Some(mut other) = OtherProcess::start("read and report") else { return };
         let (mut output, mut offers) = stream(&stream_config(2)).unwrap();

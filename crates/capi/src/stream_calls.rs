@@ -174,7 +174,7 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
     };
     for (fd, end) in fds.iter_mut().zip(ends) {
         *fd = raw_fd::into_raw(end);
-        raw_fd::keep_across_exec(*fd)?;
+        raw_fd::clear_close_on_exec(*fd)?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use testkit::need;
-use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, is_observing};
+use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, is_capturing};
 use testkit::wait_until;
 
 fn repository_root() -> PathBuf {
@@ -156,11 +156,12 @@ fn programs_in_three_languages_count_the_urls_of_traffic() {
         let source = format!("rx {SERVER_DEVICE} both=yes");
         let mut program = command_in_namespace(words, Some(&pair.server));
         let program = program.args([&source, "3"]).spawn().unwrap();
-        wait_until("the program watches", || is_observing(&pair.server, program.id()));
-        let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 80)).unwrap());
+        wait_until("the program watches", || is_capturing(&pair.server, program.id()));
+        let listener =
+            pair.server.run_in_network_namespace(|| TcpListener::bind((SERVER, 80)).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| serve_empty_responses(&listener, 3));
-            pair.client.run_inside(|| ["/one", "/two", "/one"].map(request_page));
+            pair.client.run_in_network_namespace(|| ["/one", "/two", "/one"].map(request_page));
         });
         let ran = program.wait_with_output().unwrap();
         let message = String::from_utf8_lossy(&ran.stderr);

@@ -8,7 +8,7 @@ use pipeline::plan::Plan;
 use pipeline::{Diagnostic, explain};
 use streamline::privilege::Denial;
 use streamline::{CrashCapture, Notice, Notices, OpenError};
-use sys::process_group::ProcessEnd;
+use sys::process_group::ProcessOutcome;
 
 /// Creates a handler that prints notices. If `quiet` is true, it prints warnings but no notes.
 pub(crate) fn notice_handler(quiet: bool) -> Notices {
@@ -44,7 +44,7 @@ pub(crate) fn report_open_error(error: OpenError) -> Status {
         OpenError::Build { text, plan, error } => print_build_error(&text, &plan, &error),
         OpenError::Unregistered(error) => report_client_error(&error),
         // The worker process has already reported the reason.
-        OpenError::Worker { ended: Some(ProcessEnd::Status(status)), .. } => {
+        OpenError::Worker { ended: Some(ProcessOutcome::Status(status)), .. } => {
             Status::from_exit_code(u8::try_from(status).unwrap_or(1))
         }
         other => {

@@ -9,7 +9,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::need;
-use testkit::net::{Namespace, is_observing, wait_until};
+use testkit::net::{Namespace, is_capturing, wait_until};
 
 /// Shell command that replaces `sleep` in a page. It waits until the server listens on port 8000
 /// and a bound packet socket exists. An unbound packet socket receives nothing.
@@ -253,9 +253,9 @@ fn kernel_chapter_refusal_note_and_tables_match() {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until("it is attached", || {
         assert!(child.try_wait().unwrap().is_none(), "it ended");
-        is_observing(&space, child.id())
+        is_capturing(&space, child.id())
     });
-    space.run_inside(|| {
+    space.run_in_network_namespace(|| {
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&[7; 24], "127.0.0.1:9").unwrap()
     });
     wait_until("it ends", || child.try_wait().unwrap().is_some());

@@ -160,7 +160,7 @@ fn container_runs_requests_on_files_and_live_traffic() {
         .chain([image.0.as_str(), "run", "-c", "3", &request])
         .collect();
     let mut child = podman.run(&words).stdout(Stdio::piped()).spawn().unwrap();
-    let sender = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 0)).unwrap());
+    let sender = pair.client.run_in_network_namespace(|| UdpSocket::bind((CLIENT, 0)).unwrap());
     // Datagrams are sent until three are printed, because the first ones may arrive before the path
     // is running.
     wait_until("three datagrams are printed", || {

@@ -94,7 +94,7 @@ impl KilledProgram<'_> {
         command.stdout(File::create(folder.path().join("out")).unwrap());
         command.stderr(File::create(folder.path().join("err")).unwrap());
         let mut process = Guard(command.spawn().unwrap());
-        let client = pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        let client = pair.client.run_in_network_namespace(|| UdpSocket::bind("0.0.0.0:0").unwrap());
         client.set_nonblocking(true).unwrap();
         let (mut answers, mut room) = (0, [0; 100]);
         wait_until("the program has ended", || {
@@ -115,7 +115,7 @@ impl KilledProgram<'_> {
 
 /// Returns the number of kernel programs at the interface of the servers.
 fn programs(pair: &Pair) -> usize {
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         let at = |side| tcx_chain(index, side).unwrap().members.len();
         at(Side::Ingress) + at(Side::Egress)

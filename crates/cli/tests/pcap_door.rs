@@ -102,7 +102,7 @@ const LISTENING_TEXT: &str = "listening on";
 
 /// Sends numbered datagrams of these sizes from the client to the server.
 fn send(pair: &Pair, port: u16, sizes: impl IntoIterator<Item = usize> + Send) {
-    pair.client.run_inside(|| {
+    pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         for (number, size) in (0u32..).zip(sizes) {
             let mut bytes = vec![0x5a; size.max(4)];
@@ -201,8 +201,9 @@ fn c5_tcpdump_under_exec_captures_both_directions_like_libpcap() {
     let captured = capture_with_libpcap_and_rings(&["udp or icmp"], 600, |pair| {
         // The server replies to each datagram, so that the order of packets in both directions is
         // fixed.
-        let server = pair.server.run_inside(|| UdpSocket::bind((SERVER, PORT)).unwrap());
-        let client = pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        let server =
+            pair.server.run_in_network_namespace(|| UdpSocket::bind((SERVER, PORT)).unwrap());
+        let client = pair.client.run_in_network_namespace(|| UdpSocket::bind("0.0.0.0:0").unwrap());
         client.connect((SERVER, PORT)).unwrap();
         let mut room = [0; 2000];
         for size in sizes {

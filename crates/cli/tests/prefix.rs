@@ -34,7 +34,8 @@ struct PrefixFixture {
 impl PrefixFixture {
     fn new() -> Option<Self> {
         let pair = Pair::new(Cable::default())?;
-        let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, PORT)).unwrap());
+        let listener =
+            pair.server.run_in_network_namespace(|| TcpListener::bind((SERVER, PORT)).unwrap());
         let ended = Arc::new(AtomicBool::new(false));
         let is_ended = Arc::clone(&ended);
         let server = std::thread::spawn(move || {
@@ -108,7 +109,9 @@ impl PrefixFixture {
     /// Opens a connection from the client to the web server.
     fn open_connection(&self) -> Connection {
         Connection(BufReader::new(
-            self.pair.client.run_inside(|| TcpStream::connect((SERVER, PORT)).unwrap()),
+            self.pair
+                .client
+                .run_in_network_namespace(|| TcpStream::connect((SERVER, PORT)).unwrap()),
         ))
     }
 
@@ -150,7 +153,7 @@ impl PrefixFixture {
 impl Drop for PrefixFixture {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
-        let _ = self.pair.client.run_inside(|| TcpStream::connect((SERVER, PORT)));
+        let _ = self.pair.client.run_in_network_namespace(|| TcpStream::connect((SERVER, PORT)));
         self.server.take().map(JoinHandle::join);
     }
 }

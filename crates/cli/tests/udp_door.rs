@@ -106,7 +106,8 @@ impl<'p> Server<'p> {
 
     /// Opens a socket in the client's namespace.
     fn client(&self) -> UdpSocket {
-        let socket = self.pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        let socket =
+            self.pair.client.run_in_network_namespace(|| UdpSocket::bind("0.0.0.0:0").unwrap());
         socket.set_read_timeout(Some(LIMIT)).unwrap();
         socket
     }
@@ -191,7 +192,7 @@ fn reported_counts_per_socket(errors: &str) -> Vec<(u64, u64)> {
 
 /// Returns the number of BPF programs attached to the ingress of the server's interface.
 fn attached_ingress_program_count(pair: &Pair) -> usize {
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         tcx_chain(index, Side::Ingress).unwrap().members.len()
     })

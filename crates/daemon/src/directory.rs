@@ -272,21 +272,21 @@ mod tests {
     use super::*;
     use crate::testing::TemporaryDirectory;
     use std::os::unix::fs::PermissionsExt as _;
-    use sys::steps::UNLOGGED;
+    use sys::steps::NO_ROLLBACK_LOG;
 
     #[test]
     fn t13_directory_admits_one_daemon_and_is_cleaned_up() {
         let folder = TemporaryDirectory::new();
         let path = folder.path().join("place");
-        let place = Directory::acquire(&path, true, &UNLOGGED).unwrap();
-        let held = Directory::acquire(&path, true, &UNLOGGED).unwrap_err();
+        let place = Directory::acquire(&path, true, &NO_ROLLBACK_LOG).unwrap();
+        let held = Directory::acquire(&path, true, &NO_ROLLBACK_LOG).unwrap_err();
         assert!(held.to_string().contains(&format!("process {}", std::process::id())), "{held}");
-        place.listen(Framing::Packets, true, &UNLOGGED).unwrap();
-        place.listen(Framing::Packets, true, &UNLOGGED).unwrap();
+        place.listen(Framing::Packets, true, &NO_ROLLBACK_LOG).unwrap();
+        place.listen(Framing::Packets, true, &NO_ROLLBACK_LOG).unwrap();
         place.remove_contents(true);
         assert!(!path.exists());
         fs::create_dir(&path).unwrap();
-        Directory::acquire(&path, false, &UNLOGGED).unwrap().remove_contents(true);
+        Directory::acquire(&path, false, &NO_ROLLBACK_LOG).unwrap().remove_contents(true);
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "what others made stays");
     }
 
@@ -297,20 +297,20 @@ mod tests {
         fs::create_dir(&path).unwrap();
         for mode in [0o777, 0o775, 0o1777, 0o702] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            let refused = Directory::acquire(&path, true, &UNLOGGED).unwrap_err();
+            let refused = Directory::acquire(&path, true, &NO_ROLLBACK_LOG).unwrap_err();
             assert!(matches!(refused, DirectoryError::Unsafe { .. }), "{mode:o}: {refused}");
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        let refused = Directory::acquire(&link, true, &UNLOGGED).unwrap_err();
+        let refused = Directory::acquire(&link, true, &NO_ROLLBACK_LOG).unwrap_err();
         assert!(matches!(refused, DirectoryError::Unsafe { .. }), "{refused}");
         std::os::unix::fs::symlink("/etc/passwd", path.join(LOCK_FILE)).unwrap();
-        assert!(Directory::acquire(&path, true, &UNLOGGED).is_err(), "the lock is no link");
+        assert!(Directory::acquire(&path, true, &NO_ROLLBACK_LOG).is_err(), "the lock is no link");
         fs::remove_file(path.join(LOCK_FILE)).unwrap();
         if testkit::need::require_root().is_some() {
             std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
-            let refused = Directory::acquire(&path, true, &UNLOGGED).unwrap_err();
+            let refused = Directory::acquire(&path, true, &NO_ROLLBACK_LOG).unwrap_err();
             assert!(refused.to_string().contains("user 1234"), "{refused}");
         }
     }

@@ -33,7 +33,7 @@ impl Daemon {
     fn start() -> Self {
         let folder = Self::unused_directory();
         let mut server =
-            Server::open(&folder, true, Policy::default(), &sys::steps::UNLOGGED).unwrap();
+            Server::open(&folder, true, Policy::default(), &sys::steps::NO_ROLLBACK_LOG).unwrap();
         let stop = Arc::new(EventFd::new().unwrap());
         let stop_signal = Arc::clone(&stop);
         let thread = std::thread::spawn(move || server.serve(stop_signal.as_fd()).unwrap());
@@ -127,7 +127,7 @@ fn daemon_serves_any_number_of_passed_sockets() {
         &folder,
         given.collect(),
         Policy::default(),
-        &sys::steps::UNLOGGED,
+        &sys::steps::NO_ROLLBACK_LOG,
     )
     .unwrap();
     let stop = Arc::new(EventFd::new().unwrap());
@@ -219,7 +219,7 @@ fn d3_q10_successive_daemons_never_repeat_dbuf_ids() {
     for _ in 0..2 {
         let stop = Arc::new(EventFd::new().unwrap());
         let mut server =
-            Server::open(&folder, true, Policy::default(), &sys::steps::UNLOGGED).unwrap();
+            Server::open(&folder, true, Policy::default(), &sys::steps::NO_ROLLBACK_LOG).unwrap();
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || server.serve(stopped.as_fd()).unwrap());
         for _ in 0..5 {
@@ -386,7 +386,7 @@ fn query_of_a_path_that_closes_its_clients_times_out() {
 /// does not disturb others.
 #[test]
 fn t8_t12_hostile_client_disturbs_no_others() {
-    if !testkit::runs_alone("t8_t12_hostile_client_disturbs_no_others") {
+    if !testkit::run_in_separate_process("t8_t12_hostile_client_disturbs_no_others") {
         return;
     }
     let daemon = Daemon::start();
@@ -441,7 +441,7 @@ fn t8_descriptor_that_lingers_delays_no_other_client() {
     let daemon = Daemon::start();
     let as_other = |form| {
         let connect = || daemon.connect_socket(form);
-        sys::process::act_as((OTHER_USER, OTHER_USER), connect).unwrap()
+        sys::process::run_as_user((OTHER_USER, OTHER_USER), connect).unwrap()
     };
     let list = Call::new("io.streamline.List", &json!({})).to_bytes();
     // If the daemon waited for the descriptor to close, its reply would exceed the timeout of the

@@ -24,7 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use sys::memory::Lender;
-use sys::steps::{Steps, UNLOGGED};
+use sys::steps::{NO_ROLLBACK_LOG, Steps};
 
 /// A producer of blocks, driven by the space that owns it.
 pub trait Source: Send {
@@ -381,7 +381,7 @@ impl<'o> OpenArguments<'o> {
             readers: &ALL_USERS,
             live: false,
             stopped: Arc::default(),
-            steps: &UNLOGGED,
+            steps: &NO_ROLLBACK_LOG,
         }
     }
 }

@@ -303,9 +303,9 @@ impl History {
 
 /// Appends a pcap record of the frame to `to`, truncated to the snap length that readers accept.
 pub fn append_record(header: &FrameHeader, frame: &[u8], to: &mut Vec<u8>) {
-    let bytes = frame.get(..write::SNAP_LENGTH as usize).unwrap_or(frame);
-    let captured = u32::try_from(bytes.len()).unwrap_or(write::SNAP_LENGTH);
-    to.extend_from_slice(&write::record_header(header.time, captured, header.wire_length));
+    let bytes = frame.get(..write::SNAP_LENGTH_MAX as usize).unwrap_or(frame);
+    let captured = u32::try_from(bytes.len()).unwrap_or(write::SNAP_LENGTH_MAX);
+    to.extend_from_slice(&write::encode_record_header(header.time, captured, header.wire_length));
     to.extend_from_slice(bytes);
 }
 

@@ -6,14 +6,14 @@ use buffer::pool::{Pool, PoolConfig};
 use filter::{Arguments, Batch, Block, Columns, Description, Time};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use sys::steps::UNLOGGED;
+use sys::steps::NO_ROLLBACK_LOG;
 use wire::record::{RecordKind, Writer};
 
 use crate::readers::{ALL_USERS, FileCreationContext};
 use crate::{Failure, Intake, OpenArguments, Origins, Source, SourceStatus};
 
 /// Context for creating files in tests. Steps are not logged, and all users may read the inputs.
-pub(crate) static UNLOGGED_CREATION: FileCreationContext<'static> = (&UNLOGGED, &ALL_USERS);
+pub(crate) static UNLOGGED_CREATION: FileCreationContext<'static> = (&NO_ROLLBACK_LOG, &ALL_USERS);
 
 /// A temporary directory, removed on drop with its contents.
 #[derive(Debug)]

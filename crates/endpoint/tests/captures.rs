@@ -228,7 +228,7 @@ fn corpus_captures_with_flipped_bits_replay_or_fail() {
 fn flip_bits(captures: &Captures) {
     let dir = TempDir::new("flips");
     let path = dir.path("flipped");
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut pool = test_pool();
     let small: Vec<Vec<u8>> = captures
         .paths

@@ -125,7 +125,7 @@ impl MachineFacts {
             processors: machine.processors,
             memory: machine.memory,
             privilege: Privilege::detect(),
-            user_namespaces: sys::privilege::UserNamespaces::detect().allowed(),
+            user_namespaces: sys::privilege::UserNamespaceSettings::detect().allowed(),
             packet_ring: probe_packet_ring(),
             kernel_program: probe_kernel_program(),
             program: Binary::locate(),
@@ -147,7 +147,7 @@ pub fn probe_packet_ring() -> Result<(), Refusal> {
 
 /// Probes the loading of a BPF program.
 pub fn probe_kernel_program() -> Result<(), Refusal> {
-    to_refusal(sys::probe::try_bpf_program())
+    to_refusal(sys::probe::probe_bpf_program())
 }
 
 fn to_refusal<T>(outcome: sys::Result<T>) -> Result<T, Refusal> {

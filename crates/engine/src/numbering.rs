@@ -201,7 +201,7 @@ mod tests {
     /// numbers are reused as late as possible.
     #[test]
     fn a14_filters_added_and_removed_never_share_a_number() {
-        let mut random = testkit::Random::replayable();
+        let mut random = testkit::Random::with_replayable_seed();
         for _ in 0..20 {
             let mut there: Vec<usize> = (0..random.within(1..4)).collect();
             let mut next = there.len();

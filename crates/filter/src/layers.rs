@@ -394,7 +394,7 @@ fn marked_transport(block: &Block<'_>) -> Option<Transport> {
     let bytes = bytes_at_offset(head_bytes(block), marks.network);
     let protocol = match bytes.first()? >> 4 {
         4 => *bytes.get(wire::ipv4::PROTOCOL)?,
-        6 => match *bytes.get(ipv6::NEXT_HEADER)? {
+        6 => match *bytes.get(ipv6::NEXT_HEADER_OFFSET)? {
             next if !ipv6::is_extension(next) => next,
             _ => match ipv6::find_upper_layer(bytes) {
                 UpperLayer::Protocol { protocol, .. } => protocol,
@@ -417,7 +417,7 @@ fn marked_packet(block: &Block<'_>) -> Option<Packet> {
     let bytes = bytes_at_offset(head_bytes(block), block.marks.network);
     let (header, fragment) = match bytes.first()? >> 4 {
         4 => Ipv4::parse(bytes).map(|(ip, _)| (ip.header_length().into(), ip.fragment()))?,
-        6 if *bytes.get(ipv6::NEXT_HEADER)? == protocol => {
+        6 if *bytes.get(ipv6::NEXT_HEADER_OFFSET)? == protocol => {
             (ipv6::HEADER_LENGTH as u32, Fragment::Whole)
         }
         // A packet with extension headers is parsed again.
@@ -435,8 +435,9 @@ pub(crate) fn marked_ethertype(block: &Block<'_>) -> Option<u16> {
     if link != LinkType::ETHERNET.0 || usize::from(network) != ethernet::HEADER_LENGTH {
         return None;
     }
-    let field = block.frame.get(ethernet::ETHERTYPE..)?.first_chunk()?;
-    Some(u16::from_be_bytes(*field)).filter(|kind| *kind >= ethernet::TYPE_MIN && !is_tag(*kind))
+    let field = block.frame.get(ethernet::ETHERTYPE_FIELD_OFFSET..)?.first_chunk()?;
+    Some(u16::from_be_bytes(*field))
+        .filter(|kind| *kind >= ethernet::LOWEST_ETHERTYPE && !is_tag(*kind))
 }
 
 /// Returns the offset past the end of the IP packet at `network`, even if its end was not captured.
@@ -483,7 +484,7 @@ mod tests {
     /// Compares a fast path with the full parse, on intact, damaged, padded and truncated frames.
     /// `header` is the offset of the TCP header.
     fn assert_fast_path_agrees(fast: FastPath, header: usize, make: fn(&[u8]) -> Frame) {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         let mut plain = 0;
         for _ in 0..20_000 {
             let length = random.within(0..30);

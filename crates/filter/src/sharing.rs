@@ -149,12 +149,12 @@ fn emit_ports<'s>(
     let (source, target) = (s.var(0), s.var(0));
     s.arm(|t, done| {
         t.arm(|u, without| {
-            u.only_one_of(l4.protocol, ports::PROTOCOLS, without);
+            u.only_one_of(l4.protocol, ports::PROTOCOLS_WITH_PORTS, without);
             u.only(l4.length, Cmp::Ge, 4, exits.unsure);
             let both = u.need::<4>(l4.at, exits.unsure);
-            let number = u.load(both, be16::<{ ports::SRC_PORT }>());
+            let number = u.load(both, be16::<{ ports::SRC_PORT_OFFSET }>());
             u.set(source, number);
-            let number = u.load(both, be16::<{ ports::DST_PORT }>());
+            let number = u.load(both, be16::<{ ports::DST_PORT_OFFSET }>());
             u.set(target, number);
         });
         t.leave(done);

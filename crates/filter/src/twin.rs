@@ -16,7 +16,7 @@ use ebpf::emit::{
     Answer, Cmp, Exit, FramePos, Layers, MetadataField, Num, Scope, Transport, UnfitReason, Window,
     be16, byte,
 };
-use wire::ethernet::{ETHERTYPE, TYPE_MIN, ethertype};
+use wire::ethernet::{ETHERTYPE_FIELD_OFFSET, LOWEST_ETHERTYPE, ethertype};
 use wire::ip::protocol;
 use wire::{ethernet, ipv4, ipv6, ports, udp, vlan};
 
@@ -67,7 +67,7 @@ pub(crate) fn parse_link<'s>(
         return (parse_ip_version(s, on, cut), on.frame);
     }
     let header = s.need::<{ ethernet::HEADER_LENGTH }>(on.frame, cut);
-    let inside = s.load(header, be16::<ETHERTYPE>());
+    let inside = s.load(header, be16::<ETHERTYPE_FIELD_OFFSET>());
     let at = s.advance(on.frame, ethernet::HEADER_LENGTH as u16);
     if !s.may_have_stored_tag() {
         return (inside, at);
@@ -104,7 +104,7 @@ pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<
     if !s.hook().has_link_header() {
         return s.leave(other);
     }
-    s.only_one_of(kind, [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED], other);
+    s.only_one_of(kind, [vlan::CUSTOMER_TAG, vlan::SERVICE, vlan::STACKED_TAG], other);
 }
 
 /// Parses a VLAN tag: the tag that the kernel stores outside the frame, if there is one and
@@ -126,7 +126,7 @@ pub(crate) fn parse_tag<'s>(
                 let beside = u.load_metadata(MetadataField::TagTci);
                 u.set(control, beside);
                 let header = u.need::<{ ethernet::HEADER_LENGTH }>(frame, cut);
-                let kind = u.load(header, be16::<ETHERTYPE>());
+                let kind = u.load(header, be16::<ETHERTYPE_FIELD_OFFSET>());
                 u.set(next, kind);
                 u.leave(done);
             });
@@ -144,10 +144,10 @@ pub(crate) fn parse_tag<'s>(
 
 /// Emits a jump to `unsure` that is taken if `kind` is the EtherType of a tag, or a length.
 pub(crate) fn require_untagged<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>) {
-    for tag in [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED] {
+    for tag in [vlan::CUSTOMER_TAG, vlan::SERVICE, vlan::STACKED_TAG] {
         s.only(kind, Cmp::Ne, u32::from(tag), unsure);
     }
-    s.only(kind, Cmp::Ge, u32::from(TYPE_MIN), unsure);
+    s.only(kind, Cmp::Ge, u32::from(LOWEST_ETHERTYPE), unsure);
 }
 
 /// Returns the position of the IP header, and the transport header or payload after it.
@@ -228,7 +228,7 @@ pub(crate) fn parse_datagram<'s>(
     s.only(l4.protocol, Cmp::Eq, u32::from(protocol::UDP), not_udp);
     s.only(l4.length, Cmp::Ge, HEADER_LENGTH, exits.malformed);
     let header = s.need::<{ udp::HEADER_LENGTH }>(l4.at, exits.cut);
-    let length = s.load(header, be16::<{ udp::UDP_LENGTH }>());
+    let length = s.load(header, be16::<{ udp::UDP_LENGTH_OFFSET }>());
     let stated = s.var(l4.length);
     s.arm(|t, to_the_end| {
         t.only(length, Cmp::Ne, 0, to_the_end);
@@ -257,12 +257,12 @@ pub(crate) fn emit_port<'s>(
     let exits = TwinExits::new(s, out);
     let no_port = s.absent("no port", out);
     let l4 = parse_transport(s, on, exits);
-    s.only_one_of(l4.protocol, ports::PROTOCOLS, no_port);
+    s.only_one_of(l4.protocol, ports::PROTOCOLS_WITH_PORTS, no_port);
     s.only(l4.length, Cmp::Ge, 4, exits.malformed);
     let both = s.need::<4>(l4.at, exits.cut);
     let number = match port {
-        Port::Source => s.load(both, be16::<{ ports::SRC_PORT }>()),
-        Port::Target => s.load(both, be16::<{ ports::DST_PORT }>()),
+        Port::Source => s.load(both, be16::<{ ports::SRC_PORT_OFFSET }>()),
+        Port::Target => s.load(both, be16::<{ ports::DST_PORT_OFFSET }>()),
     };
     Ok(Answer::new(s.natural_class(number), Layers { l4: Some(l4), ..on }))
 }
@@ -312,17 +312,17 @@ fn parse_ipv4<'s>(
     exits: TwinExits<'s>,
 ) -> (Num<'s>, Num<'s>, FramePos<'s>) {
     let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, exits.cut);
-    let first = s.load(header, byte::<{ ipv4::VERSION_IHL }>());
+    let first = s.load(header, byte::<{ ipv4::VERSION_IHL_OFFSET }>());
     let version = s.shr(first, 4);
     s.only(version, Cmp::Eq, 4, exits.malformed);
     let words = s.and(first, 0x0f);
     let bytes = s.shl(words, 2);
     s.only(bytes, Cmp::Ge, ipv4::LENGTH_MIN as u32, exits.malformed);
-    let total = s.load(header, be16::<{ ipv4::TOTAL_LENGTH }>());
+    let total = s.load(header, be16::<{ ipv4::TOTAL_LENGTH_OFFSET }>());
     s.only(total, Cmp::Ne, 0, exits.unsure);
     s.only(total, Cmp::Ge, bytes, exits.malformed);
-    let fragment = s.load(header, be16::<{ ipv4::FLAGS_FRAGMENT }>());
-    let bits = u32::from(ipv4::OFFSET_MASK | ipv4::MORE_FRAGMENTS);
+    let fragment = s.load(header, be16::<{ ipv4::FLAGS_FRAGMENT_OFFSET }>());
+    let bits = u32::from(ipv4::IPV4_FRAGMENT_OFFSET_MASK | ipv4::MORE_FRAGMENTS);
     s.only(fragment, Cmp::NotAny, bits, exits.unsure);
     s.arm(|t, no_options| {
         t.only(bytes, Cmp::Ne, ipv4::LENGTH_MIN as u32, no_options);
@@ -348,7 +348,7 @@ fn parse_ipv6<'s>(
     s.only(version, Cmp::Eq, 6, exits.malformed);
     let stated = s.load(header, be16::<{ ipv6::PAYLOAD_LENGTH }>());
     s.only(stated, Cmp::Ne, 0, exits.unsure);
-    let next = s.load(header, byte::<{ ipv6::NEXT_HEADER }>());
+    let next = s.load(header, byte::<{ ipv6::NEXT_HEADER_OFFSET }>());
     let behind = s.advance(l3, ipv6::HEADER_LENGTH as u16);
     let (number, length, data) = (s.var(next), s.var(stated), s.position_var(behind));
     s.arm(|t, upper| {
@@ -382,9 +382,9 @@ fn require_extension_header<'s>(
     unsure: Exit<'s>,
     upper: Exit<'s>,
 ) {
-    use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
+    use protocol::{AH, DESTINATION_OPTIONS, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
     for other in [FRAGMENT, AH, MOBILITY, HIP, SHIM6] {
         s.only(kind, Cmp::Ne, u32::from(other), unsure);
     }
-    s.only_one_of(kind, [HOP_BY_HOP, ROUTING, DESTINATION], upper);
+    s.only_one_of(kind, [HOP_BY_HOP, ROUTING, DESTINATION_OPTIONS], upper);
 }

@@ -329,7 +329,7 @@ fn filters_never_panic_on_any_bytes_or_marks() {
 fn assert_no_panic(captured: CaptureReader) {
     let shapes = [corpus::header_case_frames(), captured(1)].concat();
     let noise = corpus::noise_frames(&shapes, 4000);
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     for d in FILTERS {
         let mut node = example_node(d);
         run_with_observer(&mut node, &noise, usize::MAX, |_, _, _| {});

@@ -406,7 +406,7 @@ fn split_segment(frame: &Frame) -> Option<Vec<Frame>> {
 #[test]
 fn streams_in_smaller_segments_have_the_same_answers() {
     let made = testkit::generated_captures()
-        .with_prefixes(&["dns/", "http/", "mixed/", "streams/", "text/", "tls/", "web"]);
+        .with_name_prefixes(&["dns/", "http/", "mixed/", "streams/", "text/", "tls/", "web"]);
     let mut answered = 0;
     for path in &made.paths {
         let bytes = std::fs::read(path).expect("a capture");

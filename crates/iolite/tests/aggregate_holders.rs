@@ -83,7 +83,7 @@ impl Fixture {
         let mut creator = PoolOwner::new(LENT_SEGMENT_COUNT);
         creator.share(&pool).unwrap();
         creator.share(&secret).unwrap();
-        Self { creator, pool, random: Random::replayable() }
+        Self { creator, pool, random: Random::with_replayable_seed() }
     }
 
     fn start_client(&mut self) -> Option<Process> {

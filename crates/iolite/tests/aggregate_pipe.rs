@@ -78,7 +78,7 @@ impl Fixture {
 
 #[test]
 fn q14_aggregates_arrive_intact_and_are_released() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut fixture = Fixture::new(0o644);
     let Some((mut sender, other)) = fixture.start_reader("read") else { return };
     let mut sums = 0_u64;
@@ -100,7 +100,7 @@ fn q14_aggregates_arrive_intact_and_are_released() {
 /// Kills the reader at random points, while it holds some aggregates and others are in transit.
 #[test]
 fn q18_killed_reader_releases_its_aggregates() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut fixture = Fixture::new(0o644);
     let mut slowest = Duration::ZERO;
     for round in 0..12 {

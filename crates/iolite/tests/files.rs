@@ -81,7 +81,7 @@ fn e5_file_pointer_needs_read_permission() {
 fn truncated_file_faults_readers_of_other_users() {
     let Some((_server, mut other, files)) = start("loop") else { return };
     let file = File::options().write(true).open(&files[0].0).unwrap();
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut cuts = 0;
     wait_until("a reader that has seen enough", || {
         file.set_len(random.below(LENGTH as u64)).unwrap();

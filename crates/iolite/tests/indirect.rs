@@ -292,7 +292,7 @@ fn e2_forwarder_needs_no_read_permission() {
 
 #[test]
 fn e6_forwarder_may_be_killed_at_any_time() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for _ in 0..6 {
         let Some(mut other) = OtherProcess::start("pass on") else { return };
         let fixture = Fixture::new();
@@ -487,7 +487,7 @@ fn write_false_pointers() {
     let mut all = ring.descriptors().to_vec();
     all.push(theirs.as_fd());
     send(stdin(), b"offer", &all);
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let good = RichPointer::new(dbuf_id(OPEN_DBUF), Extent::new(0, 64), Class::YES);
     let mut count = 0;
     for _ in 0..40_000 {

@@ -82,7 +82,7 @@ fn departed_producers(merged: &mut Merged) -> Vec<DepartedProducer> {
 
 #[test]
 fn killed_or_lying_producer_is_removed_and_others_continue() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for round in 0..4 {
         let order = match round % 2 {
             0 => MergeOrder::Fair(16),

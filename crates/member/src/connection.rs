@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::closer::{self, Foreign};
 use sys::local_socket::{self, Framing};
-use sys::watcher::{EventInterest, Watcher};
+use sys::watcher::{EpollWatcher, EventInterest};
 
 /// Maximum number of bytes queued for sending, per connection.
 pub const UNSENT_BYTES_MAX: usize = 1 << 20;
@@ -199,7 +199,11 @@ impl Connection {
 
     /// Makes `watcher` report free space in the socket buffer, as event `number`, for as long as
     /// messages are queued.
-    pub fn watch_writable(&mut self, watcher: &Watcher, number: u64) -> Result<(), Disconnected> {
+    pub fn watch_writable(
+        &mut self,
+        watcher: &EpollWatcher,
+        number: u64,
+    ) -> Result<(), Disconnected> {
         let waits = self.has_unsent_messages();
         if waits == std::mem::replace(&mut self.watched_for_room, waits) {
             return Ok(());

@@ -616,7 +616,7 @@ fn call_page_socket(directory: &Path, uid: u32, call: &str) -> Value {
 fn connect_to_page_socket(directory: &Path, uid: u32) -> OwnedFd {
     let path = directory.join("io.streamline.page");
     let connect = || local_socket::connect_to(&path, Framing::Packets, LIMIT);
-    sys::process::act_as((uid, uid), connect).unwrap().unwrap()
+    sys::process::run_as_user((uid, uid), connect).unwrap().unwrap()
 }
 
 fn read_reply(socket: &OwnedFd) -> Value {

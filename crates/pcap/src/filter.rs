@@ -21,7 +21,7 @@ const RETURN_CONSTANT: u16 = code::RET | code::K;
 const ETHERNET_DEVICE_TYPE: u16 = 1;
 /// Range of the outermost VLAN tag in a frame, and the types of tags that the kernel removes.
 const TAG_RANGE: std::ops::Range<usize> = 12..16;
-const TAG_TYPES: [u16; 2] = [vlan::CUSTOMER, vlan::SERVICE];
+const TAG_TYPES: [u16; 2] = [vlan::CUSTOMER_TAG, vlan::SERVICE];
 /// Offset after the last byte that is read to find the tag and the type of the tagged frame.
 const TAG_SEARCH_END: usize = 18;
 /// Maximum length of an IPv4 header in bytes: the largest result of `ldx 4*([k]&0xf)`.
@@ -151,7 +151,7 @@ impl FilterBuffer {
         self.0.extend_from_slice(payload.get(..wanted).unwrap_or_default());
         let link = wire::LinkType(u16::try_from(filter.link.0).unwrap_or_default());
         let header_place = self.0.get_mut(..HEADER_MAX).unwrap_or_default();
-        let written = header.write_before(link, header_place).unwrap_or(0);
+        let written = header.write_header_before(link, header_place).unwrap_or(0);
         let packet = self.0.get(HEADER_MAX - written..).unwrap_or_default();
         filter.program.run(packet, length, &metadata) as usize
     }

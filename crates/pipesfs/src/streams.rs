@@ -24,13 +24,13 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
-use sys::watcher::{EventInterest, Watcher};
+use sys::watcher::{EpollWatcher, EventInterest};
 
 /// The open streams of a mount.
 #[derive(Debug)]
 pub struct Streams {
     device: Arc<File>,
-    watcher: Watcher,
+    watcher: EpollWatcher,
     open: Mutex<HashMap<u64, OpenStream>>,
     /// Channel to the thread that examines ended taps.
     ends: mpsc::Sender<StreamEnd>,
@@ -115,7 +115,7 @@ impl Streams {
         failures: Arc<LatestFailures>,
     ) -> sys::Result<(Self, StreamEnds)> {
         let (ends, endings) = mpsc::channel();
-        let (open, watcher) = (Mutex::default(), Watcher::new()?);
+        let (open, watcher) = (Mutex::default(), EpollWatcher::new()?);
         let streams = Self { device, watcher, open, ends, failures };
         Ok((streams, endings))
     }

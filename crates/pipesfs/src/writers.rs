@@ -14,13 +14,13 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use streamline::paths::{InputClosed, WriterSocket};
-use sys::watcher::{EventInterest, Watcher};
+use sys::watcher::{EpollWatcher, EventInterest};
 
 /// The open writers of a mount.
 #[derive(Debug)]
 pub struct Writers {
     device: Arc<File>,
-    watcher: Watcher,
+    watcher: EpollWatcher,
     open: Mutex<HashMap<u64, OpenWriter>>,
     failures: Arc<LatestFailures>,
 }
@@ -55,7 +55,7 @@ const POLLOUT_EVENTS: u32 = 0x004 | 0x100;
 impl Writers {
     /// Creates an empty set of writers.
     pub fn new(device: Arc<File>, failures: Arc<LatestFailures>) -> sys::Result<Self> {
-        Ok(Self { device, watcher: Watcher::new()?, open: Mutex::default(), failures })
+        Ok(Self { device, watcher: EpollWatcher::new()?, open: Mutex::default(), failures })
     }
 
     /// Adds a writer.

@@ -224,7 +224,7 @@ impl CommandQueue {
     /// uses at its start.
     pub fn record_thread(&self, resources: SpaceResources) {
         self.lock_inbox().resources = Some(resources);
-        self.thread.store(task::current_thread(), Ordering::Relaxed);
+        self.thread.store(task::current_thread_id(), Ordering::Relaxed);
     }
 
     /// Locks the inbox, even if another thread panicked while holding the lock.

@@ -5,7 +5,7 @@ use engine::record::RecordError;
 use member::client::ClientError;
 use pipeline::plan::{Plan, Unplaceable};
 use pipeline::{Diagnostic, Graph};
-use sys::process_group::ProcessEnd;
+use sys::process_group::ProcessOutcome;
 
 /// An error that prevents a request from running.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ pub enum OpenError {
         /// Number of the worker, counted from 1.
         number: u32,
         /// Exit status or signal of the worker, or `None` if waiting for the process failed.
-        ended: Option<ProcessEnd>,
+        ended: Option<ProcessOutcome>,
     },
     /// The record file could not be created.
     #[error("{0}")]
@@ -80,7 +80,7 @@ impl OpenError {
 }
 
 /// Describes the exit of a worker process.
-fn describe_end(ended: Option<ProcessEnd>) -> String {
+fn describe_end(ended: Option<ProcessOutcome>) -> String {
     ended.map_or_else(|| "was gone".to_owned(), |ended| ended.to_string())
 }
 

@@ -28,9 +28,9 @@ fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
         return;
     }
     let Some(pair) = Pair::new(Cable::default()) else { return };
-    let client = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 0)).unwrap());
+    let client = pair.client.run_in_network_namespace(|| UdpSocket::bind((CLIENT, 0)).unwrap());
     client.connect((SERVER, 9)).unwrap();
-    let (mut capture, server) = pair.server.run_inside(open);
+    let (mut capture, server) = pair.server.run_in_network_namespace(open);
     let is_over = AtomicBool::new(false);
     let (received, sent) = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {

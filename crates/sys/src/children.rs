@@ -10,7 +10,7 @@
 //! children.
 
 use crate::error::{Error, Result};
-use crate::process_group::ProcessEnd;
+use crate::process_group::ProcessOutcome;
 use crate::signal::{install_action, is_signal_ignored};
 use crate::signal_table::SignalTable;
 use rustix::process::{Pid, WaitIdOptions};
@@ -109,7 +109,7 @@ pub fn wait(child: &mut Child) -> u8 {
     let pid = Pid::from_child(child);
     // Does not reap the child, so its process id is not reused before the child is removed from the
     // table.
-    let ended = ProcessEnd::observe(pid, WaitIdOptions::empty());
+    let ended = ProcessOutcome::observe(pid, WaitIdOptions::empty());
     // A child beyond the table's size was never entered.
     if let Some(slot) = CHILDREN.find(pid.as_raw_nonzero().get()) {
         CHILDREN.remove(slot);
@@ -117,8 +117,8 @@ pub fn wait(child: &mut Child) -> u8 {
     // Reaps the child. Its status is already known, so an error is ignored.
     let _ = child.wait();
     let code = match ended {
-        Ok(Some(ProcessEnd::Status(status))) => status,
-        Ok(Some(ProcessEnd::Signal(signal))) => 128 + signal,
+        Ok(Some(ProcessOutcome::Status(status))) => status,
+        Ok(Some(ProcessOutcome::Signal(signal))) => 128 + signal,
         Ok(None) | Err(_) => WAIT_FAILED_STATUS,
     };
     u8::try_from(code).unwrap_or(u8::MAX)

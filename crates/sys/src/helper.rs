@@ -6,7 +6,7 @@
 //! is identified by a pidfd, so a signal never reaches another process.
 
 use crate::error::{Error, ErrorContext as _, Result};
-use crate::process_group::ProcessEnd;
+use crate::process_group::ProcessOutcome;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitIdOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
@@ -26,7 +26,7 @@ pub struct HelperProcess {
 /// The outcome of the process, once known. Until then, the process id is not reused.
 #[derive(Debug, Default)]
 struct HelperOutcome {
-    known: Mutex<Option<ProcessEnd>>,
+    known: Mutex<Option<ProcessOutcome>>,
     ended: Condvar,
 }
 
@@ -74,13 +74,13 @@ impl HelperProcess {
 
     /// Returns the outcome; `None` while the process is running.
     #[must_use]
-    pub fn ended(&self) -> Option<ProcessEnd> {
+    pub fn ended(&self) -> Option<ProcessOutcome> {
         *self.end.lock_outcome()
     }
 
     /// Waits up to `limit` for the outcome; returns `None` if the process is still running then.
     #[must_use]
-    pub fn wait(&self, limit: Duration) -> Option<ProcessEnd> {
+    pub fn wait(&self, limit: Duration) -> Option<ProcessOutcome> {
         let known = self.end.lock_outcome();
         let waits = self.end.ended.wait_timeout_while(known, limit, |known| known.is_none());
         *waits.unwrap_or_else(PoisonError::into_inner).0
@@ -125,15 +125,15 @@ impl Drop for HelperProcess {
 }
 
 impl HelperOutcome {
-    fn lock_outcome(&self) -> MutexGuard<'_, Option<ProcessEnd>> {
+    fn lock_outcome(&self) -> MutexGuard<'_, Option<ProcessOutcome>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Blocks until the process has ended, records its outcome, then reaps it.
     fn wait_for(&self, mut child: Child, id: Pid) {
-        let ended = ProcessEnd::observe(id, WaitIdOptions::empty()).ok().flatten();
+        let ended = ProcessOutcome::observe(id, WaitIdOptions::empty()).ok().flatten();
         let mut known = self.lock_outcome();
-        *known = Some(ended.unwrap_or(ProcessEnd::Status(0)));
+        *known = Some(ended.unwrap_or(ProcessOutcome::Status(0)));
         // Reaps the child. Its status is already known, so an error is ignored.
         let _ = child.wait();
         drop(known);
@@ -165,7 +165,7 @@ mod tests {
     fn helper_process_reports_its_outcome() {
         let (_local, peer) = descriptor::pair().unwrap();
         let kept = HelperProcess::start(None, &["--list"], peer).unwrap();
-        assert_eq!(kept.wait(Duration::from_secs(60)), Some(ProcessEnd::Status(0)));
-        assert_eq!((kept.ended(), kept.processor_ns()), (Some(ProcessEnd::Status(0)), None));
+        assert_eq!(kept.wait(Duration::from_secs(60)), Some(ProcessOutcome::Status(0)));
+        assert_eq!((kept.ended(), kept.processor_ns()), (Some(ProcessOutcome::Status(0)), None));
     }
 }

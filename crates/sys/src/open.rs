@@ -251,7 +251,7 @@ fn open_pipe_with_reader(path: &Path) -> io::Result<File> {
         if let Ok(opened) = answered.try_recv() {
             return Ok(opened?.into());
         }
-        if ready.get(1) == Some(&true) || signal::stop_requests() > 0 {
+        if ready.get(1) == Some(&true) || signal::stop_signal_count() > 0 {
             let why = "no program had opened this pipe for reading before a signal arrived";
             return Err(io::Error::other(why));
         }

@@ -87,7 +87,7 @@ fn is_identity_mapping(map: &str) -> bool {
 
 /// System settings that restrict user namespaces of unprivileged users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct UserNamespaces {
+pub struct UserNamespaceSettings {
     /// Value of `kernel.unprivileged_userns_clone`; `None` on distributions without this setting.
     pub unprivileged_clone: Option<bool>,
     /// Value of `user.max_user_namespaces`; `None` if the kernel lacks user namespaces.
@@ -97,7 +97,7 @@ pub struct UserNamespaces {
     pub apparmor_restricted: Option<bool>,
 }
 
-impl UserNamespaces {
+impl UserNamespaceSettings {
     /// Reads the settings.
     #[must_use]
     pub fn detect() -> Self {
@@ -149,14 +149,14 @@ mod tests {
 
     #[test]
     fn each_setting_alone_forbids_user_namespaces() {
-        let free = UserNamespaces { most: Some(1000), ..UserNamespaces::default() };
+        let free = UserNamespaceSettings { most: Some(1000), ..UserNamespaceSettings::default() };
         assert_eq!(free.allowed(), Some(true));
-        assert_eq!(UserNamespaces { most: Some(0), ..free }.allowed(), Some(false));
-        let clone = UserNamespaces { unprivileged_clone: Some(false), ..free };
+        assert_eq!(UserNamespaceSettings { most: Some(0), ..free }.allowed(), Some(false));
+        let clone = UserNamespaceSettings { unprivileged_clone: Some(false), ..free };
         assert_eq!(clone.allowed(), Some(false));
-        let apparmor = UserNamespaces { apparmor_restricted: Some(true), ..free };
+        let apparmor = UserNamespaceSettings { apparmor_restricted: Some(true), ..free };
         assert_eq!(apparmor.allowed(), Some(false));
-        assert_eq!(UserNamespaces::default().allowed(), None);
+        assert_eq!(UserNamespaceSettings::default().allowed(), None);
     }
 
     #[test]

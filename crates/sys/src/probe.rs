@@ -76,46 +76,50 @@ pub struct Probe {
 pub fn run_all() -> Vec<Probe> {
     let probe = |facility, serves, outcome| Probe { facility, serves, outcome };
     vec![
-        probe(KernelFeature::SealedMemory, "every request", try_sealed_memory()),
-        probe(KernelFeature::Rtnetlink, "names and counters of interfaces", try_netlink()),
-        probe(KernelFeature::PacketSocket, "rx and tx", try_packet_socket()),
-        probe(KernelFeature::Program, "filters in the kernel", try_bpf_program()),
+        probe(KernelFeature::SealedMemory, "every request", probe_sealed_memory()),
+        probe(KernelFeature::Rtnetlink, "names and counters of interfaces", probe_netlink()),
+        probe(KernelFeature::PacketSocket, "rx and tx", probe_packet_socket()),
+        probe(KernelFeature::Program, "filters in the kernel", probe_bpf_program()),
         probe(
             KernelFeature::Tcx,
             "observing at any interface, beside programs of others",
-            try_tcx(),
+            probe_tcx(),
         ),
         probe(
             KernelFeature::XdpLink,
             "dropping and taking before the network stack",
-            try_xdp_link(),
+            probe_xdp_link(),
         ),
-        probe(KernelFeature::Cgroup, "a user's own traffic (`rx own=yes`)", try_cgroup_programs()),
+        probe(
+            KernelFeature::Cgroup,
+            "a user's own traffic (`rx own=yes`)",
+            probe_cgroup_programs(),
+        ),
         probe(
             KernelFeature::RingBuffer,
             "notifications by programs in the kernel",
-            try_ring_buffer(),
+            probe_ring_buffer(),
         ),
         probe(
             KernelFeature::XdpSocket,
             "rings without the kernel's network stack",
-            try_xdp_socket(),
+            probe_xdp_socket(),
         ),
         probe(
             KernelFeature::Seccomp,
             "sandbox for untrusted filters (`untrusted=yes`)",
-            try_seccomp(),
+            probe_seccomp(),
         ),
     ]
 }
 
 /// Opens a packet socket that receives no frames.
-pub fn try_packet_socket() -> Result<()> {
+pub fn probe_packet_socket() -> Result<()> {
     PacketSocket::open().map(drop)
 }
 
 /// Loads a socket filter program of two instructions.
-pub fn try_bpf_program() -> Result<()> {
+pub fn probe_bpf_program() -> Result<()> {
     // mov64 r0, 0; exit
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
     let loaded = bpf::Program::load(bpf::ProgramKind::SocketFilter, "probe", &CODE);
@@ -123,14 +127,14 @@ pub fn try_bpf_program() -> Result<()> {
 }
 
 /// Queries the TCX chain of the loopback device, without attaching anything (Linux 6.6).
-pub fn try_tcx() -> Result<()> {
+pub fn probe_tcx() -> Result<()> {
     let loopback = RouteSocket::open()?.interface_by_name("lo")?.index;
     bpf::tcx_chain(loopback, bpf::Side::Ingress).map(drop)
 }
 
 /// Opens the root cgroup and loads, without attaching it, a program that reads the namespace
 /// cookie.
-pub fn try_cgroup_programs() -> Result<()> {
+pub fn probe_cgroup_programs() -> Result<()> {
     // call bpf_get_netns_cookie; mov64 r0, 1; exit
     const CODE: [u8; 24] =
         [0x85, 0, 0, 0, 122, 0, 0, 0, 0xb7, 0, 0, 0, 1, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
@@ -141,7 +145,7 @@ pub fn try_cgroup_programs() -> Result<()> {
 
 /// Attaches an XDP program to the loopback device of a new, private network namespace. Fails
 /// without CAP_SYS_ADMIN, even if the kernel has the feature.
-pub fn try_xdp_link() -> Result<()> {
+pub fn probe_xdp_link() -> Result<()> {
     // mov64 r0, 2 (XDP_PASS); exit
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
     let loaded = bpf::Program::load(bpf::ProgramKind::Xdp, "probe", &CODE);
@@ -153,14 +157,14 @@ pub fn try_xdp_link() -> Result<()> {
 }
 
 /// Creates a BPF ring buffer of one page.
-pub fn try_ring_buffer() -> Result<()> {
+pub fn probe_ring_buffer() -> Result<()> {
     let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
     bpf::RingBuffer::create("probe", page).map(drop)
 }
 
 /// Asks the kernel, without installing a filter, whether a seccomp filter may trap a call (Linux
 /// 4.14).
-pub fn try_seccomp() -> Result<()> {
+pub fn probe_seccomp() -> Result<()> {
     let (action, flags) = (libc::SECCOMP_RET_TRAP, 0_u32);
     // SAFETY: seccomp(2) reads the four bytes of the action, which are valid; the other arguments
     // are integers.
@@ -176,19 +180,19 @@ pub fn try_seccomp() -> Result<()> {
 }
 
 /// Creates a memfd with the seals that a reader requires.
-pub fn try_sealed_memory() -> Result<()> {
+pub fn probe_sealed_memory() -> Result<()> {
     let file = Memfd::create("probe", rustix::param::page_size())?;
     file.seal(Seals::READER)?;
     file.map_read().map(drop)
 }
 
 /// Lists the interfaces over rtnetlink(7).
-pub fn try_netlink() -> Result<()> {
+pub fn probe_netlink() -> Result<()> {
     RouteSocket::open()?.list_interfaces().map(drop)
 }
 
 /// Opens an AF_XDP socket without rings.
-pub fn try_xdp_socket() -> Result<()> {
+pub fn probe_xdp_socket() -> Result<()> {
     let flags = SocketFlags::CLOEXEC;
     rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)
         .map(drop)
@@ -203,8 +207,8 @@ mod tests {
 
     #[test]
     fn memfd_and_rtnetlink_probes_succeed() {
-        try_sealed_memory().unwrap();
-        try_netlink().unwrap();
+        probe_sealed_memory().unwrap();
+        probe_netlink().unwrap();
     }
 
     /// Expects the socket to open if the thread has the capability, and otherwise an error that
@@ -212,7 +216,7 @@ mod tests {
     #[test]
     fn packet_socket_needs_its_capability() {
         let may = Privilege::detect().effective.has(Capabilities::NET_RAW);
-        match try_packet_socket() {
+        match probe_packet_socket() {
             Ok(()) => assert!(may),
             Err(error) => assert!(!may && error.to_string().contains("CAP_NET_RAW"), "{error}"),
         }
@@ -221,7 +225,7 @@ mod tests {
     #[test]
     fn probes_name_their_use_and_leave_no_descriptor() {
         let name = "probe::tests::probes_name_their_use_and_leave_no_descriptor";
-        if !testkit::runs_alone(name) {
+        if !testkit::run_in_separate_process(name) {
             return;
         }
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();

@@ -57,7 +57,7 @@ pub fn run_as<'c>(command: &'c mut Command, user: &UserIds) -> &'c mut Command {
             let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
             rustix::thread::set_capabilities(None, none)?;
         }
-        close_on_exec_from(3)
+        set_close_on_exec_from(3)
     };
     // SAFETY: the closure only makes system calls: it allocates nothing and takes no lock, as the
     // time between fork(2) and execve(2) requires (CommandExt::pre_exec).
@@ -65,7 +65,7 @@ pub fn run_as<'c>(command: &'c mut Command, user: &UserIds) -> &'c mut Command {
 }
 
 /// Makes all descriptors whose numbers are at least `first` close at execve(2).
-fn close_on_exec_from(first: libc::c_uint) -> std::io::Result<()> {
+fn set_close_on_exec_from(first: libc::c_uint) -> std::io::Result<()> {
     let (number, last) = (libc::SYS_close_range, libc::c_uint::MAX);
     // SAFETY: with this flag close_range(2) accepts any numbers, and closes nothing.
     match unsafe { libc::syscall(number, first, last, libc::CLOSE_RANGE_CLOEXEC) } {
@@ -94,7 +94,7 @@ pub fn identity() -> (u32, u32) {
 ///
 /// Returns errors only before `body` runs. If the rights of this thread cannot be restored
 /// afterwards, the process aborts.
-pub fn act_as<T>((uid, gid): (u32, u32), body: impl FnOnce() -> T) -> Result<T> {
+pub fn run_as_user<T>((uid, gid): (u32, u32), body: impl FnOnce() -> T) -> Result<T> {
     use rustix::fs::{Gid, Uid};
     let subject = || format!("user {uid}");
     let own = (rustix::process::getuid(), rustix::process::geteuid());

@@ -4,7 +4,7 @@
 //! been reaped. [`ProcessGroup`] therefore observes the leader's exit without reaping it (waitid(2)
 //! with WNOWAIT), and reaps it last. Until then, a signal to the group cannot reach another
 //! process. A table ([`SignalTable`]) lists the running groups for the handler of the second stop
-//! signal ([`kill_all`]).
+//! signal ([`kill_all_process_groups`]).
 
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::signal_table::SignalTable;
@@ -30,19 +30,19 @@ pub struct ProcessGroup {
     id: Pid,
     /// Slot of this group in [`RUNNING`].
     slot: usize,
-    reaped: Option<ProcessEnd>,
+    reaped: Option<ProcessOutcome>,
 }
 
 /// The outcome of an ended program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ProcessEnd {
+pub enum ProcessOutcome {
     /// The program exited with this status.
     Status(i32),
     /// A signal with this number ended the program.
     Signal(i32),
 }
 
-impl ProcessEnd {
+impl ProcessOutcome {
     /// Returns true if the exit status is 0.
     #[must_use]
     pub const fn is_success(self) -> bool {
@@ -58,7 +58,7 @@ impl ProcessEnd {
     }
 }
 
-impl ProcessEnd {
+impl ProcessOutcome {
     /// Returns the outcome of a child without reaping the child. Returns `None` while the child is
     /// running if `more` contains NOHANG; blocks otherwise.
     pub(crate) fn observe(id: Pid, more: WaitIdOptions) -> Result<Option<Self>> {
@@ -72,7 +72,7 @@ impl ProcessEnd {
     }
 }
 
-impl fmt::Display for ProcessEnd {
+impl fmt::Display for ProcessOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status(status) => write!(f, "ended with status {status}"),
@@ -146,12 +146,12 @@ impl ProcessGroup {
     }
 
     /// Returns the outcome of the leader, or `None` while the leader is running. Never blocks.
-    pub fn ended(&self) -> Result<Option<ProcessEnd>> {
+    pub fn ended(&self) -> Result<Option<ProcessOutcome>> {
         self.observe(WaitIdOptions::NOHANG)
     }
 
     /// Blocks until the leader has ended, reaps it and returns its outcome.
-    pub fn wait(&mut self) -> Result<ProcessEnd> {
+    pub fn wait(&mut self) -> Result<ProcessOutcome> {
         if let Some(ended) = self.reaped {
             return Ok(ended);
         }
@@ -195,17 +195,17 @@ impl ProcessGroup {
         self.signal(Signal::TERM);
     }
 
-    /// Returns the leader's outcome without reaping the leader, like [`ProcessEnd::observe`].
-    fn observe(&self, more: WaitIdOptions) -> Result<Option<ProcessEnd>> {
+    /// Returns the leader's outcome without reaping the leader, like [`ProcessOutcome::observe`].
+    fn observe(&self, more: WaitIdOptions) -> Result<Option<ProcessOutcome>> {
         if self.reaped.is_some() {
             return Ok(self.reaped);
         }
-        ProcessEnd::observe(self.id, more)
+        ProcessOutcome::observe(self.id, more)
     }
 
     /// Removes the group from the table, then reaps the leader. Never blocks, because the leader
     /// has ended.
-    fn reap(&mut self, ended: ProcessEnd) {
+    fn reap(&mut self, ended: ProcessOutcome) {
         self.reaped = Some(ended);
         RUNNING.remove(self.slot);
         // Reaps the leader. Its status is already known, so an error is ignored.
@@ -275,7 +275,7 @@ const SUSPENSION_WAIT_MAX: Duration = Duration::from_secs(1);
 ///
 /// Suspends the process first. A suspended process reaps no child, so the kernel cannot reuse the
 /// ids of its groups before these are killed.
-pub fn kill_with_programs(process: impl AsFd) -> Result<()> {
+pub fn kill_process_with_programs(process: impl AsFd) -> Result<()> {
     let send = |signal| {
         rustix::process::pidfd_send_signal(&process, signal)
             .context("pidfd_send_signal", "a process")
@@ -314,7 +314,7 @@ fn pidfd_process_id(process: BorrowedFd<'_>) -> Option<i32> {
 }
 
 /// Kills all running groups. Async-signal-safe: uses only atomics and kill(2) (signal-safety(7)).
-pub(crate) fn kill_all() {
+pub(crate) fn kill_all_process_groups() {
     RUNNING.for_each(|id| {
         // SAFETY: kill(2) accepts any numbers; a negative one names a process group, and a listed
         // group is ours, since its leader is reaped only after it was taken off the list.
@@ -345,9 +345,13 @@ mod tests {
         let mut group = start_shell("exit 3");
         assert_eq!(read_output(&mut group), "");
         testkit::wait_until("it ends", || group.ended().unwrap().is_some());
-        assert_eq!(group.ended().unwrap(), Some(ProcessEnd::Status(3)), "looking takes nothing");
-        assert_eq!(group.wait().unwrap(), ProcessEnd::Status(3));
-        assert_eq!(group.wait().unwrap(), ProcessEnd::Status(3), "nor does asking again");
+        assert_eq!(
+            group.ended().unwrap(),
+            Some(ProcessOutcome::Status(3)),
+            "looking takes nothing"
+        );
+        assert_eq!(group.wait().unwrap(), ProcessOutcome::Status(3));
+        assert_eq!(group.wait().unwrap(), ProcessOutcome::Status(3), "nor does asking again");
         let id = group.id.as_raw_nonzero().get();
         assert_eq!(RUNNING.find(id), None, "off the list");
     }
@@ -368,7 +372,7 @@ mod tests {
     fn signals_and_drop_reach_every_process_of_the_group() {
         let mut group = start_shell("sleep 1000 & sleep 1000");
         group.terminate();
-        assert_eq!(group.wait().unwrap(), ProcessEnd::Signal(libc::SIGTERM));
+        assert_eq!(group.wait().unwrap(), ProcessOutcome::Signal(libc::SIGTERM));
         let mut group = start_shell("trap '' TERM; sleep 1000 & echo here; sleep 1000");
         let mut output = group.take_stdout().unwrap();
         let mut here = [0; 5];
@@ -408,7 +412,7 @@ mod tests {
         let session = || ProcessStat::read(other).map(|stat| stat.session);
         testkit::wait_until("it has left", || session() == Some(other));
         let pidfd = rustix::process::pidfd_open(Pid::from_child(&path), PidfdFlags::empty());
-        kill_with_programs(pidfd.unwrap()).unwrap();
+        kill_process_with_programs(pidfd.unwrap()).unwrap();
         assert_eq!(path.wait().unwrap().code(), None, "a signal has ended it");
         let lives = |id| ProcessStat::read(id).is_some_and(|stat| !stat.is_zombie);
         testkit::wait_until("its program ends", || !lives(program));

@@ -33,7 +33,7 @@ pub fn close(number: RawFd) -> Result<()> {
 
 /// Clears FD_CLOEXEC of a descriptor given by number, so that it stays open across exec like
 /// descriptors from pipe(2).
-pub fn keep_across_exec(number: RawFd) -> Result<()> {
+pub fn clear_close_on_exec(number: RawFd) -> Result<()> {
     // SAFETY: fcntl(2) accepts any number, and returns EBADF for a descriptor that is not open.
     let done = unsafe { libc::fcntl(number, libc::F_SETFD, 0) };
     if done == 0 { Ok(()) } else { Err(Error::last("fcntl", format!("descriptor {number}"))) }
@@ -51,7 +51,7 @@ mod tests {
         let (one, other) = crate::descriptor::pair().unwrap();
         let number = into_raw(duplicate(one.as_raw_fd()).unwrap());
         drop(one);
-        keep_across_exec(number).unwrap();
+        clear_close_on_exec(number).unwrap();
         assert!(crate::descriptor::try_receive(&other, &mut [0; 9]).unwrap().is_none());
         close(number).unwrap();
         assert_eq!(crate::descriptor::receive(&other, &mut [0; 9]).unwrap().0, 0, "all are closed");

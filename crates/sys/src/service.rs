@@ -59,7 +59,7 @@ pub fn try_notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
 /// Sends like [`notify`], but blocks for at most `limit`. Fails if the manager does not read in
 /// time.
 pub fn notify_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duration) -> Result<bool> {
-    let Some(socket) = connect_manager(SocketFlags::CLOEXEC)? else { return Ok(false) };
+    let Some(socket) = connect_to_service_manager(SocketFlags::CLOEXEC)? else { return Ok(false) };
     set_socket_timeout(&socket, Timeout::Send, Some(limit))
         .context("setsockopt", "NOTIFY_SOCKET")?;
     send(&socket, lines.as_bytes(), descriptors)?;
@@ -68,7 +68,7 @@ pub fn notify_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duratio
 
 /// Returns true if a service manager receives notifications of this process.
 #[must_use]
-pub fn has_manager() -> bool {
+pub fn has_service_manager() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty())
 }
 
@@ -107,25 +107,25 @@ fn error_number(error: &std::io::Error) -> i32 {
 }
 
 fn send_lines(lines: &str, descriptors: &[BorrowedFd<'_>], flags: SocketFlags) -> Result<bool> {
-    let Some(socket) = connect_manager(flags)? else { return Ok(false) };
+    let Some(socket) = connect_to_service_manager(flags)? else { return Ok(false) };
     debug_assert!(descriptors.len() <= DESCRIPTORS_MAX);
     send(&socket, lines.as_bytes(), descriptors)?;
     Ok(true)
 }
 
 /// Connects to the service manager; returns `None` if there is none.
-fn connect_manager(flags: SocketFlags) -> Result<Option<OwnedFd>> {
+fn connect_to_service_manager(flags: SocketFlags) -> Result<Option<OwnedFd>> {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
         return Ok(None);
     };
-    let address = manager_address(&path)?;
+    let address = service_manager_address(&path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
         .context("socket", "AF_UNIX")?;
     connect(&socket, &address).context("connect", "NOTIFY_SOCKET")?;
     Ok(Some(socket))
 }
 
-fn manager_address(path: &OsStr) -> Result<SocketAddrUnix> {
+fn service_manager_address(path: &OsStr) -> Result<SocketAddrUnix> {
     match path.as_bytes() {
         [b'@', name @ ..] => {
             SocketAddrUnix::new_abstract_name(name).context("connect", "NOTIFY_SOCKET")

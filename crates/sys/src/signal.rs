@@ -1,6 +1,6 @@
 //! Counting of stop signals, none of which is lost. (CONTRACT 28)
 //!
-//! The first SIGINT, SIGTERM or SIGHUP requests an orderly stop: [`stop_requests`] counts it, and
+//! The first SIGINT, SIGTERM or SIGHUP requests an orderly stop: [`stop_signal_count`] counts it, and
 //! the descriptor from [`watch`] becomes readable. The second SIGINT or SIGTERM kills our child
 //! groups ([`crate::process_group`]) and exits with status 130 at once. A signal that follows the
 //! first within 100 ms is ignored, because `timeout` signals the process and then its group. SIGHUP
@@ -15,14 +15,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Number of stop signals counted so far.
-static STOP_REQUESTS: AtomicU32 = AtomicU32::new(0);
+static STOP_SIGNAL_COUNT: AtomicU32 = AtomicU32::new(0);
 /// Descriptor of the eventfd to which the handler writes; -1 if there is none.
-static EVENT_FD: AtomicI32 = AtomicI32::new(-1);
-/// Owner of the eventfd in [`EVENT_FD`].
+static STOP_EVENT_FD: AtomicI32 = AtomicI32::new(-1);
+/// Owner of the eventfd in [`STOP_EVENT_FD`].
 static STOP_EVENT: OnceLock<EventFd> = OnceLock::new();
 
 /// Monotonic time in ns of the first stop signal; 0 if there was none.
-static FIRST_SIGNAL_NS: AtomicU64 = AtomicU64::new(0);
+static FIRST_STOP_SIGNAL_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Time in ns after the first signal during which further signals are ignored.
 const REPEAT_INTERVAL_NS: u64 = 100_000_000;
@@ -39,7 +39,7 @@ pub fn watch() -> Result<&'static EventFd> {
             STOP_EVENT.get_or_init(|| made)
         }
     };
-    EVENT_FD.store(event.as_fd().as_raw_fd(), Ordering::Release);
+    STOP_EVENT_FD.store(event.as_fd().as_raw_fd(), Ordering::Release);
     let handler: extern "C" fn(libc::c_int) = on_stop_signal;
     let hangup = (!is_signal_ignored(libc::SIGHUP)?).then_some(libc::SIGHUP);
     for signal in [libc::SIGINT, libc::SIGTERM].into_iter().chain(hangup) {
@@ -54,30 +54,30 @@ pub fn stop_event() -> Option<&'static EventFd> {
 }
 
 /// Returns the number of stop signals counted: 0 or 1, because the second ends the process.
-pub fn stop_requests() -> u32 {
-    STOP_REQUESTS.load(Ordering::Acquire)
+pub fn stop_signal_count() -> u32 {
+    STOP_SIGNAL_COUNT.load(Ordering::Acquire)
 }
 
 /// Signal handler. Uses only atomics, clock_gettime(2), write(2), kill(2) and _exit(2), which
 /// signal-safety(7) allows.
 extern "C" fn on_stop_signal(signal: libc::c_int) {
     let now = crate::clock::monotonic_ns().max(1);
-    let first = FIRST_SIGNAL_NS.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
+    let first = FIRST_STOP_SIGNAL_NS.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
     if first.is_err_and(|first| now.saturating_sub(first) < REPEAT_INTERVAL_NS) {
         return;
     }
     // The kernel and the shell both send SIGHUP when a terminal closes, so a repeated SIGHUP is
     // ignored.
-    if signal == libc::SIGHUP && stop_requests() > 0 {
+    if signal == libc::SIGHUP && stop_signal_count() > 0 {
         return;
     }
-    if STOP_REQUESTS.fetch_add(1, Ordering::AcqRel) > 0 {
-        crate::process_group::kill_all();
+    if STOP_SIGNAL_COUNT.fetch_add(1, Ordering::AcqRel) > 0 {
+        crate::process_group::kill_all_process_groups();
         // SAFETY: _exit(2) may be called at any time and does not return.
         unsafe { libc::_exit(EXIT_INTERRUPTED) }
     }
     let one = 1u64;
-    let event = EVENT_FD.load(Ordering::Acquire);
+    let event = STOP_EVENT_FD.load(Ordering::Acquire);
     preserve_errno(|| {
         // SAFETY: the buffer is 8 readable bytes; with an invalid descriptor the call only fails
         // (write(2)).
@@ -139,17 +139,17 @@ mod tests {
     fn first_stop_signal_is_counted_and_wakes_the_watcher() {
         let event = watch().unwrap();
         assert!(ptr::eq(event, watch().unwrap()));
-        assert_eq!(stop_requests(), 0);
+        assert_eq!(stop_signal_count(), 0);
         raise(libc::SIGTERM);
-        assert_eq!(stop_requests(), 1);
+        assert_eq!(stop_signal_count(), 1);
         // Makes the next signal count as simultaneous with the first one, even if this thread
         // continues late.
-        FIRST_SIGNAL_NS.store(u64::MAX, Ordering::Release);
+        FIRST_STOP_SIGNAL_NS.store(u64::MAX, Ordering::Release);
         raise(libc::SIGTERM);
-        assert_eq!(stop_requests(), 1, "the same signal, sent to us and to our group");
-        FIRST_SIGNAL_NS.store(1, Ordering::Release);
+        assert_eq!(stop_signal_count(), 1, "the same signal, sent to us and to our group");
+        FIRST_STOP_SIGNAL_NS.store(1, Ordering::Release);
         raise(libc::SIGHUP);
-        assert_eq!(stop_requests(), 1, "a closed terminal sends it twice");
+        assert_eq!(stop_signal_count(), 1, "a closed terminal sends it twice");
         assert_eq!(crate::poll::readable(&[event.as_fd()], None), [true]);
     }
 }

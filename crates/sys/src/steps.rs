@@ -85,7 +85,7 @@ impl FromStr for InjectedFault {
 pub struct Steps(Option<Arc<Log>>);
 
 /// A log that neither injects faults nor rolls back anything, for code outside an allocation.
-pub static UNLOGGED: Steps = Steps(None);
+pub static NO_ROLLBACK_LOG: Steps = Steps(None);
 
 impl Default for Steps {
     fn default() -> Self {
@@ -96,11 +96,11 @@ impl Default for Steps {
 #[derive(Debug, Default)]
 struct Log {
     fault: InjectedFault,
-    state: Mutex<LogState>,
+    state: Mutex<RollbackLogState>,
 }
 
 #[derive(Default)]
-struct LogState {
+struct RollbackLogState {
     /// Kind and name of each announced step; recorded only if a fault is set.
     taken: Vec<String>,
     undo: Vec<(String, RollbackAction)>,
@@ -148,7 +148,7 @@ impl Steps {
     }
 
     /// Registers the rollback action `back`, under the name `what`, for a new object that no Rust
-    /// value owns. Discards the action if this is [`UNLOGGED`].
+    /// value owns. Discards the action if this is [`NO_ROLLBACK_LOG`].
     pub fn on_rollback(&self, what: impl Into<String>, back: impl FnOnce() + Send + 'static) {
         if let Some(log) = &self.0 {
             log.lock_state().undo.push((what.into(), Box::new(back)));
@@ -201,7 +201,7 @@ impl Steps {
 }
 
 impl Log {
-    fn lock_state(&self) -> MutexGuard<'_, LogState> {
+    fn lock_state(&self) -> MutexGuard<'_, RollbackLogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -215,7 +215,7 @@ impl Drop for Log {
     }
 }
 
-impl fmt::Debug for LogState {
+impl fmt::Debug for RollbackLogState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let undo: Vec<&str> = self.undo.iter().map(|(what, _)| what.as_str()).collect();
         f.debug_struct("LogState").field("taken", &self.taken).field("undo", &undo).finish()

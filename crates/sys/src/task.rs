@@ -39,7 +39,7 @@ pub enum RunState {
 
 /// Returns the kernel's id of the calling thread.
 #[must_use]
-pub fn current_thread() -> u32 {
+pub fn current_thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
@@ -173,14 +173,14 @@ pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
 /// thread of the process may use. Ignores refusals by the kernel.
 pub fn set_background_priority() {
     // On Linux, a nice value applies to a single thread.
-    let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
+    let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY_NICE);
     if let Some(first) = Task::read_thread(std::process::id(), std::process::id()) {
         let _ = pin(None, &first.processors);
     }
 }
 
 /// The nice value of the lowest priority.
-const LOWEST_PRIORITY: i32 = 19;
+const LOWEST_PRIORITY_NICE: i32 = 19;
 
 /// Maximum number of times that the threads of a process are listed. After each listing, the
 /// threads that are new in it are pinned.
@@ -215,12 +215,12 @@ mod tests {
     #[test]
     fn thread_is_queried_and_pinned() {
         let process = std::process::id();
-        let before = Task::read_thread(process, current_thread()).unwrap();
+        let before = Task::read_thread(process, current_thread_id()).unwrap();
         assert_eq!(before.run_state, RunState::Runs, "it looks");
         assert!(before.resident > 100_000 && !before.processors.is_empty(), "{before:?}");
         let first = before.processors[0];
         pin(None, &[first]).unwrap();
-        let kept = Task::read_thread(process, current_thread()).unwrap();
+        let kept = Task::read_thread(process, current_thread_id()).unwrap();
         assert_eq!(kept.processors, [first]);
         assert!(kept.processor_ns >= before.processor_ns);
         assert_eq!(pin(None, &[1000]).unwrap_err().errno, libc::EINVAL);

@@ -23,14 +23,14 @@ impl Timer {
     /// is not readable before the timer expires.
     pub fn set(&self, after: Option<Duration>) {
         // The kernel stops a timer that is set to 0.
-        let value = timespec(after.map_or(Duration::ZERO, |after| after.max(SHORTEST_DURATION)));
+        let value = timespec(after.map_or(Duration::ZERO, |after| after.max(TIMER_DURATION_MIN)));
         let times = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: value };
         let _ = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &times);
     }
 }
 
 /// The shortest duration to which a timer can be set.
-const SHORTEST_DURATION: Duration = Duration::from_nanos(1);
+const TIMER_DURATION_MIN: Duration = Duration::from_nanos(1);
 
 impl AsFd for Timer {
     fn as_fd(&self) -> BorrowedFd<'_> {

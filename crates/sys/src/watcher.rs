@@ -3,7 +3,7 @@
 //!
 //! The instance is level-triggered: an unhandled event is reported again. A descriptor leaves the
 //! set when it is closed, unless a duplicate is open; the caller then removes it with
-//! [`Watcher::forget`].
+//! [`EpollWatcher::forget`].
 
 use crate::error::{ErrorContext as _, Result};
 use crate::poll::timespec;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// An epoll instance.
 #[derive(Debug)]
-pub struct Watcher(OwnedFd);
+pub struct EpollWatcher(OwnedFd);
 
 /// The events to wait for. Hang-up and error are always included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +41,7 @@ pub struct WatchEvent {
 /// Maximum number of events returned at once.
 const EVENTS_PER_WAIT_MAX: usize = 256;
 
-impl Watcher {
+impl EpollWatcher {
     /// Creates an empty set.
     pub fn new() -> Result<Self> {
         epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "").map(Self)
@@ -92,7 +92,7 @@ impl Watcher {
     }
 }
 
-impl AsFd for Watcher {
+impl AsFd for EpollWatcher {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn watcher_reports_events_by_number() {
-        let watcher = Watcher::new().unwrap();
+        let watcher = EpollWatcher::new().unwrap();
         let (one, other) = descriptor::pair().unwrap();
         let (quiet, _kept) = descriptor::pair().unwrap();
         watcher.watch(&one, 7, EventInterest::Read).unwrap();

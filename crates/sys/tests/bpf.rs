@@ -98,7 +98,7 @@ fn verifier_rejects_programs_that_fault_the_interpreter() {
 #[test]
 fn interpreted_arithmetic_matches_the_kernel() {
     let Some(()) = need::require_bpf() else { return };
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for _ in 0..400 {
         let mut code = Vec::new();
         for reg in [R0, R1, R2, R3, R4, R5] {

@@ -4,7 +4,7 @@
 #[expect(dead_code, reason = "only the counting programs are needed here")]
 mod attach;
 
-use attach::{counter_value, load_constant, load_counter};
+use attach::{counter_value, load_constant_program, load_counter_program};
 use ebpf::insn::{self, Alu, Helper, Insn, R0, R1, R2, R3, R4, R10, Size};
 use rustix::io::Errno;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -33,9 +33,10 @@ fn program_tail_calls_another() {
     code.extend([Insn::mov(R3, 1), Insn::call(Helper::TailCall), Insn::mov(R0, 2), Insn::exit()]);
     let first = load_program("first", &code);
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 2, "the slot is empty");
-    places.set_descriptor(1, load_constant(ProgramKind::Xdp, "second", 7).as_fd()).unwrap();
+    places.set_descriptor(1, load_constant_program(ProgramKind::Xdp, "second", 7).as_fd()).unwrap();
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 7);
-    let other = places.set_descriptor(1, load_constant(ProgramKind::Tc, "other", 7).as_fd());
+    let other =
+        places.set_descriptor(1, load_constant_program(ProgramKind::Tc, "other", 7).as_fd());
     assert_eq!(other.unwrap_err().errno, Errno::INVAL.raw_os_error(), "of another kind");
     places.clear(1).unwrap();
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 2);
@@ -124,7 +125,7 @@ fn received_rings_must_be_frozen() {
     refused(&Map::programs("programs", 4).unwrap(), shape);
     let counter = Map::array("count", 8, 1, true).unwrap();
     let mapped = counter.map().unwrap();
-    load_counter(ProgramKind::Xdp, "count", &counter, 2).test_run(&[0; 64], 3).unwrap();
+    load_counter_program(ProgramKind::Xdp, "count", &counter, 2).test_run(&[0; 64], 3).unwrap();
     assert_eq!((mapped.word(0), counter_value(&counter)), (Some(3), 3));
     assert_eq!(counter.freeze().unwrap_err().errno, Errno::BUSY.raw_os_error(), "it is mapped");
 }

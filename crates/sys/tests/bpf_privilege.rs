@@ -110,8 +110,8 @@ fn program_descriptor_suffices_to_attach_without_capabilities() {
     let Some(()) = need::require_bpf() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let program = attach::load_counter(ProgramKind::Tc, "counter", &map, -1);
-    pair.server.run_inside(|| {
+    let program = attach::load_counter_program(ProgramKind::Tc, "counter", &map, -1);
+    pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         let (link, chain) = with_capabilities(CapabilitySet::empty(), || {
             let link =

@@ -6,7 +6,7 @@
 #[expect(dead_code, reason = "only programs that count and frames to be counted are needed here")]
 mod attach;
 
-use attach::{counter_value, load_constant, load_counter, send_frames};
+use attach::{counter_value, load_constant_program, load_counter_program, send_frames};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,12 +19,12 @@ use testkit::net::{Cable, Pair, SERVER_DEVICE};
 const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
 
 /// Source code of programs that others attach with their own tools.
-const FOREIGN: &str = r#"
+const FOREIGN_PROGRAM_SOURCE: &str = r#"
 __attribute__((section("xdp"), used)) int foreign(void *ctx) { return 2; }
 __attribute__((section("license"), used)) char _license[] = "GPL";
 "#;
 
-/// The object file compiled from [`FOREIGN`], deleted on drop.
+/// The object file compiled from [`FOREIGN_PROGRAM_SOURCE`], deleted on drop.
 struct Object(PathBuf);
 
 impl Object {
@@ -35,7 +35,7 @@ impl Object {
         let name = format!("foreign-{}-{number}.o", std::process::id());
         let path = std::env::temp_dir().join(name);
         let source = path.with_extension("c");
-        std::fs::write(&source, FOREIGN).unwrap();
+        std::fs::write(&source, FOREIGN_PROGRAM_SOURCE).unwrap();
         let mut compile = Command::new(clang);
         compile.args(["-O2", "-target", "bpf", "-c", "-o"]).args([&path, &source]);
         let done = compile.output().unwrap();
@@ -70,8 +70,8 @@ fn v17_own_and_foreign_programs_all_see_every_packet() {
     assert!(tc.status().unwrap().success());
     let maps = ["first", "ours", "last"].map(|name| Map::array(name, 8, 1, true).unwrap());
     let [first, ours, last] = [("first", 0), ("ours", 1), ("last", 2)]
-        .map(|(name, number)| load_counter(ProgramKind::Tc, name, &maps[number], -1));
-    space.run_inside(|| {
+        .map(|(name, number)| load_counter_program(ProgramKind::Tc, name, &maps[number], -1));
+    space.run_in_network_namespace(|| {
         let links = RouteSocket::open().unwrap();
         let index = links.interface_by_name(SERVER_DEVICE).unwrap().index;
         let (xdp, filters) =
@@ -85,7 +85,8 @@ fn v17_own_and_foreign_programs_all_see_every_packet() {
         let first = tcx(&first, before);
         for mode in [XdpMode::Native, XdpMode::Generic] {
             let refused =
-                Link::xdp(&load_constant(ProgramKind::Xdp, "taker", 1), index, mode).unwrap_err();
+                Link::xdp(&load_constant_program(ProgramKind::Xdp, "taker", 1), index, mode)
+                    .unwrap_err();
             assert!(refused.to_string().contains("is kept"), "{refused}");
         }
         let names = || {
@@ -115,8 +116,8 @@ fn v17_ip_cannot_replace_our_xdp_program() {
     let Some(object) = Object::compile() else { return };
     let Some(pair) = Pair::new(SILENT) else { return };
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let program = load_counter(ProgramKind::Xdp, "ours", &map, 2);
-    pair.server.run_inside(|| {
+    let program = load_counter_program(ProgramKind::Xdp, "ours", &map, 2);
+    pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         let link = Link::xdp(&program, index, XdpMode::Native).unwrap();
         for words in [&["xdp", "obj"][..], &["-force", "xdp", "obj"]] {

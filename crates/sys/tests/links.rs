@@ -4,7 +4,9 @@
 
 mod attach;
 
-use attach::{counter_value, kill_at_step, load_constant, load_counter, send_frames};
+use attach::{
+    counter_value, kill_at_step, load_constant_program, load_counter_program, send_frames,
+};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -26,23 +28,24 @@ fn open_pair() -> Option<Pair> {
     Pair::new(SILENT)
 }
 
-fn server_index(pair: &Pair) -> u32 {
-    pair.server
-        .run_inside(|| RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index)
+fn server_interface_index(pair: &Pair) -> u32 {
+    pair.server.run_in_network_namespace(|| {
+        RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index
+    })
 }
 
 #[test]
 fn tcx_program_runs_first_is_replaced_and_ends_with_its_link() {
     let Some(pair) = open_pair() else { return };
-    let index = server_index(&pair);
+    let index = server_interface_index(&pair);
     let (one, other) =
         (Map::array("one", 8, 1, true).unwrap(), Map::array("other", 8, 1, true).unwrap());
     // -1: TCX_NEXT.
     let (first, second) = (
-        load_counter(ProgramKind::Tc, "first", &one, -1),
-        load_counter(ProgramKind::Tc, "second", &other, -1),
+        load_counter_program(ProgramKind::Tc, "first", &one, -1),
+        load_counter_program(ProgramKind::Tc, "second", &other, -1),
     );
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let link = Link::tcx(&first, index, Side::Ingress, ChainPosition::Head, None).unwrap();
         assert_eq!(link.info().unwrap().target, LinkTarget::Tcx(index, Side::Ingress));
         assert_eq!(link.info().unwrap().program, first.info().unwrap().id);
@@ -70,14 +73,14 @@ fn tcx_program_runs_first_is_replaced_and_ends_with_its_link() {
 #[test]
 fn v17_chain_keeps_its_members_and_the_head_sees_all() {
     let Some(pair) = open_pair() else { return };
-    let index = server_index(&pair);
+    let index = server_interface_index(&pair);
     let maps =
         ["there", "behind", "head", "between"].map(|name| Map::array(name, 8, 1, true).unwrap());
     // 0: TCX_PASS ends the chain.
-    let there = load_counter(ProgramKind::Tc, "there", &maps[0], 0);
+    let there = load_counter_program(ProgramKind::Tc, "there", &maps[0], 0);
     let [behind, head, between] = [(1, "behind"), (2, "head"), (3, "between")]
-        .map(|(n, name)| load_counter(ProgramKind::Tc, name, &maps[n], -1));
-    pair.server.run_inside(|| {
+        .map(|(n, name)| load_counter_program(ProgramKind::Tc, name, &maps[n], -1));
+    pair.server.run_in_network_namespace(|| {
         let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
         let foreign = tcx(&there, ChainPosition::Head);
         let _behind = tcx(&behind, ChainPosition::Tail);
@@ -85,7 +88,7 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
         let _head = tcx(&head, ChainPosition::Head);
         let stale =
             Link::tcx(&between, index, Side::Ingress, ChainPosition::Head, Some(before.revision));
-        assert_eq!(stale.unwrap_err().errno, Errno::STALE.raw_os_error());
+        assert_eq!(stale.unwrap_err().errno, Errno::REMOVE_STALE_NAMESPACES.raw_os_error());
         let id = foreign.info().unwrap();
         let _between = tcx(&between, ChainPosition::Before(Neighbor::Link(id.id)));
         let names = |side| {
@@ -113,13 +116,13 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
 #[test]
 fn v17_xdp_reports_its_mode_and_displaces_nothing() {
     let Some(pair) = open_pair() else { return };
-    let index = server_index(&pair);
+    let index = server_interface_index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
     let (pass, drop_all) = (
-        load_counter(ProgramKind::Xdp, "pass", &map, 2),
-        load_constant(ProgramKind::Xdp, "drop", 1),
+        load_counter_program(ProgramKind::Xdp, "pass", &map, 2),
+        load_constant_program(ProgramKind::Xdp, "drop", 1),
     );
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let ours = Link::xdp_in_any_mode(&pass, index).unwrap();
         assert_eq!((ours.mode, ours.refused), (XdpMode::Native, None));
         assert_eq!(ours.link.info().unwrap().target, LinkTarget::Xdp(index));
@@ -138,7 +141,7 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
         ours.link.update(&pass, None).unwrap();
         send_frames(&pair, 5);
         wait_until("no more than those of the first and the last", || counter_value(&map) == 35);
-        let other = load_counter(ProgramKind::Tc, "tc", &map, 0);
+        let other = load_counter_program(ProgramKind::Tc, "tc", &map, 0);
         assert!(ours.link.update(&other, None).is_err(), "of another kind");
         let lo = RouteSocket::open().unwrap().interface_by_name("lo").unwrap().index;
         let generic = Link::xdp_in_any_mode(&drop_all, lo).unwrap();
@@ -153,11 +156,11 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
 /// Expects XDP programs and tc filters that others attached by netlink to be listed and to remain
 /// attached.
 #[test]
-fn v17_programs_of_others_are_listed_and_stay() {
+fn v17_foreign_programs_are_listed_and_kept() {
     let Some(pair) = open_pair() else { return };
-    let index = server_index(&pair);
+    let index = server_interface_index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let ours = load_counter(ProgramKind::Tc, "ours", &map, -1);
+    let ours = load_counter_program(ProgramKind::Tc, "ours", &map, -1);
     pair.server.run_program("tc", &format!("qdisc add dev {SERVER_DEVICE} clsact"));
     // A classic program of one instruction.
     let mut tc = pair.server.command("tc");
@@ -165,7 +168,7 @@ fn v17_programs_of_others_are_listed_and_stay() {
     assert!(
         tc.args(["bpf", "bytecode", "1,6 0 0 0,", "classid", "1:1"]).status().unwrap().success()
     );
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let links = RouteSocket::open().unwrap();
         let filters = || links.filters(index).unwrap();
         let found = filters();
@@ -181,7 +184,8 @@ fn v17_programs_of_others_are_listed_and_stay() {
         assert_eq!(filters(), found);
         assert_eq!(links.interface_by_index(index).unwrap().xdp, None);
         let xdp =
-            Link::xdp(&load_constant(ProgramKind::Xdp, "xdp", 2), index, XdpMode::Native).unwrap();
+            Link::xdp(&load_constant_program(ProgramKind::Xdp, "xdp", 2), index, XdpMode::Native)
+                .unwrap();
         let attached = links.interface_by_index(index).unwrap().xdp.expect("it is there");
         assert_eq!(
             (attached.program, attached.mode),
@@ -194,14 +198,14 @@ fn v17_programs_of_others_are_listed_and_stay() {
 #[test]
 fn socket_filter_runs_before_the_socket() {
     let Some(pair) = open_pair() else { return };
-    let index = server_index(&pair);
+    let index = server_interface_index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let rings = pair.server.run_inside(|| {
-        let tc = load_counter(ProgramKind::Tc, "tc", &map, 1);
+    let rings = pair.server.run_in_network_namespace(|| {
+        let tc = load_counter_program(ProgramKind::Tc, "tc", &map, 1);
         assert!(PacketSocket::open().unwrap().attach_program(&tc).is_err(), "of another kind");
         [0xffff, 0].map(|answer| {
             let socket = PacketSocket::open().unwrap();
-            let program = load_counter(ProgramKind::SocketFilter, "before", &map, answer);
+            let program = load_counter_program(ProgramKind::SocketFilter, "before", &map, answer);
             socket.attach_program(&program).unwrap();
             let shape = sys::packet::PacketRingParameters {
                 segment: 4096,
@@ -226,10 +230,10 @@ fn socket_filter_runs_before_the_socket() {
 #[test]
 fn run_statistics_count_runs_and_time() {
     let Some(pair) = open_pair() else { return };
-    let index = server_index(&pair);
+    let index = server_interface_index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let program = load_counter(ProgramKind::Tc, "timed", &map, -1);
-    pair.server.run_inside(|| {
+    let program = load_counter_program(ProgramKind::Tc, "timed", &map, -1);
+    pair.server.run_in_network_namespace(|| {
         let _link = Link::tcx(&program, index, Side::Ingress, ChainPosition::Head, None).unwrap();
         let counting = RunStatisticsGuard::enable().unwrap();
         send_frames(&pair, 200);
@@ -247,13 +251,13 @@ fn run_statistics_count_runs_and_time() {
 #[test]
 fn thousand_attachments_leave_no_bpf_objects() {
     let Some(pair) = open_pair() else { return };
-    let index = server_index(&pair);
+    let index = server_interface_index(&pair);
     let mut made = Vec::new();
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         for round in 0..1_000 {
             let map = Map::array("life", 8, 1, true).unwrap();
             let [one, two] =
-                ["one", "two"].map(|name| load_counter(ProgramKind::Tc, name, &map, -1));
+                ["one", "two"].map(|name| load_counter_program(ProgramKind::Tc, name, &map, -1));
             let mut new = vec![
                 (ObjectKind::Programs, one.info().unwrap().id),
                 (ObjectKind::Programs, two.info().unwrap().id),
@@ -276,12 +280,12 @@ fn thousand_attachments_leave_no_bpf_objects() {
         }
         assert!(tcx_chain(index, Side::Ingress).unwrap().members.is_empty());
     });
-    wait_until_freed(&made);
+    wait_until_objects_freed(&made);
 }
 
 /// Waits until the kernel has freed these objects, which it does after a grace period. Their ids
 /// are not reused.
-fn wait_until_freed(all: &[(ObjectKind, u32)]) {
+fn wait_until_objects_freed(all: &[(ObjectKind, u32)]) {
     wait_until("they are gone", || {
         [ObjectKind::Programs, ObjectKind::Maps, ObjectKind::Links].iter().all(|of| {
             let present = object_ids(*of).unwrap();
@@ -292,14 +296,14 @@ fn wait_until_freed(all: &[(ObjectKind, u32)]) {
 
 /// Kills a process at each step of attaching, and expects the interface to be unchanged.
 #[test]
-fn killed_process_leaves_the_interface_clean() {
+fn killed_process_leaves_no_program_on_interface() {
     let Some(pair) = open_pair() else { return };
-    let index = server_index(&pair);
+    let index = server_interface_index(&pair);
     for step in 0..attach::STEPS {
         let made = kill_at_step(&pair.server, index, step);
         assert_eq!(made.is_empty(), step == 0, "step {step}: {made:?}");
-        wait_until_freed(&made);
-        pair.server.run_inside(|| {
+        wait_until_objects_freed(&made);
+        pair.server.run_in_network_namespace(|| {
             for side in [Side::Ingress, Side::Egress] {
                 assert!(tcx_chain(index, side).unwrap().members.is_empty(), "step {step}");
             }
@@ -337,7 +341,7 @@ fn socket_lookup_program_runs_in_its_namespace() {
 #[test]
 fn cgroup_program_sees_the_packets_of_its_group() {
     let Some(_) = need::require_bpf() else { return };
-    let Some(root) = open_group_root() else { return };
+    let Some(root) = open_cgroup_root() else { return };
     let name = format!("sl-{}", std::process::id());
     mkdirat(&root, &name, Mode::RWXU).unwrap();
     let group = openat(&root, &name, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
@@ -350,7 +354,7 @@ fn cgroup_program_sees_the_packets_of_its_group() {
     let chain = |side| cgroup_chain(&group, side).unwrap().members;
     assert_eq!(chain(Side::Egress)[0].name, "group");
     assert!(chain(Side::Ingress).is_empty());
-    let other = load_counter(ProgramKind::CgroupPacket, "other", &map, 1);
+    let other = load_counter_program(ProgramKind::CgroupPacket, "other", &map, 1);
     let _ingress = Link::cgroup(&other, &group, Side::Ingress).unwrap();
     assert_eq!(chain(Side::Ingress).len(), 1);
     drop(link);
@@ -359,7 +363,7 @@ fn cgroup_program_sees_the_packets_of_its_group() {
     unlinkat(&root, &name, AtFlags::REMOVEDIR).unwrap();
 }
 
-fn open_group_root() -> Option<OwnedFd> {
+fn open_cgroup_root() -> Option<OwnedFd> {
     need::require_root()?;
     let mounted = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC).and_then(|fs| {
         fsconfig_create(fs.as_fd())?;

@@ -16,7 +16,7 @@ fn interface_facts_match_the_ip_command() {
     ip(&format!("link set dev {CLIENT_DEVICE} address 02:00:00:00:12:34"));
     ip(&format!("link property add dev {CLIENT_DEVICE} altname a-name-longer-than-fifteen"));
     ip("link add off0 type veth peer name off1");
-    let links = pair.client.run_inside(RouteSocket::open).unwrap();
+    let links = pair.client.run_in_network_namespace(RouteSocket::open).unwrap();
     let veth = links.interface_by_name(CLIENT_DEVICE).unwrap();
     assert_eq!((veth.hatype, veth.mtu, veth.operstate), (1, 4321, 6));
     assert!(veth.flags.is_up() && veth.flags.running() && !veth.flags.loopback());
@@ -39,7 +39,7 @@ fn interface_facts_match_the_ip_command() {
 #[test]
 fn renamed_interface_keeps_its_index() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
-    let links = pair.server.run_inside(RouteSocket::open).unwrap();
+    let links = pair.server.run_in_network_namespace(RouteSocket::open).unwrap();
     let Interface { index, .. } = links.interface_by_name(SERVER_DEVICE).unwrap();
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} name other0"));
     assert_eq!(links.interface_by_index(index).unwrap().name, "other0");
@@ -55,7 +55,8 @@ fn long_interface_list_is_complete() {
     for number in 0..20 {
         pair.client.run_ip(&format!("link add v{number} type veth peer name w{number}"));
     }
-    let all = pair.client.run_inside(RouteSocket::open).unwrap().list_interfaces().unwrap();
+    let all =
+        pair.client.run_in_network_namespace(RouteSocket::open).unwrap().list_interfaces().unwrap();
     for name in (0..20).flat_map(|number| [format!("v{number}"), format!("w{number}")]) {
         assert!(all.iter().any(|each| each.name == name), "{name}");
     }
@@ -65,11 +66,13 @@ fn long_interface_list_is_complete() {
 #[test]
 fn interface_counters_count_frames() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let [near, far] =
-        [&pair.client, &pair.server].map(|space| space.run_inside(RouteSocket::open).unwrap());
+    let [near, far] = [&pair.client, &pair.server]
+        .map(|space| space.run_in_network_namespace(RouteSocket::open).unwrap());
     let index = near.interface_by_name(CLIENT_DEVICE).unwrap().index;
-    let mut sender =
-        pair.client.run_inside(|| PacketSender::open(index, QdiscMode::Bypass)).unwrap();
+    let mut sender = pair
+        .client
+        .run_in_network_namespace(|| PacketSender::open(index, QdiscMode::Bypass))
+        .unwrap();
     sender.send(&[&[0; 60][..]; 100]);
     let sent = near.interface_by_index(index).unwrap().counters;
     assert_eq!((sent.tx_packets, sent.tx_bytes, sent.rx_packets), (100, 6000, 0));

@@ -30,14 +30,14 @@ fn interface_index(space: &Namespace, device: &str) -> u32 {
 }
 
 fn open_ring(space: &Namespace, device: &str, shape: PacketRingParameters) -> PacketRing {
-    let ring = space.run_inside(PacketSocket::open).unwrap().ring(shape).unwrap();
+    let ring = space.run_in_network_namespace(PacketSocket::open).unwrap().ring(shape).unwrap();
     ring.bind(interface_index(space, device)).unwrap();
     ring
 }
 
 fn open_sender(space: &Namespace, device: &str) -> PacketSender {
     let index = interface_index(space, device);
-    space.run_inside(|| PacketSender::open(index, QdiscMode::Through)).unwrap()
+    space.run_in_network_namespace(|| PacketSender::open(index, QdiscMode::Through)).unwrap()
 }
 
 /// Builds a numbered frame of an experimental protocol.
@@ -170,7 +170,7 @@ fn full_ring_counts_drops_and_continues() {
 #[test]
 fn filter_and_close_keep_frames_out_of_the_ring() {
     let Some(pair) = silent_pair() else { return };
-    let socket = pair.server.run_inside(PacketSocket::open).unwrap();
+    let socket = pair.server.run_in_network_namespace(PacketSocket::open).unwrap();
     // ldh [12]; jeq #0x88b5, next, +2; ld [14]; jlt 500: by jge #500, +1; ret all; ret none.
     let program = [
         (0x28, 0, 0, 12),
@@ -201,7 +201,7 @@ fn filter_and_close_keep_frames_out_of_the_ring() {
 #[test]
 fn outgoing_frames_can_be_excluded() {
     let Some(pair) = silent_pair() else { return };
-    let socket = pair.server.run_inside(PacketSocket::open).unwrap();
+    let socket = pair.server.run_in_network_namespace(PacketSocket::open).unwrap();
     socket.ignore_outgoing().unwrap();
     socket.promiscuous(interface_index(&pair.server, SERVER_DEVICE)).unwrap();
     let ring = socket.ring(SHAPE).unwrap();
@@ -252,7 +252,9 @@ fn unsendable_frame_is_refused_and_reported() {
     assert_eq!(sent, SendReport { frames: 150, stopped: Some(SendStopReason::Refused(EMSGSIZE)) });
     assert_eq!(receive_frames(&ring, &mut 0, 150).len(), 150);
     assert!(sys::poll::wait_until_writable(&sender, LIMIT));
-    let nowhere =
-        pair.client.run_inside(|| PacketSender::open(4711, QdiscMode::Bypass)).unwrap_err();
+    let nowhere = pair
+        .client
+        .run_in_network_namespace(|| PacketSender::open(4711, QdiscMode::Bypass))
+        .unwrap_err();
     assert_eq!(nowhere.call, "bind");
 }

@@ -14,14 +14,14 @@ use sys::net::RouteSocket;
 use sys::packet::{PacketSender, PacketSocket, QdiscMode};
 use sys::poll;
 use sys::xdp::{
-    CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemShape, WakeOutcome, XdpSocket,
+    CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemSizes, WakeOutcome, XdpSocket,
 };
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, Random, need};
 
 const ENTRIES: u32 = 64;
 const FRAMES: u32 = 128;
-const SHAPE: UmemShape = UmemShape { frame: 4096, frames: FRAMES, headroom: 0 };
+const SHAPE: UmemSizes = UmemSizes { frame: 4096, frames: FRAMES, headroom: 0 };
 const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
 
 fn interface_index(name: &str) -> u32 {
@@ -32,14 +32,14 @@ fn open_pair(cable: Cable) -> Option<Pair> {
     need::require_bpf()?;
     need::require_net_raw()?;
     let pair = Pair::new(cable)?;
-    let probe = pair.server.run_inside(sys::probe::try_xdp_socket);
+    let probe = pair.server.run_in_network_namespace(sys::probe::probe_xdp_socket);
     probe.or_else(|why| need::report_skip(&why.to_string()).ok_or(why)).ok()?;
     Some(pair)
 }
 
 /// Builds numbered frames of many lengths, up to `longest` bytes.
 fn numbered_frames(count: u32, longest: usize) -> Vec<Vec<u8>> {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let payload = |number: u32, length: usize| {
         let fill = (0..length).map(|at| (number as usize + at) as u8);
         [&number.to_be_bytes()[..], &fill.collect::<Vec<u8>>()].concat()
@@ -66,9 +66,9 @@ fn send_batches(
     frames: &[Vec<u8>],
     mut between: impl FnMut(usize) + Send,
 ) {
-    let mut sender = pair
-        .client
-        .run_inside(|| PacketSender::open(interface_index(device), QdiscMode::Through).unwrap());
+    let mut sender = pair.client.run_in_network_namespace(|| {
+        PacketSender::open(interface_index(device), QdiscMode::Through).unwrap()
+    });
     let mut sent = 0;
     for batch in frames.chunks(ENTRIES as usize / 2) {
         for frame in batch {
@@ -85,7 +85,7 @@ fn sent_frames_are_received_and_all_returned() {
     let frames = numbered_frames(5_000, 1400);
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let (mut socket, redirect, _link) = {
-        let made = pair.server.run_inside(|| {
+        let made = pair.server.run_in_network_namespace(|| {
             let index = interface_index(SERVER_DEVICE);
             let socket = open_socket(&umem, SocketSettings::new(index, 0, ENTRIES))?;
             let redirect = Redirect::load("to_xdp", 4, false).unwrap();
@@ -149,7 +149,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
     pair.server.wait_until_up("back0");
     let frames = numbered_frames(5_000, 1400);
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
-    let made = pair.server.run_inside(|| {
+    let made = pair.server.run_in_network_namespace(|| {
         let (from, to) = (interface_index(SERVER_DEVICE), interface_index("back0"));
         let first = open_socket(&umem, SocketSettings::new(from, 0, ENTRIES))?;
         let second = first.share(SocketSettings::new(to, 0, ENTRIES)).unwrap();
@@ -159,7 +159,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
         Some((first, second, redirect, link))
     });
     let Some((mut first, mut second, _redirect, _link)) = made else { return };
-    let watch = pair.client.run_inside(|| {
+    let watch = pair.client.run_in_network_namespace(|| {
         let socket = PacketSocket::open().unwrap();
         let shape = sys::packet::PacketRingParameters {
             segment: 1 << 16,
@@ -210,7 +210,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
 fn two_sockets_share_one_queue() {
     let Some(pair) = open_pair(SILENT) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
-    let made = pair.server.run_inside(|| {
+    let made = pair.server.run_in_network_namespace(|| {
         let index = interface_index(SERVER_DEVICE);
         let settings = SocketSettings::new(index, 0, ENTRIES);
         let one = open_socket(&umem, settings)?;
@@ -244,7 +244,7 @@ fn two_sockets_share_one_queue() {
 fn long_frames_span_several_descriptors() {
     let Some(pair) = open_pair(Cable { mtu: 9000, ..SILENT }) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
-    let made = pair.server.run_inside(|| {
+    let made = pair.server.run_in_network_namespace(|| {
         let index = interface_index(SERVER_DEVICE);
         let settings = SocketSettings { fragments: true, ..SocketSettings::new(index, 0, ENTRIES) };
         let socket = open_socket(&umem, settings)?;
@@ -283,7 +283,7 @@ fn long_frames_span_several_descriptors() {
 fn xdp_socket_errors_name_queue_and_interface() {
     let Some(pair) = open_pair(SILENT) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let index = interface_index(SERVER_DEVICE);
         let settings = SocketSettings::new(index, 0, ENTRIES);
         let far = XdpSocket::open(&umem, SocketSettings { queue: 9, ..settings }).unwrap_err();

@@ -33,7 +33,7 @@ pub fn corpus_captures() -> Option<Captures> {
 /// directory does not exist, reports a skip and returns `None`.
 pub fn capture_paths() -> Option<Vec<PathBuf>> {
     let mut found = Vec::new();
-    collect_captures(&case_directory()?, &mut found);
+    collect_capture_paths(&case_directory()?, &mut found);
     found.sort();
     Some(found)
 }
@@ -44,14 +44,14 @@ pub fn workspace_root() -> PathBuf {
     testkit.ancestors().nth(2).unwrap_or(testkit).to_owned()
 }
 
-fn collect_captures(folder: &Path, found: &mut Vec<PathBuf>) {
+fn collect_capture_paths(folder: &Path, found: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
         let path = entry.path();
         // Symbolic links are not followed, because a link to a parent directory would cause endless
         // recursion.
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            collect_captures(&path, found);
+            collect_capture_paths(&path, found);
         } else if is_capture(&path) {
             found.push(path);
         }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn corpus_case_directory_contains_captures() {
+    fn external_case_directory_contains_captures() {
         let Some(captures) = capture_paths() else { return };
         assert!(captures.len() > 1_000, "{}", captures.len());
         assert!(captures.is_sorted());

@@ -4,7 +4,7 @@
 //! Rules for all tests:
 //! - a test that cannot run reports it: [`need`] prints `skipped: <test>: <reason>`, appends the
 //!   line to `skips.txt` in the target directory, and panics under `STREAMLINE_STRICT=1`;
-//! - a test with random input uses [`Random::replayable`], which prints the seed; the environment
+//! - a test with random input uses [`Random::with_replayable_seed`], which prints the seed; the environment
 //!   variable `SEED` replays a run;
 //! - packets, including their checksums, are built by code in this crate and not in `wire`, because
 //!   a bug in `wire` could otherwise hide itself in its own tests. Only [`Capture::to_pcap`] uses
@@ -34,4 +34,4 @@ pub use packet::{Frame, Segment};
 pub use program::streamline_program;
 pub use random::Random;
 pub use traffic::{Capture, mixed_traffic, web_capture};
-pub use wait::{copy_program, runs_alone, wait_until, wait_until_closed};
+pub use wait::{copy_program, run_in_separate_process, wait_until, wait_until_closed};

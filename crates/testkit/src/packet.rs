@@ -180,7 +180,7 @@ impl Frame {
     /// yet.
     #[must_use]
     pub fn options(mut self, options: &[u8]) -> Self {
-        let at = self.network_mut().at;
+        let at = self.network_layer_mut().at;
         self.bytes.extend(options);
         let length = (self.bytes.len() - at).next_multiple_of(4);
         self.bytes.resize(at + length, 0);
@@ -192,7 +192,7 @@ impl Frame {
     /// more-fragments flag. For IPv6, appends the fragment header.
     #[must_use]
     pub fn fragment(mut self, offset: u16, more: bool) -> Self {
-        let (at, four) = (self.network_mut().at, self.network_mut().source.is_ipv4());
+        let (at, four) = (self.network_layer_mut().at, self.network_layer_mut().source.is_ipv4());
         let field =
             if four { (offset / 8) | (u16::from(more) << 13) } else { offset | u16::from(more) };
         let [high, low] = field.to_be_bytes();
@@ -208,7 +208,7 @@ impl Frame {
     #[must_use]
     pub fn extension(mut self, header: u8, body: &[u8]) -> Self {
         let at = self.bytes.len();
-        let protocol = std::mem::replace(&mut self.network_mut().protocol, at);
+        let protocol = std::mem::replace(&mut self.network_layer_mut().protocol, at);
         self.bytes[protocol] = header;
         self.bytes.push(0);
         self.bytes.extend(body);
@@ -242,7 +242,7 @@ impl Frame {
 
     /// Appends an ICMP or ICMPv6 echo request or reply and returns the frame.
     pub fn echo(mut self, request: bool, identifier: u16, number: u16, payload: &[u8]) -> Vec<u8> {
-        let four = self.network_mut().source.is_ipv4();
+        let four = self.network_layer_mut().source.is_ipv4();
         let kind = match (four, request) {
             (true, true) => 8,
             (true, false) => 0,
@@ -283,10 +283,10 @@ impl Frame {
     /// # Panics
     /// If the frame has no IP header.
     pub fn protocol(mut self, protocol: u8, payload: &[u8]) -> Vec<u8> {
-        let at = self.network_mut().protocol;
+        let at = self.network_layer_mut().protocol;
         self.bytes[at] = protocol;
         self.bytes.extend(payload);
-        self.finish_network();
+        self.finish_ip_header();
         self.finish()
     }
 
@@ -301,7 +301,7 @@ impl Frame {
         Self { bytes, next, network: None, length_at: None, padded_to: 0 }
     }
 
-    fn network_mut(&mut self) -> &mut Network {
+    fn network_layer_mut(&mut self) -> &mut Network {
         self.network.as_mut().expect("the frame has an IP header")
     }
 
@@ -343,7 +343,7 @@ impl Frame {
     /// `at` covers the pseudo-header and `transport`. For a fragment, this is not the checksum of
     /// the whole datagram.
     fn finish_with_checksum(mut self, protocol: u8, at: usize, mut transport: Vec<u8>) -> Vec<u8> {
-        let Network { source, target, .. } = *self.network_mut();
+        let Network { source, target, .. } = *self.network_layer_mut();
         let length = (transport.len() as u32).to_be_bytes();
         let pseudo = match (source, target) {
             (IpAddr::V4(source), IpAddr::V4(target)) => [source.octets(), target.octets()].concat(),
@@ -358,8 +358,8 @@ impl Frame {
     }
 
     /// Sets the length field of the IP header and, for IPv4, the header checksum.
-    fn finish_network(&mut self) {
-        let Network { at, source, .. } = *self.network_mut();
+    fn finish_ip_header(&mut self) {
+        let Network { at, source, .. } = *self.network_layer_mut();
         let total = self.bytes.len() - at;
         if source.is_ipv6() {
             let length = (total - 40) as u16;

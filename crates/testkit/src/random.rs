@@ -16,13 +16,13 @@ impl Random {
     /// Returns a generator with this seed.
     pub fn new(seed: u64) -> Self {
         let mut state = seed;
-        Self { state: std::array::from_fn(|_| split_mix(&mut state)) }
+        Self { state: std::array::from_fn(|_| next_splitmix64(&mut state)) }
     }
 
     /// Returns a generator with a random seed, and prints the seed. If the environment variable
     /// `SEED` is set, uses its value as the seed, which replays an earlier run.
     #[expect(clippy::print_stdout, reason = "the harness shows it where a test fails")]
-    pub fn replayable() -> Self {
+    pub fn with_replayable_seed() -> Self {
         let seed = match std::env::var("SEED") {
             Ok(text) => text.parse().expect("SEED is a decimal number of 64 bits"),
             Err(_) => RandomState::new().hash_one(0),
@@ -94,7 +94,7 @@ impl Random {
     }
 }
 
-const fn split_mix(state: &mut u64) -> u64 {
+const fn next_splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -110,8 +110,8 @@ mod tests {
     #[test]
     fn random_output_equals_the_reference_implementation() {
         let mut state = 0;
-        assert_eq!(split_mix(&mut state), 0xe220_a839_7b1d_cdaf);
-        assert_eq!(split_mix(&mut state), 0x6e78_9e6a_a1b9_65f4);
+        assert_eq!(next_splitmix64(&mut state), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(next_splitmix64(&mut state), 0x6e78_9e6a_a1b9_65f4);
         let mut random = Random { state: [1, 2, 3, 4] };
         let first: Vec<u64> = (0..4).map(|_| random.next()).collect();
         assert_eq!(first, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn random_within_covers_exactly_the_range() {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         let mut drawn = [false; 5];
         for _ in 0..1_000 {
             drawn[random.within(3..8) - 3] = true;
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn shuffle_keeps_elements_and_flip_bits_changes_bits() {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         let mut items: Vec<u32> = (0..100).collect();
         random.shuffle(&mut items);
         assert_ne!(items, (0..100).collect::<Vec<_>>());

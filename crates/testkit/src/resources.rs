@@ -19,7 +19,7 @@ pub struct Resources(BTreeMap<String, u64>);
 
 impl Resources {
     /// Counts the resources of this process, the BPF programs at the server's device of `pair`, and
-    /// the files in `folder`. No other test may run in this process ([`crate::runs_alone`]).
+    /// the files in `folder`. No other test may run in this process ([`crate::run_in_separate_process`]).
     ///
     /// # Panics
     /// If a resource cannot be read.
@@ -48,7 +48,7 @@ impl Resources {
     /// If the device does not exist.
     #[must_use]
     pub fn with_programs_at(mut self, pair: &Pair) -> Self {
-        pair.server.run_inside(|| {
+        pair.server.run_in_network_namespace(|| {
             let device = RouteSocket::open()
                 .expect("links")
                 .interface_by_name(SERVER_DEVICE)

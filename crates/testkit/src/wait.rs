@@ -4,7 +4,7 @@
 //! process between fork and exec. A descriptor that a test closes may therefore stay open for a
 //! moment, so a test must wait for the effects of the close ([`wait_until_closed`],
 //! [`wait_until`]). Tests that count the resources of the whole process run in a process without
-//! other tests ([`runs_alone`]).
+//! other tests ([`run_in_separate_process`]).
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
@@ -65,7 +65,7 @@ pub fn copy_program(from: &Path, to: &Path) {
 ///
 /// # Panics If the test fails in the separate process, or if no test has this name.
 #[track_caller]
-pub fn runs_alone(name: &str) -> bool {
+pub fn run_in_separate_process(name: &str) -> bool {
     const ALONE: &str = "STREAMLINE_TEST_ALONE";
     if std::env::var(ALONE).is_ok_and(|alone| alone == name) {
         return true;
@@ -112,9 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn runs_alone_runs_the_test_in_another_process() {
-        let name = "wait::tests::runs_alone_runs_the_test_in_another_process";
-        if runs_alone(name) {
+    fn separate_process_runs_the_named_test() {
+        let name = "wait::tests::separate_process_runs_the_named_test";
+        if run_in_separate_process(name) {
             let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
             assert!(threads <= 2, "{threads} threads");
         }

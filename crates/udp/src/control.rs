@@ -15,16 +15,16 @@ mod kind {
     pub(super) const SOL_SOCKET: i32 = 1;
     pub(super) const IP: i32 = 0;
     pub(super) const IPV6: i32 = 41;
-    pub(super) const TIMESTAMP: (i32, i32) = (SOL_SOCKET, 29);
-    pub(super) const TIMESTAMP_NS: (i32, i32) = (SOL_SOCKET, 35);
+    pub(super) const TIMESTAMP_MESSAGE: (i32, i32) = (SOL_SOCKET, 29);
+    pub(super) const TIMESTAMP_NS_MESSAGE: (i32, i32) = (SOL_SOCKET, 35);
     pub(super) const DROPS: (i32, i32) = (SOL_SOCKET, 40);
-    pub(super) const PACKET_INFO: (i32, i32) = (IP, 8);
-    pub(super) const TIME_TO_LIVE: (i32, i32) = (IP, 2);
-    pub(super) const TYPE_OF_SERVICE: (i32, i32) = (IP, 1);
-    pub(super) const DESTINATION_PORT: (i32, i32) = (IP, 20);
-    pub(super) const PACKET_INFO_6: (i32, i32) = (IPV6, 50);
+    pub(super) const IP_PACKET_INFO: (i32, i32) = (IP, 8);
+    pub(super) const IP_TIME_TO_LIVE: (i32, i32) = (IP, 2);
+    pub(super) const IP_TYPE_OF_SERVICE: (i32, i32) = (IP, 1);
+    pub(super) const IP_ORIGINAL_DESTINATION: (i32, i32) = (IP, 20);
+    pub(super) const IPV6_PACKET_INFO: (i32, i32) = (IPV6, 50);
     pub(super) const HOP_LIMIT: (i32, i32) = (IPV6, 52);
-    pub(super) const TRAFFIC_CLASS: (i32, i32) = (IPV6, 67);
+    pub(super) const IPV6_TRAFFIC_CLASS: (i32, i32) = (IPV6, 67);
 }
 
 /// The form in which a program expects the addresses and control messages of datagrams.
@@ -56,48 +56,53 @@ impl EncodedControl {
         let seconds = (datagram.time_ns / 1_000_000_000).to_ne_bytes();
         let nanoseconds = datagram.time_ns % 1_000_000_000;
         if wanted.has(ControlMessage::Nanoseconds) {
-            encoded.put(kind::TIMESTAMP_NS, &[&seconds, &nanoseconds.to_ne_bytes()]);
+            encoded.put(kind::TIMESTAMP_NS_MESSAGE, &[&seconds, &nanoseconds.to_ne_bytes()]);
         } else if wanted.has(ControlMessage::Microseconds) {
-            encoded.put(kind::TIMESTAMP, &[&seconds, &(nanoseconds / 1000).to_ne_bytes()]);
+            encoded.put(kind::TIMESTAMP_MESSAGE, &[&seconds, &(nanoseconds / 1000).to_ne_bytes()]);
         }
         if wanted.has(ControlMessage::Drops) && datagram.drops > 0 {
             encoded.put(kind::DROPS, &[&datagram.drops.to_ne_bytes()]);
         }
         if form.is_v6 && wanted.has(ControlMessage::Destination6) {
             let host = address::mapped(datagram.to.ip()).octets();
-            encoded.put(kind::PACKET_INFO_6, &[&host, &datagram.interface.to_ne_bytes()]);
+            encoded.put(kind::IPV6_PACKET_INFO, &[&host, &datagram.interface.to_ne_bytes()]);
         }
         match datagram.to {
-            SocketAddr::V4(to) => encoded.put_v4(wanted, datagram, to),
-            SocketAddr::V6(_) => encoded.put_v6(wanted, datagram),
+            SocketAddr::V4(to) => encoded.put_ipv4_messages(wanted, datagram, to),
+            SocketAddr::V6(_) => encoded.put_ipv6_messages(wanted, datagram),
         }
         encoded
     }
 
-    fn put_v4(&mut self, wanted: ControlMessages, datagram: &Datagram<'_>, to: SocketAddrV4) {
+    fn put_ipv4_messages(
+        &mut self,
+        wanted: ControlMessages,
+        datagram: &Datagram<'_>,
+        to: SocketAddrV4,
+    ) {
         let host = to.ip().octets();
         if wanted.has(ControlMessage::Destination) {
             // The local address to answer from, and the destination address in the packet.
-            self.put(kind::PACKET_INFO, &[&datagram.interface.to_ne_bytes(), &host, &host]);
+            self.put(kind::IP_PACKET_INFO, &[&datagram.interface.to_ne_bytes(), &host, &host]);
         }
         if wanted.has(ControlMessage::Hops) {
-            self.put(kind::TIME_TO_LIVE, &[&i32::from(datagram.hops).to_ne_bytes()]);
+            self.put(kind::IP_TIME_TO_LIVE, &[&i32::from(datagram.hops).to_ne_bytes()]);
         }
         if wanted.has(ControlMessage::ServiceType) {
-            self.put(kind::TYPE_OF_SERVICE, &[&[datagram.service_type]]);
+            self.put(kind::IP_TYPE_OF_SERVICE, &[&[datagram.service_type]]);
         }
         if wanted.has(ControlMessage::DestinationPort) {
             let address = EncodedAddress::new(datagram.to, false, datagram.interface);
-            self.put(kind::DESTINATION_PORT, &[address.bytes()]);
+            self.put(kind::IP_ORIGINAL_DESTINATION, &[address.bytes()]);
         }
     }
 
-    fn put_v6(&mut self, wanted: ControlMessages, datagram: &Datagram<'_>) {
+    fn put_ipv6_messages(&mut self, wanted: ControlMessages, datagram: &Datagram<'_>) {
         if wanted.has(ControlMessage::Hops6) {
             self.put(kind::HOP_LIMIT, &[&i32::from(datagram.hops).to_ne_bytes()]);
         }
         if wanted.has(ControlMessage::TrafficClass) {
-            self.put(kind::TRAFFIC_CLASS, &[&i32::from(datagram.service_type).to_ne_bytes()]);
+            self.put(kind::IPV6_TRAFFIC_CLASS, &[&i32::from(datagram.service_type).to_ne_bytes()]);
         }
     }
 
@@ -128,7 +133,7 @@ impl EncodedControl {
 /// Adds `more` to the number of dropped datagrams in the kernel's control messages, which occupy
 /// the first `used` bytes of the program's buffer `room`. If no message contains the number,
 /// appends one. Returns the new number of used bytes, or `None` if the message does not fit.
-pub(crate) fn add_drops(room: &mut [u8], used: usize, more: u32) -> Option<usize> {
+pub(crate) fn add_drop_count(room: &mut [u8], used: usize, more: u32) -> Option<usize> {
     let word =
         |bytes: &[u8], at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let mut at = 0;

@@ -2,7 +2,7 @@
 
 use crate::origin::{self, Origin};
 use crate::report;
-use crate::ring::{Ring, TakenFlows};
+use crate::ring::{Ring, RingFlows};
 use crate::share::FlowShare;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -43,16 +43,16 @@ impl PromotionConditions {
     /// Returns true if the conditions are still those of the promotion, and there are no firewall
     /// rules. If the user has requested `force`, ignores firewall rules.
     pub(crate) fn still_apply(&self, number: i32) -> bool {
-        let Some(facts) = udp::udp_socket(number) else { return false };
-        let found = find_interfaces(&facts);
+        let Some(facts) = udp::udp_socket_facts(number) else { return false };
+        let found = find_receiving_interfaces(&facts);
         FlowShare::find(number, &facts) == Ok(self.share)
-            && found.is_ok_and(|found| list_hosts(&found) == self.hosts)
+            && found.is_ok_and(|found| list_interface_addresses(&found) == self.hosts)
             && (report::has_word("force") || !has_packet_rules().unwrap_or(false))
     }
 }
 
 /// Returns the addresses of interfaces, by interface index.
-fn list_hosts(found: &[(Interface, Vec<IpAddr>)]) -> Vec<(u32, Vec<IpAddr>)> {
+fn list_interface_addresses(found: &[(Interface, Vec<IpAddr>)]) -> Vec<(u32, Vec<IpAddr>)> {
     found.iter().map(|(interface, hosts)| (interface.index, hosts.clone())).collect()
 }
 
@@ -93,9 +93,9 @@ pub(crate) fn promote(
         }
     }
     let (port, peer, receive_buffer) = (facts.local.port(), facts.peer, facts.receive_buffer);
-    let flows = TakenFlows { port, peer, share, receive_buffer };
-    let interfaces = find_interfaces(facts)?;
-    let conditions = PromotionConditions { share, hosts: list_hosts(&interfaces) };
+    let flows = RingFlows { port, peer, share, receive_buffer };
+    let interfaces = find_receiving_interfaces(facts)?;
+    let conditions = PromotionConditions { share, hosts: list_interface_addresses(&interfaces) };
     Ok((Ring::open(interfaces, flows)?, conditions))
 }
 
@@ -119,7 +119,9 @@ fn has_packet_rules() -> sys::Result<bool> {
 
 /// Returns the Ethernet interfaces over which other hosts can reach the socket, each with the
 /// addresses at which the socket receives datagrams there.
-fn find_interfaces(facts: &UdpSocketFacts) -> Result<Vec<(Interface, Vec<IpAddr>)>, String> {
+fn find_receiving_interfaces(
+    facts: &UdpSocketFacts,
+) -> Result<Vec<(Interface, Vec<IpAddr>)>, String> {
     let routes = RouteSocket::open().map_err(|error| error.to_string())?;
     let all = routes.addresses().map_err(|error| error.to_string())?;
     let wanted = facts.local.ip().to_canonical();

@@ -44,27 +44,27 @@ pub(crate) fn is_rate_ignored() -> bool {
 
 /// Returns true if the user has requested that waits spin instead of sleeping (`spin`).
 pub(crate) fn spins() -> bool {
-    static SPINS: OnceLock<bool> = OnceLock::new();
-    *SPINS.get_or_init(|| has_word("spin"))
+    static IS_SPINNING: OnceLock<bool> = OnceLock::new();
+    *IS_SPINNING.get_or_init(|| has_word("spin"))
 }
 
 /// Minimum delay that the user may request.
-const DELAY_MIN: Duration = Duration::from_micros(50);
+const RING_DELAY_MIN: Duration = Duration::from_micros(50);
 
 /// Maximum delay that the user may request.
-const DELAY_MAX: Duration = Duration::from_millis(10);
+const RING_DELAY_MAX: Duration = Duration::from_millis(10);
 
 /// Returns the maximum time for which datagrams may wait in the ring of a sleeping server, or
 /// `None` if the user has not requested such a delay.
 pub(crate) fn delay() -> Option<Duration> {
-    static DELAY: OnceLock<Option<Duration>> = OnceLock::new();
-    *DELAY.get_or_init(|| parse_delay(&std::env::var(VARIABLE).unwrap_or_default()))
+    static RING_DELAY: OnceLock<Option<Duration>> = OnceLock::new();
+    *RING_DELAY.get_or_init(|| parse_delay(&std::env::var(VARIABLE).unwrap_or_default()))
 }
 
 fn parse_delay(words: &str) -> Option<Duration> {
     let text = words.split(',').find_map(|word| word.trim().strip_prefix("delay="))?;
     let delay = Duration::from_micros(text.parse().ok()?);
-    (!delay.is_zero()).then(|| delay.clamp(DELAY_MIN, DELAY_MAX))
+    (!delay.is_zero()).then(|| delay.clamp(RING_DELAY_MIN, RING_DELAY_MAX))
 }
 
 /// Prints, once per process, the reason why a socket is not promoted, unless the user has requested

@@ -52,7 +52,7 @@ pub(crate) struct RingPosition {
 
 /// The flows whose datagrams enter a ring.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TakenFlows {
+pub(crate) struct RingFlows {
     /// The destination port.
     pub(crate) port: u16,
     /// The only sender, if the socket is connected.
@@ -113,7 +113,7 @@ impl Ring {
     /// if all are skipped.
     pub(crate) fn open(
         interfaces: Vec<(Interface, Vec<IpAddr>)>,
-        flows: TakenFlows,
+        flows: RingFlows,
     ) -> Result<Self, String> {
         let mut sources = Vec::new();
         let mut refusal = None;
@@ -270,8 +270,8 @@ impl Ring {
 }
 
 impl InterfaceRing {
-    fn open(interface: Interface, hosts: &[IpAddr], flows: TakenFlows) -> Result<Self, String> {
-        let TakenFlows { port, peer, share, receive_buffer } = flows;
+    fn open(interface: Interface, hosts: &[IpAddr], flows: RingFlows) -> Result<Self, String> {
+        let RingFlows { port, peer, share, receive_buffer } = flows;
         let family = |is_v4: bool, header: &str| {
             let own = hosts.iter().filter(|host| host.is_ipv4() == is_v4);
             let own: Vec<String> = own.map(|host| format!("dst host {host}")).collect();

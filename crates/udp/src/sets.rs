@@ -42,7 +42,7 @@ pub(crate) fn record_unsupported_wait(set: i32) {
         return;
     }
     table::each(|socket| {
-        if socket.is_in_set(set) {
+        if socket.is_in_epoll_set(set) {
             socket.demote();
         }
     });

@@ -63,7 +63,7 @@ impl FlowShare {
         if !sockets.iter().all(is_member) {
             return Err(others.to_owned());
         }
-        if has_selector(facts.local.port()) {
+        if has_port_selector(facts.local.port()) {
             return Err("a program chooses among the sockets of its port".to_owned());
         }
         let mut inodes: Vec<u64> = sockets.iter().map(|socket| socket.inode).collect();
@@ -146,7 +146,7 @@ fn competing_sockets(
     let mut found = Vec::new();
     for socket in sockets {
         let device = match known.get(&socket.inode) {
-            Some(number) => Some(udp::bound_interface(*number)),
+            Some(number) => Some(udp::bound_interface_index(*number)),
             None => devices.get(&socket.inode).copied(),
         };
         match device {
@@ -196,18 +196,18 @@ fn descriptors_by_inode() -> HashMap<u64, i32> {
 
 /// Ports for which the user has attached a program that selects the receiving socket
 /// (`SO_ATTACH_REUSEPORT_EBPF`).
-static SELECTED_PORTS: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
+static PORTS_WITH_SELECTOR: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
 /// Records that an attached program selects the receiving socket of a port. The sockets of the port
 /// are then not promoted.
-pub(crate) fn record_selector(port: u16) {
-    selected_ports().get_or_insert_default().insert(port);
+pub(crate) fn record_port_selector(port: u16) {
+    lock_ports_with_selector().get_or_insert_default().insert(port);
 }
 
-fn has_selector(port: u16) -> bool {
-    selected_ports().as_ref().is_some_and(|ports| ports.contains(&port))
+fn has_port_selector(port: u16) -> bool {
+    lock_ports_with_selector().as_ref().is_some_and(|ports| ports.contains(&port))
 }
 
-fn selected_ports() -> MutexGuard<'static, Option<HashSet<u16>>> {
-    SELECTED_PORTS.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_ports_with_selector() -> MutexGuard<'static, Option<HashSet<u16>>> {
+    PORTS_WITH_SELECTOR.lock().unwrap_or_else(PoisonError::into_inner)
 }

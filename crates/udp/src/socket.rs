@@ -140,9 +140,9 @@ impl Socket {
     /// Locks the state. Returns `None` in a signal handler that interrupts a call on this socket.
     fn lock(&self) -> Option<LockedSocket<'_>> {
         thread_local! {
-            static PLACE: u8 = const { 0 };
+            static THREAD_MARKER: u8 = const { 0 };
         }
-        let own = PLACE.with(|place| std::ptr::from_ref(place).addr());
+        let own = THREAD_MARKER.with(|place| std::ptr::from_ref(place).addr());
         if self.owner.load(Ordering::Relaxed) == own {
             return None;
         }
@@ -181,14 +181,14 @@ impl Socket {
     }
 
     /// Updates the set of control messages that the program requests.
-    pub(crate) fn update_control_messages(&self, number: i32) {
+    pub(crate) fn update_requested_control_messages(&self, number: i32) {
         if let Some(mut locked) = self.lock() {
             locked.state.form.control = ControlMessages::requested_by(number);
         }
     }
 
     /// Returns true if the program requests the number of dropped datagrams.
-    pub(crate) fn wants_drops(&self) -> bool {
+    pub(crate) fn wants_drop_count(&self) -> bool {
         let Some(locked) = self.lock() else { return false };
         locked.state.form.control.has(ControlMessage::Drops)
     }
@@ -274,7 +274,7 @@ impl Socket {
         self.may_have_datagrams.store(false, Ordering::SeqCst);
         if let Stage::Promoted(ring) = std::mem::replace(&mut state.stage, next) {
             self.is_promoted.store(false, Ordering::SeqCst);
-            table::count_promoted_socket(false);
+            table::update_promoted_count(false);
             let from_kernel = std::mem::take(&mut state.from_kernel);
             let mut totals = Totals { from_kernel, ..Totals::default() };
             ring.add_to_totals(&mut totals);

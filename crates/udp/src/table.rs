@@ -13,26 +13,26 @@ use sys::preload::{self, udp};
 
 /// Number of descriptors in this table, 0 to 1023.
 const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
-/// The value in [`CLASSIFICATIONS`] of a descriptor that has not been classified.
+/// The value in [`DESCRIPTOR_CLASSIFICATIONS`] of a descriptor that has not been classified.
 const UNKNOWN: u8 = 0;
-/// The value in [`CLASSIFICATIONS`] of a descriptor that is not a UDP socket.
+/// The value in [`DESCRIPTOR_CLASSIFICATIONS`] of a descriptor that is not a UDP socket.
 const OTHER: u8 = 1;
-/// The value in [`CLASSIFICATIONS`] of a UDP socket.
+/// The value in [`DESCRIPTOR_CLASSIFICATIONS`] of a UDP socket.
 const SOCKET: u8 = 2;
 
-static CLASSIFICATIONS: [AtomicU8; DESCRIPTORS_MAX] =
+static DESCRIPTOR_CLASSIFICATIONS: [AtomicU8; DESCRIPTORS_MAX] =
     [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
 static SOCKETS: [Mutex<Option<Arc<Socket>>>; DESCRIPTORS_MAX] =
     [const { Mutex::new(None) }; DESCRIPTORS_MAX];
 /// Number of promoted sockets.
-static PROMOTED_COUNT: AtomicUsize = AtomicUsize::new(0);
+static PROMOTED_SOCKET_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The promoted sockets; may include sockets that are no longer promoted.
 static PROMOTED_SOCKETS: Mutex<Vec<Weak<Socket>>> = Mutex::new(Vec::new());
 
 /// Returns the socket of a descriptor; `None` if the descriptor is not a UDP socket.
 pub(crate) fn find(number: i32) -> Option<Arc<Socket>> {
     let index = usize::try_from(number).ok()?;
-    let kind = CLASSIFICATIONS.get(index)?;
+    let kind = DESCRIPTOR_CLASSIFICATIONS.get(index)?;
     match kind.load(Ordering::Acquire) {
         OTHER => None,
         SOCKET => lock(SOCKETS.get(index)?).clone(),
@@ -64,18 +64,18 @@ pub(crate) fn find_promoted_socket(number: i32) -> Option<Arc<Socket>> {
 }
 
 /// Increments the number of promoted sockets if `is_new` is true, and decrements it otherwise.
-pub(crate) fn count_promoted_socket(is_new: bool) {
+pub(crate) fn update_promoted_count(is_new: bool) {
     if is_new {
-        PROMOTED_COUNT.fetch_add(1, Ordering::SeqCst);
+        PROMOTED_SOCKET_COUNT.fetch_add(1, Ordering::SeqCst);
     } else {
-        PROMOTED_COUNT.fetch_sub(1, Ordering::SeqCst);
+        PROMOTED_SOCKET_COUNT.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Returns true if no socket is promoted.
 pub(crate) fn has_no_promoted_socket() -> bool {
     // Sync point: waiting.
-    PROMOTED_COUNT.load(Ordering::SeqCst) == 0
+    PROMOTED_SOCKET_COUNT.load(Ordering::SeqCst) == 0
 }
 
 /// Records a socket that has been promoted.
@@ -97,7 +97,7 @@ pub(crate) fn promoted() -> Vec<Arc<Socket>> {
 
 /// Returns true if a descriptor is known not to be a UDP socket.
 pub(crate) fn is_not_udp_socket(number: i32) -> bool {
-    let kind = usize::try_from(number).ok().and_then(|index| CLASSIFICATIONS.get(index));
+    let kind = usize::try_from(number).ok().and_then(|index| DESCRIPTOR_CLASSIFICATIONS.get(index));
     kind.is_some_and(|kind| kind.load(Ordering::Relaxed) == OTHER)
 }
 
@@ -110,9 +110,9 @@ pub(crate) fn forget(number: i32) {
     waiting::forget(number);
     origin::forget(number);
     if sets::forget(number) {
-        each(|socket| socket.forget_set(number));
+        each(|socket| socket.forget_epoll_set(number));
     }
-    if let (Some(kind), Some(place)) = (CLASSIFICATIONS.get(index), SOCKETS.get(index))
+    if let (Some(kind), Some(place)) = (DESCRIPTOR_CLASSIFICATIONS.get(index), SOCKETS.get(index))
         && kind.swap(UNKNOWN, Ordering::AcqRel) == SOCKET
     {
         let socket = lock(place).take();
@@ -132,7 +132,8 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     let socket = index(from).and_then(|at| lock(SOCKETS.get(at)?).clone());
     match (socket, index(to)) {
         (Some(socket), Some(to)) => {
-            if let (Some(kind), Some(place)) = (CLASSIFICATIONS.get(to), SOCKETS.get(to)) {
+            if let (Some(kind), Some(place)) = (DESCRIPTOR_CLASSIFICATIONS.get(to), SOCKETS.get(to))
+            {
                 socket.note_number(to_number);
                 *lock(place) = Some(socket);
                 kind.store(SOCKET, Ordering::Release);
@@ -146,7 +147,7 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
 
 /// Calls `body` with each classified socket.
 pub(crate) fn each(body: impl Fn(&Socket)) {
-    for (kind, place) in CLASSIFICATIONS.iter().zip(&SOCKETS) {
+    for (kind, place) in DESCRIPTOR_CLASSIFICATIONS.iter().zip(&SOCKETS) {
         if kind.load(Ordering::Acquire) == SOCKET
             && let Some(socket) = lock(place).clone()
         {
@@ -157,14 +158,14 @@ pub(crate) fn each(body: impl Fn(&Socket)) {
 
 /// Forgets all sockets in a forked child, without ending the rings, which the parent still reads.
 pub(crate) fn forget_in_child() {
-    for (kind, place) in CLASSIFICATIONS.iter().zip(&SOCKETS) {
+    for (kind, place) in DESCRIPTOR_CLASSIFICATIONS.iter().zip(&SOCKETS) {
         if kind.swap(UNKNOWN, Ordering::AcqRel) == SOCKET {
             // A lock that another thread held at the fork stays locked.
             let socket = place.try_lock().ok().and_then(|mut place| place.take());
             std::mem::forget(socket);
         }
     }
-    PROMOTED_COUNT.store(0, Ordering::SeqCst);
+    PROMOTED_SOCKET_COUNT.store(0, Ordering::SeqCst);
     waiting::forget_in_child();
     origin::forget_in_child();
     if let Ok(mut all) = PROMOTED_SOCKETS.try_lock() {

@@ -26,7 +26,7 @@ type CapturePass = fn(&[u8]) -> u64;
 
 /// The candidates and their names in the output.
 const CANDIDATES: [(&str, CapturePass); 4] = [
-    ("wire, in place", read_in_place),
+    ("wire, in place", sum_in_place),
     ("wire, through a buffer", read_through_buffer),
     ("wire and layers, through a buffer", read_and_dissect),
     ("pcap-parser, through a buffer", read_with_pcap_parser),
@@ -37,7 +37,7 @@ fn main() -> io::Result<()> {
     for (frames, length) in [("64 B", 64), ("IMIX", 0), ("1500 B", 1500)] {
         for (format, file) in [("pcap", build_pcap(length)), ("pcapng", build_pcapng(length))] {
             let records = capture::packets(&file).count() as f64;
-            for ((candidate, _), time) in CANDIDATES.iter().zip(median_times(&file)) {
+            for ((candidate, _), time) in CANDIDATES.iter().zip(median_read_times(&file)) {
                 let seconds = time.as_secs_f64();
                 let rate = file.len() as f64 / seconds / 1e9;
                 let each = seconds * 1e9 / records;
@@ -50,7 +50,7 @@ fn main() -> io::Result<()> {
 }
 
 /// Returns the median time of each candidate.
-fn median_times(file: &[u8]) -> [Duration; 4] {
+fn median_read_times(file: &[u8]) -> [Duration; 4] {
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..PASSES {
         let runs = CANDIDATES.map(|(_, pass)| {
@@ -69,22 +69,24 @@ fn median_times(file: &[u8]) -> [Duration; 4] {
     })
 }
 
-fn read_in_place(file: &[u8]) -> u64 {
+fn sum_in_place(file: &[u8]) -> u64 {
     let packets = capture::packets(file).flatten();
     packets.map(|(packet, data)| packet.time_ns ^ data.len() as u64).fold(0, u64::wrapping_add)
 }
 
 fn read_through_buffer(file: &[u8]) -> u64 {
-    walk_buffered(file, |packet, data| packet.time_ns ^ data.len() as u64)
+    sum_packets_through_buffer(file, |packet, data| packet.time_ns ^ data.len() as u64)
 }
 
 fn read_and_dissect(file: &[u8]) -> u64 {
-    walk_buffered(file, |packet, data| layers(packet.link, data).payload.unwrap_or(0).into())
+    sum_packets_through_buffer(file, |packet, data| {
+        layers(packet.link, data).payload.unwrap_or(0).into()
+    })
 }
 
 /// Reads a capture through one buffer, like a program that reads a file: an incomplete last record
 /// moves to the front of the buffer. Returns the sum of `sum_of` over all packets.
-fn walk_buffered(mut file: &[u8], sum_of: impl Fn(&Packet, &[u8]) -> u64) -> u64 {
+fn sum_packets_through_buffer(mut file: &[u8], sum_of: impl Fn(&Packet, &[u8]) -> u64) -> u64 {
     let (mut sum, mut reader) = (0u64, Reader::new());
     let mut buffer = vec![0; 256 * 1024];
     let (mut start, mut end) = (0, 0);
@@ -152,7 +154,7 @@ fn generate_frames(length: usize) -> impl Iterator<Item = (u64, Vec<u8>)> {
 fn build_pcap(length: usize) -> Vec<u8> {
     let mut file = write::file_header(LinkType::ETHERNET).to_vec();
     for (time_ns, frame) in generate_frames(length) {
-        file.extend(write::record_header(time_ns, frame.len() as u32, frame.len() as u32));
+        file.extend(write::encode_record_header(time_ns, frame.len() as u32, frame.len() as u32));
         file.extend(frame);
         if file.len() > CAPTURE_SIZE {
             break;

@@ -52,7 +52,7 @@ fn main() -> io::Result<()> {
     let mut out = io::stdout().lock();
     for (name, text) in TEXTS {
         let bytes = text.repeat(HEAD_COUNT);
-        for ((candidate, _), time) in CANDIDATES.iter().zip(shortest_times(&bytes)) {
+        for ((candidate, _), time) in CANDIDATES.iter().zip(shortest_parse_times(&bytes)) {
             let each = time.as_secs_f64() * 1e9 / HEAD_COUNT as f64;
             writeln!(out, "{name:20} {:4} B  {candidate:22} {each:7.1} ns a head", text.len())?;
         }
@@ -61,7 +61,7 @@ fn main() -> io::Result<()> {
 }
 
 /// Returns the shortest time of each candidate.
-fn shortest_times(bytes: &[u8]) -> [Duration; 4] {
+fn shortest_parse_times(bytes: &[u8]) -> [Duration; 4] {
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..PASSES {
         let runs = CANDIDATES.map(|(_, pass)| {

@@ -16,7 +16,7 @@ pub const MESSAGE_LENGTH: usize = 28;
 /// Operation code of a request.
 pub const REQUEST: u16 = 1;
 /// Operation code of a reply.
-pub const REPLY: u16 = 2;
+pub const ARP_REPLY: u16 = 2;
 
 /// A view of an ARP message.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
@@ -43,19 +43,19 @@ impl Arp {
         (kinds == (1, ethertype::IPV4) && lengths == (6, 4)).then_some(arp)
     }
 
-    /// Returns the operation: [`REQUEST`], [`REPLY`] or another number.
+    /// Returns the operation: [`REQUEST`], [`ARP_REPLY`] or another number.
     pub fn operation(&self) -> u16 {
         self.operation.get()
     }
 
     /// Returns the sender's hardware address and network address.
     pub const fn sender(&self) -> (Mac, Ipv4Addr) {
-        (Mac(self.sender), ipv4_address(self.sender_address))
+        (Mac(self.sender), ipv4_from_octets(self.sender_address))
     }
 
     /// Returns the target's hardware address and network address.
     pub const fn target(&self) -> (Mac, Ipv4Addr) {
-        (Mac(self.target), ipv4_address(self.target_address))
+        (Mac(self.target), ipv4_from_octets(self.target_address))
     }
 }
 
@@ -65,13 +65,13 @@ impl fmt::Display for Arp {
         let ((hardware, sender), (_, target)) = (self.sender(), self.target());
         match self.operation() {
             REQUEST => write!(f, "ARP who has {target}, tell {sender}"),
-            REPLY => write!(f, "ARP {sender} is at {hardware}"),
+            ARP_REPLY => write!(f, "ARP {sender} is at {hardware}"),
             operation => write!(f, "ARP operation {operation} from {sender}"),
         }
     }
 }
 
-const fn ipv4_address([a, b, c, d]: [u8; 4]) -> Ipv4Addr {
+const fn ipv4_from_octets([a, b, c, d]: [u8; 4]) -> Ipv4Addr {
     Ipv4Addr::new(a, b, c, d)
 }
 

@@ -25,7 +25,7 @@ impl Sum {
     /// call may be odd.
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
-        let part = sum_big_endian(bytes);
+        let part = sum_big_endian_words(bytes);
         let part = if self.odd { part.swap_bytes() } else { part };
         Self { total: self.total + u64::from(part), odd: self.odd ^ (bytes.len() % 2 == 1) }
     }
@@ -51,10 +51,10 @@ pub fn compute(bytes: &[u8]) -> u16 {
 pub fn pseudo_header_sum(source: IpAddr, target: IpAddr, protocol: u8, length: u32) -> Option<Sum> {
     match (source, target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => {
-            Some(pseudo_header_sum4(source, target, protocol, length))
+            Some(ipv4_pseudo_header_sum(source, target, protocol, length))
         }
         (IpAddr::V6(source), IpAddr::V6(target)) => {
-            Some(pseudo_header_sum6(source, target, protocol, length))
+            Some(ipv6_pseudo_header_sum(source, target, protocol, length))
         }
         _ => None,
     }
@@ -62,12 +62,12 @@ pub fn pseudo_header_sum(source: IpAddr, target: IpAddr, protocol: u8, length: u
 
 /// Sums the IPv4 pseudo header. Its length field has 16 bits, but yields the same sum as a 32-bit
 /// length.
-fn pseudo_header_sum4(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, length: u32) -> Sum {
+fn ipv4_pseudo_header_sum(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, length: u32) -> Sum {
     let sum = Sum::new().with(&source.octets()).with(&target.octets());
     sum.with(&[0, protocol]).with(&length.to_be_bytes())
 }
 
-fn pseudo_header_sum6(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, length: u32) -> Sum {
+fn ipv6_pseudo_header_sum(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, length: u32) -> Sum {
     let sum = Sum::new().with(&source.octets()).with(&target.octets());
     sum.with(&length.to_be_bytes()).with(&[0, 0, 0, protocol])
 }
@@ -76,27 +76,27 @@ fn pseudo_header_sum6(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, length: 
 /// 3). Bit-identical to Linux's `csum_replace2`, including the choice between the two
 /// representations of zero.
 #[must_use]
-pub const fn update16(checksum: u16, old: u16, new: u16) -> u16 {
+pub const fn update_checksum_u16(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(!checksum as u64 + !old as u64 + new as u64)
 }
 
 /// Updates a checksum after a change to one of the 32-bit words that it covers. Bit-identical to
 /// Linux's `csum_replace4`, which never yields 0xffff.
 #[must_use]
-pub const fn update32(checksum: u16, old: u32, new: u32) -> u16 {
+pub const fn update_checksum_u32(checksum: u16, old: u32, new: u32) -> u16 {
     !fold(0xffff + !checksum as u64 + !old as u64 + new as u64)
 }
 
 /// Updates the sum of a pseudo header after a change to a 32-bit word. The checksum field contains
 /// such a sum until a device completes the checksum.
 #[must_use]
-pub const fn update_pseudo32(sum: u16, old: u32, new: u32) -> u16 {
+pub const fn update_pseudo_header_sum_u32(sum: u16, old: u32, new: u32) -> u16 {
     fold(sum as u64 + !old as u64 + new as u64)
 }
 
 /// Returns the one's complement sum of `bytes` as big-endian 16-bit words. An odd last byte is
 /// padded with a zero byte.
-fn sum_big_endian(bytes: &[u8]) -> u16 {
+fn sum_big_endian_words(bytes: &[u8]) -> u16 {
     let (words, tail) = bytes.as_chunks::<8>();
     let wide: u128 = words.iter().map(|word| u128::from(u64::from_be_bytes(*word))).sum();
     let mut last = [0u8; 8];

@@ -46,7 +46,7 @@ impl CookedHeader {
         let field = |at: usize| Some(u16::from_be_bytes(frame.get(at - 2..at)?.try_into().ok()?));
         let mut at = ethernet::HEADER_LENGTH;
         let mut protocol = field(at)?;
-        if matches!(protocol, vlan::CUSTOMER | vlan::SERVICE) {
+        if matches!(protocol, vlan::CUSTOMER_TAG | vlan::SERVICE) {
             at += vlan::TAG_LENGTH;
             protocol = field(at)?;
         }
@@ -66,7 +66,7 @@ impl CookedHeader {
 
     /// Writes the header of this link type to the end of `to`. Returns its length in bytes; `None`
     /// if the link type has no cooked header or `to` is too short.
-    pub fn write_before(&self, link: LinkType, to: &mut [u8]) -> Option<usize> {
+    pub fn write_header_before(&self, link: LinkType, to: &mut [u8]) -> Option<usize> {
         let [h0, h1] = self.hardware.to_be_bytes();
         let [p0, p1] = self.protocol.to_be_bytes();
         let [i0, i1, i2, i3] = self.interface.to_be_bytes();
@@ -103,7 +103,7 @@ fn addressee(target: [u8; 6], own: [u8; 6], is_sent: bool) -> u8 {
 /// EtherType, or 1 (Novell's raw 802.3) or 4 (LLC) if the field is a length.
 fn linux_protocol(field: u16, payload: &[u8]) -> u16 {
     match payload {
-        _ if field >= ethernet::TYPE_MIN => field,
+        _ if field >= ethernet::LOWEST_ETHERTYPE => field,
         [0xff, 0xff, ..] => 1,
         _ => 4,
     }
@@ -115,60 +115,61 @@ mod tests {
     use crate::dissect::layers;
     use crate::link::Network;
 
-    const OWN: [u8; 6] = [2, 0, 0, 0, 0, 9];
+    const OWN_MAC_ADDRESS: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
     fn frame(target: [u8; 6], middle: &[u8]) -> Vec<u8> {
         [&target[..], &[2, 0, 0, 0, 0, 1], middle, &[0x45; 20]].concat()
     }
 
     fn header(frame: &[u8], is_sent: bool) -> (CookedHeader, usize) {
-        CookedHeader::from_ethernet_frame(frame, OWN, is_sent).unwrap()
+        CookedHeader::from_ethernet_frame(frame, OWN_MAC_ADDRESS, is_sent).unwrap()
     }
 
     #[test]
-    fn addressee_matches_kernel_classification() {
+    fn packet_type_matches_the_kernel() {
         let kind = |target, is_sent| header(&frame(target, &[8, 0]), is_sent).0.kind;
-        assert_eq!(kind(OWN, false), kind::HOST);
+        assert_eq!(kind(OWN_MAC_ADDRESS, false), kind::HOST);
         assert_eq!(kind([0xff; 6], false), kind::BROADCAST);
         assert_eq!(kind([0x33, 0x33, 0, 0, 0, 1], false), kind::MULTICAST);
         assert_eq!(kind([2, 0, 0, 0, 0, 8], false), kind::OTHER_HOST);
-        assert_eq!(kind(OWN, true), kind::OUTGOING);
+        assert_eq!(kind(OWN_MAC_ADDRESS, true), kind::OUTGOING);
     }
 
     #[test]
     fn cooked_headers_of_both_versions_round_trip() {
-        let bytes = frame(OWN, &[8, 0]);
+        let bytes = frame(OWN_MAC_ADDRESS, &[8, 0]);
         let (mut cooked, at) = header(&bytes, false);
         (cooked.hardware, cooked.interface) = (1, 0x0102_0304);
         for (link, length) in [(LinkType::LINUX_SLL, 16), (LinkType::LINUX_SLL2, 20)] {
             let mut packet = [0xee; 24].to_vec();
-            assert_eq!(cooked.write_before(link, &mut packet), Some(length));
+            assert_eq!(cooked.write_header_before(link, &mut packet), Some(length));
             let packet = [&packet[24 - length..], &bytes[at..]].concat();
             assert_eq!(layers(link, &packet).network, Network::Ipv4, "{link:?}");
-            assert_eq!(cooked.write_before(link, &mut [0; 15]), None);
+            assert_eq!(cooked.write_header_before(link, &mut [0; 15]), None);
         }
-        assert_eq!(cooked.write_before(LinkType::ETHERNET, &mut [0; 64]), None);
+        assert_eq!(cooked.write_header_before(LinkType::ETHERNET, &mut [0; 64]), None);
         let mut version_2 = [0; 20];
-        cooked.write_before(LinkType::LINUX_SLL2, &mut version_2);
+        cooked.write_header_before(LinkType::LINUX_SLL2, &mut version_2);
         let expected = [8, 0, 0, 0, 1, 2, 3, 4, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0];
         assert_eq!(version_2, expected);
     }
 
     #[test]
     fn only_the_outermost_tag_is_skipped() {
-        let (tagged, at) = header(&frame(OWN, &[0x81, 0, 0, 7, 8, 0]), false);
+        let (tagged, at) = header(&frame(OWN_MAC_ADDRESS, &[0x81, 0, 0, 7, 8, 0]), false);
         assert_eq!((tagged.protocol, at), (0x0800, 18));
-        let (stacked, at) = header(&frame(OWN, &[0x88, 0xa8, 0, 7, 0x81, 0, 0, 9, 8, 0]), true);
+        let (stacked, at) =
+            header(&frame(OWN_MAC_ADDRESS, &[0x88, 0xa8, 0, 7, 0x81, 0, 0, 9, 8, 0]), true);
         assert_eq!((stacked.protocol, at), (0x8100, 18));
     }
 
     #[test]
     fn length_field_becomes_linux_protocol_number() {
-        assert_eq!(header(&frame(OWN, &[0, 40, 0xff, 0xff]), false).0.protocol, 1);
-        assert_eq!(header(&frame(OWN, &[0, 40, 0xaa, 0xaa]), false).0.protocol, 4);
-        assert_eq!(CookedHeader::from_ethernet_frame(&[0; 13], OWN, false), None);
-        let cut = frame(OWN, &[0x81, 0, 0, 7]);
-        let cut = CookedHeader::from_ethernet_frame(&cut[..16], OWN, false);
+        assert_eq!(header(&frame(OWN_MAC_ADDRESS, &[0, 40, 0xff, 0xff]), false).0.protocol, 1);
+        assert_eq!(header(&frame(OWN_MAC_ADDRESS, &[0, 40, 0xaa, 0xaa]), false).0.protocol, 4);
+        assert_eq!(CookedHeader::from_ethernet_frame(&[0; 13], OWN_MAC_ADDRESS, false), None);
+        let cut = frame(OWN_MAC_ADDRESS, &[0x81, 0, 0, 7]);
+        let cut = CookedHeader::from_ethernet_frame(&cut[..16], OWN_MAC_ADDRESS, false);
         assert_eq!(cut, None, "a tag without a type");
     }
 }

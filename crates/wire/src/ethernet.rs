@@ -1,7 +1,7 @@
 //! Ethernet II and IEEE 802.3 headers.
 //!
 //! A view covers the first 14 bytes. The field after the addresses is an ethertype if its value is
-//! at least [`TYPE_MIN`]; otherwise it is a length. The module `link` handles both cases.
+//! at least [`LOWEST_ETHERTYPE`]; otherwise it is a length. The module `link` handles both cases.
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -13,11 +13,11 @@ pub const DST: usize = 0;
 /// Offset in bytes of the source address.
 pub const SRC: usize = 6;
 /// Offset in bytes of the ethertype or length.
-pub const ETHERTYPE: usize = 12;
+pub const ETHERTYPE_FIELD_OFFSET: usize = 12;
 /// Length of the header in bytes.
 pub const HEADER_LENGTH: usize = 14;
 /// Lowest ethertype. Smaller numbers are lengths (IEEE 802.3 §3.2.6).
-pub const TYPE_MIN: u16 = 0x0600;
+pub const LOWEST_ETHERTYPE: u16 = 0x0600;
 
 /// Ethertypes used by this crate and its dependents.
 pub mod ethertype {
@@ -68,7 +68,7 @@ impl Ethernet {
         Mac(self.source)
     }
 
-    /// Returns the ethertype or, below [`TYPE_MIN`], the length.
+    /// Returns the ethertype or, below [`LOWEST_ETHERTYPE`], the length.
     #[inline]
     pub fn ethertype(&self) -> u16 {
         self.ethertype.get()

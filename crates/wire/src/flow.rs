@@ -202,10 +202,10 @@ mod tests {
         let swapped_ports = parse_flow("10.0.0.1", "10.0.0.2", Some((80, 1234)));
         assert_ne!(up.hash(7), swapped_ports.hash(7));
         assert_ne!(up.hash(0), Flow { protocol: protocol::UDP, ..up }.hash(0));
-        assert_eq!(up.hash(0), STABLE, "a stored hash must keep its value");
+        assert_eq!(up.hash(0), STABLE_HASH, "a stored hash must keep its value");
     }
 
-    const STABLE: u64 = 5_946_426_835_229_603_807;
+    const STABLE_HASH: u64 = 5_946_426_835_229_603_807;
 
     #[test]
     fn hash_spreads_flows_over_workers() {

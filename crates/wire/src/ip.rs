@@ -25,7 +25,7 @@ pub mod protocol {
     /// No next header.
     pub const NONE: u8 = 59;
     /// IPv6 destination options.
-    pub const DESTINATION: u8 = 60;
+    pub const DESTINATION_OPTIONS: u8 = 60;
     /// SCTP.
     pub const SCTP: u8 = 132;
     /// IPv6 mobility header.

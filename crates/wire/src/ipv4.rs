@@ -12,13 +12,13 @@ use crate::checksum;
 use crate::ip::Fragment;
 
 /// Offset in bytes of the byte with version and header length.
-pub const VERSION_IHL: usize = 0;
+pub const VERSION_IHL_OFFSET: usize = 0;
 /// Offset in bytes of the total length.
-pub const TOTAL_LENGTH: usize = 2;
+pub const TOTAL_LENGTH_OFFSET: usize = 2;
 /// Offset in bytes of the identification.
-pub const IDENTIFICATION: usize = 4;
+pub const IDENTIFICATION_OFFSET: usize = 4;
 /// Offset in bytes of the flags and fragment offset.
-pub const FLAGS_FRAGMENT: usize = 6;
+pub const FLAGS_FRAGMENT_OFFSET: usize = 6;
 /// Offset in bytes of the time to live.
 pub const TTL: usize = 8;
 /// Offset in bytes of the protocol.
@@ -33,11 +33,11 @@ pub const DST: usize = 16;
 pub const LENGTH_MIN: usize = 20;
 /// Maximum length of a header, in bytes, which includes 40 bytes of options.
 pub const LENGTH_MAX: usize = 60;
-/// Fragment offset bits in the word at [`FLAGS_FRAGMENT`].
-pub const OFFSET_MASK: u16 = 0x1fff;
-/// Don't-fragment bit in the word at [`FLAGS_FRAGMENT`].
+/// Fragment offset bits in the word at [`FLAGS_FRAGMENT_OFFSET`].
+pub const IPV4_FRAGMENT_OFFSET_MASK: u16 = 0x1fff;
+/// Don't-fragment bit in the word at [`FLAGS_FRAGMENT_OFFSET`].
 pub const DONT_FRAGMENT: u16 = 0x4000;
-/// More-fragments bit in the word at [`FLAGS_FRAGMENT`].
+/// More-fragments bit in the word at [`FLAGS_FRAGMENT_OFFSET`].
 pub const MORE_FRAGMENTS: u16 = 0x2000;
 
 /// A view of the fixed IPv4 header.
@@ -113,21 +113,21 @@ impl Ipv4 {
     }
 
     /// Returns true if more fragments follow.
-    pub fn more_fragments(&self) -> bool {
+    pub fn has_more_fragments(&self) -> bool {
         self.flags_fragment.get() & MORE_FRAGMENTS != 0
     }
 
     /// Returns the offset in bytes of this fragment's payload in the payload of the complete
     /// packet.
     pub fn fragment_offset(&self) -> u16 {
-        (self.flags_fragment.get() & OFFSET_MASK) * 8
+        (self.flags_fragment.get() & IPV4_FRAGMENT_OFFSET_MASK) * 8
     }
 
     /// Returns the position of this packet among the fragments.
     #[inline]
     pub fn fragment(&self) -> Fragment {
         let field = self.flags_fragment.get();
-        Fragment::classify(field & OFFSET_MASK, field & MORE_FRAGMENTS != 0)
+        Fragment::classify(field & IPV4_FRAGMENT_OFFSET_MASK, field & MORE_FRAGMENTS != 0)
     }
 
     /// Returns the remaining hop count.
@@ -209,7 +209,7 @@ mod tests {
             let mut packet = PACKET;
             packet[6..8].copy_from_slice(&field.to_be_bytes());
             let (ip, _) = Ipv4::parse(&packet).unwrap();
-            (ip.fragment(), ip.fragment_offset(), ip.more_fragments())
+            (ip.fragment(), ip.fragment_offset(), ip.has_more_fragments())
         };
         assert_eq!(fragment(0x2000), (Fragment::First, 0, true));
         assert_eq!(fragment(0x2001), (Fragment::Later, 8, true));

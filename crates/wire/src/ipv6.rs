@@ -16,7 +16,7 @@ use crate::read::{array, be16, be32, truncate_to_u16};
 /// Offset in bytes of the payload length.
 pub const PAYLOAD_LENGTH: usize = 4;
 /// Offset in bytes of the next header number.
-pub const NEXT_HEADER: usize = 6;
+pub const NEXT_HEADER_OFFSET: usize = 6;
 /// Offset in bytes of the hop limit.
 pub const HOP_LIMIT: usize = 7;
 /// Offset in bytes of the source address.
@@ -26,7 +26,7 @@ pub const DST: usize = 24;
 /// Length of the fixed header in bytes.
 pub const HEADER_LENGTH: usize = 40;
 /// Length of a fragment header in bytes.
-pub const FRAGMENT_LENGTH: usize = 8;
+pub const FRAGMENT_HEADER_LENGTH: usize = 8;
 /// Maximum number of extension headers that [`find_upper_layer`] follows. The recommended order in
 /// RFC 8200 §4.1 has seven headers.
 pub const EXTENSIONS_MAX: usize = 8;
@@ -119,7 +119,7 @@ pub enum UpperLayer {
 /// padding as headers.
 #[inline]
 pub fn find_upper_layer(packet: &[u8]) -> UpperLayer {
-    let Some(&next) = packet.get(NEXT_HEADER) else { return UpperLayer::Truncated };
+    let Some(&next) = packet.get(NEXT_HEADER_OFFSET) else { return UpperLayer::Truncated };
     if !is_extension(next) {
         return UpperLayer::Protocol {
             protocol: next,
@@ -152,7 +152,7 @@ pub struct FragmentHeader {
 /// headers are not inspected, because in a tiny first fragment they may continue in the next
 /// fragment.
 pub fn find_fragment_header(packet: &[u8]) -> Option<FragmentHeader> {
-    let (mut announced_at, mut at) = (NEXT_HEADER, HEADER_LENGTH);
+    let (mut announced_at, mut at) = (NEXT_HEADER_OFFSET, HEADER_LENGTH);
     for _ in 0..EXTENSIONS_MAX {
         let kind = *packet.get(announced_at)?;
         if !is_extension(kind) {
@@ -183,8 +183,11 @@ pub fn find_fragment_header(packet: &[u8]) -> Option<FragmentHeader> {
 /// bytes after it are encrypted.
 #[inline]
 pub const fn is_extension(next: u8) -> bool {
-    use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
-    matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AH | DESTINATION | MOBILITY | HIP | SHIM6)
+    use protocol::{AH, DESTINATION_OPTIONS, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
+    matches!(
+        next,
+        HOP_BY_HOP | ROUTING | FRAGMENT | AH | DESTINATION_OPTIONS | MOBILITY | HIP | SHIM6
+    )
 }
 
 fn walk_extensions(packet: &[u8], first: u8) -> UpperLayer {
@@ -195,7 +198,7 @@ fn walk_extensions(packet: &[u8], first: u8) -> UpperLayer {
             let Some(field) = be16(packet, at + 2) else { return UpperLayer::Truncated };
             let part = Fragment::classify(field >> 3, field & 1 == 1);
             if part == Fragment::Later {
-                return later_fragment(packet, following, at + FRAGMENT_LENGTH);
+                return later_fragment_layer(packet, following, at + FRAGMENT_HEADER_LENGTH);
             }
             // An atomic fragment header does not undo an earlier header that announced fragments.
             fragment = if part == Fragment::Whole { fragment } else { part };
@@ -206,7 +209,7 @@ fn walk_extensions(packet: &[u8], first: u8) -> UpperLayer {
         }
         next = following;
         if !is_extension(next) {
-            return protocol_at(next, at, fragment);
+            return upper_layer_at(next, at, fragment);
         }
     }
     UpperLayer::TooDeep
@@ -217,20 +220,20 @@ fn walk_extensions(packet: &[u8], first: u8) -> UpperLayer {
 /// (RFC 4302).
 const fn extension_length(header: u8, length: u8) -> usize {
     match header {
-        protocol::FRAGMENT => FRAGMENT_LENGTH,
+        protocol::FRAGMENT => FRAGMENT_HEADER_LENGTH,
         protocol::AH => (length as usize + 2) * 4,
         _ => (length as usize + 1) * 8,
     }
 }
 
-fn protocol_at(protocol: u8, at: usize, fragment: Fragment) -> UpperLayer {
+fn upper_layer_at(protocol: u8, at: usize, fragment: Fragment) -> UpperLayer {
     match u16::try_from(at) {
         Ok(offset) => UpperLayer::Protocol { protocol, offset, fragment },
         Err(_) => UpperLayer::TooDeep,
     }
 }
 
-fn later_fragment(packet: &[u8], protocol: u8, at: usize) -> UpperLayer {
+fn later_fragment_layer(packet: &[u8], protocol: u8, at: usize) -> UpperLayer {
     match u16::try_from(at) {
         Ok(offset) if at <= packet.len() => UpperLayer::Fragment { protocol, offset },
         Ok(_) => UpperLayer::Truncated,
@@ -248,7 +251,7 @@ mod tests {
     fn ipv6_packet(next: u8, rest: &[u8]) -> Vec<u8> {
         let mut packet = vec![0u8; HEADER_LENGTH];
         packet[0] = 0x60;
-        packet[NEXT_HEADER] = next;
+        packet[NEXT_HEADER_OFFSET] = next;
         packet.extend(rest);
         packet
     }

@@ -106,29 +106,30 @@ impl fmt::Display for LinkType {
 }
 
 impl FromStr for LinkType {
-    type Err = UnknownLink;
+    type Err = UnknownLinkType;
 
     /// Parses a name in upper or lower case (including `EN10MB` and `ethernet`), or a number.
-    fn from_str(text: &str) -> Result<Self, UnknownLink> {
+    fn from_str(text: &str) -> Result<Self, UnknownLinkType> {
         if let Ok(number) = text.parse() {
             return Ok(Self(number));
         }
-        let named = NAMES.iter().chain(ALIASES).find(|(_, name)| name.eq_ignore_ascii_case(text));
-        named.map(|(link, _)| *link).ok_or(UnknownLink)
+        let named =
+            NAMES.iter().chain(LINK_TYPE_ALIASES).find(|(_, name)| name.eq_ignore_ascii_case(text));
+        named.map(|(link, _)| *link).ok_or(UnknownLinkType)
     }
 }
 
 /// An error for text that is not the name or number of a link type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UnknownLink;
+pub struct UnknownLinkType;
 
-impl fmt::Display for UnknownLink {
+impl fmt::Display for UnknownLinkType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("no link type has this name; give its number in the pcap registry")
     }
 }
 
-impl core::error::Error for UnknownLink {}
+impl core::error::Error for UnknownLinkType {}
 
 /// The network protocol announced by a link header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -220,7 +221,7 @@ fn parse_uncommon_link_header(link: LinkType, frame: &[u8]) -> Option<LinkHeader
 
 #[inline]
 fn read_ethernet(frame: &[u8]) -> Option<LinkHeader> {
-    let ethertype = be16(frame, ethernet::ETHERTYPE)?;
+    let ethertype = be16(frame, ethernet::ETHERTYPE_FIELD_OFFSET)?;
     follow_ethertype(frame, ethertype, truncate_to_u16(ethernet::HEADER_LENGTH))
 }
 
@@ -229,7 +230,7 @@ fn read_ethernet(frame: &[u8]) -> Option<LinkHeader> {
 /// headers are truncated.
 #[inline]
 fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
-    if ethertype >= ethernet::TYPE_MIN && !vlan::is_tag(ethertype) {
+    if ethertype >= ethernet::LOWEST_ETHERTYPE && !vlan::is_tag(ethertype) {
         return Some(LinkHeader::at(Network::from_ethertype(ethertype), at));
     }
     parse_tags_or_length(frame, ethertype, at)
@@ -240,7 +241,7 @@ fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader>
 #[inline(never)]
 fn parse_tags_or_length(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     let (tags, ethertype, at) = vlan::parse_tags(frame, ethertype, at)?;
-    if ethertype >= ethernet::TYPE_MIN {
+    if ethertype >= ethernet::LOWEST_ETHERTYPE {
         return Some(LinkHeader { tags, ..LinkHeader::at(Network::from_ethertype(ethertype), at) });
     }
     let (network, l3) = read_llc(frame, at)?;
@@ -250,11 +251,11 @@ fn parse_tags_or_length(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHea
 /// Parses an IEEE 802.2 header at `at`. SNAP carries an ethertype, SAP 6 means IPv4 (RFC 1042), and
 /// other SAPs have no ethertype.
 fn read_llc(frame: &[u8], at: u16) -> Option<(Network, u16)> {
-    const SNAP: [u8; 6] = [0xaa, 0xaa, 0x03, 0x00, 0x00, 0x00];
+    const LLC_SNAP_HEADER: [u8; 6] = [0xaa, 0xaa, 0x03, 0x00, 0x00, 0x00];
     const IP: [u8; 3] = [0x06, 0x06, 0x03];
     let header = frame.get(usize::from(at)..)?;
-    if header.starts_with(&SNAP) {
-        return Some((Network::from_ethertype(be16(header, SNAP.len())?), at + 8));
+    if header.starts_with(&LLC_SNAP_HEADER) {
+        return Some((Network::from_ethertype(be16(header, LLC_SNAP_HEADER.len())?), at + 8));
     }
     if header.starts_with(&IP) {
         return Some((Network::Ipv4, at + 3));
@@ -306,7 +307,7 @@ fn read_cooked_protocol(frame: &[u8], hardware: u16, protocol: u16, at: u16) -> 
     if matches!(hardware, 770 | 801 | 802 | 803 | 824) {
         return Some(LinkHeader::at(Network::Unknown, at));
     }
-    if protocol >= ethernet::TYPE_MIN {
+    if protocol >= ethernet::LOWEST_ETHERTYPE {
         return follow_ethertype(frame, protocol, at);
     }
     if protocol == 4 {
@@ -361,7 +362,7 @@ const NAMES: &[(LinkType, &str)] = &[
     (LinkType::LINUX_SLL2, "LINUX_SLL2"),
 ];
 
-const ALIASES: &[(LinkType, &str)] =
+const LINK_TYPE_ALIASES: &[(LinkType, &str)] =
     &[(LinkType::ETHERNET, "ETHERNET"), (LinkType::PPP_HDLC, "PPP_HDLC")];
 
 #[cfg(test)]
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_precede_type_or_length() {
+    fn vlan_tags_precede_type_or_length() {
         let tagged = ethernet_frame(&[0x81, 0, 0x20, 7, 0x86, 0xdd]);
         let read = parse_link_header(LinkType::ETHERNET, &tagged);
         assert_eq!((read.network, read.l3), (Network::Ipv6, Some(18)));
@@ -494,7 +495,7 @@ mod tests {
         }
         assert_eq!("ethernet".parse(), Ok(LinkType::ETHERNET));
         assert_eq!("276".parse(), Ok(LinkType::LINUX_SLL2));
-        assert_eq!("token ring".parse::<LinkType>(), Err(UnknownLink));
+        assert_eq!("token ring".parse::<LinkType>(), Err(UnknownLinkType));
         assert_eq!(LinkType(300).to_string(), "300");
     }
 }

@@ -4,11 +4,11 @@ use crate::ip::protocol;
 use crate::read::array;
 
 /// Offset in bytes of the source port in layer 4.
-pub const SRC_PORT: usize = 0;
+pub const SRC_PORT_OFFSET: usize = 0;
 /// Offset in bytes of the destination port in layer 4.
-pub const DST_PORT: usize = 2;
+pub const DST_PORT_OFFSET: usize = 2;
 /// Protocols that have ports, as `port` in pcap-filter(7) defines them.
-pub const PROTOCOLS: [u8; 3] = [protocol::TCP, protocol::UDP, protocol::SCTP];
+pub const PROTOCOLS_WITH_PORTS: [u8; 3] = [protocol::TCP, protocol::UDP, protocol::SCTP];
 
 /// A source and a destination port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
@@ -27,7 +27,7 @@ impl Ports {
         if !has_ports(protocol) {
             return None;
         }
-        let [a, b, c, d] = array(transport, SRC_PORT)?;
+        let [a, b, c, d] = array(transport, SRC_PORT_OFFSET)?;
         Some(Self { source: u16::from_be_bytes([a, b]), target: u16::from_be_bytes([c, d]) })
     }
 
@@ -51,12 +51,12 @@ mod tests {
     fn ports_are_read_for_protocols_that_have_them() {
         let bytes = [0x1f, 0x90, 0, 80, 1];
         let ports = Ports { source: 8080, target: 80 };
-        for protocol in PROTOCOLS {
+        for protocol in PROTOCOLS_WITH_PORTS {
             assert_eq!(Ports::read(protocol, &bytes), Some(ports));
             assert_eq!(Ports::read(protocol, &bytes[..3]), None);
         }
         assert_eq!(ports.swapped(), Ports { source: 80, target: 8080 });
-        let others = (0..=255).filter(|protocol| !PROTOCOLS.contains(protocol));
+        let others = (0..=255).filter(|protocol| !PROTOCOLS_WITH_PORTS.contains(protocol));
         assert!(others.into_iter().all(|protocol| Ports::read(protocol, &bytes).is_none()));
     }
 }

@@ -9,7 +9,7 @@ use crate::checksum::pseudo_header_sum;
 use crate::ip::protocol;
 
 /// Offset in bytes of the length.
-pub const UDP_LENGTH: usize = 4;
+pub const UDP_LENGTH_OFFSET: usize = 4;
 /// Offset in bytes of the checksum.
 pub const CHECKSUM: usize = 6;
 /// Length of the header in bytes.

@@ -6,11 +6,11 @@
 use crate::read::{array, truncate_to_u16};
 
 /// Ethertype of a customer tag (C-TAG).
-pub const CUSTOMER: u16 = 0x8100;
+pub const CUSTOMER_TAG: u16 = 0x8100;
 /// Ethertype of a service tag (S-TAG).
 pub const SERVICE: u16 = 0x88a8;
 /// Ethertype of an outer tag under conventions older than 802.1ad.
-pub const STACKED: u16 = 0x9100;
+pub const STACKED_TAG: u16 = 0x9100;
 /// Length of a tag in bytes: control information and next ethertype.
 pub const TAG_LENGTH: usize = 4;
 /// Offset in bytes of the control information in a tag.
@@ -24,7 +24,7 @@ pub const TAGS_MAX: u8 = 8;
 /// Returns true if the ethertype announces a tag.
 #[inline]
 pub const fn is_tag(ethertype: u16) -> bool {
-    matches!(ethertype, CUSTOMER | SERVICE | STACKED)
+    matches!(ethertype, CUSTOMER_TAG | SERVICE | STACKED_TAG)
 }
 
 /// Tag control information.
@@ -113,13 +113,13 @@ mod tests {
     fn eight_tags_are_followed_but_not_a_ninth() {
         let tag = [0, 1, 0x81, 0];
         let deep: Vec<u8> = tag.iter().cycle().take(9 * TAG_LENGTH).copied().collect();
-        let (tags, ethertype, at) = parse_tags(&deep, CUSTOMER, 0).unwrap();
-        assert_eq!((tags.count, ethertype, at), (8, CUSTOMER, 32));
+        let (tags, ethertype, at) = parse_tags(&deep, CUSTOMER_TAG, 0).unwrap();
+        assert_eq!((tags.count, ethertype, at), (8, CUSTOMER_TAG, 32));
     }
 
     #[test]
     fn truncated_tag_is_rejected() {
-        assert_eq!(parse_tags(&[0, 1, 8], CUSTOMER, 0), None);
+        assert_eq!(parse_tags(&[0, 1, 8], CUSTOMER_TAG, 0), None);
         assert_eq!(Tags { at: 200, count: 8 }.outer(&[0, 1, 8]), None);
     }
 }

@@ -103,14 +103,14 @@ fn corpus_truncated_captures_never_panic() {
 }
 
 fn read_truncated_anywhere(captures: &Captures) {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for path in &captures.paths {
         let bytes = fs::read(path).unwrap();
         for _ in 0..4 {
             let cut = random.within(0..bytes.len().min(BYTES_MAX) + 1);
             read_capture(&bytes[..cut]);
         }
-        for packet in capture::packets(&bytes).take(PACKETS_MAX).flatten() {
+        for packet in capture::packets(&bytes).take(DISSECTED_PACKETS_MAX).flatten() {
             let (packet, frame) = packet;
             for cut in 0..frame.len().min(100) {
                 check_dissection(packet.link, &frame[..cut]);
@@ -130,7 +130,7 @@ fn corpus_captures_with_flipped_bits_never_panic() {
 }
 
 fn read_with_flipped_bits(captures: &Captures) {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for path in &captures.paths {
         let mut bytes = fs::read(path).unwrap();
         bytes.truncate(BYTES_MAX);
@@ -157,10 +157,10 @@ fn corpus_layers_of_damaged_frames_stay_inside_the_frame() {
 }
 
 fn dissect_flipped_frames(captures: &Captures) {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for path in &captures.paths {
         let bytes = fs::read(path).unwrap();
-        for (packet, frame) in capture::packets(&bytes).take(PACKETS_MAX).flatten() {
+        for (packet, frame) in capture::packets(&bytes).take(DISSECTED_PACKETS_MAX).flatten() {
             let mut frame = frame.to_vec();
             let head = frame.len().min(80);
             for _ in 0..20 {
@@ -174,7 +174,7 @@ fn dissect_flipped_frames(captures: &Captures) {
 /// Maximum size in bytes of a capture in the destructive tests, so that they take only seconds.
 const BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of packets per capture that the destructive tests dissect.
-const PACKETS_MAX: usize = 12;
+const DISSECTED_PACKETS_MAX: usize = 12;
 
 /// A packet of a capture: time in ns, and data.
 type TimedPacket<'a> = (u64, &'a [u8]);

@@ -22,7 +22,7 @@ struct GeneratedFrame {
 
 #[test]
 fn layers_match_the_generated_frame() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for round in 0..4_000 {
         let made = generate_frame(&mut random);
         let found = layers(LinkType::ETHERNET, &made.frame);
@@ -45,7 +45,7 @@ fn layers_match_the_generated_frame() {
 
 #[test]
 fn layers_agree_with_etherparse() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let (mut compared, rounds) = (0, 4_000);
     for round in 0..rounds {
         let made = generate_frame(&mut random);
@@ -58,7 +58,7 @@ fn layers_agree_with_etherparse() {
 
 #[test]
 fn layers_of_damaged_frames_agree_with_etherparse() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let (mut compared, rounds) = (0, 20_000);
     for round in 0..rounds {
         let mut frame = generate_frame(&mut random).frame;
@@ -160,7 +160,7 @@ fn generate_ipv6(
 ) -> (Frame, usize) {
     let mut frame = frame.ipv6("2001:db8::1", "fe80::2");
     let mut l4 = l3 + 40;
-    for header in [protocol::HOP_BY_HOP, protocol::DESTINATION, protocol::ROUTING] {
+    for header in [protocol::HOP_BY_HOP, protocol::DESTINATION_OPTIONS, protocol::ROUTING] {
         if random.one_in(4) {
             let units = random.within(0..4);
             let mut body = vec![0; 7 + units * 8];

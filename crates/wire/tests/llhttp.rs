@@ -20,7 +20,7 @@ const EXCLUDED: &[(&str, usize, &str)] = &[
 
 /// Minimum number of cases that must run, so that a partly missing set of cases is noticed. Lenient
 /// and excluded cases do not count.
-const CASES_MIN: usize = 120;
+const LLHTTP_CASES_MIN: usize = 120;
 
 /// A test case of llhttp, or of this project in the same form.
 struct LlhttpCase {
@@ -111,7 +111,7 @@ fn decode_case(text: &str) -> Vec<u8> {
     text.replace("\\f", "\u{c}").replace("\\xff", "\u{ff}").into_bytes()
 }
 
-fn parse_offset(line: &str) -> usize {
+fn parse_fault_offset(line: &str) -> usize {
     let digits = line.trim_start_matches("off=").split(' ').next().unwrap_or_default();
     digits.parse().unwrap_or_else(|_| panic!("no offset: {line}"))
 }
@@ -121,18 +121,18 @@ fn expected_events(case: &LlhttpCase) -> ParserEvents {
     let mut begin = 0;
     for line in &case.log {
         if line.ends_with("message begin") {
-            begin = parse_offset(line);
+            begin = parse_fault_offset(line);
         } else if line.contains("headers complete") {
-            let head = parse_offset(line);
+            let head = parse_fault_offset(line);
             events.messages.push(HttpMessage { begin, head, ..HttpMessage::default() });
         } else if line.contains("span[body]") {
             let length = line.split("len=").nth(1).expect("a length").split(' ').next();
             let length: usize = length.and_then(|n| n.parse().ok()).expect("a number");
-            let from = parse_offset(line);
+            let from = parse_fault_offset(line);
             let message = events.messages.last_mut().expect("a body after a head");
             message.body.extend(&case.input[from..from + length]);
         } else if line.ends_with("message complete") {
-            events.messages.last_mut().expect("a message").end = Some(parse_offset(line));
+            events.messages.last_mut().expect("a message").end = Some(parse_fault_offset(line));
         } else if line.contains("error code=22") {
             events.switched = true;
         } else if line.contains("error code=") {
@@ -196,7 +196,7 @@ impl PieceReader<'_> {
             true => Body::after_request_head(&head, ParseMode::Strict),
             false => Ok(Body::after_response_head(&head, method, ParseMode::Strict)),
         };
-        self.closed |= !head.persists();
+        self.closed |= !head.is_persistent();
         let switches = match head.start {
             Start::Request { .. } => head.may_switch(),
             Start::Response { .. } => false,
@@ -236,9 +236,9 @@ impl PieceReader<'_> {
     }
 
     fn end_message(&mut self, body: Body, switches: bool) {
-        if body.has_ended() || body.is_switched() {
+        if body.has_ended() || body.switches_protocol() {
             self.events.messages.last_mut().expect("a message").end = Some(self.at);
-            self.events.switched = body.is_switched() || switches;
+            self.events.switched = body.switches_protocol() || switches;
             self.open = None;
         }
     }
@@ -289,7 +289,7 @@ fn corpus_messages_match_llhttp_events() {
     }
     println!("{run} cases, {lenient} lenient ones and {} excluded ones left out", EXCLUDED.len());
     assert!(wrong.is_empty(), "{} of {run}:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(run >= CASES_MIN, "only {run} cases");
+    assert!(run >= LLHTTP_CASES_MIN, "only {run} cases");
 }
 
 /// A message of a case: the head as sent, the body as sent, the body as read, and true if the end

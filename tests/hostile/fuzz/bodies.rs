@@ -52,7 +52,7 @@ impl<'i> InputReader<'i> {
 }
 
 /// Fuzz body for the parser: any text either parses to a request or yields a list of errors.
-pub(crate) const LANGUAGE_BODY: FuzzBody = FuzzBody {
+pub(crate) const PARSER_FUZZ_BODY: FuzzBody = FuzzBody {
     name: "language",
     corpus: request_corpus,
     rounds: 15_000,
@@ -60,8 +60,8 @@ pub(crate) const LANGUAGE_BODY: FuzzBody = FuzzBody {
 };
 
 /// Fuzz body for the planner: any request is either planned or refused with reasons.
-pub(crate) const REQUEST_BODY: FuzzBody =
-    FuzzBody { name: "request", corpus: request_corpus, rounds: 8000, run: fuzz_request };
+pub(crate) const PLANNER_FUZZ_BODY: FuzzBody =
+    FuzzBody { name: "request", corpus: request_corpus, rounds: 8000, run: fuzz_planner };
 
 fn request_corpus() -> Vec<Vec<u8>> {
     let examples = MachineRegistry::descriptions().map(|d| d.example);
@@ -75,7 +75,7 @@ fn request_corpus() -> Vec<Vec<u8>> {
     examples.chain(people).map(|text| text.as_bytes().to_vec()).collect()
 }
 
-fn fuzz_request(bytes: &[u8]) {
+fn fuzz_planner(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (graph, mistakes) = pipeline::read_request(&text, &MachineRegistry::Local);
     let rendered = pipeline::render(&text, &mistakes, false);
@@ -92,7 +92,7 @@ fn fuzz_request(bytes: &[u8]) {
 
 /// Fuzz body for rich pointers: any two words resolve to bytes in the pool or to a fault, and any
 /// ring entry is accepted or refused.
-pub(crate) const RESOLVE_BODY: FuzzBody =
+pub(crate) const POINTER_FUZZ_BODY: FuzzBody =
     FuzzBody { name: "resolve", corpus: Vec::new, rounds: 10_000, run: fuzz_pointers };
 
 fn fuzz_pointers(bytes: &[u8]) {

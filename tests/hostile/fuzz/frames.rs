@@ -14,7 +14,7 @@ use wire::capture::{Packet, Reader, Step};
 
 /// Fuzz body for the capture reader: any bytes can be read as a capture up to the end or an error,
 /// and the result does not depend on how the bytes are split.
-pub(crate) const CAPTURE_BODY: FuzzBody =
+pub(crate) const CAPTURE_FUZZ_BODY: FuzzBody =
     FuzzBody { name: "capture", corpus: capture_corpus, rounds: 60_000, run: fuzz_capture };
 
 fn capture_corpus() -> Vec<Vec<u8>> {
@@ -23,7 +23,7 @@ fn capture_corpus() -> Vec<Vec<u8>> {
     let mut small = wire::capture::write::file_header(LinkType::ETHERNET).to_vec();
     for frame in frame_corpus() {
         let length = frame.len() as u32;
-        small.extend(wire::capture::write::record_header(1_000_000_007, length, length + 9));
+        small.extend(wire::capture::write::encode_record_header(1_000_000_007, length, length + 9));
         small.extend(frame);
     }
     let block = |kind: u32, body: &[u8]| {
@@ -88,7 +88,7 @@ fn read_in_pieces(
 
 /// Fuzz body for dissection: any frame of any link type is dissected into layers inside the frame,
 /// in ascending order.
-pub(crate) const DISSECT_BODY: FuzzBody =
+pub(crate) const DISSECTION_FUZZ_BODY: FuzzBody =
     FuzzBody { name: "dissect", corpus: generated_frames, rounds: 200_000, run: fuzz_dissection };
 
 fn frame_corpus() -> Vec<Vec<u8>> {
@@ -125,7 +125,7 @@ fn fuzz_dissection(bytes: &[u8]) {
 
 /// Fuzz body for filters: any blocks with arbitrary marks pass through every filter, and each block
 /// is emitted or counted.
-pub(crate) const FILTERS_BODY: FuzzBody =
+pub(crate) const FILTERS_FUZZ_BODY: FuzzBody =
     FuzzBody { name: "filters", corpus: generated_frames, rounds: 300, run: fuzz_filters };
 
 /// One input in this many is tested with the filters that contain automata; constructing them is

@@ -8,11 +8,11 @@ use wire::http::{self, BodyPart, Head, HeadSearch, ParseMode, RequestMethod, Sta
 
 /// Fuzz body for message heads: any bytes parse as a complete head, a prefix of one, or an error.
 /// The body framing derived from a head never reads past the end of the body.
-pub(crate) const HEAD_BODY: FuzzBody =
+pub(crate) const HEAD_FUZZ_BODY: FuzzBody =
     FuzzBody { name: "http head", corpus: http_corpus, rounds: 30_000, run: fuzz_head };
 
 /// Fuzz body for connections: any bytes are accepted as the two directions of a connection.
-pub(crate) const CONNECTION_BODY: FuzzBody =
+pub(crate) const CONNECTION_FUZZ_BODY: FuzzBody =
     FuzzBody { name: "http connection", corpus: http_corpus, rounds: 4000, run: fuzz_connection };
 
 fn http_corpus() -> Vec<Vec<u8>> {
@@ -33,7 +33,7 @@ fn fuzz_head(bytes: &[u8]) {
     let _ = http::guess_protocol(bytes);
     let mut seek = HeadSearch::default();
     let middle = bytes.len() / 2;
-    let ends = seek.ends_in(&bytes[..middle]) | seek.ends_in(&bytes[middle..]);
+    let ends = seek.may_end_in(&bytes[..middle]) | seek.may_end_in(&bytes[middle..]);
     for mode in [ParseMode::Strict, ParseMode::Lenient] {
         for read in [Head::request, Head::response] {
             let Ok(head) = read(bytes, mode) else { continue };

@@ -2,11 +2,11 @@
 
 use super::bodies::FuzzBody;
 use wire::dns::{Entry, HEADER_LENGTH, Message, NAME_MAX};
-use wire::tls::{FirstHello, HELLO_MAX, SEARCH_MAX, find_first_hello};
+use wire::tls::{FirstHello, HELLO_LENGTH_MAX, SEARCHED_BYTES_MAX, find_first_hello};
 
 /// Fuzz body for DNS: any bytes after a DNS header parse as entries within the message, with names
 /// of bounded length, up to the end or a fault.
-pub(crate) const DNS_BODY: FuzzBody =
+pub(crate) const DNS_FUZZ_BODY: FuzzBody =
     FuzzBody { name: "dns", corpus: dns_corpus, rounds: 60_000, run: fuzz_dns };
 
 fn dns_corpus() -> Vec<Vec<u8>> {
@@ -53,7 +53,7 @@ fn fuzz_dns(bytes: &[u8]) {
 
 /// Fuzz body for TLS hellos: any bytes are recognized as TLS or not, and appended bytes do not
 /// change the result.
-pub(crate) const HELLO_BODY: FuzzBody =
+pub(crate) const HELLO_FUZZ_BODY: FuzzBody =
     FuzzBody { name: "hello", corpus: hello_corpus, rounds: 60_000, run: fuzz_hello };
 
 fn hello_corpus() -> Vec<Vec<u8>> {
@@ -79,14 +79,14 @@ fn fuzz_hello(bytes: &[u8]) {
     for cut in (0..bytes.len()).step_by(1 + bytes.len() / 64) {
         let (what, need) = read_hello(&bytes[..cut], &mut room);
         match need {
-            Some(need) => assert!(!known && need > cut && need <= 2 * SEARCH_MAX, "{need}"),
+            Some(need) => assert!(!known && need > cut && need <= 2 * SEARCHED_BYTES_MAX, "{need}"),
             None => {
                 assert_eq!((what, need), whole, "what {cut} bytes show holds for all");
                 known = true;
             }
         }
     }
-    assert!(room.len() <= HELLO_MAX + (1 << 15));
+    assert!(room.len() <= HELLO_LENGTH_MAX + (1 << 15));
 }
 
 /// Returns the kind of the message and the sum of its readable fields, and the number of bytes that
@@ -98,12 +98,13 @@ fn read_hello(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) 
             let lists = hello.ciphers().count() + hello.extensions().count();
             let more = hello.protocols().count() + hello.signature_algorithms().count();
             let name = hello.server_name().map_or(0, <[u8]>::len);
-            assert!(lists + more + name <= HELLO_MAX && hello.session.len() <= 32);
+            assert!(lists + more + name <= HELLO_LENGTH_MAX && hello.session.len() <= 32);
             (1, lists + more + name + usize::from(hello.offered_version().0))
         }
         FirstHello::Server(hello) => {
             assert!(
-                hello.negotiated_version().known_version().is_some() && hello.session.len() <= 32
+                hello.negotiated_version().normalized_version().is_some()
+                    && hello.session.len() <= 32
             );
             (2, hello.extensions().count() + hello.protocol().map_or(0, <[u8]>::len))
         }

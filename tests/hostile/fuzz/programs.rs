@@ -9,7 +9,7 @@ use ebpf::interpret::{Machine, Packet};
 
 /// Fuzz body for the expression compiler: any text compiles to a program that terminates for any
 /// frame, or is rejected with a span.
-pub(crate) const EXPRESSION_BODY: FuzzBody = FuzzBody {
+pub(crate) const EXPRESSION_FUZZ_BODY: FuzzBody = FuzzBody {
     name: "expression",
     corpus: expression_corpus,
     rounds: 20_000,
@@ -47,7 +47,7 @@ fn fuzz_expression(bytes: &[u8]) {
 }
 
 /// Fuzz body for classic BPF: any instructions are rejected, or terminate for any frame.
-pub(crate) const CLASSIC_BODY: FuzzBody =
+pub(crate) const CLASSIC_BPF_FUZZ_BODY: FuzzBody =
     FuzzBody { name: "classic", corpus: Vec::new, rounds: 20_000, run: fuzz_classic };
 
 fn fuzz_classic(bytes: &[u8]) {
@@ -87,7 +87,7 @@ fn random_instruction(input: &mut InputReader<'_>) -> Instruction {
 
 /// Fuzz body for the eBPF interpreter: any code over any packet ends with a value or a fault, and
 /// can be disassembled.
-pub(crate) const INTERPRETER_BODY: FuzzBody =
+pub(crate) const INTERPRETER_FUZZ_BODY: FuzzBody =
     FuzzBody { name: "interpreter", corpus: Vec::new, rounds: 40_000, run: fuzz_interpreter };
 
 fn fuzz_interpreter(bytes: &[u8]) {

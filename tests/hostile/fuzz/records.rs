@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Fuzz body for records: any bytes are either rejected with a message, or replayed to the end: the
 /// spaces run the recorded passes, and the counts balance.
-pub(crate) const RECORD_BODY: FuzzBody =
+pub(crate) const RECORD_FUZZ_BODY: FuzzBody =
     FuzzBody { name: "record", corpus: record_corpus, rounds: 150, run: fuzz_record };
 
 /// Timeout of a change, longer than any machine needs for it.
@@ -47,7 +47,7 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
     let folder = Scratch::new();
     let file = folder.path("r.pcapng");
     let head = RecordingHead::new(line, &plan, &machine, None);
-    let steps = &sys::steps::UNLOGGED;
+    let steps = &sys::steps::NO_ROLLBACK_LOG;
     let recording = Recording::create(&file, &head, 1 << 20, steps).expect("a new file");
     let extras = PathOptions {
         record_mode: RecordMode::Record(Arc::clone(&recording)),

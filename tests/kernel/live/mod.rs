@@ -26,9 +26,9 @@ use traffic::Network;
 use wire::checksum::Sum;
 
 /// Each chain receives one corpus frame in this many. Different chains receive different frames.
-const FRAMES_STEP: usize = 29;
+const FRAME_SAMPLING_STEP: usize = 29;
 /// Sampling steps for chains of two and of three filters: one chain in this many is tested.
-const CHAIN_STEPS: [usize; 2] = [11, 151];
+const CHAIN_SAMPLING_STEPS: [usize; 2] = [11, 151];
 
 /// Number of frames sent before the test waits for the last of them.
 const FRAMES_IN_FLIGHT: usize = 64;
@@ -55,7 +55,7 @@ fn run_chain(
         AttachPoint::Tcx(Side::Egress) => (&net.pair.client, CLIENT_DEVICE),
         _ => (&net.pair.server, SERVER_DEVICE),
     };
-    let stage = space.run_inside(|| RecordedProgram::attach(&program, device, point));
+    let stage = space.run_in_network_namespace(|| RecordedProgram::attach(&program, device, point));
     net.send_from_sockets();
     // The far end of a veth pair may lag, and stores 256 frames.
     let mut sent = Vec::new();
@@ -66,10 +66,10 @@ fn run_chain(
         });
     }
     if let AttachPoint::Tcx(side) = point {
-        let _tagger = space.run_inside(|| stage::attach_tagger(device, side));
+        let _tagger = space.run_in_network_namespace(|| stage::attach_tagger(device, side));
         net.send_frames(frames);
     }
-    sent.push(net.send_last());
+    sent.push(net.send_end_marker());
     let mut records = Vec::new();
     wait_until("the last frame has gone by", || {
         records = stage.records();
@@ -100,7 +100,9 @@ fn chains_under_test() -> Vec<(TwinChain, bool)> {
     for (number, chain) in twin_chains.enumerate() {
         match chain.len() {
             1 => all.extend([(chain.clone(), false), (chain, true)]),
-            length if number % CHAIN_STEPS[length - 2] == 0 => all.push((chain, number % 2 == 0)),
+            length if number % CHAIN_SAMPLING_STEPS[length - 2] == 0 => {
+                all.push((chain, number % 2 == 0))
+            }
             _ => {}
         }
     }
@@ -110,7 +112,7 @@ fn chains_under_test() -> Vec<(TwinChain, bool)> {
 /// Runs all chains at one hook; returns `None` if the machine does not support them.
 fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
     need::require_bpf()?;
-    if matches!(point, AttachPoint::Tcx(_)) && sys::probe::try_tcx().is_err() {
+    if matches!(point, AttachPoint::Tcx(_)) && sys::probe::probe_tcx().is_err() {
         return need::report_skip("needs TCX (Linux 6.6)");
     }
     sys::process::pin_to(stage::PROCESSOR).unwrap();
@@ -120,7 +122,7 @@ fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
     let ends = |frame: &[u8]| frame.len() < 20 && matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
     frames.retain(|frame| frame.len() >= 14 && !ends(frame));
     let all = chains_under_test().into_iter().enumerate().map(|(number, (chain, hardened))| {
-        let frames = frames.iter().skip(number % FRAMES_STEP).step_by(FRAMES_STEP);
+        let frames = frames.iter().skip(number % FRAME_SAMPLING_STEP).step_by(FRAME_SAMPLING_STEP);
         let frames: Vec<&[u8]> = frames.map(Vec::as_slice).collect();
         run_chain(&net, point, hardened, chain, &frames)
     });

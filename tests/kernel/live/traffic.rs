@@ -18,7 +18,7 @@ pub(super) const FRAGMENTED_LENGTH_MIN: usize = 4_500;
 
 /// Pairs of client and server addresses: untagged IPv4 and IPv6, one VLAN tag (IPv4), two tags
 /// (IPv4, IPv6).
-const ADDRESSES: [[&str; 2]; 5] = [
+const ADDRESS_PAIRS: [[&str; 2]; 5] = [
     [testkit::net::CLIENT, testkit::net::SERVER],
     [testkit::net::CLIENT6, testkit::net::SERVER6],
     ["10.78.0.1", "10.78.0.2"],
@@ -43,7 +43,7 @@ impl Network {
         if !tags {
             println!("this kernel has no VLAN devices: only a program puts tags beside frames");
         }
-        Some(Self { pair, ends: if tags { &ADDRESSES } else { &ADDRESSES[..2] } })
+        Some(Self { pair, ends: if tags { &ADDRESS_PAIRS } else { &ADDRESS_PAIRS[..2] } })
     }
 
     /// Sends streams and datagrams from the client's sockets, with and without tags.
@@ -71,7 +71,7 @@ impl Network {
 
     /// Sends the frame that marks the end of a run, which receivers recognize by its content.
     /// Returns the frame.
-    pub(super) fn send_last(&self) -> Vec<u8> {
+    pub(super) fn send_end_marker(&self) -> Vec<u8> {
         let last = [&[0xff; 12][..], &[0x88, 0xb5], b"the last frame, known by its content"];
         let last = last.concat();
         send_raw_frames(&self.pair, &[&last]);
@@ -96,16 +96,17 @@ fn add_vlan_devices(space: &Namespace, device: &str, end: usize) -> bool {
     for device in ["one", "outer", "two"] {
         space.run_ip(&format!("link set dev {device} addrgenmode none up"));
     }
-    space.run_ip(&format!("address add {}/24 dev one", ADDRESSES[2][end]));
-    space.run_ip(&format!("address add {}/24 dev two", ADDRESSES[3][end]));
-    space.run_ip(&format!("address add {}/64 dev two nodad", ADDRESSES[4][end]));
+    space.run_ip(&format!("address add {}/24 dev one", ADDRESS_PAIRS[2][end]));
+    space.run_ip(&format!("address add {}/24 dev two", ADDRESS_PAIRS[3][end]));
+    space.run_ip(&format!("address add {}/64 dev two nodad", ADDRESS_PAIRS[4][end]));
     true
 }
 
 /// Sends a stream, first from memory, then with `sendfile`, which sends the file's pages without a
 /// copy.
 fn send_stream(pair: &Pair, client: &str, server: &str) {
-    let listener = pair.server.run_inside(|| TcpListener::bind((server, 80)).unwrap());
+    let listener =
+        pair.server.run_in_network_namespace(|| TcpListener::bind((server, 80)).unwrap());
     let receive = || {
         let (mut end, from) = listener.accept().unwrap();
         assert_eq!(from.ip().to_string(), client);
@@ -116,17 +117,17 @@ fn send_stream(pair: &Pair, client: &str, server: &str) {
     };
     std::thread::scope(|scope| {
         let received = scope.spawn(receive);
-        pair.client.run_inside(|| {
+        pair.client.run_in_network_namespace(|| {
             let mut stream = TcpStream::connect((server, 80)).unwrap();
             stream.set_write_timeout(Some(LIMIT)).unwrap();
             stream.write_all(&vec![b'm'; STREAM_LENGTH]).unwrap();
-            send_file(&stream);
+            send_with_sendfile(&stream);
         });
         assert_eq!(received.join().unwrap(), 2 * STREAM_LENGTH);
     });
 }
 
-fn send_file(stream: &TcpStream) {
+fn send_with_sendfile(stream: &TcpStream) {
     let file = memfd_create("pages", MemfdFlags::CLOEXEC).unwrap();
     let mut file = std::fs::File::from(file);
     file.write_all(&vec![b'f'; STREAM_LENGTH]).unwrap();
@@ -140,9 +141,9 @@ fn send_file(stream: &TcpStream) {
 
 /// Sends datagrams of various sizes with partial checksums.
 fn send_datagrams(pair: &Pair, client: &str, server: &str) {
-    let receiver = pair.server.run_inside(|| UdpSocket::bind((server, 53)).unwrap());
+    let receiver = pair.server.run_in_network_namespace(|| UdpSocket::bind((server, 53)).unwrap());
     receiver.set_read_timeout(Some(LIMIT)).unwrap();
-    let sender = pair.client.run_inside(|| UdpSocket::bind((client, 4000)).unwrap());
+    let sender = pair.client.run_in_network_namespace(|| UdpSocket::bind((client, 4000)).unwrap());
     for size in [0, 1, 18, 1_000, 8_000] {
         sender.send_to(&vec![b'u'; size], (server, 53)).unwrap();
         let mut got = [0; 9_000];
@@ -151,7 +152,7 @@ fn send_datagrams(pair: &Pair, client: &str, server: &str) {
 }
 
 fn send_raw_frames(pair: &Pair, frames: &[&[u8]]) {
-    pair.client.run_inside(|| {
+    pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, QdiscMode::Through).unwrap();
         let mut sent = 0;

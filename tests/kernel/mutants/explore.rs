@@ -130,7 +130,7 @@ impl fmt::Display for OwnedPacket {
 }
 
 /// The search: runs a program on candidate packets, each from the program's initial state.
-struct Explorer<'p> {
+struct PacketSearch<'p> {
     program: &'p Program,
     /// Remaining number of runs.
     runs_left: usize,
@@ -147,7 +147,7 @@ pub(super) fn explore_paths(
     frames: &[Vec<u8>],
     runs_max: usize,
 ) -> Vec<OwnedPacket> {
-    let mut explorer = Explorer {
+    let mut explorer = PacketSearch {
         program,
         runs_left: runs_max,
         known: HashSet::new(),
@@ -166,7 +166,7 @@ pub(super) fn explore_paths(
     explorer.all
 }
 
-impl Explorer<'_> {
+impl PacketSearch<'_> {
     /// Runs the program on the packet; returns a hash of the result and of the number of executed
     /// instructions, which stands for the path.
     fn run_case(&mut self, case: &OwnedPacket) -> u64 {
@@ -200,7 +200,7 @@ impl Explorer<'_> {
     }
 
     /// Adds both packets of each neighboring pair with different results or paths.
-    fn add_boundaries(&mut self, row: Vec<OwnedPacket>) {
+    fn add_boundary_pairs(&mut self, row: Vec<OwnedPacket>) {
         let ways: Vec<u64> = row.iter().map(|case| self.run_case(case)).collect();
         for (pair, cases) in ways.windows(2).zip(row.windows(2)) {
             if pair[0] != pair[1] {
@@ -221,18 +221,18 @@ impl Explorer<'_> {
         let cut = |end| OwnedPacket { bytes: case.bytes[..end].to_vec(), ..case.clone() };
         // Removing a tag needs a whole header.
         let least = if case.tag.is_some() { ethernet::HEADER_LENGTH } else { 0 };
-        self.add_boundaries((least..=depth).map(cut).collect());
+        self.add_boundary_pairs((least..=depth).map(cut).collect());
         if self.program.hook == Hook::Tc {
             let split = |linear| OwnedPacket { linear, ..case.clone() };
-            self.add_boundaries((0..=depth).map(split).collect());
+            self.add_boundary_pairs((0..=depth).map(split).collect());
         }
         if self.program.hook != Hook::Xdp && case.bytes.len() >= ethernet::HEADER_LENGTH {
             let tags = [(0, 0x8100), (0, 0x88a8), (0xefff, 0x8100), (1, 0x88a8)];
             let tagged = tags.map(|tag| OwnedPacket { tag: Some(tag), ..case.clone() });
-            self.add_boundaries([std::slice::from_ref(case), &tagged[..]].concat());
+            self.add_boundary_pairs([std::slice::from_ref(case), &tagged[..]].concat());
         }
         let unfilled = OwnedPacket { is_unfilled: true, ..case.clone() };
-        self.add_boundaries(vec![case.clone(), unfilled]);
+        self.add_boundary_pairs(vec![case.clone(), unfilled]);
     }
 
     /// Tries every constant at every offset.
@@ -254,7 +254,7 @@ impl Explorer<'_> {
                     case.bytes[at..at + width].copy_from_slice(&bytes[4 - width..]);
                     case
                 });
-                self.add_boundaries(row.to_vec());
+                self.add_boundary_pairs(row.to_vec());
             }
         }
     }

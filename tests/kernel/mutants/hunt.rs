@@ -18,7 +18,7 @@ const RANDOM_RUNS: usize = 4_000;
 
 /// The result of a search.
 #[derive(Default)]
-pub(super) struct SearchResult {
+pub(super) struct MutantSearchResult {
     /// Number of test packets that execute the mutated instruction.
     pub(super) executing_packets: usize,
     /// Number of runs.
@@ -27,7 +27,7 @@ pub(super) struct SearchResult {
     pub(super) found: Option<OwnedPacket>,
 }
 
-impl fmt::Display for SearchResult {
+impl fmt::Display for MutantSearchResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.found {
             Some(case) => write!(f, "revealed by {case}"),
@@ -45,7 +45,7 @@ pub(super) fn find_revealing_packet(
     sound: &Program,
     mutant: &Mutant,
     cases: &[OwnedPacket],
-) -> SearchResult {
+) -> MutantSearchResult {
     let probe = with_fault_at(sound, mutant.at);
     let comes = |case: &&OwnedPacket| {
         matches!(Interpreter::new(&probe).judge(&case.packet()), TwinVerdict::Broken(_))
@@ -55,7 +55,7 @@ pub(super) fn find_revealing_packet(
     let seeds: Vec<&OwnedPacket> = all.iter().step_by(step).copied().collect();
     let (executing_packets, mut runs) = (all.len(), 0);
     let was = sound.code.get(mutant.at).copied().unwrap_or(mutant.replacement);
-    let numbers = numbers_to_try(was, mutant.replacement);
+    let numbers = boundary_constants(was, mutant.replacement);
     let reach = sound.reach as usize;
     let near = seeds.iter().flat_map(|seed| seed.variants(sound.hook, reach, &numbers));
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -68,7 +68,7 @@ pub(super) fn find_revealing_packet(
         runs += 1;
         programs_differ(sound, &mutant.program, case)
     });
-    SearchResult { executing_packets, runs, found }
+    MutantSearchResult { executing_packets, runs, found }
 }
 
 /// Returns true if the two programs differ in result or state when this packet is the first.
@@ -88,7 +88,7 @@ fn with_fault_at(sound: &Program, at: usize) -> Program {
 
 /// Returns the numbers to write into frames: the constants of both instructions, neighbors of these
 /// constants, and limits.
-fn numbers_to_try(was: Insn, is: Insn) -> Vec<u32> {
+fn boundary_constants(was: Insn, is: Insn) -> Vec<u32> {
     let mut numbers = vec![0, 1, 7, 0x7f, 0x80, 0xff, 0xffff, 0x8000, u32::MAX, 0x1234_5678];
     for constant in [was.imm, is.imm].map(i32::cast_unsigned) {
         for number in [constant, constant.swap_bytes(), constant << 4, constant >> 2] {

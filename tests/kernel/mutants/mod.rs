@@ -24,7 +24,7 @@ use explore::{OwnedPacket, explore_paths};
 use filter::testing::twins::{
     ReferenceChain, TwinChain, request_text, try_emit_program, twin_chains,
 };
-use hunt::SearchResult;
+use hunt::MutantSearchResult;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::need;
 
@@ -36,7 +36,7 @@ const SAMPLE_DETECTED_PERCENT_MIN: usize = 80;
 
 /// Sampling rates and search bounds of a mutation run.
 #[derive(Clone, Copy)]
-struct Effort {
+struct MutationEffort {
     /// One twin in this many is mutated, for each target.
     twin_step: usize,
     mutation_step: usize,
@@ -47,11 +47,19 @@ struct Effort {
 }
 
 /// The effort of a sampled run.
-const SAMPLED_EFFORT: Effort =
-    Effort { twin_step: 7, mutation_step: 5, exploration_runs: 10_000, searches_for_frames: false };
+const SAMPLED_EFFORT: MutationEffort = MutationEffort {
+    twin_step: 7,
+    mutation_step: 5,
+    exploration_runs: 10_000,
+    searches_for_frames: false,
+};
 /// The effort of a complete run.
-const COMPLETE_EFFORT: Effort =
-    Effort { twin_step: 1, mutation_step: 1, exploration_runs: 60_000, searches_for_frames: true };
+const COMPLETE_EFFORT: MutationEffort = MutationEffort {
+    twin_step: 1,
+    mutation_step: 1,
+    exploration_runs: 60_000,
+    searches_for_frames: true,
+};
 
 /// Number of packets that are also run with failing kernel allocations.
 const ALLOCATION_FAILURE_PACKETS: usize = 100;
@@ -92,7 +100,12 @@ struct OriginalTwin {
 impl OriginalTwin {
     /// Prepares a twin for its mutations. Returns `None` if the chain edits frames, which the
     /// target does not allow.
-    fn new(chain: &TwinChain, target: Target, frames: &[Vec<u8>], effort: Effort) -> Option<Self> {
+    fn new(
+        chain: &TwinChain,
+        target: Target,
+        frames: &[Vec<u8>],
+        effort: MutationEffort,
+    ) -> Option<Self> {
         let program = try_emit_program(chain, target)?;
         let packets = packets_for_target(frames, target);
         let mut cases: Vec<OwnedPacket> = packets.iter().map(OwnedPacket::from_packet).collect();
@@ -132,7 +145,7 @@ impl OriginalTwin {
     }
 
     /// Returns true if the mutant differs in a result or state.
-    fn has_difference(&self, mutant: &Program) -> bool {
+    fn differs_from_mutant(&self, mutant: &Program) -> bool {
         let mut twin = Interpreter::new(mutant);
         let mut both = self.cases.iter().zip(&self.ruling);
         both.any(|(case, ruling)| twin.judge(&case.packet()) != *ruling)
@@ -143,11 +156,11 @@ impl OriginalTwin {
 
 /// Tries one in `effort.mutation_step` of a twin's mutations. Returns `None` if the chain does not
 /// fit the target.
-fn try_mutations(
+fn detect_twin_mutations(
     twin: &TwinChain,
     target: Target,
     frames: &[Vec<u8>],
-    effort: Effort,
+    effort: MutationEffort,
 ) -> Option<MutantResults> {
     let sound = OriginalTwin::new(twin, target, frames, effort)?;
     let mut results = MutantResults::default();
@@ -155,7 +168,7 @@ fn try_mutations(
     let mut found: Vec<OwnedPacket> = Vec::new();
     for mutant in exam::mutants(&sound.program).into_iter().step_by(effort.mutation_step) {
         results.all += 1;
-        if sound.has_difference(&mutant.program) {
+        if sound.differs_from_mutant(&mutant.program) {
             results.answers += 1;
             continue;
         }
@@ -169,9 +182,10 @@ fn try_mutations(
                 .iter()
                 .find(|case| hunt::programs_differ(&sound.program, &mutant.program, case));
             let hunted = match known {
-                Some(known) => {
-                    SearchResult { found: Some(known.clone()), ..SearchResult::default() }
-                }
+                Some(known) => MutantSearchResult {
+                    found: Some(known.clone()),
+                    ..MutantSearchResult::default()
+                },
                 None => hunt::find_revealing_packet(&sound.program, &mutant, &sound.cases),
             };
             println!("  {replacement}, at {} of `{}`: {hunted}", mutant.at, request_text(twin));
@@ -184,11 +198,11 @@ fn try_mutations(
 
 /// Tries mutations of the first of two filters that affect its output to the second. These are
 /// mutations that are not tried in the twin alone, and mutations that survived there.
-fn try_mutations_in_pairs(
+fn detect_paired_twin_mutations(
     twin: &TwinChain,
     target: Target,
     frames: &[Vec<u8>],
-    effort: Effort,
+    effort: MutationEffort,
     results: &mut MutantResults,
 ) {
     let Some(alone) = try_emit_program(twin, target) else { return };
@@ -199,7 +213,7 @@ fn try_mutations_in_pairs(
     let pairs = pairs.filter(|pair| request_text(&pair[..1]) == begin);
     let mut caught = BTreeSet::new();
     for pair in pairs {
-        let few = Effort { exploration_runs: effort.exploration_runs / 25, ..effort };
+        let few = MutationEffort { exploration_runs: effort.exploration_runs / 25, ..effort };
         let Some(sound) = OriginalTwin::new(&pair, target, frames, few) else { continue };
         let behind = sound.program.source.iter().find(|line| line.filter == Some(1));
         let ends = behind.map_or(0, |line| line.from);
@@ -216,7 +230,7 @@ fn try_mutations_in_pairs(
                     .entry(known)
                     .or_insert_with(|| replacement.describe(&sound.program));
             }
-            if sound.has_difference(&replacement.program) {
+            if sound.differs_from_mutant(&replacement.program) {
                 caught.insert(known);
             }
         }
@@ -250,8 +264,8 @@ const TARGETS: [Target; 2] = [
     Target::without_perfmon(Hook::Xdp),
 ];
 
-fn run_mutations(effort: Effort) -> Vec<MutantResults> {
-    let only = std::env::var(ONLY_FILTER).ok();
+fn run_mutations(effort: MutationEffort) -> Vec<MutantResults> {
+    let only = std::env::var(MUTATED_FILTER_VARIABLE).ok();
     let frames = boundary_frames();
     let mut all_results = Vec::new();
     for (round, target) in TARGETS.into_iter().enumerate() {
@@ -261,9 +275,11 @@ fn run_mutations(effort: Effort) -> Vec<MutantResults> {
             if only.as_deref().is_some_and(|name| name != twin[0].description.name) {
                 continue;
             }
-            let Some(mut results) = try_mutations(twin, target, &frames, effort) else { continue };
+            let Some(mut results) = detect_twin_mutations(twin, target, &frames, effort) else {
+                continue;
+            };
             if effort.twin_step == 1 {
-                try_mutations_in_pairs(twin, target, &frames, effort, &mut results);
+                detect_paired_twin_mutations(twin, target, &frames, effort, &mut results);
             }
             let MutantResults { all, answers, longer, verifier, .. } = results;
             let (name, place) = (request_text(twin), target.hook);
@@ -345,13 +361,13 @@ fn sampled_twin_mutants_are_detected() {
 }
 
 /// Environment variable that names the only filter to mutate (`cargo xtask mutants FILTER`).
-const ONLY_FILTER: &str = "STREAMLINE_MUTANTS_OF";
+const MUTATED_FILTER_VARIABLE: &str = "STREAMLINE_MUTANTS_OF";
 
 #[test]
 #[ignore = "all of them: `cargo xtask mutants`"]
 fn all_twin_mutants_are_detected() {
     let Some(()) = need::require_bpf() else { return };
-    let complete = std::env::var_os(ONLY_FILTER).is_none();
+    let complete = std::env::var_os(MUTATED_FILTER_VARIABLE).is_none();
     assert_detection_rate(
         &run_mutations(COMPLETE_EFFORT),
         if complete { DETECTED_PERCENT_MIN } else { 0 },

@@ -15,11 +15,11 @@ use sys::bpf::RingsLayout;
 use testkit::net::wait_until;
 
 /// Lengths of the frames in rotation, below and above the length up to which `pcap` copies frames.
-const LENGTHS: [usize; 3] = [40, 300, 1400];
+const MIXED_FRAME_LENGTHS: [usize; 3] = [40, 300, 1400];
 const ETHERNET: u16 = 1;
 
 fn mixed_length_frame(number: u32) -> Vec<u8> {
-    numbered_frame(number, LENGTHS[number as usize % LENGTHS.len()])
+    numbered_frame(number, MIXED_FRAME_LENGTHS[number as usize % MIXED_FRAME_LENGTHS.len()])
 }
 
 fn open_pcap(path: &Path, frames: &Arc<FramesInPlace>) -> Box<dyn Sink> {

@@ -31,7 +31,7 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, wait_until
 use testkit::{Frame, Random, need};
 
 const MILLISECOND_NS: u32 = 1_000_000;
-const WAIT_MAX: Duration = Duration::from_secs(60);
+const RING_WAIT_MAX: Duration = Duration::from_secs(60);
 const WAKE_POLICY: WakePolicy = WakePolicy {
     blocks: 32,
     apart_ns: MILLISECOND_NS,
@@ -53,8 +53,8 @@ impl Tap {
     fn new(pair: &Pair, shape: RingsLayout, when: WakePolicy) -> Self {
         let rings = Arc::new(Rings::create("ring", shape).unwrap());
         let doorbell = RingBuffer::create("bell", 1 << 16).unwrap();
-        let program = program::load_tap(&rings, &doorbell, when);
-        let link = pair.server.run_inside(|| {
+        let program = program::load_ring_program(&rings, &doorbell, when);
+        let link = pair.server.run_in_network_namespace(|| {
             let index =
                 RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
             Link::tcx(&program, index, Side::Ingress, ChainPosition::Head, None).unwrap()
@@ -70,7 +70,7 @@ impl Tap {
         self.sum_rings(|cpu| self.rings.region(cpu).unwrap().head(0))
     }
 
-    fn sum_of_word(&self, at: u32) -> u64 {
+    fn sum_ring_word(&self, at: u32) -> u64 {
         self.sum_rings(|cpu| self.rings.region(cpu).unwrap().scratch(at).unwrap())
     }
 
@@ -98,7 +98,7 @@ fn numbered_frame(number: u32, length: usize) -> Vec<u8> {
 
 /// Sends `count` frames of mixed lengths.
 fn send_numbered_frames(pair: &Pair, count: u32) {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let length = |random: &mut Random| {
         *random.pick(&[10, 42, 60, 98, 200, 700, 1482]) + random.within(0..14)
     };
@@ -114,7 +114,7 @@ fn send_numbered_frames(pair: &Pair, count: u32) {
 
 /// Sends these frames.
 fn send_frames(pair: &Pair, frames: &[Vec<u8>]) {
-    pair.client.run_inside(|| {
+    pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, QdiscMode::Bypass).unwrap();
         let mut parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
@@ -140,9 +140,9 @@ fn send_and_check_counts(
     let took = begin.elapsed();
     let counts: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
     let (doorbells, failed) =
-        (tap.sum_of_word(NOTIFICATION_COUNTS), tap.sum_of_word(NOTIFICATION_COUNTS + 8));
+        (tap.sum_ring_word(NOTIFICATION_COUNTS), tap.sum_ring_word(NOTIFICATION_COUNTS + 8));
     println!("{shape:?}: {packets} in {took:?}, {doorbells} bells ({failed} failed): {counts:?}");
-    assert_eq!(tap.sum_of_word(FAILED), 0);
+    assert_eq!(tap.sum_ring_word(FAILED), 0);
     for one in &counts {
         assert_eq!(one.got + one.lost, u64::from(packets), "{one:?}");
         assert_eq!(one.torn, 0, "{one:?}");
@@ -198,13 +198,13 @@ fn reader_with_pending_notifications_is_not_woken() {
     let listener = Listener::new(&[tap.doorbell.as_fd()]).unwrap();
     for _ in 0..3 {
         send_numbered_frames(&pair, 1);
-        assert!(listener.wait(WAIT_MAX), "all was taken out before");
+        assert!(listener.wait(RING_WAIT_MAX), "all was taken out before");
         send_numbered_frames(&pair, 5);
         assert!(!listener.wait(Duration::ZERO), "it has yet to take the first");
         assert_eq!(tap.doorbell.drain(|_| ()), 6, "each bell is there all the same");
     }
     assert_eq!(
-        (tap.sum_of_word(NOTIFICATION_COUNTS), tap.sum_of_word(NOTIFICATION_COUNTS + 8)),
+        (tap.sum_ring_word(NOTIFICATION_COUNTS), tap.sum_ring_word(NOTIFICATION_COUNTS + 8)),
         (18, 0)
     );
 }
@@ -235,7 +235,7 @@ fn frames_without_a_reader_are_only_counted() {
         send_numbered_frames(&pair, count);
         sent += u64::from(count);
         wait_until("all have been seen", || tap.frames_produced() == sent);
-        assert_eq!(tap.sum_of_word(FAILED), 0);
+        assert_eq!(tap.sum_ring_word(FAILED), 0);
         committed(tap) > before
     };
     // While notifications are drained now and then, everything is copied: here 60 rings.
@@ -279,8 +279,9 @@ fn gso_frames_up_to_64_kb_fit_into_one_record() {
     };
     let tap = Tap::new(&pair, shape, WAKE_POLICY);
     let readers = tap.start_readers(2, FrameContent::Counting);
-    let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, 7)).unwrap());
-    let mut near = pair.client.run_inside(|| TcpStream::connect((SERVER, 7)).unwrap());
+    let listener = pair.server.run_in_network_namespace(|| TcpListener::bind((SERVER, 7)).unwrap());
+    let mut near =
+        pair.client.run_in_network_namespace(|| TcpStream::connect((SERVER, 7)).unwrap());
     let (mut far, _) = listener.accept().unwrap();
     let counting: Vec<u8> = (0..1 << 20).map(|at: u32| at as u8).collect();
     let swallowed = std::thread::scope(|scope| {
@@ -305,14 +306,14 @@ fn gso_frames_up_to_64_kb_fit_into_one_record() {
 /// Entry point of the child processes that other tests start.
 #[test]
 #[ignore = "is a reader, started by other tests"]
-fn child_runs_reader() {
+fn child_process_runs_reader() {
     reader::run_reader();
 }
 
 /// Measures the cost per packet. Run alone with `--ignored --nocapture nanoseconds_per_packet`.
 #[test]
 #[ignore = "a measurement"]
-fn prints_nanoseconds_per_packet() {
+fn ring_program_reports_ns_per_packet() {
     const PACKETS: u32 = 300_000;
     let Some(pair) = veth_pair(false) else { return };
     let shape = RingsLayout {
@@ -347,7 +348,7 @@ fn prints_nanoseconds_per_packet() {
                 doorbell != NO_DOORBELL,
                 info.ns_per_run().unwrap(),
                 f64::from(PACKETS) / took.as_secs_f64() / 1e3,
-                tap.sum_of_word(NOTIFICATION_COUNTS),
+                tap.sum_ring_word(NOTIFICATION_COUNTS),
             );
         }
     }
@@ -357,7 +358,7 @@ fn prints_nanoseconds_per_packet() {
 /// Measures the cost of BPF_PROG_TEST_RUN. Run alone with `--ignored --nocapture test_runs`.
 #[test]
 #[ignore = "a measurement"]
-fn prints_nanoseconds_of_test_runs() {
+fn test_runs_report_ns_per_run() {
     let Some(()) = need::require_bpf() else { return };
     let shape = RingsLayout {
         cpus: processor_count(),
@@ -370,8 +371,8 @@ fn prints_nanoseconds_of_test_runs() {
     let doorbell = RingBuffer::create("bell", 1 << 16).unwrap();
     let empty = [ebpf::insn::Insn::mov(ebpf::insn::R0, -1), ebpf::insn::Insn::exit()];
     let empty = Program::load(ProgramKind::Tc, "empty", &ebpf::insn::encode(&empty)).unwrap();
-    let silent = program::load_tap(&rings, &doorbell, NO_DOORBELL);
-    let ringing = program::load_tap(&rings, &doorbell, WAKE_POLICY);
+    let silent = program::load_ring_program(&rings, &doorbell, NO_DOORBELL);
+    let ringing = program::load_ring_program(&rings, &doorbell, WAKE_POLICY);
     for length in [46, 1482] {
         let frame = numbered_frame(1, length);
         let mut best = [u32::MAX; 3];

@@ -18,7 +18,7 @@ pub(crate) const NO_DOORBELL: WakePolicy = WakePolicy {
 };
 
 /// Loads the program that writes the ring.
-pub(crate) fn load_tap(rings: &Rings, ring: &RingBuffer, doorbell: WakePolicy) -> Program {
+pub(crate) fn load_ring_program(rings: &Rings, ring: &RingBuffer, doorbell: WakePolicy) -> Program {
     let shape = rings.shape();
     let layout = Tap {
         cpus: shape.cpus,

@@ -43,7 +43,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Starts a reader: this test executable again, running its ignored test `child_runs_reader`.
+    /// Starts a reader: this test executable again, running its ignored test `child_process_runs_reader`.
     pub(crate) fn start(rings: &Rings, doorbell: &RingBuffer, content: FrameContent) -> Self {
         let (socket, theirs) = descriptor::pair().unwrap();
         let start = |user: Option<u32>| {

@@ -53,14 +53,14 @@ impl DebianRelease<'_> {
         (scratch, output): (&Path, &Path),
     ) -> Result<PathBuf, String> {
         let home = scratch.join(name);
-        stage::create_empty(&home).map_err(|why| format!("{}: {why}", home.display()))?;
+        stage::create_empty_directory(&home).map_err(|why| format!("{}: {why}", home.display()))?;
         let mut all = self.documents(name)?;
         all.extend(files.iter().filter_map(|file| {
             let to = debian_path(&file.to)?;
             // In Debian, libraries have no execute permission.
             let is_library = to.extension().is_some_and(|end| end == "so");
             let mode = if is_library { 0o644 } else { file.mode };
-            (package_of(&to) == name).then(|| InstallFile { to, mode, ..file.clone() })
+            (debian_package_of_file(&to) == name).then(|| InstallFile { to, mode, ..file.clone() })
         }));
         stage::write_files(&home, &all).map_err(|why| why.to_string())?;
         self.write_manifest(name, &home, &all).map_err(|why| why.to_string())?;
@@ -153,7 +153,7 @@ pub(super) fn check(packages: &[PathBuf]) -> Result<bool, String> {
 /// bytes, and prints their size.
 fn check_size(files: &[InstallFile]) -> Result<(), String> {
     let is_core = |file: &&InstallFile| {
-        let package = debian_path(&file.to).map(|path| package_of(&path));
+        let package = debian_path(&file.to).map(|path| debian_package_of_file(&path));
         file.mode == 0o755 && package == Some(PACKAGES[0])
     };
     let size: usize = files.iter().filter(is_core).map(|file| file.bytes.len()).sum();
@@ -167,7 +167,7 @@ fn check_size(files: &[InstallFile]) -> Result<(), String> {
 }
 
 /// Returns the name of the Debian package that contains the file at this path.
-fn package_of(path: &Path) -> &'static str {
+fn debian_package_of_file(path: &Path) -> &'static str {
     let [program, library, development, page] = PACKAGES;
     let is_of = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
     if is_of(&["usr/include", "usr/lib/pkgconfig", "usr/lib/libstreamline.a"]) {
@@ -232,7 +232,7 @@ mod tests {
             ),
         ] {
             let placed = debian_path(Path::new(to)).unwrap();
-            assert_eq!((placed.to_str(), package_of(&placed)), (Some(path), package));
+            assert_eq!((placed.to_str(), debian_package_of_file(&placed)), (Some(path), package));
         }
         assert_eq!(debian_path(Path::new("share/streamline/LICENSE-MIT")), None);
     }
@@ -244,7 +244,7 @@ mod tests {
             ("share/man/man1/streamline-page.1", "streamline-page"),
             ("lib/streamline/libstreamline_udp.so", "libstreamline"),
         ] {
-            assert_eq!(package_of(&debian_path(Path::new(file)).unwrap()), package);
+            assert_eq!(debian_package_of_file(&debian_path(Path::new(file)).unwrap()), package);
             let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/debian");
             let text = fs::read_to_string(manifests.join(format!("{package}.toml"))).unwrap();
             for field in ["breaks", "replaces"] {

@@ -129,7 +129,8 @@ fn build_all_packages(root: &Path, options: &Options) -> Result<Vec<PathBuf>, St
     let output = cargo::target(root).join("dist");
     let scratch = cargo::target(root).join("dist-scratch");
     for folder in [&output, &scratch] {
-        stage::create_empty(folder).map_err(|why| format!("{}: {why}", folder.display()))?;
+        stage::create_empty_directory(folder)
+            .map_err(|why| format!("{}: {why}", folder.display()))?;
     }
     let built = release::build(root, &release, None)?;
     strip_static_library(&built)?;

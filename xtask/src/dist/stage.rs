@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Removes a directory with its contents, and creates it again.
-pub(super) fn create_empty(folder: &Path) -> io::Result<()> {
+pub(super) fn create_empty_directory(folder: &Path) -> io::Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;
     }

@@ -1,6 +1,6 @@
 //! The files of an installation, with their paths below the prefix.
 
-use super::manifest::in_context;
+use super::manifest::with_path_context;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -66,7 +66,7 @@ pub(crate) fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Resu
     done.map_err(|error| {
         // The file may not have been created.
         let _ = fs::remove_file(&beside);
-        in_context(error, "write", path)
+        with_path_context(error, "write", path)
     })
 }
 
@@ -130,7 +130,7 @@ fn libraries(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallF
     files.push(InstallFile::new("share/streamline/python/streamline.py", "for Python", python));
     let header = read(&capi.join("include/streamline.h"))?;
     files.push(InstallFile::new("include/streamline.h", "for C programs", header));
-    let about = with_prefix(&read_text(&capi.join("streamline.pc"))?, source.prefix);
+    let about = replace_prefix(&read_text(&capi.join("streamline.pc"))?, source.prefix);
     let to = "lib/pkgconfig/streamline.pc";
     files.push(InstallFile::new(to, "for C programs", about.into_bytes()));
     Ok(files)
@@ -138,7 +138,7 @@ fn libraries(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallF
 
 /// Returns the files of the system-wide daemon: units, user, directory and an example policy.
 fn service_files(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallFile>> {
-    const PURPOSE: &str = "the daemon of the machine";
+    const DAEMON_PURPOSE: &str = "the daemon of the machine";
     let dist = root.join("dist");
     let mut files = Vec::new();
     let page = source.libraries.then_some("streamline-page.service");
@@ -147,28 +147,28 @@ fn service_files(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<Inst
         let unit = read_text(&dist.join("systemd").join(name))?;
         let unit = unit.replace("/usr/bin/streamline", &own);
         let to = Path::new("lib/systemd/system").join(name);
-        files.push(InstallFile::new(to, PURPOSE, unit.into_bytes()));
+        files.push(InstallFile::new(to, DAEMON_PURPOSE, unit.into_bytes()));
     }
     for (from, to) in [
         ("sysusers.d/streamline.conf", "lib/sysusers.d/streamline.conf"),
         ("tmpfiles.d/streamline.conf", "lib/tmpfiles.d/streamline.conf"),
         ("policy.toml", "share/streamline/policy.toml"),
     ] {
-        files.push(InstallFile::new(to, PURPOSE, read(&dist.join(from))?));
+        files.push(InstallFile::new(to, DAEMON_PURPOSE, read(&dist.join(from))?));
     }
     Ok(files)
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    fs::read(path).map_err(|error| in_context(error, "read", path))
+    fs::read(path).map_err(|error| with_path_context(error, "read", path))
 }
 
 fn read_text(path: &Path) -> io::Result<String> {
-    fs::read_to_string(path).map_err(|error| in_context(error, "read", path))
+    fs::read_to_string(path).map_err(|error| with_path_context(error, "read", path))
 }
 
 /// Replaces the prefix in the text of a pkg-config file.
-pub(super) fn with_prefix(text: &str, prefix: &Path) -> String {
+pub(super) fn replace_prefix(text: &str, prefix: &Path) -> String {
     let own = format!("prefix={}", prefix.display());
     let lines = text.lines().map(|line| if line.starts_with("prefix=") { &own } else { line });
     lines.map(|line| format!("{line}\n")).collect()
@@ -177,7 +177,7 @@ pub(super) fn with_prefix(text: &str, prefix: &Path) -> String {
 /// Returns the man pages that the program generates.
 fn man_pages(program: &Path, scratch: &Path) -> io::Result<Vec<InstallFile>> {
     if scratch.exists() {
-        fs::remove_dir_all(scratch).map_err(|error| in_context(error, "remove", scratch))?;
+        fs::remove_dir_all(scratch).map_err(|error| with_path_context(error, "remove", scratch))?;
     }
     program_output(Command::new(program).args(["man", "--into"]).arg(scratch))?;
     let mut files = Vec::new();
@@ -197,7 +197,7 @@ fn man_pages(program: &Path, scratch: &Path) -> io::Result<Vec<InstallFile>> {
 fn program_output(command: &mut Command) -> io::Result<Vec<u8>> {
     let program = PathBuf::from(command.get_program());
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| in_context(error, "run", &program))?;
+    let output = output.map_err(|error| with_path_context(error, "run", &program))?;
     match output.status.success() {
         true => Ok(output.stdout),
         false => {
@@ -208,7 +208,7 @@ fn program_output(command: &mut Command) -> io::Result<Vec<u8>> {
 
 /// Returns the files of a directory, sorted, without its subdirectories.
 fn files_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).map_err(|error| in_context(error, "read", folder))?;
+    let entries = fs::read_dir(folder).map_err(|error| with_path_context(error, "read", folder))?;
     let paths: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
     let mut paths: Vec<PathBuf> = paths?.into_iter().filter(|path| path.is_file()).collect();
     paths.sort();

@@ -17,7 +17,8 @@ pub(super) struct InstallManifest {
 
 impl InstallManifest {
     pub(super) fn read(path: &Path) -> io::Result<Self> {
-        let text = fs::read_to_string(path).map_err(|error| in_context(error, "read", path))?;
+        let text =
+            fs::read_to_string(path).map_err(|error| with_path_context(error, "read", path))?;
         let mut manifest = Self::default();
         for line in text.lines() {
             match line.strip_suffix('/') {
@@ -52,14 +53,14 @@ impl InstallManifest {
         if let Some(parent) = folder.parent() {
             self.create_folder(paths, parent)?;
         }
-        fs::create_dir(&staged).map_err(|error| in_context(error, "make", &staged))?;
+        fs::create_dir(&staged).map_err(|error| with_path_context(error, "make", &staged))?;
         self.folders.insert(folder.to_owned());
         Ok(())
     }
 
     /// Removes all files, the manifest, and the created directories that are empty afterwards.
     /// Returns the number of files that existed.
-    pub(super) fn remove_all(&self, paths: &InstallPaths) -> io::Result<usize> {
+    pub(super) fn remove_installed_files(&self, paths: &InstallPaths) -> io::Result<usize> {
         let mut removed = 0;
         for file in &self.files {
             removed += usize::from(remove_file(&paths.staged_path(file))?);
@@ -80,11 +81,11 @@ pub(super) fn remove_file(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(in_context(error, "remove", path)),
+        Err(error) => Err(with_path_context(error, "remove", path)),
     }
 }
 
 /// Returns the error with the failed action and its path in the message.
-pub(super) fn in_context(error: io::Error, what: &str, path: &Path) -> io::Error {
+pub(super) fn with_path_context(error: io::Error, what: &str, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {what} {}: {error}", path.display()))
 }

@@ -146,7 +146,8 @@ pub(crate) fn uninstall(_: &Path, arguments: &[String]) -> Outcome {
         return Outcome::Usage(format!("`uninstall` knows --prefix DIR, not `{unknown}`"));
     }
     let path = paths.manifest_path();
-    match InstallManifest::read(&path).and_then(|manifest| manifest.remove_all(&paths)) {
+    match InstallManifest::read(&path).and_then(|manifest| manifest.remove_installed_files(&paths))
+    {
         Ok(files) => {
             println!("removed {files} files below {}", paths.prefix.display());
             Outcome::Success

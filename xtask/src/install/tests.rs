@@ -51,7 +51,10 @@ fn removal_deletes_all_installed_files_and_no_others() {
     assert!(!text.contains(&scratch.0.display().to_string()), "DESTDIR is in no file: {text}");
     fs::write(staged_path("bin/other"), "of somebody else").unwrap();
     assert_eq!(
-        InstallManifest::read(&paths.manifest_path()).unwrap().remove_all(&paths).unwrap(),
+        InstallManifest::read(&paths.manifest_path())
+            .unwrap()
+            .remove_installed_files(&paths)
+            .unwrap(),
         2
     );
     assert!(staged_path("bin/other").exists() && staged_path("share").is_dir(), "not ours");
@@ -79,7 +82,7 @@ fn prefix_is_parsed_in_both_forms_and_made_absolute() {
 fn pkg_config_file_contains_the_prefix() {
     let text =
         fs::read_to_string(crate::workspace_root().join("crates/capi/streamline.pc")).unwrap();
-    let own = file_list::with_prefix(&text, Path::new("/opt/own"));
+    let own = file_list::replace_prefix(&text, Path::new("/opt/own"));
     assert!(
         own.starts_with("prefix=/opt/own\n") && own.contains("libdir=${prefix}/lib\n"),
         "{own}"

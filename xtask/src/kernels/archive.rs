@@ -6,13 +6,13 @@ use std::path::Path;
 
 /// A cpio archive under construction.
 #[derive(Default)]
-pub(super) struct Archive {
+pub(super) struct CpioArchive {
     bytes: Vec<u8>,
     folders: BTreeSet<String>,
     entries: u32,
 }
 
-impl Archive {
+impl CpioArchive {
     /// Adds a directory and its parents.
     pub(super) fn add_directory(&mut self, path: &str) {
         let mut whole = String::new();
@@ -59,12 +59,12 @@ impl Archive {
         self.bytes.extend(b"070701");
         fields.iter().for_each(|field| self.bytes.extend(format!("{field:08x}").bytes()));
         self.bytes.extend(name.bytes().chain([0]));
-        self.pad_to_four();
+        self.pad_to_four_bytes();
         self.bytes.extend(bytes);
-        self.pad_to_four();
+        self.pad_to_four_bytes();
     }
 
-    fn pad_to_four(&mut self) {
+    fn pad_to_four_bytes(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 }
@@ -74,8 +74,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entry_has_a_110_byte_header_and_is_padded_to_four() {
-        let mut archive = Archive::default();
+    fn cpio_entry_has_110_byte_header_and_is_padded() {
+        let mut archive = CpioArchive::default();
         archive.add_file("/bin/it", b"five!");
         let bytes = archive.finish();
         assert_eq!(bytes.len() % 4, 0);

@@ -1,7 +1,7 @@
 //! A kernel in a virtual machine: its package, its initial ramdisk, its boot, and the results that
 //! the guest prints.
 
-use super::archive::Archive;
+use super::archive::CpioArchive;
 use super::{Programs, program_output, unpack_package};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -54,7 +54,8 @@ impl Kernel {
     /// Boots the kernel, which runs all programs and powers off.
     pub(super) fn run(&self, home: &Path, programs: &Programs) -> Result<BootResult, String> {
         let system = home.join(format!("{}.cpio", self.version));
-        fs::write(&system, self.initial_ramdisk(home, programs)?).map_err(|why| why.to_string())?;
+        fs::write(&system, self.build_initial_ramdisk(home, programs)?)
+            .map_err(|why| why.to_string())?;
         println!("\n== Linux {}", self.version);
         let mut qemu = Command::new("qemu-system-x86_64");
         qemu.args("-accel tcg -cpu max -smp 2 -m 3072 -nographic -no-reboot -nic none".split(' '));
@@ -68,9 +69,9 @@ impl Kernel {
     }
 
     /// Builds the initial ramdisk.
-    fn initial_ramdisk(&self, home: &Path, programs: &Programs) -> Result<Vec<u8>, String> {
+    fn build_initial_ramdisk(&self, home: &Path, programs: &Programs) -> Result<Vec<u8>, String> {
         let busybox = unpack_package(home, "busybox", "^busybox-static$")?.join("bin/busybox");
-        let mut system = Archive::default();
+        let mut system = CpioArchive::default();
         for folder in ["dev", "proc", "sys", "run/netns", "tmp", "etc"] {
             system.add_directory(folder);
         }

@@ -18,7 +18,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
                 lines_outside_tests(&file.code).into_iter().map(|(number, _)| number).collect()
             }
         };
-        check_tests(file, &product, found);
+        check_test_timing(file, &product, found);
     }
     for (path, _) in TIME_EXCEPTIONS {
         if tree.file(path).is_none() {
@@ -30,7 +30,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
 }
 
-fn check_tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
+fn check_test_timing(file: &File, product: &HashSet<usize>, found: &mut Findings) {
     let may = TIME_EXCEPTIONS.iter().any(|(path, _)| *path == file.path);
     let is_alone = may || file.code.contains("alone(") || file.code.contains("ALONE");
     let mut measures = false;
@@ -43,7 +43,7 @@ fn check_tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
             continue;
         }
         let mut report = |what: &str| found.push(Finding::line("chance", file, number, what));
-        if !may && compares_times(code) {
+        if !may && asserts_short_duration(code) {
             report(
                 "asserts how long something took, which is the machine's: wait for a condition, \
                  or count instead",
@@ -70,7 +70,7 @@ fn check_tests(file: &File, product: &HashSet<usize>, found: &mut Findings) {
 }
 
 /// Returns true if the line asserts that a duration is short.
-fn compares_times(line: &str) -> bool {
+fn asserts_short_duration(line: &str) -> bool {
     let Some((_, asserted)) = line.split_once("assert") else { return false };
     ["elapsed() < ", "elapsed() <= ", "< Duration::", "<= Duration::"]
         .iter()

@@ -5,7 +5,7 @@ use super::modules::FileDependencies;
 use std::collections::VecDeque;
 
 /// Maximum number of files that may depend on each other.
-pub(super) const CYCLE_MAX: usize = 3;
+pub(super) const CYCLE_FILES_MAX: usize = 3;
 
 /// A set of files, each of which depends on all others, directly or indirectly.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,8 +3,8 @@
 use super::findings::{Finding, Findings};
 use super::manifest::{self, Dependency, DependencyUse, Manifest};
 use super::rules::{
-    self, AllowedDependencies, ENTRY_POINTS, LIBC_CRATES, OUTSIDE_PRODUCT, PACKAGE_PREFIX,
-    UNPREFIXED_PACKAGES, WorkspaceCrate,
+    self, AllowedDependencies, ENTRY_POINT_LAYER, LIBC_CRATES, OUTSIDE_PRODUCT_LAYER,
+    PACKAGE_PREFIX, UNPREFIXED_PACKAGES, WorkspaceCrate,
 };
 use super::tree::{File, Tree};
 
@@ -17,7 +17,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     };
     for (folder, file) in tree.manifests() {
         let manifest = manifest::read(&file.text, alias);
-        check_names(&folder, file, &manifest, found);
+        check_crate_names(&folder, file, &manifest, found);
         match rules::named(&folder) {
             Some(krate) => check_dependencies(krate, file, &manifest, found),
             None => found.push(Finding::file(
@@ -29,7 +29,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     }
 }
 
-fn check_names(folder: &str, file: &File, manifest: &Manifest, found: &mut Findings) {
+fn check_crate_names(folder: &str, file: &File, manifest: &Manifest, found: &mut Findings) {
     let wanted = match folder {
         folder if UNPREFIXED_PACKAGES.contains(&folder) => folder.to_owned(),
         folder => format!("{PACKAGE_PREFIX}{folder}"),
@@ -69,14 +69,18 @@ fn dependency_violation(krate: &WorkspaceCrate, dependency: &Dependency) -> Opti
         (AllowedDependencies::Any, _) => None,
         (AllowedDependencies::Only(allowed), _) if allowed.contains(&name) => None,
         (_, DependencyUse::Tests) if name == "testkit" => None,
-        (_, DependencyUse::Tests) if to.layer <= krate.layer && to.layer < ENTRY_POINTS => None,
+        (_, DependencyUse::Tests) if to.layer <= krate.layer && to.layer < ENTRY_POINT_LAYER => {
+            None
+        }
         (_, DependencyUse::Tests) => {
             Some(format!("tests of `{from}` take `{name}`, which is above it"))
         }
-        (_, DependencyUse::Product) if to.layer == OUTSIDE_PRODUCT => {
+        (_, DependencyUse::Product) if to.layer == OUTSIDE_PRODUCT_LAYER => {
             Some(format!("`{from}` takes `{name}`, which is not part of the product"))
         }
-        (_, DependencyUse::Product) if to.layer == ENTRY_POINTS && krate.layer == ENTRY_POINTS => {
+        (_, DependencyUse::Product)
+            if to.layer == ENTRY_POINT_LAYER && krate.layer == ENTRY_POINT_LAYER =>
+        {
             Some(format!("the door `{from}` takes the door `{name}`"))
         }
         (AllowedDependencies::Only([]), DependencyUse::Product) => {

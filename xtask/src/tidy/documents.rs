@@ -12,17 +12,17 @@ const BOOK: &str = "docs/book/";
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for file in tree.files.iter().filter(|file| CHECKED_DOCUMENTS.contains(&file.path.as_str())) {
         for (number, line) in prose_lines(&file.text) {
-            check_paths(tree, file, number, line, found);
+            check_quoted_paths(tree, file, number, line, found);
         }
     }
     for file in &tree.files {
         // The tests of this program plant names of pages that do not exist.
         if file.is_written() && !file.path.starts_with("xtask/") {
-            check_pages(tree, file, found);
+            check_named_pages(tree, file, found);
         }
     }
-    check_index(tree, DECISIONS_DIRECTORY, "README.md", found);
-    check_index(tree, BOOK, "SUMMARY.md", found);
+    check_page_index(tree, DECISIONS_DIRECTORY, "README.md", found);
+    check_page_index(tree, BOOK, "SUMMARY.md", found);
 }
 
 /// Returns the lines outside fenced code blocks, with their numbers.
@@ -35,7 +35,7 @@ pub(super) fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-fn check_paths(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findings) {
+fn check_quoted_paths(tree: &Tree, file: &File, number: usize, line: &str, found: &mut Findings) {
     for span in line.split('`').skip(1).step_by(2).filter(|span| is_path(tree, span)) {
         for path in expand_braces(span) {
             // The prefix `crates/` may be left out.
@@ -73,7 +73,7 @@ fn expand_braces(span: &str) -> Vec<String> {
 }
 
 /// Checks that every page of the book that is named in a file exists.
-fn check_pages(tree: &Tree, file: &File, found: &mut Findings) {
+fn check_named_pages(tree: &Tree, file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
         for (at, _) in line.match_indices(BOOK) {
             let rest = &line[at..];
@@ -90,7 +90,7 @@ fn check_pages(tree: &Tree, file: &File, found: &mut Findings) {
 
 /// Checks that the index of a directory lists every page in the directory, and that the index of
 /// the book lists every page of the book.
-fn check_index(tree: &Tree, folder: &str, index: &str, found: &mut Findings) {
+fn check_page_index(tree: &Tree, folder: &str, index: &str, found: &mut Findings) {
     let list = tree.file(&format!("{folder}{index}"));
     for file in tree.files.iter().filter(|file| file.has_extension("md")) {
         let Some(name) = file.path.strip_prefix(folder) else { continue };

@@ -4,7 +4,7 @@
 //! Input: the file dependencies of [`super::modules`], and the table [`LAYERS`](rules::LAYERS).
 //! Output: the occurrences that count against the ratchets `cycles` and `upward`.
 
-use super::cycles::{CYCLE_MAX, describe_shortest_cycle, file_cycles};
+use super::cycles::{CYCLE_FILES_MAX, describe_shortest_cycle, file_cycles};
 use super::findings::{Findings, Occurrence};
 use super::modules::{FileDependencies, file_dependencies};
 use super::rules;
@@ -24,7 +24,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 }
 
 fn count_cycles(name: &str, base: &str, dependencies: &FileDependencies, found: &mut Findings) {
-    for component in file_cycles(dependencies).iter().filter(|c| c.files.len() > CYCLE_MAX) {
+    for component in file_cycles(dependencies).iter().filter(|c| c.files.len() > CYCLE_FILES_MAX) {
         let size = component.files.len();
         let cycle = describe_shortest_cycle(dependencies, component);
         found.occurrences.push(Occurrence {
@@ -34,7 +34,7 @@ fn count_cycles(name: &str, base: &str, dependencies: &FileDependencies, found: 
             line: None,
             weight: size,
             what: format!(
-                "{size} files need each other, more than {CYCLE_MAX}; a shortest cycle of them: \
+                "{size} files need each other, more than {CYCLE_FILES_MAX}; a shortest cycle of them: \
                  {cycle}; `cargo xtask tidy --arrows {name}` shows the others"
             ),
         });
@@ -73,7 +73,7 @@ fn count_upward_dependencies(
 /// crates that no module of the table contains. Roots are exempt, because they export items of all
 /// layers.
 #[cfg(test)]
-pub(super) fn table_errors(tree: &Tree) -> Vec<String> {
+pub(super) fn layer_table_errors(tree: &Tree) -> Vec<String> {
     let mut errors = Vec::new();
     for (name, manifest) in tree.manifests() {
         let Some((_, layers)) = rules::LAYERS.iter().find(|(known, _)| *known == name) else {
@@ -113,7 +113,7 @@ pub(super) fn dependency_table(tree: &Tree, name: &str) -> Option<String> {
     let dependencies = file_dependencies(tree, manifest.path.trim_end_matches("Cargo.toml"));
     let components = file_cycles(&dependencies);
     let is_within = |from: usize, to: usize| {
-        let mut large = components.iter().filter(|c| c.files.len() > CYCLE_MAX);
+        let mut large = components.iter().filter(|c| c.files.len() > CYCLE_FILES_MAX);
         large.any(|c| c.files.contains(&from) && c.files.contains(&to))
     };
     let mut text = String::new();

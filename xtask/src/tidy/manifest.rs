@@ -60,7 +60,7 @@ pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
             }
             Some((_, Some(_))) if key == "package" => {
                 if let Some(last) = manifest.dependencies.last_mut() {
-                    last.name = without_prefix(unquote(value)).to_owned();
+                    last.name = without_package_prefix(unquote(value)).to_owned();
                 }
             }
             _ if table == "package" && key == "name" => manifest.name = unquote(value).to_owned(),
@@ -88,7 +88,7 @@ pub(super) fn workspace_aliases(text: &str) -> Vec<(String, String)> {
 
 impl Manifest {
     fn add_dependency(&mut self, name: String, used: DependencyUse, number: usize) {
-        let name = without_prefix(&name).to_owned();
+        let name = without_package_prefix(&name).to_owned();
         self.dependencies.push(Dependency { name, used, line: number + 1 });
     }
 }
@@ -112,14 +112,14 @@ fn parse_dependency_table_header(table: &str) -> Option<(DependencyUse, Option<&
 fn package_key(value: &str) -> Option<&str> {
     let at = value.find("package")?;
     let rest = value[at + "package".len()..].trim_start().strip_prefix('=')?;
-    rest.trim_start().strip_prefix('"')?.split('"').next().map(without_prefix)
+    rest.trim_start().strip_prefix('"')?.split('"').next().map(without_package_prefix)
 }
 
 fn unquote(text: &str) -> &str {
     text.trim().trim_matches(|c| c == '"' || c == '\'')
 }
 
-fn without_prefix(package: &str) -> &str {
+fn without_package_prefix(package: &str) -> &str {
     package.strip_prefix(super::rules::PACKAGE_PREFIX).unwrap_or(package)
 }
 

@@ -76,7 +76,7 @@ fn run(root: &Path, tree: &Tree, arguments: &[&str]) -> Outcome {
 }
 
 /// The verb `unsafe`: prints the amount of unsafe code per file.
-pub(crate) fn unsafe_table(root: &Path, _: &[String]) -> Outcome {
+pub(crate) fn print_unsafe_table(root: &Path, _: &[String]) -> Outcome {
     match Tree::read(root) {
         Ok(tree) => {
             print!("{}", unsafe_code::table(&tree));

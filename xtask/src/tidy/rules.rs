@@ -39,9 +39,9 @@ pub(super) struct WorkspaceCrate {
 
 /// Layer of the entry points. A crate of the product may depend on an entry point only if the
 /// crate's row in [`CRATES`] names the entry point.
-pub(super) const ENTRY_POINTS: u8 = 4;
+pub(super) const ENTRY_POINT_LAYER: u8 = 4;
 /// Layer of the crates that are not part of the product.
-pub(super) const OUTSIDE_PRODUCT: u8 = 5;
+pub(super) const OUTSIDE_PRODUCT_LAYER: u8 = 5;
 
 /// All crates, from the lowest layer up.
 pub(super) const CRATES: &[WorkspaceCrate] = &[
@@ -99,38 +99,38 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
         3,
         &["member", "engine", "runtime", "pipeline", "endpoint", "filter", "sys", "abi"],
     ),
-    product_crate("pipesfs", ENTRY_POINTS, &["streamline", "sys"]),
+    product_crate("pipesfs", ENTRY_POINT_LAYER, &["streamline", "sys"]),
     // A separate program, the only one with an async runtime.
-    product_crate("page", ENTRY_POINTS, &["streamline", "sys"]),
+    product_crate("page", ENTRY_POINT_LAYER, &["streamline", "sys"]),
     // A library inside other programs. It contains buffers and their names, but not the engine.
     WorkspaceCrate {
         unsafe_code: UnsafePolicy::Files(&["export.rs", "export/"]),
-        ..product_crate("sockets", ENTRY_POINTS, &["iolite", "buffer", "sys", "abi"])
+        ..product_crate("sockets", ENTRY_POINT_LAYER, &["iolite", "buffer", "sys", "abi"])
     },
     // A library inside other programs that reads live captures itself.
     WorkspaceCrate {
         unsafe_code: UnsafePolicy::Files(&["export.rs", "export/"]),
-        ..product_crate("pcap", ENTRY_POINTS, &["streamline", "ebpf", "wire", "sys"])
+        ..product_crate("pcap", ENTRY_POINT_LAYER, &["streamline", "ebpf", "wire", "sys"])
     },
     // A library inside other programs that receives datagrams itself.
     WorkspaceCrate {
         unsafe_code: UnsafePolicy::Files(&["export.rs", "export/"]),
-        ..product_crate("udp", ENTRY_POINTS, &["streamline", "sys"])
+        ..product_crate("udp", ENTRY_POINT_LAYER, &["streamline", "sys"])
     },
     WorkspaceCrate {
         unsafe_code: UnsafePolicy::Files(&["export.rs"]),
         ..product_crate(
             "capi",
-            ENTRY_POINTS,
+            ENTRY_POINT_LAYER,
             &["streamline", "engine", "iolite", "buffer", "sys", "abi"],
         )
     },
-    product_crate("web", ENTRY_POINTS, &["engine", "buffer", "wire"]),
+    product_crate("web", ENTRY_POINT_LAYER, &["engine", "buffer", "wire"]),
     // `cli` starts programs whose pipes become streams: `sys` starts them, and `abi` encodes the
     // description of their edges.
     product_crate(
         "cli",
-        ENTRY_POINTS,
+        ENTRY_POINT_LAYER,
         &[
             "streamline",
             "daemon",
@@ -144,21 +144,21 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
             "abi",
         ],
     ),
-    product_crate("testkit", OUTSIDE_PRODUCT, &["wire", "abi", "sys"]),
+    product_crate("testkit", OUTSIDE_PRODUCT_LAYER, &["wire", "abi", "sys"]),
     WorkspaceCrate {
         allowed: AllowedDependencies::Any,
-        ..product_crate("tests", OUTSIDE_PRODUCT, &[])
+        ..product_crate("tests", OUTSIDE_PRODUCT_LAYER, &[])
     },
     WorkspaceCrate {
         allowed: AllowedDependencies::Any,
-        ..product_crate("bench", OUTSIDE_PRODUCT, &[])
+        ..product_crate("bench", OUTSIDE_PRODUCT_LAYER, &[])
     },
-    product_crate("bench-loops", OUTSIDE_PRODUCT, &[]),
+    product_crate("bench-loops", OUTSIDE_PRODUCT_LAYER, &[]),
     WorkspaceCrate {
         allowed: AllowedDependencies::Any,
-        ..product_crate("fuzz", OUTSIDE_PRODUCT, &[])
+        ..product_crate("fuzz", OUTSIDE_PRODUCT_LAYER, &[])
     },
-    product_crate("xtask", OUTSIDE_PRODUCT, &[]),
+    product_crate("xtask", OUTSIDE_PRODUCT_LAYER, &[]),
 ];
 
 /// Layers inside a crate, from the lowest up. The files of a layer may use each other and files of

@@ -4,15 +4,15 @@
 /// Returns the text with every comment and literal replaced by blanks; lines and columns are
 /// unchanged.
 pub(crate) fn code(text: &str) -> String {
-    blank_text(text, true)
+    blank_comments(text, true)
 }
 
 /// Returns the text with every comment replaced by blanks; literals are unchanged.
 pub(crate) fn strip_comments(text: &str) -> String {
-    blank_text(text, false)
+    blank_comments(text, false)
 }
 
-fn blank_text(text: &str, literals: bool) -> String {
+fn blank_comments(text: &str, literals: bool) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
     let mut at = 0;
@@ -36,7 +36,7 @@ fn blank_text(text: &str, literals: bool) -> String {
 fn end_of_comment_or_literal(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     match chars[at] {
-        '/' if next == Some('/') => find_end(chars, at, |rest| rest[0] == '\n'),
+        '/' if next == Some('/') => find_end_index(chars, at, |rest| rest[0] == '\n'),
         '/' if next == Some('*') => end_of_block_comment(chars, at),
         '"' => end_of_string(chars, at + 1),
         'r' if !is_inside_word(chars, at) => end_of_raw_string(chars, at, at + 1),
@@ -48,7 +48,7 @@ fn end_of_comment_or_literal(chars: &[char], at: usize) -> usize {
     }
 }
 
-fn find_end(chars: &[char], from: usize, end: impl Fn(&[char]) -> bool) -> usize {
+fn find_end_index(chars: &[char], from: usize, end: impl Fn(&[char]) -> bool) -> usize {
     (from..chars.len()).find(|&at| end(&chars[at..])).unwrap_or(chars.len())
 }
 
@@ -91,14 +91,14 @@ fn end_of_raw_string(chars: &[char], at: usize, from: usize) -> usize {
     let closes = |rest: &[char]| {
         rest[0] == '"' && rest.len() > hashes && rest[1..=hashes].iter().all(|&c| c == '#')
     };
-    (find_end(chars, from + hashes + 1, closes) + 1 + hashes).min(chars.len())
+    (find_end_index(chars, from + hashes + 1, closes) + 1 + hashes).min(chars.len())
 }
 
 /// Returns the end of a character literal, or `at` for a lifetime.
 fn end_of_character(chars: &[char], at: usize) -> usize {
     match (chars.get(at + 1), chars.get(at + 2)) {
         (Some('\\'), Some(_)) => {
-            (find_end(chars, at + 3, |rest| rest[0] == '\'') + 1).min(chars.len())
+            (find_end_index(chars, at + 3, |rest| rest[0] == '\'') + 1).min(chars.len())
         }
         (Some(_), Some('\'')) => at + 3,
         _ => at,

@@ -22,10 +22,10 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         }
         if file.is_written() {
             check_trailing_blanks(file, found);
-            check_unfinished(file, found);
+            check_unfinished_markers(file, found);
         }
         if file.is_rust() {
-            check_rust(file, crate_of_path(&crates, &file.path), found);
+            check_rust_text(file, crate_of_path(&crates, &file.path), found);
         }
     }
     for (path, _) in SLEEP_EXCEPTIONS {
@@ -57,7 +57,7 @@ fn check_trailing_blanks(file: &File, found: &mut Findings) {
     }
 }
 
-fn check_unfinished(file: &File, found: &mut Findings) {
+fn check_unfinished_markers(file: &File, found: &mut Findings) {
     for (number, line) in file.text.lines().enumerate() {
         if let Some(word) = UNFINISHED_MARKERS.iter().find(|word| line.contains(**word)) {
             let what = format!("`{word}`: finish it or write an issue");
@@ -66,7 +66,7 @@ fn check_unfinished(file: &File, found: &mut Findings) {
     }
 }
 
-fn check_rust(file: &File, name: &str, found: &mut Findings) {
+fn check_rust_text(file: &File, name: &str, found: &mut Findings) {
     if !file.text.starts_with("//!") {
         let what = "the first line is not `//!`: say what the file is";
         found.push(Finding::line("first line", file, 1, what));

@@ -108,7 +108,7 @@ fn parse_attribute(tokens: &[Token<'_>], at: usize) -> Option<Attribute> {
     if text(at) != Some("#") || text(open) != Some("[") {
         return None;
     }
-    let end = closing_index(tokens, open);
+    let end = index_after_closing_bracket(tokens, open);
     let is_disabled = text(open + 1) == Some("cfg") && !evaluate_cfg(tokens, &mut (open + 3));
     Some(Attribute { end, is_inner, is_disabled })
 }
@@ -124,7 +124,7 @@ fn evaluate_cfg(tokens: &[Token<'_>], at: &mut usize) -> bool {
         }
         return !["test", "loom", "miri", "doc", "doctest", "fuzzing", "feature"].contains(&name);
     }
-    let end = closing_index(tokens, *at);
+    let end = index_after_closing_bracket(tokens, *at);
     *at += 1;
     let mut inner = Vec::new();
     while *at + 1 < end {
@@ -141,7 +141,7 @@ fn evaluate_cfg(tokens: &[Token<'_>], at: &mut usize) -> bool {
 }
 
 /// Returns the index after the bracket that closes the bracket at `open`.
-pub(crate) fn closing_index(tokens: &[Token<'_>], open: usize) -> usize {
+pub(crate) fn index_after_closing_bracket(tokens: &[Token<'_>], open: usize) -> usize {
     let mut depth = 0usize;
     for (at, token) in tokens.iter().enumerate().skip(open) {
         match token.text {
@@ -160,7 +160,7 @@ pub(crate) fn closing_index(tokens: &[Token<'_>], open: usize) -> usize {
 fn end_of_group(tokens: &[Token<'_>], mut at: usize) -> usize {
     while let Some(token) = tokens.get(at) {
         match token.text {
-            "(" | "[" | "{" => at = closing_index(tokens, at),
+            "(" | "[" | "{" => at = index_after_closing_bracket(tokens, at),
             ")" | "]" | "}" => return at,
             _ => at += 1,
         }
@@ -177,7 +177,7 @@ fn end_of_item(tokens: &[Token<'_>], mut at: usize) -> usize {
     if text(at) == "pub" {
         at += 1;
         if text(at) == "(" {
-            at = closing_index(tokens, at);
+            at = index_after_closing_bracket(tokens, at);
         }
     }
     const ITEM_KEYWORDS: &[&str] = &[
@@ -193,8 +193,8 @@ fn end_of_item(tokens: &[Token<'_>], mut at: usize) -> usize {
             ";" => return at + 1,
             "," if !is_item => return at + 1,
             "}" | ")" | "]" => return at,
-            "{" if !is_line => return closing_index(tokens, at),
-            "(" | "[" | "{" => at = closing_index(tokens, at),
+            "{" if !is_line => return index_after_closing_bracket(tokens, at),
+            "(" | "[" | "{" => at = index_after_closing_bracket(tokens, at),
             _ => at += 1,
         }
     }

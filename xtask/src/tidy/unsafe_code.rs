@@ -14,8 +14,8 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     for (folder, manifest) in tree.manifests() {
         if let Some(krate) = rules::named(&folder) {
             let base = manifest.path.trim_end_matches("Cargo.toml");
-            check_roots(tree, krate, base, found);
-            check_files(tree, krate, base, found);
+            check_crate_roots(tree, krate, base, found);
+            check_unsafe_files(tree, krate, base, found);
             if rules::NO_IO_CRATES.contains(&krate.name) {
                 check_no_io(tree, base, found);
             }
@@ -29,7 +29,7 @@ fn check_no_io(tree: &Tree, base: &str, found: &mut Findings) {
     let source = format!("{base}src/");
     for file in tree.rust_files().filter(|f| f.path.starts_with(&source) && !f.is_test()) {
         for (number, line) in lines_outside_tests(&file.code) {
-            let module = rules::IO_MODULES.iter().find(|module| names_module(line, module));
+            let module = rules::IO_MODULES.iter().find(|module| names_std_module(line, module));
             let word = rules::IO_NAMES.iter().find(|word| has_word(line, word));
             if let Some(word) = module.or(word) {
                 let what = format!("`{word}` in a crate that does no I/O and knows no clock");
@@ -40,7 +40,7 @@ fn check_no_io(tree: &Tree, base: &str, found: &mut Findings) {
 }
 
 /// Returns true if the line names the module of std, as `std::fs` or in `use std::{fmt, fs}`.
-fn names_module(line: &str, module: &str) -> bool {
+fn names_std_module(line: &str, module: &str) -> bool {
     let Some((_, rest)) = line.split_once("std::") else { return false };
     match rest.strip_prefix('{') {
         Some(list) => has_word(list, module),
@@ -52,7 +52,7 @@ fn names_module(line: &str, module: &str) -> bool {
 }
 
 /// Checks that the crate's roots have the `unsafe_code` attribute that its row requires.
-fn check_roots(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Findings) {
+fn check_crate_roots(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Findings) {
     let line = match krate.unsafe_code {
         UnsafePolicy::Forbid => "#![forbid(unsafe_code)]",
         UnsafePolicy::Files(_) => "#![deny(unsafe_code)]",
@@ -72,7 +72,7 @@ fn check_roots(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Find
 
 /// Checks that no file except the allowed ones contains `unsafe`. (Tests outside `src` are separate
 /// crates, to which the attribute in the root does not apply.)
-fn check_files(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Findings) {
+fn check_unsafe_files(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Findings) {
     let allowed = |file: &File| match krate.unsafe_code {
         UnsafePolicy::Anywhere => true,
         UnsafePolicy::Forbid => false,

@@ -134,7 +134,7 @@ fn d17_region_is_read_and_written_at_any_offset() {
     assert_eq!((read_only.len(), read_only.is_writable()), (10_000, false));
     assert_eq!(read_only.write_at(0, b"x"), Err(Error::ReadOnly));
     let mut expected = vec![0; 10_000];
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     for _ in 0..500 {
         let at = random.below(10_000);
         let length = random.below(10_000 - at).min(1 + at % 70);

@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn d16_pinned_cold_segments_shrink_and_unpack_on_access() {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         let mut pool = create_pool();
         let kept: Vec<_> = (0..8).map(|_| pin_full_segment(&pool, &mut random)).collect();
         pool.end_pass();
@@ -276,7 +276,7 @@ mod tests {
     /// longer found once their segment is reused.
     #[test]
     fn random_operations_keep_exactly_the_pinned_blocks() {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         let mut pool = create_pool();
         let mut kept: Vec<(Extent, SegmentPin, Vec<u8>)> = Vec::new();
         let mut gone: Vec<Extent> = Vec::new();

@@ -26,7 +26,7 @@ pub(crate) fn open(socket: impl AsFd) -> Option<Input> {
 /// checks that the reader receives all published blocks and then the fault.
 #[track_caller]
 pub(crate) fn check_published_blocks_survive_kill(blocks_max: u64) {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for _ in 0..12 {
         let Some(mut other) = OtherUserProcess::start("write") else { return };
         let mut input = open(&other).unwrap();

@@ -143,7 +143,7 @@ fn any_filters_by_direction_in_user_space() {
 
 /// Returns true if a kernel program is attached to the ingress of an interface of the server.
 fn has_ingress_capture_program(pair: &Pair, device: &str) -> bool {
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let index = sys::net::interface(device).unwrap().index;
         !sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap().members.is_empty()
     })
@@ -171,7 +171,7 @@ fn any_follows_added_and_removed_interfaces() {
         pair.client.run_ip("link set late1 up");
         pair.client.wait_until_up("late1");
         send(&pair, PORT, [64; 5]);
-        pair.client.run_inside(|| {
+        pair.client.run_in_network_namespace(|| {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             (0..5).for_each(|_| {
                 socket.send_to(b"over the new interface", ("10.78.0.2", PORT)).unwrap();

@@ -69,7 +69,7 @@ fn filters_under_exec_select_tagged_frames_like_libpcap() {
     for (filter, expected) in filters {
         let captured =
             capture_with_libpcap_and_rings(&["--immediate-mode", filter], expected, |pair| {
-                pair.client.run_inside(|| {
+                pair.client.run_in_network_namespace(|| {
                     let index = sys::net::interface(CLIENT_DEVICE).unwrap().index;
                     let mut sender = PacketSender::open(index, QdiscMode::Through).unwrap();
                     let parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
@@ -132,7 +132,7 @@ fn filters_are_replaced_while_frames_pass_without_loss() {
     let client = &pair.client;
     let errors = thread::scope(|scope| {
         scope.spawn(move || {
-            client.run_inside(move || {
+            client.run_in_network_namespace(move || {
                 let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
                 let mut numbers = 0u32..;
                 // At this rate, rings with thousands of frames do not overflow.
@@ -175,7 +175,7 @@ fn loopback_packets_are_captured_once() {
     let words = ["tcpdump", "-n", "-t", "-c", "12", "-i", "lo", "udp port 5300"];
     let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, LISTENING_TEXT));
     let (real, ours) = (start(false), start(true));
-    pair.server.run_inside(|| {
+    pair.server.run_in_network_namespace(|| {
         let receiver = UdpSocket::bind(("127.0.0.1", PORT)).unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for size in 1..=12 {

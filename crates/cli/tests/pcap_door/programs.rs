@@ -94,7 +94,8 @@ fn answers(trace: &str) -> BTreeSet<(String, String)> {
 #[test]
 fn c5_nmap_finds_the_same_ports_from_the_ring() {
     let Some((pair, folder)) = prepare("nmap") else { return };
-    let _listener = pair.client.run_inside(|| TcpListener::bind((CLIENT, 8085)).unwrap());
+    let _listener =
+        pair.client.run_in_network_namespace(|| TcpListener::bind((CLIENT, 8085)).unwrap());
     let target = CLIENT.to_string();
     let words = ["nmap", "-n", "-sS", "--packet-trace", "-p", "8080-8090", target.as_str()];
     Observer::start((&pair, &folder), false, (&words, "")).finish();

@@ -118,7 +118,7 @@ fn o6_reader_reports_losses_of_its_prefix_process() {
     let servers = site.prefix_server_ids();
     signal_process(servers[0], "-STOP");
     // The number of datagrams exceeds the capacity of the kernel's ring many times.
-    site.pair.client.run_inside(|| {
+    site.pair.client.run_in_network_namespace(|| {
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         for _ in 0..FRAMES {
             // No socket receives the datagrams, so a call may report that an earlier one was

@@ -59,7 +59,7 @@ fn socket_names(process: i32) -> Vec<String> {
 fn restarted_daemon_keeps_all_paths() {
     // The test runs alone, because children of other tests must not inherit the passed descriptors.
     let name = "restart::restarted_daemon_keeps_all_paths";
-    if need::require_command("bash").is_none() || !testkit::runs_alone(name) {
+    if need::require_command("bash").is_none() || !testkit::run_in_separate_process(name) {
         return;
     }
     let manager = ManagedDaemon::new();
@@ -128,7 +128,7 @@ fn restarted_daemon_keeps_all_paths() {
 #[test]
 fn idle_daemon_reports_to_the_watchdog_that_expects_it() {
     let name = "restart::idle_daemon_reports_to_the_watchdog_that_expects_it";
-    if need::require_command("bash").is_none() || !testkit::runs_alone(name) {
+    if need::require_command("bash").is_none() || !testkit::run_in_separate_process(name) {
         return;
     }
     let manager = ManagedDaemon::new();

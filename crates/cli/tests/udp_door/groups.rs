@@ -231,7 +231,8 @@ fn datagrams_of_an_interface_reach_the_socket_bound_to_it() {
         let server = Server::start(&pair, &words);
         let clients: Vec<UdpSocket> = (0..16).map(|_| server.client()).collect();
         // The other socket receives datagrams from the host itself.
-        let local = pair.server.run_inside(|| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let local =
+            pair.server.run_in_network_namespace(|| UdpSocket::bind("127.0.0.1:0").unwrap());
         local.set_read_timeout(Some(LIMIT)).unwrap();
         let mut room = [0; 100];
         for _ in 0..2 * DATAGRAMS_UNTIL_PROMOTION {

@@ -44,9 +44,9 @@ const CLIENT_SOCKET_COUNT: usize = 64;
 fn ask(pair: &Pair, host: &str, count: u16) -> Vec<Vec<u8>> {
     let server = SocketAddr::new(host.parse().unwrap(), PORT);
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let clients: Vec<UdpSocket> = pair
-        .client
-        .run_inside(|| (0..CLIENT_SOCKET_COUNT).map(|_| UdpSocket::bind(any).unwrap()).collect());
+    let clients: Vec<UdpSocket> = pair.client.run_in_network_namespace(|| {
+        (0..CLIENT_SOCKET_COUNT).map(|_| UdpSocket::bind(any).unwrap()).collect()
+    });
     for client in &clients {
         client.set_read_timeout(Some(LIMIT)).unwrap();
     }

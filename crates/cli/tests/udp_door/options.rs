@@ -119,7 +119,7 @@ fn dual_stack_socket_receives_both_families_from_rings() {
     let words = [&["python3", "-c", CONTROL_SERVER, "6"], &options[..]].concat();
     let server = Server::start(&pair, &words);
     let client = server.client();
-    let client_of_v6 = pair.client.run_inside(|| UdpSocket::bind("[::]:0").unwrap());
+    let client_of_v6 = pair.client.run_in_network_namespace(|| UdpSocket::bind("[::]:0").unwrap());
     client_of_v6.set_read_timeout(Some(super::LIMIT)).unwrap();
     let v6: SocketAddr = format!("[{SERVER6}]:{}", super::PORT).parse().unwrap();
     let answers = || {

@@ -50,7 +50,7 @@ impl Service {
 }
 
 fn client(pair: &Pair) -> UdpSocket {
-    let client = pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+    let client = pair.client.run_in_network_namespace(|| UdpSocket::bind("0.0.0.0:0").unwrap());
     client.set_read_timeout(Some(LIMIT)).unwrap();
     client
 }

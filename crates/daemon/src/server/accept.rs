@@ -175,7 +175,8 @@ mod tests {
     fn client_of_a_full_daemon_is_told_the_limit_of_the_daemon() {
         let directory = std::env::temp_dir().join(format!("daemon-full-{}", std::process::id()));
         let mut server =
-            Server::open(&directory, true, Policy::default(), &sys::steps::UNLOGGED).unwrap();
+            Server::open(&directory, true, Policy::default(), &sys::steps::NO_ROLLBACK_LOG)
+                .unwrap();
         server.clients_max = 8;
         assert_eq!(server.exceeded_limit(ROOT_UID), None);
         server.clients_max = 0;

@@ -19,12 +19,12 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::local_socket::{self, Framing};
 use sys::steps::{Resource, Steps};
-use sys::watcher::{EventInterest, WatchEvent, Watcher};
+use sys::watcher::{EpollWatcher, EventInterest, WatchEvent};
 
 /// The daemon's server: its sockets, clients, registry and kernel queue.
 #[derive(Debug)]
 pub struct Server {
-    pub(super) watcher: Watcher,
+    pub(super) watcher: EpollWatcher,
     pub(super) sockets: Vec<(OwnedFd, Framing)>,
     /// Socket through which this process passes connections to itself, if it was opened.
     pub(super) internal_socket: Option<OwnedFd>,
@@ -185,9 +185,9 @@ impl Server {
         sockets: &[(OwnedFd, Framing)],
         policy: &Policy,
         (steps, kept): (&Steps, Vec<(String, OwnedFd)>),
-    ) -> Result<(Watcher, KernelQueue, AdoptedRequests), DirectoryError> {
+    ) -> Result<(EpollWatcher, KernelQueue, AdoptedRequests), DirectoryError> {
         steps.announce(Resource::Descriptor, "what watches descriptors")?;
-        let watcher = Watcher::new()?;
+        let watcher = EpollWatcher::new()?;
         for (number, (socket, _)) in (0..).zip(sockets) {
             watcher.watch(
                 socket,

@@ -164,7 +164,7 @@ pub(super) fn store_path(
 }
 
 fn store_entry(entry: &PathEntry) {
-    if !service::has_manager() {
+    if !service::has_service_manager() {
         return;
     }
     let text = serde_json::to_vec(entry).unwrap_or_default();

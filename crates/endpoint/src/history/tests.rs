@@ -71,7 +71,7 @@ fn d16_cold_frames_are_compressed_within_the_byte_limit() {
 /// their bytes, even while some frames are still queued for the thread.
 #[test]
 fn d16_compression_thread_does_not_delay_the_caller() {
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     let limits = HistoryLimits { bytes: 1 << 20, time: Time::MAX };
     let mut history = History::new(limits, CompressionMode::Own);
     let frame = |number: u64, noise: &[u8]| match number / 500 % 4 {
@@ -138,7 +138,7 @@ fn d16_compression_thread_continues_after_a_clear() {
 
 #[test]
 fn d16_random_frames_remain_uncompressed() {
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     let mut history =
         History::new(HistoryLimits { bytes: 1 << 20, time: Time::MAX }, CompressionMode::Caller);
     for time in 0..4000 {

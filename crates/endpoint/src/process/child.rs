@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use sys::process_group::{ProcessEnd, ProcessGroup};
+use sys::process_group::{ProcessGroup, ProcessOutcome};
 
 /// Interval at which a stopped path checks whether its programs are suspended.
 pub(super) const SUSPENSION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -64,7 +64,7 @@ pub struct ProcessFailure {
     /// The shell command, or the name of a process that is not an ordinary program.
     pub command: String,
     /// Exit status of the program, or the signal that terminated it.
-    pub ended: ProcessEnd,
+    pub ended: ProcessOutcome,
     /// True if no message is printed, because the failure is expected: the program inherited
     /// standard output, and SIGPIPE terminated it after the reader had exited.
     pub quiet: bool,
@@ -79,8 +79,8 @@ impl fmt::Display for ProcessFailure {
         }
         write!(f, "the program {:?} {}", self.command, self.ended)?;
         match self.ended {
-            ProcessEnd::Status(126) => f.write_str(": the shell cannot execute it"),
-            ProcessEnd::Status(127) => f.write_str(": the shell did not find the command"),
+            ProcessOutcome::Status(126) => f.write_str(": the shell cannot execute it"),
+            ProcessOutcome::Status(127) => f.write_str(": the shell did not find the command"),
             _ => Ok(()),
         }
     }
@@ -164,7 +164,7 @@ impl Process {
     /// caller must have closed both halves.
     pub fn finish(&self) -> sys::Result<Result<(), ProcessFailure>> {
         if let Some(message) = self.control.as_ref().and_then(|control| control.finish()) {
-            let (command, ended) = (self.command.clone(), ProcessEnd::Status(1));
+            let (command, ended) = (self.command.clone(), ProcessOutcome::Status(1));
             return Ok(Err(ProcessFailure {
                 command,
                 ended,
@@ -200,7 +200,7 @@ impl Process {
     fn kill_if_suspended(&self, group: &ProcessGroup) {
         // After the spaces have ended, the path cannot be marked as stopped any more, so stop
         // signals are checked as well.
-        let stopped = self.limit.is_stopped() || sys::signal::stop_requests() > 0;
+        let stopped = self.limit.is_stopped() || sys::signal::stop_signal_count() > 0;
         let suspended = stopped && group.has_suspended_process();
         let mut stall = self.suspension.lock().unwrap_or_else(PoisonError::into_inner);
         if stall.record_stall_check(suspended) {
@@ -231,7 +231,7 @@ impl Process {
         }
     }
 
-    fn check_end(&self, ended: ProcessEnd) -> Result<(), ProcessFailure> {
+    fn check_end(&self, ended: ProcessOutcome) -> Result<(), ProcessFailure> {
         if ended.is_success() || self.released.load(Ordering::Relaxed) {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use crate::testing::{
 };
 use crate::{DropReason, Sink, SourceStatus};
 use filter::Amount;
-use sys::process_group::ProcessEnd;
+use sys::process_group::ProcessOutcome;
 
 struct ProgramHalves {
     input: Option<Box<dyn Sink>>,
@@ -113,16 +113,16 @@ fn bytes_after_program_end_are_counted_as_dropped() {
 #[test]
 fn failed_program_is_reported_with_command_and_status() {
     for (command, ended, text) in [
-        ("exit 3", ProcessEnd::Status(3), "the program \"exit 3\" ended with status 3"),
+        ("exit 3", ProcessOutcome::Status(3), "the program \"exit 3\" ended with status 3"),
         (
             "exec /no/such/program 2>&-",
-            ProcessEnd::Status(127),
+            ProcessOutcome::Status(127),
             "the program \"exec /no/such/program 2>&-\" ended with status 127: the shell did not \
              find the command",
         ),
         (
             "kill -9 $$",
-            ProcessEnd::Signal(9),
+            ProcessOutcome::Signal(9),
             "the program \"kill -9 $$\" was ended by signal 9 (SIGKILL)",
         ),
     ] {
@@ -145,7 +145,7 @@ fn program_failure_is_visible_without_waiting() {
             None => std::thread::yield_now(),
         }
     };
-    assert_eq!(bad.ended, ProcessEnd::Status(7));
+    assert_eq!(bad.ended, ProcessOutcome::Status(7));
 }
 
 #[test]

@@ -464,7 +464,7 @@ mod tests {
 
         let path = dir.path("long.pcap");
         let mut long = freeze_sink(&path, &[("bytes", "64k"), ("before", "1h"), ("after", "1h")]);
-        let mut random = testkit::Random::replayable();
+        let mut random = testkit::Random::with_replayable_seed();
         for second in 0..50 {
             let big = random.bytes(10_000);
             let class = if second == 20 { Class::YES } else { Class::NONE };

@@ -555,7 +555,7 @@ mod tests {
         let whole = exchange();
         let mut room = vec![0; whole.len() - 20];
         let mut writer = record::Writer::new(&mut room, RecordKind::HttpExchange);
-        writer.add_all(&Record::parse(&whole).unwrap());
+        writer.add_all_fields(&Record::parse(&whole).unwrap());
         let used = writer.finish();
         let record = MessageRecord::parse(&room[..used]).unwrap();
         let value = object(&record);

@@ -65,7 +65,7 @@ fn b7_lines_are_records_regardless_of_write_boundaries() {
 fn b7_capture_yields_frames_with_their_times() {
     let frame = [5u8; 60];
     let mut capture = wire::capture::write::file_header(wire::link::LinkType::ETHERNET).to_vec();
-    capture.extend_from_slice(&wire::capture::write::record_header(1_500, 60, 900));
+    capture.extend_from_slice(&wire::capture::write::encode_record_header(1_500, 60, 900));
     capture.extend_from_slice(&frame);
     let blocks = emitted(WrittenForm::Capture, &[&capture[..30], &capture[30..]], false);
     assert_eq!(blocks.len(), 1);
@@ -78,7 +78,7 @@ fn b7_capture_yields_frames_with_their_times() {
 fn b7_too_long_frame_ends_its_writer() {
     let length = 1 << 17;
     let record = |length: u32| {
-        let header = wire::capture::write::record_header(1_500, length, length);
+        let header = wire::capture::write::encode_record_header(1_500, length, length);
         [&header[..], &vec![5; length as usize]].concat()
     };
     let mut capture = wire::capture::write::file_header(wire::link::LinkType::ETHERNET).to_vec();

@@ -53,7 +53,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use sys::bpf::{GracePeriod, Link, Map, Program};
-use sys::steps::{Resource, Steps, UNLOGGED};
+use sys::steps::{NO_ROLLBACK_LOG, Resource, Steps};
 
 /// A set of attach points, which all clones share.
 #[derive(Clone, Debug, Default)]
@@ -297,11 +297,11 @@ impl Point {
         let gone = if stay.is_empty() {
             true
         } else {
-            let made = Version::load(&self.site, &stay, &UNLOGGED);
+            let made = Version::load(&self.site, &stay, &NO_ROLLBACK_LOG);
             let put = made.map_err(|failure| failure.why).and_then(|(version, states)| {
                 let next = NextProgram { version: &version, line: None, states: &states };
                 self.store(&mut state, Some(next));
-                self.install(&mut state, version, &UNLOGGED)
+                self.install(&mut state, version, &NO_ROLLBACK_LOG)
             });
             // When an interface is removed, its programs are removed too.
             put.is_err() && self.site.place.is_gone()

@@ -9,7 +9,7 @@ use endpoint::{LossRanges, Source as _};
 use pipeline::plan::{Machine, Processors};
 use runtime::space::events::{EventReader as _, Journal as _, SpaceEvent};
 use std::path::PathBuf;
-use sys::steps::UNLOGGED;
+use sys::steps::NO_ROLLBACK_LOG;
 use testkit::Random;
 
 fn test_head() -> RecordingHead {
@@ -57,8 +57,8 @@ type EventBlocks = Vec<(SpaceEvent, Vec<(Entry, Vec<u8>)>)>;
 /// Writes alternating events of two spaces to a recording of at most `most` bytes. Returns the
 /// events of the first space and the summary.
 fn write_recording(path: &std::path::Path, most: u64) -> (EventBlocks, RecordingSummary) {
-    let mut random = Random::replayable();
-    let recording = Recording::create(path, &test_head(), most, &UNLOGGED).unwrap();
+    let mut random = Random::with_replayable_seed();
+    let recording = Recording::create(path, &test_head(), most, &NO_ROLLBACK_LOG).unwrap();
     recording.set_source_names(&["rx eth0".to_owned()]);
     let mut all = Vec::new();
     {
@@ -168,7 +168,7 @@ fn truncated_recording_is_read_to_its_end() {
     let path = scratch_path("cut");
     let (written, _) = write_recording(&path, 1 << 20);
     let bytes = std::fs::read(&path).unwrap();
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut most = 0;
     for _ in 0..40 {
         let at = random.within(2000..bytes.len() - 1);
@@ -198,7 +198,7 @@ fn damaged_recording_is_reported_without_panic() {
     let path = scratch_path("damage");
     let (_, summary) = write_recording(&path, 1 << 20);
     let bytes = std::fs::read(&path).unwrap();
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let head = 4000.min(bytes.len() / 2);
     let mut incomplete = 0;
     for _ in 0..30 {
@@ -218,7 +218,7 @@ fn damaged_recording_is_reported_without_panic() {
 /// counts.
 fn replayed_counters(name: &str, event: &SpaceEvent) -> endpoint::SourceCounters {
     let path = scratch_path(name);
-    let recording = Recording::create(&path, &test_head(), 1 << 20, &UNLOGGED).unwrap();
+    let recording = Recording::create(&path, &test_head(), 1 << 20, &NO_ROLLBACK_LOG).unwrap();
     write::EventRecorder::new(Arc::clone(&recording), 0).event(event);
     recording.finish("the ledger\n");
     let replay = Replay::new(Record::open(&path).unwrap());
@@ -333,7 +333,7 @@ fn recording_is_private_and_replaces_no_file() {
     let (_, _) = write_recording(&path, 1 << 20);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let refused =
-        Recording::create(&path, &test_head(), 1 << 20, &UNLOGGED).unwrap_err().to_string();
+        Recording::create(&path, &test_head(), 1 << 20, &NO_ROLLBACK_LOG).unwrap_err().to_string();
     assert!(refused.contains("file exists; a record never overwrites a file"), "{refused}");
     std::fs::remove_file(path).unwrap();
 }

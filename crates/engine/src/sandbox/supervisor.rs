@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use sys::confine::{EXIT_REFUSED_CALL, REFUSED_CALL_REPORT_BYTE, TEXT_REPORT_BYTE, syscall_name};
 use sys::helper::HelperProcess;
-use sys::process_group::ProcessEnd;
+use sys::process_group::ProcessOutcome;
 
 /// Interval of progress checks.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -182,7 +182,7 @@ impl Supervisor {
     pub(super) fn end_reason(&self) -> String {
         match (self.why.get(), self.process.wait(EXIT_TIMEOUT)) {
             (Some(why), _) => why.clone(),
-            (None, Some(ProcessEnd::Status(0))) => "ended by itself".to_owned(),
+            (None, Some(ProcessOutcome::Status(0))) => "ended by itself".to_owned(),
             (None, Some(ended)) => self.describe_end(ended),
             (None, None) => "does not end".to_owned(),
         }
@@ -190,14 +190,14 @@ impl Supervisor {
 
     /// Formats the report of the process's exit. Returns `None` if the process exited normally or
     /// was released.
-    fn end_report(&self, ended: ProcessEnd) -> Option<String> {
+    fn end_report(&self, ended: ProcessOutcome) -> Option<String> {
         let describe_end = match (self.why.get(), ended) {
             (Some(why), _) => why.clone(),
             (None, _) if self.released.load(Ordering::Relaxed) => return None,
-            (None, ProcessEnd::Status(0)) if self.output_ended.load(Ordering::Relaxed) => {
+            (None, ProcessOutcome::Status(0)) if self.output_ended.load(Ordering::Relaxed) => {
                 return None;
             }
-            (None, ProcessEnd::Status(0)) => {
+            (None, ProcessOutcome::Status(0)) => {
                 "ended by itself before it had processed all blocks".to_owned()
             }
             (None, ended) => self.describe_end(ended),
@@ -210,7 +210,7 @@ impl Supervisor {
     }
 
     /// Describes the exit of the process, including the process's final message.
-    fn describe_end(&self, ended: ProcessEnd) -> String {
+    fn describe_end(&self, ended: ProcessOutcome) -> String {
         let words = self.final_message.get_or_init(|| {
             let mut words = [0; 512];
             let length = match sys::descriptor::try_receive(self.message_socket.as_fd(), &mut words)
@@ -221,7 +221,10 @@ impl Supervisor {
             words.get(..length).unwrap_or_default().to_vec()
         });
         match (ended, words.as_slice()) {
-            (ProcessEnd::Status(EXIT_REFUSED_CALL), [REFUSED_CALL_REPORT_BYTE, number @ ..]) => {
+            (
+                ProcessOutcome::Status(EXIT_REFUSED_CALL),
+                [REFUSED_CALL_REPORT_BYTE, number @ ..],
+            ) => {
                 let number = number.try_into().map_or(u32::MAX, u32::from_le_bytes);
                 let name =
                     syscall_name(number).map_or_else(String::new, |name| format!("`{name}`, "));
@@ -230,7 +233,7 @@ impl Supervisor {
             (ended, words) => match (printable_text(words), ended) {
                 (Some(message), _) => format!("{ended}: {message}"),
                 // The allocator aborts the process when memory runs out.
-                (None, ProcessEnd::Signal(6)) => {
+                (None, ProcessOutcome::Signal(6)) => {
                     let most = ADDRESS_SPACE_BYTES_MAX >> 20;
                     format!("{ended}, because it exceeded its memory limit of {most} MB")
                 }
@@ -257,7 +260,7 @@ impl ProcessControl for Supervisor {
             self.kill(format!("did not end for {} s, and was ended", EXIT_TIMEOUT.as_secs()));
             self.process.wait(EXIT_TIMEOUT)
         });
-        self.end_report(ended.unwrap_or(ProcessEnd::Signal(9)))
+        self.end_report(ended.unwrap_or(ProcessOutcome::Signal(9)))
     }
 
     fn process_id(&self) -> Option<u32> {

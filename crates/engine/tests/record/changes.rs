@@ -33,7 +33,7 @@ fn edit_losslessly(live: &Live, words: &str) {
 /// Records a request and makes these changes, 60 frames apart. Replays the recording twice, and
 /// compares files, digests and ledgers.
 fn assert_replayed(name: &str, line: &str, changes: &[&str]) {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let frames = random_frames(&mut random, 60 * (changes.len() + 1));
     let injector = Injector::new(name).unwrap();
     let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
@@ -122,7 +122,7 @@ const EDITS: [&str; 32] = [
 
 #[test]
 fn v3_v10_random_changes_are_replayed_identically() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let lines = [
         "tcp gap=1ms | inspect | pcap all.pcap",
         "sample every=3 | tcp gap=2ms timeout=3ms | files all/ per=connection",
@@ -179,7 +179,7 @@ pub(crate) fn record_changes(
     (name, line): (&str, &str),
     (changes, may): Changes<'_>,
 ) -> (PathBuf, String) {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let frames = random_frames(&mut random, 60 * (changes.len() + 1));
     let injector = Injector::new(name).unwrap();
     let (record, into) = (folder.0.join("r.pcapng"), folder.0.join("live"));
@@ -277,7 +277,7 @@ fn v3_v10_recording_truncated_between_changes_replays_to_its_end() {
     let bytes = std::fs::read(&record).unwrap();
     let whole = read_files(&folder.0.join("live"));
     assert_eq!(Record::open(&record).unwrap().changes.len(), changes.len());
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let cuts: Vec<usize> =
         (0..16).map(|_| random.within(bytes.len() / 4..bytes.len() - 1)).collect();
     for at in cuts {

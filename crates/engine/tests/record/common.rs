@@ -61,7 +61,7 @@ pub(crate) fn record_run(
 ) -> (Outcome, String) {
     let (plan, machine) = plan_request(text);
     let head = RecordingHead::new(text, &plan, &machine, settings.count);
-    let recording = Recording::create(record, &head, most, &sys::steps::UNLOGGED).unwrap();
+    let recording = Recording::create(record, &head, most, &sys::steps::NO_ROLLBACK_LOG).unwrap();
     let record_mode = RecordMode::Record(std::sync::Arc::clone(&recording));
     let extras = PathOptions { record_mode, into: Some(into.to_owned()), ..PathOptions::default() };
     let paths = build_with(&plan, settings, &AttachPoints::default(), &extras).expect("spaces");

@@ -251,7 +251,7 @@ fn corrupt_block(blocks: &mut Vec<Block>, random: &mut Random) -> String {
 fn v10_replay_of_any_corruption_terminates() {
     let folder = Folder::new("lies-any");
     let (_, whole) = record_four_changes(&folder, "lies-any");
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let (mut opened, mut failed) = (0, 0);
     for _ in 0..120 {
         let mut blocks = whole.clone();

@@ -18,7 +18,7 @@ use testkit::Random;
 
 #[test]
 fn v10_paths_with_timers_and_holds_are_replayed_identically() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let lines = [
         "tcp gap=1ms | http | files got/",
         "tcp gap=2ms timeout=3ms | ((http |get files got/) + pcap all.pcap)",
@@ -41,7 +41,7 @@ fn v10_paths_with_timers_and_holds_are_replayed_identically() {
 
 #[test]
 fn v10_replay_runs_no_program() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let frames = random_frames(&mut random, 200);
     let injector = Injector::new("v10-exec").unwrap();
     // The program's output differs in every run.
@@ -53,7 +53,7 @@ fn v10_replay_runs_no_program() {
 
 #[test]
 fn v10_replay_honours_the_block_limit() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let frames = random_frames(&mut random, 600);
     let injector = Injector::new("v10-count").unwrap();
     let text = "inject v10-count | (pcap one.pcap + (dport |80 pcap two.pcap))";
@@ -67,7 +67,7 @@ fn v10_replay_honours_the_block_limit() {
 fn v10_full_recording_is_replayed_to_its_end() {
     let folder = Folder::new("full");
     let at = |name: &str| folder.0.join(name);
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let frames = random_frames(&mut random, 2000);
     let injector = Injector::new("v10-full").unwrap();
     let text = "inject v10-full | (pcap all.pcap + (tcp gap=1ms | files all/))";

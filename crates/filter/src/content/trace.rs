@@ -151,9 +151,10 @@ impl SessionCapture {
         let header = write::file_header(link_type_in_file);
         let header: &[u8] = if self.link_plus_one == 0 { &header } else { &[] };
         let bytes = block.frame;
-        let bytes = bytes.get(..write::SNAP_LENGTH as usize).unwrap_or(bytes);
+        let bytes = bytes.get(..write::SNAP_LENGTH_MAX as usize).unwrap_or(bytes);
         let captured = bytes.len() as u32;
-        let record = write::record_header(block.context.time, captured, block.marks.wire_length);
+        let record =
+            write::encode_record_header(block.context.time, captured, block.marks.wire_length);
         let record: &[u8] = if self.last_frame == frame { &[] } else { &record };
         let bytes: &[u8] = if record.is_empty() { &[] } else { bytes };
         (self.link_plus_one, self.last_frame) = (link, frame);

@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn filters_of_a_request_share_no_session_number() {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         for _ in 0..50 {
             let (filters, parts) = (random.within(1..5) as u32, random.within(1..5) as u32);
             let initial =

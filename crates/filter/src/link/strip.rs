@@ -11,7 +11,7 @@
 use crate::prelude::*;
 use crate::twin::{self, EmitResult};
 use ebpf::emit::{Answer, Cmp, Exit, FrameOffset, Layers, Scope, UnfitReason, be32};
-use wire::ethernet::ETHERTYPE;
+use wire::ethernet::ETHERTYPE_FIELD_OFFSET;
 use wire::link::Network;
 use wire::{LinkType, ethernet, vlan};
 
@@ -148,7 +148,7 @@ fn strip_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
 const TAGGED_HEADER_SIZE: usize = ethernet::HEADER_LENGTH + vlan::TAG_LENGTH;
 
 fn has_tag(block: &Block<'_>) -> bool {
-    let kind = block.frame.get(ETHERTYPE..).and_then(|rest| rest.first_chunk::<2>());
+    let kind = block.frame.get(ETHERTYPE_FIELD_OFFSET..).and_then(|rest| rest.first_chunk::<2>());
     block.marks.link == LinkType::ETHERNET.0
         && block.frame.len() >= TAGGED_HEADER_SIZE
         && kind.is_some_and(|kind| vlan::is_tag(u16::from_be_bytes(*kind)))
@@ -159,7 +159,7 @@ fn has_tag(block: &Block<'_>) -> bool {
 fn strip_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
     const TAG_LENGTH: u32 = vlan::TAG_LENGTH as u32;
     let moved = cx.edit_frame(batch, l, OldBytes::Keep, |frame| {
-        frame.copy_within(..ETHERTYPE, vlan::TAG_LENGTH);
+        frame.copy_within(..ETHERTYPE_FIELD_OFFSET, vlan::TAG_LENGTH);
     });
     if !moved {
         return;
@@ -237,7 +237,7 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitRes
         // The kernel would move a second tag into metadata, and does not recognize the tag type
         // 0x9100.
         twin::require_untagged(s, next, unsure);
-        s.only(kind, Cmp::Ne, u32::from(vlan::STACKED), unsure);
+        s.only(kind, Cmp::Ne, u32::from(vlan::STACKED_TAG), unsure);
         s.pop_tag();
     } else {
         let header = s.need::<TAGGED_HEADER_SIZE>(on.frame, no_tag);

@@ -471,7 +471,7 @@ mod tests {
     /// the filter's range, after any sequence of ends, evictions and moves.
     #[test]
     fn a14_known_flows_have_distinct_numbers() {
-        let mut random = testkit::Random::replayable();
+        let mut random = testkit::Random::with_replayable_seed();
         for _ in 0..40 {
             let step = random.within(1..5) as u32;
             let first = random.within(1..9) as u32;

@@ -123,7 +123,7 @@ fn emit_twin<'s>(
     let not_udp = s.absent("not udp", out);
     let l4 = twin::parse_transport(s, on, exits);
     let (header, payload) = twin::parse_datagram(s, l4, exits, not_udp);
-    let port = s.load(header, be16::<{ ports::DST_PORT }>());
+    let port = s.load(header, be16::<{ ports::DST_PORT_OFFSET }>());
     let at = s.advance(l4.at, udp::HEADER_LENGTH as u16);
     let layers = Layers { at, length: Some(payload), l4: Some(l4), ..on };
     Ok(Answer::new(s.natural_class(port), layers))

@@ -29,7 +29,7 @@ pub(crate) fn generated_frames(each: usize) -> Vec<Frame> {
 /// as DNS, HTTP and TLS.
 pub(crate) fn application_traffic(each: usize) -> Vec<Frame> {
     let kinds = ["dns/", "http/", "mixed/", "streams/", "text/", "tls/", "web"];
-    first_frames(&testkit::generated_captures().with_prefixes(&kinds), each)
+    first_frames(&testkit::generated_captures().with_name_prefixes(&kinds), each)
 }
 
 /// Returns the first `each` packets of every external capture.
@@ -107,7 +107,7 @@ pub(crate) fn truncate_to_every_length(frames: &[Frame]) -> Vec<Frame> {
 
 /// Returns frames with flipped bits and frames of random bytes, for all link types.
 pub(crate) fn noise_frames(frames: &[Frame], count: usize) -> Vec<Frame> {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let links = [0, 1, 9, 12, 14, 50, 101, 108, 113, 228, 229, 276, 9999, abi::Marks::NO_LINK];
     let mut noise = Vec::new();
     for number in 0..count {

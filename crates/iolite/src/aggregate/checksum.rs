@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn q11_sum_is_independent_of_division_into_slices() {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         let (mut pool, mut cache) = (create_pool(1), ChecksumCache::new(64));
         for _ in 0..500 {
             let length = random.within(0..3000);

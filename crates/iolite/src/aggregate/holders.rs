@@ -233,7 +233,7 @@ mod tests {
     /// slices that have not been sent yet.
     #[test]
     fn q18_false_releases_do_not_affect_other_peers() {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         let mut pool = create_pool(8);
         let mut holders = Holders::new(8);
         let (honest, liar) = (

@@ -376,7 +376,7 @@ mod tests {
         let kept = pool.copy(&[7; 4096]).unwrap();
         let (mut sender, offer) = pipe(&server, dbuf_id(2), Credentials::from(identity())).unwrap();
         let mut receiver = offer.open().unwrap();
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         let good = kept.slices().next().unwrap().pointer().words();
         let (mut damaged, mut copied, mut refused) = (0, 0, 0);
         for _ in 0..3000 {

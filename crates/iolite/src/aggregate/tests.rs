@@ -180,7 +180,8 @@ fn q1_q2_operations_agree_with_a_vector() {
     let steps = if cfg!(miri) { 300 } else { 20_000 };
     let pools = [create_test_pool(1, 64), create_test_pool(2, 256)];
     let pairs = vec![(Aggregate::new(), Vec::new())];
-    let mut model = AggregateModel { random: Random::replayable(), pools, pairs, full: 0 };
+    let mut model =
+        AggregateModel { random: Random::with_replayable_seed(), pools, pairs, full: 0 };
     for _ in 0..steps {
         model.apply_random_operation();
         model.check();
@@ -262,7 +263,7 @@ fn equality_and_hash_ignore_division_into_slices() {
         aggregate.hash(&mut hasher);
         hasher.0
     };
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let (mut left, mut right) = (create_test_pool(1, 64), create_test_pool(2, 64));
     for _ in 0..300 {
         let length = random.within(0..500);

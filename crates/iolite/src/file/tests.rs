@@ -53,7 +53,7 @@ const SPLICE_CALLS: [SpliceCall; 3] =
 
 #[test]
 fn e5_g4_any_range_transfers_by_copy_and_every_splice() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let bytes = random.bytes(50_000);
     let (_, cached) = unlinked_file(&bytes);
     for _ in 0..300 {
@@ -138,7 +138,7 @@ fn truncated_file_is_reported_and_never_faults() {
 /// Memory sealed against truncation needs no size check; it may grow.
 #[test]
 fn sealed_file_is_sent_completely_and_may_grow() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let bytes = random.bytes(30_000);
     let memory = Memfd::create("uncut", 20_000).unwrap();
     memory.seal(Seals::SHRINK).unwrap();

@@ -370,7 +370,7 @@ fn waiting_threads_wake_each_other_without_loss() {
         let config = Config { entries, ..stream_config() };
         let (mut output, mut offers) = indirect(&config, backing).unwrap();
         let mut input = Input::open(offers.remove(0), &fixture.space(Space::new())).unwrap();
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         let writing = std::thread::spawn(move || {
             for number in 0..20_000u32 {
                 let length = 1 + random.within(0..50);

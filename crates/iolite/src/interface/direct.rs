@@ -150,7 +150,7 @@ mod tests {
     /// order, without a copy to memory in between.
     #[test]
     fn e2_splice_from_byte_stream_copies_once() {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         let (mut first, mut second) = (stream_pair(8192), stream_pair(4096));
         let (mut sent, mut received, mut moved, mut blocks) = (Vec::new(), Vec::new(), 0, 0);
         let mut out = vec![0; 10_000];

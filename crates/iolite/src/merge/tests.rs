@@ -122,7 +122,7 @@ fn fair_merge_gives_each_producer_its_share() {
 
 #[test]
 fn stamped_merge_yields_the_oldest_of_all_producers() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for window in [0, 10, 1000] {
         let mut merged = Merged::new(timestamp_order(window));
         let mut outputs = Vec::new();

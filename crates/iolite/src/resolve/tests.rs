@@ -103,7 +103,7 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
 /// values. Expects resolution to return exactly the bytes at that position, or a fault (T4).
 #[test]
 fn forged_pointers_resolve_exactly_or_fail() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let (mut mine, mut sent) = (create_pool(1), create_pool(2));
     let (mut good, mut bad) = (0, 0);
     for round in 0..200 {

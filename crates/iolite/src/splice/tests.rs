@@ -67,7 +67,7 @@ impl SpliceFixture {
 /// between, so a missing hold would cause wrong data.
 #[test]
 fn e2_splices_deliver_the_same_bytes_as_copies() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for trusting in [false, true] {
         for _ in 0..20 {
             run_random(&mut random, if trusting { Space::trusting() } else { Space::new() });
@@ -198,7 +198,7 @@ fn read_to_end(mut last: Input, mut random: Random, consumed: &AtomicUsize) -> V
 #[test]
 fn e6_every_source_splices_into_every_destination() {
     let place = SpliceFixture::new(Space::new());
-    let bytes = Random::replayable().bytes(50_000);
+    let bytes = Random::with_replayable_seed().bytes(50_000);
     let frozen = place.frozen(40, &bytes);
     let file = frozen.aggregate().unwrap();
     for (number, (from_bytes, to_bytes)) in
@@ -300,7 +300,7 @@ fn dropped_block_of_a_copying_source_is_counted_once() {
 /// once, in blocks that neither a run nor a full ring has changed.
 #[test]
 fn e2_runs_of_blocks_arrive_like_single_blocks() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for trial in 0..40 {
         let place = SpliceFixture::new(Space::new());
         let (mut to, mut read, _) = place.pair(50);

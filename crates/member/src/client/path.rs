@@ -250,7 +250,7 @@ impl PathClient {
 
     /// Kills the path's process and its programs. Succeeds if the process has already exited.
     pub fn kill(&self) -> Result<(), ClientError> {
-        match sys::process_group::kill_with_programs(&self.process) {
+        match sys::process_group::kill_process_with_programs(&self.process) {
             Err(error) if error.errno == ESRCH => Ok(()),
             killed => Ok(killed?),
         }

@@ -21,7 +21,7 @@ use engine::live::Live;
 use pipeline::edit::{NodeOutput, PathMove, subtree};
 use std::fmt::Display;
 use std::time::{Duration, Instant};
-use sys::watcher::{EventInterest, Watcher};
+use sys::watcher::{EpollWatcher, EventInterest};
 
 /// Maximum time that a prepared path waits for the coordinator's decision.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -145,7 +145,7 @@ fn await_decision(client: &mut AdmittedClient) -> Result<Vec<TransferredState>, 
     let prepared = Reply { continues: true, ..Reply::new(&NoParameters {}) };
     let gone = || "the other path has withdrawn".to_owned();
     connection.send(prepared.to_bytes(), Vec::new()).map_err(|_| gone())?;
-    let watcher = Watcher::new().map_err(|error| error.to_string())?;
+    let watcher = EpollWatcher::new().map_err(|error| error.to_string())?;
     watcher.watch(&*connection, 0, EventInterest::Read).map_err(|error| error.to_string())?;
     let deadline = Instant::now() + DECISION_TIMEOUT;
     loop {

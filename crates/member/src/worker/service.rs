@@ -19,7 +19,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use sys::closer::Foreign;
 use sys::local_socket::Framing;
-use sys::watcher::{EventInterest, WatchEvent, Watcher};
+use sys::watcher::{EpollWatcher, EventInterest, WatchEvent};
 
 /// The state of the serving thread.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Service {
     pub(super) described: Option<DescribedNodes>,
     pub(super) lives: Vec<Live>,
     pub(super) latest_inspection: LatestInspection,
-    watcher: Watcher,
+    watcher: EpollWatcher,
     /// Registration with a daemon, or `None` while no daemon is found.
     pub(super) registration: Option<Registration>,
     /// Directory of the last daemon's sockets.
@@ -119,7 +119,7 @@ impl Service {
         lives: Vec<Live>,
         (directory, registration): (PathBuf, Option<Registration>),
     ) -> sys::Result<Self> {
-        let watcher = Watcher::new()?;
+        let watcher = EpollWatcher::new()?;
         watcher.watch(&shared.wake, WAKE_TOKEN, EventInterest::Read)?;
         let mut answering = Self {
             shared,

@@ -52,7 +52,7 @@ impl Packet {
             header.protocol = tag.tpid;
         }
         let link = wire::LinkType(u16::try_from(link.0).ok()?);
-        offset -= header.write_before(link, buffer.get_mut(..offset)?)?;
+        offset -= header.write_header_before(link, buffer.get_mut(..offset)?)?;
         let added = self.offset - offset;
         let length = self.length.saturating_add(u32::try_from(added).ok()?);
         Some(FinishedPacket { offset, captured: self.captured + added, length })

@@ -51,7 +51,7 @@ impl Caller {
         }
         // The daemon and the paths take the user id from the connection and check permissions
         // themselves.
-        let acted = sys::process::act_as(self.user, body);
+        let acted = sys::process::run_as_user(self.user, body);
         acted.unwrap_or_else(|error| Err(Refusal::new(errno::EIO, error.to_string())))
     }
 }

@@ -147,7 +147,7 @@ mod tests {
     /// Moves lead to a balance from which no further move is chosen.
     #[test]
     fn n3_repeated_moves_reach_a_balance() {
-        let mut random = testkit::Random::replayable();
+        let mut random = testkit::Random::with_replayable_seed();
         for _ in 0..100 {
             let of: Vec<(u8, u32)> = (0..200).map(|_| (0, random.within(0..1000) as u32)).collect();
             let mut now = shares(&of);

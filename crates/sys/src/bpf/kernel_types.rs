@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn malformed_btf_yields_no_function() {
-        let mut random = testkit::Random::replayable();
+        let mut random = testkit::Random::with_replayable_seed();
         for _ in 0..2_000 {
             let mut bytes: Vec<u8> = (0..200).map(|_| random.below(256) as u8).collect();
             bytes[..8].copy_from_slice(&[0x9f, 0xeb, 1, 0, 24, 0, 0, 0]);

@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn new_and_removed_interfaces_are_notified() {
         let Some(space) = testkit::net::Namespace::new() else { return };
-        let events = space.run_inside(|| LinkEvents::open().unwrap());
+        let events = space.run_in_network_namespace(|| LinkEvents::open().unwrap());
         assert!(!events.take());
         space.run_ip("link add one type veth peer name other");
         assert!(events.take());

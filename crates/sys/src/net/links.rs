@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn malformed_link_messages_parse_without_panic() {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         for _ in 0..20_000 {
             let mut bytes = encode_link_request(1, 7, &[8, 0, 3, 0, b'e', b'0', 0, 0], false);
             bytes.extend((0..random.below(80)).map(|_| random.below(12) as u8));

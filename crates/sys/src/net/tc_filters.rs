@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn malformed_filter_messages_parse_without_panic() {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         for _ in 0..20_000 {
             let mut body = filter_message(
                 1,

@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn packets_of_excluded_interfaces_are_not_received() {
         let Some(space) = testkit::net::Namespace::new() else { return };
-        let (sent, received, bytes) = space.run_inside(|| {
+        let (sent, received, bytes) = space.run_in_network_namespace(|| {
             let socket = CookedSocket::open().unwrap();
             let mut bytes = [0; 64];
             send(b"before the start");

@@ -369,7 +369,7 @@ mod tests {
     /// inside the block.
     #[test]
     fn malformed_packet_blocks_parse_without_panic() {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         for _ in 0..20_000 {
             let mut bytes = build_block();
             for _ in 0..random.below(12) {

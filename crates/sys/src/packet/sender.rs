@@ -125,7 +125,7 @@ mod tests {
         let Some(space) = Namespace::new() else { return };
         let open =
             || PacketSender::open(crate::net::interface("lo").unwrap().index, QdiscMode::Through);
-        let sender = space.run_inside(open).unwrap();
+        let sender = space.run_in_network_namespace(open).unwrap();
         let frame = [0; 60];
         assert_eq!(sender.send_batch(&[&frame[..]; BATCH_FRAMES_MAX]), Ok(BATCH_FRAMES_MAX));
         let long = vec![0; 100_000];

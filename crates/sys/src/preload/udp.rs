@@ -166,7 +166,7 @@ pub fn is_udp_socket(number: c_int) -> bool {
 
 /// Returns the facts about a descriptor; `None` if it is not a bound UDP socket.
 #[must_use]
-pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
+pub fn udp_socket_facts(number: c_int) -> Option<UdpSocketFacts> {
     let socket = borrow(number).filter(|_| is_udp_socket(number))?;
     let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
     let peer: Option<SocketAddrAny> = rustix::net::getpeername(socket).ok().flatten();
@@ -183,14 +183,14 @@ pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
         shares_address: is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR),
         shares_port: shares_port(number),
         obstacle,
-        device: bound_interface(number),
-        receive_buffer: changed_receive_buffer(number),
+        device: bound_interface_index(number),
+        receive_buffer: explicit_receive_buffer_size(number),
     })
 }
 
 /// Returns the size of a socket's receive buffer in bytes; `None` if the size is the system's
 /// default or unknown.
-fn changed_receive_buffer(number: c_int) -> Option<u32> {
+fn explicit_receive_buffer_size(number: c_int) -> Option<u32> {
     let size = option(number, libc::SOL_SOCKET, libc::SO_RCVBUF)?;
     let default = std::fs::read_to_string("/proc/sys/net/core/rmem_default").ok()?;
     let is_default = default.trim().parse() == Ok(size);
@@ -218,7 +218,7 @@ pub fn is_v6_only(number: c_int) -> bool {
 
 /// Returns the index of the interface to which a socket is bound; 0 for none.
 #[must_use]
-pub fn bound_interface(number: c_int) -> u32 {
+pub fn bound_interface_index(number: c_int) -> u32 {
     option(number, libc::SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0).unsigned_abs()
 }
 
@@ -253,7 +253,7 @@ pub fn is_receive_buffer_option(level: c_int, name: c_int) -> bool {
 /// half of the size that the kernel reports; `None` if the previous size is unknown or the size has
 /// not been changed.
 #[must_use]
-pub fn replace_receive_buffer(number: c_int, bytes: c_int) -> Option<c_int> {
+pub fn replace_receive_buffer_size(number: c_int, bytes: c_int) -> Option<c_int> {
     let socket = borrow(number)?;
     // The kernel returns twice the size that was set.
     let before = option(number, libc::SOL_SOCKET, libc::SO_RCVBUF)? / 2;

@@ -47,7 +47,7 @@ static WINDOWS: [Window; WINDOWS_MAX] = [const {
 }; WINDOWS_MAX];
 
 /// The SIGSEGV action of the program before our handler was installed.
-static PREVIOUS_ACTION: OnceLock<libc::sigaction> = OnceLock::new();
+static PREVIOUS_SIGSEGV_ACTION: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Installs the SIGSEGV handler. Returns false if the installation fails.
 pub fn install_handler() -> bool {
@@ -59,7 +59,7 @@ pub fn install_handler() -> bool {
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: both structures outlive the call; the handler is signal-safe (below).
     let done = unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut before) };
-    done == 0 && PREVIOUS_ACTION.set(before).is_ok()
+    done == 0 && PREVIOUS_SIGSEGV_ACTION.set(before).is_ok()
 }
 
 /// SIGSEGV handler. Uses only atomics, mprotect(2), pread(2), sigaction(2) and raise(3). A fault
@@ -82,7 +82,7 @@ extern "C" fn on_fault(
             return;
         }
     }
-    let Some(before) = PREVIOUS_ACTION.get() else { return };
+    let Some(before) = PREVIOUS_SIGSEGV_ACTION.get() else { return };
     if matches!(before.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
         // With the old action restored the fault recurs and ends the process; a signal sent by a
         // process is raised again.
@@ -182,7 +182,7 @@ impl Window {
         if span > 0 && set_page_access(base, span, MprotectFlags::READ | MprotectFlags::WRITE) {
             let (number, at) =
                 (self.number.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
-            read_into_pages(number, at, base, len);
+            read_file_into_pages(number, at, base, len);
         }
         if !self.observed.load(Ordering::Relaxed) {
             self.base.store(0, Ordering::Release);
@@ -198,7 +198,7 @@ fn set_page_access(base: usize, len: usize, flags: MprotectFlags) -> bool {
     unsafe { mprotect(at, len, flags) }.is_ok()
 }
 
-fn read_into_pages(number: usize, mut at: u64, to: usize, len: usize) {
+fn read_file_into_pages(number: usize, mut at: u64, to: usize, len: usize) {
     let Ok(number) = libc::c_int::try_from(number) else { return };
     let mut done = 0;
     while done < len {

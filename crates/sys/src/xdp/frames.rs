@@ -25,7 +25,7 @@
 
 use super::ring::Descriptor;
 use super::socket::{SocketSettings, XdpSocket};
-use super::umem::{Umem, UmemShape};
+use super::umem::{Umem, UmemSizes};
 use crate::error::{Error, Result};
 use crate::memory::Lender;
 use std::any::Any;
@@ -60,7 +60,7 @@ impl Frames {
             return Err(Error::new("setsockopt", target, libc::EINVAL));
         }
         let frame = u32::try_from(rustix::param::page_size().min(4096)).unwrap_or(4096);
-        let umem = Umem::create(name, UmemShape { frame, frames, headroom: 0 })?;
+        let umem = Umem::create(name, UmemSizes { frame, frames, headroom: 0 })?;
         Ok(Arc::new(Self {
             umem: Arc::new(umem),
             words: (0..frames).map(|_| AtomicU32::new(0)).collect(),

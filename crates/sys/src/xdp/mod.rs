@@ -22,8 +22,8 @@ mod umem;
 
 pub use frames::Frames;
 pub use receiver::XdpReceiver;
-pub use redirect::{BuildProgram, Redirect, RedirectCounts, Stamp, TagLookup};
+pub use redirect::{BuildRedirectProgramFn, Redirect, RedirectCounts, Stamp, TagLookup};
 pub use ring::{CompletionRing, Descriptor, FillRing, RxRing, TxRing};
 pub use sender::{PushReport, TxPacket, XdpSender};
 pub use socket::{CopyMode, SocketSettings, WakeOutcome, XdpSocket, XdpStatistics};
-pub use umem::{Umem, UmemShape};
+pub use umem::{Umem, UmemSizes};

@@ -24,8 +24,11 @@ pub struct XdpReceiver {
 impl XdpReceiver {
     /// Opens a receiver. Frames arrive once a program redirects them to this receiver.
     pub fn open(frames: &Arc<Frames>, settings: SocketSettings) -> Result<Self> {
-        let settings =
-            SocketSettings { completion: settings.fill.min(COMPLETION_ENTRIES), tx: 0, ..settings };
+        let settings = SocketSettings {
+            completion: settings.fill.min(COMPLETION_RING_ENTRIES),
+            tx: 0,
+            ..settings
+        };
         let socket = frames.bind(settings)?;
         Ok(Self { socket, frames: Arc::clone(frames), lent: 0, addresses: Vec::new() })
     }
@@ -123,4 +126,4 @@ impl AsFd for XdpReceiver {
 
 /// Number of entries of the completion ring. The kernel requires this ring alongside a fill ring,
 /// although a receiver sends nothing.
-const COMPLETION_ENTRIES: u32 = 64;
+const COMPLETION_RING_ENTRIES: u32 = 64;

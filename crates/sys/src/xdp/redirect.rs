@@ -43,7 +43,7 @@ pub struct TagLookup {
 
 /// A function that builds a program to redirect frames to the sockets in the map, by queue number.
 /// The program queries stripped VLAN tags only if the second argument is a [`TagLookup`].
-pub type BuildProgram<'m, E> =
+pub type BuildRedirectProgramFn<'m, E> =
     &'m dyn Fn(&Map, Option<TagLookup>) -> std::result::Result<Program, E>;
 
 /// Counters of the redirecting program.
@@ -106,7 +106,7 @@ impl Redirect {
     /// Attaches like [`Redirect::create_and_attach`], but with a program that `make` builds.
     pub fn create_and_attach_with<E: From<LoadError> + From<Error>>(
         (name, queues): (&str, u32),
-        make: BuildProgram<'_, E>,
+        make: BuildRedirectProgramFn<'_, E>,
         interface: u32,
         ready: impl Fn(&Self) -> std::result::Result<(), E>,
     ) -> std::result::Result<(Self, XdpAttachment), E> {
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamp_before_a_frame_is_read_once() {
+    fn timestamp_before_frame_is_read_once() {
         let mut before = [0; Stamp::BYTES];
         assert_eq!(Stamp::take(&mut before), Stamp::default());
         let word = 1_u64 << 32 | u64::from(0x8100_u16.to_be()) << 16 | 0x6007;

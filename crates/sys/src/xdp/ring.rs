@@ -17,7 +17,7 @@ const NEEDS_WAKEUP: u32 = 1;
 const CONTINUES: u32 = 1;
 
 /// Address, beyond any memory, of an entry that the kernel must skip.
-const INVALID_ADDRESS: u64 = u64::MAX >> 1;
+const SKIPPED_ENTRY_ADDRESS: u64 = u64::MAX >> 1;
 
 /// A part of a packet, within one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl CompletionRing {
         self.0.take(most, |ring, at| {
             let address = ring.memory.word(at)?;
             // Some kernels report skipped entries as sent.
-            if address != INVALID_ADDRESS {
+            if address != SKIPPED_ENTRY_ADDRESS {
                 ring.umem.frame_at_address(address)?;
                 into.push(address);
             }
@@ -132,7 +132,8 @@ impl TxRing {
         let entries = u32::try_from(entries).unwrap_or(u32::MAX).min(self.waiting()?);
         for number in 1..=entries {
             let at = self.0.entry_offset(self.0.index.wrapping_sub(number));
-            if !(self.0.memory.set_word(at, INVALID_ADDRESS) && self.0.memory.set_word32(at + 8, 1))
+            if !(self.0.memory.set_word(at, SKIPPED_ENTRY_ADDRESS)
+                && self.0.memory.set_word32(at + 8, 1))
             {
                 return Err(self.0.corrupt_error());
             }
@@ -292,7 +293,7 @@ impl EntryRing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::UmemShape;
+    use super::super::UmemSizes;
     use super::*;
     use crate::memory::Memfd;
 
@@ -303,7 +304,7 @@ mod tests {
     /// Creates a ring. Also returns a second mapping of the ring, through which the test plays the
     /// role of the kernel.
     fn entry_ring(entry: usize) -> (EntryRing, Mapping) {
-        let shape = UmemShape { frame: 2048, frames: 4, headroom: 0 };
+        let shape = UmemSizes { frame: 2048, frames: 4, headroom: 0 };
         let umem = &Arc::new(Umem::create("sys-test", shape).unwrap());
         let form = RingLayout { name: "ring", at: 0, offsets: OFFSETS, entry, size: SIZE, umem };
         let file = Memfd::create("sys-test", 4096).unwrap();

@@ -30,7 +30,7 @@ pub struct XdpSender {
     socket: XdpSocket,
     frames: Arc<Frames>,
     /// Entries in the send ring, oldest first.
-    queued: VecDeque<RingEntry>,
+    queued: VecDeque<SendRingEntry>,
     /// Number of packets in `queued`, not counting ghosts.
     packets: usize,
     /// Number of frames that the kernel has not returned, including those in `queued`.
@@ -43,7 +43,7 @@ pub struct XdpSender {
 
 /// An entry in the send ring.
 #[derive(Clone, Copy, Debug)]
-struct RingEntry {
+struct SendRingEntry {
     at: Descriptor,
     /// True if the kernel has read this entry without publishing its new read position. If the
     /// packet is queued again, only its new entry is counted.
@@ -75,7 +75,8 @@ impl XdpSender {
     /// Opens a sender that uses `frames`, in the calling thread's network namespace.
     pub fn open(frames: &Arc<Frames>, settings: SocketSettings) -> Result<Self> {
         // bind(2) requires a fill ring, though it stays unused.
-        let settings = SocketSettings { fill: settings.tx.min(FILL_ENTRIES), rx: 0, ..settings };
+        let settings =
+            SocketSettings { fill: settings.tx.min(FILL_RING_ENTRIES), rx: 0, ..settings };
         let socket = frames.bind(settings)?;
         Ok(Self {
             socket,
@@ -97,7 +98,7 @@ impl XdpSender {
 
     /// Returns the maximum length of a packet in bytes.
     #[must_use]
-    pub fn packet_max(&self) -> usize {
+    pub fn packet_length_max(&self) -> usize {
         self.frames.frame() * if self.fragments { FRAGMENTS_MAX - 1 } else { 1 }
     }
 
@@ -142,7 +143,7 @@ impl XdpSender {
         }
         let given = tx.enqueue(entries)?;
         debug_assert_eq!(given, entries.len(), "there was room");
-        self.queued.extend(entries.iter().map(|at| RingEntry { at: *at, ghost: false }));
+        self.queued.extend(entries.iter().map(|at| SendRingEntry { at: *at, ghost: false }));
         self.packets += 1;
         self.in_flight += entries.len();
         Ok(true)
@@ -223,7 +224,9 @@ impl XdpSender {
         let left = tx.waiting()? as usize;
         let mut taken = 0;
         while self.queued.len() > left {
-            let Some(RingEntry { at, ghost: false }) = self.queued.pop_front() else { continue };
+            let Some(SendRingEntry { at, ghost: false }) = self.queued.pop_front() else {
+                continue;
+            };
             if self.last.last().is_none_or(|last| !last.continues) {
                 self.last.clear();
             }
@@ -258,7 +261,7 @@ impl XdpSender {
         for (number, at) in self.last.drain(..).enumerate() {
             // The frame is used once more, because its failed transmission completes separately.
             self.in_flight += usize::from(self.frames.retain(at.address));
-            self.queued.insert(ghosts + number, RingEntry { at, ghost: false });
+            self.queued.insert(ghosts + number, SendRingEntry { at, ghost: false });
         }
         self.packets += 1;
         let all: Vec<Descriptor> = self.queued.iter().map(|entry| entry.at).collect();
@@ -308,4 +311,4 @@ impl AsFd for XdpSender {
 
 /// Number of entries of the fill ring. The kernel requires this ring alongside a completion ring,
 /// although a sender receives nothing.
-const FILL_ENTRIES: u32 = 64;
+const FILL_RING_ENTRIES: u32 = 64;

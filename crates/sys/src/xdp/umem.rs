@@ -5,7 +5,7 @@ use crate::memory::{Mapping, Memfd, Seals};
 
 /// Sizes of a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UmemShape {
+pub struct UmemSizes {
     /// Size of a frame in bytes: a power of two between 2048 and the page size.
     pub frame: u32,
     /// Number of frames.
@@ -20,12 +20,12 @@ pub struct UmemShape {
 pub struct Umem {
     memory: Mapping,
     file: Memfd,
-    shape: UmemShape,
+    shape: UmemSizes,
 }
 
 impl Umem {
     /// Creates a UMEM and allocates all its pages.
-    pub fn create(name: &str, shape: UmemShape) -> Result<Self> {
+    pub fn create(name: &str, shape: UmemSizes) -> Result<Self> {
         let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
         let whole = shape.frame.is_power_of_two()
             && (2048..=page).contains(&shape.frame)
@@ -43,7 +43,7 @@ impl Umem {
 
     /// Returns the size and number of the frames, and the headroom.
     #[must_use]
-    pub const fn shape(&self) -> UmemShape {
+    pub const fn shape(&self) -> UmemSizes {
         self.shape
     }
 
@@ -93,14 +93,14 @@ mod tests {
 
     #[test]
     fn umem_addresses_map_to_frames() {
-        let shape = UmemShape { frame: 2048, frames: 3, headroom: 0 };
+        let shape = UmemSizes { frame: 2048, frames: 3, headroom: 0 };
         let umem = Umem::create("sys-test", shape).unwrap();
         assert_eq!((umem.bytes(), umem.memory().len()), (6144, 8192));
         assert_eq!((umem.address(2), umem.frame_at_address(4097)), (4096, Some(2)));
         assert!(umem.holds(4096 + 48, 2000) && !umem.holds(4096 + 49, 2000));
         assert!(!umem.holds(6144, 0) && !umem.holds(u64::MAX, u32::MAX));
         for frame in [0, 1024, 3000, 1 << 20] {
-            let refused = Umem::create("sys-test", UmemShape { frame, ..shape });
+            let refused = Umem::create("sys-test", UmemSizes { frame, ..shape });
             assert_eq!(refused.unwrap_err().errno, libc::EINVAL);
         }
     }

@@ -15,14 +15,14 @@ use sys::bpf::{
 };
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, PacketSocket, QdiscMode};
-use sys::xdp::{Redirect, SocketSettings, Umem, UmemShape, XdpSocket};
+use sys::xdp::{Redirect, SocketSettings, Umem, UmemSizes, XdpSocket};
 use testkit::Frame;
 use testkit::net::{
     CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, wait_until, wait_until_received,
 };
 
 /// Loads a program that only returns `value`.
-pub(crate) fn load_constant(kind: ProgramKind, name: &str, value: i32) -> Program {
+pub(crate) fn load_constant_program(kind: ProgramKind, name: &str, value: i32) -> Program {
     Program::load(kind, name, &constant_return_code(value)).unwrap()
 }
 
@@ -31,7 +31,12 @@ pub(crate) fn constant_return_code(value: i32) -> Vec<u8> {
 }
 
 /// Loads a program that increments the first word of the mappable array `map` and returns `value`.
-pub(crate) fn load_counter(kind: ProgramKind, name: &str, map: &Map, value: i32) -> Program {
+pub(crate) fn load_counter_program(
+    kind: ProgramKind,
+    name: &str,
+    map: &Map,
+    value: i32,
+) -> Program {
     let number = map.as_fd().as_raw_fd().cast_unsigned();
     let mut code = Vec::from(Insn::load_map_value(R1, number, 0));
     code.push(Insn::mov(R2, 1));
@@ -49,7 +54,7 @@ pub(crate) fn send_frames(pair: &Pair, count: u64) {
     let device = testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap();
     let before = device.received + device.receive_dropped;
     let frame = Frame::ethernet().ipv4("192.0.2.1", "192.0.2.2").udp(1, 2, b"counted");
-    pair.client.run_inside(|| {
+    pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, QdiscMode::Through).unwrap();
         for _ in 0..count {
@@ -63,22 +68,22 @@ pub(crate) fn send_frames(pair: &Pair, count: u64) {
 pub(crate) const STEPS: u32 = 13;
 
 /// Name of the environment variable that contains the index of the target interface.
-const INDEX_VARIABLE: &str = "STREAMLINE_TEST_INDEX";
+const INTERFACE_INDEX_VARIABLE: &str = "STREAMLINE_TEST_INDEX";
 /// Name of the environment variable with the number of steps to perform.
-const STEPS_VARIABLE: &str = "STREAMLINE_TEST_STEP";
+const STEP_COUNT_VARIABLE: &str = "STREAMLINE_TEST_STEP";
 
 /// Attaches programs up to the step that the parent requested, reports the objects created, and
 /// waits to be killed.
 pub(crate) fn attach_step_by_step() {
     let number = |name| std::env::var(name).unwrap().parse::<u32>().unwrap();
-    let (index, steps) = (number(INDEX_VARIABLE), number(STEPS_VARIABLE));
+    let (index, steps) = (number(INTERFACE_INDEX_VARIABLE), number(STEP_COUNT_VARIABLE));
     let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
     let map = (steps > 0).then(|| Map::array("killed", 8, 1, true).unwrap());
     let announce = |of: &str, id: u32| print_line(&format!("made {of} {id}"));
     if let Some(map) = &map {
         announce("map", map.info().unwrap().id);
         let program = |kind, value| {
-            let program = load_counter(kind, "killed", map, value);
+            let program = load_counter_program(kind, "killed", map, value);
             announce("program", program.info().unwrap().id);
             program
         };
@@ -97,8 +102,8 @@ pub(crate) fn attach_step_by_step() {
                     Link::xdp(&program(ProgramKind::Xdp, 2), index, XdpMode::Native).unwrap(),
                 ),
                 6 => kept.push(Box::new(RingBuffer::create("killed", 4096).unwrap())),
-                7 => kept.push(Box::new(open_xdp(index))),
-                8 => kept.push(Box::new(load_types())),
+                7 => kept.push(Box::new(open_xdp_socket(index))),
+                8 => kept.push(Box::new(load_program_with_btf())),
                 9 => kept.push(Box::new(create_kernel_rings())),
                 10 => {
                     kept.push(Box::new(socket_with_filter(&program(ProgramKind::SocketFilter, 0))))
@@ -118,8 +123,8 @@ pub(crate) fn attach_step_by_step() {
 }
 
 /// Opens an AF_XDP socket with its memory and its redirecting program.
-fn open_xdp(index: u32) -> (Redirect, XdpSocket) {
-    let shape = UmemShape { frame: 2048, frames: 64, headroom: 0 };
+fn open_xdp_socket(index: u32) -> (Redirect, XdpSocket) {
+    let shape = UmemSizes { frame: 2048, frames: 64, headroom: 0 };
     let umem = Arc::new(Umem::create("killed", shape).unwrap());
     let socket = XdpSocket::open(&umem, SocketSettings::new(index, 0, 64)).unwrap();
     let redirect = Redirect::load("killed", 1, false).unwrap();
@@ -129,7 +134,7 @@ fn open_xdp(index: u32) -> (Redirect, XdpSocket) {
 }
 
 /// Loads type information, and a program with source lines.
-fn load_types() -> (Btf, Program) {
+fn load_program_with_btf() -> (Btf, Program) {
     let mut types = BtfBuilder::new();
     let int = types.add_int("int", 4);
     let main = types.add_function("killed", int, &[("ctx", int)]);
@@ -170,7 +175,9 @@ fn print_line(line: &str) {
 pub(crate) fn kill_at_step(space: &Namespace, index: u32, step: u32) -> Vec<(ObjectKind, u32)> {
     let mut command = space.command(std::env::current_exe().unwrap());
     command.args(["--exact", "--ignored", "--nocapture", "child_process_attaches_step_by_step"]);
-    command.env(INDEX_VARIABLE, index.to_string()).env(STEPS_VARIABLE, step.to_string());
+    command
+        .env(INTERFACE_INDEX_VARIABLE, index.to_string())
+        .env(STEP_COUNT_VARIABLE, step.to_string());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut made = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {

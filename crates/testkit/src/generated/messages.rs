@@ -137,14 +137,14 @@ pub(super) fn dns_captures() -> Vec<(&'static str, Capture)> {
 pub(super) fn tls_captures() -> Vec<(&'static str, Capture)> {
     let mut random = Random::new(61);
     let hello = content::client_hello(&mut random, "secret.example.org");
-    let flight = content::server_flight(&mut random);
-    let data = content::application_data(&mut random, 900);
+    let flight = content::tls_server_flight(&mut random);
+    let data = content::tls_application_data(&mut random, 900);
     let (begin, end) = hello.split_at(100);
     let whole =
         ConnectionCapture::new(61, 443).client(&hello).server(&flight).client(&data).close();
     let pieces = ConnectionCapture::new(62, 443).client(begin).client(end).server(&flight).close();
     let records = ConnectionCapture::new(63, 8_443)
-        .client(split_into_records(&hello))
+        .client(split_into_tls_records(&hello))
         .server(&flight)
         .close();
     let other = content::client_hello(&mut random, "other.example.org");
@@ -163,7 +163,7 @@ pub(super) fn tls_captures() -> Vec<(&'static str, Capture)> {
 }
 
 /// Splits the handshake message of one TLS record into two records (RFC 8446 §5.1).
-fn split_into_records(record: &[u8]) -> Vec<u8> {
+fn split_into_tls_records(record: &[u8]) -> Vec<u8> {
     let (one, other) = record[5..].split_at(60);
     let record = |part: &[u8]| [&[22, 3, 1][..], &(part.len() as u16).to_be_bytes(), part].concat();
     [record(one), record(other)].concat()

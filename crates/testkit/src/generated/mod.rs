@@ -29,7 +29,7 @@ pub struct Captures {
 impl Captures {
     /// Keeps only the captures whose names start with one of the prefixes `begins`.
     #[must_use]
-    pub fn with_prefixes(mut self, begins: &[&str]) -> Self {
+    pub fn with_name_prefixes(mut self, begins: &[&str]) -> Self {
         let all = std::mem::take(&mut self.paths).into_iter();
         let named = |path: &PathBuf| begins.iter().any(|begin| self.name(path).starts_with(begin));
         let paths = all.filter(named).collect();
@@ -51,7 +51,7 @@ impl Captures {
 pub fn generated_captures() -> Captures {
     let root = generated_folder();
     let mut paths: Vec<PathBuf> =
-        generate_all().into_iter().map(|(name, _)| root.join(name)).collect();
+        generate_all_captures().into_iter().map(|(name, _)| root.join(name)).collect();
     paths.sort();
     Captures { root: root.to_owned(), paths, outside: false }
 }
@@ -69,13 +69,13 @@ pub fn capture_path(name: &str) -> PathBuf {
 
 /// Number of captures with mixed traffic, and number of scenes per capture. A scene has about
 /// twenty frames ([`traffic::mixed_traffic`]).
-const MIXED_CAPTURES: (u64, usize) = (48, 6);
+const MIXED_CAPTURE_COUNTS: (u64, usize) = (48, 6);
 
 /// Returns the names and contents of all generated captures.
-fn generate_all() -> Vec<(String, Vec<u8>)> {
+fn generate_all_captures() -> Vec<(String, Vec<u8>)> {
     let mut all = vec![("web.pcap".to_owned(), traffic::web_capture().to_pcap())];
-    for seed in 1..=MIXED_CAPTURES.0 {
-        let capture = traffic::mixed_traffic(seed, MIXED_CAPTURES.1);
+    for seed in 1..=MIXED_CAPTURE_COUNTS.0 {
+        let capture = traffic::mixed_traffic(seed, MIXED_CAPTURE_COUNTS.1);
         let format = files::FILE_FORMATS[seed as usize % files::FILE_FORMATS.len()];
         let name = format!("mixed/{seed:02}.{}", format.extension());
         all.push((name, format.encode(&[(LinkType::ETHERNET, &capture.frames)])));
@@ -103,7 +103,7 @@ fn generate_all() -> Vec<(String, Vec<u8>)> {
 fn generated_folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let all = generate_all();
+        let all = generate_all_captures();
         let mut hasher = DefaultHasher::new();
         for (name, bytes) in &all {
             hasher.write(name.as_bytes());
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn generated_captures_are_reproducible_with_unique_names() {
-        let (one, other) = (generate_all(), generate_all());
+        let (one, other) = (generate_all_captures(), generate_all_captures());
         assert!(one == other);
         let names: BTreeSet<&String> = one.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), one.len());

@@ -37,8 +37,8 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
         ("reset", ask().server(&answer).reset()),
         ("no-end", ask().server(&answer).finish_open()),
         ("one-side", one_sided_connection()),
-        ("around-zero", wrapping_sequence()),
-        ("same-ports-again", reused_ports()),
+        ("around-zero", wrapping_sequence_numbers()),
+        ("same-ports-again", connections_with_reused_ports()),
         ("many-small", many_small_connections()),
         (
             "six",
@@ -110,7 +110,7 @@ fn one_sided_connection() -> Capture {
 }
 
 /// Returns a stream whose sequence numbers wrap around zero.
-fn wrapping_sequence() -> Capture {
+fn wrapping_sequence_numbers() -> Capture {
     let mut frames = Vec::new();
     let mut put = |sequence: u32, flags, data: &[u8]| {
         let segment = tcp_header((40_200, 4000), sequence, 1, flags);
@@ -124,7 +124,7 @@ fn wrapping_sequence() -> Capture {
 }
 
 /// Returns two successive connections between the same ports.
-fn reused_ports() -> Capture {
+fn connections_with_reused_ports() -> Capture {
     let first = ConnectionCapture::new(17, 80).client(b"first or second");
     let (connection, mut capture) = (first.connection.clone(), first.close());
     let connection = connection.reopen(&mut capture);

@@ -17,7 +17,7 @@
 mod packets;
 
 pub use crate::wait::{LIMIT, wait_until};
-pub use packets::{Counters, counters, is_observing, packet_sockets, wait_until_received};
+pub use packets::{Counters, counters, is_capturing, packet_sockets, wait_until_received};
 
 use crate::need;
 use std::fs::{self, File};
@@ -59,11 +59,12 @@ impl Namespace {
         need::require_root()?;
         need::require_net_admin()?;
         need::require_command("ip")?;
-        static STALE: Once = Once::new();
+        static REMOVE_STALE_NAMESPACES: Once = Once::new();
         // This runs before the process creates its first namespace, so a namespace with its process
         // id was left by an earlier process.
         let own = std::process::id();
-        STALE.call_once(|| remove_stale_namespaces(|process| process == own || !is_alive(process)));
+        REMOVE_STALE_NAMESPACES
+            .call_once(|| remove_stale_namespaces(|process| process == own || !is_alive(process)));
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sl-{}-{number}", std::process::id());
@@ -121,7 +122,7 @@ impl Namespace {
     ///
     /// # Panics
     /// If `work` panics.
-    pub fn run_inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    pub fn run_in_network_namespace<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let inside = || {
             let file = File::open(self.path()).expect("the namespace exists");
             let network = Some(LinkNameSpaceType::Network);
@@ -161,7 +162,7 @@ impl Namespace {
     /// After [`LIMIT`].
     pub fn wait_until_listening(&self, address: (&str, u16)) {
         wait_until(&format!("somebody listens at {address:?}"), || {
-            self.run_inside(|| std::net::TcpStream::connect(address).is_ok())
+            self.run_in_network_namespace(|| std::net::TcpStream::connect(address).is_ok())
         });
     }
 }
@@ -312,8 +313,10 @@ mod tests {
     fn bytes_cross_between_paired_namespaces() {
         let Some(pair) = Pair::new(Cable::default()) else { return };
         for (address, of) in [(SERVER, CLIENT), (SERVER6, CLIENT6)] {
-            let listener = pair.server.run_inside(|| TcpListener::bind((address, 7)).unwrap());
-            let mut near = pair.client.run_inside(|| TcpStream::connect((address, 7)).unwrap());
+            let listener =
+                pair.server.run_in_network_namespace(|| TcpListener::bind((address, 7)).unwrap());
+            let mut near =
+                pair.client.run_in_network_namespace(|| TcpStream::connect((address, 7)).unwrap());
             let (mut far, from) = listener.accept().unwrap();
             assert_eq!(from.ip().to_string(), of);
             near.write_all(b"over").unwrap();

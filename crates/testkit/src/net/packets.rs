@@ -20,7 +20,7 @@ pub struct Counters {
 
 /// Returns the counters of a device, or `None` if no device has this name.
 pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
-    parse_counters(&space.run_inside(|| read_net_file("dev")), device)
+    parse_counters(&space.run_in_network_namespace(|| read_net_file("dev")), device)
 }
 
 /// Waits until a device has counted at least `frames` received frames, including dropped ones, and
@@ -41,12 +41,12 @@ pub fn wait_until_received(space: &Namespace, device: &str, frames: u64) {
 /// Returns the inode numbers of the packet sockets that receive frames in the namespace: the
 /// sockets that are active and bound to a protocol.
 pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
-    parse_sockets(&space.run_inside(|| read_net_file("packet")))
+    parse_packet_sockets(&space.run_in_network_namespace(|| read_net_file("packet")))
 }
 
 /// Returns true if a process may be capturing in the namespace: it has a BPF link of any kind, or a
 /// packet socket that receives frames in the namespace.
-pub fn is_observing(space: &Namespace, process: u32) -> bool {
+pub fn is_capturing(space: &Namespace, process: u32) -> bool {
     let sockets = packet_sockets(space);
     let names: Vec<String> = sockets.iter().map(|number| format!("socket:[{number}]")).collect();
     let open = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
@@ -89,7 +89,7 @@ fn parse_backlog(text: &str) -> u64 {
     text.lines().filter_map(of).sum()
 }
 
-fn parse_sockets(text: &str) -> Vec<u64> {
+fn parse_packet_sockets(text: &str) -> Vec<u64> {
     // The columns are socket, references, type, protocol, device, running, memory, user and inode.
     let running = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -127,6 +127,6 @@ mod tests {
             00000000 3      3    0003   2     1 0      0      54\n\
             00000000 3      3    0000   2     1 0      0      55\n\
             00000000 3      3    0003   2     0 0      0      56\n";
-        assert_eq!(parse_sockets(text), [54]);
+        assert_eq!(parse_packet_sockets(text), [54]);
     }
 }

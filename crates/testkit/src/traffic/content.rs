@@ -136,7 +136,7 @@ pub(crate) fn client_hello(random: &mut Random, name: &str) -> Vec<u8> {
 
 /// Returns a TLS 1.3 server hello, a change cipher spec for middlebox compatibility, and an
 /// encrypted record.
-pub(crate) fn server_flight(random: &mut Random) -> Vec<u8> {
+pub(crate) fn tls_server_flight(random: &mut Random) -> Vec<u8> {
     let mut hello = vec![3, 3];
     hello.extend(random.bytes(32));
     hello.push(32);
@@ -146,12 +146,12 @@ pub(crate) fn server_flight(random: &mut Random) -> Vec<u8> {
     hello.extend(with_length([tls_extension(43, &[3, 4]), tls_extension(51, &key)].concat()));
     let mut flight = tls_record(22, [3, 3], &tls_handshake(2, &hello));
     flight.extend(tls_record(20, [3, 3], &[1]));
-    flight.extend(application_data(random, 1_100));
+    flight.extend(tls_application_data(random, 1_100));
     flight
 }
 
 /// Returns a TLS application data record with random contents.
-pub(crate) fn application_data(random: &mut Random, length: usize) -> Vec<u8> {
+pub(crate) fn tls_application_data(random: &mut Random, length: usize) -> Vec<u8> {
     tls_record(23, [3, 3], &random.bytes(length))
 }
 

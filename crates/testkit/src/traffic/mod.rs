@@ -31,7 +31,7 @@ impl Capture {
         let mut file = write::file_header(wire::LinkType::ETHERNET).to_vec();
         for (time_ns, frame) in &self.frames {
             let length = frame.len() as u32;
-            file.extend(write::record_header(*time_ns, length, length));
+            file.extend(write::encode_record_header(*time_ns, length, length));
             file.extend(frame);
         }
         file
@@ -206,9 +206,9 @@ fn add_tls_flight(capture: &mut Capture, random: &mut Random) {
     let mut connection = Connection::open(capture, random, (CLIENT, OTHER_SERVER_ADDRESS), 443);
     let hello = content::client_hello(random, "secret.example.org");
     connection.send(capture, Side::Client, &hello);
-    connection.send(capture, Side::Server, &content::server_flight(random));
-    connection.send(capture, Side::Client, &content::application_data(random, 220));
-    connection.send(capture, Side::Server, &content::application_data(random, 1_800));
+    connection.send(capture, Side::Server, &content::tls_server_flight(random));
+    connection.send(capture, Side::Client, &content::tls_application_data(random, 220));
+    connection.send(capture, Side::Server, &content::tls_application_data(random, 1_800));
     connection.close(capture);
 }
 

@@ -99,12 +99,12 @@ interpose!(
         if udp::is_kernel_only_option(level, name) {
             demote(number);
         }
-        if udp::is_device_binding_option(level, name) && let Some(facts) = udp::udp_socket(number) {
+        if udp::is_device_binding_option(level, name) && let Some(facts) = udp::udp_socket_facts(number) {
             release_port(facts.local.port());
         }
-        if udp::is_reuseport_program_option(level, name) && let Some(facts) = udp::udp_socket(number) {
+        if udp::is_reuseport_program_option(level, name) && let Some(facts) = udp::udp_socket_facts(number) {
             let port = facts.local.port();
-            share::record_selector(port);
+            share::record_port_selector(port);
             table::each(|socket| {
                 if socket.is_promoted_on_port(port) {
                     socket.demote();
@@ -117,7 +117,7 @@ interpose!(
         if udp::is_control_message_option(level, name)
             && let Some(socket) = table::find_promoted_socket(number)
         {
-            socket.update_control_messages(number);
+            socket.update_requested_control_messages(number);
         }
         // The next ring has the new size.
         if udp::is_receive_buffer_option(level, name)

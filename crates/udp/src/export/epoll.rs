@@ -4,7 +4,7 @@ use super::messages::Time;
 use super::nudge;
 use super::receiving::EINTR;
 use super::ring_events::{RingEvent, ready_events, unreported_events};
-use super::wait_limit::{WaitLimit, common_nap_time};
+use super::wait_limit::{WaitLimit, common_placeholder_wait_time};
 use crate::registration::Registration;
 use crate::report;
 use crate::sets;
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
         return missing_function();
     };
     // SAFETY: I1.
-    record_new_set(unsafe { next(size) })
+    record_new_epoll_set(unsafe { next(size) })
 }
 
 /// Replaces `epoll_create1(2)`. Records the new set.
@@ -126,10 +126,10 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
         return missing_function();
     };
     // SAFETY: I1.
-    record_new_set(unsafe { next(flags) })
+    record_new_epoll_set(unsafe { next(flags) })
 }
 
-fn record_new_set(set: c_int) -> c_int {
+fn record_new_epoll_set(set: c_int) -> c_int {
     let _ = sets::note(set);
     set
 }
@@ -181,7 +181,7 @@ unsafe fn wait_once(
     let _wait = Wait::begin(set);
     let sockets = catch_panic_and_preserve_errno(|| {
         let mut sockets = table::promoted();
-        sockets.retain(|socket| socket.is_in_set(set));
+        sockets.retain(|socket| socket.is_in_epoll_set(set));
         sockets
     });
     if sockets.is_empty() {
@@ -190,7 +190,9 @@ unsafe fn wait_once(
     let (begun, spins) = (Instant::now(), report::spins());
     // The part of the limit that remains after a nap.
     let mut rest = None;
-    if let Some(nap) = catch_panic_and_preserve_errno(|| common_nap_time(sockets.iter(), limit)) {
+    if let Some(nap) =
+        catch_panic_and_preserve_errno(|| common_placeholder_wait_time(sockets.iter(), limit))
+    {
         let count = wait(WaitLimit::AtMost(nap));
         let ready = catch_panic_and_preserve_errno(|| {
             let ready = sockets.iter().filter(|socket| socket.has_datagram());
@@ -214,7 +216,7 @@ unsafe fn wait_once(
             catch_panic_and_preserve_errno(|| ready_events(set, &sockets, spins));
         let time = match spins || !ready.is_empty() || limit == Some(Duration::ZERO) {
             false if looks_again => WaitLimit::AtMost(RING_CHECK_INTERVAL),
-            is_now => WaitLimit::now_if(is_now),
+            is_now => WaitLimit::no_wait_if(is_now),
         };
         let count = wait(time);
         if count >= 0 && !ready.is_empty() {
@@ -241,7 +243,7 @@ unsafe fn wait_once(
 ///
 /// # Safety
 /// U1 must hold for the array and the mask.
-unsafe fn wait_precisely(
+unsafe fn wait_with_ns_timeout(
     set: c_int,
     (events, room): (*mut EpollEvent, c_int),
     limit: WaitLimit,
@@ -290,7 +292,7 @@ unsafe fn merge_events(
     c_int::try_from(used).unwrap_or(count)
 }
 
-fn limit_from_ms(limit_ms: c_int) -> Option<Duration> {
+fn wait_limit_from_ms(limit_ms: c_int) -> Option<Duration> {
     u64::try_from(limit_ms).ok().map(Duration::from_millis)
 }
 
@@ -312,12 +314,14 @@ pub unsafe extern "C" fn epoll_wait(
         // SAFETY: I1, U1.
         WaitLimit::Whole => unsafe { next(set, events, room, limit_ms) },
         // SAFETY: I1, U1.
-        WaitLimit::NOW => unsafe { next(set, events, room, 0) },
+        WaitLimit::NO_WAIT => unsafe { next(set, events, room, 0) },
         // SAFETY: U1; without a mask, signals are blocked as before.
-        WaitLimit::AtMost(_) => unsafe { wait_precisely(set, (events, room), limit, ptr::null()) },
+        WaitLimit::AtMost(_) => unsafe {
+            wait_with_ns_timeout(set, (events, room), limit, ptr::null())
+        },
     };
     // SAFETY: U1.
-    unsafe { wait_with_rings(set, (events, room), limit_from_ms(limit_ms), wait) }
+    unsafe { wait_with_rings(set, (events, room), wait_limit_from_ms(limit_ms), wait) }
 }
 
 /// Replaces `epoll_pwait(2)`. Also reports datagrams in the rings of the set's sockets.
@@ -339,12 +343,12 @@ pub unsafe extern "C" fn epoll_pwait(
         // SAFETY: I1, U1.
         WaitLimit::Whole => unsafe { next(set, events, room, limit_ms, mask) },
         // SAFETY: I1, U1.
-        WaitLimit::NOW => unsafe { next(set, events, room, 0, mask) },
+        WaitLimit::NO_WAIT => unsafe { next(set, events, room, 0, mask) },
         // SAFETY: U1.
-        WaitLimit::AtMost(_) => unsafe { wait_precisely(set, (events, room), limit, mask) },
+        WaitLimit::AtMost(_) => unsafe { wait_with_ns_timeout(set, (events, room), limit, mask) },
     };
     // SAFETY: U1.
-    unsafe { wait_with_rings(set, (events, room), limit_from_ms(limit_ms), wait) }
+    unsafe { wait_with_rings(set, (events, room), wait_limit_from_ms(limit_ms), wait) }
 }
 
 /// Replaces `epoll_pwait2(2)`. Also reports datagrams in the rings of the set's sockets.

@@ -2,7 +2,7 @@
 
 use super::messages::Time;
 use super::{Message, ReceivedMessage};
-use crate::control::add_drops;
+use crate::control::add_drop_count;
 use crate::socket::Socket;
 use std::ffi::{c_int, c_uint};
 use sys::next_function;
@@ -55,7 +55,7 @@ pub(super) unsafe fn receive_from_placeholder(
     let drops = catch_panic_and_preserve_errno(|| socket.update_drops(number));
     if received >= 0 && drops > 0 {
         // SAFETY: U1; the kernel has received a message.
-        unsafe { add_drops_to_message(message, room, drops) };
+        unsafe { add_drop_count_to_message(message, room, drops) };
     }
     received
 }
@@ -74,7 +74,8 @@ pub(super) unsafe fn receive_many_from_kernel(
     let Some(next) = next_function!(c"recvmmsg" as RecvmmsgFn) else {
         return missing_function();
     };
-    let socket = socket.filter(|socket| catch_panic_and_preserve_errno(|| socket.wants_drops()));
+    let socket =
+        socket.filter(|socket| catch_panic_and_preserve_errno(|| socket.wants_drop_count()));
     // `message` is the first field of `ReceivedMessage`.
     let message = |at: usize| messages.wrapping_add(at).cast::<Message>();
     // SAFETY: U1: the array has `length` messages.
@@ -88,7 +89,7 @@ pub(super) unsafe fn receive_many_from_kernel(
     if drops > 0 {
         for (at, room) in (0..usize::try_from(received).unwrap_or(0)).zip(rooms) {
             // SAFETY: U1; the kernel has received this message.
-            unsafe { add_drops_to_message(message(at), room, drops) };
+            unsafe { add_drop_count_to_message(message(at), room, drops) };
         }
     }
     received
@@ -99,7 +100,7 @@ pub(super) unsafe fn receive_many_from_kernel(
 ///
 /// # Safety
 /// U1 must hold for the message.
-unsafe fn add_drops_to_message(message: *mut Message, room: usize, drops: u32) {
+unsafe fn add_drop_count_to_message(message: *mut Message, room: usize, drops: u32) {
     // SAFETY: U1.
     let message = unsafe { &mut *message };
     if message.control.is_null() || message.control_length > room {
@@ -107,7 +108,7 @@ unsafe fn add_drops_to_message(message: *mut Message, room: usize, drops: u32) {
     }
     // SAFETY: U1: the place has `room` writable bytes, and the program does not use them now.
     let place = unsafe { std::slice::from_raw_parts_mut(message.control.cast::<u8>(), room) };
-    match add_drops(place, message.control_length, drops) {
+    match add_drop_count(place, message.control_length, drops) {
         Some(used) => message.control_length = used,
         None => message.flags |= flag::CTRUNC,
     }

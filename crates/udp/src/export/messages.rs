@@ -49,7 +49,7 @@ fn promoted(number: c_int, flags: c_int) -> Option<Arc<Socket>> {
 
 /// Returns the UDP socket with the descriptor `number`. Returns `None` if there is none, or if no
 /// ring has dropped datagrams of a socket whose program requests the number of drops.
-fn socket_after_drops(number: c_int) -> Option<Arc<Socket>> {
+fn socket_with_ring_drops(number: c_int) -> Option<Arc<Socket>> {
     if !drops::has_ring_drops() {
         return None;
     }
@@ -254,7 +254,7 @@ pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_
         // SAFETY: U1.
         return unsafe { receive_promoted(&socket, number, message, flags) };
     }
-    let after_drops = socket_after_drops(number).filter(|_| !message.is_null());
+    let after_drops = socket_with_ring_drops(number).filter(|_| !message.is_null());
     let wait = Wait::begin_receive(number);
     let received = match after_drops {
         // SAFETY: U1.
@@ -286,7 +286,7 @@ pub unsafe extern "C" fn recvmmsg(
         // SAFETY: U1.
         return unsafe { receive_many((&socket, number), (messages, room), flags, limit) };
     }
-    let after_drops = socket_after_drops(number).filter(|_| !messages.is_null());
+    let after_drops = socket_with_ring_drops(number).filter(|_| !messages.is_null());
     let wait = Wait::begin_receive(number);
     // SAFETY: U1.
     let received = unsafe {

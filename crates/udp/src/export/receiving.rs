@@ -42,7 +42,7 @@ pub(super) fn count(number: c_int, received: usize, flags: c_int) {
 ///
 /// # Safety
 /// U1 must hold for the message.
-unsafe fn copy_to_message(
+unsafe fn copy_datagram_to_message(
     (datagram, form): (&Datagram<'_>, ReceiveFormat),
     message: *mut Message,
     flags: c_int,
@@ -91,7 +91,7 @@ unsafe fn take(socket: &Socket, message: *mut Message, flags: c_int) -> Option<i
     let errno = preload::errno();
     // SAFETY: U1.
     let copy = |datagram: &Datagram<'_>, form| unsafe {
-        copy_to_message((datagram, form), message, flags)
+        copy_datagram_to_message((datagram, form), message, flags)
     };
     let taken = catch_panic(|| None, || socket.take(flags & flag::PEEK != 0, copy));
     preload::set_errno(errno);
@@ -141,7 +141,8 @@ enum StepIfEmpty {
 
 impl<'s> Reception<'s> {
     fn begin(socket: &'s Socket, number: c_int, flags: c_int) -> Self {
-        let asks_kernel = catch_panic_and_preserve_errno(|| socket.reads_placeholder_first(number));
+        let asks_kernel =
+            catch_panic_and_preserve_errno(|| socket.must_read_placeholder_first(number));
         Self {
             socket,
             number,
@@ -210,9 +211,9 @@ impl<'s> Reception<'s> {
     }
 
     /// Waits for the placeholder while datagrams may enter the ring. Returns `None` without waiting
-    /// if no such wait is possible ([`Socket::nap_time`]).
+    /// if no such wait is possible ([`Socket::placeholder_wait_time`]).
     fn nap(&self) -> Option<TimedWaitOutcome> {
-        let delay = self.socket.nap_time()?;
+        let delay = self.socket.placeholder_wait_time()?;
         let limit = udp::receive_timeout(self.number).unwrap_or(delay);
         Some(preload::wait_readable(self.number, delay.min(limit)))
     }
@@ -223,7 +224,7 @@ impl<'s> Reception<'s> {
 
     /// Decides how the call proceeds after it has found the placeholder empty. Returns true if the
     /// call continues.
-    fn continues_if_empty(&mut self, empty: StepIfEmpty, flags: c_int) -> bool {
+    fn continue_after_empty_read(&mut self, empty: StepIfEmpty, flags: c_int) -> bool {
         match empty {
             StepIfEmpty::Return => false,
             StepIfEmpty::StayAwake => {
@@ -270,7 +271,7 @@ pub(super) unsafe fn receive_promoted(
             return received;
         }
         let errno = preload::errno();
-        if errno != EAGAIN || !call.continues_if_empty(empty, 0) {
+        if errno != EAGAIN || !call.continue_after_empty_read(empty, 0) {
             preload::set_errno(if call.is_interrupted { EINTR } else { errno });
             return received;
         }
@@ -334,7 +335,7 @@ pub(super) unsafe fn receive_many(
         count(number, received.unwrap_or(0), flags);
         done += received.unwrap_or(0);
         let is_failed = received.is_none() && errno != EAGAIN;
-        if is_failed || done < length && !call.continues_if_empty(empty, added) {
+        if is_failed || done < length && !call.continue_after_empty_read(empty, added) {
             preload::set_errno(if call.is_interrupted { EINTR } else { errno });
             break;
         }

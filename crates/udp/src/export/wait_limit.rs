@@ -17,11 +17,11 @@ pub(super) enum WaitLimit {
 
 impl WaitLimit {
     /// No time: the call returns at once.
-    pub(super) const NOW: Self = Self::AtMost(Duration::ZERO);
+    pub(super) const NO_WAIT: Self = Self::AtMost(Duration::ZERO);
 
-    /// Returns [`Self::NOW`] if `is_now` is true, else [`Self::Whole`].
-    pub(super) fn now_if(is_now: bool) -> Self {
-        if is_now { Self::NOW } else { Self::Whole }
+    /// Returns [`Self::NO_WAIT`] if `is_now` is true, else [`Self::Whole`].
+    pub(super) fn no_wait_if(is_now: bool) -> Self {
+        if is_now { Self::NO_WAIT } else { Self::Whole }
     }
 
     /// Returns `rest`, the part of the program's time limit that remains, if this limit is
@@ -48,14 +48,14 @@ impl WaitLimit {
 /// Returns the time for which the caller may wait while datagrams enter the rings of its sockets:
 /// the delay that the user has requested, but at most `rest`. Returns `None` if the user has
 /// requested no delay, if a ring has a datagram, or if no ring is awake.
-pub(super) fn common_nap_time<'s>(
+pub(super) fn common_placeholder_wait_time<'s>(
     sockets: impl Iterator<Item = &'s Arc<Socket>>,
     rest: Option<Duration>,
 ) -> Option<Duration> {
     let delay = report::delay()?;
     let mut may_nap = false;
     for socket in sockets {
-        may_nap |= socket.nap_time().is_some();
+        may_nap |= socket.placeholder_wait_time().is_some();
         if socket.has_datagram() {
             return None;
         }

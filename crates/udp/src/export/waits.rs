@@ -3,7 +3,7 @@
 
 use super::messages::Time;
 use super::receiving::EINTR;
-use super::wait_limit::{WaitLimit, common_nap_time};
+use super::wait_limit::{WaitLimit, common_placeholder_wait_time};
 use crate::report;
 use crate::sets;
 use crate::socket::Socket;
@@ -37,7 +37,7 @@ const WORD_BITS: usize = 64;
 type Poll = unsafe extern "C" fn(*mut PollFd, c_ulong, c_int) -> c_int;
 type PpollFn = unsafe extern "C" fn(*mut PollFd, c_ulong, *const Time, *const c_void) -> c_int;
 type Words = *mut c_ulong;
-type Select = unsafe extern "C" fn(c_int, Words, Words, Words, *mut c_void) -> c_int;
+type SelectFn = unsafe extern "C" fn(c_int, Words, Words, Words, *mut c_void) -> c_int;
 type PselectFn =
     unsafe extern "C" fn(c_int, Words, Words, Words, *const Time, *const c_void) -> c_int;
 
@@ -55,7 +55,7 @@ fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
 }
 
 /// Registers this thread as a waiter for each descriptor that a poll call polls for input.
-fn begin_waits(entries: &[PollFd]) -> Vec<Wait> {
+fn register_waits(entries: &[PollFd]) -> Vec<Wait> {
     let readable = entries.iter().filter(|entry| entry.events & READABLE != 0);
     readable.map(|entry| Wait::begin(entry.number)).collect()
 }
@@ -74,7 +74,9 @@ fn wait_for_rings<'s>(
     let (begun, spins) = (Instant::now(), report::spins());
     // The part of the limit that remains after a nap.
     let mut rest = None;
-    if let Some(nap) = catch_panic_and_preserve_errno(|| common_nap_time(sockets.clone(), limit)) {
+    if let Some(nap) =
+        catch_panic_and_preserve_errno(|| common_placeholder_wait_time(sockets.clone(), limit))
+    {
         let result = wait(WaitLimit::AtMost(nap));
         let ready = catch_panic_and_preserve_errno(|| {
             let all = sockets.clone().enumerate();
@@ -95,7 +97,7 @@ fn wait_for_rings<'s>(
             let all = sockets.clone().enumerate();
             all.filter(|(_, socket)| has_datagram(socket)).map(|(at, _)| at).collect::<Vec<_>>()
         });
-        let result = wait(WaitLimit::now_if(spins || !ready.is_empty()));
+        let result = wait(WaitLimit::no_wait_if(spins || !ready.is_empty()));
         let is_over = limit.is_some_and(|limit| begun.elapsed() >= limit);
         if result != 0 || !spins || !ready.is_empty() || is_over {
             return (ready, result);
@@ -152,7 +154,7 @@ pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_
     // SAFETY: U1.
     let all = unsafe { poll_entries(entries, count) };
     // The waits begin before the search for promoted sockets (sync point: waiting).
-    let _waits = catch_panic_and_preserve_errno(|| begin_waits(all));
+    let _waits = catch_panic_and_preserve_errno(|| register_waits(all));
     let promoted = catch_panic_and_preserve_errno(|| promoted_entries(all));
     if promoted.is_empty() {
         // SAFETY: I1, U1.
@@ -212,7 +214,7 @@ pub unsafe extern "C" fn ppoll(
     let Some(next) = next_function!(c"ppoll" as PpollFn) else { return missing_function() };
     // SAFETY: U1.
     let all = unsafe { poll_entries(entries, count) };
-    let _waits = catch_panic_and_preserve_errno(|| begin_waits(all));
+    let _waits = catch_panic_and_preserve_errno(|| register_waits(all));
     let promoted = catch_panic_and_preserve_errno(|| promoted_entries(all));
     if promoted.is_empty() {
         // SAFETY: I1, U1.
@@ -265,7 +267,7 @@ unsafe fn select_with_rings(
             .filter_map(|at| c_int::try_from(at).ok())
             .map(|number| PollFd { number, events: READABLE, revents: 0 })
             .collect();
-        let waits = begin_waits(&entries);
+        let waits = register_waits(&entries);
         let promoted = promoted_entries(&entries).into_iter();
         let number = |(at, socket): (usize, _)| {
             let number = entries.get(at).and_then(|entry| usize::try_from(entry.number).ok())?;
@@ -309,7 +311,7 @@ pub unsafe extern "C" fn select(
     except: Words,
     limit: *mut c_void,
 ) -> c_int {
-    let Some(next) = next_function!(c"select" as Select) else { return missing_function() };
+    let Some(next) = next_function!(c"select" as SelectFn) else { return missing_function() };
     let wait = |wait_limit: WaitLimit| {
         // A `timeval`, in microseconds.
         let mut time = wait_limit.time().map(|time| [time.seconds, time.nanoseconds / 1000]);

@@ -32,13 +32,13 @@ const RING_SHARE_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum number of received datagrams for a measurement of the ring's share.
 const RING_SHARE_DATAGRAMS: u64 = 1024;
 /// Minimum time between the end of a ring that had a small share and the next promotion.
-const UNUSED_RING_INTERVAL: Duration = Duration::from_secs(60);
+const REPROMOTION_INTERVAL_MIN: Duration = Duration::from_secs(60);
 /// Time between two receptions from the placeholder below which the ring wakes up: the time
 /// between two datagrams at the rate of [`PROMOTION_LOAD`].
 const WAKING_INTERVAL: Duration = Duration::from_micros(50);
 /// Size in bytes of the placeholder's receive buffer during the promotion. The promotion takes
 /// milliseconds, during which the program does not read the socket.
-const PROMOTION_BUFFER: i32 = 8 << 20;
+const PROMOTION_BUFFER_SIZE: i32 = 8 << 20;
 /// Minimum time between two checks of the conditions of the promotion.
 const CONDITIONS_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time after the end of a ring, or after a refused promotion, before the next attempt, if the
@@ -88,12 +88,12 @@ impl Socket {
         if is_early || begun.elapsed() > interval {
             return false;
         }
-        let Some(facts) = udp::udp_socket(number) else { return false };
+        let Some(facts) = udp::udp_socket_facts(number) else { return false };
         state.local = Some(facts.local);
         state.is_connected = facts.peer.is_some();
         state.stage = Stage::Kernel;
         let is_waited_for = !state.registrations.is_empty() || waiting::is_known(number);
-        match begin_ring(number, &facts, &state.registrations, is_waited_for) {
+        match open_socket_ring(number, &facts, &state.registrations, is_waited_for) {
             Ok((ring, conditions)) => {
                 state.conditions = Some((conditions, Instant::now()));
                 let (is_v6, control) =
@@ -102,7 +102,7 @@ impl Socket {
                 state.note_number(number);
                 (state.measured, state.measured_share, state.last_from_kernel) = (None, None, None);
                 state.stage = Stage::Promoted(Box::new(ring));
-                table::count_promoted_socket(true);
+                table::update_promoted_count(true);
                 // Sync point: waiting.
                 self.is_promoted.store(true, Ordering::SeqCst);
                 true
@@ -149,7 +149,7 @@ impl Socket {
     /// next promotion, unless the user has requested a ring at any rate. The share is low if the
     /// server sleeps before nearly every datagram; the kernel program of the ring then only delays
     /// the datagrams that reach the placeholder.
-    pub(super) fn check_ring_share(&self) {
+    pub(super) fn demote_on_low_ring_share(&self) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
         let Stage::Promoted(ring) = &state.stage else { return };
@@ -164,7 +164,7 @@ impl Socket {
         state.measured_share = Some((now, all, from_ring));
         let is_low = ((from_ring - ring_before) as f64) < received as f64 * RING_SHARE_MIN;
         if is_low && !report::is_rate_ignored() {
-            state.not_before = Some(now + UNUSED_RING_INTERVAL);
+            state.not_before = Some(now + REPROMOTION_INTERVAL_MIN);
             drop(locked);
             self.release();
         }
@@ -173,7 +173,7 @@ impl Socket {
     /// Measures, once in [`RATE_INTERVAL`], the rate at which datagrams arrive. If it is below
     /// [`demotion_rate`], returns the socket to the kernel until the next promotion, unless the
     /// user has requested a ring at any rate.
-    pub(super) fn check_rate(&self) {
+    pub(super) fn demote_on_low_rate(&self) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
         let Stage::Promoted(ring) = &state.stage else { return };
@@ -195,7 +195,7 @@ impl Socket {
     /// Checks, once in [`CONDITIONS_CHECK_INTERVAL`], that the conditions of the promotion still
     /// apply ([`PromotionConditions::still_apply`]). Otherwise returns the socket to the kernel
     /// until the next promotion.
-    pub(super) fn check_conditions(&self, number: i32) {
+    pub(super) fn demote_on_changed_conditions(&self, number: i32) {
         let Some(mut locked) = self.lock() else { return };
         if !matches!(locked.state.stage, Stage::Promoted(_)) {
             return;
@@ -215,7 +215,7 @@ impl Socket {
 
 /// Opens the ring of a socket. `is_waited_for` is true if the program waits for the socket in calls
 /// that this library replaces. Fails with the reason if the socket cannot be promoted.
-fn begin_ring(
+fn open_socket_ring(
     number: i32,
     facts: &udp::UdpSocketFacts,
     registrations: &[Registration],
@@ -229,10 +229,10 @@ fn begin_ring(
         let why = "it is not known how the program waits for it".to_owned();
         return Err(Refusal { why, may_end: true });
     }
-    let buffer = udp::replace_receive_buffer(number, PROMOTION_BUFFER);
+    let buffer = udp::replace_receive_buffer_size(number, PROMOTION_BUFFER_SIZE);
     let ring = promote(number, facts);
     if let Some(buffer) = buffer {
-        let _ = udp::replace_receive_buffer(number, buffer);
+        let _ = udp::replace_receive_buffer_size(number, buffer);
     }
     ring
 }

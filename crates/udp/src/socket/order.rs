@@ -52,7 +52,7 @@ impl Socket {
     /// ring. Returns `None` if the user has requested no such delay, no datagrams enter the ring,
     /// or a datagram is in it. After that time, the caller reads the ring, and puts it to sleep
     /// before it waits again. (docs/book/decisions/0132)
-    pub(crate) fn nap_time(&self) -> Option<Duration> {
+    pub(crate) fn placeholder_wait_time(&self) -> Option<Duration> {
         let delay = report::delay()?;
         if !self.may_have_datagrams.load(Ordering::SeqCst) {
             return None;
@@ -87,14 +87,14 @@ impl Socket {
     /// sleeping ring is read before newer datagrams in the placeholder. Once in that period, also
     /// returns a socket to the kernel whose ring no longer pays off or whose promotion would now
     /// have other conditions.
-    pub(crate) fn reads_placeholder_first(&self, number: i32) -> bool {
+    pub(crate) fn must_read_placeholder_first(&self, number: i32) -> bool {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         if call % PLACEHOLDER_PERIOD != PLACEHOLDER_PERIOD - 1 {
             return false;
         }
-        self.check_rate();
-        self.check_ring_share();
-        self.check_conditions(number);
+        self.demote_on_low_rate();
+        self.demote_on_low_ring_share();
+        self.demote_on_changed_conditions(number);
         self.lock().is_some_and(|locked| locked.state.is_awake)
     }
 

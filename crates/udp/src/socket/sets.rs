@@ -16,7 +16,7 @@ impl Socket {
         state.registrations.retain(|known| (known.set, known.number) != key);
         state.registrations.extend(wanted);
         state.note_number(key.1);
-        self.update_set_flags(state);
+        self.update_epoll_set_flags(state);
         drop(locked);
         // A socket that is not promoted yet is refused a ring at its promotion, with a message.
         if wanted.is_some_and(|wanted| !wanted.can_have_ring()) && self.is_promoted() {
@@ -25,14 +25,14 @@ impl Socket {
     }
 
     /// Forgets the registrations with an epoll set that is about to be closed.
-    pub(crate) fn forget_set(&self, set: i32) {
+    pub(crate) fn forget_epoll_set(&self, set: i32) {
         if let Some(mut locked) = self.lock() {
             locked.state.registrations.retain(|known| known.set != set);
-            self.update_set_flags(&locked.state);
+            self.update_epoll_set_flags(&locked.state);
         }
     }
 
-    fn update_set_flags(&self, state: &SocketState) {
+    fn update_epoll_set_flags(&self, state: &SocketState) {
         let is_in_edge_set = state.registrations.iter().any(|known| !known.is_level_triggered());
         self.is_in_sets.store(!state.registrations.is_empty(), Ordering::Relaxed);
         self.is_in_edge_set.store(is_in_edge_set, Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl Socket {
     }
 
     /// Returns true if the socket is registered with the epoll set `set`.
-    pub(crate) fn is_in_set(&self, set: i32) -> bool {
+    pub(crate) fn is_in_epoll_set(&self, set: i32) -> bool {
         let Some(locked) = self.lock() else { return false };
         locked.state.registrations.iter().any(|known| known.set == set)
     }

@@ -9,7 +9,7 @@
 //! types, and enhanced, simple and obsolete packet blocks. Other blocks are skipped, however long.
 //! Captures that libpcap rejects (versions, reserved bits, lengths beyond the maximum of the link
 //! type) are rejected here too, and the errors state the same facts. Deviations from libpcap:
-//! - a record longer than [`DATA_MAX`] is rejected even for link types where libpcap accepts 128
+//! - a record longer than [`RECORD_DATA_MAX`] is rejected even for link types where libpcap accepts 128
 //!   MB, because a rich pointer has 20 bits of length (USB and D-Bus captures only);
 //! - interfaces of one pcapng file may differ in link type and snap length;
 //! - a timestamp resolution finer than 64 bits can represent is accepted.
@@ -32,10 +32,10 @@ use crate::link::LinkType;
 
 /// Maximum length in bytes of an accepted record, which is also the maximum length of a rich
 /// pointer's data.
-pub const DATA_MAX: u32 = (1 << 20) - 1;
+pub const RECORD_DATA_MAX: u32 = (1 << 20) - 1;
 /// Maximum length in bytes of a pcapng block that must be complete in the buffer: the data plus 128
 /// KB of options, as in libpcap.
-pub const BLOCK_MAX: u32 = DATA_MAX + 128 * 1024;
+pub const BLOCK_MAX: u32 = RECORD_DATA_MAX + 128 * 1024;
 
 /// A packet record of a capture.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -92,10 +92,10 @@ enum ReaderState {
 }
 
 /// The result of the reader for one format: a packet, or the reason why the buffer yields none.
-type ReadResult = Result<Packet, NoPacket>;
+type ReadResult = Result<Packet, NoPacketReason>;
 
 /// The reason the buffer yields no packet.
-enum NoPacket {
+enum NoPacketReason {
     /// The buffer contains no complete record, as in [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },
     /// The record at this offset in the buffer is invalid.
@@ -169,7 +169,7 @@ impl Reader {
     /// Detects the format, and reads the file header and the first packet.
     fn read_file_header(&mut self, buffer: &[u8]) -> Step {
         let found = match buffer.first_chunk::<4>() {
-            None => Err(NoPacket::More { consumed: 0, wanted: 4 }),
+            None => Err(NoPacketReason::More { consumed: 0, wanted: 4 }),
             Some(&pcapng::SECTION_MAGIC) => {
                 let mut pcapng = pcapng::Pcapng::new();
                 let found = pcapng.next(buffer);
@@ -201,13 +201,13 @@ impl Reader {
     }
 
     #[cold]
-    fn step_without_packet(&mut self, short: NoPacket) -> Step {
+    fn step_without_packet(&mut self, short: NoPacketReason) -> Step {
         match short {
-            NoPacket::More { consumed, wanted } => {
+            NoPacketReason::More { consumed, wanted } => {
                 self.at += consumed as u64;
                 Step::NeedMore { consumed, wanted }
             }
-            NoPacket::Bad { at, why } => {
+            NoPacketReason::Bad { at, why } => {
                 let fault = self.fault(at, why);
                 self.state = ReaderState::Failed(fault);
                 Step::Error(fault)

@@ -4,7 +4,7 @@
 //! Reading must keep up with memory bandwidth. Per record, the reader makes one bounds check for
 //! the header and one for the data, and writes no state.
 
-use super::{DATA_MAX, FaultKind, NoPacket, Packet, ReadResult};
+use super::{FaultKind, NoPacketReason, Packet, RECORD_DATA_MAX, ReadResult};
 use crate::link::LinkType;
 use crate::read::{array, decode16, decode32};
 
@@ -39,13 +39,14 @@ enum LengthOrder {
 
 impl Pcap {
     /// Parses the file header.
-    pub(super) fn read(buffer: &[u8]) -> Result<Self, NoPacket> {
-        let bad = |why| NoPacket::Bad { at: 0, why };
-        let magic: [u8; 4] = array(buffer, 0).ok_or(NoPacket::More { consumed: 0, wanted: 4 })?;
+    pub(super) fn read(buffer: &[u8]) -> Result<Self, NoPacketReason> {
+        let bad = |why| NoPacketReason::Bad { at: 0, why };
+        let magic: [u8; 4] =
+            array(buffer, 0).ok_or(NoPacketReason::More { consumed: 0, wanted: 4 })?;
         let (big, tick_ns, record) =
             decode_magic(magic).ok_or_else(|| bad(FaultKind::NotACapture { magic }))?;
         let Some(header) = buffer.first_chunk::<FILE_HEADER_LENGTH>() else {
-            return Err(NoPacket::More { consumed: 0, wanted: FILE_HEADER_LENGTH });
+            return Err(NoPacketReason::More { consumed: 0, wanted: FILE_HEADER_LENGTH });
         };
         let u16_at = |at| array(header, at).map_or(0, |bytes| decode16(big, bytes));
         let u32_at = |at| array(header, at).map_or(0, |bytes| decode32(big, bytes));
@@ -59,7 +60,7 @@ impl Pcap {
             return Err(bad(FaultKind::Reserved { bits: reserved }));
         }
         let link = LinkType(u16_at(if big { 22 } else { 20 }));
-        let length_max = link.record_max().min(DATA_MAX);
+        let length_max = link.record_max().min(RECORD_DATA_MAX);
         // The snapshot length is not read: some writers exceed it, and libpcap then silently drops
         // the rest of the record.
         Ok(Self { big, tick_ns, record, lengths, link, length_max })
@@ -72,7 +73,7 @@ impl Pcap {
     /// Reads the record at offset `at` in the buffer.
     #[inline]
     pub(super) fn next(&self, buffer: &[u8], at: usize) -> ReadResult {
-        let short = |wanted| NoPacket::More { consumed: at, wanted };
+        let short = |wanted| NoPacketReason::More { consumed: at, wanted };
         let Some(header) = buffer.get(at..at + self.record).and_then(<[u8]>::first_chunk::<16>)
         else {
             return Err(short(self.record));
@@ -83,7 +84,7 @@ impl Pcap {
             other => order_lengths(other, captured, wire),
         };
         if captured > self.length_max {
-            return Err(NoPacket::Bad {
+            return Err(NoPacketReason::Bad {
                 at,
                 why: FaultKind::TooLong { length: captured, max: self.length_max },
             });

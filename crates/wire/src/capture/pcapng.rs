@@ -5,7 +5,7 @@
 //! order of appearance, and packets refer to interfaces by number. Section, interface and packet
 //! blocks must be complete in the buffer; the reader skips other blocks piece by piece.
 
-use super::{BLOCK_MAX, DATA_MAX, FaultKind, NoPacket, Packet, ReadResult};
+use super::{BLOCK_MAX, FaultKind, NoPacketReason, Packet, RECORD_DATA_MAX, ReadResult};
 use crate::link::LinkType;
 use crate::read::{array, decode16, decode32, decode64};
 
@@ -57,15 +57,15 @@ struct Block<'a> {
 }
 
 /// Type of a section header, which is the same number in both byte orders.
-const TYPE_SECTION: u32 = 0x0a0d_0d0a;
+const SECTION_HEADER_BLOCK: u32 = 0x0a0d_0d0a;
 /// Type of an interface description.
-const TYPE_INTERFACE: u32 = 1;
+const INTERFACE_DESCRIPTION_BLOCK: u32 = 1;
 /// Type of an obsolete packet block.
-const TYPE_OBSOLETE: u32 = 2;
+const OBSOLETE_PACKET_BLOCK: u32 = 2;
 /// Type of a simple packet block.
-const TYPE_SIMPLE: u32 = 3;
+const SIMPLE_PACKET_BLOCK: u32 = 3;
 /// Type of an enhanced packet block.
-const TYPE_ENHANCED: u32 = 6;
+const ENHANCED_PACKET_BLOCK: u32 = 6;
 
 /// Minimum length in bytes of a block, which consists of two lengths and a type.
 const BLOCK_MIN: u32 = 12;
@@ -74,13 +74,13 @@ const BODY_OFFSET: usize = 8;
 /// Length in bytes of the length field at the end of a block.
 const TRAILER: usize = 4;
 /// [`TRAILER`] as a `u32`.
-const TRAILER_LENGTH: u32 = 4;
+const BLOCK_TRAILER_LENGTH: u32 = 4;
 /// Number in a section header that reveals the byte order of the section.
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 /// Code of the option with the clock resolution of an interface (`if_tsresol`).
-const OPTION_RESOLUTION: u16 = 9;
+const IF_TSRESOL_OPTION: u16 = 9;
 /// Code of the option with the clock offset of an interface in seconds (`if_tsoffset`).
-const OPTION_OFFSET: u16 = 14;
+const IF_TSOFFSET_OPTION: u16 = 14;
 
 impl Pcapng {
     pub(super) const fn new() -> Self {
@@ -101,28 +101,33 @@ impl Pcapng {
         let mut at = 0;
         loop {
             at = self.continue_skip(buffer, at)?;
-            let (kind, length) = self.block_header(buffer, at)?;
+            let (kind, length) = self.read_block_header(buffer, at)?;
             let least = match kind {
-                TYPE_SECTION => 28,
-                TYPE_INTERFACE => 20,
-                TYPE_ENHANCED | TYPE_OBSOLETE => 32,
-                TYPE_SIMPLE => 16,
+                SECTION_HEADER_BLOCK => 28,
+                INTERFACE_DESCRIPTION_BLOCK => 20,
+                ENHANCED_PACKET_BLOCK | OBSOLETE_PACKET_BLOCK => 32,
+                SIMPLE_PACKET_BLOCK => 16,
                 _ => BLOCK_MIN,
             };
             if length < least || !length.is_multiple_of(4) {
-                return Err(NoPacket::Bad { at, why: FaultKind::BlockLength { kind, length } });
+                return Err(NoPacketReason::Bad {
+                    at,
+                    why: FaultKind::BlockLength { kind, length },
+                });
             }
             if least == BLOCK_MIN {
-                self.skipping = Some(SkipProgress { left: length - TRAILER_LENGTH, length });
+                self.skipping = Some(SkipProgress { left: length - BLOCK_TRAILER_LENGTH, length });
                 continue;
             }
             let block = self.complete_block(buffer, at, length)?;
             at += length as usize;
             match kind {
-                TYPE_SECTION => self.begin_section(block)?,
-                TYPE_INTERFACE => self.add_interface(block)?,
-                TYPE_ENHANCED => return self.read_timed_packet(block, block.u32(BODY_OFFSET)),
-                TYPE_OBSOLETE => {
+                SECTION_HEADER_BLOCK => self.begin_section(block)?,
+                INTERFACE_DESCRIPTION_BLOCK => self.add_interface(block)?,
+                ENHANCED_PACKET_BLOCK => {
+                    return self.read_timed_packet(block, block.u32(BODY_OFFSET));
+                }
+                OBSOLETE_PACKET_BLOCK => {
                     return self.read_timed_packet(block, block.u16(BODY_OFFSET).into());
                 }
                 _ => return self.read_simple_packet(block),
@@ -132,35 +137,41 @@ impl Pcapng {
 
     /// Continues to skip an unwanted block if one is being skipped. Returns the offset of the next
     /// block, which is `at` if no block is being skipped.
-    fn continue_skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, NoPacket> {
+    fn continue_skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, NoPacketReason> {
         let Some(skip) = &mut self.skipping else { return Ok(at) };
         let held = buffer.len() - at;
         let step = held.min(skip.left as usize);
         skip.left -= u32::try_from(step).unwrap_or(skip.left);
         let at = at + step;
         let Some(trailer) = array(buffer, at).filter(|_| skip.left == 0) else {
-            return Err(NoPacket::More { consumed: at, wanted: TRAILER });
+            return Err(NoPacketReason::More { consumed: at, wanted: TRAILER });
         };
         let (before, after) = (skip.length, decode32(self.big, trailer));
         if before != after {
-            return Err(NoPacket::Bad { at, why: FaultKind::BlockTrailer { before, after } });
+            return Err(NoPacketReason::Bad { at, why: FaultKind::BlockTrailer { before, after } });
         }
         self.skipping = None;
         Ok(at + TRAILER)
     }
 
     /// Reads the type and length of the block at `at`. A section header also sets the byte order.
-    fn block_header(&mut self, buffer: &[u8], at: usize) -> Result<(u32, u32), NoPacket> {
+    fn read_block_header(
+        &mut self,
+        buffer: &[u8],
+        at: usize,
+    ) -> Result<(u32, u32), NoPacketReason> {
         let head: [u8; BODY_OFFSET] =
-            array(buffer, at).ok_or(NoPacket::More { consumed: at, wanted: BODY_OFFSET })?;
+            array(buffer, at).ok_or(NoPacketReason::More { consumed: at, wanted: BODY_OFFSET })?;
         let [a, b, c, d, e, f, g, h] = head;
         if [a, b, c, d] == SECTION_MAGIC {
             let magic = array(buffer, at + BODY_OFFSET)
-                .ok_or(NoPacket::More { consumed: at, wanted: BODY_OFFSET + TRAILER })?;
+                .ok_or(NoPacketReason::More { consumed: at, wanted: BODY_OFFSET + TRAILER })?;
             self.big = match u32::from_be_bytes(magic) {
                 BYTE_ORDER_MAGIC => true,
                 other if other.swap_bytes() == BYTE_ORDER_MAGIC => false,
-                magic => return Err(NoPacket::Bad { at, why: FaultKind::ByteOrder { magic } }),
+                magic => {
+                    return Err(NoPacketReason::Bad { at, why: FaultKind::ByteOrder { magic } });
+                }
             };
         }
         Ok((decode32(self.big, [a, b, c, d]), decode32(self.big, [e, f, g, h])))
@@ -171,32 +182,36 @@ impl Pcapng {
         buffer: &'a [u8],
         at: usize,
         length: u32,
-    ) -> Result<Block<'a>, NoPacket> {
+    ) -> Result<Block<'a>, NoPacketReason> {
         if length > BLOCK_MAX {
-            return Err(NoPacket::Bad { at, why: FaultKind::TooLong { length, max: BLOCK_MAX } });
+            return Err(NoPacketReason::Bad {
+                at,
+                why: FaultKind::TooLong { length, max: BLOCK_MAX },
+            });
         }
         let wanted = length as usize;
-        let bytes = buffer.get(at..at + wanted).ok_or(NoPacket::More { consumed: at, wanted })?;
+        let bytes =
+            buffer.get(at..at + wanted).ok_or(NoPacketReason::More { consumed: at, wanted })?;
         let block = Block { bytes, at, big: self.big };
         let after = block.u32(wanted - TRAILER);
         if after != length {
-            return Err(block.bad_block(FaultKind::BlockTrailer { before: length, after }));
+            return Err(block.block_fault(FaultKind::BlockTrailer { before: length, after }));
         }
         Ok(block)
     }
 
-    fn begin_section(&mut self, block: Block<'_>) -> Result<(), NoPacket> {
+    fn begin_section(&mut self, block: Block<'_>) -> Result<(), NoPacketReason> {
         let (major, minor) = (block.u16(BODY_OFFSET + 4), block.u16(BODY_OFFSET + 6));
         if !matches!((major, minor), (1, 0 | 2)) {
-            return Err(block.bad_block(FaultKind::Version { format: "pcapng", major, minor }));
+            return Err(block.block_fault(FaultKind::Version { format: "pcapng", major, minor }));
         }
         self.interfaces.clear();
         Ok(())
     }
 
-    fn add_interface(&mut self, block: Block<'_>) -> Result<(), NoPacket> {
+    fn add_interface(&mut self, block: Block<'_>) -> Result<(), NoPacketReason> {
         if self.interfaces.len() > usize::from(u16::MAX) {
-            return Err(block.bad_block(FaultKind::TooManyInterfaces));
+            return Err(block.block_fault(FaultKind::TooManyInterfaces));
         }
         let mut interface = Interface {
             link: LinkType(block.u16(BODY_OFFSET)),
@@ -206,14 +221,14 @@ impl Pcapng {
         };
         block.for_each_option(BODY_OFFSET + 8, |code, value| {
             match (code, value) {
-                (OPTION_RESOLUTION, &[value]) => {
+                (IF_TSRESOL_OPTION, &[value]) => {
                     interface.resolution = Resolution::from_option(value)
                 }
-                (OPTION_OFFSET, value) => {
+                (IF_TSOFFSET_OPTION, value) => {
                     interface.offset_s = decode64(block.big, array(value, 0)?) as i64;
                     return (value.len() == 8).then_some(());
                 }
-                (OPTION_RESOLUTION, _) => return None,
+                (IF_TSRESOL_OPTION, _) => return None,
                 _ => {}
             }
             Some(())
@@ -250,16 +265,16 @@ impl Pcapng {
         let described = u32::try_from(self.interfaces.len()).unwrap_or(u32::MAX);
         let interface = self.interfaces.get(number as usize);
         let (Some(interface), Ok(index)) = (interface, u16::try_from(number)) else {
-            return Err(block.bad_block(FaultKind::Interface { interface: number, described }));
+            return Err(block.block_fault(FaultKind::Interface { interface: number, described }));
         };
-        let max = interface.link.record_max().min(DATA_MAX);
+        let max = interface.link.record_max().min(RECORD_DATA_MAX);
         if captured > max {
-            return Err(block.bad_block(FaultKind::TooLong { length: captured, max }));
+            return Err(block.block_fault(FaultKind::TooLong { length: captured, max }));
         }
         let held = block.bytes.len() - data - TRAILER;
         if captured as usize > held {
             let held = u32::try_from(held).unwrap_or(u32::MAX);
-            return Err(block.bad_block(FaultKind::Overrun { length: captured, held }));
+            return Err(block.block_fault(FaultKind::Overrun { length: captured, held }));
         }
         let start = block.at + data;
         Ok(Packet {
@@ -282,8 +297,8 @@ impl Block<'_> {
         array(self.bytes, at).map_or(0, |bytes| decode32(self.big, bytes))
     }
 
-    const fn bad_block(&self, why: FaultKind) -> NoPacket {
-        NoPacket::Bad { at: self.at, why }
+    const fn block_fault(&self, why: FaultKind) -> NoPacketReason {
+        NoPacketReason::Bad { at: self.at, why }
     }
 
     /// Calls `accept` with the code and value of each option, from offset `at` to the end of the
@@ -293,7 +308,7 @@ impl Block<'_> {
         &self,
         at: usize,
         mut accept: impl FnMut(u16, &[u8]) -> Option<()>,
-    ) -> Result<(), NoPacket> {
+    ) -> Result<(), NoPacketReason> {
         let mut at = at;
         while at + 2 * TRAILER <= self.bytes.len() {
             let (code, length) = (self.u16(at), self.u16(at + 2));
@@ -304,7 +319,7 @@ impl Block<'_> {
             let value = self.bytes.get(start..end).filter(|_| end + TRAILER <= self.bytes.len());
             value
                 .and_then(|value| accept(code, value))
-                .ok_or_else(|| self.bad_block(FaultKind::BadOption { code, length }))?;
+                .ok_or_else(|| self.block_fault(FaultKind::BadOption { code, length }))?;
             at = end.next_multiple_of(4);
         }
         Ok(())

@@ -8,38 +8,39 @@ struct CaptureBuilder {
     big: bool,
 }
 
-const BUILDERS: [CaptureBuilder; 2] = [CaptureBuilder { big: false }, CaptureBuilder { big: true }];
+const CAPTURE_BUILDERS: [CaptureBuilder; 2] =
+    [CaptureBuilder { big: false }, CaptureBuilder { big: true }];
 
 impl CaptureBuilder {
     fn u16(&self, value: u16) -> [u8; 2] {
         if self.big { value.to_be_bytes() } else { value.to_le_bytes() }
     }
 
-    fn u32s(&self, values: &[u32]) -> Vec<u8> {
+    fn encode_u32s(&self, values: &[u32]) -> Vec<u8> {
         let order = |v: &u32| if self.big { v.to_be_bytes() } else { v.to_le_bytes() };
         values.iter().flat_map(order).collect()
     }
 
     fn pcap_header(&self, magic: u32, version: (u16, u16), snap_length: u32, link: u32) -> Vec<u8> {
-        let mut bytes = self.u32s(&[magic]);
+        let mut bytes = self.encode_u32s(&[magic]);
         bytes.extend(self.u16(version.0));
         bytes.extend(self.u16(version.1));
-        bytes.extend(self.u32s(&[0, 0, snap_length, link]));
+        bytes.extend(self.encode_u32s(&[0, 0, snap_length, link]));
         bytes
     }
 
     fn complete_block(&self, kind: u32, body: &[u8]) -> Vec<u8> {
         let padded = body.len().next_multiple_of(4);
         let length = padded as u32 + 12;
-        let mut bytes = self.u32s(&[kind, length]);
+        let mut bytes = self.encode_u32s(&[kind, length]);
         bytes.extend(body);
         bytes.resize(padded + 8, 0);
-        bytes.extend(self.u32s(&[length]));
+        bytes.extend(self.encode_u32s(&[length]));
         bytes
     }
 
     fn section_block(&self, version: (u16, u16)) -> Vec<u8> {
-        let mut body = self.u32s(&[0x1a2b_3c4d]);
+        let mut body = self.encode_u32s(&[0x1a2b_3c4d]);
         body.extend(self.u16(version.0));
         body.extend(self.u16(version.1));
         body.extend([0xff; 8]);
@@ -49,7 +50,7 @@ impl CaptureBuilder {
     fn interface_block(&self, link: u16, snap_length: u32, options: &[u8]) -> Vec<u8> {
         let mut body = self.u16(link).to_vec();
         body.extend([0, 0]);
-        body.extend(self.u32s(&[snap_length]));
+        body.extend(self.encode_u32s(&[snap_length]));
         body.extend(options);
         self.complete_block(1, &body)
     }
@@ -65,7 +66,7 @@ impl CaptureBuilder {
     fn enhanced_packet_block(&self, interface: u32, ticks: u64, wire: u32, data: &[u8]) -> Vec<u8> {
         let length = data.len() as u32;
         let words = [interface, (ticks >> 32) as u32, ticks as u32, length, wire];
-        self.complete_block(6, &[&self.u32s(&words), data].concat())
+        self.complete_block(6, &[&self.encode_u32s(&words), data].concat())
     }
 }
 
@@ -87,12 +88,12 @@ fn error_text(capture: &[u8]) -> String {
 
 #[test]
 fn pcap_reads_both_byte_orders_and_resolutions() {
-    for order in BUILDERS {
+    for order in CAPTURE_BUILDERS {
         for (magic, time_ns) in [(0xa1b2_c3d4, 5_000_006_000), (0xa1b2_3c4d, 5_000_000_006)] {
             let mut capture = order.pcap_header(magic, (2, 4), 65_535, 101);
-            capture.extend(order.u32s(&[5, 6, 3, 1500]));
+            capture.extend(order.encode_u32s(&[5, 6, 3, 1500]));
             capture.extend(b"abc");
-            capture.extend(order.u32s(&[u32::MAX, 0, 0, 0]));
+            capture.extend(order.encode_u32s(&[u32::MAX, 0, 0, 0]));
             let last = u64::from(u32::MAX) * 1_000_000_000;
             let expected =
                 vec![(time_ns, 1500, 101, 0, b"abc".to_vec()), (last, 0, 101, 0, vec![])];
@@ -103,14 +104,14 @@ fn pcap_reads_both_byte_orders_and_resolutions() {
 
 #[test]
 fn swapped_and_extended_pcap_variants_are_read() {
-    let order = &BUILDERS[0];
+    let order = &CAPTURE_BUILDERS[0];
     let mut kuznetzov = order.pcap_header(0xa1b2_cd34, (2, 4), 65_535, 1);
-    kuznetzov.extend(order.u32s(&[1, 2, 2, 2, 77, 88]));
+    kuznetzov.extend(order.encode_u32s(&[1, 2, 2, 2, 77, 88]));
     kuznetzov.extend(b"ab");
     assert_eq!(read_packets(&kuznetzov), Ok(vec![(1_000_002_000, 2, 1, 0, b"ab".to_vec())]));
     let swapped = |version, lengths: [u32; 2]| {
         let mut capture = order.pcap_header(0xa1b2_c3d4, version, 65_535, 1);
-        capture.extend(order.u32s(&[0, 0, lengths[0], lengths[1]]));
+        capture.extend(order.encode_u32s(&[0, 0, lengths[0], lengths[1]]));
         capture.extend(b"ab");
         read_packets(&capture).unwrap()[0].1
     };
@@ -124,12 +125,12 @@ fn swapped_and_extended_pcap_variants_are_read() {
 
 #[test]
 fn pcap_data_beyond_the_snap_length_are_read() {
-    let order = &BUILDERS[0];
+    let order = &CAPTURE_BUILDERS[0];
     for snap_length in [2, 0, u32::MAX] {
         let mut capture = order.pcap_header(0xa1b2_c3d4, (2, 4), snap_length, 1);
-        capture.extend(order.u32s(&[0, 0, 4, 4]));
+        capture.extend(order.encode_u32s(&[0, 0, 4, 4]));
         capture.extend(b"abcd");
-        capture.extend(order.u32s(&[0, 0, 1, 1]));
+        capture.extend(order.encode_u32s(&[0, 0, 1, 1]));
         capture.extend(b"e");
         let lengths: Vec<_> =
             read_packets(&capture).unwrap().iter().map(|packet| packet.4.len()).collect();
@@ -140,7 +141,7 @@ fn pcap_data_beyond_the_snap_length_are_read() {
 /// Checks that captures rejected by libpcap's tests are rejected here with the same error text.
 #[test]
 fn captures_rejected_by_libpcap_fail_with_the_same_text() {
-    for order in BUILDERS {
+    for order in CAPTURE_BUILDERS {
         let reserved = order.pcap_header(0xa1b2_c3d4, (2, 4), 65_535, 0x0030_0001);
         assert_eq!(error_text(&reserved), "savefile linktype reserved field not zero (0x00300000)");
         let version = order.pcap_header(0xa1b2_c3d4, (2, 5), 65_535, 1);
@@ -166,10 +167,10 @@ fn file_that_is_no_capture_is_rejected() {
 
 #[test]
 fn truncated_capture_is_reported_with_record_and_offset() {
-    let order = &BUILDERS[0];
+    let order = &CAPTURE_BUILDERS[0];
     let mut capture = order.pcap_header(0xa1b2_c3d4, (2, 4), 65_535, 1);
     for _ in 0..2 {
-        capture.extend(order.u32s(&[0, 0, 4, 4]));
+        capture.extend(order.encode_u32s(&[0, 0, 4, 4]));
         capture.extend(b"abcd");
     }
     for length in 0..capture.len() {
@@ -186,10 +187,10 @@ fn truncated_capture_is_reported_with_record_and_offset() {
 
 #[test]
 fn oversized_record_is_rejected_with_its_position() {
-    let order = &BUILDERS[0];
+    let order = &CAPTURE_BUILDERS[0];
     let refused = |link, length| {
         let mut capture = order.pcap_header(0xa1b2_c3d4, (2, 4), 65_535, link);
-        capture.extend(order.u32s(&[0, 0, length, length]));
+        capture.extend(order.encode_u32s(&[0, 0, length, length]));
         match Reader::new().next(&capture) {
             Step::Error(fault) => Some(fault.to_string()),
             _ => None,
@@ -209,14 +210,14 @@ fn oversized_record_is_rejected_with_its_position() {
 
 #[test]
 fn pcapng_reads_every_kind_of_packet_block() {
-    for order in BUILDERS {
+    for order in CAPTURE_BUILDERS {
         let name = order.option(2, b"eth0");
         let fine = [order.option(9, &[9]), order.option(0, &[])].concat();
         let mut obsolete = order.u16(1).to_vec();
         obsolete.extend(order.u16(0));
-        obsolete.extend(order.u32s(&[0, 8, 2, 60]));
+        obsolete.extend(order.encode_u32s(&[0, 8, 2, 60]));
         obsolete.extend(b"ob");
-        let simple = [&order.u32s(&[9])[..], b"simple.."].concat();
+        let simple = [&order.encode_u32s(&[9])[..], b"simple.."].concat();
         let capture = [
             order.section_block((1, 0)),
             order.interface_block(1, 8, &name),
@@ -240,7 +241,7 @@ fn pcapng_reads_every_kind_of_packet_block() {
 
 #[test]
 fn pcapng_sections_may_differ_in_byte_order() {
-    let [little, big] = BUILDERS;
+    let [little, big] = CAPTURE_BUILDERS;
     let capture = [
         little.section_block((1, 0)),
         little.interface_block(1, 0, &[]),
@@ -260,7 +261,7 @@ fn pcapng_sections_may_differ_in_byte_order() {
 
 #[test]
 fn pcapng_times_follow_resolution_and_offset() {
-    let order = &BUILDERS[0];
+    let order = &CAPTURE_BUILDERS[0];
     let time = |options: &[u8], ticks| {
         let capture = [
             order.section_block((1, 0)),
@@ -288,7 +289,7 @@ fn pcapng_times_follow_resolution_and_offset() {
 
 #[test]
 fn malformed_pcapng_blocks_are_rejected() {
-    let order = &BUILDERS[0];
+    let order = &CAPTURE_BUILDERS[0];
     let start = [order.section_block((1, 0)), order.interface_block(1, 0, &[])].concat();
     let after = |block: &[u8]| error_text(&[&start[..], block].concat());
     let mut trailer = order.enhanced_packet_block(0, 1, 1, b"abcd");
@@ -298,14 +299,14 @@ fn malformed_pcapng_blocks_are_rejected() {
     *unknown.last_mut().unwrap() = 1;
     assert!(after(&unknown).starts_with("pcapng block with length 20 in front"));
     for length in [0, 4, 8, 13, 28] {
-        let block = order.u32s(&[6, length, 0, 0, 0, 0, 0, 0]);
+        let block = order.encode_u32s(&[6, length, 0, 0, 0, 0, 0, 0]);
         assert!(after(&block).contains("impossible length"), "{length}");
     }
-    let long = order.u32s(&[6, 0x7fff_fff0]);
+    let long = order.encode_u32s(&[6, 0x7fff_fff0]);
     assert!(after(&long).starts_with("invalid packet capture length 2147483632"));
-    let overrun = order.complete_block(6, &order.u32s(&[0, 0, 0, 100, 100, 0]));
+    let overrun = order.complete_block(6, &order.encode_u32s(&[0, 0, 0, 100, 100, 0]));
     assert!(after(&overrun).starts_with("packet data of 100 bytes in a block that holds 4"));
-    let simple = order.complete_block(3, &order.u32s(&[100, 0]));
+    let simple = order.complete_block(3, &order.encode_u32s(&[100, 0]));
     assert!(after(&simple).starts_with("packet data of 100 bytes"));
     let wide = order.enhanced_packet_block(1 << 16, 1, 1, b"");
     assert!(after(&wide).starts_with("packet of interface 65536"));
@@ -319,7 +320,7 @@ fn malformed_pcapng_blocks_are_rejected() {
 
 #[test]
 fn capture_reader_repeats_its_fault() {
-    let capture = BUILDERS[0].pcap_header(0xa1b2_c3d4, (9, 9), 65_535, 1);
+    let capture = CAPTURE_BUILDERS[0].pcap_header(0xa1b2_c3d4, (9, 9), 65_535, 1);
     let mut reader = Reader::new();
     let first = reader.next(&capture);
     assert!(matches!(first, Step::Error(_)));
@@ -357,10 +358,10 @@ fn read_in_pieces(capture: &[u8], piece: usize) -> Vec<(u64, Vec<u8>)> {
 
 #[test]
 fn chunk_size_does_not_change_the_packets() {
-    let order = &BUILDERS[1];
+    let order = &CAPTURE_BUILDERS[1];
     let mut pcap = order.pcap_header(0xa1b2_3c4d, (2, 4), 65_535, 1);
     for length in 0..20u32 {
-        pcap.extend(order.u32s(&[length, 7, length, length]));
+        pcap.extend(order.encode_u32s(&[length, 7, length, length]));
         pcap.extend(std::iter::repeat_n(length as u8, length as usize));
     }
     let mut pcapng = [order.section_block((1, 0)), order.interface_block(1, 0, &[])].concat();
@@ -385,9 +386,9 @@ fn chunk_size_does_not_change_the_packets() {
 #[test]
 fn written_capture_is_read_back_unchanged() {
     let mut capture = write::file_header(LinkType::LINUX_SLL2).to_vec();
-    capture.extend(write::record_header(1_700_000_000_123_456_789, 3, 1500));
+    capture.extend(write::encode_record_header(1_700_000_000_123_456_789, 3, 1500));
     capture.extend(b"abc");
-    capture.extend(write::record_header(u64::MAX, 0, 0));
+    capture.extend(write::encode_record_header(u64::MAX, 0, 0));
     let last = u64::from(u32::MAX) * 1_000_000_000 + 999_999_999;
     let expected =
         vec![(1_700_000_000_123_456_789, 1500, 276, 0, b"abc".to_vec()), (last, 0, 276, 0, vec![])];

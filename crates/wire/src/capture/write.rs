@@ -1,14 +1,14 @@
 //! Headers for writers of the classic pcap format. Files have nanosecond times and are little
 //! endian on every machine, so the same packets yield the same file.
 //!
-//! The functions return header bytes, to be written before the data. At most [`SNAP_LENGTH`] bytes
+//! The functions return header bytes, to be written before the data. At most [`SNAP_LENGTH_MAX`] bytes
 //! of a packet may be written, because libpcap stops reading a file at a longer record.
 
 use crate::link::LinkType;
 
 /// Maximum number of captured bytes in a record that every reader accepts. Also the snap length in
 /// the file header.
-pub const SNAP_LENGTH: u32 = 262_144;
+pub const SNAP_LENGTH_MAX: u32 = 262_144;
 /// Length of the file header in bytes.
 pub const FILE_HEADER_SIZE: usize = 24;
 /// Length of a record header in bytes.
@@ -16,15 +16,19 @@ pub const RECORD_HEADER_SIZE: usize = 16;
 
 /// Returns the file header.
 pub fn file_header(link: LinkType) -> [u8; FILE_HEADER_SIZE] {
-    const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
+    const PCAP_MAGIC_NS: u32 = 0xa1b2_3c4d;
     const VERSION: u32 = 4 << 16 | 2;
-    let words = [MAGIC_NANOSECONDS, VERSION, 0, 0, SNAP_LENGTH, u32::from(link.0)];
+    let words = [PCAP_MAGIC_NS, VERSION, 0, 0, SNAP_LENGTH_MAX, u32::from(link.0)];
     little_endian(words)
 }
 
 /// Returns a record header. Times after 2106 are clamped to the last time that the format can
 /// represent.
-pub fn record_header(time_ns: u64, captured: u32, wire_length: u32) -> [u8; RECORD_HEADER_SIZE] {
+pub fn encode_record_header(
+    time_ns: u64,
+    captured: u32,
+    wire_length: u32,
+) -> [u8; RECORD_HEADER_SIZE] {
     const SECOND: u64 = 1_000_000_000;
     let last = u64::from(u32::MAX) * SECOND + (SECOND - 1);
     let time = time_ns.min(last);

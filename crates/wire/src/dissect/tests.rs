@@ -4,7 +4,7 @@
 use super::*;
 
 const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
-const ETHERNET6: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd];
+const ETHERNET_IPV6_HEADER: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd];
 
 /// Builds an IPv4 header from the total length, the word with the flags and the fragment offset,
 /// and the protocol.
@@ -47,9 +47,9 @@ fn dissect_ethernet(frame: &[u8]) -> Layers {
     layers(LinkType::ETHERNET, frame)
 }
 
-const TRUNCATED: Faults = Faults { cut: true, malformed: false, deep: false };
+const TRUNCATED_FAULT: Faults = Faults { cut: true, malformed: false, deep: false };
 const MALFORMED: Faults = Faults { cut: false, malformed: true, deep: false };
-const DEEP: Faults = Faults { cut: false, malformed: false, deep: true };
+const TOO_DEEP_FAULT: Faults = Faults { cut: false, malformed: false, deep: true };
 const NO_FAULTS: Faults = Faults { cut: false, malformed: false, deep: false };
 
 #[test]
@@ -72,10 +72,10 @@ fn udp_length_limits_the_payload() {
 }
 
 #[test]
-fn zero_length_extends_to_the_end_of_the_frame() {
+fn payload_of_zero_length_field_ends_with_the_frame() {
     let frame = concat_frame(&[&ipv4_header(0, 0, 6), &tcp_header(5), b"all of it"]);
     assert_eq!(dissect_ethernet(&frame).payload(&frame), Some(&b"all of it"[..]));
-    let six = [&ETHERNET6[..], &ipv6_header(0, 17), &udp_header(0), b"jumbo"].concat();
+    let six = [&ETHERNET_IPV6_HEADER[..], &ipv6_header(0, 17), &udp_header(0), b"jumbo"].concat();
     assert_eq!(dissect_ethernet(&six).payload(&six), Some(&b"jumbo"[..]));
     assert_eq!(dissect_ethernet(&six).faults, NO_FAULTS);
 }
@@ -86,7 +86,7 @@ fn frame_truncated_anywhere_is_marked_truncated() {
         concat_frame(&[&ipv4_header(60, 0, 6), &tcp_header(6), &[1, 1, 1, 0], b"sixteen bytes..."]);
     for length in 0..frame.len() {
         let found = dissect_ethernet(&frame[..length]);
-        assert_eq!(found.faults, TRUNCATED, "{length}");
+        assert_eq!(found.faults, TRUNCATED_FAULT, "{length}");
         assert_eq!(found.l3.is_some(), length >= 14, "{length}");
         assert_eq!(found.l4.is_some(), length >= 34, "{length}");
         assert_eq!(found.ports(&frame[..length]).is_some(), length >= 38, "{length}");
@@ -102,8 +102,13 @@ fn later_fragment_has_no_transport_header() {
     let found = dissect_ethernet(&frame);
     assert_eq!((found.fragment, found.protocol), (Fragment::Later, Some(17)));
     assert_eq!((found.l4, found.payload, found.ports(&frame)), (None, None, None));
-    let six =
-        [&ETHERNET6[..], &ipv6_header(16, 44), &[17, 0, 0, 8, 0, 0, 0, 1], &udp_header(8)].concat();
+    let six = [
+        &ETHERNET_IPV6_HEADER[..],
+        &ipv6_header(16, 44),
+        &[17, 0, 0, 8, 0, 0, 0, 1],
+        &udp_header(8),
+    ]
+    .concat();
     let found = dissect_ethernet(&six);
     assert_eq!((found.fragment, found.protocol), (Fragment::Later, Some(17)));
     assert_eq!((found.l4, found.faults), (None, NO_FAULTS));
@@ -143,15 +148,20 @@ fn inconsistent_header_ends_the_dissection() {
 #[test]
 fn extension_headers_are_followed_to_a_limit() {
     let options = [17, 0, 0, 0, 0, 0, 0, 0];
-    let frame = [&ETHERNET6[..], &ipv6_header(18, 60), &options, &udp_header(10), b"ok"].concat();
+    let frame = [&ETHERNET_IPV6_HEADER[..], &ipv6_header(18, 60), &options, &udp_header(10), b"ok"]
+        .concat();
     let found = dissect_ethernet(&frame);
     assert_eq!((found.network, found.protocol, found.l4), (Network::Ipv6, Some(17), Some(62)));
     assert_eq!((found.payload(&frame), found.faults), (Some(&b"ok"[..]), NO_FAULTS));
     let chain = [60, 0, 0, 0, 0, 0, 0, 0].repeat(9);
-    let deep = [&ETHERNET6[..], &ipv6_header(72, 60), &chain].concat();
-    assert_eq!((dissect_ethernet(&deep).l4, dissect_ethernet(&deep).faults), (None, DEEP));
+    let deep = [&ETHERNET_IPV6_HEADER[..], &ipv6_header(72, 60), &chain].concat();
+    assert_eq!(
+        (dissect_ethernet(&deep).l4, dissect_ethernet(&deep).faults),
+        (None, TOO_DEEP_FAULT)
+    );
     // The options would extend beyond the packet's stated length, into the padding.
-    let beyond = [&ETHERNET6[..], &ipv6_header(4, 60), &options, &udp_header(8)].concat();
+    let beyond =
+        [&ETHERNET_IPV6_HEADER[..], &ipv6_header(4, 60), &options, &udp_header(8)].concat();
     assert_eq!((dissect_ethernet(&beyond).l4, dissect_ethernet(&beyond).faults), (None, MALFORMED));
 }
 
@@ -170,7 +180,7 @@ fn frames_without_tcp_or_udp_are_dissected() {
     let nine_tags = [&ETHERNET[..12], &[0x81, 0, 0, 1].repeat(9), &[8, 0]].concat();
     assert_eq!(
         (dissect_ethernet(&nine_tags).network, dissect_ethernet(&nine_tags).faults),
-        (Network::Other(0x8100), DEEP)
+        (Network::Other(0x8100), TOO_DEEP_FAULT)
     );
     let unknown = layers(LinkType(105), &icmp);
     assert_eq!((unknown.l3, unknown.network, unknown.faults), (None, Network::Unknown, NO_FAULTS));

@@ -144,17 +144,17 @@ impl fmt::Display for Data<'_> {
             }
             Some(ParsedData::Pointer([order, preference], words, name)) => {
                 write!(f, "{order} {preference} ")?;
-                write_strings(f, words)?;
+                write_character_strings(f, words)?;
                 write!(f, " {name}")
             }
-            Some(ParsedData::Strings(bytes)) => write_strings(f, bytes),
+            Some(ParsedData::Strings(bytes)) => write_character_strings(f, bytes),
             Some(ParsedData::Issuer(flags, tag, value)) => {
                 write!(f, "{flags} ")?;
                 write_escaped(f, tag, |byte| byte == b'"')?;
                 f.write_char(' ')?;
                 write_quoted(f, value)
             }
-            None => write_generic(f, self.bytes()),
+            None => write_unknown_rdata(f, self.bytes()),
         }
     }
 }
@@ -170,7 +170,7 @@ fn is_string_sequence(mut bytes: &[u8]) -> bool {
     true
 }
 
-fn write_strings(f: &mut fmt::Formatter<'_>, mut bytes: &[u8]) -> fmt::Result {
+fn write_character_strings(f: &mut fmt::Formatter<'_>, mut bytes: &[u8]) -> fmt::Result {
     let mut first = true;
     while let Some((length, after)) = bytes.split_first() {
         let Some((string, rest)) = after.split_at_checked(usize::from(*length)) else { break };
@@ -194,7 +194,7 @@ fn write_quoted(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     f.write_char('"')
 }
 
-fn write_generic(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+fn write_unknown_rdata(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     write!(f, "\\# {}", bytes.len())?;
     if !bytes.is_empty() {
         f.write_char(' ')?;

@@ -20,7 +20,7 @@ mod tests;
 pub use data::Data;
 pub use fault::DnsFault;
 pub use name::{Labels, NAME_MAX, Name};
-pub use number::{OPT, Opcode, RCODES, Rcode, RecordClass, RecordType, TYPES};
+pub use number::{OPT, Opcode, RCODE_NAMES, RECORD_TYPE_NAMES, Rcode, RecordClass, RecordType};
 
 use crate::read::{be16, be32};
 
@@ -111,7 +111,7 @@ impl<'m> Message<'m> {
     }
 
     /// Returns the four bits of the response code in the header. An OPT record may extend them
-    /// ([`ResourceRecord::extended_rcode`]).
+    /// ([`ResourceRecord::extended_rcode_bits`]).
     #[must_use]
     pub fn rcode(&self) -> Rcode {
         Rcode(self.header_word(2) & 0xf)
@@ -167,7 +167,7 @@ impl<'m> Message<'m> {
             // RFC 2136 §2.3: exactly one zone.
             Opcode::UPDATE => questions == 1,
             // RFC 8490 §5.4: stateful operations carry no records.
-            Opcode::STATEFUL | Opcode::STATUS => questions + all == 0,
+            Opcode::STATEFUL_OPERATIONS | Opcode::STATUS => questions + all == 0,
             _ => questions > 0,
         };
         is_usual
@@ -213,7 +213,7 @@ impl ResourceRecord<'_> {
     /// Returns the upper eight bits of the response code, shifted left by four, so that the lower
     /// four bits can be added; `None` unless this record is an OPT record.
     #[must_use]
-    pub fn extended_rcode(&self) -> Option<u16> {
+    pub fn extended_rcode_bits(&self) -> Option<u16> {
         (self.kind == OPT).then(|| u16::from(self.ttl.to_be_bytes()[0]) << 4)
     }
 }

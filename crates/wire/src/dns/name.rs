@@ -24,7 +24,7 @@ pub struct Name<'m> {
 impl<'m> Name<'m> {
     /// Parses the name at offset `at`. Also returns the offset after the name.
     pub fn read(message: &'m [u8], at: usize) -> Result<(Self, usize), DnsFault> {
-        let mut walk = LabelWalk::new(message, at);
+        let mut walk = LabelIterator::new(message, at);
         let mut length = 1;
         loop {
             match walk.next_label()? {
@@ -45,7 +45,7 @@ impl<'m> Name<'m> {
     /// Iterates over the labels, excluding the root.
     #[must_use]
     pub fn labels(&self) -> Labels<'m> {
-        Labels(LabelWalk::new(self.message, self.at))
+        Labels(LabelIterator::new(self.message, self.at))
     }
 
     /// Returns true if a pointer in the name points forward, although RFC 1035 §4.1.4 allows only
@@ -99,7 +99,7 @@ pub(super) fn write_escaped(
 
 /// An iterator over the labels of a name, excluding the root.
 #[derive(Clone, Debug)]
-pub struct Labels<'m>(LabelWalk<'m>);
+pub struct Labels<'m>(LabelIterator<'m>);
 
 impl<'m> Iterator for Labels<'m> {
     type Item = &'m [u8];
@@ -111,7 +111,7 @@ impl<'m> Iterator for Labels<'m> {
 
 /// The state of a walk from label to label.
 #[derive(Clone, Debug)]
-struct LabelWalk<'m> {
+struct LabelIterator<'m> {
     message: &'m [u8],
     at: usize,
     /// Start of the current run of labels. A pointer to this offset or beyond counts as a forward
@@ -124,7 +124,7 @@ struct LabelWalk<'m> {
     pointers: usize,
 }
 
-impl<'m> LabelWalk<'m> {
+impl<'m> LabelIterator<'m> {
     const fn new(message: &'m [u8], at: usize) -> Self {
         Self { message, at, begin: at, has_forward_pointer: false, end: None, pointers: 0 }
     }

@@ -22,7 +22,7 @@ pub struct Opcode(pub u8);
 pub const OPT: RecordType = RecordType(41);
 
 /// Record types and their names in lower case.
-pub const TYPES: [(&str, u16); 54] = [
+pub const RECORD_TYPE_NAMES: [(&str, u16); 54] = [
     ("a", 1),
     ("ns", 2),
     ("md", 3),
@@ -80,7 +80,7 @@ pub const TYPES: [(&str, u16); 54] = [
 ];
 
 /// Response codes and their names in lower case.
-pub const RCODES: [(&str, u16); 20] = [
+pub const RCODE_NAMES: [(&str, u16); 20] = [
     ("noerror", 0),
     ("formerr", 1),
     ("servfail", 2),
@@ -111,7 +111,7 @@ impl Opcode {
     /// Dynamic update (RFC 2136).
     pub const UPDATE: Self = Self(5);
     /// DNS stateful operation (RFC 8490).
-    pub const STATEFUL: Self = Self(6);
+    pub const STATEFUL_OPERATIONS: Self = Self(6);
 
     /// Returns true if IANA has assigned this operation code. Code 1 is the obsolete inverse query,
     /// and 4 a change notification.
@@ -122,13 +122,13 @@ impl Opcode {
 
 impl fmt::Display for RecordType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_name(f, &TYPES, "TYPE", self.0)
+        write_name(f, &RECORD_TYPE_NAMES, "TYPE", self.0)
     }
 }
 
 impl fmt::Display for Rcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_name(f, &RCODES, "RCODE", self.0)
+        write_name(f, &RCODE_NAMES, "RCODE", self.0)
     }
 }
 

@@ -11,13 +11,13 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameters<'m>(&'m [u8]);
 
-const MANDATORY: u16 = 0;
+const MANDATORY_KEY: u16 = 0;
 const ALPN: u16 = 1;
-const NO_DEFAULT_ALPN: u16 = 2;
+const NO_DEFAULT_ALPN_KEY: u16 = 2;
 const PORT: u16 = 3;
-const IPV4_HINT: u16 = 4;
-const ECH: u16 = 5;
-const IPV6_HINT: u16 = 6;
+const IPV4_HINT_KEY: u16 = 4;
+const ECH_KEY: u16 = 5;
+const IPV6_HINT_KEY: u16 = 6;
 
 /// Names of the parameters, by key.
 const NAMES: [&str; 7] =
@@ -30,7 +30,7 @@ impl<'m> Parameters<'m> {
         let (mut rest, mut least) = (bytes, 0);
         while !rest.is_empty() {
             let (key, value, after) = split_first(rest)?;
-            if u32::from(key) < least || !is_valid_value(key, value) {
+            if u32::from(key) < least || !is_valid_parameter_value(key, value) {
                 return None;
             }
             (rest, least) = (after, u32::from(key) + 1);
@@ -58,22 +58,22 @@ fn split_first(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
 }
 
 /// Returns true if the value has the form that RFC 9460 §7 and §8 require for the key.
-fn is_valid_value(key: u16, value: &[u8]) -> bool {
+fn is_valid_parameter_value(key: u16, value: &[u8]) -> bool {
     let is_list_of = |size: usize| !value.is_empty() && value.len().is_multiple_of(size);
     match key {
-        MANDATORY => is_list_of(2),
-        ALPN => !value.is_empty() && is_protocol_list(value),
-        NO_DEFAULT_ALPN => value.is_empty(),
+        MANDATORY_KEY => is_list_of(2),
+        ALPN => !value.is_empty() && is_alpn_list(value),
+        NO_DEFAULT_ALPN_KEY => value.is_empty(),
         PORT => value.len() == 2,
-        IPV4_HINT => is_list_of(4),
-        IPV6_HINT => is_list_of(16),
-        ECH => !value.is_empty(),
+        IPV4_HINT_KEY => is_list_of(4),
+        IPV6_HINT_KEY => is_list_of(16),
+        ECH_KEY => !value.is_empty(),
         _ => true,
     }
 }
 
 /// Returns true if the bytes are a sequence of length-prefixed protocols, none of which is empty.
-fn is_protocol_list(bytes: &[u8]) -> bool {
+fn is_alpn_list(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let Some((&length, after)) = rest.split_first() {
         match after.get(usize::from(length)..) {
@@ -89,37 +89,37 @@ impl fmt::Display for Parameters<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (key, value) in self.iter() {
             f.write_char(' ')?;
-            write_key(f, key)?;
-            if key != NO_DEFAULT_ALPN && !value.is_empty() {
+            write_parameter_key(f, key)?;
+            if key != NO_DEFAULT_ALPN_KEY && !value.is_empty() {
                 f.write_char('=')?;
-                write_value(f, key, value)?;
+                write_parameter_value(f, key, value)?;
             }
         }
         Ok(())
     }
 }
 
-fn write_key(f: &mut fmt::Formatter<'_>, key: u16) -> fmt::Result {
+fn write_parameter_key(f: &mut fmt::Formatter<'_>, key: u16) -> fmt::Result {
     match NAMES.get(usize::from(key)) {
         Some(name) => f.write_str(name),
         None => write!(f, "key{key}"),
     }
 }
 
-fn write_value(f: &mut fmt::Formatter<'_>, key: u16, value: &[u8]) -> fmt::Result {
+fn write_parameter_value(f: &mut fmt::Formatter<'_>, key: u16, value: &[u8]) -> fmt::Result {
     match key {
-        MANDATORY => {
-            write_list(f, value.as_chunks().0, |f, key| write_key(f, u16::from_be_bytes(*key)))
-        }
-        ALPN => write_protocols(f, value),
+        MANDATORY_KEY => write_comma_separated(f, value.as_chunks().0, |f, key| {
+            write_parameter_key(f, u16::from_be_bytes(*key))
+        }),
+        ALPN => write_alpn_protocols(f, value),
         PORT => write!(f, "{}", be16(value, 0).unwrap_or(0)),
-        IPV4_HINT => {
-            write_list(f, value.as_chunks().0, |f, ip| write!(f, "{}", Ipv4Addr::from(*ip)))
-        }
-        IPV6_HINT => {
-            write_list(f, value.as_chunks().0, |f, ip| write!(f, "{}", Ipv6Addr::from(*ip)))
-        }
-        ECH => write!(f, "{}", Base64Display::new(value, &STANDARD)),
+        IPV4_HINT_KEY => write_comma_separated(f, value.as_chunks().0, |f, ip| {
+            write!(f, "{}", Ipv4Addr::from(*ip))
+        }),
+        IPV6_HINT_KEY => write_comma_separated(f, value.as_chunks().0, |f, ip| {
+            write!(f, "{}", Ipv6Addr::from(*ip))
+        }),
+        ECH_KEY => write!(f, "{}", Base64Display::new(value, &STANDARD)),
         _ => {
             f.write_char('"')?;
             write_escaped(f, value, |byte| byte == b'"')?;
@@ -129,7 +129,7 @@ fn write_value(f: &mut fmt::Formatter<'_>, key: u16, value: &[u8]) -> fmt::Resul
 }
 
 /// Writes items of `N` bytes each, separated by commas.
-fn write_list<const N: usize>(
+fn write_comma_separated<const N: usize>(
     f: &mut fmt::Formatter<'_>,
     items: &[[u8; N]],
     write: impl Fn(&mut fmt::Formatter<'_>, &[u8; N]) -> fmt::Result,
@@ -145,7 +145,7 @@ fn write_list<const N: usize>(
 
 /// Writes protocols, separated by commas. A comma or a backslash in a protocol is escaped twice:
 /// once for the list, and once for the text (RFC 9460 appendix A.1).
-fn write_protocols(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+fn write_alpn_protocols(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     let mut rest = bytes;
     let mut first = true;
     while let Some((&length, after)) = rest.split_first() {

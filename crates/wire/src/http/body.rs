@@ -50,49 +50,49 @@ const SWITCHED: u8 = 3;
 /// State before the size of a chunk.
 const BEFORE_CHUNK_SIZE: u8 = 4;
 /// State within the digits of a chunk size.
-const SIZE_DIGITS: u8 = 5;
+const IN_SIZE_DIGITS: u8 = 5;
 /// State in white space between the size and an extension.
-const SIZE_BLANK: u8 = 6;
+const AFTER_SIZE_BLANK: u8 = 6;
 /// State after the semicolon that begins an extension.
-const EXTENSION: u8 = 7;
+const IN_EXTENSION: u8 = 7;
 /// State in the name of an extension.
-const EXTENSION_NAME: u8 = 8;
+const IN_EXTENSION_NAME: u8 = 8;
 /// State in white space after the name of an extension.
-const EXTENSION_BLANK: u8 = 9;
+const AFTER_EXTENSION_NAME: u8 = 9;
 /// State after the equals sign of an extension.
-const EXTENSION_EQUALS: u8 = 10;
+const AFTER_EXTENSION_EQUALS: u8 = 10;
 /// State in the unquoted value of an extension.
-const EXTENSION_VALUE: u8 = 11;
+const IN_EXTENSION_VALUE: u8 = 11;
 /// State in the quoted value of an extension.
 const QUOTED: u8 = 12;
 /// State after a backslash in a quoted value.
-const QUOTED_PAIR: u8 = 13;
+const AFTER_BACKSLASH: u8 = 13;
 /// State after the closing quote of a value.
-const QUOTED_END: u8 = 14;
+const AFTER_QUOTED_VALUE: u8 = 14;
 /// State after the CR of a size line.
-const SIZE_CR: u8 = 15;
+const AFTER_SIZE_CR: u8 = 15;
 /// State in the data of a chunk.
 const IN_CHUNK_DATA: u8 = 16;
 /// State after the data of a chunk.
-const CHUNK_END: u8 = 17;
+const AFTER_CHUNK_DATA: u8 = 17;
 /// State after the CR that follows the data of a chunk.
-const CHUNK_CR: u8 = 18;
+const AFTER_CHUNK_CR: u8 = 18;
 /// State at the beginning of a trailer line.
 const TRAILER: u8 = 19;
 /// State in the name of a trailer field.
-const TRAILER_NAME: u8 = 20;
+const IN_TRAILER_NAME: u8 = 20;
 /// State in the value of a trailer field.
-const TRAILER_VALUE: u8 = 21;
+const IN_TRAILER_VALUE: u8 = 21;
 /// State after the CR of a trailer line.
-const TRAILER_CR: u8 = 22;
+const AFTER_TRAILER_CR: u8 = 22;
 /// State after the CR of the final empty line.
-const LAST_CR: u8 = 23;
+const AFTER_LAST_CR: u8 = 23;
 /// State in bytes after a size, which lenient mode skips.
-const SIZE_JUNK: u8 = 24;
+const IGNORED_AFTER_SIZE: u8 = 24;
 /// State before the size of the first chunk, where the body may turn out to have no chunks.
 const BEFORE_FIRST_SIZE: u8 = 25;
 /// State in white space after the value of an extension.
-const VALUE_BLANK: u8 = 26;
+const AFTER_EXTENSION_VALUE: u8 = 26;
 /// State before a body whose length was stated, unless another response begins there.
 const LENGTH_OR_RESPONSE: u8 = 27;
 /// State before a body that ends with its connection, unless another response begins there.
@@ -134,13 +134,13 @@ impl Body {
             _ => {}
         }
         match (fields.transfer, fields.chunked, fields.length) {
-            (true, true, stated) if lenient => Self::chunked_or_unchunked(stated.unwrap_or(0)),
+            (true, true, stated) if lenient => Self::new_maybe_chunked(stated.unwrap_or(0)),
             (true, true, _) => Self::chunked(mode),
             (true, false, _) if !lenient => Self::until_close(),
             (_, _, Some(length)) => Self::length(length),
             (_, _, None) => Self::until_close(),
         }
-        .or_response(method == RequestMethod::Unknown && head.persists())
+        .or_response(method == RequestMethod::Unknown && head.is_persistent())
     }
 
     /// If `maybe` is true, lets the body be empty if another response begins at its first byte.
@@ -192,7 +192,7 @@ impl Body {
     /// Returns a chunked body for lenient mode. If the first chunk turns out to have no size, the
     /// body instead is empty if another response begins there; otherwise it has `stated` bytes or,
     /// if `stated` is 0, ends with its connection.
-    fn chunked_or_unchunked(stated: u64) -> Self {
+    fn new_maybe_chunked(stated: u64) -> Self {
         // A length of more than 6 bytes exceeds the data of any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
         Self { left: 0, state: BEFORE_FIRST_SIZE, lenient: 1, stated_length: [a, b, c, d, e, f] }
@@ -212,14 +212,14 @@ impl Body {
 
     /// Returns true if another protocol follows instead of a body.
     #[must_use]
-    pub const fn is_switched(&self) -> bool {
+    pub const fn switches_protocol(&self) -> bool {
         self.state == SWITCHED
     }
 
     /// Consumes the next `length` bytes and returns true if all of them are data of the body and
     /// neither the body nor a chunk ends with them. Otherwise consumes nothing and returns false.
     #[inline]
-    pub const fn continue_within(&mut self, length: u32) -> bool {
+    pub const fn consume_if_all_data(&mut self, length: u32) -> bool {
         match self.state {
             LENGTH | IN_CHUNK_DATA if self.left > length as u64 => {
                 self.left -= length as u64;
@@ -241,15 +241,15 @@ impl Body {
         match self.state {
             ENDED | SWITCHED => Ok(BodyPart::End),
             UNTIL_CLOSE => Ok(BodyPart::Data(bytes.len())),
-            LENGTH | IN_CHUNK_DATA => Ok(BodyPart::Data(self.take_data(bytes.len()))),
-            _ => self.take_framing(bytes),
+            LENGTH | IN_CHUNK_DATA => Ok(BodyPart::Data(self.take_body_data(bytes.len()))),
+            _ => self.take_framing_bytes(bytes),
         }
     }
 
     /// Advances over up to `length` missing bytes, as long as they are data of the body, and
     /// returns the number of bytes skipped. A number smaller than `length` means that framing
     /// bytes, or bytes after the body, are missing.
-    pub fn skip_missing(&mut self, length: u64) -> u64 {
+    pub fn skip_missing_bytes(&mut self, length: u64) -> u64 {
         self.decide();
         match self.state {
             UNTIL_CLOSE => length,
@@ -262,7 +262,7 @@ impl Body {
         }
     }
 
-    fn take_data(&mut self, length: usize) -> usize {
+    fn take_body_data(&mut self, length: usize) -> usize {
         let taken = usize::try_from(self.left).unwrap_or(usize::MAX).min(length);
         self.consume(taken as u64);
         taken
@@ -271,11 +271,11 @@ impl Body {
     fn consume(&mut self, length: u64) {
         self.left -= length.min(self.left);
         if self.left == 0 {
-            self.state = if self.state == IN_CHUNK_DATA { CHUNK_END } else { ENDED };
+            self.state = if self.state == IN_CHUNK_DATA { AFTER_CHUNK_DATA } else { ENDED };
         }
     }
 
-    fn take_framing(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
+    fn take_framing_bytes(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         let (state, left) = (self.state, self.left);
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
@@ -301,7 +301,7 @@ impl Body {
     /// Returns the number of bytes at the start of `rest` that leave the state unchanged.
     fn unchanged_prefix_length(&self, rest: &[u8]) -> usize {
         match self.state {
-            TRAILER_VALUE | SIZE_JUNK if self.lenient != 0 => {
+            IN_TRAILER_VALUE | IGNORED_AFTER_SIZE if self.lenient != 0 => {
                 memchr(b'\n', rest).unwrap_or(rest.len())
             }
             _ => 0,

@@ -92,7 +92,7 @@ impl ContentCodings {
 
     /// Iterates over the codings in the order of decoding, which begins with the coding applied
     /// last.
-    pub fn outermost_first(self) -> impl Iterator<Item = ContentCoding> {
+    pub fn iter_outermost_first(self) -> impl Iterator<Item = ContentCoding> {
         let number = self.0;
         (0..Self::CODINGS_MAX).rev().filter_map(move |place| match number >> (4 * place) & 0xf {
             0 => None,
@@ -188,8 +188,8 @@ impl KnownField {
     /// unknown.
     pub(super) fn from_name_with_zeros(name: &[u8]) -> Option<Self> {
         /// Maximum length of a known field name in bytes.
-        const NAME_LENGTH_MAX: usize = 17;
-        let mut letters = [0; NAME_LENGTH_MAX];
+        const FIELD_NAME_LENGTH_MAX: usize = 17;
+        let mut letters = [0; FIELD_NAME_LENGTH_MAX];
         let mut used = 0;
         for letter in name.iter().filter(|letter| **letter != 0) {
             *letters.get_mut(used)? = *letter;
@@ -215,9 +215,9 @@ impl<'b> Fields<'b> {
             KnownField::ContentType => set_if_empty(&mut self.content_type, value),
             KnownField::Authorization => set_if_empty(&mut self.authorization, value),
             KnownField::Upgrade => self.upgrade = true,
-            KnownField::Connection => self.add_connection(value),
+            KnownField::Connection => self.add_connection_field(value),
             KnownField::ContentLength => return self.add_length(value, mode),
-            KnownField::TransferEncoding => return self.add_transfer(value, mode),
+            KnownField::TransferEncoding => return self.add_transfer_encoding(value, mode),
             KnownField::ContentEncoding => {
                 set_if_empty(&mut self.content_encoding, value);
                 split_words(value).for_each(|word| self.codings.add(word));
@@ -226,7 +226,7 @@ impl<'b> Fields<'b> {
         Ok(())
     }
 
-    fn add_connection(&mut self, value: &[u8]) {
+    fn add_connection_field(&mut self, value: &[u8]) {
         for word in split_list(value) {
             self.close |= eq_ignore_case(word, b"close");
             self.keep_alive |= eq_ignore_case(word, b"keep-alive");
@@ -258,7 +258,7 @@ impl<'b> Fields<'b> {
 
     /// Records a `Transfer-Encoding`. In strict mode, `chunked` counts only if it comes last, and a
     /// second `chunked` is a fault (RFC 9112 §6.1); in lenient mode, `chunked` counts anywhere.
-    fn add_transfer(&mut self, value: &[u8], mode: ParseMode) -> Result<(), HttpFault> {
+    fn add_transfer_encoding(&mut self, value: &[u8], mode: ParseMode) -> Result<(), HttpFault> {
         self.transfer = true;
         if mode == ParseMode::Lenient {
             self.chunked |= split_words(value).any(|word| eq_ignore_case(word, b"chunked"));

@@ -28,7 +28,7 @@ const METHOD_LENGTH_MAX: usize = 24;
 /// before a head.
 #[must_use]
 pub fn guess_protocol(bytes: &[u8]) -> ProtocolGuess {
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
+    const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
     let begins = |with: &[u8]| {
         let length = with.len().min(bytes.len());
         bytes.get(..length) == with.get(..length)
@@ -40,10 +40,12 @@ pub fn guess_protocol(bytes: &[u8]) -> ProtocolGuess {
     let rest = bytes.get(blank..).unwrap_or_default();
     match rest {
         [] | [b'P'] | [b'P', b'R'] | [b'P', b'R', b'I'] => ProtocolGuess::TooShort,
-        [b'P', b'R', b'I', b' ', ..] if begins(PREFACE) => match rest.len() < PREFACE.len() {
-            true => ProtocolGuess::TooShort,
-            false => ProtocolGuess::Http2,
-        },
+        [b'P', b'R', b'I', b' ', ..] if begins(HTTP2_PREFACE) => {
+            match rest.len() < HTTP2_PREFACE.len() {
+                true => ProtocolGuess::TooShort,
+                false => ProtocolGuess::Http2,
+            }
+        }
         _ if begins_with_http(rest) => ProtocolGuess::Response,
         _ => guess_request(rest),
     }

@@ -4,7 +4,7 @@ use super::fault::{HeadError, HttpFault};
 use super::fields::{
     Fields, KnownField, is_text, is_token_byte, trim, trim_blank_and_control, trim_value,
 };
-use super::lines::{HeadLine, is_blank, split_line};
+use super::lines::{HeadLine, is_blank, next_head_line};
 use super::mode::ParseMode;
 use super::start::{
     Start, begins_with_http, classify_unfinished_request, may_begin_with_http,
@@ -33,8 +33,8 @@ pub struct Head<'b> {
 impl<'b> Head<'b> {
     /// Parses the head of a request, skipping empty lines before it.
     pub fn request(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
-        let begin = offset_after_blanks(bytes, mode);
-        let first = match split_line(bytes, begin, mode) {
+        let begin = offset_after_empty_lines(bytes, mode);
+        let first = match next_head_line(bytes, begin, mode) {
             Err(HeadError::Incomplete) => {
                 return Err(classify_unfinished_request(bytes, begin, mode));
             }
@@ -57,29 +57,29 @@ impl<'b> Head<'b> {
                 fields,
             });
         }
-        Self::with_fields(bytes, begin, first, start, version, mode)
+        Self::parse_with_fields(bytes, begin, first, start, version, mode)
     }
 
     /// Parses the head of a response, skipping empty lines before it.
     pub fn response(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
-        let begin = offset_after_blanks(bytes, mode);
+        let begin = offset_after_empty_lines(bytes, mode);
         let rest = bytes.get(begin..).unwrap_or_default();
         if !begins_with_http(rest) && !may_begin_with_http(rest) {
             return Err(HttpFault::Version.into());
         }
-        let first = split_line(bytes, begin, mode)?;
+        let first = next_head_line(bytes, begin, mode)?;
         let text = line_text(bytes, first);
         let (start, version) = match mode {
             ParseMode::Strict => parse_response_strictly(text)?,
             ParseMode::Lenient => parse_response_leniently(text)?,
         };
-        Self::with_fields(bytes, begin, first, start, version, mode)
+        Self::parse_with_fields(bytes, begin, first, start, version, mode)
     }
 
     /// Returns true if the connection persists after this message, according to the head (RFC 9112
     /// §9.3).
     #[must_use]
-    pub const fn persists(&self) -> bool {
+    pub const fn is_persistent(&self) -> bool {
         !self.fields.close && (self.is_persistent_version || self.fields.keep_alive)
     }
 
@@ -104,7 +104,7 @@ impl<'b> Head<'b> {
     }
 
     #[inline]
-    fn with_fields(
+    fn parse_with_fields(
         bytes: &'b [u8],
         begin: usize,
         first: HeadLine,
@@ -131,7 +131,7 @@ fn line_text(bytes: &[u8], line: HeadLine) -> &[u8] {
 /// Returns the offset after the empty lines before a head. RFC 9112 §2.2 permits empty lines before
 /// a request; this parser also permits them before a response. Lenient mode skips other white space
 /// too.
-fn offset_after_blanks(bytes: &[u8], mode: ParseMode) -> usize {
+fn offset_after_empty_lines(bytes: &[u8], mode: ParseMode) -> usize {
     let blank = |byte: &&u8| match mode {
         ParseMode::Strict => matches!(byte, b'\r' | b'\n'),
         ParseMode::Lenient => is_blank(**byte),
@@ -150,7 +150,7 @@ fn parse_fields_strictly(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize
         if matches!(bytes.get(at), Some(b' ' | b'\t')) {
             return Err(HttpFault::Folded.into());
         }
-        let line = split_line(bytes, at, ParseMode::Strict)?;
+        let line = next_head_line(bytes, at, ParseMode::Strict)?;
         at = line.next;
         let text = line_text(bytes, line);
         if text.is_empty() {
@@ -172,12 +172,12 @@ fn parse_fields_leniently(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usiz
     let mut open: Option<HeadLine> = None;
     let mut at = from;
     loop {
-        let line = split_line(bytes, at, ParseMode::Lenient)?;
+        let line = next_head_line(bytes, at, ParseMode::Lenient)?;
         at = line.next;
         let text = line_text(bytes, line);
         let mut end = None;
         if text.is_empty() {
-            end = empty_line_end(bytes, line);
+            end = head_end_after_empty_line(bytes, line);
             if end.is_none() {
                 continue;
             }
@@ -203,7 +203,7 @@ fn parse_fields_leniently(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usiz
 /// Returns the offset after the head if the empty line `line` ends the head. CR LF and LF always
 /// end the head. Any other line end does so only if no known field follows; if a CR LF follows, the
 /// CR LF belongs to the head.
-fn empty_line_end(bytes: &[u8], line: HeadLine) -> Option<usize> {
+fn head_end_after_empty_line(bytes: &[u8], line: HeadLine) -> Option<usize> {
     let suffix = bytes.get(line.end..line.next).unwrap_or_default();
     if matches!(suffix, b"\r\n" | b"\n") {
         return Some(line.next);
@@ -220,11 +220,11 @@ fn empty_line_end(bytes: &[u8], line: HeadLine) -> Option<usize> {
 fn begins_with_known_field(rest: &[u8]) -> bool {
     /// Number of bytes to examine: the length of the longest known field name, plus some white
     /// space.
-    const SEARCH_SIZE: usize = 24;
+    const FIELD_SEARCH_SIZE: usize = 24;
     if matches!(rest, [b' ' | b'\t', ..]) {
         return false;
     }
-    let rest = rest.get(..SEARCH_SIZE).unwrap_or(rest);
+    let rest = rest.get(..FIELD_SEARCH_SIZE).unwrap_or(rest);
     let name = memchr(b':', rest).and_then(|colon| rest.get(..colon)).unwrap_or_default();
     KnownField::from_name(trim_blank_and_control(name)).is_some()
 }

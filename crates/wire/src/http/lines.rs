@@ -24,7 +24,7 @@ pub(super) const fn is_blank(byte: u8) -> bool {
 /// In lenient mode, a line may also end with LF or CR alone, and several CR before an LF count as
 /// one line end.
 #[inline]
-pub(super) fn split_line(
+pub(super) fn next_head_line(
     bytes: &[u8],
     start: usize,
     mode: ParseMode,
@@ -62,17 +62,17 @@ const BEFORE_HEAD: u8 = 0;
 /// State in a line that contains text.
 const IN_TEXT_LINE: u8 = 1;
 /// State after one CR in a line that contains text.
-const TEXT_CR: u8 = 2;
+const AFTER_TEXT_CR: u8 = 2;
 /// State after several CRs in a line that contains text.
-const TEXT_CRS: u8 = 3;
+const AFTER_TEXT_CRS: u8 = 3;
 /// State at the beginning of a line.
 const AT_LINE_START: u8 = 4;
 /// State after a CR in an empty line.
-const EMPTY_CR: u8 = 5;
+const AFTER_EMPTY_LINE_CR: u8 = 5;
 /// State after one space or tab in an otherwise empty line.
 const BLANK: u8 = 6;
 /// State after a line that consists of a space or tab and LF.
-const BLANK_LINE: u8 = 7;
+const AFTER_BLANK_LINE: u8 = 7;
 
 impl HeadSearch {
     /// Restores a search from the number that [`HeadSearch::number`] returned.
@@ -90,13 +90,13 @@ impl HeadSearch {
     /// Returns true if the head may end within `piece`. Consumes all bytes of `piece`, so that the
     /// search can continue with the next piece.
     #[must_use]
-    pub fn ends_in(&mut self, piece: &[u8]) -> bool {
+    pub fn may_end_in(&mut self, piece: &[u8]) -> bool {
         let (mut at, mut found) = (0, false);
         while let Some(byte) = piece.get(at) {
             if self.0 == IN_TEXT_LINE {
                 let rest = piece.get(at..).unwrap_or_default();
                 let Some(end) = memchr2(b'\r', b'\n', rest) else { return found };
-                self.0 = if rest.get(end) == Some(&b'\n') { AT_LINE_START } else { TEXT_CR };
+                self.0 = if rest.get(end) == Some(&b'\n') { AT_LINE_START } else { AFTER_TEXT_CR };
                 at += end + 1;
                 continue;
             }
@@ -107,14 +107,18 @@ impl HeadSearch {
             let (next, ends) = match (self.0, byte) {
                 (BEFORE_HEAD, byte) if is_blank(*byte) => (BEFORE_HEAD, false),
                 (BEFORE_HEAD | BLANK, b' '..) => (IN_TEXT_LINE, false),
-                (TEXT_CR | TEXT_CRS, b'\r') => (TEXT_CRS, false),
-                (TEXT_CR | TEXT_CRS, b'\n') => (AT_LINE_START, false),
-                (AT_LINE_START | EMPTY_CR | BLANK_LINE, b'\r') => (EMPTY_CR, false),
-                (AT_LINE_START | EMPTY_CR | BLANK_LINE, b'\n') => (AT_LINE_START, true),
-                (BLANK, b'\n') => (BLANK_LINE, false),
-                (BLANK, b'\r') => (TEXT_CR, false),
+                (AFTER_TEXT_CR | AFTER_TEXT_CRS, b'\r') => (AFTER_TEXT_CRS, false),
+                (AFTER_TEXT_CR | AFTER_TEXT_CRS, b'\n') => (AT_LINE_START, false),
+                (AT_LINE_START | AFTER_EMPTY_LINE_CR | AFTER_BLANK_LINE, b'\r') => {
+                    (AFTER_EMPTY_LINE_CR, false)
+                }
+                (AT_LINE_START | AFTER_EMPTY_LINE_CR | AFTER_BLANK_LINE, b'\n') => {
+                    (AT_LINE_START, true)
+                }
+                (BLANK, b'\n') => (AFTER_BLANK_LINE, false),
+                (BLANK, b'\r') => (AFTER_TEXT_CR, false),
                 (BEFORE_HEAD | BLANK, _) => (IN_TEXT_LINE, false),
-                (TEXT_CR | AT_LINE_START, _) => (begun, false),
+                (AFTER_TEXT_CR | AT_LINE_START, _) => (begun, false),
                 _ => (begun, true),
             };
             self.0 = next;

@@ -4,7 +4,7 @@
 /// Methods with the names of their classes, numbered from 1 in this order: RFC 9110 §9 and RFC 5789
 /// (1 to 9), WebDAV (RFC 4918, 3253, 3744, 5323, 5842), calendars (RFC 4791), links (RFC 2068), and
 /// other methods from the IANA registry and UPnP.
-pub const METHODS: [(&str, &str); 36] = [
+pub const METHOD_CLASSES: [(&str, &str); 36] = [
     ("GET", "get"),
     ("HEAD", "head"),
     ("POST", "post"),
@@ -43,10 +43,10 @@ pub const METHODS: [(&str, &str); 36] = [
     ("M-SEARCH", "m_search"),
 ];
 
-/// Number of every method that [`METHODS`] does not contain.
+/// Number of every method that [`METHOD_CLASSES`] does not contain.
 pub const OTHER: u8 = 99;
 
-/// Returns the number of a method; [`OTHER`] if [`METHODS`] does not contain it.
+/// Returns the number of a method; [`OTHER`] if [`METHOD_CLASSES`] does not contain it.
 #[inline]
 #[must_use]
 pub fn method_number(name: &[u8]) -> u8 {
@@ -55,7 +55,7 @@ pub fn method_number(name: &[u8]) -> u8 {
         b"HEAD" => 2,
         b"POST" => 3,
         _ => {
-            let numbered = (1..).zip(METHODS);
+            let numbered = (1..).zip(METHOD_CLASSES);
             let mut known = numbered.filter(|(_, (known, _))| known.as_bytes() == name);
             known.next().map_or(OTHER, |(number, _)| number)
         }

@@ -29,6 +29,6 @@ pub use fields::{ContentCoding, ContentCodings, Fields};
 pub use guess::{ProtocolGuess, guess_protocol};
 pub use head::Head;
 pub use lines::HeadSearch;
-pub use method::{METHODS, OTHER, RequestMethod, method_number};
+pub use method::{METHOD_CLASSES, OTHER, RequestMethod, method_number};
 pub use mode::ParseMode;
 pub use start::Start;

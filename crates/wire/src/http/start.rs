@@ -47,7 +47,7 @@ pub(super) fn parse_request_strictly(text: &[u8]) -> Result<(Start<'_>, &[u8]), 
     }
     let (target, version) = match memchr(b' ', rest) {
         Some(end) => {
-            (rest.get(..end), check_version_strictly(rest.get(end + 1..).unwrap_or_default())?)
+            (rest.get(..end), parse_version_strictly(rest.get(end + 1..).unwrap_or_default())?)
         }
         None => (Some(rest), &[][..]),
     };
@@ -69,7 +69,7 @@ pub(super) fn classify_unfinished_request(
     let rest = bytes.get(begin..).unwrap_or_default();
     let version = rest.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
     match version.get(..8) {
-        Some(version) if mode == ParseMode::Strict && check_version_strictly(version).is_err() => {
+        Some(version) if mode == ParseMode::Strict && parse_version_strictly(version).is_err() => {
             HttpFault::Version.into()
         }
         _ => HeadError::Incomplete,
@@ -105,7 +105,7 @@ pub(super) fn parse_request_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8]),
 /// Parses a status line: version, space, three digits, and optionally another space and a reason
 /// phrase (RFC 9112 §4). Also returns the version without `HTTP/`.
 pub(super) fn parse_response_strictly(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
-    let version = check_version_strictly(text.get(..8).unwrap_or_default())?;
+    let version = parse_version_strictly(text.get(..8).unwrap_or_default())?;
     let [b' ', a, b, c, rest @ ..] = text.get(8..).unwrap_or_default() else {
         return Err(if text.get(8) == Some(&b' ') {
             HttpFault::Status
@@ -154,7 +154,7 @@ pub(super) fn parse_response_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8])
 
 /// Returns the version without `HTTP/`. Accepts HTTP/1.1, HTTP/1.0 and HTTP/0.9, and HTTP/2.0,
 /// which some faulty gateways send in a start line.
-fn check_version_strictly(text: &[u8]) -> Result<&[u8], HttpFault> {
+fn parse_version_strictly(text: &[u8]) -> Result<&[u8], HttpFault> {
     match text.strip_prefix(b"HTTP/") {
         Some(version @ (b"1.1" | b"1.0" | b"0.9" | b"2.0")) => Ok(version),
         _ => Err(HttpFault::Version),

@@ -113,7 +113,7 @@ impl<'r> Writer<'r> {
 
     /// Adds a field with the value of a header field. Line ends in folded lines become spaces (RFC
     /// 9112 §5.2).
-    pub fn add_line(&mut self, field: Field, value: &[u8]) {
+    pub fn add_header_value(&mut self, field: Field, value: &[u8]) {
         let before = self.used;
         self.add_text(field, value);
         if memchr2(b'\r', b'\n', value).is_none() {
@@ -134,7 +134,7 @@ impl<'r> Writer<'r> {
 
     /// Adds all fields of another record to this record. Marks this record, too, if the other is
     /// truncated.
-    pub fn add_all(&mut self, other: &Record<'_>) {
+    pub fn add_all_fields(&mut self, other: &Record<'_>) {
         self.mark_like(other);
         for (field, value) in other.fields() {
             self.add(field as u8, value);
@@ -227,10 +227,10 @@ impl<'b> Record<'b> {
     /// Returns true if fields were omitted from the record, or a text was truncated.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
-        self.fields.last() == Some(&OMITTED_MARKER) && self.ends_with_marker()
+        self.fields.last() == Some(&OMITTED_MARKER) && self.ends_with_omitted_marker()
     }
 
-    fn ends_with_marker(&self) -> bool {
+    fn ends_with_omitted_marker(&self) -> bool {
         let fields: usize = self.field_lengths().sum();
         fields + 1 == self.fields.len()
     }

@@ -30,7 +30,7 @@ fn record_survives_a_round_trip() {
     assert!(!record.is_truncated());
     let mut copy = [0; 100];
     let mut writer = Writer::new(&mut copy, RecordKind::HttpExchange);
-    writer.add_all(&record);
+    writer.add_all_fields(&record);
     assert_eq!(writer.finish(), used);
     assert_eq!(copy[..used], room[..used]);
 }

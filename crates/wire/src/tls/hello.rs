@@ -8,24 +8,24 @@ use crate::read::be16;
 /// Extension numbers.
 pub mod extension {
     /// Server name (RFC 6066 §3).
-    pub const SERVER_NAME: u16 = 0;
+    pub const SERVER_NAME_EXTENSION: u16 = 0;
     /// Signature algorithms (RFC 8446 §4.2.3).
-    pub const SIGNATURE_ALGORITHMS: u16 = 13;
+    pub const SIGNATURE_ALGORITHMS_EXTENSION: u16 = 13;
     /// Application-layer protocols (RFC 7301).
     pub const ALPN: u16 = 16;
     /// Pre-shared key, in TLS 1.3 (RFC 8446 §4.2.11).
-    pub const PRE_SHARED_KEY: u16 = 41;
+    pub const PRE_SHARED_KEY_EXTENSION: u16 = 41;
     /// Supported versions (RFC 8446 §4.2.1).
-    pub const SUPPORTED_VERSIONS: u16 = 43;
+    pub const SUPPORTED_VERSIONS_EXTENSION: u16 = 43;
 }
 
 /// Random value of a ServerHello that is a HelloRetryRequest (RFC 8446 §4.1.3).
-const RETRY_RANDOM: [u8; 32] = [
+const HELLO_RETRY_RANDOM: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 /// Maximum length of a session id in bytes.
-const SESSION_ID_MAX: usize = 32;
+const SESSION_ID_LENGTH_MAX: usize = 32;
 
 /// A view of a ClientHello.
 #[derive(Clone, Copy, Debug)]
@@ -56,11 +56,12 @@ pub struct ServerHello<'b> {
 impl<'b> ClientHello<'b> {
     pub(super) fn parse(body: &'b [u8]) -> Option<Self> {
         let mut rest = body;
-        let version = Version(split_u16(&mut rest)?);
+        let version = Version(take_u16(&mut rest)?);
         split_off(&mut rest, 32)?;
-        let session = split_list8(&mut rest).filter(|id| id.len() <= SESSION_ID_MAX)?;
-        let ciphers = split_list16(&mut rest).filter(|list| list.len() % 2 == 0)?;
-        split_list8(&mut rest)?;
+        let session =
+            take_list_with_u8_length(&mut rest).filter(|id| id.len() <= SESSION_ID_LENGTH_MAX)?;
+        let ciphers = take_list_with_u16_length(&mut rest).filter(|list| list.len() % 2 == 0)?;
+        take_list_with_u8_length(&mut rest)?;
         let extensions = extensions(rest)?;
         (version.0 >> 8 == 3).then_some(Self { version, session, ciphers, extensions })
     }
@@ -80,9 +81,9 @@ impl<'b> ClientHello<'b> {
     /// Returns the first host name in the server name extension; `None` if there is none.
     #[must_use]
     pub fn server_name(&self) -> Option<&'b [u8]> {
-        let mut names = length_prefixed(self.extensions().find(extension::SERVER_NAME)?);
+        let mut names = list_contents(self.extensions().find(extension::SERVER_NAME_EXTENSION)?);
         while let Some((kind, mut rest)) = names.split_first() {
-            let name = split_list16(&mut rest)?;
+            let name = take_list_with_u16_length(&mut rest)?;
             if *kind == 0 {
                 return Some(name);
             }
@@ -99,23 +100,23 @@ impl<'b> ClientHello<'b> {
     /// Iterates over the offered signature algorithms, including GREASE values.
     #[must_use]
     pub fn signature_algorithms(&self) -> U16List<'b> {
-        let data = self.extensions().find(extension::SIGNATURE_ALGORITHMS);
-        U16List(data.map(length_prefixed).unwrap_or_default())
+        let data = self.extensions().find(extension::SIGNATURE_ALGORITHMS_EXTENSION);
+        U16List(data.map(list_contents).unwrap_or_default())
     }
 
     /// Iterates over the supported versions, including GREASE values; `None` if the hello lacks
     /// this extension.
     #[must_use]
     pub fn versions(&self) -> Option<U16List<'b>> {
-        let mut data = self.extensions().find(extension::SUPPORTED_VERSIONS)?;
-        Some(U16List(split_list8(&mut data).unwrap_or_default()))
+        let mut data = self.extensions().find(extension::SUPPORTED_VERSIONS_EXTENSION)?;
+        Some(U16List(take_list_with_u8_length(&mut data).unwrap_or_default()))
     }
 
     /// Returns the highest known version in the `supported_versions` extension. If there is none,
     /// returns the version in the legacy field, but at most TLS 1.2 (RFC 8446 §4.2.1).
     #[must_use]
     pub fn offered_version(&self) -> Version {
-        let known = |word| Version(word).known_version();
+        let known = |word| Version(word).normalized_version();
         let listed = self.versions().and_then(|words| words.filter_map(known).max());
         listed.unwrap_or_else(|| self.version.min(Version::TLS12))
     }
@@ -124,20 +125,21 @@ impl<'b> ClientHello<'b> {
 impl<'b> ServerHello<'b> {
     pub(super) fn parse(body: &'b [u8]) -> Option<Self> {
         let mut rest = body;
-        let version = Version(split_u16(&mut rest)?);
+        let version = Version(take_u16(&mut rest)?);
         // Drafts 14 to 21 of TLS 1.3 had neither session id nor compression method.
         let draft = matches!(version.0, 0x7f0e..=0x7f15);
-        let is_retry = split_off(&mut rest, 32)? == RETRY_RANDOM;
+        let is_retry = split_off(&mut rest, 32)? == HELLO_RETRY_RANDOM;
         let session = match draft {
             true => &[],
-            false => split_list8(&mut rest).filter(|id| id.len() <= SESSION_ID_MAX)?,
+            false => take_list_with_u8_length(&mut rest)
+                .filter(|id| id.len() <= SESSION_ID_LENGTH_MAX)?,
         };
-        let cipher = super::Cipher(split_u16(&mut rest)?);
+        let cipher = super::Cipher(take_u16(&mut rest)?);
         if !draft {
             split_off(&mut rest, 1)?;
         }
         let extensions = extensions(rest)?;
-        version.known_version()?;
+        version.normalized_version()?;
         Some(Self { version, is_retry, session, cipher, extensions })
     }
 
@@ -151,9 +153,9 @@ impl<'b> ServerHello<'b> {
     /// otherwise that of the legacy field.
     #[must_use]
     pub fn negotiated_version(&self) -> Version {
-        let chosen = self.extensions().find(extension::SUPPORTED_VERSIONS);
-        let chosen = chosen.and_then(|data| Version(be16(data, 0)?).known_version());
-        chosen.or_else(|| self.version.known_version()).unwrap_or(self.version)
+        let chosen = self.extensions().find(extension::SUPPORTED_VERSIONS_EXTENSION);
+        let chosen = chosen.and_then(|data| Version(be16(data, 0)?).normalized_version());
+        chosen.or_else(|| self.version.normalized_version()).unwrap_or(self.version)
     }
 
     /// Returns the application protocol that the server has chosen; `None` if the choice is absent
@@ -166,7 +168,7 @@ impl<'b> ServerHello<'b> {
     /// Returns true if the server accepts a pre-shared key (TLS 1.3 resumption).
     #[must_use]
     pub fn accepts_psk(&self) -> bool {
-        self.extensions().find(extension::PRE_SHARED_KEY).is_some()
+        self.extensions().find(extension::PRE_SHARED_KEY_EXTENSION).is_some()
     }
 }
 
@@ -186,8 +188,8 @@ impl<'b> Iterator for Extensions<'b> {
     type Item = (u16, &'b [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let number = split_u16(&mut self.0)?;
-        Some((number, split_list16(&mut self.0)?))
+        let number = take_u16(&mut self.0)?;
+        Some((number, take_list_with_u16_length(&mut self.0)?))
     }
 }
 
@@ -206,7 +208,7 @@ impl Iterator for U16List<'_> {
     type Item = u16;
 
     fn next(&mut self) -> Option<u16> {
-        split_u16(&mut self.0)
+        take_u16(&mut self.0)
     }
 }
 
@@ -216,7 +218,7 @@ fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
     if rest.is_empty() {
         return Some(rest);
     }
-    let list = split_list16(&mut rest)?;
+    let list = take_list_with_u16_length(&mut rest)?;
     let mut walk = Extensions(list);
     while !walk.0.is_empty() {
         walk.next()?;
@@ -225,14 +227,14 @@ fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
 }
 
 fn alpn_protocols(extensions: Extensions<'_>) -> impl Iterator<Item = &[u8]> {
-    let mut list = extensions.find(extension::ALPN).map(length_prefixed).unwrap_or_default();
-    core::iter::from_fn(move || split_list8(&mut list))
+    let mut list = extensions.find(extension::ALPN).map(list_contents).unwrap_or_default();
+    core::iter::from_fn(move || take_list_with_u8_length(&mut list))
 }
 
 /// Returns the contents of a list with a two-byte length prefix. The result is empty if the list is
 /// truncated.
-fn length_prefixed(mut data: &[u8]) -> &[u8] {
-    split_list16(&mut data).unwrap_or_default()
+fn list_contents(mut data: &[u8]) -> &[u8] {
+    take_list_with_u16_length(&mut data).unwrap_or_default()
 }
 
 fn split_off<'b>(rest: &mut &'b [u8], length: usize) -> Option<&'b [u8]> {
@@ -241,20 +243,20 @@ fn split_off<'b>(rest: &mut &'b [u8], length: usize) -> Option<&'b [u8]> {
     Some(taken)
 }
 
-fn split_u16(rest: &mut &[u8]) -> Option<u16> {
+fn take_u16(rest: &mut &[u8]) -> Option<u16> {
     split_off(rest, 2).and_then(|bytes| be16(bytes, 0))
 }
 
 /// Removes a length of one byte, and as many bytes as it states, from the front of `rest`. Returns
 /// the bytes after the length; `None` if they are truncated.
-fn split_list8<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+fn take_list_with_u8_length<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let length = split_off(rest, 1)?.first().copied()?;
     split_off(rest, usize::from(length))
 }
 
 /// Removes a length of two bytes, and as many bytes as it states, from the front of `rest`. Returns
 /// the bytes after the length; `None` if they are truncated.
-fn split_list16<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
-    let length = split_u16(rest)?;
+fn take_list_with_u16_length<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let length = take_u16(rest)?;
     split_off(rest, usize::from(length))
 }

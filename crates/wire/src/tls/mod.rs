@@ -6,7 +6,7 @@
 //! in order, including GREASE values (RFC 8701). No bytes are decrypted, and bytes after the hello
 //! are not read.
 //!
-//! Hostile input: a hello has at most [`HELLO_MAX`] bytes, in records of at most [`SEARCH_MAX`]
+//! Hostile input: a hello has at most [`HELLO_LENGTH_MAX`] bytes, in records of at most [`SEARCHED_BYTES_MAX`]
 //! bytes in total; every function walks a list at most once. Not supported: SSL 2.0, even as a
 //! first message, and DTLS.
 
@@ -27,11 +27,11 @@ pub const RECORD_HEADER_SIZE: usize = 5;
 /// §6.2.3).
 pub const RECORD_MAX: usize = (1 << 14) + 2048;
 /// Maximum length of a hello in bytes.
-pub const HELLO_MAX: usize = 1 << 15;
+pub const HELLO_LENGTH_MAX: usize = 1 << 15;
 /// Maximum number of bytes examined in the search for one hello.
-pub const SEARCH_MAX: usize = 1 << 16;
+pub const SEARCHED_BYTES_MAX: usize = 1 << 16;
 /// Length in bytes of the header of a handshake message: type and length.
-const MESSAGE_HEADER_SIZE: usize = 4;
+const HANDSHAKE_HEADER_SIZE: usize = 4;
 /// Content type of ChangeCipherSpec.
 const CHANGE_CIPHER_SPEC: u8 = 20;
 /// Content type of alerts.
@@ -58,7 +58,7 @@ impl Version {
     /// Returns the version, mapping drafts of TLS 1.3 (`7f xx`, and `fb xx` as used by one site) to
     /// TLS 1.3; `None` if the version is unknown.
     #[must_use]
-    pub const fn known_version(self) -> Option<Self> {
+    pub const fn normalized_version(self) -> Option<Self> {
         match self.0 {
             0x0300..=0x0304 => Some(self),
             0x7f0e..=0x7f1c | 0xfb17..=0xfb1a => Some(Self::TLS13),
@@ -69,7 +69,7 @@ impl Version {
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.known_version() {
+        match self.normalized_version() {
             Some(Self::SSL30) => f.write_str("SSL 3.0"),
             Some(known) => write!(f, "1.{}", known.0 - Self::TLS10.0),
             None => write!(f, "0x{:04x}", self.0),
@@ -104,7 +104,7 @@ impl RecordHeader {
         let (version, length) = (Version(be16(bytes, 1)?), be16(bytes, 3)?);
         let likely = matches!(content, 20..=24)
             && version.0 >> 8 == 3
-            && version.known_version().is_some()
+            && version.normalized_version().is_some()
             && usize::from(length) <= RECORD_MAX;
         likely.then_some(Self { content, version, length })
     }
@@ -121,8 +121,8 @@ pub enum FirstHello<'b> {
     Server(ServerHello<'b>),
     /// A malformed hello.
     Malformed,
-    /// The hello exceeds [`HELLO_MAX`] bytes, or the messages and records before its end exceed
-    /// [`SEARCH_MAX`] bytes.
+    /// The hello exceeds [`HELLO_LENGTH_MAX`] bytes, or the messages and records before its end exceed
+    /// [`SEARCHED_BYTES_MAX`] bytes.
     TooLong,
     /// The bytes are TLS, but begin with an alert that ends the connection.
     Alert,
@@ -140,7 +140,7 @@ pub fn find_first_hello<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHell
     let mut at = 0;
     loop {
         let rest = bytes.get(at..).unwrap_or_default();
-        if at > SEARCH_MAX {
+        if at > SEARCHED_BYTES_MAX {
             return FirstHello::TooLong;
         }
         if !can_begin_record(rest) {
@@ -187,7 +187,7 @@ enum Preamble {
 
 fn classify_preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
     const WARNING: u8 = 1;
-    const CLOSE: u8 = 0;
+    const CLOSE_NOTIFY: u8 = 0;
     let length = usize::from(record.length);
     let payload = bytes.get(RECORD_HEADER_SIZE..).unwrap_or_default();
     let payload = payload.get(..length).unwrap_or(payload);
@@ -195,28 +195,28 @@ fn classify_preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
         _ if length == 0 => Preamble::All,
         (ALERT, _) if length == 2 => match payload {
             [WARNING] | [] => Preamble::More(RECORD_HEADER_SIZE + 2),
-            [WARNING, what] if *what != CLOSE => Preamble::All,
+            [WARNING, what] if *what != CLOSE_NOTIFY => Preamble::All,
             _ => Preamble::Alert,
         },
         (CHANGE_CIPHER_SPEC, []) if length == 1 => Preamble::More(RECORD_HEADER_SIZE + 1),
         (CHANGE_CIPHER_SPEC, [1]) if length == 1 => Preamble::All,
         (HANDSHAKE, _) => {
             let mut at = 0;
-            while payload.get(at..at + MESSAGE_HEADER_SIZE) == Some(&[0; MESSAGE_HEADER_SIZE]) {
-                at += MESSAGE_HEADER_SIZE;
+            while payload.get(at..at + HANDSHAKE_HEADER_SIZE) == Some(&[0; HANDSHAKE_HEADER_SIZE]) {
+                at += HANDSHAKE_HEADER_SIZE;
             }
             match payload.get(at..).unwrap_or_default() {
                 _ if at == length => Preamble::All,
                 [] => {
-                    Preamble::More(RECORD_HEADER_SIZE + at + MESSAGE_HEADER_SIZE.min(length - at))
+                    Preamble::More(RECORD_HEADER_SIZE + at + HANDSHAKE_HEADER_SIZE.min(length - at))
                 }
                 [1 | 2, ..] => Preamble::Some(at),
                 // The beginning of another HelloRequest.
                 rest @ [0, ..]
-                    if rest.len() < MESSAGE_HEADER_SIZE.min(length - at)
+                    if rest.len() < HANDSHAKE_HEADER_SIZE.min(length - at)
                         && rest.iter().all(|byte| *byte == 0) =>
                 {
-                    Preamble::More(RECORD_HEADER_SIZE + at + MESSAGE_HEADER_SIZE.min(length - at))
+                    Preamble::More(RECORD_HEADER_SIZE + at + HANDSHAKE_HEADER_SIZE.min(length - at))
                 }
                 _ => Preamble::Other,
             }
@@ -227,7 +227,7 @@ fn classify_preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
 
 /// Returns true if the bytes consist of complete records.
 #[must_use]
-pub fn ends_with_a_record(mut bytes: &[u8]) -> bool {
+pub fn is_complete_records(mut bytes: &[u8]) -> bool {
     while let Some(record) = RecordHeader::parse(bytes) {
         match bytes.get(RECORD_HEADER_SIZE + usize::from(record.length)..) {
             Some(rest) => bytes = rest,
@@ -238,7 +238,7 @@ pub fn ends_with_a_record(mut bytes: &[u8]) -> bool {
 }
 
 fn parse_hello(kind: u8, message: &[u8]) -> FirstHello<'_> {
-    let body = message.get(MESSAGE_HEADER_SIZE..).unwrap_or_default();
+    let body = message.get(HANDSHAKE_HEADER_SIZE..).unwrap_or_default();
     let read = match kind {
         1 => ClientHello::parse(body).map(FirstHello::Client),
         _ => ServerHello::parse(body).map(FirstHello::Server),
@@ -272,12 +272,12 @@ fn assemble_message<'b>(
     let mut at = 0;
     loop {
         let wanted = message_length(room);
-        if wanted.is_some_and(|length| length > HELLO_MAX) || at > SEARCH_MAX {
+        if wanted.is_some_and(|length| length > HELLO_LENGTH_MAX) || at > SEARCHED_BYTES_MAX {
             return Err(FirstHello::TooLong);
         }
-        let missing = wanted.unwrap_or(MESSAGE_HEADER_SIZE).saturating_sub(room.len());
+        let missing = wanted.unwrap_or(HANDSHAKE_HEADER_SIZE).saturating_sub(room.len());
         if missing == 0 {
-            return Ok(room.get(..wanted.unwrap_or(MESSAGE_HEADER_SIZE)).unwrap_or_default());
+            return Ok(room.get(..wanted.unwrap_or(HANDSHAKE_HEADER_SIZE)).unwrap_or_default());
         }
         if at > bytes.len() {
             // Number of bytes that are missing from the last record.
@@ -314,7 +314,7 @@ fn assemble_message<'b>(
 fn message_length(bytes: &[u8]) -> Option<usize> {
     let [_, high, middle, low] = array(bytes, 0)?;
     Some(
-        MESSAGE_HEADER_SIZE
+        HANDSHAKE_HEADER_SIZE
             + (usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low)),
     )
 }

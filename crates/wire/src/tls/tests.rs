@@ -25,12 +25,12 @@ fn client_hello_body() -> Vec<u8> {
     let extensions: Vec<u8> = [
         (0x2a2a, vec![]),
         (
-            extension::SERVER_NAME,
+            extension::SERVER_NAME_EXTENSION,
             with_length_prefix(&[&[0][..], &with_length_prefix(b"example.org")].concat()),
         ),
         (extension::ALPN, with_length_prefix(b"\x02h2\x08http/1.1")),
-        (extension::SIGNATURE_ALGORITHMS, u16_list(&[0x0403, 0x0804])),
-        (extension::SUPPORTED_VERSIONS, vec![6, 0x3a, 0x3a, 3, 4, 3, 3]),
+        (extension::SIGNATURE_ALGORITHMS_EXTENSION, u16_list(&[0x0403, 0x0804])),
+        (extension::SUPPORTED_VERSIONS_EXTENSION, vec![6, 0x3a, 0x3a, 3, 4, 3, 3]),
     ]
     .into_iter()
     .flat_map(|(number, data)| [&u16::to_be_bytes(number)[..], &with_length_prefix(&data)].concat())
@@ -276,7 +276,7 @@ fn tls_parser_terminates_on_damaged_hellos() {
             }
         }
     }
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     for _ in 0..3000 {
         let length = random.within(0..400);
         let body = random.bytes(length);

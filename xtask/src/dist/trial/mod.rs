@@ -39,7 +39,7 @@ pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<()
     let next = packages.iter().map(|package| repack_with_higher_version(&home, package));
     let next = next.collect::<Result<Vec<_>, _>>()?;
     let root = home.join("root");
-    stage::create_empty(&root).map_err(|why| format!("{}: {why}", root.display()))?;
+    stage::create_empty_directory(&root).map_err(|why| format!("{}: {why}", root.display()))?;
     program_output(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&root))?;
     stage::write_files(&root, &guest_files(packages, &next)?).map_err(|why| why.to_string())?;
     let wanted = root.join("etc/systemd/system/default.target.wants");
@@ -111,7 +111,7 @@ fn download(suite: &str, archive: &Path) -> Result<(), String> {
 /// Copies a package with a higher version, and returns the path of the copy.
 fn repack_with_higher_version(home: &Path, package: &Path) -> Result<PathBuf, String> {
     let tree = home.join("next");
-    stage::create_empty(&tree).map_err(|why| format!("{}: {why}", tree.display()))?;
+    stage::create_empty_directory(&tree).map_err(|why| format!("{}: {why}", tree.display()))?;
     program_output(Command::new("dpkg-deb").arg("-R").arg(package).arg(&tree))?;
     let control = tree.join("DEBIAN/control");
     let text = fs::read_to_string(&control).map_err(|why| format!("control: {why}"))?;

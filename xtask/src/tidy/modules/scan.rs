@@ -1,7 +1,7 @@
 //! Scanner for the tokens of one module: its items, submodules, `use` trees, and the paths in its
 //! code.
 
-use super::super::tokens::{Token, closing_index};
+use super::super::tokens::{Token, index_after_closing_bracket};
 
 /// The contents of a module.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ fn scan_level(tokens: &[Token<'_>], is_module: bool, contents: &mut ModuleConten
                 is_public = true;
                 at += 1;
                 if text(at) == "(" {
-                    at = closing_index(tokens, at);
+                    at = index_after_closing_bracket(tokens, at);
                 }
                 continue;
             }
@@ -75,13 +75,13 @@ fn scan_level(tokens: &[Token<'_>], is_module: bool, contents: &mut ModuleConten
                 at += 3;
             }
             "mod" if text(at + 2) == "{" => {
-                let end = closing_index(tokens, at + 2);
+                let end = index_after_closing_bracket(tokens, at + 2);
                 let inner = scan(&tokens[at + 3..end - 1]);
                 contents.inline.push((text(at + 1).to_owned(), inner));
                 at = end;
             }
             "{" | "(" | "[" => {
-                let end = closing_index(tokens, at);
+                let end = index_after_closing_bracket(tokens, at);
                 let is_macro = at > 1 && (text(at - 1) == "!" || text(at - 2) == "!");
                 scan_level(&tokens[at + 1..end - 1], is_module && is_macro, contents);
                 at = end;
@@ -147,7 +147,7 @@ fn scan_use_tree(
             match text(at) {
                 "::" => at += 1,
                 "{" => {
-                    let end = closing_index(tokens, at);
+                    let end = index_after_closing_bracket(tokens, at);
                     scan_use_tree(&tokens[at + 1..end - 1], &path, is_public, imports);
                     name = Some(String::new());
                     at = end;

@@ -16,7 +16,7 @@ fn assert_found(rule: &str, path: &str, text: &str, words: &str) {
 }
 
 /// Plants a file, and asserts that no error is found.
-fn assert_clean(path: &str, text: &str) {
+fn assert_no_finding(path: &str, text: &str) {
     let tree = PlantedTree::clean();
     tree.write_file("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
     tree.write_file(path, text.as_bytes());
@@ -38,15 +38,15 @@ fn doc_comment_that_opens_with_a_question_word_is_counted() {
     ] {
         assert_found("openers", PLANTED_FILE, text, "a doc comment opens with");
     }
-    assert_clean(
+    assert_no_finding(
         PLANTED_FILE,
         "//! A file.\n//! What follows is text.\n\n// What a comment says.\nfn f() {}\n",
     );
-    assert_clean(
+    assert_no_finding(
         PLANTED_FILE,
         "//! A file.\n//!\n//! ```text\n//!\n//! What a block shows.\n//! ```\nfn f() {}\n",
     );
-    assert_clean(
+    assert_no_finding(
         PLANTED_FILE,
         "//! A file.\n/// `which` of them.\nfn f() {}\n/// Off-hand.\nfn g() {}\n",
     );
@@ -58,18 +58,21 @@ fn second_type_of_one_name_is_counted() {
     assert_found("doubles", PLANTED_FILE, text, "`S` is also a type at crates/engine/src/a.rs:2");
     let local = "//! A.\nstruct S;\nimpl T for S {\n    fn f() {\n        struct S;\n    }\n}\n";
     assert_found("doubles", PLANTED_FILE, local, "`S` is also a type");
-    assert_clean(
+    assert_no_finding(
         PLANTED_FILE,
         "//! A.\nimpl T for A {\n    type S = u8;\n}\nimpl T for B {\n    type S = u8;\n}\n",
     );
-    assert_clean(PLANTED_FILE, "//! A.\nstruct S;\n#[cfg(test)]\nmod tests {\n    struct S;\n}\n");
+    assert_no_finding(
+        PLANTED_FILE,
+        "//! A.\nstruct S;\n#[cfg(test)]\nmod tests {\n    struct S;\n}\n",
+    );
 }
 
 #[test]
 fn type_named_like_std_or_vaguely_is_counted() {
     assert_found("types", PLANTED_FILE, "//! A.\nstruct Arc;\n", "a name of the standard library");
     assert_found("types", PLANTED_FILE, "//! A.\nenum State {}\n", "does not say of what");
-    assert_clean(PLANTED_FILE, "//! A.\ntype Result<T> = std::result::Result<T, Error>;\n");
+    assert_no_finding(PLANTED_FILE, "//! A.\ntype Result<T> = std::result::Result<T, Error>;\n");
 }
 
 #[test]
@@ -84,8 +87,11 @@ fn retired_word_in_an_identifier_counts_once_per_crate() {
     assert_found("retired", "crates/engine/src/told.rs", "//! A.\n", "the file's name says `told`");
     assert_found("retired", PLANTED_FILE, "//! A.\nstruct MyOrders;\n", "says `Orders`");
     assert_found("retired", PLANTED_FILE, "//! A.\nfn kept() {}\n", "says `=kept`");
-    assert_clean(PLANTED_FILE, "//! A, told.\nfn f() { stolde(\"told\", byte_orders, kept_by) }\n");
-    assert_clean("crates/cli/src/told.rs", "//! A.\nfn told() {}\n");
+    assert_no_finding(
+        PLANTED_FILE,
+        "//! A, told.\nfn f() { stolde(\"told\", byte_orders, kept_by) }\n",
+    );
+    assert_no_finding("crates/cli/src/told.rs", "//! A.\nfn told() {}\n");
 }
 
 #[test]
@@ -94,7 +100,7 @@ fn long_or_question_like_test_name_is_counted() {
     assert_found("tests", PLANTED_FILE, &test("who_reads_sees_it"), "opens with \"who\"");
     assert_found("tests", PLANTED_FILE, &test("k4_t10_what_is_there"), "opens with \"what\"");
     assert_found("tests", PLANTED_FILE, &test(&format!("k4_{}", "x".repeat(61))), "61 characters");
-    assert_clean(PLANTED_FILE, &test(&format!("k4_t10_{}", "x".repeat(60))));
+    assert_no_finding(PLANTED_FILE, &test(&format!("k4_t10_{}", "x".repeat(60))));
 }
 
 #[test]
@@ -104,7 +110,7 @@ fn long_files_and_functions_are_counted() {
     let function = format!("//! A.\nfn f() {{\n{}}}\n", "    g();\n".repeat(69));
     assert_found("functions", PLANTED_FILE, &function, "a function of 71 lines");
     let tests = format!("//! A.\n#[cfg(test)]\nmod tests {{\n{}}}\n", "    // b\n".repeat(401));
-    assert_clean(PLANTED_FILE, &tests);
+    assert_no_finding(PLANTED_FILE, &tests);
 }
 
 #[test]

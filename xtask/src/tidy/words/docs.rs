@@ -29,7 +29,7 @@ pub(super) const FORBIDDEN_OPENERS: &[&str] = &[
 ];
 
 /// Openings that paraphrase a question word.
-const PARAPHRASES: &[&str] = &[
+const QUESTION_PARAPHRASES: &[&str] = &[
     "the thing that",
     "the things that",
     "those that",
@@ -54,7 +54,7 @@ pub(super) fn check(file: &File, name: &str, found: &mut Findings) {
     let mut before = ("", "");
     let mut is_code = false;
     for (number, line) in (1..).zip(file.text.lines()) {
-        let (marker, text) = split_marker(line.trim_start());
+        let (marker, text) = split_doc_marker(line.trim_start());
         let is_other = marker != before.0;
         let is_first = !marker.is_empty() && (is_other || before.1.trim().is_empty());
         before = (marker, text);
@@ -73,7 +73,7 @@ pub(super) fn check(file: &File, name: &str, found: &mut Findings) {
 }
 
 /// Splits a line into the marker of a doc comment, empty if there is none, and the text.
-fn split_marker(line: &str) -> (&str, &str) {
+fn split_doc_marker(line: &str) -> (&str, &str) {
     let markers = ["//!", "///", "/**", "/*!"];
     match markers.iter().find(|marker| line.starts_with(**marker)) {
         Some(_) if line.starts_with("////") || line.starts_with("/***") => ("", line),
@@ -99,6 +99,6 @@ fn forbidden_opening(text: &str) -> Option<String> {
     FORBIDDEN_OPENERS
         .iter()
         .find(opens)
-        .or_else(|| PARAPHRASES.iter().find(opens))
+        .or_else(|| QUESTION_PARAPHRASES.iter().find(opens))
         .map(|found| (*found).to_owned())
 }

@@ -1,7 +1,7 @@
 //! The rule for names of tests: subject, situation, outcome, and short enough for a line.
 
 use super::super::findings::{Findings, Occurrence};
-use super::super::tokens::{Token, closing_index};
+use super::super::tokens::{Token, index_after_closing_bracket};
 use super::super::tree::File;
 
 /// Maximum length in characters of a name without its capability numbers.
@@ -23,7 +23,7 @@ pub(super) fn check(file: &File, name: &str, tokens: &[Token<'_>], found: &mut F
         // Other attributes may follow.
         let mut next = at + 4;
         while tokens.get(next).is_some_and(|token| token.text == "#") {
-            next = closing_index(tokens, next + 1);
+            next = index_after_closing_bracket(tokens, next + 1);
         }
         let mut rest = tokens[next..].iter().skip_while(|token| token.text != "fn").skip(1);
         let Some(test) = rest.next() else { continue };

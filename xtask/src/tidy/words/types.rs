@@ -3,7 +3,7 @@
 
 use super::super::findings::{Findings, Occurrence};
 use super::super::rules::ALLOWED_SAME_NAME_TYPES;
-use super::super::tokens::{Token, closing_index, product_tokens};
+use super::super::tokens::{Token, index_after_closing_bracket, product_tokens};
 use super::super::tree::File;
 use std::collections::BTreeMap;
 
@@ -88,7 +88,7 @@ fn collect_definitions(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
                 is_associated = text(at) == "trait";
             }
             "{" => {
-                let end = closing_index(tokens, at);
+                let end = index_after_closing_bracket(tokens, at);
                 let inner = &tokens[at + 1..end - 1];
                 match is_associated {
                     true => collect_in_bodies(inner, found),
@@ -110,7 +110,7 @@ fn collect_in_bodies(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
     let mut at = 0;
     while at < tokens.len() {
         if tokens[at].text == "{" {
-            let end = closing_index(tokens, at);
+            let end = index_after_closing_bracket(tokens, at);
             collect_definitions(&tokens[at + 1..end - 1], found);
             at = end;
         } else {

@@ -72,7 +72,7 @@ fn late_reader_starts_at_the_head_of_an_idle_writer() {
 /// Readers join at any moment, read for a while, and leave with or without an announcement.
 #[test]
 fn d9_readers_join_and_leave_without_losing_blocks() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for policy in [Policy::Block, Policy::DropNew] {
         let (mut output, admission) = joinable(&stream_config().policy(policy)).unwrap();
         let stop = AtomicBool::new(false);

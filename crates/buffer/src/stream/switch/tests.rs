@@ -28,7 +28,7 @@ fn drain_input(input: &mut Input) -> Vec<u8> {
 /// lost or reordered.
 #[test]
 fn f2_reallocation_keeps_bytes_in_order() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for _ in 0..60 {
         let (mut output, mut inputs) = open(&stream_config(Policy::Block).readers(2));
         let (mut written, mut read) = (0, [0, 0]);
@@ -108,7 +108,7 @@ fn f2_full_ring_grows_and_writer_continues() {
 /// In an overwriting ring losses are counted exactly across segments.
 #[test]
 fn f2_overwriting_ring_counts_across_segments() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let (mut output, mut inputs) = open(&stream_config(Policy::Overwrite));
     let input = &mut inputs[0];
     let (mut next, mut received, mut resized) = (0u64, 0, 0);
@@ -196,7 +196,7 @@ fn t11_revoked_reader_reads_up_to_the_switch() {
 /// Readers join at any time between segments, and each gets all blocks written afterwards.
 #[test]
 fn reader_joining_between_segments_gets_later_blocks() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let (mut output, admission) = joinable(&stream_config(Policy::Block)).unwrap();
     let mut inputs: Vec<(Input, u64)> = Vec::new();
     let mut number = 0u64;
@@ -361,7 +361,7 @@ fn f3_reader_that_passes_a_cut_wakes_the_writer() {
 #[test]
 fn f3_deck_cut_resizes_in_place_and_releases_memory() {
     const EXTENT: usize = 1 << 20;
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let (mut output, mut inputs) = open_deck_cut(EXTENT, 2);
     let (mut written, mut read, mut cut) = (0, [0, 0], 0);
     for _ in 0..20_000 {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
 use sys::steps::Steps;
-use sys::watcher::{EventInterest, Watcher};
+use sys::watcher::{EpollWatcher, EventInterest};
 
 /// The kernel thread and its command queues.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl KernelQueue {
     /// the objects that the previous daemon has stored; without the thread, none are adopted.
     pub(in crate::server) fn start_and_adopt(
         policy: &Policy,
-        watcher: &Watcher,
+        watcher: &EpollWatcher,
         (stored, steps): (Vec<(String, OwnedFd)>, &Steps),
     ) -> sys::Result<(Self, AdoptedRequests)> {
         let machine = engine::machine::inspect();

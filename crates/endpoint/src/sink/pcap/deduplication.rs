@@ -53,7 +53,7 @@ impl FrameDeduplication {
 
     /// Appends the frame of a block as a pcap record.
     pub(super) fn append_frame(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
-        let captured = block.frame.len().min(write::SNAP_LENGTH as usize);
+        let captured = block.frame.len().min(write::SNAP_LENGTH_MAX as usize);
         self.appended += 1;
         self.cut += u64::from(captured < block.marks.captured as usize);
         history::append_record(&FrameHeader::for_block(block), block.frame, to);

@@ -119,10 +119,11 @@ impl Pcap {
     /// Adds the header of a record to the buffer. Returns the length of the frame that must follow
     /// the header.
     fn add_record_header(&mut self, block: &Block<'_>) -> usize {
-        let captured = block.marks.captured.min(write::SNAP_LENGTH);
+        let captured = block.marks.captured.min(write::SNAP_LENGTH_MAX);
         self.frames.appended += 1;
         self.frames.cut += u64::from(captured < block.marks.captured);
-        let header = write::record_header(block.context.time, captured, block.marks.wire_length);
+        let header =
+            write::encode_record_header(block.context.time, captured, block.marks.wire_length);
         self.out.buffer().extend_from_slice(&header);
         captured as usize
     }

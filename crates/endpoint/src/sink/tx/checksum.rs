@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn mutated_packets_do_not_panic() {
-        let mut random = Random::replayable();
+        let mut random = Random::with_replayable_seed();
         for _ in 0..20_000 {
             let mut packet =
                 decode_hex(if random.one_in(2) { IPV4_DATAGRAM } else { IPV6_DATAGRAM });

@@ -181,7 +181,7 @@ impl Ring {
         let tagged =
             frame.get(12..14).is_some_and(|kind| kind == [0x81, 0] || kind == [0x88, 0xa8]);
         let length_max = self.mtu + ETHERNET_HEADER_SIZE + if tagged { TAG_SIZE } else { 0 };
-        length_max.min(self.sender.packet_max())
+        length_max.min(self.sender.packet_length_max())
     }
 
     /// Queries the MTU of the interface again if [`MTU_QUERY_INTERVAL`] has passed.

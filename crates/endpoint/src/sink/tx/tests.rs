@@ -35,7 +35,7 @@ const XDP_RING: Transmitter = &[("qdisc", "no"), ("by", "xdp")];
 
 /// Returns all transmitters that this machine supports.
 fn supported_transmitters(space: &Namespace) -> Vec<Transmitter> {
-    let ring = space.run_inside(sys::probe::try_xdp_socket);
+    let ring = space.run_in_network_namespace(sys::probe::probe_xdp_socket);
     let ring = ring.or_else(|why| testkit::need::report_skip(&why.to_string()).ok_or(why));
     [QUEUEING_SOCKET, BYPASSING_SOCKET].into_iter().chain(ring.ok().map(|()| XDP_RING)).collect()
 }

@@ -112,7 +112,7 @@ impl AttachPoint {
         let attached = attached.map_err(AttachError::Unobservable)?;
         attached.map(|link| vec![link]).map_err(|error| {
             // A kernel without TCX links returns EINVAL.
-            let old = error.errno == EINVAL && sys::probe::try_tcx().is_err();
+            let old = error.errno == EINVAL && sys::probe::probe_tcx().is_err();
             let why = if old { NO_TCX_MESSAGE.to_owned() } else { error.to_string() };
             AttachError::Unsupported(why)
         })

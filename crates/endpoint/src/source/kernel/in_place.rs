@@ -17,7 +17,7 @@ use wire::ethernet;
 /// Length of a VLAN tag in bytes.
 pub(super) const TAG_SIZE: usize = 4;
 /// Offset of a VLAN tag in a frame, in bytes.
-const TAG_OFFSET: usize = ethernet::ETHERTYPE;
+const TAG_OFFSET: usize = ethernet::ETHERTYPE_FIELD_OFFSET;
 /// Distance in bytes between the positions of consecutive frames. The distance exceeds the maximum
 /// length of a frame, so frames do not overlap.
 const FRAME_POSITION_STRIDE: u64 = (BLOCK_MAX as u64).next_power_of_two();

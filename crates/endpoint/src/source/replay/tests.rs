@@ -22,7 +22,7 @@ fn pcap_capture(packets: &[(u64, &[u8])]) -> Vec<u8> {
     let mut bytes = write::file_header(LinkType::RAW).to_vec();
     for (time, data) in packets {
         let length = data.len() as u32;
-        bytes.extend(write::record_header(time * SPEED_DENOMINATOR, length, length + 1));
+        bytes.extend(write::encode_record_header(time * SPEED_DENOMINATOR, length, length + 1));
         bytes.extend(*data);
     }
     bytes

@@ -134,7 +134,7 @@ fn tag_is_not_reinserted_without_ethernet_header() {
 
 #[test]
 fn corrupt_segments_lose_packets_without_panic() {
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     let whole = build_segment(&[
         PLAIN_PACKET,
         TestPacket { tag: Some((0x8100, 5)), ..PLAIN_PACKET },

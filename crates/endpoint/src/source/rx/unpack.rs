@@ -96,9 +96,10 @@ fn reinsert_frame_tag(
 /// [`TAG_SIZE`] bytes earlier. Returns `None` if the frame is too short for a tag, or if there is
 /// no room before it.
 pub(super) fn reinsert_tag_bytes(tag: VlanTag, at: usize, segment: &mut [u8]) -> Option<()> {
-    let room = segment.get_mut(at.checked_sub(TAG_SIZE)?..at + ethernet::ETHERTYPE)?;
+    let room = segment.get_mut(at.checked_sub(TAG_SIZE)?..at + ethernet::ETHERTYPE_FIELD_OFFSET)?;
     room.copy_within(TAG_SIZE.., 0);
-    let (protocol, control) = room.get_mut(ethernet::ETHERTYPE..)?.split_at_mut_checked(2)?;
+    let (protocol, control) =
+        room.get_mut(ethernet::ETHERTYPE_FIELD_OFFSET..)?.split_at_mut_checked(2)?;
     protocol.copy_from_slice(&tag.protocol.to_be_bytes());
     control.copy_from_slice(&tag.control.to_be_bytes());
     Some(())

@@ -15,7 +15,7 @@ use super::RequestHandle;
 use super::request::{AttachedRequest, NewRequest};
 use super::version::{NextProgram, StateMaps, Version, VersionError};
 use std::sync::Arc;
-use sys::steps::{Resource, Steps, UNLOGGED};
+use sys::steps::{NO_ROLLBACK_LOG, Resource, Steps};
 
 /// A prepared replacement of a request by another request of the same path.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl PreparedSwitch {
         if state.replaced != replaced {
             // Other requests have been attached or removed since the preparation.
             let lines = requests_with_replacement(&state.lines, self.old.number, &line);
-            let made = Version::load(&point.site, &lines, &UNLOGGED);
+            let made = Version::load(&point.site, &lines, &NO_ROLLBACK_LOG);
             (version, states) = made.map_err(|failure| failure.why)?;
         }
         // Readers of the other requests may have been added or removed since the preparation.

@@ -106,7 +106,7 @@ impl<'m> MessageProperties<'m> {
                 Ok(Entry::Record(record)) => {
                     found.has_forward_pointer |= record.name.has_forward_pointer();
                     found.owner_name.get_or_insert(record.name);
-                    found.code |= record.extended_rcode().unwrap_or(0);
+                    found.code |= record.extended_rcode_bits().unwrap_or(0);
                     if record.section == Section::Answer {
                         answers += 1;
                         found.min_ttl =
@@ -130,7 +130,7 @@ impl<'m> MessageProperties<'m> {
         // Nearly any bytes can be the header of a response without a question. Such a message must
         // therefore contain exactly the stated records, with nothing after them. Messages of
         // stateful operations have other data after the header (RFC 8490 §5.4).
-        let has_data_after_records = message.opcode() == Opcode::STATEFUL;
+        let has_data_after_records = message.opcode() == Opcode::STATEFUL_OPERATIONS;
         if !has_question
             && !cut
             && !has_data_after_records

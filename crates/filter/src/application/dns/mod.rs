@@ -23,7 +23,7 @@ use crate::layers;
 use crate::prelude::*;
 use message::{ReceivedMessage, describe};
 use stream::DnsConnection;
-use wire::dns::{RCODES, TYPES};
+use wire::dns::{RCODE_NAMES, RECORD_TYPE_NAMES};
 use wire::ip::protocol;
 use wire::udp::{self, Udp};
 
@@ -94,7 +94,7 @@ followed, as resolvers do), and messages of connections that were found again af
 /// the response code.
 const RESPONSE_CLASS: u32 = 1 << 16;
 /// Class names: the query types first, then the response codes.
-const CLASS_NAMES: [(&str, u32); TYPES.len() + RCODES.len()] = class_names();
+const CLASS_NAMES: [(&str, u32); RECORD_TYPE_NAMES.len() + RCODE_NAMES.len()] = class_names();
 
 const NOT_DNS: Reason = DNS.reason("not dns");
 const MALFORMED: Reason = DNS.reason("malformed");
@@ -108,13 +108,13 @@ const POINTERS_AHEAD: Counter = DNS.counter("pointers ahead");
 const FOUND_AGAIN: Counter = DNS.counter("found again");
 
 #[expect(clippy::indexing_slicing, reason = "at build time only, within both tables")]
-const fn class_names() -> [(&'static str, u32); TYPES.len() + RCODES.len()] {
-    let mut names = [("", 0); TYPES.len() + RCODES.len()];
+const fn class_names() -> [(&'static str, u32); RECORD_TYPE_NAMES.len() + RCODE_NAMES.len()] {
+    let mut names = [("", 0); RECORD_TYPE_NAMES.len() + RCODE_NAMES.len()];
     let mut at = 0;
     while at < names.len() {
-        names[at] = match at.checked_sub(TYPES.len()) {
-            None => (TYPES[at].0, TYPES[at].1 as u32),
-            Some(code) => (RCODES[code].0, RCODES[code].1 as u32 + RESPONSE_CLASS),
+        names[at] = match at.checked_sub(RECORD_TYPE_NAMES.len()) {
+            None => (RECORD_TYPE_NAMES[at].0, RECORD_TYPE_NAMES[at].1 as u32),
+            Some(code) => (RCODE_NAMES[code].0, RCODE_NAMES[code].1 as u32 + RESPONSE_CLASS),
         };
         at += 1;
     }

@@ -475,7 +475,7 @@ fn bytes_after_fin_are_released_with_the_connection() {
 
 #[test]
 fn random_bytes_keep_the_ledger_balanced() {
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     let good = [
         with_length_prefix(&query_message(1)),
         with_length_prefix(&answer_message(2)),

@@ -141,13 +141,13 @@ impl BodyDecoder {
     /// list contains a registered coding without a decoder, under which the content would remain
     /// coded. Returns the counter to increment: as `Ok` after success, as `Err` after a failure.
     fn decode(&mut self, codings: ContentCodings) -> Result<Counter, Counter> {
-        if codings.outermost_first().any(|coding| coding == ContentCoding::OtherRegistered) {
+        if codings.iter_outermost_first().any(|coding| coding == ContentCoding::OtherRegistered) {
             return Err(reasons::NOT_DECODABLE);
         }
         let limit =
             self.input.len().saturating_mul(self.ratio).max(RATIO_FREE_SIZE).min(self.output_max);
         let (mut whole, mut undone) = (true, false);
-        for coding in codings.outermost_first().take(CODINGS_MAX) {
+        for coding in codings.iter_outermost_first().take(CODINGS_MAX) {
             self.output.clear();
             match decode_content_coding(coding, &self.input, &mut self.output, limit) {
                 Ok(ended) => {

@@ -202,7 +202,7 @@ fn write_request_fields(writer: &mut Writer<'_>, head: &Head<'_>, method: &[u8],
     for (field, value) in [(Field::UserAgent, fields.user_agent), (Field::Referer, fields.referer)]
     {
         if let Some(value) = value {
-            writer.add_line(field, value);
+            writer.add_header_value(field, value);
         }
     }
     write_body_fields(writer, head);
@@ -278,7 +278,7 @@ fn write_text(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
 /// Writes the value of a header field as a single line, unless the value is empty.
 fn write_line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     if !value.is_empty() {
-        writer.add_line(field, value);
+        writer.add_header_value(field, value);
     }
 }
 

@@ -52,7 +52,7 @@ impl BlockWalk<'_, '_, '_> {
                 let mut seek = HeadSearch::default();
                 // The end of the head was not found in these bytes, so the search continues in the
                 // next block.
-                let _ = seek.ends_in(rest);
+                let _ = seek.may_end_in(rest);
                 self.hold_head_piece(rest.len(), seek);
             }
             Err(HeadError::Incomplete) => self.skip_to_next_message_start(reasons::LOST),
@@ -190,7 +190,7 @@ impl BlockWalk<'_, '_, '_> {
     pub(super) fn resume_head_parsing(&mut self) {
         let rest = self.unprocessed_bytes();
         let mut seek = HeadSearch::from_number(self.direction().head_search);
-        let ends = seek.ends_in(rest);
+        let ends = seek.may_end_in(rest);
         let undecided = self.connection.protocol().is_none()
             && (self.direction().held_bytes as usize) < DETECTION_SIZE;
         if !ends && !undecided {
@@ -257,7 +257,7 @@ impl BlockWalk<'_, '_, '_> {
         };
         self.open_message(head, body, false);
         self.emit_head(from, to);
-        if body.has_ended() || body.is_switched() {
+        if body.has_ended() || body.switches_protocol() {
             self.finish_message();
         }
     }
@@ -279,7 +279,7 @@ impl BlockWalk<'_, '_, '_> {
             is_broken: broken.into(),
             codings: if decodes { head.fields.codings.number() } else { 0 },
             phase_number: Phase::InBody as u8,
-            closes_connection: u8::from(strict && !head.persists()),
+            closes_connection: u8::from(strict && !head.is_persistent()),
             has_begun: 1,
             held: direction.held,
             held_bytes: direction.held_bytes,
@@ -289,7 +289,7 @@ impl BlockWalk<'_, '_, '_> {
             self.connection.may_switch = u8::from(head.may_switch());
         }
         self.cx.count(reasons::AMBIGUOUS_LENGTHS, head.fields.ambiguous.into());
-        let bodiless = body.has_ended() || body.is_switched();
+        let bodiless = body.has_ended() || body.switches_protocol();
         let alone = self.options.emit == EmittedParts::Body && bodiless;
         self.direction().owes_last_fragment = u8::from(!alone);
         self.emit_description(head, alone);

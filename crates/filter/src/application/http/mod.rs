@@ -31,7 +31,7 @@ use decode::BodyDecoder;
 use options::{EmittedParts, Options};
 use state::{HttpConnection, Protocol};
 use walk::BlockWalk;
-use wire::http::{METHODS, OTHER, ParseMode};
+use wire::http::{METHOD_CLASSES, OTHER, ParseMode};
 
 /// Catalog entry of `http`, which extracts, classifies and describes HTTP/1 messages.
 pub const HTTP: Description = Description {
@@ -142,14 +142,14 @@ decodable, or too large to decode. The report counts connections by protocol.",
 const EXCHANGE_CLASSES: ValueRange = ValueRange { low: 1000, high: 1999 };
 
 /// Class names of requests: one for each known method, and one for all other methods.
-const METHOD_NAMES: [(&str, u32); METHODS.len() + 1] = method_names();
+const METHOD_NAMES: [(&str, u32); METHOD_CLASSES.len() + 1] = method_names();
 
 #[expect(clippy::indexing_slicing, reason = "at build time only, within the table")]
-const fn method_names() -> [(&'static str, u32); METHODS.len() + 1] {
-    let mut names = [("other", OTHER as u32); METHODS.len() + 1];
+const fn method_names() -> [(&'static str, u32); METHOD_CLASSES.len() + 1] {
+    let mut names = [("other", OTHER as u32); METHOD_CLASSES.len() + 1];
     let mut at = 0;
-    while at < METHODS.len() {
-        names[at] = (METHODS[at].1, at as u32 + 1);
+    while at < METHOD_CLASSES.len() {
+        names[at] = (METHOD_CLASSES[at].1, at as u32 + 1);
         at += 1;
     }
     names

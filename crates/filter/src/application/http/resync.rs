@@ -8,7 +8,7 @@ use super::reasons;
 use super::state::Phase;
 use super::walk::BlockWalk;
 use crate::prelude::*;
-use wire::http::{METHODS, ProtocolGuess, guess_protocol, method_number};
+use wire::http::{METHOD_CLASSES, ProtocolGuess, guess_protocol, method_number};
 
 /// The first bytes of every response.
 const RESPONSE_PREFIX: &[u8] = b"HTTP/1.";
@@ -120,7 +120,7 @@ fn is_start_line(line: &[u8], expected: ExpectedMessages) -> bool {
 
 /// Returns true if an incomplete line may become a start line.
 fn may_become_start_line(line: &[u8], expected: ExpectedMessages) -> bool {
-    let is_method = || METHODS.iter().any(|(name, _)| name.as_bytes().starts_with(line));
+    let is_method = || METHOD_CLASSES.iter().any(|(name, _)| name.as_bytes().starts_with(line));
     (expected.responses && (line.starts_with(RESPONSE_PREFIX) || RESPONSE_PREFIX.starts_with(line)))
         || (expected.requests && (begins_with_method(line) || is_method()))
 }

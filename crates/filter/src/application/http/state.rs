@@ -208,7 +208,8 @@ impl HttpConnection {
         let plain = direction.phase() == Phase::InBody
             && direction.codings == 0
             && !flags.has(BlockFlags::END);
-        if !plain || block.pointer.is_hole() || !direction.body.continue_within(block.length()) {
+        if !plain || block.pointer.is_hole() || !direction.body.consume_if_all_data(block.length())
+        {
             return None;
         }
         direction.observed_bytes = direction.observed_bytes.saturating_add(block.length().into());

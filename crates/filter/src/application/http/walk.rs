@@ -183,7 +183,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
         let (missing, broken) = (self.direction().missing_bytes, self.direction().is_broken);
         self.cx.count(reasons::MISSING_BYTES, missing.into());
         self.cx.count(reasons::INCOMPLETE_MESSAGES, broken.into());
-        let switched = self.direction().body.is_switched();
+        let switched = self.direction().body.switches_protocol();
         match self.carries_requests() {
             true => self.end_request(),
             false => self.end_response(),
@@ -265,7 +265,7 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
                 self.abandon_decoding();
             }
             let mut body = self.direction().body;
-            let missed = body.skip_missing(length.into()) as u32;
+            let missed = body.skip_missing_bytes(length.into()) as u32;
             self.direction().body = body;
             self.direction().missing_bytes = self.direction().missing_bytes.saturating_add(missed);
             self.offset = missed;

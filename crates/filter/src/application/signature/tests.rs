@@ -127,7 +127,7 @@ fn deciding_byte_is_the_same_for_any_segmentation() {
 
 #[test]
 fn segmentation_and_state_moves_keep_the_answers() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let samples = signature_samples();
     // Two instances of each filter, between which the state moves.
     let mut pairs: Vec<[Node; 2]> =
@@ -275,7 +275,7 @@ fn sessions_beyond_the_maximum_evict_others() {
 
 #[test]
 fn noise_and_forged_state_never_panic() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for description in RECOGNIZERS {
         let mut filter = make_node(description);
         for _ in 0..500 {

@@ -11,7 +11,7 @@ use crate::application::endpoints::{Endpoints, write_display};
 use crate::prelude::*;
 use wire::record::{Field, Record, RecordKind as About, Writer};
 use wire::tls::{
-    ClientHello, FirstHello, HANDSHAKE, ServerHello, Version, ends_with_a_record, find_first_hello,
+    ClientHello, FirstHello, HANDSHAKE, ServerHello, Version, find_first_hello, is_complete_records,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -236,11 +236,11 @@ impl TlsConnection {
                 Ok(())
             }
             FirstHello::Server(hello)
-                if hello.is_retry && direction.retry_state == 0 && ends_with_a_record(bytes) =>
+                if hello.is_retry && direction.retry_state == 0 && is_complete_records(bytes) =>
             {
                 let version = hello.negotiated_version();
                 (self.version, self.is_version_chosen) =
-                    (version.known_version().unwrap_or(version).0, 1);
+                    (version.normalized_version().unwrap_or(version).0, 1);
                 self.direction(backward).retry_state = 1;
                 Ok(())
             }
@@ -344,9 +344,10 @@ impl TlsConnection {
         cx: &mut StreamContext<'_, 'a>,
     ) {
         let version = hello.negotiated_version();
-        (self.version, self.is_version_chosen) = (version.known_version().unwrap_or(version).0, 1);
+        (self.version, self.is_version_chosen) =
+            (version.normalized_version().unwrap_or(version).0, 1);
         let session = self.session.get(..usize::from(self.resumed_id_length)).unwrap_or_default();
-        let resumed = match version.known_version() {
+        let resumed = match version.normalized_version() {
             Some(Version::TLS13) => hello.accepts_psk(),
             _ => !session.is_empty() && session == hello.session,
         };

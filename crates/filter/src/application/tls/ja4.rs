@@ -20,7 +20,7 @@ pub(super) fn fingerprint(
     hello: &ClientHello<'_>,
     numbers: &mut Vec<u16>,
 ) -> [u8; FINGERPRINT_LENGTH] {
-    let named = hello.extensions().find(extension::SERVER_NAME).is_some();
+    let named = hello.extensions().find(extension::SERVER_NAME_EXTENSION).is_some();
     let extensions = || hello.extensions().map(|(number, _)| number).filter(|n| !is_grease(*n));
     let [first, last] =
         first_and_last_alpn_characters(hello.protocols().next().unwrap_or_default());
@@ -31,7 +31,7 @@ pub(super) fn fingerprint(
 
     collect_sorted(numbers, hello.ciphers().without_grease());
     let ciphers = truncated_hash(numbers, &[]);
-    let hashed = |n: &u16| !matches!(*n, extension::SERVER_NAME | extension::ALPN);
+    let hashed = |n: &u16| !matches!(*n, extension::SERVER_NAME_EXTENSION | extension::ALPN);
     collect_sorted(numbers, extensions().filter(hashed));
     let split = numbers.len();
     numbers.extend(hello.signature_algorithms().without_grease());

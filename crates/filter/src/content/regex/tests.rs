@@ -314,7 +314,7 @@ const PATTERNS: &[&str] = &[
 /// interleaved sessions and directions, state moves, and every batch size.
 #[test]
 fn random_segmentation_agrees_with_the_whole_text() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut expected = ExpectedMatches::default();
     for _ in 0..300 {
         let patterns: Vec<&str> =
@@ -367,7 +367,7 @@ fn random_segmentation_agrees_with_the_whole_text() {
 
 #[test]
 fn noise_and_forged_state_never_panic() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut filter = make_node(&["a.*b$", r"\b[^c]{3}\b", "(?i)needle", "keep=yes", "sessions=5"]);
     for _ in 0..2000 {
         let mut piece = Fragment::new(random.below(9) as u32, &random.bytes(40));

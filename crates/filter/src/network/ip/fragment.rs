@@ -79,14 +79,14 @@ impl IpFragment {
         let data = from + header;
         let head = IpHeaders { start: from, end: data, next_header: None };
         let offset = ip.fragment_offset().into();
-        Some(Ok(Self { data, offset, length, is_last: !ip.more_fragments(), head }))
+        Some(Ok(Self { data, offset, length, is_last: !ip.has_more_fragments(), head }))
     }
 
     fn ipv6(packet: &[u8], from: u32) -> Option<Result<Self, HeaderError>> {
         let (ip, _) = Ipv6::parse(packet).filter(|(ip, _)| ip.version() == 6)?;
         let stated = ipv6::HEADER_LENGTH + usize::from(ip.payload_length());
         let header = ipv6::find_fragment_header(packet.get(..stated).unwrap_or(packet))?;
-        let data = u32::from(header.at) + ipv6::FRAGMENT_LENGTH as u32;
+        let data = u32::from(header.at) + ipv6::FRAGMENT_HEADER_LENGTH as u32;
         let Some(length) = (stated as u32).checked_sub(data) else {
             return Some(Err(HeaderError::Malformed));
         };
@@ -144,7 +144,7 @@ impl IpFragment {
             hash.write(part((self.head.end - self.head.start) as usize + 4, 4));
         } else {
             hash.write(part(ipv4::SRC, 8));
-            hash.write(part(ipv4::IDENTIFICATION, 2));
+            hash.write(part(ipv4::IDENTIFICATION_OFFSET, 2));
             hash.write(part(ipv4::PROTOCOL, 1));
         }
         let Layers { tags, .. } = wire::layers(LinkType(block.marks.link), frame);
@@ -181,8 +181,8 @@ impl IpHeaders {
             write_u16(frame, from + ipv6::PAYLOAD_LENGTH, counted);
             return;
         }
-        write_u16(frame, from + ipv4::TOTAL_LENGTH, self.end - self.start + length);
-        let fields = frame.get_mut(from + ipv4::FLAGS_FRAGMENT..to).unwrap_or_default();
+        write_u16(frame, from + ipv4::TOTAL_LENGTH_OFFSET, self.end - self.start + length);
+        let fields = frame.get_mut(from + ipv4::FLAGS_FRAGMENT_OFFSET..to).unwrap_or_default();
         if let [flags, offset, ..] = fields {
             // Preserves "don't fragment" and the reserved bit.
             (*flags, *offset) = (*flags & 0xc0, 0);

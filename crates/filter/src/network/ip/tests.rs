@@ -428,7 +428,7 @@ fn random_fragments(random: &mut Random, id: u8) -> (Vec<u8>, Vec<Frame>) {
 /// bytes.
 #[test]
 fn random_fragments_reassemble_to_their_datagrams() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for round in 0..60 {
         let count = random.within(1..6);
         let (mut wanted, mut frames, mut twice) = (Vec::new(), Vec::new(), 0);
@@ -482,7 +482,7 @@ fn fragment_length_ends_with_the_packet() {
     assert_eq!(run(&[], &[padded, ipv6_fragment(0, true, &DATA[..8])]).only_block_data(), DATA);
     let mut jumbo = ipv6_fragment(0, true, &DATA[..8]);
     jumbo.bytes[18..20].fill(0);
-    assert_eq!(jumbo.bytes[14 + ipv6::NEXT_HEADER], 44);
+    assert_eq!(jumbo.bytes[14 + ipv6::NEXT_HEADER_OFFSET], 44);
     let mut lying = ipv6_fragment(8, false, &DATA[8..]);
     lying.bytes[14] = 0x20;
     assert_eq!(run(&[], &[lying]).count("malformed"), 1, "another version is no fragment");

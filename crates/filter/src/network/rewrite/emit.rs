@@ -73,7 +73,7 @@ impl<'s> OldHeaders<'s> {
     ) -> Result<Self, UnfitReason> {
         let (l3, l4) = twin::reparse_packet(s, on, exits)?;
         let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, exits.unsure);
-        let first = s.load(header, byte::<{ ipv4::VERSION_IHL }>());
+        let first = s.load(header, byte::<{ ipv4::VERSION_IHL_OFFSET }>());
         let version = s.shr(first, 4);
         if wanted.has_addresses() {
             let not_ipv4 = s.absent("not ipv4", out);
@@ -91,9 +91,9 @@ impl<'s> OldHeaders<'s> {
             s.arm(|t, none| {
                 t.only_one_of(l4.protocol, CHECKSUM_PROTOCOLS.map(|(protocol, ..)| protocol), none);
                 let both = t.need::<8>(l4.at, exits.unsure);
-                let port = t.load(both, be16::<{ ports::SRC_PORT }>());
+                let port = t.load(both, be16::<{ ports::SRC_PORT_OFFSET }>());
                 t.set(source, port);
-                let port = t.load(both, be16::<{ ports::DST_PORT }>());
+                let port = t.load(both, be16::<{ ports::DST_PORT_OFFSET }>());
                 t.set(target, port);
                 let short = t.advance(l4.at, CHECKSUM_PROTOCOLS[1].2 as u16);
                 t.set_position(end, short);
@@ -176,7 +176,7 @@ impl<'s> OldHeaders<'s> {
             self.update_transport_checksum::<u32>(s, true, (old, new));
             s.put::<u32>(self.l3.plus_bytes(at as u16), new);
         }
-        let ports = [ports::SRC_PORT, ports::DST_PORT].into_iter().zip(wanted.ports);
+        let ports = [ports::SRC_PORT_OFFSET, ports::DST_PORT_OFFSET].into_iter().zip(wanted.ports);
         for ((at, new), old) in ports.zip(self.ports) {
             let Some(new) = new else { continue };
             self.update_transport_checksum::<u16>(s, false, (old, new.into()));

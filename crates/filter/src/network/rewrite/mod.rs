@@ -236,7 +236,7 @@ impl RewriteFields {
             if let Some(sum) = &mut header {
                 let old = read_word(frame, network + ipv4::TTL);
                 let new = u16::from(ttl) << 8 | old & 0xff;
-                sum.value = wire::checksum::update16(sum.value, old, new);
+                sum.value = wire::checksum::update_checksum_u16(sum.value, old, new);
                 changes.push(Change::new(network + ipv4::TTL, &[ttl]));
             } else {
                 changes.push(Change::new(network + ipv6::HOP_LIMIT, &[ttl]));
@@ -247,7 +247,7 @@ impl RewriteFields {
             let old = u32::from(read_word(frame, network + at)) << 16;
             let old = old | u32::from(read_word(frame, network + at + 2));
             if let Some(sum) = &mut header {
-                sum.value = wire::checksum::update32(sum.value, old, new);
+                sum.value = wire::checksum::update_checksum_u32(sum.value, old, new);
             }
             if let Some(sum) = &mut covered {
                 sum.replace(true, old, new);
@@ -255,7 +255,9 @@ impl RewriteFields {
             changes.push(Change::new(network + at, &new.to_be_bytes()));
         }
         let data = packet.data as usize;
-        for (at, new) in [ports::SRC_PORT, ports::DST_PORT].into_iter().zip(self.ports) {
+        for (at, new) in
+            [ports::SRC_PORT_OFFSET, ports::DST_PORT_OFFSET].into_iter().zip(self.ports)
+        {
             if let (Some(new), Some(sum)) = (new, &mut covered) {
                 sum.replace(false, read_word(frame, data + at).into(), new.into());
                 changes.push(Change::new(data + at, &new.to_be_bytes()));
@@ -314,12 +316,12 @@ impl ChecksumUpdate {
     /// Updates a transport checksum for the replacement of `old` by `new`, as the kernel does.
     /// `pseudo` is true if the field belongs to the pseudo header.
     fn replace(&mut self, pseudo: bool, old: u32, new: u32) {
-        use wire::checksum::{update_pseudo32, update32};
+        use wire::checksum::{update_checksum_u32, update_pseudo_header_sum_u32};
         let mended = match self.unfilled {
             _ if self.may_be_absent && self.value == 0 => return,
-            true if pseudo => update_pseudo32(self.value, old, new),
+            true if pseudo => update_pseudo_header_sum_u32(self.value, old, new),
             true => self.value,
-            false => update32(self.value, old, new),
+            false => update_checksum_u32(self.value, old, new),
         };
         self.value = if self.may_be_absent && mended == 0 { 0xffff } else { mended };
     }

@@ -47,7 +47,7 @@ fn hole_passes_unchanged() {
 
 #[test]
 fn i6_rewritten_frames_have_valid_checksums() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for round in 0..400 {
         let length = random.within(0..40);
         let payload = random.bytes(length);

@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn timers_expire_within_the_resolution() {
         let mut wheel = TimerWheel::new(1600);
-        let mut random = testkit::Random::replayable();
+        let mut random = testkit::Random::with_replayable_seed();
         let mut now = 12_345;
         let mut timer: Vec<(u64, u64)> = Vec::new();
         for key in 0..5000 {

@@ -100,7 +100,7 @@ fn emit_tag<'s>(
         let number = load_word(t, token, 0)?;
         t.absorb_siphash_word(sip, number);
         let header = t.need::<{ udp::HEADER_LENGTH }>(of.l4, exits.cut);
-        let ports = t.load(header, be32::<{ ports::SRC_PORT }>());
+        let ports = t.load(header, be32::<{ ports::SRC_PORT_OFFSET }>());
         let known = t.join([ports, of.length]);
         t.absorb_siphash_word(sip, known);
         Ok::<(), UnfitReason>(())
@@ -169,7 +169,7 @@ fn emit_address_hash<'s>(
     s.arm(|t, done| {
         t.arm(|four, six| {
             let header = four.need::<{ ipv4::LENGTH_MIN }>(l3, exits.cut);
-            let first = four.load(header, byte::<{ ipv4::VERSION_IHL }>());
+            let first = four.load(header, byte::<{ ipv4::VERSION_IHL_OFFSET }>());
             let version = four.shr(first, 4);
             four.only(version, Cmp::Eq, 4, six);
             let both = load_word(four, header, ipv4::SRC as u16)?;

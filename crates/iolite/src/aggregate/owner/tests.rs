@@ -201,7 +201,7 @@ fn unsealed_file_is_not_frozen() {
 
 #[test]
 fn frozen_data_of_every_length_is_complete() {
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     let bytes = random.bytes(3 << 20);
     let lengths = [0, 1, PAGE - 1, PAGE, PAGE + 1, (1 << 19) - 1, 1 << 19, (1 << 19) + 1, 3 << 20];
     for (number, length) in lengths.into_iter().enumerate() {
@@ -242,7 +242,7 @@ fn invalid_pools_and_pointers_are_refused() {
     let unknown_id = DbufId::new(2).unwrap();
     let refused = window.admit(Grant::from_descriptor(unknown_id, null.into()));
     assert!(matches!(refused, Err(GrantRefusal::System(_))));
-    let mut random = testkit::Random::replayable();
+    let mut random = testkit::Random::with_replayable_seed();
     let mut copied = 0;
     for _ in 0..50_000 {
         let place = abi::Extent::new(random.next(), random.within(0..3 * PAGE) as u32);

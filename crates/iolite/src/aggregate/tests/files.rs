@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn aggregate_is_read_through_the_file_traits() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut pool = create_test_pool(1, 64);
     for _ in 0..100 {
         let bytes = {
@@ -65,7 +65,7 @@ impl io::Write for ShortWriter {
 
 #[test]
 fn q3_short_writes_are_completed() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut pool = create_test_pool(1, 64);
     let bytes = random.bytes(30_000);
     let whole = pool.copy(&bytes).unwrap();

@@ -530,7 +530,7 @@ fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u6
 
 #[test]
 fn l1_random_graph_edits_are_visible_only_downstream() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let mut in_place = 0;
     for round in 0..400 {
         let steps = random_graph(&mut random);

@@ -8,17 +8,19 @@ impl Body {
     pub(super) fn step(&mut self, byte: u8) -> Result<(), HttpFault> {
         let lenient = self.lenient != 0;
         self.state = match self.state {
-            BEFORE_FIRST_SIZE | BEFORE_CHUNK_SIZE | SIZE_DIGITS => {
+            BEFORE_FIRST_SIZE | BEFORE_CHUNK_SIZE | IN_SIZE_DIGITS => {
                 return self.advance_in_chunk_size(byte, lenient);
             }
-            SIZE_JUNK | SIZE_CR if byte == b'\n' => self.state_after_size(),
-            SIZE_JUNK => SIZE_JUNK,
-            SIZE_BLANK | EXTENSION..=QUOTED_END | VALUE_BLANK => self.next_extension_state(byte)?,
-            CHUNK_END if byte == b'\r' => CHUNK_CR,
-            CHUNK_END if lenient && byte == b'\n' => BEFORE_CHUNK_SIZE,
-            CHUNK_CR if byte == b'\n' => BEFORE_CHUNK_SIZE,
-            CHUNK_END | CHUNK_CR => return Err(HttpFault::ChunkEnd),
-            TRAILER..=LAST_CR => self.advance_in_trailer(byte, lenient)?,
+            IGNORED_AFTER_SIZE | AFTER_SIZE_CR if byte == b'\n' => self.state_after_size(),
+            IGNORED_AFTER_SIZE => IGNORED_AFTER_SIZE,
+            AFTER_SIZE_BLANK | IN_EXTENSION..=AFTER_QUOTED_VALUE | AFTER_EXTENSION_VALUE => {
+                self.next_extension_state(byte)?
+            }
+            AFTER_CHUNK_DATA if byte == b'\r' => AFTER_CHUNK_CR,
+            AFTER_CHUNK_DATA if lenient && byte == b'\n' => BEFORE_CHUNK_SIZE,
+            AFTER_CHUNK_CR if byte == b'\n' => BEFORE_CHUNK_SIZE,
+            AFTER_CHUNK_DATA | AFTER_CHUNK_CR => return Err(HttpFault::ChunkEnd),
+            TRAILER..=AFTER_LAST_CR => self.advance_in_trailer(byte, lenient)?,
             _ => return Err(HttpFault::ChunkSize),
         };
         Ok(())
@@ -27,7 +29,7 @@ impl Body {
     /// Advances the state within a chunk size. Lenient mode allows white space and line ends before
     /// the size, and anything after it.
     fn advance_in_chunk_size(&mut self, byte: u8, lenient: bool) -> Result<(), HttpFault> {
-        let before = self.state != SIZE_DIGITS;
+        let before = self.state != IN_SIZE_DIGITS;
         self.state = match byte {
             b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F' => {
                 let digit = char::from(byte).to_digit(16).map_or(0, u64::from);
@@ -35,15 +37,15 @@ impl Body {
                     return Err(HttpFault::ChunkSize);
                 }
                 self.left = self.left << 4 | digit;
-                SIZE_DIGITS
+                IN_SIZE_DIGITS
             }
             b'\t' | b'\n' | 0x0b | 0x0c | b'\r' | b' ' if before && lenient => self.state,
             _ if before => return Err(HttpFault::ChunkSize),
-            b'\r' => SIZE_CR,
+            b'\r' => AFTER_SIZE_CR,
             b'\n' if lenient => self.state_after_size(),
-            _ if lenient => SIZE_JUNK,
-            b';' => EXTENSION,
-            b' ' | b'\t' => SIZE_BLANK,
+            _ if lenient => IGNORED_AFTER_SIZE,
+            b';' => IN_EXTENSION,
+            b' ' | b'\t' => AFTER_SIZE_BLANK,
             _ => return Err(HttpFault::ChunkSize),
         };
         Ok(())
@@ -60,21 +62,21 @@ impl Body {
         let token = is_token_byte(byte);
         let blank = matches!(byte, b' ' | b'\t');
         Ok(match (self.state, byte) {
-            (EXTENSION_NAME, _) if blank => EXTENSION_BLANK,
-            (EXTENSION_VALUE | QUOTED_END, _) if blank => VALUE_BLANK,
-            (QUOTED | QUOTED_PAIR, b'\t' | b' ') => QUOTED,
+            (IN_EXTENSION_NAME, _) if blank => AFTER_EXTENSION_NAME,
+            (IN_EXTENSION_VALUE | AFTER_QUOTED_VALUE, _) if blank => AFTER_EXTENSION_VALUE,
+            (QUOTED | AFTER_BACKSLASH, b'\t' | b' ') => QUOTED,
             _ if blank => self.state,
-            (EXTENSION | EXTENSION_NAME, _) if token => EXTENSION_NAME,
-            (EXTENSION_EQUALS, b'"') => QUOTED,
-            (EXTENSION_EQUALS | EXTENSION_VALUE, _) if token => EXTENSION_VALUE,
-            (EXTENSION_NAME | EXTENSION_BLANK, b'=') => EXTENSION_EQUALS,
-            (SIZE_BLANK | EXTENSION_NAME | EXTENSION_BLANK, b';') => EXTENSION,
-            (EXTENSION_VALUE | QUOTED_END | VALUE_BLANK, b';') => EXTENSION,
-            (EXTENSION_NAME | EXTENSION_VALUE | QUOTED_END, b'\r') => SIZE_CR,
-            (QUOTED, b'"') => QUOTED_END,
-            (QUOTED, b'\\') => QUOTED_PAIR,
-            (QUOTED | QUOTED_PAIR, b'!'..=0x7e | 0x80..) => QUOTED,
-            (SIZE_BLANK, _) => return Err(HttpFault::ChunkSize),
+            (IN_EXTENSION | IN_EXTENSION_NAME, _) if token => IN_EXTENSION_NAME,
+            (AFTER_EXTENSION_EQUALS, b'"') => QUOTED,
+            (AFTER_EXTENSION_EQUALS | IN_EXTENSION_VALUE, _) if token => IN_EXTENSION_VALUE,
+            (IN_EXTENSION_NAME | AFTER_EXTENSION_NAME, b'=') => AFTER_EXTENSION_EQUALS,
+            (AFTER_SIZE_BLANK | IN_EXTENSION_NAME | AFTER_EXTENSION_NAME, b';') => IN_EXTENSION,
+            (IN_EXTENSION_VALUE | AFTER_QUOTED_VALUE | AFTER_EXTENSION_VALUE, b';') => IN_EXTENSION,
+            (IN_EXTENSION_NAME | IN_EXTENSION_VALUE | AFTER_QUOTED_VALUE, b'\r') => AFTER_SIZE_CR,
+            (QUOTED, b'"') => AFTER_QUOTED_VALUE,
+            (QUOTED, b'\\') => AFTER_BACKSLASH,
+            (QUOTED | AFTER_BACKSLASH, b'!'..=0x7e | 0x80..) => QUOTED,
+            (AFTER_SIZE_BLANK, _) => return Err(HttpFault::ChunkSize),
             _ => return Err(HttpFault::ChunkExtension),
         })
     }
@@ -82,16 +84,18 @@ impl Body {
     fn advance_in_trailer(&self, byte: u8, lenient: bool) -> Result<u8, HttpFault> {
         let text = byte == b'\t' || (byte >= b' ' && byte != 0x7f);
         Ok(match (self.state, byte) {
-            (TRAILER, b'\r') => LAST_CR,
-            (TRAILER | LAST_CR, b'\n') if lenient => ENDED,
-            (LAST_CR, b'\n') => ENDED,
-            (TRAILER_VALUE, b'\n') if lenient => TRAILER,
-            (TRAILER | TRAILER_NAME | TRAILER_VALUE | LAST_CR, _) if lenient => TRAILER_VALUE,
-            (TRAILER | TRAILER_NAME, _) if is_token_byte(byte) => TRAILER_NAME,
-            (TRAILER_NAME, b':') => TRAILER_VALUE,
-            (TRAILER_VALUE, b'\r') => TRAILER_CR,
-            (TRAILER_VALUE, _) if text => TRAILER_VALUE,
-            (TRAILER_CR, b'\n') => TRAILER,
+            (TRAILER, b'\r') => AFTER_LAST_CR,
+            (TRAILER | AFTER_LAST_CR, b'\n') if lenient => ENDED,
+            (AFTER_LAST_CR, b'\n') => ENDED,
+            (IN_TRAILER_VALUE, b'\n') if lenient => TRAILER,
+            (TRAILER | IN_TRAILER_NAME | IN_TRAILER_VALUE | AFTER_LAST_CR, _) if lenient => {
+                IN_TRAILER_VALUE
+            }
+            (TRAILER | IN_TRAILER_NAME, _) if is_token_byte(byte) => IN_TRAILER_NAME,
+            (IN_TRAILER_NAME, b':') => IN_TRAILER_VALUE,
+            (IN_TRAILER_VALUE, b'\r') => AFTER_TRAILER_CR,
+            (IN_TRAILER_VALUE, _) if text => IN_TRAILER_VALUE,
+            (AFTER_TRAILER_CR, b'\n') => TRAILER,
             _ => return Err(HttpFault::Trailer),
         })
     }

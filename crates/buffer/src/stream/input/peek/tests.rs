@@ -19,7 +19,7 @@ fn open_trusted(config: &Config) -> (Output, Input) {
 /// and peeked bytes are in the ring's memory.
 #[test]
 fn d10_blocks_of_a_trusted_writer_are_peeked_in_place() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     let (mut output, mut input) = open_trusted(&stream_config());
     let (mut sent, mut received, mut peeks) = (Vec::new(), Vec::new(), 0);
     while received.len() < 400_000 {

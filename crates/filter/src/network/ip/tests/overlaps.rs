@@ -132,7 +132,7 @@ fn policies_resolve_fragment_sets_from_past_bugs() {
 /// the ledger balances.
 #[test]
 fn policies_agree_with_a_bytewise_model() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for round in 0..300 {
         let units = random.within(2..20);
         let mut frames = vec![ipv4_fragment(8 * units as u16 - 8, false, &random.bytes(8))];

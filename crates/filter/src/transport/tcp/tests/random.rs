@@ -222,7 +222,7 @@ fn random_disturbance(random: &mut Random, lost: u64) -> Disturbance {
 
 #[test]
 fn reordered_bytes_are_emitted_in_order() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for round in 0..ROUNDS {
         let disturbance = random_disturbance(&mut random, 0);
         let conversations: Vec<Conversation> = (1..=random.within(1..5))
@@ -242,7 +242,7 @@ fn reordered_bytes_are_emitted_in_order() {
 /// in the capture.
 #[test]
 fn bytes_after_a_fin_do_not_change_the_output() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for round in 0..ROUNDS {
         let disturbance = Disturbance { in_midstream: false, ..random_disturbance(&mut random, 0) };
         let mut talk = Conversation::new(&mut random, 7, disturbance);
@@ -273,7 +273,7 @@ fn bytes_after_a_fin_do_not_change_the_output() {
 
 #[test]
 fn lost_bytes_become_a_hole_of_their_length() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for round in 0..ROUNDS {
         let lost = *random.pick(&[2, 5, 20]);
         let disturbance = random_disturbance(&mut random, lost);
@@ -300,7 +300,7 @@ fn lost_bytes_become_a_hole_of_their_length() {
 /// table has room for all connections, because the order of eviction does not survive a move.
 #[test]
 fn state_may_move_after_every_batch() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for round in 0..ROUNDS / 4 {
         let disturbance = random_disturbance(&mut random, 6);
         let conversations: Vec<Conversation> =
@@ -344,7 +344,7 @@ fn corrupt_frames(random: &mut Random, frames: &mut [Frame]) {
 /// range of a held piece with the new segment.
 #[test]
 fn overlaps_follow_the_policy() {
-    let mut random = Random::replayable();
+    let mut random = Random::with_replayable_seed();
     for round in 0..ROUNDS {
         let policy = POLICIES[round % POLICIES.len()];
         let length = random.within(4..30);
