@@ -9,7 +9,8 @@ use endpoint::{
     SourceProperties, SourceStatus,
 };
 use filter::{
-    Amount, Batch, Description, FilterKind, Form, Forms, OutputForm, Parameter, Report, Time, Type,
+    Amount, Batch, Description, FilterKind, Form, Forms, OutputForm, Parameter, ParameterType,
+    Report, Time,
 };
 
 /// Block size in bytes.
@@ -26,7 +27,11 @@ const COPYING_SOURCE: Description = Description {
     kind: FilterKind::Source,
     input_forms: Forms::NONE,
     output_form: OutputForm::Form(Form::Bytes),
-    parameters: &[Parameter::required("count", Type::Number { low: 1, high: u64::MAX }, "blocks")],
+    parameters: &[Parameter::required(
+        "count",
+        ParameterType::Number { low: 1, high: u64::MAX },
+        "blocks",
+    )],
     ..Description::EMPTY
 };
 

@@ -6,7 +6,7 @@
 //! processes would inflate. [SL fig. 15]
 //!
 //! Processor time also varies, with the clock frequency and the contents of caches. Therefore,
-//! frames are sent alternately to two identical veth pairs ([`Floods`]), of which only one is
+//! frames are sent alternately to two identical veth pairs ([`FloodPair`]), of which only one is
 //! observed. The difference is the cost of observation.
 
 use crate::harness::median;
@@ -17,7 +17,9 @@ use sys::clock;
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, QdiscMode, SendStopReason};
 use testkit::Frame;
-use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
+use testkit::net::{
+    CLIENT, CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE,
+};
 use testkit::packet::{SOURCE_MAC, TARGET_MAC};
 
 /// Number of frames per system call.
@@ -34,7 +36,7 @@ pub(crate) const OTHER_PORT: u16 = 4053;
 
 /// Frames, and the veth pair over which they are sent.
 pub(crate) struct Flood {
-    pub(crate) pair: Arc<Pair>,
+    pub(crate) pair: Arc<NamespacePair>,
     sender: PacketSender,
     frames: Vec<Vec<u8>>,
     /// Frames per second, or `None` for the full rate.
@@ -48,7 +50,7 @@ pub(crate) struct Flood {
 const SEND_BATCH_FRAMES: usize = 25_000;
 
 /// Two identical veth pairs.
-pub(crate) struct Floods {
+pub(crate) struct FloodPair {
     /// The observed veth pair.
     pub(crate) observed: Flood,
     /// The unobserved veth pair.
@@ -72,7 +74,7 @@ pub(crate) enum ReceivingHost {
     Ignores,
 }
 
-impl Floods {
+impl FloodPair {
     /// Creates two floods with the arguments of [`Flood::new`].
     pub(crate) fn new(length: usize, one_in: usize, host: ReceivingHost) -> Result<Self, String> {
         let flood = || Flood::new(length, one_in, host);
@@ -124,9 +126,9 @@ impl Flood {
         length: usize,
         host: ReceivingHost,
     ) -> Result<Self, String> {
-        let cable = Cable { addresses: false, ..Cable::default() };
-        let pair =
-            Pair::new(cable).ok_or("needs root and `ip`: it creates two network namespaces")?;
+        let cable = DevicePairSettings { addresses: false, ..DevicePairSettings::default() };
+        let pair = NamespacePair::new(cable)
+            .ok_or("needs root and `ip`: it creates two network namespaces")?;
         let (full, address) = match host {
             ReceivingHost::Receives => {
                 pair.server.run_ip(&format!("address add {SERVER}/24 dev {SERVER_DEVICE}"));
@@ -233,7 +235,7 @@ fn udp_frame_to(address: [u8; 6], port: u16, length: usize) -> Vec<u8> {
 }
 
 /// Returns the MAC address of the receiving device.
-fn mac_address(pair: &Pair) -> Result<[u8; 6], String> {
+fn mac_address(pair: &NamespacePair) -> Result<[u8; 6], String> {
     let output = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mut words = output.split_whitespace().skip_while(|word| *word != "link/ether");
     let bytes = words.nth(1).unwrap_or("").split(':').map(|byte| u8::from_str_radix(byte, 16).ok());

@@ -1,10 +1,10 @@
 //! Measurement of the cost of observing a flood, with samples of each observer in rounds.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
-//! unobserved veth pair that alternately receives the same number of frames ([`Floods`]); and the
+//! unobserved veth pair that alternately receives the same number of frames ([`FloodPair`]); and the
 //! processor time of the processes.
 
-use crate::flood::{Floods, SendTimes};
+use crate::flood::{FloodPair, SendTimes};
 use crate::harness::median;
 use crate::processes::wait_until_idle;
 use crate::sentinel::CacheRoundTrip;
@@ -48,7 +48,7 @@ impl ObserverSample {
     /// Sends frames for warm-up and then the frames of the sample, while the processes observe.
     /// Waits until the processes are idle.
     pub(crate) fn measure(
-        floods: &mut Floods,
+        floods: &mut FloodPair,
         processes: &[u32],
         (before, frames): (usize, usize),
     ) -> Result<Self, String> {

@@ -15,7 +15,7 @@
 
 mod rest;
 
-use crate::flood::{Floods, ReceivingHost};
+use crate::flood::{FloodPair, ReceivingHost};
 use crate::harness::{BetterDirection, Goal, Samples, median, rows_of_samples};
 use crate::options::Options;
 use crate::processes::{has_ingress_program, interrupt_and_wait, wait_until_idle};
@@ -23,7 +23,7 @@ use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use std::process::Stdio;
-use testkit::net::{Pair, SERVER_DEVICE, is_capturing, wait_until};
+use testkit::net::{NamespacePair, SERVER_DEVICE, is_capturing, wait_until};
 
 /// Frame lengths in bytes, each with its name in the result rows.
 const FRAME_LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
@@ -69,7 +69,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     // The bench `rest` runs first, because a flood pins this thread to one processor.
     let mut all = rest::run_bench(options)?;
     for (length, name) in FRAME_LENGTHS {
-        let mut floods = Floods::new(length, 1, ReceivingHost::Ignores)?;
+        let mut floods = FloodPair::new(length, 1, ReceivingHost::Ignores)?;
         add_second_pair(&floods.observed.pair);
         let mut sentinels = Vec::new();
         let mut taken: Vec<Vec<TakeSample>> = vec![Vec::new(); REQUESTS.len()];
@@ -88,7 +88,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(all)
 }
 
-fn add_second_pair(pair: &Pair) {
+fn add_second_pair(pair: &NamespacePair) {
     let client = pair.client.name();
     pair.server.run_ip(&format!("link add back0 type veth peer name back1 netns {client}"));
     for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
@@ -99,7 +99,7 @@ fn add_second_pair(pair: &Pair) {
 
 /// Sends a sample while a request runs on the second processor.
 fn measure_request(
-    floods: &mut Floods,
+    floods: &mut FloodPair,
     folder: &TempDirectory,
     line: &str,
 ) -> Result<TakeSample, String> {
@@ -132,7 +132,7 @@ fn measure_request(
 }
 
 /// Returns true if the device has an XDP program.
-fn has_xdp_program(pair: &Pair) -> bool {
+fn has_xdp_program(pair: &NamespacePair) -> bool {
     pair.server.run_in_network_namespace(|| {
         let links = sys::net::RouteSocket::open().ok();
         let found = links.and_then(|links| links.interface_by_name(SERVER_DEVICE).ok());

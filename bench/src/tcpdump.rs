@@ -5,7 +5,7 @@ use crate::processes::{Children, number_before, read_text, start_on_second_proce
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use testkit::net::{Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{NamespacePair, SERVER_DEVICE, wait_until};
 
 /// The name of the program.
 pub(crate) const TCPDUMP: &str = "tcpdump";
@@ -30,7 +30,7 @@ impl RunningTcpdumps {
     /// until each observes frames. `rings` contains the ring size of each tcpdump in bytes, and the
     /// number of bytes that it captures of each frame. All tcpdumps write to /dev/null.
     pub(crate) fn start(
-        pair: &Pair,
+        pair: &NamespacePair,
         folder: &Path,
         filters: &[String],
         rings: (u32, u32),
@@ -42,7 +42,7 @@ impl RunningTcpdumps {
     /// Starts a tcpdump for each file, to which it writes the captured frames. The tcpdumps have no
     /// filter; otherwise, they are started as by [`Self::start`].
     pub(crate) fn start_writing_files(
-        pair: &Pair,
+        pair: &NamespacePair,
         folder: &Path,
         files: &[String],
         rings: (u32, u32),
@@ -53,7 +53,7 @@ impl RunningTcpdumps {
 
     /// Starts a tcpdump for each filter and file.
     fn start_all(
-        pair: &Pair,
+        pair: &NamespacePair,
         folder: &Path,
         wanted: &[(&str, &str)],
         (ring, keep): (u32, u32),

@@ -72,7 +72,7 @@ impl CollectedBlock {
 
 struct CollectFilter;
 
-impl Lanes for CollectFilter {
+impl LaneFilter for CollectFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         COLLECTED_BLOCKS.with_borrow_mut(|observed| {
             observed.extend(batch.blocks().map(|(_, block)| CollectedBlock::from_block(&block)));

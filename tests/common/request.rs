@@ -28,11 +28,11 @@ impl PlannedRequest {
 
     /// Plans a request that may also use the given filters.
     pub(crate) fn with(text: impl Into<String>, filters: &'static [&'static Description]) -> Self {
-        Self::on(&Machine::example(), text, filters)
+        Self::plan_on_machine(&Machine::example(), text, filters)
     }
 
     /// Plans a request for a machine.
-    pub(crate) fn on(
+    pub(crate) fn plan_on_machine(
         machine: &Machine,
         text: impl Into<String>,
         filters: &'static [&'static Description],

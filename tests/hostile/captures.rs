@@ -3,7 +3,7 @@
 
 use crate::catalog;
 use crate::exam::{ExpectedPackets, examine_request, format_failure};
-use crate::mutate::{Mutation, MutationCounts, mutations};
+use crate::mutate::{Mutation, MutationCounts, capture_mutations};
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
 use std::path::{Path, PathBuf};
@@ -302,7 +302,7 @@ impl<'w> SweepWorker<'w> {
             let mut random = Random::new(self.work.seed.wrapping_add(index as u64));
             let from = if always > 0 { always } else { others };
             for (number, mutation) in
-                mutations(&bytes, mutation_counts, &mut random).into_iter().enumerate()
+                capture_mutations(&bytes, mutation_counts, &mut random).into_iter().enumerate()
             {
                 self.run_mutation(path, &bytes, mutation, (index + number) % from);
             }

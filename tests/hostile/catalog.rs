@@ -2,7 +2,7 @@
 //! and sinks are tested without changing it.
 
 use filter::catalog::FILTERS;
-use filter::{Description, FilterKind, Form, OutputForm, Parameter, Type};
+use filter::{Description, FilterKind, Form, OutputForm, Parameter, ParameterType};
 use pipeline::language::tree::{FilterTerm, Term};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +16,7 @@ pub(crate) const WIDE_REQUEST_COUNT: usize = 4;
 /// observers in a chain, observers and editors in a chain, all filters in parallel, and all
 /// classifiers as one Boolean section.
 pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE_REQUEST_COUNT] {
-    let replay = &Sources::replaying_capture(capture).replay;
+    let replay = &RequestSources::replaying_capture(capture).replay;
     let framed = |d: &&&Description| d.input_forms.has(Form::Frame);
     let uses = |wanted: fn(&Description) -> bool| -> Vec<String> {
         FILTERS.iter().filter(framed).filter(|d| wanted(d)).map(|d| example_text(d)).collect()
@@ -44,21 +44,26 @@ pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE_REQUEST_COUNT] {
 /// Returns a request for every filter with the arguments of its example, and a request for every
 /// keyword of each parameter.
 pub(crate) fn single_filter_requests(capture: &Path) -> Vec<String> {
-    let sources = Sources::replaying_capture(capture);
+    let sources = RequestSources::replaying_capture(capture);
     FILTERS.iter().flat_map(|d| requests_for_filter(d, &sources)).collect()
 }
 
 /// Returns a request for every sink that writes to a given file or directory, once after frames and
 /// once after bytes.
 pub(crate) fn file_sink_requests(capture: &Path, folder: &Path) -> Vec<String> {
-    sink_requests(capture, |d| d.parameters.iter().any(|p| p.kind == Type::Path), Some(folder))
+    sink_requests(
+        capture,
+        |d| d.parameters.iter().any(|p| p.kind == ParameterType::Path),
+        Some(folder),
+    )
 }
 
 /// Returns a request for every sink that writes to standard output. Two kinds of sinks are omitted:
 /// sinks that send, whose interface the machine may choose; and named ends, which belong to the
 /// machine too and may wait for a reader (`crates/cli/tests/named.rs`).
 pub(crate) fn stdout_sink_requests(capture: &Path) -> Vec<String> {
-    let needs_path = |p: &Parameter| p.kind == Type::Path || p.default.is_none() && !p.optional;
+    let needs_path =
+        |p: &Parameter| p.kind == ParameterType::Path || p.default.is_none() && !p.optional;
     let leaves = |d: &Description| ["name", "interface"].iter().any(|p| d.parameter(p).is_some());
     sink_requests(capture, |d| !leaves(d) && !d.parameters.iter().any(needs_path), None)
 }
@@ -72,7 +77,7 @@ pub(crate) fn example_node(d: &Description) -> FilterTerm {
     let mut node = found.clone();
     for argument in &mut node.arguments {
         let name = argument.key.as_ref().map_or("", |key| &key.text);
-        let is_file = d.parameter(name).is_some_and(|known| known.kind == Type::Path);
+        let is_file = d.parameter(name).is_some_and(|known| known.kind == ParameterType::Path);
         // The file that a filter reads contains a key.
         if d.user.is_some() && is_file {
             (argument.value.bytes, argument.value.quoted) = (key_file().into(), true);
@@ -95,12 +100,12 @@ fn key_file() -> &'static str {
     HOSTILE_KEY_PATH
 }
 
-struct Sources {
+struct RequestSources {
     replay: String,
     others: [String; 2],
 }
 
-impl Sources {
+impl RequestSources {
     fn replaying_capture(capture: &Path) -> Self {
         let file = format!("'{}'", capture.display());
         let others = [format!("read {file} block=1500"), format!("read {file} lines=yes")];
@@ -108,7 +113,7 @@ impl Sources {
     }
 }
 
-fn requests_for_filter(d: &Description, sources: &Sources) -> Vec<String> {
+fn requests_for_filter(d: &Description, sources: &RequestSources) -> Vec<String> {
     let mut heads = Vec::new();
     if d.input_forms.has(Form::Frame) {
         heads.push(sources.replay.clone());
@@ -148,7 +153,7 @@ fn sink_requests(
     wanted: impl Fn(&Description) -> bool,
     folder: Option<&Path>,
 ) -> Vec<String> {
-    let sources = Sources::replaying_capture(capture);
+    let sources = RequestSources::replaying_capture(capture);
     let sinks = endpoint::catalog::SINKS.iter().map(|entry| entry.description);
     let mut lines = Vec::new();
     for d in sinks.filter(|d| wanted(d)) {
@@ -188,8 +193,8 @@ fn argument_variants(d: &Description) -> Vec<String> {
     let mut all = vec![String::new()];
     for parameter in d.parameters {
         let words: &[&str] = match parameter.kind {
-            Type::OneOf(words) => words,
-            Type::Flag => &["yes", "no"],
+            ParameterType::OneOf(words) => words,
+            ParameterType::Flag => &["yes", "no"],
             _ => &[],
         };
         all.extend(words.iter().map(|word| format!(" {}={word}", parameter.name)));

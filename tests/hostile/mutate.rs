@@ -55,7 +55,7 @@ pub(crate) struct MutationCounts {
 }
 
 /// Returns the mutations of a capture: truncations at and within its records, and flipped bits.
-pub(crate) fn mutations(
+pub(crate) fn capture_mutations(
     capture: &[u8],
     counts: MutationCounts,
     random: &mut Random,

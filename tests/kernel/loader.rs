@@ -12,7 +12,7 @@ use sys::bpf::{
 };
 use sys::net::RouteSocket;
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE, wait_until};
 
 const USER_CAPABILITIES: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
 const TRUSTED_CAPABILITIES: CapabilitySet = USER_CAPABILITIES.union(CapabilitySet::PERFMON);
@@ -87,8 +87,8 @@ fn o9_load_without_perfmon_error_names_the_capability() {
 fn o9_thousand_program_loads_leak_no_object() {
     const LOAD_COUNT: usize = 1_000;
     let Some(()) = need::require_bpf() else { return };
-    let cable = Cable { addresses: false, ..Cable::default() };
-    let Some(pair) = Pair::new(cable) else { return };
+    let cable = DevicePairSettings { addresses: false, ..DevicePairSettings::default() };
+    let Some(pair) = NamespacePair::new(cable) else { return };
     let name = format!("left{}", std::process::id());
     let all: Vec<(TwinChain, Target)> = twin_chains(2)
         .into_iter()

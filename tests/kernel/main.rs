@@ -34,8 +34,8 @@ use ebpf::exam::{self, ExamTotals, Interpreter};
 use ebpf::interpret::Packet;
 use filter::testing::Frame;
 use filter::testing::twins::{
-    ReferenceChain, TwinCase, TwinChain, edits_frames, long_chains, request_text, try_emit_program,
-    twin_chains,
+    ReferenceChain, TwinCase, TwinChain, edits_frames, long_twin_chains, request_text,
+    try_emit_program, twin_chains,
 };
 use judge::{KernelJudge, is_refused, run_without_perfmon};
 use testkit::{Random, need};
@@ -188,7 +188,7 @@ fn i6_long_chains_match_their_filters() {
     let borders = boundary_frames();
     let mut total = 0;
     for place in HOOKS {
-        for chain in long_chains() {
+        for chain in long_twin_chains() {
             let Some(program) = try_emit_program(&chain, place) else { continue };
             let parts = program.tails.len();
             assert!(chain.len() >= 40 && parts > 0, "{parts} parts at {place:?}");

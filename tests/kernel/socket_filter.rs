@@ -8,7 +8,7 @@
 
 use crate::corpus::borders::{boundary_frames, ethernet_bytes};
 use crate::corpus::generated_frames;
-use ebpf::classic::{ClassicProgram, Metadata};
+use ebpf::classic::{ClassicMetadata, ClassicProgram};
 use filter::Arguments;
 use filter::general::bpf::{self, BPF, Direction};
 use filter::testing::parse_arguments;
@@ -18,7 +18,9 @@ use std::process::Stdio;
 use sys::packet::{
     Instruction, PacketRing, PacketRingParameters, PacketSender, PacketSocket, QdiscMode,
 };
-use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER_DEVICE, wait_until,
+};
 use testkit::{Frame, Random, need};
 
 const EXPRESSIONS: &[&str] = &[
@@ -139,7 +141,12 @@ fn socket_filter_test_frames() -> Vec<Vec<u8>> {
 
 #[test]
 fn h9_socket_filter_passes_the_frames_bpf_accepts() {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let ends = [
         (&pair.client, CLIENT_DEVICE, Direction::Sent, Direction::Received),
         (&pair.server, SERVER_DEVICE, Direction::Received, Direction::Sent),
@@ -172,7 +179,7 @@ fn h9_socket_filter_passes_the_frames_bpf_accepts() {
     for ((text, asked), rings) in texts.iter().zip(&asked).zip(&sockets) {
         let program = bpf::program(asked, wire::LinkType::ETHERNET.0).expect("a program");
         let accepts =
-            |frame: &&Vec<u8>| program.run(frame, frame.len() as u32, &Metadata::EMPTY) > 0;
+            |frame: &&Vec<u8>| program.run(frame, frame.len() as u32, &ClassicMetadata::EMPTY) > 0;
         let wanted = frames.iter().filter(accepts).count() as u64;
         let found = rings.each_ref().map(frames_counted);
         some += u32::from(wanted > 0 && wanted < frames.len() as u64);

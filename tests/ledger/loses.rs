@@ -16,7 +16,9 @@ use request::PlannedRequest;
 use runtime::ledger::{EdgeKind, LedgerImbalance};
 use std::process::Command;
 use sys::packet::{PacketSender, QdiscMode};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, wait_until};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, counters, wait_until,
+};
 use testkit::{Frame, need};
 
 /// Environment variable with the kind of edge that loses a block.
@@ -66,7 +68,11 @@ fn assert_loss_found(found: &[LedgerImbalance], lost: &str, kind: &str) {
 fn child_process_loses_blocks_after_the_kernel() {
     const FRAMES: u64 = 300;
     let lost = std::env::var(LOST_EDGE_VARIABLE).expect("what to lose");
-    let pair = Pair::new(Cable { addresses: false, ..Cable::default() }).expect("a cable");
+    let pair = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    })
+    .expect("a cable");
     let text = format!("rx {SERVER_DEVICE} | udp | dport |53 pcap /dev/null");
     let points = AttachPoints::default();
     let paths = pair.server.run_in_network_namespace(|| {

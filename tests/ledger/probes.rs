@@ -50,7 +50,7 @@ const REPORT_NUMBERS: Description = Description {
 #[derive(Default)]
 struct ReportNumbersFilter(NumberCounts);
 
-impl Lanes for ReportNumbersFilter {
+impl LaneFilter for ReportNumbersFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         batch.blocks().for_each(|(_, block)| self.0.add(block_number(&block)));
     }
@@ -73,7 +73,7 @@ const THIRD_BLOCK_REASON: Reason = DROP_EVERY_THIRD.reason("third");
 #[derive(Default)]
 struct DropEveryThirdFilter(NumberCounts);
 
-impl Lanes for DropEveryThirdFilter {
+impl LaneFilter for DropEveryThirdFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for lane in lanes(batch.live()) {
             let number = block_number(&batch.block(lane));

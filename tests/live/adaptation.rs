@@ -14,7 +14,7 @@ use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Costs, FilterCost, Machine, MovePeriod, SpaceKind, plan};
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::net::{Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{NamespacePair, SERVER_DEVICE, wait_until};
 
 /// Timeout of one operation, longer than any machine needs for it.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ fn numbered_batch(from: u64, one_of: u64) -> Vec<Vec<u8>> {
 
 /// A running request that adapts, and the sender of its traffic.
 struct AdaptiveRun<'p> {
-    pair: &'p Pair,
+    pair: &'p NamespacePair,
     live: Live,
     sent: u64,
 }

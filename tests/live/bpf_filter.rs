@@ -14,7 +14,9 @@ use crate::send::{parse_capture, send_frames, write_capture};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
-use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER_DEVICE, wait_until,
+};
 use testkit::{Frame, need};
 
 /// EtherType of the last frame of each test. When a receiver has received this frame, it has
@@ -130,7 +132,12 @@ fn assert_same_frames(ours: &[Vec<u8>], theirs: &[Vec<u8>], what: &str) {
 
 #[test]
 fn kernel_rejects_exactly_the_frames_bpf_rejects() {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let Some(_) = need::require_command("tcpdump") else { return };
     let frames = frames_of_many_kinds();
     let folder = Scratch::new();
@@ -170,7 +177,12 @@ fn kernel_rejects_exactly_the_frames_bpf_rejects() {
 
 #[test]
 fn new_ring_receives_no_unfiltered_frame() {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let frames = frames_of_many_kinds();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

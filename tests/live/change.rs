@@ -15,7 +15,7 @@ use pipeline::edit::Edit;
 use pipeline::plan::plan;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use testkit::net::{Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{NamespacePair, SERVER_DEVICE, wait_until};
 
 /// Number of frames sent between two changes.
 const FRAMES_BETWEEN_CHANGES: u64 = 200;
@@ -242,7 +242,7 @@ pub(crate) struct LiveRequest {
 }
 
 impl LiveRequest {
-    pub(crate) fn start(pair: &Pair, text: &str) -> Self {
+    pub(crate) fn start(pair: &NamespacePair, text: &str) -> Self {
         let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
         let paths = pair.server.run_in_network_namespace(|| {

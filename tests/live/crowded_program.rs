@@ -7,7 +7,7 @@ use crate::shared_program::{
 };
 use engine::kernel::point::AttachPoints;
 use engine::run::Outcome;
-use testkit::net::{Pair, SERVER_DEVICE};
+use testkit::net::{NamespacePair, SERVER_DEVICE};
 
 /// Number of requests, more than fit into one program. A program has at most 64 maps: two of its
 /// own, one for each owner of a request, and three for each request of this test.
@@ -17,7 +17,7 @@ const REQUESTS_PER_PROGRAM: usize = 20;
 /// Number of frames sent; one in four goes to port 53.
 const FRAMES_SENT: usize = 80;
 
-fn start_request(pair: &Pair, points: &AttachPoints) -> RunningRequest {
+fn start_request(pair: &NamespacePair, points: &AttachPoints) -> RunningRequest {
     RunningRequest::start(pair, points, &format!("rx {SERVER_DEVICE} | ip | udp | dport |53 count"))
 }
 

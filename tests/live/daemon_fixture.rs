@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use testkit::need;
-use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, wait_until};
+use testkit::net::{
+    DevicePairSettings, Namespace, NamespacePair, SERVER, SERVER_DEVICE, wait_until,
+};
 use testkit::resources::{KernelObjects, Resources};
 
 pub(crate) const ALICE_UID: u32 = 41_101;
@@ -24,7 +26,7 @@ pub(crate) const DAVE_UID: u32 = 41_104;
 pub(crate) const WATCHERS_GID: u32 = 41_200;
 
 /// Policy under which Alice, Bob and Dave may observe the interface, and Carol may not.
-pub(crate) const POLICY: &str = "
+pub(crate) const DAEMON_POLICY: &str = "
 others-see = \"names\"
 [[open]]
 users = [41101, 41104]
@@ -45,7 +47,7 @@ cat <&3 >/dev/null";
 
 /// Fixture of a daemon with a given policy, at the server's end of a veth pair.
 pub(crate) struct DaemonFixture {
-    pub(crate) pair: Pair,
+    pub(crate) pair: NamespacePair,
     folder: Scratch,
     program: PathBuf,
     child: Mutex<Child>,
@@ -70,7 +72,7 @@ impl DaemonFixture {
     ) -> Option<Self> {
         need::require_root()?;
         need::require_bpf()?;
-        let pair = Pair::new(Cable::default())?;
+        let pair = NamespacePair::new(DevicePairSettings::default())?;
         let folder = Scratch::new();
         fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).expect("our folder");
         let program = copy_program_for_every_user(&folder);
@@ -200,7 +202,7 @@ impl DaemonFixture {
         let mut looks = 0;
         wait_until("the machine is as before", || {
             let now = self.resources();
-            let mut other = numbered.remaining();
+            let mut other = numbered.remaining_objects();
             other.extend(now.excess_over(before));
             other.extend(
                 before.excess_over(&now).into_iter().map(|what| format!("no more: {what}")),

@@ -2,7 +2,9 @@
 //! holds links, programs and rings, so that no frame is missed, and the next daemon adopts them.
 //! (RELIABILITY T10)
 
-use crate::daemon_fixture::{ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID, DaemonFixture, POLICY};
+use crate::daemon_fixture::{
+    ALICE_UID, BOB_UID, CAROL_UID, DAEMON_POLICY, DAVE_UID, DaemonFixture,
+};
 use crate::shared_changes::{
     StopSenderOnDrop, assert_each_once, reports_no_loss, reports_no_processor_time,
 };
@@ -23,7 +25,7 @@ use testkit::service::ServiceManager;
 fn managed_fixture() -> Option<(ServiceManager, DaemonFixture)> {
     let mut manager = None;
     let fixture =
-        DaemonFixture::with(POLICY, |space: &Namespace, folder: &Path, words: &[String]| {
+        DaemonFixture::with(DAEMON_POLICY, |space: &Namespace, folder: &Path, words: &[String]| {
             start_daemon(manager.insert(ServiceManager::new(folder)), space, words)
         });
     Some((manager?, fixture?))
@@ -228,8 +230,9 @@ fn v3_p7_restarted_daemon_finishes_an_interrupted_change() {
     let line = "rx own=yes ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap";
     let carol = fixture.run(CAROL_UID, line);
     let path = fixture.path_id(&carol);
-    let links =
-        || -> Vec<u32> { manager.duplicates("-link").iter().map(linked_program_id).collect() };
+    let links = || -> Vec<u32> {
+        manager.duplicate_stored_descriptors("-link").iter().map(linked_program_id).collect()
+    };
     let (sent_count, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let more = |what: &str| {
         let had = sent_count.load(Ordering::Relaxed);

@@ -20,10 +20,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, OnceLock};
-use sys::bpf::{Map, Rings};
+use sys::bpf::{Map, ProgramRings};
 use sys::descriptor;
 use sys::process::{self, OVERFLOW_ID};
-use testkit::net::{LIMIT, Pair, SERVER_DEVICE};
+use testkit::net::{LIMIT, NamespacePair, SERVER_DEVICE};
 use testkit::{Frame, need};
 
 const ALICE_UID: u32 = OVERFLOW_ID;
@@ -49,7 +49,7 @@ pub(crate) fn plan_kernel_part(text: &str, machine: &Machine) -> KernelPart {
 
 /// Attaches a request for a user.
 pub(crate) fn attach(
-    pair: &Pair,
+    pair: &NamespacePair,
     points: &AttachPoints,
     text: &str,
     owner: u32,
@@ -82,7 +82,7 @@ fn marked_frames(port: u16, mark: &[u8], count: usize) -> Vec<Vec<u8>> {
 }
 
 /// Returns true if a map contains the mark.
-fn contains_mark(rings: &Rings, mark: &[u8]) -> bool {
+fn contains_mark(rings: &ProgramRings, mark: &[u8]) -> bool {
     let mut bytes = vec![0; rings.memory().len()];
     assert!(rings.memory().copy(0, &mut bytes));
     bytes.windows(mark.len()).any(|part| part == mark)
@@ -105,7 +105,7 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     let (again, hers_too) = open(53, ALICE_UID);
     let now = program_status(&points);
     assert_eq!((now.lines, now.frame_rings, attached_program_ids(&pair).len()), (3, 2, 1));
-    let number = |rings: &Rings| rings.records().map().info().expect("a map").id;
+    let number = |rings: &ProgramRings| rings.records().map().info().expect("a map").id;
     assert_eq!(number(&alice), number(&again), "lines of one owner share its frames");
     assert_ne!(number(&alice), number(&bob));
     // Enough to lap the ring of a processor, whatever their number.
@@ -216,7 +216,7 @@ fn receive_message(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
 
 /// Serves the requests of the process at the other end of a socket until that process exits.
 fn serve_peer(
-    pair: &Pair,
+    pair: &NamespacePair,
     points: &AttachPoints,
     text: &str,
     socket: &OwnedFd,
@@ -357,9 +357,9 @@ fn assert_writes_are_refused(
         map.set(0, &vec![0; info.value_size as usize]).expect_err("set by key");
         refused += 2;
     }
-    let other = Rings::from_received(copy(doorbell.as_fd()), layout.shape.pointers_only());
+    let other = ProgramRings::from_received(copy(doorbell.as_fd()), layout.shape.pointers_only());
     other.expect_err("a doorbell is no ring");
-    let other = Rings::from_received(copy(records.as_fd()), layout.shape.pointers_only());
+    let other = ProgramRings::from_received(copy(records.as_fd()), layout.shape.pointers_only());
     other.expect_err("frames are no pointers");
     eprintln!("refused {refused}");
 }

@@ -6,8 +6,8 @@ use crate::send::{capture_length, send_frames};
 use std::net::UdpSocket;
 use std::process::Command;
 use testkit::net::{
-    CLIENT, CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER, SERVER_DEVICE, packet_sockets,
-    wait_until,
+    CLIENT, CLIENT_DEVICE, DevicePairSettings, LIMIT, Namespace, NamespacePair, SERVER,
+    SERVER_DEVICE, packet_sockets, wait_until,
 };
 use testkit::streamline_program;
 use testkit::{Frame, need};
@@ -18,8 +18,8 @@ fn short_frames(range: std::ops::Range<u64>) -> Vec<Vec<u8>> {
 
 /// Returns a veth pair without addresses, so that it carries only the test's traffic, or `None`
 /// without the privileges to create it.
-fn quiet_pair() -> Option<Pair> {
-    Pair::new(Cable { addresses: false, ..Cable::default() })
+fn quiet_pair() -> Option<NamespacePair> {
+    NamespacePair::new(DevicePairSettings { addresses: false, ..DevicePairSettings::default() })
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a10_frame_selected_by_two_sources_arrives_once() {
 }
 
 /// Sends numbered datagrams: even numbers from client to server, odd numbers from server to client.
-fn send_datagrams(pair: &Pair, count: u64) {
+fn send_datagrams(pair: &NamespacePair, count: u64) {
     let near =
         pair.client.run_in_network_namespace(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
     let far =
@@ -191,7 +191,7 @@ fn send_datagrams(pair: &Pair, count: u64) {
 
 #[test]
 fn h2_sources_receive_frames_of_their_direction_only() {
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     // Resolves the neighbors, so that no frame waits for that.
     send_datagrams(&pair, 2);
     // Even numbers are received, odd ones sent.

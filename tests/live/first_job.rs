@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER, wait_until};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER, wait_until};
 use testkit::streamline_program;
 
 /// The shell job as printed in the paper, for PipesFS mounted at `/pipes`.
@@ -62,7 +62,7 @@ fn b11_each_get_request_is_compressed_once() {
         need::require_file("/dev/fuse")?;
         need::require_command("python3")?;
         need::require_command("curl")?;
-        Pair::new(Cable::default())
+        NamespacePair::new(DevicePairSettings::default())
     })();
     let Some(pair) = here else { return };
     let folder = Scratch::new();

@@ -7,13 +7,13 @@ use sys::bpf::{ChainPosition, Link, Program, ProgramKind, Side, XdpMode};
 use sys::net::RouteSocket;
 use sys::packet::{PacketRing, PacketRingParameters, PacketSocket};
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 use testkit::streamline_program;
 
 /// Programs and a packet socket of the test process at the server's device, and a tc filter that no
 /// process holds.
 struct ForeignPrograms {
-    pair: Pair,
+    pair: NamespacePair,
     _links: Vec<Link>,
     _socket: PacketRing,
 }
@@ -22,7 +22,10 @@ impl ForeignPrograms {
     fn new() -> Option<Self> {
         need::require_bpf()?;
         need::require_command("tc")?;
-        let pair = Pair::new(Cable { addresses: false, ..Cable::default() })?;
+        let pair = NamespacePair::new(DevicePairSettings {
+            addresses: false,
+            ..DevicePairSettings::default()
+        })?;
         let program = |kind, name, verdict| {
             let code = [ebpf::insn::Insn::mov(ebpf::insn::R0, verdict), ebpf::insn::Insn::exit()];
             Program::load(kind, name, &ebpf::insn::encode(&code)).expect("two instructions")

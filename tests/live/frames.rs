@@ -6,7 +6,9 @@ use crate::observer::{Observer, ObserverResult};
 use crate::send::{capture_length, send_frames};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
-use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, LIMIT, NamespacePair, SERVER, SERVER_DEVICE,
+};
 use testkit::packet::checksum;
 use testkit::{Frame, Random, Segment};
 
@@ -16,7 +18,7 @@ const TCP_OFFSET: usize = 14 + 20;
 const TRANSFER_LENGTH: usize = 3 << 20;
 
 /// Sends bytes to the server; returns the bytes that the server received.
-fn send_over_tcp(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
+fn send_over_tcp(pair: &NamespacePair, bytes: &[u8]) -> Vec<u8> {
     let listener =
         pair.server.run_in_network_namespace(|| TcpListener::bind((SERVER, 7)).expect("a port"));
     std::thread::scope(|scope| {
@@ -46,7 +48,7 @@ fn data_frames(frames: &[Vec<u8>]) -> Vec<&[u8]> {
 
 /// Transfers bytes while a capture is written and streams are reassembled; returns the frames that
 /// carried the bytes.
-fn capture_transfer_frames(pair: &Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
+fn capture_transfer_frames(pair: &NamespacePair, bytes: &[u8]) -> Vec<Vec<u8>> {
     let source = format!("rx {SERVER_DEVICE} ring=32MB | bpf \"ip and tcp port 7\"");
     let streams = Observer::start(&pair.server, &format!("{source} | tcp | files streams"));
     let frames = Observer::start(&pair.server, &format!("{source} | pcap seen.pcap"));
@@ -88,7 +90,7 @@ fn has_valid_checksum(frame: &[u8]) -> bool {
 
 #[test]
 fn merged_frames_without_checksum_are_complete() {
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let bytes = Random::with_replayable_seed().bytes(TRANSFER_LENGTH);
     let frames = capture_transfer_frames(&pair, &bytes);
     assert_lengths_match_ip_headers(&frames);
@@ -100,7 +102,11 @@ fn merged_frames_without_checksum_are_complete() {
 
 #[test]
 fn jumbo_frames_are_complete() {
-    let Some(pair) = Pair::new(Cable { mtu: 9000, ..Cable::default() }) else { return };
+    let Some(pair) =
+        NamespacePair::new(DevicePairSettings { mtu: 9000, ..DevicePairSettings::default() })
+    else {
+        return;
+    };
     for (space, device) in [(&pair.client, CLIENT_DEVICE), (&pair.server, SERVER_DEVICE)] {
         let off = "tso off gso off gro off tx off rx off";
         let Some(()) = space.set_offload(device, off) else { return };
@@ -118,12 +124,14 @@ pub(crate) fn tagged_frames() -> Vec<Vec<u8>> {
     type Start = fn() -> Frame;
     let starts: [(&str, Start); 8] = [
         ("untagged", Frame::ethernet),
-        ("5", || Frame::ethernet().tag(5)),
-        ("6", || Frame::ethernet().tag(6)),
-        ("priority alone", || Frame::ethernet().tag(0xe000)),
-        ("5 in 7, 802.1ad", || Frame::ethernet().tag_with_ethertype(0x88a8, 7).tag(5)),
-        ("6 in 5, 802.1Q twice", || Frame::ethernet().tag(5).tag(6)),
-        ("three", || Frame::ethernet().tag_with_ethertype(0x88a8, 1).tag(2).tag(5)),
+        ("5", || Frame::ethernet().append_vlan_tag(5)),
+        ("6", || Frame::ethernet().append_vlan_tag(6)),
+        ("priority alone", || Frame::ethernet().append_vlan_tag(0xe000)),
+        ("5 in 7, 802.1ad", || Frame::ethernet().tag_with_ethertype(0x88a8, 7).append_vlan_tag(5)),
+        ("6 in 5, 802.1Q twice", || Frame::ethernet().append_vlan_tag(5).append_vlan_tag(6)),
+        ("three", || {
+            Frame::ethernet().tag_with_ethertype(0x88a8, 1).append_vlan_tag(2).append_vlan_tag(5)
+        }),
         ("0x9100", || Frame::ethernet().tag_with_ethertype(0x9100, 5)),
     ];
     let mut frames = Vec::new();
@@ -134,7 +142,7 @@ pub(crate) fn tagged_frames() -> Vec<Vec<u8>> {
         frames.push(start().ipv4("10.0.0.1", "10.0.0.2").tcp(&segment, payload));
         frames.push(start().ipv6("2001:db8::1", "2001:db8::2").tcp(&segment, payload));
         frames.push(start().ipv4("10.0.0.1", "10.0.0.2").udp(53, 1000, payload));
-        frames.push(start().ipv4("10.0.0.1", "10.0.0.2").echo(true, 1, 2, payload));
+        frames.push(start().ipv4("10.0.0.1", "10.0.0.2").icmp_echo(true, 1, 2, payload));
         frames.push(start().arp(true, "10.0.0.1", "10.0.0.2"));
         frames.push(start().ethertype(0x88b5, payload));
         // As short as a device delivers them, and as long as allowed.
@@ -146,7 +154,12 @@ pub(crate) fn tagged_frames() -> Vec<Vec<u8>> {
 
 #[test]
 fn tags_removed_by_device_or_driver_are_restored() {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let frames = tagged_frames();
     let observers = [
         // On receive the kernel has removed the outer tag; on transmit it is inline.
@@ -175,7 +188,7 @@ fn tags_removed_by_device_or_driver_are_restored() {
 
 #[test]
 fn multicast_copies_for_this_host_are_not_observed() {
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let group = Ipv4Addr::new(239, 1, 1, 1);
     pair.server.run_ip(&format!("route add 239.0.0.0/8 dev {SERVER_DEVICE}"));
     let observed = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));

@@ -7,7 +7,7 @@
 use crate::observer::Observer;
 use crate::scratch::Scratch;
 use crate::send::{parse_capture, write_capture};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters};
+use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, counters};
 use testkit::{Captures, Random, need};
 
 /// Maximum frame length that the veth pair carries, in bytes.
@@ -84,8 +84,8 @@ fn corpus_hostile_traffic_at_full_rate_is_accounted_for() {
 fn assert_traffic_is_accounted_for(captures: &Captures) {
     let Some(tcpreplay) = need::require_command("tcpreplay") else { return };
     let frames = hostile_frames(captures);
-    let cable = Cable { addresses: false, mtu: 9000, ..Cable::default() };
-    let Some(pair) = Pair::new(cable) else { return };
+    let cable = DevicePairSettings { addresses: false, mtu: 9000, ..DevicePairSettings::default() };
+    let Some(pair) = NamespacePair::new(cable) else { return };
     let folder = Scratch::new();
     let file = write_capture(&folder, "hostile.pcap", &frames);
     let seconds = std::env::var("STREAMLINE_HOSTILE_SECONDS").unwrap_or_else(|_| "4".to_owned());

@@ -24,14 +24,17 @@ use std::net::UdpSocket;
 use std::process::Command;
 use sys::bpf::{Chain, ChainPosition, Link, Program, ProgramKind, Side, XdpMode, tcx_chain};
 use sys::net::RouteSocket;
-use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, wait_until};
+use testkit::net::{
+    CLIENT, CLIENT_DEVICE, DevicePairSettings, LIMIT, NamespacePair, SERVER, SERVER_DEVICE,
+    wait_until,
+};
 use testkit::{Frame, need};
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
 /// loaded.
-fn quiet_pair() -> Option<Pair> {
+fn quiet_pair() -> Option<NamespacePair> {
     need::require_bpf()?;
-    Pair::new(Cable { addresses: false, ..Cable::default() })
+    NamespacePair::new(DevicePairSettings { addresses: false, ..DevicePairSettings::default() })
 }
 
 /// Returns frames of many kinds.
@@ -48,7 +51,11 @@ fn frames_of_many_kinds() -> Vec<Vec<u8>> {
 
 /// Runs a request over the same frames twice: with `rx` where the plan places it, and with `rx` in
 /// a thread.
-fn run_in_kernel_and_thread(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [ObserverResult; 2] {
+fn run_in_kernel_and_thread(
+    pair: &NamespacePair,
+    behind: &str,
+    frames: &[Vec<u8>],
+) -> [ObserverResult; 2] {
     let lines = ["rx", "rx@thread0"].map(|rx| format!("{rx} {SERVER_DEVICE} {behind}"));
     let observers = lines.map(|line| Observer::start(&pair.server, &line));
     send_all(pair, frames);
@@ -213,7 +220,7 @@ fn v5_refused_filter_runs_in_a_thread_with_a_note() {
 #[test]
 fn v5_fragments_are_reassembled_after_the_kernel() {
     let Some(()) = need::require_bpf() else { return };
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let lines = ["rx", "rx@thread0"].map(|rx| format!("{rx} {SERVER_DEVICE} | ip |udp count"));
     let near =
         pair.client.run_in_network_namespace(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
@@ -333,7 +340,7 @@ fn program_survives_its_device_going_down_and_up() {
 }
 
 /// Returns the programs at the server's device.
-fn attached_programs(pair: &Pair, side: Side) -> Chain {
+fn attached_programs(pair: &NamespacePair, side: Side) -> Chain {
     pair.server.run_in_network_namespace(|| tcx_chain(device_index(), side).expect("a chain"))
 }
 

@@ -11,33 +11,35 @@ use crate::send::{capture_length, send_all, send_frames};
 use serde_json::Value;
 use sys::bpf::{ChainPosition, Link, Program, ProgramKind, Side};
 use sys::net::RouteSocket;
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, wait_until};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, counters, wait_until,
+};
 use testkit::{Frame, need};
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if XDP programs cannot be
 /// attached.
-fn quiet_pair(mtu: u32) -> Option<Pair> {
+fn quiet_pair(mtu: u32) -> Option<NamespacePair> {
     need::require_bpf()?;
-    let pair = Pair::new(Cable { mtu, addresses: false, queues: 1 })?;
+    let pair = NamespacePair::new(DevicePairSettings { mtu, addresses: false, queues: 1 })?;
     let probe = pair.server.run_in_network_namespace(sys::probe::probe_xdp_socket);
     probe.or_else(|why| need::report_skip(&why.to_string()).ok_or(why)).ok()?;
     Some(pair)
 }
 
 /// Returns the number of frames that the server's device received or dropped.
-fn frames_received(pair: &Pair) -> u64 {
+fn frames_received(pair: &NamespacePair) -> u64 {
     let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     counters.received + counters.receive_dropped
 }
 
 /// Sends frames in groups that fit into the AF_XDP buffers even if nothing is read.
-fn send_in_groups(pair: &Pair, frames: &[Vec<u8>]) {
+fn send_in_groups(pair: &NamespacePair, frames: &[Vec<u8>]) {
     frames.chunks(250).for_each(|bunch| send_all(pair, bunch));
 }
 
 /// Runs a redirecting request with these options over frames.
 fn run_redirecting(
-    pair: &Pair,
+    pair: &NamespacePair,
     options: &[&str],
     line: &str,
     frames: &[Vec<u8>],
@@ -51,7 +53,11 @@ fn run_redirecting(
 }
 
 /// Runs a redirecting request over the same frames twice: as the plan places it, and in a thread.
-fn run_in_kernel_and_thread(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [ObserverResult; 2] {
+fn run_in_kernel_and_thread(
+    pair: &NamespacePair,
+    behind: &str,
+    frames: &[Vec<u8>],
+) -> [ObserverResult; 2] {
     [("rx", "kernel"), ("rx@thread0", "thread0")].map(|(rx, place)| {
         let ran =
             run_redirecting(pair, &[], &format!("{rx} {SERVER_DEVICE} take {behind}"), frames);
@@ -291,7 +297,11 @@ fn g7_killed_redirect_leaves_no_program_attached() {
 
 #[test]
 fn kernel_redirect_on_the_default_route_needs_force() {
-    let Some(pair) = need::require_bpf().and_then(|()| Pair::new(Cable::default())) else { return };
+    let Some(pair) =
+        need::require_bpf().and_then(|()| NamespacePair::new(DevicePairSettings::default()))
+    else {
+        return;
+    };
     pair.server.run_ip(&format!("route add default dev {SERVER_DEVICE}"));
     let line = format!("rx {SERVER_DEVICE} take | udp | drop");
     let program = testkit::streamline_program();

@@ -11,11 +11,11 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE, packet_sockets, wait_until};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE, packet_sockets, wait_until};
 
 /// A path whose filters are in the kernel, in a program of a daemon, and a mount that shows it.
 struct Scene {
-    pair: Pair,
+    pair: NamespacePair,
     _daemon: Guard,
     _path: Guard,
     mounted: Mounted,
@@ -29,7 +29,10 @@ impl Scene {
     fn new(request: &str, filter: &str) -> Option<Self> {
         need::require_root()?;
         need::require_file("/dev/fuse")?;
-        let pair = Pair::new(Cable { addresses: false, ..Cable::default() })?;
+        let pair = NamespacePair::new(DevicePairSettings {
+            addresses: false,
+            ..DevicePairSettings::default()
+        })?;
         let folder = Scratch::new();
         let daemon = folder.path("daemon").display().to_string();
         // The daemon attaches the program, so it runs where the interface is.

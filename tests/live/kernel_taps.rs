@@ -25,7 +25,7 @@ use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use testkit::net::{LIMIT, Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{LIMIT, NamespacePair, SERVER_DEVICE, wait_until};
 
 /// A tap, and what its reader has read so far.
 struct Reader {
@@ -81,7 +81,7 @@ impl Reader {
 }
 
 fn live_handle_of_request(request: &RunningRequest, text: &str) -> Live {
-    let live = request.lives()[0].clone();
+    let live = request.component_handles()[0].clone();
     live.set_request_text(text);
     live
 }
@@ -151,7 +151,12 @@ fn b10_tap_of_a_kernel_source_gets_its_frames() {
 
 /// Returns what leaves a filter of a request, with its source in the kernel or in a thread, while
 /// frames are sent.
-fn frames_after_node(pair: &Pair, source: &str, node: &str, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+fn frames_after_node(
+    pair: &NamespacePair,
+    source: &str,
+    node: &str,
+    frames: &[Vec<u8>],
+) -> Vec<Vec<u8>> {
     let text = format!("{source} | ip | tcp | count");
     let (paths, points) = pair.server.run_in_network_namespace(|| {
         let (graph, _) = pipeline::read_request(&text, &MachineRegistry::Local);

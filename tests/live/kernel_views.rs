@@ -9,7 +9,7 @@ use crate::send::{send_all, write_capture};
 use filter::FilterKind;
 use filter::catalog::FILTERS;
 use std::process::Command;
-use testkit::net::{Cable, Pair, SERVER_DEVICE};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 use testkit::{need, streamline_program};
 
 /// Number of requests that observe the frames at the same time.
@@ -76,7 +76,12 @@ fn reports(ran: &ObserverResult) -> Vec<String> {
 #[test]
 fn k1_v4_views_of_tagged_frames_equal_those_of_a_file() {
     let Some(()) = need::require_bpf() else { return };
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let scratch = Scratch::new();
     // A device pads a shorter frame, of which the file would know nothing.
     let frames: Vec<_> = tagged_frames().into_iter().filter(|frame| frame.len() >= 60).collect();

@@ -11,7 +11,7 @@ use crate::shared_program::{quiet_pair, send_until};
 use engine::live::Live;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use testkit::net::{CLIENT_DEVICE, Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{CLIENT_DEVICE, NamespacePair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, Segment};
 
 /// The changes, in order.
@@ -57,7 +57,7 @@ fn held_block_count(live: &Live) -> u64 {
 
 /// Makes `many` changes with `connections` open connections while frames arrive, either `apart_us`
 /// microseconds apart or, if `apart_us` is 0, at full rate.
-fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u64) {
+fn change_under_traffic(pair: &NamespacePair, many: usize, connections: u32, apart_us: u64) {
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
     let text = format!(

@@ -1,32 +1,32 @@
 //! Tests of the counters of running paths with filters in the kernel: while the path runs and after
 //! its end they count the same as its final report. (CONTRACT 19)
 
-use crate::daemon_fixture::{ALICE_UID, DaemonFixture, POLICY};
+use crate::daemon_fixture::{ALICE_UID, DAEMON_POLICY, DaemonFixture};
 use crate::send::send_all;
 use crate::shared_program::{RunningRequest, datagrams, quiet_pair};
 use engine::kernel::point::AttachPoints;
 use member::client::Client;
 use member::protocol::Counters;
 use runtime::ledger::{EdgeKind, Ledger};
-use testkit::net::{LIMIT, Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{LIMIT, NamespacePair, SERVER_DEVICE, wait_until};
 
 /// Number of frames that a test sends at a time, to four ports in rotation.
 const FRAMES: usize = 400;
 
 /// Returns the blocks taken by a node of the ledger, which may have several entries.
-fn taken_by(ledger: &Ledger, name: &str) -> u64 {
+fn blocks_taken_by_node(ledger: &Ledger, name: &str) -> u64 {
     let entries = ledger.filters.iter().filter(|entry| entry.name == name);
     entries.map(|entry| entry.taken.blocks).sum()
 }
 
 /// Runs a request in the kernel and, after `dport`, in a thread. Asserts that its counters are
 /// right while it runs, and final after its end.
-fn assert_live_counters_equal_final_counters(pair: &Pair, source: &str) {
+fn assert_live_counters_equal_final_counters(pair: &NamespacePair, source: &str) {
     let points = AttachPoints::default();
     let branches = "(|53 count + |80 match \"no such text\")";
     let text = format!("{source} | ip | dport | {branches}");
     let request = RunningRequest::start(pair, &points, &text);
-    let lives = request.lives().to_vec();
+    let lives = request.component_handles().to_vec();
     let ledger = || {
         let mut ledger = Ledger::default();
         lives.iter().for_each(|live| ledger.add(live.counters(LIMIT).ledger));
@@ -35,12 +35,14 @@ fn assert_live_counters_equal_final_counters(pair: &Pair, source: &str) {
     for sent in [FRAMES, 2 * FRAMES] {
         send_all(pair, &datagrams(FRAMES));
         let quarter = sent as u64 / 4;
-        wait_until("all frames are counted", || taken_by(&ledger(), "match") == quarter);
+        wait_until("all frames are counted", || {
+            blocks_taken_by_node(&ledger(), "match") == quarter
+        });
         let now = ledger();
         assert_eq!(now.imbalances(), [], "{text}: {now:#?}");
-        assert_eq!(taken_by(&now, "ip"), sent as u64, "{text}: {now:#?}");
-        assert_eq!(taken_by(&now, "dport"), sent as u64, "{text}: {now:#?}");
-        assert_eq!(taken_by(&now, "count"), quarter, "{text}: {now:#?}");
+        assert_eq!(blocks_taken_by_node(&now, "ip"), sent as u64, "{text}: {now:#?}");
+        assert_eq!(blocks_taken_by_node(&now, "dport"), sent as u64, "{text}: {now:#?}");
+        assert_eq!(blocks_taken_by_node(&now, "count"), quarter, "{text}: {now:#?}");
         let sources: u64 = now.sources.iter().map(|(_, counters)| counters.given.blocks).sum();
         assert_eq!(sources, sent as u64, "{text}: {now:#?}");
         let mut totals = Ledger::default();
@@ -54,7 +56,11 @@ fn assert_live_counters_equal_final_counters(pair: &Pair, source: &str) {
     assert_eq!(ledger(), outcome.ledger, "{text}");
     for entry in &running.filters {
         let name = entry.name.to_string();
-        assert_eq!(taken_by(&running, &name), taken_by(&outcome.ledger, &name), "{text}: {name}");
+        assert_eq!(
+            blocks_taken_by_node(&running, &name),
+            blocks_taken_by_node(&outcome.ledger, &name),
+            "{text}: {name}"
+        );
     }
 }
 
@@ -73,7 +79,7 @@ fn live_counters_of_redirected_frames_equal_the_final_counters() {
 /// The daemon runs the filters, and the user's process asks it for their counters.
 #[test]
 fn live_counters_include_filters_that_the_daemon_runs() {
-    let Some(fixture) = DaemonFixture::new(POLICY) else { return };
+    let Some(fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     let text = format!("rx {SERVER_DEVICE} | udp | dport |53 count");
     let observer = fixture.run(ALICE_UID, &text);
     let path = fixture.path_id(&observer);

@@ -11,7 +11,7 @@ use crate::shared_program::datagrams;
 use serde_json::Value;
 use std::io::{BufReader, Read as _};
 use testkit::Frame;
-use testkit::net::{Pair, SERVER_DEVICE};
+use testkit::net::{NamespacePair, SERVER_DEVICE};
 
 /// Number of frames sent; one in four goes to port 53.
 const FRAMES_SENT: usize = 80;
@@ -48,7 +48,13 @@ fn datagram_with_many_headers() -> Frame {
 /// the filter `network` is unsure about: a frame with too many extension headers, and both
 /// fragments of a datagram.
 pub(crate) fn unsure_frames() -> Vec<Vec<u8>> {
-    let stack = || Frame::ethernet().tag(1).tag(2).tag(3).ipv4(SOURCE_ADDRESS, DESTINATION_ADDRESS);
+    let stack = || {
+        Frame::ethernet()
+            .append_vlan_tag(1)
+            .append_vlan_tag(2)
+            .append_vlan_tag(3)
+            .ipv4(SOURCE_ADDRESS, DESTINATION_ADDRESS)
+    };
     let piece = |offset, more| {
         let frame =
             Frame::ethernet().ipv4(SOURCE_ADDRESS, DESTINATION_ADDRESS).fragment(offset, more);
@@ -97,7 +103,7 @@ pub(crate) fn block_counts(ran: &ObserverResult) -> Vec<Value> {
     filters.skip(2).flat_map(|filter| what.map(|what| filter[what].clone())).collect()
 }
 
-fn run_over_frames(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
+fn run_over_frames(pair: &NamespacePair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
     let observer = Observer::start_with_options(&pair.server, &["--policy=deepest"], line);
     send_all(pair, frames);
     let ran = observer.stop();

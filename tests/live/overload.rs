@@ -11,7 +11,9 @@ use std::io::{BufReader, Read};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters, wait_until};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, counters, wait_until,
+};
 
 /// Number of frames sent.
 const FRAMES_SENT: u64 = 60_000;
@@ -23,7 +25,7 @@ const RECORD_HEADER_LENGTH: usize = 16;
 
 /// Sends more frames to a request than it can read. Returns its result, and the numbers of the
 /// frames that arrived, in order.
-fn send_more_than_request_reads(pair: &Pair, behind: &str) -> (ObserverResult, Vec<u64>) {
+fn send_more_than_request_reads(pair: &NamespacePair, behind: &str) -> (ObserverResult, Vec<u64>) {
     let frames = numbered_frames(0..FRAMES_SENT, FRAME_SIZE);
     let line = format!("rx@thread0 {SERVER_DEVICE} ring=1MB {behind} | pcap -");
     let (observer, out) = Observer::start_piped(&pair.server, &line);
@@ -61,7 +63,7 @@ fn is_readable(pipe: &impl AsFd) -> bool {
 }
 
 /// Returns the number of frames that the device received or dropped.
-fn frames_received(pair: &Pair) -> u64 {
+fn frames_received(pair: &NamespacePair) -> u64 {
     let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     counters.received + counters.receive_dropped
 }
@@ -94,8 +96,8 @@ fn assert_accounted_for(ran: &ObserverResult, numbers: &[u64]) {
 
 #[test]
 fn v2_every_frame_of_a_flood_is_accounted_for() {
-    let cable = Cable { addresses: false, ..Cable::default() };
-    let Some(pair) = Pair::new(cable) else { return };
+    let cable = DevicePairSettings { addresses: false, ..DevicePairSettings::default() };
+    let Some(pair) = NamespacePair::new(cable) else { return };
     let (ran, numbers) = send_more_than_request_reads(&pair, "");
     assert_accounted_for(&ran, &numbers);
     let source = ran.source();
@@ -109,8 +111,8 @@ fn v2_every_frame_of_a_flood_is_accounted_for() {
 
 #[test]
 fn flood_through_a_filter_is_accounted_for() {
-    let cable = Cable { addresses: false, ..Cable::default() };
-    let Some(pair) = Pair::new(cable) else { return };
+    let cable = DevicePairSettings { addresses: false, ..DevicePairSettings::default() };
+    let Some(pair) = NamespacePair::new(cable) else { return };
     let (ran, numbers) = send_more_than_request_reads(&pair, "| bpf \"udp port 9\"");
     assert_accounted_for(&ran, &numbers);
     assert!(
@@ -122,8 +124,8 @@ fn flood_through_a_filter_is_accounted_for() {
 
 #[test]
 fn stopped_reader_losses_are_reported_by_number() {
-    let cable = Cable { addresses: false, ..Cable::default() };
-    let Some(pair) = Pair::new(cable) else { return };
+    let cable = DevicePairSettings { addresses: false, ..DevicePairSettings::default() };
+    let Some(pair) = NamespacePair::new(cable) else { return };
     let observer =
         Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} ring=1MB | count"));
     observer.signal("STOP");
@@ -142,8 +144,8 @@ fn stopped_reader_losses_are_reported_by_number() {
 
 #[test]
 fn stop_during_a_flood_balances_the_ledger() {
-    let cable = Cable { addresses: false, ..Cable::default() };
-    let Some(pair) = Pair::new(cable) else { return };
+    let cable = DevicePairSettings { addresses: false, ..DevicePairSettings::default() };
+    let Some(pair) = NamespacePair::new(cable) else { return };
     let line = format!("rx@thread0 {SERVER_DEVICE} ring=1MB | pcap seen.pcap");
     let mut observer = Observer::start(&pair.server, &line);
     let ended = AtomicBool::new(false);

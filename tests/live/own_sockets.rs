@@ -24,10 +24,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use sys::bpf::{Rings, Side, cgroup_chain, root_cgroup};
+use sys::bpf::{ProgramRings, Side, cgroup_chain, root_cgroup};
 use testkit::need;
 use testkit::net::{
-    CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, is_capturing, wait_until,
+    CLIENT, CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER, is_capturing,
+    wait_until,
 };
 
 const CAROL_UID: u32 = 51_001;
@@ -40,7 +41,11 @@ fn require_program_loading() -> Option<()> {
 }
 
 /// Runs `work` in a namespace as a user.
-fn as_user<T: Send>(space: &Namespace, user: u32, work: impl FnOnce() -> T + Send) -> T {
+fn run_in_namespace_as_user<T: Send>(
+    space: &Namespace,
+    user: u32,
+    work: impl FnOnce() -> T + Send,
+) -> T {
     space.run_in_network_namespace(|| {
         let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
         set_thread_groups(&[]).expect("root gives its groups up");
@@ -52,7 +57,7 @@ fn as_user<T: Send>(space: &Namespace, user: u32, work: impl FnOnce() -> T + Sen
 
 /// A user's tap, attached until it is dropped.
 struct Tap {
-    rings: Arc<Rings>,
+    rings: Arc<ProgramRings>,
     _running: DelegatedRequest,
 }
 
@@ -133,7 +138,7 @@ fn exchange_data(listener: &TcpListener, space: &Namespace, user: u32, mark: &[u
             let _ = stream.read(&mut [0]).expect("the other end");
         });
         let sent = conversation_text(mark);
-        as_user(space, user, || {
+        run_in_namespace_as_user(space, user, || {
             let mut stream = TcpStream::connect(address).expect("it listens");
             stream.write_all(&sent).expect("it listens");
             let mut received = Vec::new();
@@ -186,7 +191,7 @@ fn tcp_packets_of_port(capture: &[u8], port: u16, from: [u8; 4]) -> [Vec<Vec<u8>
 /// Runs tcpdump at the client's device until `work` has returned and a packet that contains `last`
 /// has been captured. Returns the capture, or `None` if tcpdump is not installed.
 fn capture_with_tcpdump(
-    pair: &Pair,
+    pair: &NamespacePair,
     scratch: &Scratch,
     last: &[u8],
     work: impl FnOnce(),
@@ -210,13 +215,13 @@ fn capture_with_tcpdump(
 /// Sends a datagram from a new socket of a user.
 fn send_datagram(space: &Namespace, user: u32, to: impl Into<SocketAddr>, bytes: &[u8]) {
     let to = to.into();
-    as_user(space, user, || {
+    run_in_namespace_as_user(space, user, || {
         let from = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         from.send_to(bytes, to).expect("sent");
     });
 }
 
-fn to_address(ip: &str, port: u16) -> SocketAddr {
+fn parse_socket_address(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().expect("an address"), port)
 }
 
@@ -224,7 +229,7 @@ fn to_address(ip: &str, port: u16) -> SocketAddr {
 fn p7_user_observes_all_its_sockets_and_no_other() {
     const MARKS: [&[u8]; 2] = [b"<carol's own>", b"<dave's own>"];
     let Some(()) = require_program_loading() else { return };
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let (points, scratch) = (AttachPoints::default(), Scratch::new());
     let line = "rx own=yes ring=16MB | pcap /dev/null";
     let small = "rx own=yes ring=512KB | pcap /dev/null";
@@ -241,7 +246,7 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
             }
         });
         // This datagram is sent after both ends of the others were closed.
-        send_datagram(&pair.client, 0, to_address(SERVER, 9), b"the last");
+        send_datagram(&pair.client, 0, parse_socket_address(SERVER, 9), b"the last");
     });
     let Some(written) = written else { return };
     for (at, tap) in taps.iter().enumerate() {
@@ -284,20 +289,22 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
 #[test]
 fn p7_v7_user_memory_contains_no_foreign_bytes() {
     let Some(()) = require_program_loading() else { return };
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let points = AttachPoints::default();
     let carol = Tap::attach(&pair.client, &points, CAROL_UID, "rx own=yes | pcap /dev/null");
     let here = &pair.client;
     // Dave sends to himself on loopback, and to root.
-    let daves = as_user(here, DAVE_UID, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
-    let daves_address = to_address("127.0.0.1", socket_port(daves.local_addr()));
+    let daves = run_in_namespace_as_user(here, DAVE_UID, || {
+        UdpSocket::bind("127.0.0.1:0").expect("a socket")
+    });
+    let daves_address = parse_socket_address("127.0.0.1", socket_port(daves.local_addr()));
     send_datagram(here, DAVE_UID, daves_address, b"dave to dave");
     let roots = here.run_in_network_namespace(|| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
-    let roots_address = to_address("127.0.0.1", socket_port(roots.local_addr()));
+    let roots_address = parse_socket_address("127.0.0.1", socket_port(roots.local_addr()));
     send_datagram(here, DAVE_UID, roots_address, b"dave to root");
     // Packets for no socket, and the kernel's replies.
-    send_datagram(&pair.server, DAVE_UID, to_address(CLIENT, 9), b"for no socket");
-    send_datagram(here, DAVE_UID, to_address(SERVER, 9), b"dave to no listener");
+    send_datagram(&pair.server, DAVE_UID, parse_socket_address(CLIENT, 9), b"for no socket");
+    send_datagram(here, DAVE_UID, parse_socket_address(SERVER, 9), b"dave to no listener");
     pair.server
         .run_in_network_namespace(|| TcpStream::connect((CLIENT, 9)).expect_err("nobody listens"));
     // A raw socket receives others' packets, whoever owns it; a plain one that Carol was given is
@@ -307,9 +314,14 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
     });
     let her = (Some(Uid::from_raw(CAROL_UID)), Some(Gid::from_raw(CAROL_UID)));
     fchown(&raw, her.0, her.1).expect("root gives it away");
-    send_datagram(&pair.server, DAVE_UID, to_address(CLIENT, 7), b"what raw sockets hear");
+    send_datagram(
+        &pair.server,
+        DAVE_UID,
+        parse_socket_address(CLIENT, 7),
+        b"what raw sockets hear",
+    );
     let given = here.run_in_network_namespace(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
-    let given_address = to_address(CLIENT, socket_port(given.local_addr()));
+    let given_address = parse_socket_address(CLIENT, socket_port(given.local_addr()));
     send_datagram(&pair.server, DAVE_UID, given_address, b"before it was hers");
     fchown(&given, her.0, her.1).expect("root gives it away");
     send_datagram(&pair.server, DAVE_UID, given_address, b"dave to carol");
@@ -319,7 +331,7 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
         .arg("ip link set lo up && echo -n a stranger > /dev/udp/127.0.0.1/9 && id -u")
         .output();
     // Her packet is sent after all others.
-    send_datagram(here, CAROL_UID, to_address(SERVER, 9), b"the last of hers");
+    send_datagram(here, CAROL_UID, parse_socket_address(SERVER, 9), b"the last of hers");
     wait_until("hers has come", || carol.contains_mark(b"the last of hers"));
     let has_mark = |mark: &[u8]| carol.contains_mark(mark);
     assert!(has_mark(b"dave to carol"), "what her socket receives is hers, whoever sent it");
@@ -360,14 +372,16 @@ fn p7_packets_that_interrupt_a_sender_are_complete() {
     let Some(space) = Namespace::new() else { return };
     let points = AttachPoints::default();
     let carol = Tap::attach(&space, &points, CAROL_UID, "rx own=yes ring=64MB | pcap /dev/null");
-    let sink = as_user(&space, CAROL_UID, || UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+    let sink = run_in_namespace_as_user(&space, CAROL_UID, || {
+        UdpSocket::bind("127.0.0.1:0").expect("a socket")
+    });
     let to = sink.local_addr().expect("an address");
     let sent = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for sender in 0..SENDER_COUNT {
             let (space, sent) = (&space, &sent);
             scope.spawn(move || {
-                as_user(space, CAROL_UID, || {
+                run_in_namespace_as_user(space, CAROL_UID, || {
                     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
                     for number in sender * DATAGRAMS_PER_SENDER..(sender + 1) * DATAGRAMS_PER_SENDER
                     {
@@ -486,11 +500,11 @@ fn p7_v7_unprivileged_user_receives_its_own_traffic() {
     let mut observer = Observer::spawn(carols(&program), "rx own=yes | pcap out.pcap");
     wait_until("her line has begun", || {
         observer.assert_running();
-        send_datagram(&space, CAROL_UID, to_address("127.0.0.1", 9), b"carol's own");
+        send_datagram(&space, CAROL_UID, parse_socket_address("127.0.0.1", 9), b"carol's own");
         fs::metadata(observer.path("out.pcap")).is_ok_and(|file| file.len() > 24)
     });
-    send_datagram(&space, DAVE_UID, to_address("127.0.0.1", 9), b"dave's own");
-    send_datagram(&space, CAROL_UID, to_address("127.0.0.1", 9), b"the last of hers");
+    send_datagram(&space, DAVE_UID, parse_socket_address("127.0.0.1", 9), b"dave's own");
+    send_datagram(&space, CAROL_UID, parse_socket_address("127.0.0.1", 9), b"the last of hers");
     let capture = || fs::read(observer.path("out.pcap")).unwrap_or_default();
     let contains_mark =
         |bytes: &[u8], mark: &[u8]| bytes.windows(mark.len()).any(|part| part == mark);

@@ -8,18 +8,18 @@ use crate::send::send_all;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE, is_capturing, wait_until};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE, is_capturing, wait_until};
 use testkit::streamline_program;
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
 /// loaded.
-pub(crate) fn quiet_pair() -> Option<Pair> {
+pub(crate) fn quiet_pair() -> Option<NamespacePair> {
     need::require_bpf()?;
-    Pair::new(Cable { addresses: false, ..Cable::default() })
+    NamespacePair::new(DevicePairSettings { addresses: false, ..DevicePairSettings::default() })
 }
 
 /// Sends `number` datagrams to port 9, and waits until they have arrived.
-fn send_datagrams(pair: &Pair, number: u64) {
+fn send_datagrams(pair: &NamespacePair, number: u64) {
     send_all(pair, &numbered_frames(0..number, FRAME_LENGTH));
 }
 
@@ -107,7 +107,7 @@ fn v5_block_limit_is_counted_after_the_kernel() {
 
 /// Runs a request whose last filter leads to 40 files. `way` returns the classes on the arc to the
 /// file with the given index.
-fn run_with_branches(pair: &Pair, way: impl Fn(usize) -> String) -> ObserverResult {
+fn run_with_branches(pair: &NamespacePair, way: impl Fn(usize) -> String) -> ObserverResult {
     let ways: Vec<String> =
         (0..40).map(|file| format!("|{} pcap {file}.pcap", way(file))).collect();
     let line = format!("rx {SERVER_DEVICE} | dport | ( {} )", ways.join(" + "));

@@ -1,7 +1,9 @@
 //! Tests of limits for the users of a daemon: processor time in the kernel, and sockets that were
 //! opened by a program of another user. (CONTRACT 22, 25; RELIABILITY T12)
 
-use crate::daemon_fixture::{ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID, DaemonFixture, POLICY};
+use crate::daemon_fixture::{
+    ALICE_UID, BOB_UID, CAROL_UID, DAEMON_POLICY, DAVE_UID, DaemonFixture,
+};
 use crate::observer::Observer;
 use crate::shared_program::{attached_program_ids, send_until};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -11,7 +13,8 @@ use testkit::net::{CLIENT_DEVICE, SERVER, SERVER_DEVICE, counters, wait_until};
 
 #[test]
 fn t12_only_the_request_over_its_kernel_quota_ends() {
-    let Some(mut fixture) = DaemonFixture::new(&format!("{POLICY}[users.41101]\nkernel-ns = 1\n"))
+    let Some(mut fixture) =
+        DaemonFixture::new(&format!("{DAEMON_POLICY}[users.41101]\nkernel-ns = 1\n"))
     else {
         return;
     };
@@ -44,7 +47,7 @@ fn t12_only_the_request_over_its_kernel_quota_ends() {
 /// A daemon with the right to send frames does not send them for users without that right.
 #[test]
 fn t12_daemon_sends_no_frames_for_users_without_right() {
-    let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
+    let Some(mut fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     if need::require_command("setpriv").is_none() {
         return;
     }
@@ -112,7 +115,7 @@ fn contains_mark(bytes: &[u8], mark: &str) -> bool {
 fn p7_multicast_reaches_users_whose_sockets_joined() {
     const GROUPS: [(u32, u16, &str); 2] =
         [(CAROL_UID, 5001, "<carol's>"), (DAVE_UID, 5002, "<dave's>")];
-    let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
+    let Some(mut fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     if need::require_command("setpriv").is_none() {
         return;
     }
@@ -148,7 +151,7 @@ fn p7_multicast_reaches_users_whose_sockets_joined() {
 
 #[test]
 fn p7_sockets_of_a_setuid_program_belong_to_its_uid() {
-    let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
+    let Some(mut fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     if need::require_command("setpriv").is_none() {
         return;
     }

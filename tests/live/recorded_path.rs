@@ -5,14 +5,19 @@ use crate::numbers::{FRAME_LENGTH, numbered_frames};
 use crate::observer::Observer;
 use crate::send::send_all;
 use std::process::Command;
-use testkit::net::{Cable, Pair, SERVER_DEVICE};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 use testkit::streamline_program;
 
 /// The output of the request depends on time, so the replay is compared with the recorded run and
 /// not with another live run.
 #[test]
 fn v10_recorded_live_path_replays_identically() {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let line = format!("rx {SERVER_DEVICE} | udp | ratelimit 10 | pcap seen.pcap");
     let observer = Observer::start_with_options(&pair.server, &["--record=r.pcapng"], &line);
     for part in 0..10 {

@@ -6,7 +6,10 @@ use crate::numbers::{frame_number, frame_numbers};
 use crate::observer::{Observer, ObserverResult};
 use crate::send::{capture_length, send_frames};
 use serde_json::Value;
-use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, counters, wait_until};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, Namespace, NamespacePair, SERVER_DEVICE, counters,
+    wait_until,
+};
 use testkit::{Frame, need};
 
 /// Device of the second veth pair at the server.
@@ -17,14 +20,17 @@ const THIRD_HOST_DEVICE: &str = "far0";
 /// Two veth pairs that carry only the test's traffic: from client to server, and from server to a
 /// third host.
 struct VethChain {
-    pair: Pair,
+    pair: NamespacePair,
     far: Namespace,
 }
 
 impl VethChain {
     fn new() -> Option<Self> {
         need::require_bpf()?;
-        let pair = Pair::new(Cable { addresses: false, ..Cable::default() })?;
+        let pair = NamespacePair::new(DevicePairSettings {
+            addresses: false,
+            ..DevicePairSettings::default()
+        })?;
         let far = Namespace::new()?;
         let peer = format!("peer name {THIRD_HOST_DEVICE} netns {}", far.name());
         pair.server.run_ip(&format!("link add {REDIRECT_TARGET_DEVICE} type veth {peer}"));

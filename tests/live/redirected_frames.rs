@@ -8,7 +8,9 @@ use crate::send::{capture_length, send_frames};
 use std::net::UdpSocket;
 use sys::bpf::{ChainPosition, Link, LinkTarget, Program, ProgramKind, Side, XdpMode};
 use sys::net::RouteSocket;
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, counters, wait_until};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, counters, wait_until,
+};
 use testkit::streamline_program;
 use testkit::{Frame, need};
 
@@ -16,24 +18,24 @@ const FRAME_SIZE: usize = 100;
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if XDP programs cannot be
 /// attached.
-fn quiet_veth_pair(cable: Cable) -> Option<Pair> {
+fn quiet_veth_pair(cable: DevicePairSettings) -> Option<NamespacePair> {
     need::require_bpf()?;
-    let pair = Pair::new(cable)?;
+    let pair = NamespacePair::new(cable)?;
     let probe = pair.server.run_in_network_namespace(sys::probe::probe_xdp_socket);
     probe.or_else(|why| need::report_skip(&why.to_string()).ok_or(why)).ok()?;
     Some(pair)
 }
 
-fn quiet_pair() -> Option<Pair> {
-    quiet_veth_pair(Cable { addresses: false, ..Cable::default() })
+fn quiet_pair() -> Option<NamespacePair> {
+    quiet_veth_pair(DevicePairSettings { addresses: false, ..DevicePairSettings::default() })
 }
 
-fn start_redirecting(pair: &Pair, line: &str) -> Observer {
+fn start_redirecting(pair: &NamespacePair, line: &str) -> Observer {
     Observer::start_redirecting(&pair.server, SERVER_DEVICE, line)
 }
 
 /// Returns the number of frames that the server's device received or dropped.
-fn frames_received(pair: &Pair) -> u64 {
+fn frames_received(pair: &NamespacePair) -> u64 {
     let counters = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     counters.received + counters.receive_dropped
 }
@@ -41,7 +43,7 @@ fn frames_received(pair: &Pair) -> u64 {
 /// Redirects frames in small groups, each of which is sent after the previous group has been
 /// written. Returns the result.
 fn redirect_in_groups(
-    pair: &Pair,
+    pair: &NamespacePair,
     line: &str,
     frames: &[Vec<u8>],
     bunch: usize,
@@ -118,7 +120,11 @@ fn g1_frames_without_room_are_ring_losses() {
 
 #[test]
 fn g3_each_queue_has_its_own_ring() {
-    let Some(pair) = quiet_veth_pair(Cable { queues: 4, ..Cable::default() }) else { return };
+    let Some(pair) =
+        quiet_veth_pair(DevicePairSettings { queues: 4, ..DevicePairSettings::default() })
+    else {
+        return;
+    };
     let Some(_) = need::require_command("ethtool") else { return };
     let listing = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mac = listing.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -152,7 +158,8 @@ fn g3_each_queue_has_its_own_ring() {
 
 #[test]
 fn g1_frames_longer_than_a_buffer_arrive_whole() {
-    let Some(pair) = quiet_veth_pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else {
+    let Some(pair) = quiet_veth_pair(DevicePairSettings { mtu: 9000, addresses: false, queues: 1 })
+    else {
         return;
     };
     let payload = |length: usize| (0..length).map(|at| (at * 7) as u8).collect::<Vec<u8>>();
@@ -174,7 +181,7 @@ s.sendto(bytes(i * 7 % 256 for i in range(60000)), (sys.argv[1], 9))
 
 #[test]
 fn g1_unsegmented_frames_arrive_complete() {
-    let Some(pair) = quiet_veth_pair(Cable::default()) else { return };
+    let Some(pair) = quiet_veth_pair(DevicePairSettings::default()) else { return };
     let Some(python) = need::require_command("python3") else { return };
     let listing = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
     let mac = listing.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -215,7 +222,8 @@ const PUSH_TAG_CODE: [[u8; 8]; 5] = [
 
 #[test]
 fn g2_tags_are_inline_wherever_the_driver_puts_them() {
-    let Some(pair) = quiet_veth_pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else {
+    let Some(pair) = quiet_veth_pair(DevicePairSettings { mtu: 9000, addresses: false, queues: 1 })
+    else {
         return;
     };
     let inside = crate::frames::tagged_frames();
@@ -255,7 +263,7 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
 /// Code of a program that passes every frame: `return XDP_PASS`.
 const PASS_CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
-fn device_index(pair: &Pair) -> u32 {
+fn device_index(pair: &NamespacePair) -> u32 {
     pair.server.run_in_network_namespace(|| {
         let links = RouteSocket::open().expect("root may ask");
         links.interface_by_name(SERVER_DEVICE).expect("it is there").index
@@ -309,7 +317,7 @@ fn g7_killed_receiver_leaves_no_program_attached() {
 
 #[test]
 fn g7_default_route_interface_needs_force() {
-    let Some(pair) = quiet_veth_pair(Cable::default()) else { return };
+    let Some(pair) = quiet_veth_pair(DevicePairSettings::default()) else { return };
     pair.server.run_ip(&format!("route add default dev {SERVER_DEVICE}"));
     let line = format!("rx {SERVER_DEVICE} take | count");
     let output = pair.server.command(streamline_program()).args(["run", &line]).output().unwrap();
@@ -361,7 +369,7 @@ fn tx_counter(ran: &crate::observer::ObserverResult, name: &str) -> Option<u64> 
 
 /// Adds a second veth pair between the same namespaces, from `back0` at the server to `back1` at
 /// the client.
-fn add_return_link(pair: &Pair) {
+fn add_return_link(pair: &NamespacePair) {
     let client = pair.client.name();
     pair.server.run_ip(&format!("link add back0 type veth peer name back1 netns {client}"));
     for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
@@ -373,7 +381,7 @@ fn add_return_link(pair: &Pair) {
 /// Sends frames over one veth pair while a request forwards them to the other. Returns the
 /// request's result and the forwarded frames.
 fn run_forwarding(
-    pair: &Pair,
+    pair: &NamespacePair,
     line: &str,
     back: bool,
     frames: &[Vec<u8>],
@@ -415,7 +423,8 @@ fn g6_descriptors_move_between_interfaces_without_a_copy() {
 
 #[test]
 fn g6_changed_or_joined_frames_are_copied() {
-    let Some(pair) = quiet_veth_pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else {
+    let Some(pair) = quiet_veth_pair(DevicePairSettings { mtu: 9000, addresses: false, queues: 1 })
+    else {
         return;
     };
     add_return_link(&pair);

@@ -11,11 +11,11 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 
 /// A user in the server's namespace with only the given capabilities.
 struct UnprivilegedUser<'t> {
-    pair: &'t Pair,
+    pair: &'t NamespacePair,
     setpriv: &'t Path,
     rights: &'t str,
 }
@@ -76,7 +76,12 @@ const CAPABILITY_SETS: [(&str, Option<bool>); 6] = [
 fn v5_request_runs_with_available_capabilities() {
     let Some(()) = need::require_bpf() else { return };
     let Some(setpriv) = need::require_command("setpriv") else { return };
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let folder = Scratch::new();
     let program = copy_program_for_every_user(&folder);
     let line = format!("rx {SERVER_DEVICE} | ip | udp | dport |all count");

@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testkit::need;
-use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, wait_until};
+use testkit::net::{
+    DevicePairSettings, Namespace, NamespacePair, SERVER, SERVER_DEVICE, wait_until,
+};
 use testkit::streamline_program;
 
 /// The shell job as printed in the paper, for PipesFS mounted at `/pipes`.
@@ -16,9 +18,9 @@ const JOB: [&str; 3] = [
     r"cat /pipes/[...]/http/all | grep -v '\.\.' > /pipes/httpclean/all",
 ];
 /// The directories that stand for `[...]`, behind the source.
-const ABOVE: &str = "ip/dport/80/untcp";
+const SOURCE_DIRECTORIES: &str = "ip/dport/80/untcp";
 /// The filters behind the source of the path that the job changes and reads.
-const BEHIND: &str = "ip | dport |80 untcp | http |get count";
+const PATH_FILTERS: &str = "ip | dport |80 untcp | http |get count";
 /// Number of requests per connection; every seventh has `..` in its line.
 const REQUESTS: usize = 1000;
 const CONNECTIONS: usize = 10;
@@ -128,7 +130,7 @@ fn replace_placeholders(program: &str) -> String {
 
 /// Checks that a text contains each clean request once, in the order of its connection.
 fn assert_each_once(text: &str) {
-    let got = requests_in(text);
+    let got = request_numbers_in(text);
     for connection in 0..CONNECTIONS {
         let own = got.iter().filter(|(of, _)| *of == connection).map(|(_, number)| *number);
         let sent = (0..REQUESTS).filter(|number| !number.is_multiple_of(7));
@@ -139,7 +141,7 @@ fn assert_each_once(text: &str) {
 }
 
 /// Returns the connections and numbers of the requests in a text, in order.
-fn requests_in(text: &str) -> Vec<(usize, usize)> {
+fn request_numbers_in(text: &str) -> Vec<(usize, usize)> {
     let line = |line: &str| {
         let path = line.trim_end().strip_prefix("GET /c")?.strip_suffix(" HTTP/1.1")?;
         let (connection, number) = path.split_once('/')?;
@@ -179,7 +181,7 @@ fn run_clean_requests_job(source: &str, space: &str) {
         need::require_root()?;
         need::require_file("/dev/fuse")?;
         need::require_command("python3")?;
-        Pair::new(Cable::default())
+        NamespacePair::new(DevicePairSettings::default())
     })();
     let Some(pair) = here else { return };
     let folder = Scratch::new();
@@ -192,13 +194,13 @@ fn run_clean_requests_job(source: &str, space: &str) {
     let _server = spawn(python(&pair.server, SERVER_PROGRAM));
     pair.server.wait_until_listening((SERVER, 80));
     let mut path = pair.server.command(streamline_program());
-    path.args(["run", "-q", "--no-adapt", &format!("{source} | {BEHIND}")])
+    path.args(["run", "-q", "--no-adapt", &format!("{source} | {PATH_FILTERS}")])
         .env("STREAMLINE_DAEMON", &daemon);
     let _path = spawn(path);
     let mounted = Mounted(pipes.clone());
     let mount = streamline(&["mount"], &daemon).arg(&pipes).stderr(Stdio::null()).status();
     assert!(mount.expect("a mount").success());
-    let above = format!("{}/{ABOVE}", source.replace(' ', ":"));
+    let above = format!("{}/{SOURCE_DIRECTORIES}", source.replace(' ', ":"));
     let head = format!("{above}/http");
     wait_until("the path is shown", || pipes.join(&head).join("get/count").is_dir());
     let place = pipes.join(&above).join("../../place");

@@ -10,7 +10,9 @@ use crate::send::{parse_capture, send_all};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, counters, wait_until, wait_until_received};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, counters, wait_until, wait_until_received,
+};
 use testkit::streamline_program;
 
 /// The expected outcome of a request.
@@ -186,7 +188,7 @@ fn assert_archived_requests(ran: &ObserverResult) {
 }
 
 /// Waits until a name has at least this many sockets: one of its own, and one for each reader.
-fn wait_for_sockets(pair: &Pair, name: &str, sockets: usize) {
+fn wait_for_sockets(pair: &NamespacePair, name: &str, sockets: usize) {
     wait_until(&format!("{name} has {sockets} sockets"), || {
         let names = pair.server.run_program("cat", "/proc/net/unix");
         names.lines().filter(|line| line.ends_with(&format!("/{name}"))).count() >= sockets
@@ -195,7 +197,7 @@ fn wait_for_sockets(pair: &Pair, name: &str, sockets: usize) {
 
 /// Runs a request while a program reads its named end. Returns the bytes that the program received.
 fn run_with_reader(
-    pair: &Pair,
+    pair: &NamespacePair,
     line: &str,
     name: &str,
     frames: &[Vec<u8>],
@@ -214,7 +216,7 @@ fn run_with_reader(
 
 /// Runs a request while a program writes a capture to its named end, until the client has received
 /// as many frames as the capture has.
-fn run_with_writer(pair: &Pair, line: &str, name: &str, capture: &Path) -> ObserverResult {
+fn run_with_writer(pair: &NamespacePair, line: &str, name: &str, capture: &Path) -> ObserverResult {
     let observer = Observer::spawn(pair.server.command(streamline_program()), line);
     wait_for_sockets(pair, name, 1);
     let before = counters(&pair.client, CLIENT_DEVICE).expect("the device is there").received;
@@ -229,7 +231,7 @@ fn run_with_writer(pair: &Pair, line: &str, name: &str, capture: &Path) -> Obser
 }
 
 /// Runs a request in the server's namespace while the client sends the capture.
-fn run_while_sending(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
+fn run_while_sending(pair: &NamespacePair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
     let observer = Observer::start(&pair.server, line);
     send_all(pair, frames);
     let ran = observer.stop();
@@ -239,7 +241,12 @@ fn run_while_sending(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverRes
 
 #[test]
 fn a1_a5_a9_a15_h10_h18_h19_example_requests_run_or_name_a_filter() {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let capture = testkit::cases::workspace_root().join("examples/web.pcap");
     let frames = parse_capture(&std::fs::read(&capture).expect("the example"));
     assert_eq!(frames.len() as u64, FRAMES_IN_CAPTURE);

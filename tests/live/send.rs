@@ -3,7 +3,8 @@
 use crate::scratch::Scratch;
 use sys::packet::{PacketSender, QdiscMode};
 use testkit::net::{
-    CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, counters, wait_until, wait_until_received,
+    CLIENT_DEVICE, Namespace, NamespacePair, SERVER_DEVICE, counters, wait_until,
+    wait_until_received,
 };
 
 /// Sends frames from a device in the given order, each once, and all from one processor: the other
@@ -27,7 +28,7 @@ pub(crate) fn send_frames(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
 
 /// Sends frames from the client, and waits until the server's device has received and delivered all
 /// of them.
-pub(crate) fn send_all(pair: &Pair, frames: &[Vec<u8>]) {
+pub(crate) fn send_all(pair: &NamespacePair, frames: &[Vec<u8>]) {
     let device = counters(&pair.server, SERVER_DEVICE).expect("the device is there");
     let before = device.received + device.receive_dropped;
     send_frames(&pair.client, CLIENT_DEVICE, frames);

@@ -2,7 +2,9 @@
 //! for them. Each frame passes either the old or the new filters, and each change replaces the
 //! shared program once. (CONTRACT 21, 25)
 
-use crate::daemon_fixture::{ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID, DaemonFixture, POLICY};
+use crate::daemon_fixture::{
+    ALICE_UID, BOB_UID, CAROL_UID, DAEMON_POLICY, DAVE_UID, DaemonFixture,
+};
 use crate::numbers::frame_numbers;
 use crate::observer::{Observer, ObserverResult};
 use crate::shared_program::{attached_program_ids, send_until};
@@ -93,7 +95,7 @@ pub(crate) fn assert_each_once(ran: &ObserverResult, sent: u64) {
 
 #[test]
 fn v3_users_change_requests_in_a_shared_program_under_traffic() {
-    let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
+    let Some(mut fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     if need::require_command("setpriv").is_none() {
         return;
     }
@@ -162,7 +164,8 @@ impl Drop for StopSenderOnDrop<'_> {
 
 #[test]
 fn p5_change_cannot_exceed_the_policy() {
-    let policy = format!("{POLICY}[kernel]\nfilters = [\"rx\", \"ip\", \"udp\", \"drop\"]\n");
+    let policy =
+        format!("{DAEMON_POLICY}[kernel]\nfilters = [\"rx\", \"ip\", \"udp\", \"drop\"]\n");
     let Some(mut fixture) = DaemonFixture::new(&policy) else { return };
     if need::require_command("setpriv").is_none() {
         return;
@@ -192,7 +195,7 @@ fn p5_change_cannot_exceed_the_policy() {
 
 #[test]
 fn v3_user_changes_a_request_on_its_own_sockets() {
-    let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
+    let Some(mut fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     if need::require_command("setpriv").is_none() {
         return;
     }
@@ -223,7 +226,7 @@ fn v3_user_changes_a_request_on_its_own_sockets() {
 
 #[test]
 fn o9_p5_explain_reports_access_denied_by_policy() {
-    let policy = format!("{POLICY}[kernel]\nfilters = [\"rx\", \"ip\", \"udp\"]\n");
+    let policy = format!("{DAEMON_POLICY}[kernel]\nfilters = [\"rx\", \"ip\", \"udp\"]\n");
     let Some(mut fixture) = DaemonFixture::new(&policy) else { return };
     if need::require_command("setpriv").is_none() {
         return;

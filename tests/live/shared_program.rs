@@ -18,31 +18,31 @@ use std::time::{Duration, Instant};
 use sys::bpf::{RunStatisticsGuard, Side, tcx_chain};
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, QdiscMode};
-use sys::steps::{InjectedFault, Steps};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, wait_until};
+use sys::steps::{InjectedFault, RollbackLog};
+use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, need};
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
 /// loaded.
-pub(crate) fn quiet_pair() -> Option<Pair> {
+pub(crate) fn quiet_pair() -> Option<NamespacePair> {
     need::require_bpf()?;
-    Pair::new(Cable { addresses: false, ..Cable::default() })
+    NamespacePair::new(DevicePairSettings { addresses: false, ..DevicePairSettings::default() })
 }
 
 fn build_request(
-    pair: &Pair,
+    pair: &NamespacePair,
     points: &AttachPoints,
     text: &str,
 ) -> Result<Vec<BuiltPath>, BuildError> {
-    build_with_steps(pair, points, text, &Steps::default())
+    build_with_steps(pair, points, text, &RollbackLog::default())
 }
 
 /// Builds a request in the server's namespace. The plan must place a source in the kernel.
 fn build_with_steps(
-    pair: &Pair,
+    pair: &NamespacePair,
     points: &AttachPoints,
     text: &str,
-    steps: &Steps,
+    steps: &RollbackLog,
 ) -> Result<Vec<BuiltPath>, BuildError> {
     pair.server.run_in_network_namespace(|| {
         let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
@@ -62,7 +62,7 @@ pub(crate) struct RunningRequest {
 }
 
 impl RunningRequest {
-    pub(crate) fn start(pair: &Pair, points: &AttachPoints, text: &str) -> Self {
+    pub(crate) fn start(pair: &NamespacePair, points: &AttachPoints, text: &str) -> Self {
         let paths = build_request(pair, points, text).unwrap_or_else(|why| panic!("{text}: {why}"));
         let lives = paths.iter().map(BuiltPath::live).collect();
         let thread = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
@@ -70,7 +70,7 @@ impl RunningRequest {
     }
 
     /// Returns the handles of the request's connected components.
-    pub(crate) fn lives(&self) -> &[Live] {
+    pub(crate) fn component_handles(&self) -> &[Live] {
         &self.lives
     }
 
@@ -94,7 +94,7 @@ fn device_index() -> u32 {
 }
 
 /// Returns the ids of the programs at the server's device.
-pub(crate) fn attached_program_ids(pair: &Pair) -> Vec<u32> {
+pub(crate) fn attached_program_ids(pair: &NamespacePair) -> Vec<u32> {
     let chain = pair
         .server
         .run_in_network_namespace(|| tcx_chain(device_index(), Side::Ingress).expect("a chain"));
@@ -209,7 +209,7 @@ fn failed_addition_of_a_request_changes_nothing() {
     let own = kernel_object_descriptors();
     for step in 0.. {
         let shows = program_status(&points);
-        let steps = Steps::with_fault(InjectedFault::Fail(step));
+        let steps = RollbackLog::with_fault(InjectedFault::Fail(step));
         send_all(&pair, &datagrams(40));
         match build_with_steps(&pair, &points, &text, &steps) {
             Err(why) => assert!(why.to_string().contains("a test"), "{step}: {why}"),
@@ -246,7 +246,7 @@ fn captured_numbers(path: &std::path::Path) -> Vec<u64> {
 
 /// Sends numbered frames in batches, on average `apart_us` microseconds apart, until `stop` is set.
 /// Returns the number of frames.
-pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
+pub(crate) fn send_until(pair: &NamespacePair, apart_us: u64, stop: &AtomicBool) -> u64 {
     const FRAMES_PER_BATCH: u64 = 20;
     pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open()
@@ -314,7 +314,7 @@ fn start_and_stop_requests(rounds: usize, apart_us: u64) {
 /// Starts a request, waits until it receives frames, and stops it. Returns the number of lapped
 /// frames.
 fn start_and_stop_request(
-    pair: &Pair,
+    pair: &NamespacePair,
     points: &AttachPoints,
     scratch: &Scratch,
     round: usize,

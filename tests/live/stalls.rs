@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::process::Command;
 use std::sync::mpsc;
-use testkit::net::{Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{NamespacePair, SERVER_DEVICE, wait_until};
 
 /// Number of frames per phase, more than fit into a pipe, so that a write of the sink stalls.
 const FRAMES: u64 = 5000;
@@ -31,7 +31,11 @@ fn pcap_sink_space(live: &Live) -> String {
 /// Runs a request with this option. Its output is a pipe whose reader starts to read after the
 /// first frames. Then calls `then`, and sends as many frames again. Returns the outcome and the
 /// numbers of the frames that arrived.
-fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcome, Vec<u64>) {
+fn run_into_pipe(
+    pair: &NamespacePair,
+    option: &str,
+    then: impl FnOnce(&Live),
+) -> (Outcome, Vec<u64>) {
     let scratch = Scratch::new();
     let pipe = scratch.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());

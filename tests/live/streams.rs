@@ -8,7 +8,7 @@ use crate::scratch::Scratch;
 use crate::send::{capture_length, send_frames, write_capture};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
+use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE};
 use testkit::streamline_program;
 use testkit::{Random, mixed_traffic};
 
@@ -35,9 +35,9 @@ fn written_files(ran: &ObserverResult) -> Vec<Vec<u8>> {
 
 /// Runs a request over live frames through a ring of minimum size, and then over a capture of these
 /// frames. Returns the contents of the files that each run wrote.
-fn run_live_and_from_capture(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
-    const LINE: &str = "ip | tcp | files streams";
-    let line = format!("rx {SERVER_DEVICE} ring=512k | ({LINE}) + pcap seen.pcap");
+fn run_live_and_from_capture(pair: &NamespacePair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
+    const STREAM_FILES_REQUEST: &str = "ip | tcp | files streams";
+    let line = format!("rx {SERVER_DEVICE} ring=512k | ({STREAM_FILES_REQUEST}) + pcap seen.pcap");
     let mut observer = Observer::start(&pair.server, &line);
     for (number, part) in frames.chunks(FRAMES_PER_SEND).enumerate() {
         send_frames(&pair.client, CLIENT_DEVICE, part);
@@ -49,7 +49,7 @@ fn run_live_and_from_capture(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 
     live.assert_balanced();
     let folder = Scratch::new();
     let file = write_capture(&folder, "sent.pcap", frames);
-    let line = format!("replay {} | {LINE}", file.display());
+    let line = format!("replay {} | {STREAM_FILES_REQUEST}", file.display());
     let replayed = Observer::spawn(Command::new(streamline_program()), &line).wait();
     replayed.assert_balanced();
     assert!(live.frames("seen.pcap") == frames, "all frames, in their order");
@@ -74,7 +74,12 @@ fn sendable_frames(path: &Path, least: usize) -> Option<Vec<Vec<u8>>> {
 
 #[test]
 fn disordered_streams_reassemble_as_from_a_capture() {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let mut random = Random::with_replayable_seed();
     let made = mixed_traffic(random.next(), 400).frames;
     let mut frames: Vec<Vec<u8>> = made.into_iter().map(|(_, frame)| frame).collect();
@@ -91,7 +96,12 @@ fn disordered_streams_reassemble_as_from_a_capture() {
 
 #[test]
 fn live_captures_reassemble_as_from_a_file() {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let made = testkit::generated_captures()
         .with_name_prefixes(&["streams/", "fragments/", "http/"])
         .paths
@@ -106,7 +116,12 @@ fn live_captures_reassemble_as_from_a_file() {
 #[test]
 fn corpus_live_captures_reassemble_as_from_a_file() {
     let Some(captures) = testkit::capture_paths() else { return };
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let part = std::env::var("CASES").ok();
     let parts = part.as_deref().map_or_else(|| CAPTURE_PATH_PARTS.to_vec(), |part| vec![part]);
     let wanted = |path: &&PathBuf| {
@@ -126,8 +141,8 @@ fn corpus_live_captures_reassemble_as_from_a_file() {
 
 #[test]
 fn frames_of_several_senders_arrive_once() {
-    let cable = Cable { addresses: false, queues: 2, ..Cable::default() };
-    let Some(pair) = Pair::new(cable) else { return };
+    let cable = DevicePairSettings { addresses: false, queues: 2, ..DevicePairSettings::default() };
+    let Some(pair) = NamespacePair::new(cable) else { return };
     let line = format!("rx {SERVER_DEVICE} ring=64MB | pcap seen.pcap");
     let mut observer = Observer::start(&pair.server, &line);
     let parts =

@@ -9,20 +9,23 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
-use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE, wait_until};
+use testkit::net::{
+    CLIENT, CLIENT_DEVICE, DevicePairSettings, LIMIT, NamespacePair, SERVER, SERVER_DEVICE,
+    wait_until,
+};
 use testkit::streamline_program;
 use testkit::{Frame, need};
 
 /// Returns a veth pair with addresses, or `None` if programs cannot be loaded.
-fn addressed_pair() -> Option<Pair> {
+fn addressed_pair() -> Option<NamespacePair> {
     need::require_bpf()?;
-    Pair::new(Cable::default())
+    NamespacePair::new(DevicePairSettings::default())
 }
 
 /// Returns a veth pair that carries only the test's frames, or `None` if programs cannot be loaded.
-fn quiet_pair() -> Option<Pair> {
+fn quiet_pair() -> Option<NamespacePair> {
     need::require_bpf()?;
-    Pair::new(Cable { addresses: false, ..Cable::default() })
+    NamespacePair::new(DevicePairSettings { addresses: false, ..DevicePairSettings::default() })
 }
 
 /// Two sockets that communicate over the veth pair: one of the client, and one of the server at a
@@ -33,7 +36,7 @@ struct SocketPair {
 }
 
 impl SocketPair {
-    fn new(pair: &Pair, port: u16) -> Self {
+    fn new(pair: &NamespacePair, port: u16) -> Self {
         let near = pair
             .client
             .run_in_network_namespace(|| UdpSocket::bind((CLIENT, 0)).expect("a socket"));
@@ -58,7 +61,7 @@ impl SocketPair {
 }
 
 /// Returns the number of programs at the ingress of the server's device.
-fn ingress_program_count(pair: &Pair) -> usize {
+fn ingress_program_count(pair: &NamespacePair) -> usize {
     pair.server.run_in_network_namespace(|| {
         let index =
             RouteSocket::open().expect("links").interface_by_name(SERVER_DEVICE).expect("it").index;
@@ -67,7 +70,7 @@ fn ingress_program_count(pair: &Pair) -> usize {
 }
 
 /// Starts a request that takes flows; returns once its program is attached.
-fn start_request_with_take(pair: &Pair, line: &str) -> Observer {
+fn start_request_with_take(pair: &NamespacePair, line: &str) -> Observer {
     let before = ingress_program_count(pair);
     let mut observer = Observer::spawn(pair.server.command(streamline_program()), line);
     wait_until(line, || {
@@ -83,7 +86,7 @@ fn source_note(ran: &ObserverResult, number: usize) -> String {
 }
 
 /// Sends bytes over TCP to the server. Panics if a byte is missing or wrong.
-fn transfer_over_tcp(pair: &Pair, bytes: usize) {
+fn transfer_over_tcp(pair: &NamespacePair, bytes: usize) {
     let listener =
         pair.server.run_in_network_namespace(|| TcpListener::bind((SERVER, 7)).expect("a port"));
     let byte = |at: usize| (at % 251) as u8;

@@ -17,7 +17,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
-use testkit::net::{Cable, Pair, SERVER_DEVICE};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 use testkit::{Frame, need};
 
 /// The key in hexadecimal digits.
@@ -96,7 +96,12 @@ fn filter_entry<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
 #[test]
 fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
     let Some(()) = need::require_bpf() else { return };
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let folder = Scratch::new();
     let file = key_file(&folder).display().to_string();
     let (frames, good, why) = token_traffic();
@@ -134,7 +139,12 @@ fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
 /// A filter in a sandboxed process, which may not open files, still gets its key.
 #[test]
 fn t2_sandboxed_token_filter_gets_its_key() {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let folder = Scratch::new();
     let file = key_file(&folder).display().to_string();
     let (frames, good, _) = token_traffic();

@@ -6,7 +6,7 @@
 //! memory is searched for other users' data.
 
 use crate::daemon_fixture::{
-    ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID, DaemonFixture, POLICY, WATCHERS_GID,
+    ALICE_UID, BOB_UID, CAROL_UID, DAEMON_POLICY, DAVE_UID, DaemonFixture, WATCHERS_GID,
 };
 use crate::delegated::plan_kernel_part;
 use crate::nginx::Nginx;
@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use sys::local_socket::{self, Framing};
 use testkit::need;
-use testkit::net::{LIMIT, Pair, SERVER, SERVER_DEVICE, wait_until};
+use testkit::net::{LIMIT, NamespacePair, SERVER, SERVER_DEVICE, wait_until};
 use testkit::resources::KernelObjects;
 
 /// Returns the contents of the kernel rings that a process has mapped.
@@ -57,7 +57,7 @@ const DATAGRAMS: usize = 3000;
 
 /// Sends Alice's HTTP requests, Bob's datagrams to port 53, and datagrams that no user selects,
 /// each with a mark that names its user.
-fn send_traffic_of_all_users(pair: &Pair) {
+fn send_traffic_of_all_users(pair: &NamespacePair) {
     pair.client.run_in_network_namespace(|| {
         for number in 0..REQUESTS {
             let mut server = TcpStream::connect((SERVER, 80)).expect("a server");
@@ -82,7 +82,7 @@ fn send_traffic_of_all_users(pair: &Pair) {
 
 #[test]
 fn o6_p3_p7_users_share_one_program_and_no_bytes() {
-    let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
+    let Some(mut fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     let Some(nginx) = Nginx::start(&fixture.pair.server) else { return };
     if need::require_command("setpriv").is_none() {
         return;
@@ -289,7 +289,7 @@ fn network_namespace_id() -> String {
 
 #[test]
 fn t10_killed_user_is_removed_and_daemon_exit_is_reported() {
-    let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
+    let Some(mut fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     if need::require_command("setpriv").is_none() {
         return;
     }
@@ -325,7 +325,7 @@ fn t10_killed_user_is_removed_and_daemon_exit_is_reported() {
 
 #[test]
 fn stopped_daemon_reports_its_counts() {
-    let Some(mut fixture) = DaemonFixture::new(POLICY) else { return };
+    let Some(mut fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     if need::require_command("setpriv").is_none() {
         return;
     }
@@ -360,7 +360,7 @@ fn rings_at_interface(fixture: &DaemonFixture) -> Vec<(Option<u32>, Option<Strin
 
 #[test]
 fn p8_world_rings_are_read_by_their_members_only() {
-    let Some(fixture) = DaemonFixture::new(POLICY) else { return };
+    let Some(fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     if need::require_command("setpriv").is_none() {
         return;
     }
@@ -379,7 +379,7 @@ fn p8_world_rings_are_read_by_their_members_only() {
 
 #[test]
 fn p3_group_rings_are_shared_by_members_only() {
-    let Some(fixture) = DaemonFixture::new(POLICY) else { return };
+    let Some(fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };
     if need::require_command("setpriv").is_none() {
         return;
     }

@@ -3,7 +3,7 @@
 use crate::client;
 use crate::nginx::Nginx;
 use crate::observer::Observer;
-use testkit::net::{Cable, Pair, SERVER_DEVICE};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 
 /// Number of requests.
 const REQUESTS: usize = 20_000;
@@ -53,7 +53,7 @@ fn sorted_lines(log: &[u8], across_second_boundaries: &[String]) -> Vec<String> 
 
 #[test]
 fn v22_weblog_equals_the_server_log() {
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let Some(nginx) = Nginx::start(&pair.server) else { return };
     let line =
         format!("rx {SERVER_DEVICE} both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog");

@@ -26,7 +26,7 @@ fn processors_by_replica() -> BTreeMap<u32, Vec<usize>> {
 
 struct ReportAffinityFilter(u32);
 
-impl Lanes for ReportAffinityFilter {
+impl LaneFilter for ReportAffinityFilter {
     fn process<'a>(&mut self, _: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         let here = sys::process::allowed_processors().expect("this thread runs somewhere");
         PROCESSORS_BY_REPLICA.lock().unwrap_or_else(PoisonError::into_inner).insert(self.0, here);

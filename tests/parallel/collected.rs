@@ -17,7 +17,7 @@ pub(crate) const TEST_FILTERS: &[&Description] =
     &[&KEEP_BLOCKS, &YIELD_PROCESSOR, &MULTIPLY_BLOCKS, &PANIC_AT_BLOCK];
 
 const fn number_parameter(name: &'static str, high: u64) -> Parameter {
-    Parameter::required(name, Type::Number { low: 0, high }, "a number")
+    Parameter::required(name, ParameterType::Number { low: 0, high }, "a number")
 }
 
 /// A filter that collects its blocks.
@@ -82,7 +82,7 @@ pub(crate) struct RecordedBlock {
 
 struct KeepBlocksFilter(u64);
 
-impl Lanes for KeepBlocksFilter {
+impl LaneFilter for KeepBlocksFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         let mut kept = COLLECTED_BY_ID.lock().expect("nobody panics here");
         let kept = kept.get_or_insert_default().entry(self.0).or_default();
@@ -106,7 +106,7 @@ fn low_byte(block: &Block<'_>) -> u8 {
 
 struct YieldProcessorFilter(testkit::Random);
 
-impl Lanes for YieldProcessorFilter {
+impl LaneFilter for YieldProcessorFilter {
     fn process<'a>(&mut self, _: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for _ in 0..self.0.below(4) {
             std::thread::yield_now();
@@ -137,7 +137,7 @@ impl Stream for MultiplyBlocksFilter {
 
 struct PanicAtBlock;
 
-impl Lanes for PanicAtBlock {
+impl LaneFilter for PanicAtBlock {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             assert!(low_byte(&block) != 77, "seventy-seven is too much");
@@ -169,7 +169,7 @@ fn collect_on_costly_machine(
         costs.set_filter(FilterCost { filter, kernel: false, block: 2_000.0, byte: 0.0 });
     }
     let machine = Machine { processors, costs, ..Machine::example() };
-    let id = next_id();
+    let id = next_collector_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));
     let line = PlannedRequest::on(&machine, &text, TEST_FILTERS);
     let outcome = line.run_threaded(Settings::default());
@@ -178,7 +178,7 @@ fn collect_on_costly_machine(
     (take_collected(id), line)
 }
 
-fn next_id() -> u64 {
+fn next_collector_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
@@ -192,7 +192,7 @@ fn take_collected(id: u64) -> Vec<RecordedBlock> {
 /// Runs a request with `keep` and `replicas` replicas; returns the collected blocks and the
 /// outcome.
 pub(crate) fn run_replicated(text: &str, replicas: usize) -> (Vec<RecordedBlock>, Outcome) {
-    let id = next_id();
+    let id = next_collector_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));
     let text = format!("--parallel={replicas} {text}");
     let line = PlannedRequest::with(&text, TEST_FILTERS);
@@ -209,7 +209,7 @@ pub(crate) fn run_beside<T: Send>(
     replicas: usize,
     work: impl FnOnce(&Live) -> T + Send,
 ) -> (Vec<RecordedBlock>, Outcome, T) {
-    let id = next_id();
+    let id = next_collector_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));
     let text = format!("--parallel={replicas} {text}");
     let line = PlannedRequest::with(&text, TEST_FILTERS);

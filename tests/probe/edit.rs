@@ -20,7 +20,7 @@ struct SumPayloadsFilter {
     sum: u64,
 }
 
-impl Lanes for SumPayloadsFilter {
+impl LaneFilter for SumPayloadsFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             self.bytes += u64::from(block.length());
@@ -44,7 +44,7 @@ const WIPE_BYTES: Description = Description {
 
 struct WipeBytesFilter;
 
-impl Lanes for WipeBytesFilter {
+impl LaneFilter for WipeBytesFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
             cx.edit(batch, l, OldBytes::Discard, |bytes| bytes.fill(0xff));

@@ -85,17 +85,17 @@ const VERIFY_PAYLOAD: Description = Description {
     kind: FilterKind::Inspection,
     input_forms: Forms::of(&[Form::Stream]),
     reports: true,
-    user: Some(|_| Ok(Filter::lanes(VerifyPayload::default()))),
+    user: Some(|_| Ok(Filter::lanes(VerifyPayloadFilter::default()))),
     ..Description::EMPTY
 };
 
 #[derive(Default)]
-struct VerifyPayload {
+struct VerifyPayloadFilter {
     at: std::collections::BTreeMap<u32, u32>,
     wrong: u64,
 }
 
-impl Lanes for VerifyPayload {
+impl LaneFilter for VerifyPayloadFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             let at = self.at.entry(block.context.session).or_default();

@@ -20,7 +20,7 @@ struct AssertOrderFilter {
     blocks: u64,
 }
 
-impl Lanes for AssertOrderFilter {
+impl LaneFilter for AssertOrderFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             let number = block.frame.get(42..50).and_then(|b| b.try_into().ok());

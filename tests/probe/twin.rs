@@ -71,7 +71,7 @@ fn generated_frames() -> Vec<Vec<u8>> {
     testkit::mixed_traffic(seed, 40).frames.into_iter().map(|(_, bytes)| bytes).collect()
 }
 
-fn as_slices(frames: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
+fn frame_slices(frames: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
     frames.iter().map(Vec::as_slice)
 }
 
@@ -81,7 +81,7 @@ fn all_judges_are_sure_of_complete_frames() {
     let (web, generated) = (captured_frames(), generated_frames());
     for target in TARGETS {
         for frames in [&web, &generated] {
-            let tally = compare_judges(allowed, target, as_slices(frames));
+            let tally = compare_judges(allowed, target, frame_slices(frames));
             assert_eq!(tally.packets, frames.len() as u64);
             assert!(tally.answered * 2 > tally.packets, "{tally:?}");
             assert_eq!((tally.unsure, tally.refused), (0, 0), "of plain traffic");
@@ -96,7 +96,7 @@ fn all_judges_agree_on_frames_truncated_anywhere() {
     // Beyond the headers length does not matter: the bundled capture has enough long ones.
     generated.retain(|frame| frame.len() < 100);
     frames.extend(generated);
-    let frames_cut = || as_slices(&frames).flat_map(exam::truncations);
+    let frames_cut = || frame_slices(&frames).flat_map(exam::truncations);
     for target in TARGETS {
         let tally = compare_judges(allowed, target, frames_cut());
         assert!(tally.answered > 20_000, "{tally:?}");
@@ -122,8 +122,11 @@ fn assert_mostly_sure(captures: Vec<std::path::PathBuf>) {
     let frames = packets.filter(|packet| packet.link == filter::testing::ETHERNET);
     let frames: Vec<Vec<u8>> = frames.map(|frame| frame.bytes).collect();
     for target in TARGETS {
-        let tally =
-            compare_judges(allowed, target, as_slices(&frames).filter(|frame| frame.len() < 2_000));
+        let tally = compare_judges(
+            allowed,
+            target,
+            frame_slices(&frames).filter(|frame| frame.len() < 2_000),
+        );
         assert!(tally.answered > 100, "{tally:?}");
         assert!(tally.unsure * 10 <= tally.packets, "{tally:?}");
     }
@@ -146,8 +149,19 @@ fn unsure_frames() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("a first fragment", four().fragment(0, true).udp(1, 53, b"12345678")),
         ("a later fragment", four().fragment(64, false).protocol(17, b"12345678")),
-        ("three tags", frame().tag(1).tag(2).tag(3).ipv4("10.0.0.1", "10.0.0.2").udp(1, 53, b"")),
-        ("a length instead of a type", frame().snap().ipv4("10.0.0.1", "10.0.0.2").udp(1, 53, b"")),
+        (
+            "three tags",
+            frame()
+                .append_vlan_tag(1)
+                .append_vlan_tag(2)
+                .append_vlan_tag(3)
+                .ipv4("10.0.0.1", "10.0.0.2")
+                .udp(1, 53, b""),
+        ),
+        (
+            "a length instead of a type",
+            frame().append_snap_header().ipv4("10.0.0.1", "10.0.0.2").udp(1, 53, b""),
+        ),
         ("IPv4 without a length", unstated(four().udp(1, 53, b""), 16)),
         ("IPv6 without a length", unstated(six().udp(1, 53, b""), 18)),
         ("options that were cut", options[..14 + 20 + 4].to_vec()),
@@ -203,7 +217,7 @@ const COUNT_CLASSES: Description = Description {
 #[derive(Default)]
 struct CountClassesFilter(BTreeMap<u32, u64>);
 
-impl Lanes for CountClassesFilter {
+impl LaneFilter for CountClassesFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             *self.0.entry(block.pointer.class.0).or_default() += 1;

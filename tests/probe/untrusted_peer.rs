@@ -169,7 +169,7 @@ fn child_process_attempts_to_write() {
     let copies: Vec<OwnedFd> = received.iter().map(|fd| fd.try_clone().unwrap()).collect();
     let offer = RingOffer::from_descriptors(received).unwrap();
     if role == SECOND_PROCESS {
-        let mut visitor = RingOffer::from_descriptors(copies).unwrap().read_blocks().unwrap();
+        let mut visitor = RingOffer::from_descriptors(copies).unwrap().open_block_reader().unwrap();
         read_all(&mut visitor, 0..BLOCKS);
         println!("{ROLE_VARIABLE}{role}: read {} blocks", visitor.counts().blocks);
         make_all_attempts(&role, &offer);
@@ -209,7 +209,7 @@ fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
         let id = abi::DbufId::new(7).unwrap();
         let config = BlockConfig { capacity: 1 << 16, policy, readers: 2, ..BlockConfig::new(id) };
         let (mut writer, mut offers) = share::blocks(&config).unwrap();
-        let mut own = offers.pop().unwrap().read_blocks().unwrap();
+        let mut own = offers.pop().unwrap().open_block_reader().unwrap();
         let theirs = offers.pop().unwrap();
         write_blocks(&mut writer, 0..BLOCKS);
         let (before, counted) = (shared_bytes(&theirs), writer.counts());

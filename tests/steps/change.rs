@@ -12,8 +12,8 @@ use pipeline::plan::plan;
 use std::fs;
 use std::net::UdpSocket;
 use std::time::Duration;
-use sys::steps::{InjectedFault, Steps};
-use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
+use sys::steps::{InjectedFault, RollbackLog};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE};
 use testkit::resources::Resources;
 use testkit::{need, wait_until};
 
@@ -44,7 +44,7 @@ fn fail_each_step() {
     if need::require_bpf().is_none() || need::require_root().is_none() {
         return;
     }
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let folder = Scratch::new();
     std::env::set_current_dir(folder.path("")).expect("our folder");
     let text =
@@ -63,8 +63,8 @@ fn fail_each_step() {
     let (mut failed, mut survived) = (0, 0);
     for (there, back) in CHANGES_AND_UNDO {
         // The first change creates everything that is created once per process.
-        trial.change(there, &Steps::default()).expect("it changes");
-        trial.change(back, &Steps::default()).expect("and back");
+        trial.change(there, &RollbackLog::default()).expect("it changes");
+        trial.change(back, &RollbackLog::default()).expect("and back");
         for (edit, undo) in [(there, back), (back, there)] {
             let (no, yes) = trial.try_each_step(edit, undo);
             (failed, survived) = (failed + no, survived + yes);
@@ -87,7 +87,7 @@ fn fail_each_step() {
 
 /// A running path that is changed in a trial.
 struct Trial {
-    pair: Pair,
+    pair: NamespacePair,
     folder: Scratch,
     live: Live,
     /// Number of datagrams sent to the path.
@@ -95,7 +95,7 @@ struct Trial {
 }
 
 impl Trial {
-    fn change(&mut self, words: &[&str], steps: &Steps) -> Result<SwitchReport, ChangeError> {
+    fn change(&mut self, words: &[&str], steps: &RollbackLog) -> Result<SwitchReport, ChangeError> {
         let edit = Edit::parse(words).expect("an edit");
         let machine = engine::machine::inspect();
         let switched = change_with_steps(&self.live, &edit, &machine, OPERATION_TIMEOUT, steps);
@@ -134,7 +134,7 @@ impl Trial {
         let mut base = self.stable_resources();
         loop {
             let number = failed + survived;
-            let steps = Steps::with_fault(InjectedFault::Fail(number));
+            let steps = RollbackLog::with_fault(InjectedFault::Fail(number));
             let before = self.live.request_text();
             let changed = self.change(edit, &steps);
             let taken = steps.announced_steps();
@@ -153,7 +153,7 @@ impl Trial {
                 }
                 Ok(_) => {
                     survived += 1;
-                    self.change(undo, &Steps::default()).unwrap_or_else(|why| {
+                    self.change(undo, &RollbackLog::default()).unwrap_or_else(|why| {
                         panic!("{what}: {undo:?}: {why}");
                     });
                     base = base.max(&self.stable_resources());

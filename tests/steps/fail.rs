@@ -12,8 +12,8 @@ use pipeline::plan::plan;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use sys::steps::{InjectedFault, Steps};
-use testkit::net::{Cable, Pair};
+use sys::steps::{InjectedFault, RollbackLog};
+use testkit::net::{DevicePairSettings, NamespacePair};
 use testkit::resources::Resources;
 use testkit::{need, wait_until};
 
@@ -39,8 +39,8 @@ fn fail_each_step_of(wanted: impl Fn(&RequestShape) -> bool) {
     if need::require_bpf().is_none() || need::require_root().is_none() {
         return;
     }
-    let cable = Cable { addresses: false, ..Cable::default() };
-    let Some(pair) = Pair::new(cable) else { return };
+    let cable = DevicePairSettings { addresses: false, ..DevicePairSettings::default() };
+    let Some(pair) = NamespacePair::new(cable) else { return };
     let mut trial = Trial::new(pair);
     let (mut shapes, mut steps, mut went_on) = (0, 0, 0);
     for shape in REQUEST_SHAPES.iter().filter(|shape| wanted(shape)) {
@@ -54,7 +54,7 @@ fn fail_each_step_of(wanted: impl Fn(&RequestShape) -> bool) {
 
 /// Fixture of a trial: a directory, a network and the baseline of the resources.
 struct Trial {
-    pair: Pair,
+    pair: NamespacePair,
     /// The directory that contains the working directory, which requests write to.
     folder: Scratch,
     capture: PathBuf,
@@ -64,7 +64,7 @@ struct Trial {
 }
 
 impl Trial {
-    fn new(pair: Pair) -> Self {
+    fn new(pair: NamespacePair) -> Self {
         let folder = Scratch::new();
         fs::create_dir(folder.path("here")).expect("a folder");
         let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/web.pcap");
@@ -81,14 +81,14 @@ impl Trial {
     fn try_each_step(&mut self, shape: &RequestShape) -> (u32, u32) {
         let line = shape.request_text_for(&self.working_directory(), &self.capture);
         // Creates what is created once per process: a timer, a table of types.
-        let kept = self.run_with_failing_step(shape, &line, &Steps::default());
+        let kept = self.run_with_failing_step(shape, &line, &RollbackLog::default());
         kept.unwrap_or_else(|why| panic!("{line}: {why}"));
         self.remove_files();
         self.record_baseline(&line);
         let (mut failed, mut survived) = (0, 0);
         loop {
             let number = failed + survived;
-            let steps = Steps::with_fault(InjectedFault::Fail(number));
+            let steps = RollbackLog::with_fault(InjectedFault::Fail(number));
             let attempted = self.run_with_failing_step(shape, &line, &steps);
             let taken = steps.announced_steps();
             let Some(step) = taken.get(number as usize) else {
@@ -119,14 +119,14 @@ impl Trial {
         &self,
         shape: &RequestShape,
         line: &str,
-        steps: &Steps,
+        steps: &RollbackLog,
     ) -> Result<(), String> {
         self.pair.server.run_in_network_namespace(|| {
             let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
             assert!(mistakes.is_empty(), "{}", pipeline::render(line, &mistakes, false));
             let mut machine = engine::machine::inspect();
             if shape.recorded {
-                machine = RecordingHead::outside_kernel(machine);
+                machine = RecordingHead::replay_machine(machine);
             }
             let plan =
                 plan(graph, &MachineRegistry::Local, &machine).map_err(|why| format!("{why:?}"))?;

@@ -33,16 +33,28 @@ struct ExpectedDifference {
     why: &'static str,
 }
 
-const fn only_ours(capture: &'static str, frame: u32, why: &'static str) -> ExpectedDifference {
+const fn difference_only_ours(
+    capture: &'static str,
+    frame: u32,
+    why: &'static str,
+) -> ExpectedDifference {
     ExpectedDifference { capture, ours: 1, theirs: 0, frame, continuation: false, why }
 }
 
-const fn only_theirs(capture: &'static str, frame: u32, why: &'static str) -> ExpectedDifference {
+const fn difference_only_theirs(
+    capture: &'static str,
+    frame: u32,
+    why: &'static str,
+) -> ExpectedDifference {
     ExpectedDifference { capture, ours: 0, theirs: 1, frame, continuation: false, why }
 }
 
-const fn continuation(capture: &'static str, frame: u32, why: &'static str) -> ExpectedDifference {
-    ExpectedDifference { continuation: true, ..only_theirs(capture, frame, why) }
+const fn continuation_difference(
+    capture: &'static str,
+    frame: u32,
+    why: &'static str,
+) -> ExpectedDifference {
+    ExpectedDifference { continuation: true, ..difference_only_theirs(capture, frame, why) }
 }
 
 const BEYOND_LENGTH_REASON: &str =
@@ -55,52 +67,64 @@ const URGENT_DATA_REASON: &str =
     "urgent data stay in the stream, which makes them part of the request: RFC 9293 §3.8.5";
 
 const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
-    continuation("suricata/detect-pcre/detect-pcre-02/input.pcap", 6, BEYOND_LENGTH_REASON),
-    continuation("suricata/http-connect/http-connect-simple/input.pcap", 5, TUNNEL_REASON),
-    continuation("suricata/http-connect/http-connect-tls/input.pcap", 5, TUNNEL_REASON),
-    continuation("zeek/Traces/http/connect-with-smtp.pcap", 4, TUNNEL_REASON),
-    continuation(
+    continuation_difference(
+        "suricata/detect-pcre/detect-pcre-02/input.pcap",
+        6,
+        BEYOND_LENGTH_REASON,
+    ),
+    continuation_difference(
+        "suricata/http-connect/http-connect-simple/input.pcap",
+        5,
+        TUNNEL_REASON,
+    ),
+    continuation_difference("suricata/http-connect/http-connect-tls/input.pcap", 5, TUNNEL_REASON),
+    continuation_difference("zeek/Traces/http/connect-with-smtp.pcap", 4, TUNNEL_REASON),
+    continuation_difference(
         "zeek/Traces/http/http-09-content-length-confusion.pcap",
         14,
         BEYOND_LENGTH_REASON,
     ),
     ExpectedDifference {
         theirs: 3,
-        ..continuation(
+        ..continuation_difference(
             "zeek/Traces/http/http-11-request-then-cruft.pcap",
             10,
             "`T / HTTP` is not a request line: RFC 9112 §3",
         )
     },
-    continuation("zeek/Traces/http/http-lower-case.pcap", 6, LOWERCASE_VERSION_REASON),
-    continuation(
+    continuation_difference("zeek/Traces/http/http-lower-case.pcap", 6, LOWERCASE_VERSION_REASON),
+    continuation_difference(
         "zeek/Traces/http/http-lower-case-nonstandard-port.pcap",
         6,
         LOWERCASE_VERSION_REASON,
     ),
-    only_theirs("suricata/tcp-urgp-01-oob/tcp-urgent1.pcap", 8, URGENT_DATA_REASON),
-    only_theirs("suricata/tcp-urgp-02-drop-ips/tcp-urgent1.pcap", 8, URGENT_DATA_REASON),
-    only_theirs("suricata/tcp-urgp-03-inline/tcp-urgent1.pcap", 8, URGENT_DATA_REASON),
-    only_theirs("suricata/tcp-urgp-04-2byte-XY/tcp-urgent-2byte-XY.pcap", 8, URGENT_DATA_REASON),
-    only_theirs(
+    difference_only_theirs("suricata/tcp-urgp-01-oob/tcp-urgent1.pcap", 8, URGENT_DATA_REASON),
+    difference_only_theirs("suricata/tcp-urgp-02-drop-ips/tcp-urgent1.pcap", 8, URGENT_DATA_REASON),
+    difference_only_theirs("suricata/tcp-urgp-03-inline/tcp-urgent1.pcap", 8, URGENT_DATA_REASON),
+    difference_only_theirs(
+        "suricata/tcp-urgp-04-2byte-XY/tcp-urgent-2byte-XY.pcap",
+        8,
+        URGENT_DATA_REASON,
+    ),
+    difference_only_theirs(
         "suricata/dns-over-http2-post/dns_over_https_POST.pcap",
         4,
         "the preface of HTTP/2 is not an HTTP/1 request: RFC 9113 §3.4",
     ),
-    only_theirs(
+    difference_only_theirs(
         "zeek/Traces/http/261/variant-09-te_obs_fold.pcap",
         4,
         "a folded Transfer-Encoding is still a Transfer-Encoding: RFC 9112 §5.2",
     ),
     ExpectedDifference {
         theirs: 1,
-        ..only_ours(
+        ..difference_only_ours(
             "zeek/Traces/http/query-method-non-standard-port.pcap",
             4,
             "tshark does not know the method, but any token is a method: RFC 9110 §9.1",
         )
     },
-    only_theirs(
+    difference_only_theirs(
         "pcapplusplus/Pcap++Test/PcapExamples/650HttpResponses.pcap",
         111,
         "tshark continues with the next frame as if nothing were missing: RFC 9112 §8",

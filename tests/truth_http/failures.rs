@@ -16,7 +16,7 @@ const ACK: u8 = 0x10;
 
 /// Returns a capture of a connection with one request, and a response in segments of 1,400 bytes.
 /// `snap` is the maximum captured length of a frame.
-fn conversation(request: &[u8], response: &[u8], snap: usize) -> Vec<u8> {
+fn http_connection_capture(request: &[u8], response: &[u8], snap: usize) -> Vec<u8> {
     let mut capture = write::file_header(wire::LinkType::ETHERNET).to_vec();
     let mut sequence = [7_000_u32, 9_000];
     let mut add = |side: usize, flags: u8, data: &[u8]| {
@@ -66,7 +66,7 @@ fn only_response(path: &Path) -> Message {
 fn truncated_capture_is_read_up_to_the_cut_and_reported() {
     let scratch = Scratch::new();
     let body: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
-    let capture = conversation(REQUEST, &response("", &body), usize::MAX);
+    let capture = http_connection_capture(REQUEST, &response("", &body), usize::MAX);
     let half = capture.len() / 2;
     let path = scratch.path("cut.pcap");
     std::fs::write(&path, &capture[..half]).expect("a file");
@@ -89,7 +89,7 @@ fn only_uncaptured_bytes_are_missing() {
     let body: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
     let path = scratch.path("short.pcap");
     // The response head and the beginning of every segment.
-    let capture = conversation(REQUEST, &response("", &body), 400);
+    let capture = http_connection_capture(REQUEST, &response("", &body), 400);
     std::fs::write(&path, capture).expect("a file");
     let message = only_response(&path);
     let blocks = message.bytes.len() as u64;
@@ -110,7 +110,7 @@ fn compressed_bombs_are_not_decompressed() {
         let bomb = encoder.finish().expect("memory");
         assert!(bomb.len() * 500 < megabytes << 20, "{} bytes are no bomb", bomb.len());
         let sent = response("Content-Encoding: gzip\r\n", &bomb);
-        std::fs::write(&path, conversation(REQUEST, &sent, usize::MAX)).expect("a file");
+        std::fs::write(&path, http_connection_capture(REQUEST, &sent, usize::MAX)).expect("a file");
         let message = only_response(&path);
         assert!(message.bytes == bomb, "{megabytes} MB: {}", message.bytes.len());
     }
@@ -119,7 +119,7 @@ fn compressed_bombs_are_not_decompressed() {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(text.as_bytes()).expect("memory");
     let sent = response("Content-Encoding: gzip\r\n", &encoder.finish().expect("memory"));
-    std::fs::write(&path, conversation(REQUEST, &sent, usize::MAX)).expect("a file");
+    std::fs::write(&path, http_connection_capture(REQUEST, &sent, usize::MAX)).expect("a file");
     assert!(only_response(&path).bytes == text.as_bytes());
 }
 
@@ -127,7 +127,7 @@ fn compressed_bombs_are_not_decompressed() {
 fn unwritable_directory_is_refused_by_name() {
     let scratch = Scratch::new();
     let path = scratch.path("good.pcap");
-    let capture = conversation(REQUEST, &response("", b"here"), usize::MAX);
+    let capture = http_connection_capture(REQUEST, &response("", b"here"), usize::MAX);
     std::fs::write(&path, capture).expect("a file");
     let blocked = scratch.path("a file, not a folder");
     std::fs::write(&blocked, b"").expect("a file");
@@ -164,7 +164,8 @@ fn full_disk_is_reported_with_lost_bytes() {
     }
     let path = scratch.path("good.pcap");
     let body: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
-    std::fs::write(&path, conversation(REQUEST, &response("", &body), usize::MAX)).expect("a file");
+    std::fs::write(&path, http_connection_capture(REQUEST, &response("", &body), usize::MAX))
+        .expect("a file");
     let text = format!(
         "replay '{}' | tcp | http emit=body | files '{}'",
         path.display(),

@@ -37,7 +37,7 @@ struct VerifyPayload {
     wrong: u64,
 }
 
-impl Lanes for VerifyPayload {
+impl LaneFilter for VerifyPayload {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, _: &mut LaneContext<'_, 'a>) {
         for (_, block) in batch.blocks() {
             let is_right = block.bytes() == payload(block.pointer.class.0, block.bytes().len());

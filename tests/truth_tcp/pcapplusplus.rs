@@ -30,7 +30,7 @@ fn h5_both_directions_of_a_connection_are_exact() {
         );
         let streams = group_into_streams(&blocks);
         let [stream] = &streams[..] else { panic!("{name}: {} connections", streams.len()) };
-        let missing = stream.missing(0) + stream.missing(1);
+        let missing = stream.missing_byte_count(0) + stream.missing_byte_count(1);
         ([stream.bytes(0), stream.bytes(1)], missing)
     };
     let ([question, answer], missing) = sides("reset");
@@ -84,7 +84,7 @@ fn corpus_both_directions_of_a_connection_are_exact() {
     let at = streams.iter().position(|stream| stream.ends == ends).expect("the connection");
     for (side, expected) in sides.iter().enumerate() {
         assert!(streams[at].bytes(side) == *expected, "side {side}");
-        assert_eq!(streams[at].missing(side), 0);
+        assert_eq!(streams[at].missing_byte_count(side), 0);
     }
     let session = blocks.iter().find(|block| {
         let from = |flow: Flow| Some((flow.source.to_string(), flow.ports?.source));

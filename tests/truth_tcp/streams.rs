@@ -63,7 +63,7 @@ impl Stream {
     }
 
     /// Returns the number of missing bytes of a side.
-    pub(crate) fn missing(&self, side: usize) -> u64 {
+    pub(crate) fn missing_byte_count(&self, side: usize) -> u64 {
         let missing = self.sides[side].iter().map(|span| match span {
             StreamSpan::Bytes(_) => 0,
             StreamSpan::Missing(length) => *length,

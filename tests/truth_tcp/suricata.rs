@@ -179,7 +179,8 @@ fn unmet_requirements(
     let having = |word: &[u8]| {
         sides.iter().filter(|side| side.windows(word.len()).any(|part| part == word)).count()
     };
-    let missing: u64 = streams.iter().map(|s| s.missing(0) + s.missing(1)).sum();
+    let missing: u64 =
+        streams.iter().map(|s| s.missing_byte_count(0) + s.missing_byte_count(1)).sum();
     let wrong = wants.iter().filter(|want| match **want {
         Has(number, word) => having(word) != number,
         Lacks(word) => having(word) != 0,

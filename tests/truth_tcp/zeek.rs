@@ -63,7 +63,11 @@ fn connections_start_and_gaps_match_the_capture() {
         assert_eq!(streams.len(), connections, "{name}");
         for stream in streams {
             assert_eq!(stream.has_begun, begun, "{name}");
-            assert_eq!([stream.missing(0), stream.missing(1)], missing, "{name}");
+            assert_eq!(
+                [stream.missing_byte_count(0), stream.missing_byte_count(1)],
+                missing,
+                "{name}"
+            );
         }
     }
 }
@@ -173,7 +177,7 @@ fn differences_from_log(test: &ZeekTest, logged: &[ZeekConnection]) -> Vec<Strin
         }
     }
     for (ends, number) in packets {
-        let ours = frames.iter().filter(|flow| is_between(flow, ends)).count() as u64;
+        let ours = frames.iter().filter(|flow| has_endpoints(flow, ends)).count() as u64;
         if ours != number {
             wrong.push(format!("{ends:?}: packets {ours}, zeek {number}"));
         }
@@ -181,7 +185,7 @@ fn differences_from_log(test: &ZeekTest, logged: &[ZeekConnection]) -> Vec<Strin
     wrong
 }
 
-fn is_between(flow: &Flow, ends: [&str; 2]) -> bool {
+fn has_endpoints(flow: &Flow, ends: [&str; 2]) -> bool {
     let Some(ports) = flow.ports.filter(|_| flow.protocol == 6) else { return false };
     SocketAddr::new(flow.source, ports.source).to_string() == ends[0]
         && SocketAddr::new(flow.target, ports.target).to_string() == ends[1]
@@ -201,7 +205,7 @@ impl ZeekConnection {
         let at = streams.iter().position(|stream| stream.ends == self.ends);
         let stream = at.map(|at| streams.remove(at)).unwrap_or_default();
         for (side, letters) in ["SDG", "hdg"].iter().enumerate() {
-            let missing = stream.missing(side);
+            let missing = stream.missing_byte_count(side);
             let data = stream.bytes(side).len() as u64;
             if let Some(bytes) = self.bytes[side] {
                 differ("bytes", data + missing, bytes);
@@ -216,7 +220,11 @@ impl ZeekConnection {
             differ("data", u64::from(data > 0), has(1));
             differ("gaps", u64::from(missing > 0), has(2));
         }
-        differ("missed bytes", stream.missing(0) + stream.missing(1), self.missed);
+        differ(
+            "missed bytes",
+            stream.missing_byte_count(0) + stream.missing_byte_count(1),
+            self.missed,
+        );
         wrong
     }
 }

@@ -1,6 +1,6 @@
 //! Runs cargo and other programs. Each command line is printed before it runs.
 
-use crate::silence::Watchdog;
+use crate::silence::SilenceWatchdog;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -36,7 +36,7 @@ pub(crate) fn run(command: &mut Command) -> bool {
 
 /// Runs a command, waits until it exits, and returns true if it succeeded. Prints each line of its
 /// standard output, and passes the line to `line`. If no line arrives for too long (see
-/// [`Watchdog`]), kills the programs from `target` that the command started.
+/// [`SilenceWatchdog`]), kills the programs from `target` that the command started.
 pub(crate) fn run_and_forward_lines(
     command: &mut Command,
     target: &Path,
@@ -51,7 +51,7 @@ pub(crate) fn run_and_forward_lines(
         }
     };
     if let Some(output) = child.stdout.take() {
-        let watch = Watchdog::new(child.id(), target.to_path_buf());
+        let watch = SilenceWatchdog::new(child.id(), target.to_path_buf());
         let mut output = BufReader::new(output);
         let mut bytes = Vec::new();
         while matches!(output.read_until(b'\n', &mut bytes), Ok(1..)) {

@@ -31,12 +31,13 @@ pub(crate) fn check(root: &Path) -> bool {
         return false;
     }
     let command = cargo::target(root).join("debug/streamline");
-    let refused = examples.iter().filter(|examples| !is_accepted(root, &command, examples)).count();
+    let refused =
+        examples.iter().filter(|examples| !is_example_accepted(root, &command, examples)).count();
     println!("{} requests of examples and book checked, {refused} refused", examples.len());
     refused == 0 && !examples.is_empty()
 }
 
-fn is_accepted(root: &Path, command: &Path, examples: &Example) -> bool {
+fn is_example_accepted(root: &Path, command: &Path, examples: &Example) -> bool {
     let mut check = std::process::Command::new(command);
     let output = check.current_dir(root).arg("check").arg(&examples.request).output();
     match output {

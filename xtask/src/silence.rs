@@ -18,9 +18,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(480);
 
 /// A watchdog for the programs that cargo starts, active until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Watchdog(Sender<()>);
+pub(crate) struct SilenceWatchdog(Sender<()>);
 
-impl Watchdog {
+impl SilenceWatchdog {
     /// Watches the programs from `target` that the process `cargo` starts.
     pub(crate) fn new(cargo: u32, target: PathBuf) -> Self {
         let (activity, lines) = mpsc::channel();

@@ -18,10 +18,10 @@ pub(crate) fn clear(target: &Path) {
 /// Returns a summary of the tests skipped in this run, as in `7 skipped: 5 needs root, 2 needs the
 /// program tshark`.
 pub(crate) fn summary(target: &Path) -> String {
-    summarize(&fs::read_to_string(target.join(SKIPPED_TESTS_FILE)).unwrap_or_default())
+    summarize_skips(&fs::read_to_string(target.join(SKIPPED_TESTS_FILE)).unwrap_or_default())
 }
 
-fn summarize(text: &str) -> String {
+fn summarize_skips(text: &str) -> String {
     // A test may report the same reason twice, but counts once.
     let skips: BTreeSet<(&str, &str)> = text
         .lines()
@@ -50,7 +50,7 @@ mod tests {
         let text = "skipped: a::b: needs root\nskipped: a::b: needs root\n\
                     skipped: c: needs the program tshark\nskipped: d: needs root\nnoise\n";
         let expected = "3 skipped: 2 needs root, 1 needs the program tshark";
-        assert_eq!(summarize(text), expected);
-        assert_eq!(summarize(""), "0 skipped");
+        assert_eq!(summarize_skips(text), expected);
+        assert_eq!(summarize_skips(""), "0 skipped");
     }
 }

@@ -20,7 +20,7 @@
 //! are counted. A measurement without observers shows the error of the measurement.
 
 use crate::c_program::{CProgram, CSource};
-use crate::flood::{Floods, ReceivingHost, SendTimes};
+use crate::flood::{FloodPair, ReceivingHost, SendTimes};
 use crate::harness::{BetterDirection, Goal, Samples, median, rows_of_samples};
 use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
@@ -109,7 +109,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("capture").map_err(|why| why.to_string())?;
     let mut rows = Vec::new();
     for setting in FRAME_SETTINGS {
-        let floods = Floods::new(setting.length, 1, ReceivingHost::Receives)?;
+        let floods = FloodPair::new(setting.length, 1, ReceivingHost::Receives)?;
         rows.extend(
             CaptureBench { floods, folder: &folder, setting }.measure_rows(options.rounds)?,
         );
@@ -118,7 +118,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 }
 
 struct CaptureBench<'b> {
-    floods: Floods,
+    floods: FloodPair,
     folder: &'b TempDirectory,
     setting: FrameSetting,
 }

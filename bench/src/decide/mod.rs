@@ -13,7 +13,7 @@ mod ours;
 mod peers;
 
 use crate::c_program::{CProgram, CSource};
-use crate::flood::{Floods, ReceivingHost, SendTimes, WANTED_PORT, udp_frame};
+use crate::flood::{FloodPair, ReceivingHost, SendTimes, WANTED_PORT, udp_frame};
 use crate::harness::{BetterDirection, Goal, Samples, median, rows_of_samples};
 use crate::options::Options;
 use crate::processes::is_installed;
@@ -61,7 +61,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
             all.extend(pair.measure_test_runs(name, &frame, options.rounds)?);
         }
     }
-    let floods = Floods::new(64, WANTED_ONE_IN, ReceivingHost::Ignores)?;
+    let floods = FloodPair::new(64, WANTED_ONE_IN, ReceivingHost::Ignores)?;
     all.extend(DecideBench { floods, tc: &tc }.measure_rows(options.rounds)?);
     Ok(all)
 }
@@ -175,13 +175,22 @@ fn comparison_frames() -> Vec<Vec<u8>> {
         six().extension(0, &[0; 6]).udp(4000, WANTED_PORT, b"one extension"),
         six().extension(0, &[0; 6]).extension(60, &[0; 6]).udp(4000, WANTED_PORT, b"two"),
         six().extension(44, &[0; 6]).udp(4000, WANTED_PORT, b"a fragment"),
-        Frame::ethernet().tag(7).ipv4("10.77.0.1", "10.77.0.2").udp(4000, WANTED_PORT, b"tagged"),
-        Frame::ethernet().tag(7).tag(8).ipv4("10.77.0.1", "10.77.0.2").udp(
+        Frame::ethernet().append_vlan_tag(7).ipv4("10.77.0.1", "10.77.0.2").udp(
+            4000,
+            WANTED_PORT,
+            b"tagged",
+        ),
+        Frame::ethernet().append_vlan_tag(7).append_vlan_tag(8).ipv4("10.77.0.1", "10.77.0.2").udp(
             1,
             WANTED_PORT,
             b"twice",
         ),
-        Frame::ethernet().tag(7).tag(8).tag(9).ipv4("10.77.0.1", "10.77.0.2").udp(1, 53, b""),
+        Frame::ethernet()
+            .append_vlan_tag(7)
+            .append_vlan_tag(8)
+            .append_vlan_tag(9)
+            .ipv4("10.77.0.1", "10.77.0.2")
+            .udp(1, 53, b""),
         Frame::ethernet().arp(true, "10.77.0.1", "10.77.0.2"),
         Frame::ethernet().ethertype(0x88b5, b"something else"),
         Frame::ethernet().ethertype(0x0100, b"a length"),
@@ -208,7 +217,7 @@ enum FrameDecider<'b> {
 }
 
 struct DecideBench<'b> {
-    floods: Floods,
+    floods: FloodPair,
     tc: &'b ProgramPair,
 }
 

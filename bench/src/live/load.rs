@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 use sys::clock;
 use sys::packet::{PacketSender, QdiscMode, SendStopReason};
-use testkit::net::{CLIENT_DEVICE, Pair};
+use testkit::net::{CLIENT_DEVICE, NamespacePair};
 
 /// Number of frames per system call.
 const BATCH_FRAMES: usize = 16;
@@ -86,7 +86,7 @@ impl FrameLoad {
     /// processor.
     pub(crate) fn send(
         &self,
-        pair: &Pair,
+        pair: &NamespacePair,
         rate: Rate,
         most: usize,
     ) -> std::result::Result<SendResult, String> {

@@ -21,7 +21,7 @@ use crate::temp_directory::TempDirectory;
 use load::{FrameLoad, Rate};
 use programs::{LiveProgram, OUR_NAME, Observation, RunPurpose};
 use std::cell::{Cell, RefCell};
-use testkit::net::{Cable, Pair};
+use testkit::net::{DevicePairSettings, NamespacePair};
 
 /// Divisor of [`Options::size`], the capture size for all benches: this bench generates a smaller
 /// capture.
@@ -35,8 +35,8 @@ const UNOBSERVED_S_MAX: f64 = 0.3;
 
 /// Measures rates, cost and requests.
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    let cable = Cable { addresses: false, ..Cable::default() };
-    let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two namespaces")?;
+    let cable = DevicePairSettings { addresses: false, ..DevicePairSettings::default() };
+    let pair = NamespacePair::new(cable).ok_or("needs root and `ip`: it makes two namespaces")?;
     let folder = TempDirectory::new("live").map_err(|why| why.to_string())?;
     let file = folder.0.join("mixed.pcap");
     let length = replay::generate_capture("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
@@ -63,7 +63,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 
 /// The bench, with the capture that is sent and the programs that observe it.
 struct LiveBench<'b> {
-    pair: Pair,
+    pair: NamespacePair,
     load: FrameLoad,
     programs: &'b [LiveProgram],
     folder: &'b TempDirectory,

@@ -10,7 +10,7 @@ use crate::replay::{SURICATA_LOG, count_occurrences, find_program};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use testkit::net::{Pair, SERVER_DEVICE, is_capturing, wait_until};
+use testkit::net::{NamespacePair, SERVER_DEVICE, is_capturing, wait_until};
 
 /// The name of our program.
 pub(super) const OUR_NAME: &str = "streamline";
@@ -208,7 +208,7 @@ impl LiveProgram {
     /// Sends the load while the program observes, and stops the program once it is idle.
     pub(super) fn measure_program(
         &self,
-        pair: &Pair,
+        pair: &NamespacePair,
         folder: &Path,
         (load, rate): (&FrameLoad, Rate),
         purpose: RunPurpose,
@@ -235,7 +235,7 @@ impl LiveProgram {
     /// Starts the program on the second processor, and waits until it observes frames.
     fn start(
         &self,
-        pair: &Pair,
+        pair: &NamespacePair,
         folder: &Path,
         [out, err]: [&Path; 2],
         purpose: RunPurpose,

@@ -20,7 +20,7 @@ use buffer::Policy;
 use buffer::stream::{Config, Output};
 use iolite::mpipe;
 use pipes::{TeePipes, WrittenPipes};
-use reader::{PipeKind, PipeReader, move_to};
+use reader::{PipeKind, PipeReader, transfer_to_readers};
 use std::cell::RefCell;
 
 /// Block sizes in bytes.
@@ -184,7 +184,7 @@ impl FanOut for MpipeFanOut {
 
     fn transfer(&mut self, blocks: u64) -> Result<u64, String> {
         let Self { output, readers, block, lossy } = self;
-        move_to(readers, blocks * block.len() as u64, || {
+        transfer_to_readers(readers, blocks * block.len() as u64, || {
             for number in 0..blocks {
                 // With an overwriting ring, bytes cannot be counted, so the last block is marked.
                 if let (true, Some(first)) = (*lossy, block.first_mut()) {

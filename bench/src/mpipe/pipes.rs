@@ -1,7 +1,7 @@
 //! Linux pipes: one per consumer, written n times, or filled by tee(2) and splice(2).
 
 use super::FanOut;
-use super::reader::{PipeKind, PipeReader, move_to};
+use super::reader::{PipeKind, PipeReader, transfer_to_readers};
 use rustix::pipe::{SpliceFlags, splice, tee};
 use std::fs::File;
 use std::io::Write;
@@ -39,7 +39,7 @@ impl FanOut for WrittenPipes {
     }
 
     fn transfer(&mut self, blocks: u64) -> Result<u64, String> {
-        move_to(&self.readers, blocks * self.block.len() as u64, || {
+        transfer_to_readers(&self.readers, blocks * self.block.len() as u64, || {
             for _ in 0..blocks {
                 for mut pipe in &self.pipes {
                     pipe.write_all(std::hint::black_box(&self.block)).map_err(|e| e.to_string())?;
@@ -121,7 +121,7 @@ impl FanOut for TeePipes {
     }
 
     fn transfer(&mut self, blocks: u64) -> Result<u64, String> {
-        move_to(&self.readers, blocks * self.block.len() as u64, || {
+        transfer_to_readers(&self.readers, blocks * self.block.len() as u64, || {
             let mut held = 0;
             for _ in 0..blocks {
                 // A page that was passed on accepts no more bytes, so only half of the pipe's size

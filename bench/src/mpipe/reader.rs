@@ -65,7 +65,7 @@ impl PipeReader {
 
 /// Announces `bytes` to all consumers, calls `write`, and waits until the consumers that read have
 /// received all bytes. Returns the processor time of `write` in ns.
-pub(super) fn move_to(
+pub(super) fn transfer_to_readers(
     readers: &[PipeReader],
     bytes: u64,
     write: impl FnOnce() -> Result<(), String>,

@@ -25,7 +25,7 @@ use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::AttachPoints;
 use engine::path::AdaptationSettings;
 use engine::run::{Outcome, StopConditions, run as go};
-use pipeline::explain::{Measurements, learn};
+use pipeline::explain::{Measurements, learn_costs};
 use pipeline::plan::{Costs, Machine, Plan};
 pub(crate) use work::{DIGEST_SINK, WORK_FILTER};
 
@@ -161,7 +161,11 @@ fn analyze_costs(text: &str, machine: &Machine) -> Result<Costs, String> {
     let (outcome, plan) = run_plan(plan, machine, true)?;
     let elapsed_ns = outcome.elapsed_ns;
     let mut costs = machine.costs.clone();
-    learn(&plan, &Measurements { elapsed_ns, ..measurements(&plan, &outcome.ledger) }, &mut costs);
+    learn_costs(
+        &plan,
+        &Measurements { elapsed_ns, ..measurements(&plan, &outcome.ledger) },
+        &mut costs,
+    );
     Ok(costs)
 }
 

@@ -20,7 +20,7 @@ pub(crate) const WORK_FILTER: Description = Description {
     kind: FilterKind::Inspection,
     parameters: &[Parameter::required(
         "times",
-        Type::Number { low: 0, high: 1 << 30 },
+        ParameterType::Number { low: 0, high: 1 << 30 },
         "how often",
     )],
     user: Some(make_work),

@@ -15,7 +15,7 @@
 
 mod programs;
 
-use crate::flood::{Floods, ReceivingHost, WANTED_PORT};
+use crate::flood::{FloodPair, ReceivingHost, WANTED_PORT};
 use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, rows_of_samples};
 use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
@@ -93,7 +93,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("pcap").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
     for setting in SETTINGS.into_iter().filter(|setting| is_row_selected(setting.name)) {
-        let mut floods = Floods::to_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
+        let mut floods =
+            FloodPair::to_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
         floods.set_rate(setting.rate);
         let launches = CANDIDATES.map(|(_, launch)| PcapObservers::Tcpdumps(launch));
         let who: Vec<_> = [PcapObservers::NoObserver].into_iter().chain(launches).collect();
@@ -107,7 +108,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 
 /// Measures a sample with the given observers.
 fn measure(
-    floods: &mut Floods,
+    floods: &mut FloodPair,
     folder: &TempDirectory,
     setting: PcapSetting,
     observers: PcapObservers,

@@ -17,7 +17,7 @@ mod xdp;
 pub(crate) use xdp::serve;
 
 use crate::decide::Generated;
-use crate::flood::{Floods, ReceivingHost};
+use crate::flood::{FloodPair, ReceivingHost};
 use crate::harness::{BetterDirection, Goal, Samples, median, rows_of_samples};
 use crate::options::Options;
 use crate::processes::wait_until_idle;
@@ -76,7 +76,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     );
     all.push((XDP_NAME, FrameSelector::Xdp));
     let mut bench = PickBench {
-        floods: Floods::new(FRAME_LENGTH, WANTED_ONE_IN, ReceivingHost::Ignores)?,
+        floods: FloodPair::new(FRAME_LENGTH, WANTED_ONE_IN, ReceivingHost::Ignores)?,
         folder,
     };
     let mut taken: Vec<Vec<PickSample>> = all.iter().map(|_| Vec::new()).collect();
@@ -96,7 +96,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 }
 
 struct PickBench {
-    floods: Floods,
+    floods: FloodPair,
     folder: TempDirectory,
 }
 

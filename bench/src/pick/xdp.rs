@@ -10,7 +10,7 @@ use std::time::Duration;
 use sys::bpf::XdpMode;
 use sys::descriptor;
 use sys::net::RouteSocket;
-use sys::xdp::{CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemSizes, XdpSocket};
+use sys::xdp::{CopyMode, Redirect, SocketSettings, Umem, UmemSizes, XdpDescriptor, XdpSocket};
 use testkit::net::{Namespace, SERVER_DEVICE};
 
 /// Number of frames in the shared memory, and number of entries in each ring.
@@ -145,7 +145,7 @@ impl XdpReceiver {
     /// number of frames.
     fn receive_frames(
         &mut self,
-        taken: &mut Vec<Descriptor>,
+        taken: &mut Vec<XdpDescriptor>,
         back: &mut Vec<u64>,
     ) -> Result<usize, String> {
         let text = |why: sys::Error| why.to_string();
@@ -153,7 +153,7 @@ impl XdpReceiver {
         back.clear();
         let rx = self.socket.rx.as_mut().ok_or("no receive ring")?;
         let found = rx.take(taken, BATCH_FRAMES).map_err(text)?;
-        for Descriptor { address, length, .. } in taken.iter() {
+        for XdpDescriptor { address, length, .. } in taken.iter() {
             let length = (*length as usize).min(self.frame.len());
             let place = usize::try_from(*address).unwrap_or(usize::MAX);
             let frame = &mut self.frame[..length];

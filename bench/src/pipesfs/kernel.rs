@@ -12,7 +12,7 @@ use ebpf::emit::tap::{
 };
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Map, Program, ProgramKind, RingBuffer, Rings, RingsLayout};
+use sys::bpf::{Map, Program, ProgramKind, ProgramRings, RingBuffer, RingsLayout};
 
 /// Number of filters in the program, each of which counts the frame.
 const FILTERS: u16 = 32;
@@ -24,7 +24,7 @@ const LIMIT_NS: f64 = 1.0;
 /// A loaded program and its memory.
 pub(super) struct CountingProgram {
     pub(super) program: Program,
-    _maps: (Map, RingBuffer, Rings, Rings),
+    _maps: (Map, RingBuffer, ProgramRings, ProgramRings),
 }
 
 /// Measures test runs of both programs.
@@ -67,8 +67,8 @@ impl CountingProgram {
         let shape =
             RingsLayout { cpus, sinks: 1, pointers: 1 << 12, bytes: 1 << 20, record_max: 2048 };
         let scratch = Scratch::new(1, 0, FILTERS.into()).ok_or("too many filters")?;
-        let records = Rings::create("records", shape.records_only()).map_err(text)?;
-        let pointers = Rings::create("pointers", shape.pointers_only()).map_err(text)?;
+        let records = ProgramRings::create("records", shape.records_only()).map_err(text)?;
+        let pointers = ProgramRings::create("pointers", shape.pointers_only()).map_err(text)?;
         let doorbell = RingBuffer::create("bell", 1 << 16).map_err(text)?;
         let base = cpus * scratch.stride;
         let switches = SwitchLayout { map: 0, base, places: FILTERS.into() };

@@ -29,7 +29,7 @@ const CHUNKS: usize = 6;
 /// Default capacity of a pipe, in bytes.
 const PIPE_SIZE: usize = 64 << 10;
 
-const PIPE: &str = "kernel pipe";
+const PIPE_NAME: &str = "kernel pipe";
 const LARGE_PIPE_NAME: &str = "pipe of 1 MB";
 const PIPESFS_NAME: &str = "PipesFS";
 
@@ -56,7 +56,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             let goals: Vec<Goal> = target
                 .map(|target| Goal {
                     candidate: PIPESFS_NAME,
-                    reference: PIPE,
+                    reference: PIPE_NAME,
                     goal: "G21",
                     target,
                 })
@@ -68,7 +68,10 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
                 measure_chunks(bench.0, path, (&mount, source), size)
             };
             let candidates = vec![
-                Candidate { name: PIPE, measure: Box::new(|| measure(Source::Pipe(PIPE_SIZE))) },
+                Candidate {
+                    name: PIPE_NAME,
+                    measure: Box::new(|| measure(Source::Pipe(PIPE_SIZE))),
+                },
                 Candidate {
                     name: LARGE_PIPE_NAME,
                     measure: Box::new(|| measure(Source::Pipe(1 << 20))),

@@ -7,7 +7,7 @@ use engine::build::{BuiltPath, PathOptions, Settings, build, build_with};
 use engine::kernel::point::AttachPoints;
 use engine::path::AdaptationSettings;
 use engine::run::{Outcome, StopConditions, run};
-use pipeline::explain::learn;
+use pipeline::explain::learn_costs;
 use pipeline::plan::{Costs, Machine, Plan};
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, mpsc};
@@ -65,7 +65,7 @@ pub(super) fn analyze_costs(
         return Err(failure.to_string());
     }
     let mut costs = known.clone();
-    learn(plan, &measurements(plan, &outcome.ledger), &mut costs);
+    learn_costs(plan, &measurements(plan, &outcome.ledger), &mut costs);
     Ok(costs)
 }
 

@@ -13,7 +13,7 @@
 
 mod lines;
 
-use crate::flood::{Floods, ReceivingHost, WANTED_PORT};
+use crate::flood::{FloodPair, ReceivingHost, WANTED_PORT};
 use crate::harness::{BetterDirection, Goal, Samples, is_row_selected, rows_of_samples};
 use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
@@ -84,7 +84,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new_in(&base, "readers").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
     for setting in SETTINGS.into_iter().filter(|setting| is_row_selected(setting.name)) {
-        let mut floods = Floods::to_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
+        let mut floods =
+            FloodPair::to_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
         floods.set_rate(setting.rate);
         all.extend(ReadersBench { floods, folder: &folder, setting }.measure_rows(options.rounds)?);
     }
@@ -92,7 +93,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 }
 
 struct ReadersBench<'b> {
-    floods: Floods,
+    floods: FloodPair,
     folder: &'b TempDirectory,
     setting: ReadersSetting,
 }

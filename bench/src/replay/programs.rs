@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use sys::usage::{self, Usage};
+use sys::usage::{self, ResourceUsage};
 
 /// A program that reads a capture, and may report the requests in it.
 pub(super) struct ReplayProgram {
@@ -103,7 +103,11 @@ app-layer: {protocols: {http: {enabled: yes}}}
 
 impl ReplayProgram {
     /// Runs the program over a capture without output. Returns its resource usage.
-    pub(super) fn measure_usage(&self, capture: &Path, folder: &Path) -> Result<Usage, String> {
+    pub(super) fn measure_usage(
+        &self,
+        capture: &Path,
+        folder: &Path,
+    ) -> Result<ResourceUsage, String> {
         self.run_command(self.command(capture, folder).stdout(Stdio::null()))
     }
 
@@ -139,7 +143,7 @@ impl ReplayProgram {
         command
     }
 
-    fn run_command(&self, command: &mut Command) -> Result<Usage, String> {
+    fn run_command(&self, command: &mut Command) -> Result<ResourceUsage, String> {
         let child = command.stderr(Stdio::null()).spawn().map_err(|why| why.to_string())?;
         let (status, usage) = usage::wait(child).map_err(|why| why.to_string())?;
         if status.success() { Ok(usage) } else { Err(format!("{} ended with {status}", self.name)) }

@@ -19,7 +19,7 @@ mod users;
 
 pub(crate) use users::parse_ledger;
 
-use crate::flood::{Floods, OTHER_PORT, ReceivingHost, WANTED_PORT};
+use crate::flood::{FloodPair, OTHER_PORT, ReceivingHost, WANTED_PORT};
 use crate::harness::{BetterDirection, Samples, is_row_selected, rows_of_samples};
 use crate::observed::{ObserverSample, ObserverSamples};
 use crate::options::Options;
@@ -70,7 +70,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("share").map_err(|why| why.to_string())?;
     let others = std::iter::repeat_n(OTHER_PORT, USER_FRAME_ONE_IN - usize::from(USER_COUNT_MAX));
     let ports: Vec<u16> = (0..USER_COUNT_MAX).map(port_of_user).chain(others).collect();
-    let floods = Floods::to_ports(&ports, FRAME_LENGTH, ReceivingHost::Ignores)?;
+    let floods = FloodPair::to_ports(&ports, FRAME_LENGTH, ReceivingHost::Ignores)?;
     let daemon = SharedDaemon::start(&floods.observed.pair.server, &folder.0, USER_COUNT_MAX)?;
     let mut bench = ShareBench { floods, folder: &folder, daemon };
     let mut all = vec![ShareObservers::NoObserver];
@@ -96,7 +96,7 @@ fn port_of_user(user: u16) -> u16 {
 }
 
 struct ShareBench<'b> {
-    floods: Floods,
+    floods: FloodPair,
     folder: &'b TempDirectory,
     daemon: SharedDaemon,
 }

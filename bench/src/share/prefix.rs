@@ -24,7 +24,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use testkit::net::{Cable, Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE, wait_until};
 
 /// The name of the row.
 const ROW: &str = "10 tails of one user";
@@ -64,8 +64,8 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     if !is_row_selected(ROW) {
         return Ok(Vec::new());
     }
-    let cable = Cable { addresses: false, ..Cable::default() };
-    let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two namespaces")?;
+    let cable = DevicePairSettings { addresses: false, ..DevicePairSettings::default() };
+    let pair = NamespacePair::new(cable).ok_or("needs root and `ip`: it makes two namespaces")?;
     let folder = TempDirectory::new("prefix").map_err(|why| why.to_string())?;
     let file = folder.0.join("mixed.pcap");
     crate::replay::generate_capture("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;
@@ -105,7 +105,7 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 }
 
 struct PrefixBench {
-    pair: Pair,
+    pair: NamespacePair,
     load: FrameLoad,
     folder: TempDirectory,
     program: PathBuf,

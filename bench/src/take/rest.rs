@@ -16,7 +16,7 @@ use std::process::{Child, Stdio};
 use std::time::Instant;
 use sys::bpf::{Link, Program, ProgramKind, XdpMode};
 use sys::net::RouteSocket;
-use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
+use testkit::net::{CLIENT, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, wait_until};
 
 /// Number of bytes per transfer.
 const BYTES: u64 = 1 << 30;
@@ -30,7 +30,7 @@ const REQUEST: &str = "rx server0 take \"udp port 53\" | count";
 const PASS: i32 = 2;
 
 pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
-    let pair = Pair::new(Cable::default())
+    let pair = NamespacePair::new(DevicePairSettings::default())
         .ok_or("needs root and `ip`: it creates two network namespaces")?;
     let alone = || transfer(&pair);
     let beside_tc = || {
@@ -51,7 +51,7 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     interleave(("take", "TCP beside", f64::NAN), "Gbit/s", options.rounds, candidates, &[])
 }
 
-fn start(pair: &Pair) -> Result<Child, String> {
+fn start(pair: &NamespacePair) -> Result<Child, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?.with_file_name("streamline");
     let mut command = pair.server.command(own);
     command.args(["run", "--quiet", REQUEST]).stdout(Stdio::null());
@@ -61,7 +61,7 @@ fn start(pair: &Pair) -> Result<Child, String> {
 }
 
 /// Attaches a program that passes every frame.
-fn attach_empty_program(pair: &Pair) -> Result<Link, String> {
+fn attach_empty_program(pair: &NamespacePair) -> Result<Link, String> {
     let pass = encode(&[Insn::mov(R0, PASS), Insn::exit()]);
     pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().and_then(|links| links.interface_by_name(SERVER_DEVICE));
@@ -74,7 +74,7 @@ fn attach_empty_program(pair: &Pair) -> Result<Link, String> {
 
 /// Transfers [`BYTES`] over TCP. Returns the throughput in Gbit/s.
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
-fn transfer(pair: &Pair) -> Result<f64, String> {
+fn transfer(pair: &NamespacePair) -> Result<f64, String> {
     let wrong = |why: std::io::Error| why.to_string();
     let listener = pair
         .server

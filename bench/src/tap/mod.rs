@@ -10,7 +10,7 @@ pub(crate) use reader::{TapReader, serve};
 use pipeline::plan::KernelRing;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use sys::bpf::ring::region_offset::NOTIFICATION_COUNTS;
-use sys::bpf::{ChainPosition, Link, Program, RingBuffer, Rings, RingsLayout, Side};
+use sys::bpf::{ChainPosition, Link, Program, ProgramRings, RingBuffer, RingsLayout, Side};
 use testkit::net::Namespace;
 
 /// Value for the limits of a [`WakePolicy`] (a time in ns, bytes, or frames) that is never reached.
@@ -32,7 +32,7 @@ pub(crate) fn policy_for_several_readers(shape: RingsLayout) -> WakePolicy {
 /// A tap: its ring, its doorbell and its program, attached until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Tap {
-    rings: Rings,
+    rings: ProgramRings,
     doorbell: RingBuffer,
     program: Program,
     link: Option<Link>,
@@ -49,7 +49,7 @@ impl Tap {
         let cpus = u32::try_from(cpus).map_err(|why| why.to_string())?;
         let shape =
             RingsLayout { cpus, sinks: 1, pointers: POINTERS_PER_PROCESSOR, bytes, record_max };
-        let rings = Rings::create("bench_ring", shape).map_err(|why| why.to_string())?;
+        let rings = ProgramRings::create("bench_ring", shape).map_err(|why| why.to_string())?;
         let doorbell = RingBuffer::create("bench_bell", 1 << 16).map_err(|why| why.to_string())?;
         let program = program::load_program(&rings, &doorbell, when(shape))?;
         Ok(Self { rings, doorbell, program, link: None })

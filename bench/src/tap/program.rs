@@ -5,7 +5,7 @@ use ebpf::emit::Value;
 use ebpf::emit::tap::{Delivery, Tap, WakePolicy, tap};
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Program, ProgramKind, RingBuffer, Rings};
+use sys::bpf::{Program, ProgramKind, ProgramRings, RingBuffer};
 
 /// Parameters for passing a frame to the only reader. Frames that cannot be copied are not counted.
 const ONE_READER_DELIVERY: Delivery =
@@ -13,7 +13,7 @@ const ONE_READER_DELIVERY: Delivery =
 
 /// Loads the program that writes the tap's ring.
 pub(super) fn load_program(
-    rings: &Rings,
+    rings: &ProgramRings,
     ring: &RingBuffer,
     wake: WakePolicy,
 ) -> Result<Program, String> {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use sys::bpf::ring::region_offset;
-use sys::bpf::{CpuRing, FramePointer, Listener, Rings, RingsLayout};
+use sys::bpf::{CpuRing, FramePointer, Listener, ProgramRings, RingsLayout};
 use sys::descriptor;
 
 /// Polling interval of a reader that is not notified.
@@ -103,7 +103,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let shape = RingsLayout { cpus, sinks, pointers, bytes, record_max };
     let (doorbell, rings) = (descriptors.pop(), descriptors.pop());
     let rings =
-        Rings::from_received(rings.ok_or("rings")?, shape).map_err(|why| why.to_string())?;
+        ProgramRings::from_received(rings.ok_or("rings")?, shape).map_err(|why| why.to_string())?;
     // Closing the descriptor of the doorbell ends the notifications.
     let doorbell = doorbell.ok_or("a bell")?;
     let readable = [doorbell.as_fd(), socket.as_fd()];
@@ -161,7 +161,7 @@ impl ReaderState {
     }
 
     /// Reads all available records. Returns true if there were any.
-    fn read_all(&mut self, rings: &Rings) -> bool {
+    fn read_all(&mut self, rings: &ProgramRings) -> bool {
         let mut found = false;
         for cpu in 0..self.shape.cpus {
             if let Some(region) = rings.region(cpu) {

@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
-use testkit::net::{Cable, Pair};
+use testkit::net::{DevicePairSettings, NamespacePair};
 
 /// Requests per second, as in the source's figure 13.
 const RATE: f64 = 10_000.0;
@@ -40,7 +40,8 @@ const fn ring(name: &'static str, words: &'static str, is_fed: bool) -> UdpSetup
 /// Measures all installed servers.
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
-    let pair = Pair::new(Cable::default()).ok_or("needs root and `ip`: it makes two namespaces")?;
+    let pair = NamespacePair::new(DevicePairSettings::default())
+        .ok_or("needs root and `ip`: it makes two namespaces")?;
     let folder = TempDirectory::new("batching").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
     for server in installed_servers() {

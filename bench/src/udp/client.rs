@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 use sys::clock;
-use testkit::net::{Pair, SERVER};
+use testkit::net::{NamespacePair, SERVER};
 
 /// Maximum number of requests that wait for their answers at the same time.
 const OUTSTANDING_MAX: usize = 64;
@@ -31,7 +31,7 @@ pub(super) struct UdpExchangeResult {
 /// Sends requests, at most `rate` per second, and waits for the answers. Fails if more than the
 /// share [`LOSS_MAX`] of them are lost.
 pub(super) fn exchange(
-    pair: &Pair,
+    pair: &NamespacePair,
     (request, count): (fn(u16) -> Vec<u8>, usize),
     rate: Option<f64>,
 ) -> Result<UdpExchangeResult, String> {

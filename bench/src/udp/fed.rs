@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
 use sys::clock;
 use testkit::Frame;
-use testkit::net::{CLIENT, Pair, SERVER};
+use testkit::net::{CLIENT, NamespacePair, SERVER};
 
 /// Maximum number of outstanding requests while answers are sent over an interface. The next
 /// constant applies while answers are stored in memory.
@@ -92,7 +92,7 @@ pub(super) struct RequestLoad {
 /// Measures the rows of a server.
 pub(super) fn measure_rows(
     options: &Options,
-    pair: &Pair,
+    pair: &NamespacePair,
     folder: &TempDirectory,
     server: &UdpServer,
 ) -> Result<Vec<Row>, String> {
@@ -133,7 +133,7 @@ pub(super) fn measure_rows(
 
 /// Measures a sample of a server in a setup.
 pub(super) fn measure(
-    pair: &Pair,
+    pair: &NamespacePair,
     folder: &TempDirectory,
     server: &UdpServer,
     setup: UdpSetup,
@@ -200,7 +200,7 @@ struct MemoryClient<'e> {
 
 impl<'e> MemoryClient<'e> {
     fn begin(
-        pair: &Pair,
+        pair: &NamespacePair,
         requests: &'e [Vec<u8>],
         memory: Option<&'e MemorySocket>,
     ) -> Result<Self, String> {

@@ -31,7 +31,7 @@ use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use servers::{RunningServer, UdpLaunch, UdpServer, installed_servers};
-use testkit::net::{Cable, Pair};
+use testkit::net::{DevicePairSettings, NamespacePair};
 
 /// Number of requests before each sample, after which the server's socket has its ring.
 const WARM_UP_REQUESTS: usize = 2_000;
@@ -64,7 +64,8 @@ struct UdpSample {
 /// Measures all installed servers.
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
-    let pair = Pair::new(Cable::default()).ok_or("needs root and `ip`: it makes two namespaces")?;
+    let pair = NamespacePair::new(DevicePairSettings::default())
+        .ok_or("needs root and `ip`: it makes two namespaces")?;
     let folder = TempDirectory::new("udp").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
     for server in installed_servers() {
@@ -96,7 +97,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
 
 /// Measures a sample of a server.
 fn measure(
-    pair: &Pair,
+    pair: &NamespacePair,
     folder: &TempDirectory,
     server: &UdpServer,
     launch: UdpLaunch,

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use sys::clock;
 use testkit::Frame;
-use testkit::net::{CLIENT, Pair, SERVER, wait_until};
+use testkit::net::{CLIENT, NamespacePair, SERVER, wait_until};
 
 /// Bytes of a datagram: seven packets of a transport stream.
 const DATAGRAM_SIZE: usize = 7 * 188;
@@ -42,7 +42,7 @@ const RING: UdpSetup = UdpSetup {
 /// Measures the rows, if ffmpeg is installed.
 pub(super) fn measure_rows(
     options: &Options,
-    pair: &Pair,
+    pair: &NamespacePair,
     folder: &TempDirectory,
 ) -> Result<Vec<Row>, String> {
     if !is_installed("ffmpeg", "ffmpeg") {
@@ -107,7 +107,7 @@ fn configure_ffmpeg(_: &Path) -> std::io::Result<Vec<String>> {
 
 /// Returns the processor time of the program for each datagram, in ns.
 fn measure(
-    pair: &Pair,
+    pair: &NamespacePair,
     folder: &TempDirectory,
     setup: UdpSetup,
     (stream, rate): (&[Vec<u8>], f64),

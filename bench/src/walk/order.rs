@@ -7,8 +7,8 @@ use crate::harness::Candidate;
 use crate::line::plan_request;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use filter::{
-    Batch, BatchMemory, Block, ClassifyContext, Counts, Fill, Filter, Gateway, LANES, LaneContext,
-    OldBytes, PinId,
+    Batch, BatchMemory, Block, ClassifyContext, Counts, FillFn, Filter, Gateway, LANES,
+    LaneContext, OldBytes, PinId,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -153,7 +153,7 @@ impl<'a> Gateway<'a> for NullSpace {
 
     fn unpin(&mut self, _: PinId) {}
 
-    fn append(&mut self, _: usize, _: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])> {
+    fn append(&mut self, _: usize, _: &mut FillFn<'_>) -> Option<(RichPointer, &'a [u8])> {
         None
     }
 

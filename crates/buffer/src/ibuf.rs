@@ -208,7 +208,8 @@ impl PointerWriter {
     pub(crate) fn distance(&mut self) -> usize {
         // The refresh evicts a lying reader; the next check for room reports the eviction.
         let _ = self.side.refresh();
-        usize::try_from(self.side.head.saturating_sub(self.side.oldest())).unwrap_or(usize::MAX)
+        usize::try_from(self.side.head.saturating_sub(self.side.oldest_needed_position()))
+            .unwrap_or(usize::MAX)
     }
 
     /// Returns the number of free entries in the ring. Reads the readers' cursors only if the

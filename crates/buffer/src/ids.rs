@@ -69,7 +69,7 @@ pub fn set_id_source(source: IdSource) {
 
 /// Returns an id that no other dbuf has had, or `None` if all ids are used or the counter of the
 /// tree cannot be opened. May block for as long as the [`IdSource`] does.
-pub fn fresh() -> Option<DbufId> {
+pub fn allocate_id() -> Option<DbufId> {
     let mut ids = PROCESS_IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
     if ids.process != process {
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn d3_ids_of_several_threads_and_a_child_differ() {
-        let many = || (0..100).map(|_| fresh().unwrap().number()).collect::<Vec<_>>();
+        let many = || (0..100).map(|_| allocate_id().unwrap().number()).collect::<Vec<_>>();
         let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(many)).collect();
         let mut all: Vec<u32> = threads.into_iter().flat_map(|t| t.join().unwrap()).collect();
         all.sort_unstable();

@@ -153,7 +153,7 @@ impl RingOffer {
     }
 
     /// Validates the descriptors and opens a ring of blocks.
-    pub fn read_blocks(self) -> Result<dbuf::ForeignBlockReader, Refusal> {
+    pub fn open_block_reader(self) -> Result<dbuf::ForeignBlockReader, Refusal> {
         Ok(self.open_block_reader_with_seals(Seals::READER)?.0)
     }
 

@@ -39,7 +39,7 @@ mod waking;
 pub use crate::wait::{BlockRead, ReadUntilMark, WaitResult};
 pub use admission::OFFER;
 pub use admission::{Admission, ReaderTicket, joinable, send_to};
-pub use config::{Config, caches, fix_processor_count, has_single_processor};
+pub use config::{Config, cache_sizes, fix_processor_count, has_single_processor};
 pub use handover::Handover;
 pub use input::Input;
 pub use output::Output;

@@ -14,7 +14,7 @@ const CHILD_VARIABLE: &str = "STREAMLINE_TEST_IDS";
 fn child_prints_ids() {
     if std::env::var_os(CHILD_VARIABLE).is_some() {
         for _ in 0..20 {
-            println!("id {}", ids::fresh().unwrap().number());
+            println!("id {}", ids::allocate_id().unwrap().number());
         }
     }
 }
@@ -37,10 +37,10 @@ fn child_ids(variable: Option<&str>) -> Vec<u32> {
 #[test]
 fn d3_q10_ids_are_unique_in_a_tree_of_processes() {
     let (variable, kept) = ids::duplicate_id_counter(700).unwrap();
-    let mut all: Vec<u32> = (0..20).map(|_| ids::fresh().unwrap().number()).collect();
+    let mut all: Vec<u32> = (0..20).map(|_| ids::allocate_id().unwrap().number()).collect();
     all.extend(child_ids(Some(&variable)));
     all.extend(child_ids(Some(&variable)));
-    all.extend((0..20).map(|_| ids::fresh().unwrap().number()));
+    all.extend((0..20).map(|_| ids::allocate_id().unwrap().number()));
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
     // A process without the variable, or whose variable names a closed descriptor, begins a tree
     // with its own counter.

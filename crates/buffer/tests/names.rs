@@ -82,7 +82,7 @@ fn d17_region_is_writable_only_with_permission() {
         region.read_at(100, &mut content).unwrap();
         assert_eq!(&content == b"there", expected == "written");
         other.wait_for_success();
-        assert!(host.withdraw(&name::Address::of_current_user(&name).unwrap()));
+        assert!(host.withdraw(&name::Address::for_current_user(&name).unwrap()));
     }
 }
 

@@ -114,7 +114,7 @@ fn t3_lying_reader_is_evicted_and_the_other_continues() {
     let (mut writer, mut offers) = create_ring(Policy::Block, 2);
     let honest = offers.remove(1);
     let Some(mut other) = offer_to_new_process("lie", &offers[0]) else { return };
-    let mut honest = honest.read_blocks().unwrap();
+    let mut honest = honest.open_block_reader().unwrap();
     assert_eq!(other.receive_line().as_deref(), Some("lying"));
     let (mut number, mut out) = (0, [0; BLOCK_LENGTH]);
     while number < 20_000 {
@@ -159,7 +159,7 @@ fn run_other_process() {
     let offer = RingOffer::from_descriptors(receive(stdin()).1).unwrap();
     match role.as_str() {
         "attack" => try_all_file_changes(offer),
-        "drain" => drain_blocks(offer.read_blocks().unwrap()),
+        "drain" => drain_blocks(offer.open_block_reader().unwrap()),
         "lie" => store_false_cursors(&offer),
         "stall" => hold_without_reading(offer),
         _ => panic!("no role {role}"),
@@ -195,7 +195,7 @@ fn store_false_cursors(offer: &RingOffer) {
 }
 
 fn hold_without_reading(offer: RingOffer) {
-    let visitor = offer.read_blocks().unwrap();
+    let visitor = offer.open_block_reader().unwrap();
     report("stalling");
     wait_to_be_killed(visitor);
 }
@@ -267,7 +267,7 @@ fn try_all_file_changes(offer: RingOffer) {
     report(&format!("uid {}", sys::process::identity().0));
     let [geometry, ring, _] =
         offer.descriptors().map(|fd| File::from(fd.try_clone_to_owned().unwrap()));
-    let mut visitor = offer.read_blocks().unwrap();
+    let mut visitor = offer.open_block_reader().unwrap();
     let (mut blocks, mut out) = (0, [0; BLOCK_LENGTH]);
     while blocks < 5 {
         blocks += u64::from(visitor.read(&mut out).unwrap().is_some());

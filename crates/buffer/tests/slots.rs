@@ -207,7 +207,7 @@ fn slot_offer_is_read_only_and_opens_only_as_slots() {
         let copies = offers[0].descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
         RingOffer::from_descriptors(copies.into()).unwrap()
     };
-    assert!(matches!(copies().read_blocks(), Err(Refusal::Geometry(_))));
+    assert!(matches!(copies().open_block_reader(), Err(Refusal::Geometry(_))));
     assert!(matches!(copies().open_pointer_reader(), Err(Refusal::Geometry(_))));
     copies().open_slot_reader().unwrap();
     let id = DbufId::new(2).unwrap();

@@ -55,7 +55,7 @@ pub(crate) fn new_dbuf_id() -> Outcome<DbufId> {
             "the ids of dbufs in this process tree are used up: start the program again",
         )
     };
-    buffer::ids::fresh().ok_or_else(used_up)
+    buffer::ids::allocate_id().ok_or_else(used_up)
 }
 
 /// The reading end of a pipe that carries pointers.

@@ -1,13 +1,13 @@
 //! A request that runs in threads of the calling program, as an object of the file interface.
 
 use std::time::Duration;
-use streamline::{Results, Running};
+use streamline::{RunResults, Running};
 
 /// A running request, or its results.
 #[derive(Debug)]
 pub(crate) enum Run {
     Running(Box<Running>),
-    Ended(Box<Results>),
+    Ended(Box<RunResults>),
     /// The request failed, for the reason in the message.
     Failed(String),
 }

@@ -106,7 +106,7 @@ pub(crate) fn counts(fd: i32) -> Outcome<streamline_counts> {
         EndKind::Writer(writer) => Ok(of_writer(writer.output.counts())),
         EndKind::PointerWriter(writer) => {
             let output = writer.pipe.output();
-            let kinds = output.spliced();
+            let kinds = output.splice_counts();
             let all = of_writer(output.counts());
             Ok(streamline_counts { by_pointer: kinds.blocks, copied: kinds.copied_blocks, ..all })
         }

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use testkit::need;
-use testkit::net::{Cable, Namespace, Pair, SERVER, SERVER_DEVICE, is_capturing};
+use testkit::net::{
+    DevicePairSettings, Namespace, NamespacePair, SERVER, SERVER_DEVICE, is_capturing,
+};
 use testkit::wait_until;
 
 fn repository_root() -> PathBuf {
@@ -151,7 +153,7 @@ fn request_page(page: &str) {
 
 #[test]
 fn programs_in_three_languages_count_the_urls_of_traffic() {
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     for words in example_commands() {
         let source = format!("rx {SERVER_DEVICE} both=yes");
         let mut program = command_in_namespace(words, Some(&pair.server));

@@ -13,7 +13,7 @@ use std::ffi::{OsStr, OsString};
 
 /// Rearranges arguments for clap. Inserts `run` in front of a request without a command, and moves
 /// the words of a request after `--`.
-pub(crate) fn arrange(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+pub(crate) fn rearrange_arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = given.collect();
     let command = Arguments::command();
     let Some(first) = words.get(1) else { return words };
@@ -75,10 +75,10 @@ fn begins_exec_command<'w>(
     rest: &(impl Iterator<Item = &'w OsString> + Clone),
 ) -> bool {
     let rest: Vec<&str> = rest.clone().filter_map(|word| word.to_str()).collect();
-    word == "exec" && is_program(&rest)
+    word == "exec" && is_program_call(&rest)
 }
 
-fn is_program(words: &[&str]) -> bool {
+fn is_program_call(words: &[&str]) -> bool {
     !words.is_empty() && !words.iter().any(|word| word.starts_with('|'))
 }
 
@@ -87,7 +87,7 @@ fn is_program(words: &[&str]) -> bool {
 pub(crate) fn exec_command_words(words: &[String]) -> Option<&[String]> {
     let (first, rest) = words.split_first()?;
     let texts: Vec<&str> = rest.iter().map(String::as_str).collect();
-    (first == "exec" && is_program(&texts)).then_some(rest)
+    (first == "exec" && is_program_call(&texts)).then_some(rest)
 }
 
 /// The role of an argument on the command line.
@@ -147,7 +147,11 @@ mod tests {
 
     fn rearrange_words(words: &[&str]) -> Vec<String> {
         let words = std::iter::once("streamline").chain(words.iter().copied()).map(OsString::from);
-        arrange(words).into_iter().skip(1).map(|word| word.into_string().unwrap()).collect()
+        rearrange_arguments(words)
+            .into_iter()
+            .skip(1)
+            .map(|word| word.into_string().unwrap())
+            .collect()
     }
 
     #[test]

@@ -59,27 +59,31 @@ fn main() -> ExitCode {
         }
         None => {}
     }
-    let arguments = match Arguments::try_parse_from(arranged::arrange(std::env::args_os())) {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            if error.use_stderr() && foreign_syntax::suggest_equivalent_command(std::env::args_os())
-            {
-                return Status::Usage.into();
-            }
-            let status = if error.use_stderr() { Status::Usage } else { Status::Done };
-            // If the message quotes hidden characters, they are replaced, and the message is
-            // printed without colors. A failed write to standard error cannot be reported.
-            if std::env::args_os().any(|word| word.to_string_lossy().contains(is_hidden)) {
-                terminal::print_error_text(&VisibleLines(&error.render().to_string()).to_string());
-            } else {
-                let printed = error.print();
-                if let (Status::Done, Err(error)) = (status, printed) {
-                    return terminal::report_write_error(&error).into();
+    let arguments =
+        match Arguments::try_parse_from(arranged::rearrange_arguments(std::env::args_os())) {
+            Ok(arguments) => arguments,
+            Err(error) => {
+                if error.use_stderr()
+                    && foreign_syntax::suggest_equivalent_command(std::env::args_os())
+                {
+                    return Status::Usage.into();
                 }
+                let status = if error.use_stderr() { Status::Usage } else { Status::Done };
+                // If the message quotes hidden characters, they are replaced, and the message is
+                // printed without colors. A failed write to standard error cannot be reported.
+                if std::env::args_os().any(|word| word.to_string_lossy().contains(is_hidden)) {
+                    terminal::print_error_text(
+                        &VisibleLines(&error.render().to_string()).to_string(),
+                    );
+                } else {
+                    let printed = error.print();
+                    if let (Status::Done, Err(error)) = (status, printed) {
+                        return terminal::report_write_error(&error).into();
+                    }
+                }
+                return status.into();
             }
-            return status.into();
-        }
-    };
+        };
     let status = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Why(arguments) => why::trace_flow(&arguments),

@@ -9,7 +9,7 @@ use crate::arguments::mount::{MountArguments, parse_edit_limit};
 use crate::failure::report_system_error;
 use crate::status::Status;
 use crate::terminal;
-use pipesfs::mount::{Mount, MountOptions, Others};
+use pipesfs::mount::{Mount, MountOptions, OtherUsersPaths};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _};
 use std::os::fd::AsFd as _;
@@ -31,9 +31,9 @@ pub(crate) fn mount(arguments: &MountArguments) -> ExitCode {
         Err(error) => return refuse(&arguments.directory, &terminal::reason(&error)),
     };
     let others = match arguments.others.as_str() {
-        "nothing" => Others::Nothing,
-        "all" => Others::All,
-        _ => Others::Names,
+        "nothing" => OtherUsersPaths::Nothing,
+        "all" => OtherUsersPaths::All,
+        _ => OtherUsersPaths::Names,
     };
     let exec = arguments.options.iter().any(|option| option == "exec");
     let daemon = arguments.socket.clone();

@@ -10,7 +10,7 @@ use crate::terminal;
 use engine::record::RecordingSummary;
 use engine::signal;
 use std::path::Path;
-use streamline::record::{BuiltReplay, Differences, ReplayableRecord, compare_with_record};
+use streamline::record::{BuiltReplay, LedgerDifferences, ReplayableRecord, compare_with_record};
 
 /// Prints the size of a record, unless `--quiet` is given. If the record has reached its size
 /// limit, first prints the number of missing blocks. If recording has failed, prints only the
@@ -73,7 +73,11 @@ pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Sta
 const DIFFERENCES_MAX: usize = 8;
 
 /// Prints the differences between a run and its replay. Returns the exit status.
-fn print_differences(found: &Differences, arguments: &RunArguments, status: Status) -> Status {
+fn print_differences(
+    found: &LedgerDifferences,
+    arguments: &RunArguments,
+    status: Status,
+) -> Status {
     if found.is_empty() {
         if !arguments.quiet {
             terminal::print_note("the replay matches the recorded run, block for block");

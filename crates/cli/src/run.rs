@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use streamline::analysis::{self, SaveError};
 use streamline::report::{Form, format_count};
 use streamline::{
-    FinishedRun, OpenError, Options, Prepared, ReadyRequest, Results, StopConditions,
+    FinishedRun, OpenError, Options, Prepared, ReadyRequest, RunResults, StopConditions,
 };
 use sys::open::PipeWaitRules;
 use sys::poll::PollSet;
@@ -229,11 +229,11 @@ impl StartNotifier {
 
 /// Prints the outcome: filter reports, failures, losses, the ledger. Returns the exit status.
 pub(crate) fn print_results(
-    results: &Results,
+    results: &RunResults,
     arguments: &RunArguments,
     file: Option<ReportTarget>,
 ) -> Status {
-    let Results { plan, outcome, crashes, .. } = results;
+    let RunResults { plan, outcome, crashes, .. } = results;
     let form = if arguments.json { Form::Json } else { Form::Text };
     let report = results.report();
     let ends = match (form, terminal::drawing_columns()) {
@@ -300,7 +300,7 @@ pub(crate) fn print_results(
 
 /// Warns that all outputs have ended because the reader of standard output has exited, and prints
 /// the totals of the run. Prints nothing if the request has only one sink.
-fn warn_that_outputs_ended(results: &Results) {
+fn warn_that_outputs_ended(results: &RunResults) {
     let nodes = results.plan.graph.ids().filter_map(|(_, node)| node.filter());
     if nodes.filter(|used| used.is_sink()).count() > 1 {
         let what = results.report().summary_sentence();
@@ -321,7 +321,7 @@ fn print_apart_from_capture(text: &str, graph: &Graph) -> Status {
 }
 
 /// Prints the measurements of `--analyze`, and their effects on the next plan.
-fn print_analysis(results: &Results) {
+fn print_analysis(results: &RunResults) {
     let analysis = analysis::analyze_run(results);
     terminal::print_error_text(&format!("{}\n", analysis.text));
     match &analysis.saved {

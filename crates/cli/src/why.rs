@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 use streamline::record::ReplayableRecord;
 use streamline::report::{Object, json_line, to_object};
-use streamline::{Options, Prepared, Results};
+use streamline::{Options, Prepared, RunResults};
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
@@ -65,7 +65,7 @@ fn print_trace(arguments: &WhyArguments, expression: &str) -> Result<Status, Sta
     if can_reread(&arguments.file) && why.rewind() {
         results = run_trace(prepare_request(arguments)?, &why)?;
     }
-    let Results { plan, outcome, .. } = &results;
+    let RunResults { plan, outcome, .. } = &results;
     let failures = outcome.failures.iter().filter(|failure| !failure.is_quiet());
     let failures: Vec<String> = failures.map(ToString::to_string).collect();
     failures.iter().for_each(|failure| terminal::print_error(failure));
@@ -94,7 +94,7 @@ fn prepare_request(arguments: &WhyArguments) -> Result<TraceInput, Status> {
 }
 
 /// Runs a request to its end, and answers the query `why` about the traced flow.
-fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<Results, Status> {
+fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<RunResults, Status> {
     let TraceInput { prepared, record_mode, count, .. } = request;
     let extras = PathOptions {
         record_mode,

@@ -8,7 +8,7 @@ mod common;
 use common::{CommandResult, Folder, Guard};
 use serde_json::Value;
 use std::process::{Command, Stdio};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
+use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE};
 use testkit::traffic::Capture;
 use testkit::{Frame, Segment, wait_until};
 
@@ -37,7 +37,7 @@ fn connection_half(first: bool) -> Capture {
 
 #[test]
 fn v18_connections_survive_a_move_of_their_filter() {
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let folder = Folder::new();
     let place = folder.path().join("daemon");
     let inside = |words: &[&str]| {

@@ -12,7 +12,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::need;
-use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
+use testkit::net::{CLIENT, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, wait_until};
 
 /// The image on which the recipe builds.
 const BASE_IMAGE: &str = "docker.io/library/debian:bookworm-slim";
@@ -148,7 +148,7 @@ fn container_runs_requests_on_files_and_live_traffic() {
     assert!(refused.contains("CAP_NET_RAW"), "{refused}");
 
     // A container with the privileges in the recipe captures live traffic.
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let network = format!("ns:{}", pair.server.path().display());
     let live = ["--network", &network, "--user", "root", "--cap-drop", "all"];
     let rights = ["--cap-add", "NET_ADMIN", "--cap-add", "NET_RAW", "--cap-add", "BPF"];

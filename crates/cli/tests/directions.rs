@@ -7,13 +7,18 @@
 mod common;
 
 use common::{CommandResult, Folder};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
+use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE};
 
 const WARNING: &str = "`http` produces no results that need both directions";
 
 /// Runs a subcommand on a request with the source `source`, which reads the server's device of the
 /// pair.
-fn run_subcommand(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> CommandResult {
+fn run_subcommand(
+    folder: &Folder,
+    pair: &NamespacePair,
+    verb: &[&str],
+    source: &str,
+) -> CommandResult {
     let netns = pair.server.path();
     let source = source.replacen(' ', &format!(" netns={} ", netns.display()), 1);
     let line = format!("{source} | tcp | http |exchange weblog");
@@ -23,7 +28,7 @@ fn run_subcommand(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> 
 
 #[test]
 fn one_sided_source_of_exchanges_causes_a_warning() {
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let folder = Folder::new();
     let one = format!("rx {SERVER_DEVICE}");
     for verb in [&["check"][..], &["explain"], &["run", "--for=1ms"]] {
@@ -43,7 +48,12 @@ fn one_sided_source_of_exchanges_causes_a_warning() {
 
 #[test]
 fn mirror_port_without_address_causes_no_warning() {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let ran = run_subcommand(&Folder::new(), &pair, &["check"], &format!("rx {SERVER_DEVICE}"));
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
 }

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::Command;
 use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
-use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE};
 use testkit::{need, wait_until};
 
 const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
@@ -80,7 +80,7 @@ const UDP_SERVER: KilledProgram<'static> =
 impl KilledProgram<'_> {
     /// Runs the program under strace, and sends datagrams until the program has exited. If
     /// `kill_at` is `Some`, strace kills the program before this system call.
-    fn run(&self, pair: &Pair, shared: &Folder, kill_at: Option<&Call>) -> Ended {
+    fn run(&self, pair: &NamespacePair, shared: &Folder, kill_at: Option<&Call>) -> Ended {
         let folder = Folder::new();
         let trace = folder.path().join("trace").display().to_string();
         let mut command = pair.server.command("strace");
@@ -114,7 +114,7 @@ impl KilledProgram<'_> {
 }
 
 /// Returns the number of kernel programs at the interface of the servers.
-fn programs(pair: &Pair) -> usize {
+fn programs(pair: &NamespacePair) -> usize {
     pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         let at = |side| tcx_chain(index, side).unwrap().members.len();
@@ -131,7 +131,7 @@ fn kill(victim: &KilledProgram<'_>, kills: usize) {
     if victim.part == "pcap" && need::require_command("tcpdump").is_none() {
         return;
     }
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     common::build_library();
     common::build_pcap_library();
     common::build_udp_library();
@@ -170,7 +170,7 @@ fn kill_servers(kills: usize) {
     kill(&KilledProgram { words: &words, ..UDP_SERVER }, kills);
 }
 
-fn start_daemon(pair: &Pair, shared: &Folder) -> Guard {
+fn start_daemon(pair: &NamespacePair, shared: &Folder) -> Guard {
     let mut command = pair.server.command(STREAMLINE);
     shared.set_environment(&mut command);
     let place = shared.path().join(common::DAEMON_DIR);

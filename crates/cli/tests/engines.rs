@@ -9,7 +9,9 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, wait_until_received};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, wait_until_received,
+};
 use testkit::wait_until;
 
 /// Returns the process ids of the children of a process.
@@ -227,7 +229,7 @@ fn n7_unshareable_request_is_refused_with_a_reason() {
 /// permit namespaces.
 fn run_on_cable(
     of: usize,
-    send_traffic: impl FnOnce(&Folder, &Pair, &[u32]),
+    send_traffic: impl FnOnce(&Folder, &NamespacePair, &[u32]),
 ) -> Option<(CommandResult, Value)> {
     run_on_cable_with_option(of, "", send_traffic)
 }
@@ -236,9 +238,9 @@ fn run_on_cable(
 fn run_on_cable_with_option(
     of: usize,
     option: &str,
-    send_traffic: impl FnOnce(&Folder, &Pair, &[u32]),
+    send_traffic: impl FnOnce(&Folder, &NamespacePair, &[u32]),
 ) -> Option<(CommandResult, Value)> {
-    let pair = Pair::new(Cable::default())?;
+    let pair = NamespacePair::new(DevicePairSettings::default())?;
     let folder = Folder::new();
     let line = format!("--engines={of} {option} rx {SERVER_DEVICE} | udp |9 json payload=base64");
     let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));
@@ -263,7 +265,7 @@ fn run_on_cable_with_option(
 
 /// Sends `count` numbered frames of 16 flows from the client's end of the cable, at `rate` frames
 /// per second.
-fn send_frames(folder: &Folder, pair: &Pair, count: u64, rate: u64) {
+fn send_frames(folder: &Folder, pair: &NamespacePair, count: u64, rate: u64) {
     let line = format!(
         "generate count={count} rate={rate} seq=yes flows=16 size=100 | tx {CLIENT_DEVICE}"
     );
@@ -303,7 +305,7 @@ fn n7_j4_live_session_stays_on_one_worker_without_loss() {
 fn n7_v14_latency_covers_all_workers() {
     const FRAMES_SENT: u64 = 400;
     const LATENCY_BOUND: Duration = Duration::from_millis(50);
-    let send_traffic = |folder: &Folder, pair: &Pair, engines: &[u32]| {
+    let send_traffic = |folder: &Folder, pair: &NamespacePair, engines: &[u32]| {
         // One worker is stopped when its frames arrive, so its frames are late.
         signal_process(engines[0], "-STOP");
         send_frames(folder, pair, FRAMES_SENT, 20_000);
@@ -459,7 +461,7 @@ fn n7_workers_count_each_block_of_a_capture_once() {
 #[test]
 fn n7_two_workers_account_for_every_frame_sent() {
     const FRAMES_SENT: u64 = 40_000;
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let folder = Folder::new();
     let line =
         format!("--engines=2 rx {SERVER_DEVICE} both=yes ring=512k | udp |9 json payload=base64");

@@ -19,7 +19,7 @@ use std::fs::File;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
+use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE};
 use testkit::{need, wait_until};
 
 /// The UDP port to which the tests send.
@@ -30,10 +30,10 @@ const TIME_TOLERANCE_S: f64 = 0.5;
 
 /// Builds the libraries, and creates a cable and a directory. Reports a skip and returns `None` if
 /// the machine does not permit the test.
-fn prepare(program: &str) -> Option<(Pair, Folder)> {
+fn prepare(program: &str) -> Option<(NamespacePair, Folder)> {
     need::require_bpf()?;
     need::require_command(program)?;
-    let pair = Pair::new(Cable::default())?;
+    let pair = NamespacePair::new(DevicePairSettings::default())?;
     common::build_library();
     common::build_pcap_library();
     Some((pair, Folder::new()))
@@ -49,7 +49,7 @@ impl Observer {
     /// Starts a program in the namespace of the server, and waits until it prints `ready` on
     /// standard error. If `is_ours` is true, the program runs under `streamline exec`.
     fn start(
-        (pair, folder): (&Pair, &Folder),
+        (pair, folder): (&NamespacePair, &Folder),
         is_ours: bool,
         (words, ready): (&[&str], &str),
     ) -> Self {
@@ -58,7 +58,7 @@ impl Observer {
 
     /// Like [`Self::start`], but with the program's files in `folder` and the daemon in `shared`.
     fn start_in_folder(
-        (pair, folder, shared): (&Pair, &Folder, &Folder),
+        (pair, folder, shared): (&NamespacePair, &Folder, &Folder),
         is_ours: bool,
         (words, ready): (&[&str], &str),
     ) -> Self {
@@ -101,7 +101,7 @@ const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
 const LISTENING_TEXT: &str = "listening on";
 
 /// Sends numbered datagrams of these sizes from the client to the server.
-fn send(pair: &Pair, port: u16, sizes: impl IntoIterator<Item = usize> + Send) {
+fn send(pair: &NamespacePair, port: u16, sizes: impl IntoIterator<Item = usize> + Send) {
     pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         for (number, size) in (0u32..).zip(sizes) {
@@ -143,7 +143,7 @@ fn read_packets(path: &Path) -> Vec<Packet> {
 fn capture_with_libpcap_and_rings(
     words: &[&str],
     count: usize,
-    traffic: impl FnOnce(&Pair),
+    traffic: impl FnOnce(&NamespacePair),
 ) -> Option<([Vec<Packet>; 2], String)> {
     capture_on_device_with_libpcap_and_rings(SERVER_DEVICE, words, count, |_| (), traffic)
 }
@@ -154,8 +154,8 @@ fn capture_on_device_with_libpcap_and_rings(
     device: &str,
     words: &[&str],
     count: usize,
-    prepare_pair: impl FnOnce(&Pair),
-    traffic: impl FnOnce(&Pair),
+    prepare_pair: impl FnOnce(&NamespacePair),
+    traffic: impl FnOnce(&NamespacePair),
 ) -> Option<([Vec<Packet>; 2], String)> {
     let (pair, folder) = prepare("tcpdump")?;
     prepare_pair(&pair);
@@ -179,7 +179,7 @@ fn capture_on_device_with_libpcap_and_rings(
 }
 
 /// Asserts that two captures have the same packets at the same times.
-fn assert_same([real, ours]: &[Vec<Packet>; 2]) {
+fn assert_same_packets([real, ours]: &[Vec<Packet>; 2]) {
     assert_eq!(real.len(), ours.len());
     for (number, (real, ours)) in real.iter().zip(ours).enumerate() {
         assert_eq!((real.length, &real.bytes), (ours.length, &ours.bytes), "packet {number}");
@@ -215,7 +215,7 @@ fn c5_tcpdump_under_exec_captures_both_directions_like_libpcap() {
     });
     let Some((packets, errors)) = captured else { return };
     assert_eq!(packets[0].len(), 600);
-    assert_same(&packets);
+    assert_same_packets(&packets);
     assert_eq!(number_before(&errors, " packets captured"), 600, "{errors}");
     assert_eq!(number_before(&errors, " packets received by filter"), 600, "{errors}");
     assert!(errors.contains("600 of 600 packets came from the ring; 0 lost, 0 unread"), "{errors}");
@@ -232,7 +232,7 @@ fn tcpdump_under_exec_applies_filter_and_snapshot_length() {
         },
     );
     let Some((packets, errors)) = captured else { return };
-    assert_same(&packets);
+    assert_same_packets(&packets);
     assert!(packets[1].iter().all(|packet| packet.length == 342 && packet.bytes.len() == 60));
     assert_eq!(number_before(&errors, " packets received by filter"), 50, "{errors}");
 }
@@ -277,7 +277,7 @@ fn device_without_ethernet_is_left_to_libpcap_with_a_reason() {
 }
 
 /// Starts a daemon in the namespace of the server.
-fn start_daemon(pair: &Pair, folder: &Folder) -> Guard {
+fn start_daemon(pair: &NamespacePair, folder: &Folder) -> Guard {
     let place = folder.path().join("no-daemon").display().to_string();
     let mut command = pair.server.command(STREAMLINE);
     folder.set_environment(&mut command);

@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE};
 use testkit::wait_until;
 
 const PORT: u16 = 80;
@@ -24,7 +24,7 @@ const PREFIX: &str = "rx server0 both=yes | tcp";
 
 /// A virtual cable, with a daemon and a web server at one end.
 struct PrefixFixture {
-    pair: Pair,
+    pair: NamespacePair,
     folder: Folder,
     daemon: Option<Guard>,
     server: Option<JoinHandle<()>>,
@@ -33,7 +33,7 @@ struct PrefixFixture {
 
 impl PrefixFixture {
     fn new() -> Option<Self> {
-        let pair = Pair::new(Cable::default())?;
+        let pair = NamespacePair::new(DevicePairSettings::default())?;
         let listener =
             pair.server.run_in_network_namespace(|| TcpListener::bind((SERVER, PORT)).unwrap());
         let ended = Arc::new(AtomicBool::new(false));

@@ -35,7 +35,7 @@ use std::process::Command;
 use std::time::Duration;
 use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
+use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE};
 use testkit::{need, wait_until};
 
 const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
@@ -49,17 +49,17 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// A server that runs under `streamline exec --with=udp` in the server's namespace.
 struct Server<'p> {
-    pair: &'p Pair,
+    pair: &'p NamespacePair,
     folder: Folder,
     process: Guard,
 }
 
 /// Creates a cable, and compiles the C server. Reports a skip and returns `None` if the machine
 /// does not permit the test.
-fn prepare() -> Option<(Pair, Folder, PathBuf)> {
+fn prepare() -> Option<(NamespacePair, Folder, PathBuf)> {
     need::require_bpf()?;
     need::require_command("cc")?;
-    let pair = Pair::new(Cable::default())?;
+    let pair = NamespacePair::new(DevicePairSettings::default())?;
     common::build_library();
     common::build_udp_library();
     let folder = Folder::new();
@@ -81,13 +81,13 @@ fn compile(source: &str, folder: &Folder) -> PathBuf {
 impl<'p> Server<'p> {
     /// Starts a server, and waits until it is ready. The option `spin` makes the server use its
     /// ring even at a low rate of datagrams.
-    fn start(pair: &'p Pair, words: &[&str]) -> Self {
+    fn start(pair: &'p NamespacePair, words: &[&str]) -> Self {
         Self::start_with(pair, "report,spin", words)
     }
 
     /// Starts a server with `options` in the environment variable `STREAMLINE_UDP`, and waits until
     /// it is ready.
-    fn start_with(pair: &'p Pair, options: &str, words: &[&str]) -> Self {
+    fn start_with(pair: &'p NamespacePair, options: &str, words: &[&str]) -> Self {
         let folder = Folder::new();
         let mut command = pair.server.command(STREAMLINE);
         command.args(["exec", "--with=udp"]).args(words).current_dir(folder.path());
@@ -191,7 +191,7 @@ fn reported_counts_per_socket(errors: &str) -> Vec<(u64, u64)> {
 }
 
 /// Returns the number of BPF programs attached to the ingress of the server's interface.
-fn attached_ingress_program_count(pair: &Pair) -> usize {
+fn attached_ingress_program_count(pair: &NamespacePair) -> usize {
     pair.server.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index;
         tcx_chain(index, Side::Ingress).unwrap().members.len()

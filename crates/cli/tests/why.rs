@@ -127,13 +127,14 @@ fn packet_numbers_of_flow(frames: Vec<Vec<u8>>, flow: &str) -> Vec<u64> {
 fn v12_flow_is_found_behind_tags_and_extension_headers() {
     let segment = Segment { source: 4000, target: 80, ..Segment::default() };
     let tcp = |frame: Frame| frame.tcp(&segment, b"GET");
-    let four = || Frame::ethernet().tag(7).ipv4("10.0.0.1", "10.0.0.2");
-    let stacked = || Frame::ethernet().tag(7).tag(8).ipv4("10.0.0.1", "10.0.0.2");
+    let four = || Frame::ethernet().append_vlan_tag(7).ipv4("10.0.0.1", "10.0.0.2");
+    let stacked =
+        || Frame::ethernet().append_vlan_tag(7).append_vlan_tag(8).ipv4("10.0.0.1", "10.0.0.2");
     let frames = vec![
         tcp(four()),
         tcp(stacked()),
         four().udp(4000, 80, b""),
-        tcp(Frame::ethernet().tag(7).ipv4("10.0.0.1", "10.0.0.3")),
+        tcp(Frame::ethernet().append_vlan_tag(7).ipv4("10.0.0.1", "10.0.0.3")),
     ];
     for flow in ["tcp 10.0.0.1:4000 10.0.0.2:80", "tcp port 80 and host 10.0.0.2"] {
         assert_eq!(packet_numbers_of_flow(frames.clone(), flow), [1, 2], "{flow}");
@@ -142,7 +143,7 @@ fn v12_flow_is_found_behind_tags_and_extension_headers() {
     let frames = vec![
         tcp(six()),
         six().udp(4000, 80, b""),
-        tcp(Frame::ethernet().tag(7).ipv6("fd00::1", "fd00::2")),
+        tcp(Frame::ethernet().append_vlan_tag(7).ipv6("fd00::1", "fd00::2")),
     ];
     assert_eq!(packet_numbers_of_flow(frames, "tcp [fd00::1]:4000 [fd00::2]:80"), [1, 3]);
 }
@@ -150,8 +151,11 @@ fn v12_flow_is_found_behind_tags_and_extension_headers() {
 #[test]
 fn v12_flow_contains_all_fragments_in_any_order() {
     for (source, target) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
-        let frame =
-            || Frame::ethernet().tag(7).ip(source.parse().unwrap(), target.parse().unwrap());
+        let frame = || {
+            Frame::ethernet()
+                .append_vlan_tag(7)
+                .ip(source.parse().unwrap(), target.parse().unwrap())
+        };
         let datagram = Frame::raw().ip(source.parse().unwrap(), target.parse().unwrap());
         let head = if source.contains(':') { 40 } else { 20 };
         let data = datagram.udp(4000, 53, &[7; 40])[head..].to_vec();

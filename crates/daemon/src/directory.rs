@@ -18,7 +18,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use sys::abstract_socket::AcceptedContent;
 use sys::local_socket::{self, Framing};
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 const LOCK_FILE: &str = "lock";
 /// Maximum number of connections waiting to be accepted on a socket.
@@ -96,7 +96,7 @@ impl Directory {
     /// connect to the daemon. If it is false, missing parents of the directory are created, too.
     ///
     /// Fails with [`DirectoryError::Held`] while another daemon holds the lock.
-    pub fn acquire(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
+    pub fn acquire(path: &Path, open: bool, steps: &RollbackLog) -> Result<Self, DirectoryError> {
         let mark = steps.savepoint();
         let taken = Self::acquire_without_rollback(path, open, steps);
         if taken.is_err() {
@@ -108,9 +108,9 @@ impl Directory {
     fn acquire_without_rollback(
         path: &Path,
         open: bool,
-        steps: &Steps,
+        steps: &RollbackLog,
     ) -> Result<Self, DirectoryError> {
-        steps.announce(Resource::File, "the directory of a daemon")?;
+        steps.announce(StepResource::File, "the directory of a daemon")?;
         let mode = if open { 0o755 } else { 0o700 };
         if let Some(base) = path.parent().filter(|_| !open) {
             // A user's state directories are created as private directories.
@@ -129,7 +129,7 @@ impl Directory {
                 drop(fs::remove_dir(own))
             });
         }
-        steps.announce(Resource::Descriptor, "the directory of a daemon")?;
+        steps.announce(StepResource::Descriptor, "the directory of a daemon")?;
         let directory = local_socket::open_directory(path).map_err(|error| match error.errno {
             ELOOP | ENOTDIR => {
                 unsafe_directory_error(path, "it is not a directory, or is a symbolic link")
@@ -137,7 +137,7 @@ impl Directory {
             _ => DirectoryError::System(error),
         })?;
         check_directory_owner_and_mode(path, &directory)?;
-        steps.announce(Resource::File, "the lock of a daemon")?;
+        steps.announce(StepResource::File, "the lock of a daemon")?;
         let lock = Self::lock_file(path, &directory)?;
         Ok(Self { path: path.to_owned(), directory, lock, is_own })
     }
@@ -172,10 +172,10 @@ impl Directory {
         &self,
         form: Framing,
         open: bool,
-        steps: &Steps,
+        steps: &RollbackLog,
     ) -> Result<OwnedFd, DirectoryError> {
         let name = socket_name(form);
-        steps.announce(Resource::Descriptor, name)?;
+        steps.announce(StepResource::Descriptor, name)?;
         local_socket::remove(&self.directory, name)?;
         let mode = if open { 0o666 } else { 0o600 };
         // Messages on the stream socket carry no descriptors.

@@ -22,7 +22,8 @@ use std::net::Ipv4Addr;
 
 use cases::{InstalledNames, all_frames, case_folder, read_capture, read_table, text_value};
 use ebpf::classic::{
-    AddressFamilies, ClassicProgram, ErrorKind, LinkType, Metadata, NoResolver, Options, compile,
+    AddressFamilies, ClassicMetadata, ClassicProgram, ErrorKind, LinkType, NoResolver, Options,
+    compile,
 };
 use frames::{Frame, Random, metadata, random_frame, steer_frame, truncate_randomly};
 use serde_json::Value;
@@ -68,7 +69,7 @@ fn corpus_expressions_accept_the_expected_frames() {
             let found: Vec<u32> = capture
                 .frames
                 .iter()
-                .map(|f| program.run(&f.bytes, f.wire_length, &Metadata::default()))
+                .map(|f| program.run(&f.bytes, f.wire_length, &ClassicMetadata::default()))
                 .collect();
             assert_eq!(found, wanted, "{name} (optimize {optimize}):\n{program}");
         }
@@ -200,7 +201,7 @@ fn check_accept_row(
     let captured = captured.get(&link).unwrap_or(&none);
     let step = captured.len().div_ceil(CAPTURED_MAX).max(1);
     for frame in captured.iter().step_by(step) {
-        compare_programs_on_frame(&row, frame, &Metadata::default(), counts);
+        compare_programs_on_frame(&row, frame, &ClassicMetadata::default(), counts);
     }
     for round in 0..FRAMES {
         let mut frame = match captured.len() {
@@ -267,7 +268,7 @@ fn compile_aliases(case: &Value, row: &mut AcceptCase<'_>, counts: &mut CaseCoun
 fn compare_programs_on_frame(
     row: &AcceptCase<'_>,
     frame: &Frame,
-    metadata: &Metadata,
+    metadata: &ClassicMetadata,
     counts: &mut CaseCounts,
 ) {
     let AcceptCase { name, snaplen, theirs, ours, .. } = row;

@@ -11,7 +11,7 @@ mod frames;
 use std::time::Instant;
 
 use ebpf::classic::{
-    ClassicProgram, ErrorKind, ExpressionError, LinkType, Metadata, Options, compile,
+    ClassicMetadata, ClassicProgram, ErrorKind, ExpressionError, LinkType, Options, compile,
 };
 use frames::{Frame, Random, random_frame};
 
@@ -74,7 +74,7 @@ fn assert_listing_and_verdicts(program: &ClassicProgram, frames: &[Frame]) {
     let listed: ClassicProgram = program.to_string().parse().expect("a program lists itself");
     assert_eq!(listed, *program);
     for frame in frames {
-        let answer = program.run(&frame.bytes, frame.wire_length, &Metadata::default());
+        let answer = program.run(&frame.bytes, frame.wire_length, &ClassicMetadata::default());
         assert!(answer == 0 || answer == 262_144);
     }
 }

@@ -26,7 +26,7 @@ use ebpf::classic::kernel::{
     ACCEPT_WHOLE_FRAME, Direction, SocketFilterError, rewrite_for_restored_tags, socket_filter,
 };
 use ebpf::classic::{
-    ClassicProgram, INSTRUCTIONS_MAX, LinkType, Metadata, Options, VlanTag, compile,
+    ClassicMetadata, ClassicProgram, INSTRUCTIONS_MAX, LinkType, Options, VlanTag, compile,
 };
 use frames::{Frame, Random, random_frame, steer_frame, truncate_randomly};
 use programs::{EXPRESSIONS, insert_tags, programs, random_program};
@@ -85,12 +85,16 @@ impl<'p> RestoredTagPair<'p> {
             (Some(&[_, _, c, d]), Some(length)) if matches!(tpid, 0x8100 | 0x88a8) => {
                 let vlan = Some(VlanTag { tpid, tci: u16::from_be_bytes([c, d]) });
                 let stripped = [&bytes[..TAG_RANGE.start], &bytes[TAG_RANGE.end..]].concat();
-                self.program.run(&stripped, length, &Metadata { vlan, ..Metadata::EMPTY })
+                self.program.run(
+                    &stripped,
+                    length,
+                    &ClassicMetadata { vlan, ..ClassicMetadata::EMPTY },
+                )
             }
             _ if matches!(tpid, 0x8100 | 0x88a8) => return 0,
-            _ => self.program.run(bytes, wire_length, &Metadata::EMPTY),
+            _ => self.program.run(bytes, wire_length, &ClassicMetadata::EMPTY),
         };
-        let found = self.rewritten.run(bytes, wire_length, &Metadata::EMPTY);
+        let found = self.rewritten.run(bytes, wire_length, &ClassicMetadata::EMPTY);
         assert_eq!(
             found, wanted,
             "{bytes:02x?} of {wire_length}\n{}\n{}",
@@ -127,11 +131,11 @@ impl<'p> FilterPair<'p> {
     /// compares their results.
     fn judge(&self, frame: &Frame, counts: &mut JudgeCounts) {
         let Frame { bytes, wire_length } = frame;
-        let wanted = match self.program.run(bytes, *wire_length, &Metadata::EMPTY) {
+        let wanted = match self.program.run(bytes, *wire_length, &ClassicMetadata::EMPTY) {
             0 => 0,
             _ => ACCEPT_WHOLE_FRAME,
         };
-        let plain = Metadata { hardware_type: 1, ..Metadata::EMPTY };
+        let plain = ClassicMetadata { hardware_type: 1, ..ClassicMetadata::EMPTY };
         let found = self.filter.run(bytes, *wire_length, &plain);
         assert_eq!(found, wanted, "{}: {bytes:02x?}\n{}\n{}", self.name, self.program, self.filter);
         self.restored.judge(bytes, *wire_length);
@@ -154,15 +158,15 @@ impl<'p> FilterPair<'p> {
         let tag = VlanTag { tpid, tci: u16::from_be_bytes([c, d]) };
         bytes[TAG_RANGE][..2].copy_from_slice(&tpid.to_be_bytes());
         self.restored.judge(&bytes, wire_length);
-        let wanted = match self.program.run(&bytes, wire_length, &Metadata::EMPTY) {
+        let wanted = match self.program.run(&bytes, wire_length, &ClassicMetadata::EMPTY) {
             // The kernel removes tags of two types. The filter accepts frames with other tags
             // untested.
             0 if matches!(tpid, 0x8100 | 0x88a8) => 0,
             _ => ACCEPT_WHOLE_FRAME,
         };
-        let plain = Metadata { hardware_type: 1, ..Metadata::EMPTY };
+        let plain = ClassicMetadata { hardware_type: 1, ..ClassicMetadata::EMPTY };
         let stripped = [&bytes[..TAG_RANGE.start], &bytes[TAG_RANGE.end..]].concat();
-        let tagged = Metadata { vlan: Some(tag), ..plain };
+        let tagged = ClassicMetadata { vlan: Some(tag), ..plain };
         let found = self.filter.run(&stripped, length, &tagged);
         assert_eq!(
             found, wanted,
@@ -231,7 +235,7 @@ fn compare_with_filter(
             frame.wire_length += random.below(2000) as u32;
         }
         if round % 8 != 0 {
-            steer_frame(pair.program, &mut frame, &mut Metadata::default(), random);
+            steer_frame(pair.program, &mut frame, &mut ClassicMetadata::default(), random);
         }
         if random.one_in(6) {
             truncate_randomly(&mut frame, random);
@@ -311,7 +315,7 @@ fn live_expressions_decide_alike_with_restored_tag() {
             for _ in 0..1000 * rounds {
                 let mut frame = random_frame(&mut random);
                 insert_tags(&mut frame, &mut random);
-                steer_frame(&program, &mut frame, &mut Metadata::default(), &mut random);
+                steer_frame(&program, &mut frame, &mut ClassicMetadata::default(), &mut random);
                 accepted += usize::from(pair.judge(&frame.bytes, frame.wire_length) > 0);
             }
             assert!(accepted > 0 || !expression.contains("vlan"), "{expression}");

@@ -24,7 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use sys::memory::Lender;
-use sys::steps::{NO_ROLLBACK_LOG, Steps};
+use sys::steps::{NO_ROLLBACK_LOG, RollbackLog};
 
 /// A producer of blocks, driven by the space that owns it.
 pub trait Source: Send {
@@ -360,7 +360,7 @@ pub struct OpenArguments<'o> {
     /// waiting promptly.
     pub stopped: Arc<AtomicBool>,
     /// Log of completed steps, with the actions that undo them after a later failure.
-    pub steps: &'o Steps,
+    pub steps: &'o RollbackLog,
 }
 
 impl<'o> OpenArguments<'o> {

@@ -240,7 +240,7 @@ impl History {
 
     /// Returns the number of stored frames and their size before and after compression.
     #[must_use]
-    pub fn kept(&self) -> RetainedFrames {
+    pub fn retained_frame_counts(&self) -> RetainedFrames {
         let (blocks, bytes) = (self.frames.len() as u64, self.frame_bytes as u64);
         RetainedFrames { blocks, bytes, stored: self.memory_used() as u64 }
     }

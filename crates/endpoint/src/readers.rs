@@ -10,7 +10,7 @@
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use sys::steps::Steps;
+use sys::steps::RollbackLog;
 
 /// The set of users who may read all inputs, represented by the group and the mode of each input
 /// file.
@@ -18,7 +18,7 @@ use sys::steps::Steps;
 pub struct Readers(Vec<FilePermissions>);
 
 /// Context for creating a file: the rollback log, and the users who may read the file.
-pub(crate) type FileCreationContext<'m> = (&'m Steps, &'m Readers);
+pub(crate) type FileCreationContext<'m> = (&'m RollbackLog, &'m Readers);
 
 /// The set of all users, for output that depends on no input file.
 pub static ALL_USERS: Readers = Readers(Vec::new());

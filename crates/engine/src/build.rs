@@ -29,7 +29,7 @@ use runtime::space::node::Operator;
 use runtime::space::{Clock, GENERAL_INTAKE, Input, Space, SpaceParts};
 use std::sync::{Arc, Mutex};
 use sys::memory::Lender;
-use sys::steps::Steps;
+use sys::steps::RollbackLog;
 
 mod builder;
 mod endpoints;
@@ -56,7 +56,7 @@ pub struct BuiltPath {
     pub(crate) control: Arc<Control>,
     pub(crate) live: Live,
     /// The rollback log of the steps that allocated this path's resources.
-    pub(crate) steps: Steps,
+    pub(crate) steps: RollbackLog,
 }
 
 impl BuiltPath {

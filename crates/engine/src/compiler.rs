@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::registry::MachineRegistry;
     use ebpf::classic::expression::SNAPLEN_DEFAULT;
-    use ebpf::classic::{ErrorKind, Metadata, Options, compile};
+    use ebpf::classic::{ClassicMetadata, ErrorKind, Options, compile};
     use std::sync::Arc;
 
     /// The link type of BACnet MS/TP, for which libpcap compiles `ip` to a test of the frame's
@@ -70,7 +70,7 @@ mod tests {
     const BACNET_LINK_TYPE: LinkType = LinkType(165);
 
     fn program_accepts(program: &ClassicProgram, frame: &[u8]) -> bool {
-        program.run(frame, frame.len() as u32, &Metadata::EMPTY) > 0
+        program.run(frame, frame.len() as u32, &ClassicMetadata::EMPTY) > 0
     }
 
     #[test]
@@ -104,12 +104,12 @@ mod tests {
     fn h9_expression_with_names_never_reaches_libpcap() {
         // The link type is PF log. Our parser does not know `on`, so it cannot find the names after
         // that word.
-        const PFLOG: LinkType = LinkType(117);
+        const PFLOG_LINK_TYPE: LinkType = LinkType(117);
         let (live, recorded) = (Libpcap::new(true), Libpcap::new(false));
         for (libpcap, expression, link) in [
             (&live, "ip host localhost", BACNET_LINK_TYPE),
             (&recorded, "ip host localhost", BACNET_LINK_TYPE),
-            (&recorded, "on eth0 and host localhost", PFLOG),
+            (&recorded, "on eth0 and host localhost", PFLOG_LINK_TYPE),
         ] {
             let why = libpcap.compile(expression, link, SNAPLEN_DEFAULT).unwrap_err();
             assert!(why.contains("look up names"), "{why}");

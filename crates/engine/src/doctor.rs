@@ -10,7 +10,7 @@ pub mod neighbors;
 pub use sys::confine::LandlockSupport;
 pub use sys::machine::Capabilities;
 pub use sys::net::Interface;
-pub use sys::privilege::{Privilege, Seccomp};
+pub use sys::privilege::{Privilege, SeccompMode};
 pub use sys::probe::KernelFeature;
 
 use crate::error::reason_text;
@@ -125,7 +125,8 @@ impl MachineFacts {
             processors: machine.processors,
             memory: machine.memory,
             privilege: Privilege::detect(),
-            user_namespaces: sys::privilege::UserNamespaceSettings::detect().allowed(),
+            user_namespaces: sys::privilege::UserNamespaceSettings::detect()
+                .are_unprivileged_allowed(),
             packet_ring: probe_packet_ring(),
             kernel_program: probe_kernel_program(),
             program: Binary::locate(),

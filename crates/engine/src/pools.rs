@@ -5,7 +5,7 @@ use crate::error::BuildError;
 use abi::DbufId;
 use buffer::pool::{Pool, PoolConfig};
 use runtime::space::node::{Node, Operator};
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 /// Minimum segment size of an intake pool, in bytes.
 const SEGMENT_BYTES_MIN: usize = 128 << 10;
@@ -29,8 +29,8 @@ pub(crate) fn intake_config_for_length(longest: usize) -> PoolConfig {
     PoolConfig { segment, segments: total / segment }
 }
 
-pub(crate) fn create_pool(config: PoolConfig, steps: &Steps) -> Result<Pool, BuildError> {
-    steps.announce(Resource::Memory, "a pool")?;
+pub(crate) fn create_pool(config: PoolConfig, steps: &RollbackLog) -> Result<Pool, BuildError> {
+    steps.announce(StepResource::Memory, "a pool")?;
     Ok(Pool::new(allocate_dbuf_id()?, config)?)
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn create_unlogged_pool(config: PoolConfig) -> Result<Pool, BuildErro
 /// Returns an id that no other dbuf has ever had ([`buffer::ids`]). Fails after all ids have been
 /// used.
 pub(crate) fn allocate_dbuf_id() -> Result<DbufId, BuildError> {
-    buffer::ids::fresh().ok_or_else(|| {
+    buffer::ids::allocate_id().ok_or_else(|| {
         BuildError::Unexpected(
             "the ids of dbufs in this process tree are used up: start the program again".to_owned(),
         )

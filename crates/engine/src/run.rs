@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::Duration;
 use sys::eventfd::EventFd;
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 /// Conditions that stop a run before its sources end, and callbacks during the run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,19 +120,19 @@ pub struct Outcome {
 /// Fails if the kernel refuses a thread or a descriptor; the allocation is then rolled back.
 pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outcome> {
     let begin = sys::clock::monotonic_ns();
-    let steps = paths.first().map_or_else(Steps::default, |path| path.steps.clone());
-    let logs: Vec<Steps> = paths.iter().map(|path| path.steps.clone()).collect();
+    let steps = paths.first().map_or_else(RollbackLog::default, |path| path.steps.clone());
+    let logs: Vec<RollbackLog> = paths.iter().map(|path| path.steps.clone()).collect();
     let started = SpaceThreads::all(&paths, &steps);
     let SpaceThreads { starters, threads, done, results, running } = match started {
         Ok(started) => started,
         Err(error) => {
             paths.iter().for_each(|path| path.live.set_starter(None));
             drop(paths);
-            logs.iter().for_each(Steps::roll_back);
+            logs.iter().for_each(RollbackLog::roll_back);
             return Err(error);
         }
     };
-    logs.iter().for_each(Steps::commit);
+    logs.iter().for_each(RollbackLog::commit);
     let mut controls = Vec::new();
     let mut kernels = Vec::new();
     let mut lives = Vec::new();
@@ -145,20 +145,20 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
             path.control.request_positions();
         }
         for (space, thread) in path.spaces.into_iter().zip(threads).rev() {
-            steps.checkpoint(&space.name);
+            steps.announce_step(&space.name);
             thread.run_space(space);
         }
         if let Some(live) = lives.last() {
             live.set_starter(Some(starter));
         }
     }
-    steps.checkpoint("all runs");
+    steps.announce_step("all runs");
     let watcher = AdaptationThread::start_for(&lives);
     let changer = ChangeRepeater::start_for(&lives);
     let alarms = LatencyChecks::new(until.alarm, lives.first());
     let stopped = wait_for_end(&controls, until, (begin, alarms), &done, &results, &running);
     drop((watcher, changer));
-    steps.checkpoint("all has ended");
+    steps.announce_step("all has ended");
     lives.iter().for_each(|live| live.set_starter(None));
     let mut all = stopped.results;
     all.sort_by_key(|(number, place, _)| (*number, *place));
@@ -182,8 +182,8 @@ struct SpaceThreads {
 }
 
 impl SpaceThreads {
-    fn all(paths: &[BuiltPath], steps: &Steps) -> sys::Result<Self> {
-        steps.announce(Resource::Descriptor, "what tells that spaces have ended")?;
+    fn all(paths: &[BuiltPath], steps: &RollbackLog) -> sys::Result<Self> {
+        steps.announce(StepResource::Descriptor, "what tells that spaces have ended")?;
         let done = Arc::new(EventFd::new()?);
         let (ended, results) = mpsc::channel();
         let running = Arc::new(AtomicUsize::new(0));
@@ -200,7 +200,7 @@ impl SpaceThreads {
         let of_path = |(starter, path): (&ThreadStarter, &BuiltPath)| {
             let spaces = path.spaces.iter().enumerate();
             let thread = |(place, space): (usize, &Space)| {
-                steps.announce(Resource::Thread, &space.name)?;
+                steps.announce(StepResource::Thread, &space.name)?;
                 starter.start(space.name.clone(), place)
             };
             spaces.map(thread).collect::<sys::Result<Vec<SpaceThread>>>()

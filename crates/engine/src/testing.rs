@@ -14,7 +14,7 @@ pub(crate) const PANICS: Description = Description {
     kind: FilterKind::Inspection,
     parameters: &[Parameter::required(
         "length",
-        Type::Number { low: 0, high: u64::MAX },
+        ParameterType::Number { low: 0, high: u64::MAX },
         "the length of the blocks at which it panics",
     )],
     user: Some(create_panicking_filter),
@@ -29,7 +29,11 @@ pub(crate) const HOSTILE: Description = Description {
     details: "Leaves blocks as they are, until it acts as `deed` says.",
     example: "replay web.pcap | hostile fork untrusted=yes | discard",
     kind: FilterKind::Inspection,
-    parameters: &[Parameter::required("deed", Type::OneOf(HOSTILE_ACT_NAMES), "what it does")],
+    parameters: &[Parameter::required(
+        "deed",
+        ParameterType::OneOf(HOSTILE_ACT_NAMES),
+        "what it does",
+    )],
     user: Some(create_hostile_filter),
     ..Description::EMPTY
 };
@@ -65,7 +69,11 @@ pub(crate) const LIAR: Description = Description {
               when the state of another filter is restored in it.",
     example: "replay web.pcap | liar hang untrusted=yes | discard",
     kind: FilterKind::Inspection,
-    parameters: &[Parameter::required("lie", Type::OneOf(LIE_NAMES), "what it does instead")],
+    parameters: &[Parameter::required(
+        "lie",
+        ParameterType::OneOf(LIE_NAMES),
+        "what it does instead",
+    )],
     state: StateFacts { scope: StateScope::Private, ..StateFacts::NONE },
     user: Some(create_lying_filter),
     ..Description::EMPTY

@@ -160,7 +160,7 @@ impl FlowQuery {
         let mut state = self.state();
         let upstream = self.upstream.get(planned).copied().unwrap_or(planned);
         let domain = self.nodes.get(upstream).map_or(0, |(_, domain)| *domain);
-        if !state.is_ours(domain, block) {
+        if !state.is_flow_block(domain, block) {
             return false;
         }
         let number = state.numbers.get(&frame_key(block)).copied();
@@ -204,7 +204,7 @@ impl FlowQuery {
     fn record_departure(&self, planned: usize, block: &Block<'_>, wanted: bool, now: Time) {
         let mut state = self.state();
         let (classes, domain) = self.nodes.get(planned).copied().unwrap_or((Classes::Same, 0));
-        if !state.is_ours(domain, block) {
+        if !state.is_flow_block(domain, block) {
             return;
         }
         let session = block.context.session;
@@ -283,7 +283,7 @@ impl QueryState {
         self.rows.entry(planned).or_insert_with(|| NodeFate { planned, ..NodeFate::default() })
     }
 
-    fn is_ours(&mut self, domain: usize, block: &Block<'_>) -> bool {
+    fn is_flow_block(&mut self, domain: usize, block: &Block<'_>) -> bool {
         match block.marks.is_frame() && !block.pointer.is_hole() {
             true => self.matcher.matches(block),
             false => self.sessions.contains(&(domain, block.context.session)),

@@ -153,12 +153,12 @@ fn a12_negation_passes_unanswered_blocks_unchanged() {
 #[test]
 fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
     use engine::build::{PathOptions, build_with};
-    use sys::steps::{InjectedFault, Steps};
+    use sys::steps::{InjectedFault, RollbackLog};
     let text = "generate@thread0 count=100 | count@thread1 | inspect@thread2 | discard@thread3";
     let (graph, _) = pipeline::read_request(text, &MachineRegistry::Local);
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     // The log records steps only if a fault is configured; this one never occurs.
-    let steps = Steps::with_fault(InjectedFault::Fail(u32::MAX));
+    let steps = RollbackLog::with_fault(InjectedFault::Fail(u32::MAX));
     let extras = PathOptions { steps: steps.clone(), ..PathOptions::default() };
     let host = engine::kernel::point::AttachPoints::default();
     let paths = build_with(&plan, Settings::default(), &host, &extras).expect("spaces");

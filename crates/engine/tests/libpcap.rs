@@ -12,7 +12,8 @@
 mod frames;
 
 use ebpf::classic::{
-    AddressFamilies, ClassicProgram, ErrorKind, Instruction, LinkType, Metadata, Options, compile,
+    AddressFamilies, ClassicMetadata, ClassicProgram, ErrorKind, Instruction, LinkType, Options,
+    compile,
 };
 use frames::{Random, random_frame, steer_frame, truncate_randomly};
 use std::collections::BTreeMap;
@@ -237,13 +238,13 @@ fn compare_expression(
         let mut frame = random_frame(random);
         if round % 8 != 0 {
             let guide = if round % 2 == 0 { &ours } else { &theirs };
-            steer_frame(guide, &mut frame, &mut Metadata::default(), random);
+            steer_frame(guide, &mut frame, &mut ClassicMetadata::default(), random);
         }
         if round % 6 == 0 {
             truncate_randomly(&mut frame, random);
         }
         let run = |program: &ClassicProgram| {
-            program.run(&frame.bytes, frame.wire_length, &Metadata::default()) != 0
+            program.run(&frame.bytes, frame.wire_length, &ClassicMetadata::default()) != 0
         };
         counts.frames += 1;
         counts.accepted += usize::from(run(&theirs));

@@ -20,7 +20,7 @@ use wire::link::Network;
 use wire::ports::Ports;
 use wire::tcp::{self, Tcp};
 use wire::udp::{self, Udp};
-use wire::vlan::is_tag;
+use wire::vlan::is_tag_ethertype;
 use wire::{Layers, LinkType};
 
 /// Number of bytes at the start of a frame that header filters parse: enough for eight tags, the
@@ -393,7 +393,7 @@ fn marked_transport(block: &Block<'_>) -> Option<Transport> {
     }
     let bytes = bytes_at_offset(head_bytes(block), marks.network);
     let protocol = match bytes.first()? >> 4 {
-        4 => *bytes.get(wire::ipv4::PROTOCOL)?,
+        4 => *bytes.get(wire::ipv4::PROTOCOL_OFFSET)?,
         6 => match *bytes.get(ipv6::NEXT_HEADER_OFFSET)? {
             next if !ipv6::is_extension(next) => next,
             _ => match ipv6::find_upper_layer(bytes) {
@@ -437,7 +437,7 @@ pub(crate) fn marked_ethertype(block: &Block<'_>) -> Option<u16> {
     }
     let field = block.frame.get(ethernet::ETHERTYPE_FIELD_OFFSET..)?.first_chunk()?;
     Some(u16::from_be_bytes(*field))
-        .filter(|kind| *kind >= ethernet::LOWEST_ETHERTYPE && !is_tag(*kind))
+        .filter(|kind| *kind >= ethernet::LOWEST_ETHERTYPE && !is_tag_ethertype(*kind))
 }
 
 /// Returns the offset past the end of the IP packet at `network`, even if its end was not captured.

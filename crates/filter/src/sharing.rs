@@ -112,8 +112,8 @@ impl ShardKey {
             t.arm(|four, six| {
                 four.only(version, Cmp::Eq, 4, six);
                 let high = four.wide(0);
-                let source = four.load(first, be32::<{ ipv4::SRC }>());
-                let target = four.load(first, be32::<{ ipv4::DST }>());
+                let source = four.load(first, be32::<{ ipv4::SRC_OFFSET }>());
+                let target = four.load(first, be32::<{ ipv4::DST_OFFSET }>());
                 let halves = [source, target].map(|address| (high, four.widen(address)));
                 emit_endpoint_sum(four, halves, ends, sum);
                 four.leave(done);

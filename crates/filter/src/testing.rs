@@ -6,7 +6,7 @@
 //! editing fail as if memory had run out.
 
 use crate::contract::{
-    Amount, Arguments, Batch, Block, ClassifyContext, Columns, Counts, Description, Fill, Filter,
+    Amount, Arguments, Batch, Block, ClassifyContext, Columns, Counts, Description, FillFn, Filter,
     Gateway, Holds, Key, KeyReader, LaneContext, Mistake, MovedSession, OldBytes, Output,
     Parameter, PinId, Report, StreamContext, Time, Value,
 };
@@ -120,7 +120,7 @@ impl<'a> Gateway<'a> for Space<'a> {
 
     fn unpin(&mut self, _: PinId) {}
 
-    fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])> {
+    fn append(&mut self, room: usize, fill: &mut FillFn<'_>) -> Option<(RichPointer, &'a [u8])> {
         let mut bytes = vec![0; room.min(BLOCK_MAX)];
         let used = fill(&mut bytes).min(bytes.len());
         bytes.truncate(used);
@@ -231,7 +231,7 @@ impl Node {
         let keys = state.session_keys().into_iter();
         let saved: Vec<MovedSession> =
             keys.filter_map(|key| state.take_session(key, &mut self.holds)).collect();
-        held_block_lengths(&saved).for_each(|bytes| self.counts.held.subtract(bytes));
+        held_block_lengths(&saved).for_each(|bytes| self.counts.held.subtract_block(bytes));
         saved
     }
 

@@ -104,7 +104,7 @@ pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<
     if !s.hook().has_link_header() {
         return s.leave(other);
     }
-    s.only_one_of(kind, [vlan::CUSTOMER_TAG, vlan::SERVICE, vlan::STACKED_TAG], other);
+    s.only_one_of(kind, [vlan::CUSTOMER_TAG, vlan::SERVICE_TAG, vlan::STACKED_TAG], other);
 }
 
 /// Parses a VLAN tag: the tag that the kernel stores outside the frame, if there is one and
@@ -132,9 +132,9 @@ pub(crate) fn parse_tag<'s>(
             });
         }
         let tag = t.need::<{ vlan::TAG_LENGTH }>(at, cut);
-        let inside = t.load(tag, be16::<{ vlan::CONTROL }>());
+        let inside = t.load(tag, be16::<{ vlan::CONTROL_OFFSET }>());
         t.set(control, inside);
-        let kind = t.load(tag, be16::<{ vlan::NEXT }>());
+        let kind = t.load(tag, be16::<{ vlan::NEXT_OFFSET }>());
         t.set(next, kind);
         let after = t.advance(at, vlan::TAG_LENGTH as u16);
         t.set_position(behind, after);
@@ -144,7 +144,7 @@ pub(crate) fn parse_tag<'s>(
 
 /// Emits a jump to `unsure` that is taken if `kind` is the EtherType of a tag, or a length.
 pub(crate) fn require_untagged<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>) {
-    for tag in [vlan::CUSTOMER_TAG, vlan::SERVICE, vlan::STACKED_TAG] {
+    for tag in [vlan::CUSTOMER_TAG, vlan::SERVICE_TAG, vlan::STACKED_TAG] {
         s.only(kind, Cmp::Ne, u32::from(tag), unsure);
     }
     s.only(kind, Cmp::Ge, u32::from(LOWEST_ETHERTYPE), unsure);
@@ -242,7 +242,7 @@ pub(crate) fn parse_datagram<'s>(
 
 /// The port whose number a twin returns as the class.
 #[derive(Clone, Copy)]
-pub(crate) enum Port {
+pub(crate) enum PortField {
     Source,
     Target,
 }
@@ -252,7 +252,7 @@ pub(crate) fn emit_port<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     out: Exit<'s>,
-    port: Port,
+    port: PortField,
 ) -> EmitResult<'s> {
     let exits = TwinExits::new(s, out);
     let no_port = s.absent("no port", out);
@@ -261,8 +261,8 @@ pub(crate) fn emit_port<'s>(
     s.only(l4.length, Cmp::Ge, 4, exits.malformed);
     let both = s.need::<4>(l4.at, exits.cut);
     let number = match port {
-        Port::Source => s.load(both, be16::<{ ports::SRC_PORT_OFFSET }>()),
-        Port::Target => s.load(both, be16::<{ ports::DST_PORT_OFFSET }>()),
+        PortField::Source => s.load(both, be16::<{ ports::SRC_PORT_OFFSET }>()),
+        PortField::Target => s.load(both, be16::<{ ports::DST_PORT_OFFSET }>()),
     };
     Ok(Answer::new(s.natural_class(number), Layers { l4: Some(l4), ..on }))
 }
@@ -330,7 +330,7 @@ fn parse_ipv4<'s>(
         let last = t.advance_by(l3, before, IPV4_HEADER_MAX, exits.unsure);
         t.need::<1>(last, exits.unsure);
     });
-    let protocol = s.load(header, byte::<{ ipv4::PROTOCOL }>());
+    let protocol = s.load(header, byte::<{ ipv4::PROTOCOL_OFFSET }>());
     let rest = s.sub(total, bytes);
     (protocol, rest, s.advance_by(l3, bytes, IPV4_HEADER_MAX, exits.malformed))
 }
@@ -346,7 +346,7 @@ fn parse_ipv6<'s>(
     let first = s.load(header, byte::<0>());
     let version = s.shr(first, 4);
     s.only(version, Cmp::Eq, 6, exits.malformed);
-    let stated = s.load(header, be16::<{ ipv6::PAYLOAD_LENGTH }>());
+    let stated = s.load(header, be16::<{ ipv6::PAYLOAD_LENGTH_OFFSET }>());
     s.only(stated, Cmp::Ne, 0, exits.unsure);
     let next = s.load(header, byte::<{ ipv6::NEXT_HEADER_OFFSET }>());
     let behind = s.advance(l3, ipv6::HEADER_LENGTH as u16);

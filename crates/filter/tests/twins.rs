@@ -16,7 +16,7 @@ use ebpf::exam::{self, Interpreter, TwinRunner, TwinVerdict};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::testing::twins::{
-    ReferenceChain, TwinCase, edits_frames, emit_program, long_chains, request_text,
+    ReferenceChain, TwinCase, edits_frames, emit_program, long_twin_chains, request_text,
     try_emit_program, twin_chains,
 };
 
@@ -203,7 +203,7 @@ fn assert_plain_frames_answered(captured: corpus::CaptureReader) {
 fn i6_long_chains_in_several_programs_agree_with_filters() {
     let borders = boundary_frames();
     let packets = kernel_layouts(&borders);
-    for (number, chain) in long_chains().iter().enumerate() {
+    for (number, chain) in long_twin_chains().iter().enumerate() {
         let place = HOOKS[number % 2];
         let program = emit_program(chain, place).unwrap_or_else(|unfit| panic!("{unfit}"));
         assert!(chain.len() >= 40 && !program.tails.is_empty(), "{} parts", program.tails.len());

@@ -5,14 +5,14 @@
 use abi::DbufId;
 use buffer::stream::{Config, stream};
 use std::time::Duration;
-use streamline_iolite::merge::{MergeOrder, Merged, Next, Stamped};
+use streamline_iolite::merge::{MergeOrder, MergedReader, Next, Stamped};
 
 #[expect(clippy::print_stdout, reason = "an example prints what it does")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Producers may differ by 10 000 units; the merge waits up to 50 ms for a silent one.
     let order =
         MergeOrder::Stamped(Stamped::new(10_000, Duration::from_millis(50), block_timestamp));
-    let mut merged = Merged::new(order);
+    let mut merged = MergedReader::new(order);
     let mut writing = Vec::new();
     for producer in 0..3_u64 {
         let (mut output, mut offers) = stream(&Config::new(DbufId::new(1).ok_or("an id")?))?;

@@ -8,7 +8,7 @@
 //!
 //! No ring has two writers, so no producer waits for another or can damage its data, and a killed
 //! producer leaves no lock or partial block behind. The reader waits on all doorbells at once. A
-//! producer that ends, is killed or violates the protocol is removed; [`Merged::departed`] returns
+//! producer that ends, is killed or violates the protocol is removed; [`MergedReader::departed`] returns
 //! its counters and fault. The others continue. Producers may join at any time.
 //!
 //! **By time** ([`MergeOrder::Stamped`]). Timestamps are claimed by producers, in any unit. The oldest
@@ -80,7 +80,7 @@ pub struct DepartedProducer {
 }
 
 /// A reader that merges many streams.
-pub struct Merged {
+pub struct MergedReader {
     order: MergeOrder,
     producers: Vec<Producer>,
     departed: VecDeque<DepartedProducer>,
@@ -101,7 +101,7 @@ struct Producer {
     ended: Option<Option<Fault>>,
 }
 
-impl Merged {
+impl MergedReader {
     /// Creates a reader without producers.
     #[must_use]
     pub fn new(order: MergeOrder) -> Self {
@@ -195,7 +195,7 @@ impl Merged {
         }
     }
 
-    /// Reads like [`Merged::read`], but returns [`Next::Nothing`] instead of blocking.
+    /// Reads like [`MergedReader::read`], but returns [`Next::Nothing`] instead of blocking.
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Next, Fault> {
         let found = match self.order {
             MergeOrder::Fair(most) => self.take_round_robin(most.max(1), out)?,
@@ -245,7 +245,7 @@ impl Merged {
     }
 
     /// Returns the doorbells of all producers, for polling with other descriptors. A doorbell
-    /// becomes readable if its producer notifies after [`Merged::wait`] has found nothing.
+    /// becomes readable if its producer notifies after [`MergedReader::wait`] has found nothing.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.producers.iter().map(|producer| producer.input.as_fd())
     }
@@ -328,7 +328,7 @@ impl Producer {
     }
 }
 
-impl fmt::Debug for Merged {
+impl fmt::Debug for MergedReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Merged")
             .field("order", &self.order)

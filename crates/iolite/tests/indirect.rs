@@ -150,7 +150,7 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
             output.write(block).unwrap();
         }
     }
-    assert_eq!(output.spliced().blocks, 6);
+    assert_eq!(output.splice_counts().blocks, 6);
     drop(output);
     let forbidden = Fault::Forbidden { dbuf: dbuf_id(SECRET_DBUF), uid: OVERFLOW_ID };
     for _ in 0..2 {

@@ -15,7 +15,7 @@ use common::scribble::Ring;
 use common::{OtherProcess, offer, open, with_watchdog};
 use std::io::stdin;
 use std::time::Duration;
-use streamline_iolite::merge::{DepartedProducer, MergeOrder, Merged, Next, Stamped};
+use streamline_iolite::merge::{DepartedProducer, MergeOrder, MergedReader, Next, Stamped};
 use testkit::Random;
 
 const BLOCKS: u64 = 30_000;
@@ -48,7 +48,7 @@ fn start_producer(role: &str, producer: u64) -> Option<(OtherProcess, Input)> {
 
 /// Reads to the end. Calls `each` with the words of each block. Returns the block count of each
 /// producer, after checking that the first `honest` producers have no gap.
-fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Vec<u64> {
+fn drain(merged: &mut MergedReader, honest: usize, mut each: impl FnMut(&[u64])) -> Vec<u64> {
     let mut counts = vec![0; 8];
     let mut out = vec![0; 8192];
     loop {
@@ -74,7 +74,7 @@ fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Ve
     }
 }
 
-fn departed_producers(merged: &mut Merged) -> Vec<DepartedProducer> {
+fn departed_producers(merged: &mut MergedReader) -> Vec<DepartedProducer> {
     let mut all: Vec<_> = std::iter::from_fn(|| merged.departed()).collect();
     all.sort_by_key(|gone| gone.producer);
     all
@@ -90,7 +90,7 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
                 if block.len() == 64 { block_word(block, 1) } else { 0 }
             })),
         };
-        let mut merged = Merged::new(order);
+        let mut merged = MergedReader::new(order);
         let mut others = Vec::new();
         for (producer, role) in (0..).zip(["write", "write", "until killed", "scribble"]) {
             let Some((other, input)) = start_producer(role, producer) else { return };

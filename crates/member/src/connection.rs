@@ -60,7 +60,7 @@ pub enum Received {
 /// The error for a connection that became unusable because the peer closed it, or because the peer
 /// reads its replies too slowly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Disconnected;
+pub struct ConnectionLost;
 
 impl Connection {
     /// Creates a connection on a connected socket.
@@ -161,7 +161,7 @@ impl Connection {
         &mut self,
         mut bytes: Vec<u8>,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<(), Disconnected> {
+    ) -> Result<(), ConnectionLost> {
         if self.framing == Framing::Stream {
             bytes.push(0);
         }
@@ -169,7 +169,7 @@ impl Connection {
         let queued: usize =
             self.unsent_messages.iter().map(|unsent| unsent.descriptors.len()).sum();
         if self.unsent_bytes > UNSENT_BYTES_MAX || queued + descriptors.len() > DESCRIPTORS_MAX {
-            return Err(Disconnected);
+            return Err(ConnectionLost);
         }
         self.unsent_messages.push_back(UnsentMessage { bytes, sent: 0, descriptors });
         self.flush()
@@ -177,7 +177,7 @@ impl Connection {
 
     /// Sends queued messages until the socket buffer is full. Never blocks. Fails if the peer has
     /// disconnected.
-    pub fn flush(&mut self) -> Result<(), Disconnected> {
+    pub fn flush(&mut self) -> Result<(), ConnectionLost> {
         while let Some(first) = self.unsent_messages.front_mut() {
             let rest = first.bytes.get(first.sent..).unwrap_or_default();
             let with: Vec<BorrowedFd<'_>> = first.descriptors.iter().map(AsFd::as_fd).collect();
@@ -191,7 +191,7 @@ impl Connection {
                         self.unsent_messages.pop_front();
                     }
                 }
-                Err(_) => return Err(Disconnected),
+                Err(_) => return Err(ConnectionLost),
             }
         }
         Ok(())
@@ -203,13 +203,13 @@ impl Connection {
         &mut self,
         watcher: &EpollWatcher,
         number: u64,
-    ) -> Result<(), Disconnected> {
+    ) -> Result<(), ConnectionLost> {
         let waits = self.has_unsent_messages();
         if waits == std::mem::replace(&mut self.watched_for_room, waits) {
             return Ok(());
         }
         let interest = if waits { EventInterest::ReadWrite } else { EventInterest::Read };
-        watcher.change(&*self, number, interest).map_err(|_| Disconnected)
+        watcher.change(&*self, number, interest).map_err(|_| ConnectionLost)
     }
 
     /// Returns true if queued messages remain.
@@ -287,7 +287,7 @@ mod tests {
             assert!(refused_at.is_some_and(|n| n > 100), "{framing:?}: {refused_at:?}");
             assert!(here.has_unsent_messages());
             drop(there);
-            assert_eq!(here.flush(), Err(Disconnected));
+            assert_eq!(here.flush(), Err(ConnectionLost));
         }
     }
 

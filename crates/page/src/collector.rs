@@ -88,7 +88,7 @@ impl Collector {
             if !live.continue_collecting() {
                 return Ok(());
             }
-            self.selected = live.selected();
+            self.selected = live.selected_paths();
             self.follow_waiting_paths(now);
             self.change_subscriptions(now);
             self.mark_silent_paths(now);

@@ -120,7 +120,12 @@ impl Figures {
             let known = self.paths.get(&number)?;
             let counters = known.counters.as_ref()?;
             let plan = plan_hash(known.path.line.as_deref().unwrap_or_default(), counters);
-            Some(SelectedPath { number, plan, counters, by_request: by_request(counters) })
+            Some(SelectedPath {
+                number,
+                plan,
+                counters,
+                by_request: requested_drop_reasons(counters),
+            })
         });
         let event = LiveEvent {
             time_ms: self.time_ms,
@@ -154,7 +159,7 @@ pub fn plan_hash(line: &str, counters: &Counters) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-fn by_request(counters: &Counters) -> BTreeSet<&str> {
+fn requested_drop_reasons(counters: &Counters) -> BTreeSet<&str> {
     let sources = counters.sources.iter().map(|source| &source.lost);
     let edges = counters.edges.iter().map(|edge| &edge.lost);
     let filters = counters.filters.iter().map(|filter| &filter.lost);
@@ -224,7 +229,7 @@ impl Live {
     }
 
     /// Returns the numbers of the paths that a viewer has selected.
-    pub(crate) fn selected(&self) -> BTreeSet<u32> {
+    pub(crate) fn selected_paths(&self) -> BTreeSet<u32> {
         lock(&self.viewers).selected.keys().copied().collect()
     }
 

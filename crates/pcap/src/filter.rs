@@ -8,8 +8,8 @@
 use ebpf::classic::insn::code;
 use ebpf::classic::kernel::rewrite_for_restored_tags;
 use ebpf::classic::{
-    ClassicProgram, Instruction, LinkType, Metadata, VlanTag, cooked_layout, rewrite_for_ethernet,
-    write_numeric_program,
+    ClassicMetadata, ClassicProgram, Instruction, LinkType, VlanTag, cooked_layout,
+    rewrite_for_ethernet, write_numeric_program,
 };
 use streamline::capture::{CapturedFrame, FRAME_MAX};
 use wire::cooked::{CookedHeader, kind};
@@ -21,7 +21,7 @@ const RETURN_CONSTANT: u16 = code::RET | code::K;
 const ETHERNET_DEVICE_TYPE: u16 = 1;
 /// Range of the outermost VLAN tag in a frame, and the types of tags that the kernel removes.
 const TAG_RANGE: std::ops::Range<usize> = 12..16;
-const TAG_TYPES: [u16; 2] = [vlan::CUSTOMER_TAG, vlan::SERVICE];
+const TAG_TYPES: [u16; 2] = [vlan::CUSTOMER_TAG, vlan::SERVICE_TAG];
 /// Offset after the last byte that is read to find the tag and the type of the tagged frame.
 const TAG_SEARCH_END: usize = 18;
 /// Maximum length of an IPv4 header in bytes: the largest result of `ldx 4*([k]&0xf)`.
@@ -101,7 +101,7 @@ impl Filter {
         let vlan = outermost_tag(bytes).filter(|_| !self.expects_tags);
         let tag_length = if vlan.is_some() { TAG_RANGE.len() as u32 } else { 0 };
         let bytes = if vlan.is_some() { buffer.remove_tag(bytes) } else { bytes };
-        let metadata = Metadata {
+        let metadata = ClassicMetadata {
             vlan,
             packet_type: if frame.is_sent { kind::OUTGOING } else { kind::HOST },
             protocol: be16(bytes, TAG_RANGE.start).unwrap_or(0),
@@ -138,12 +138,12 @@ impl FilterBuffer {
         (payload, length): (&[u8], u32),
     ) -> usize {
         const HEADER_MAX: usize = 20;
-        let metadata = Metadata {
+        let metadata = ClassicMetadata {
             packet_type: header.kind,
             protocol: header.protocol,
             interface_index: header.interface,
             hardware_type: header.hardware,
-            ..Metadata::EMPTY
+            ..ClassicMetadata::EMPTY
         };
         let wanted = payload.len().min(filter.reach);
         self.0.clear();

@@ -1,6 +1,6 @@
 //! Formatting and parsing of numbers with units: bytes, times, counts.
 
-use filter::{Parameter, Type, Value};
+use filter::{Parameter, ParameterType, Value};
 
 /// Formats a number with one decimal, which is omitted if it is 0.
 pub(crate) fn format_one_decimal(value: f64) -> String {
@@ -58,7 +58,7 @@ pub fn format_rounded_duration(ns: u64) -> String {
 
 /// Parses a time in the syntax of a request, such as `250ms`, into ns. Fails with the reason.
 pub fn parse_time(text: &str) -> Result<u64, String> {
-    match Parameter::required("time", Type::Duration, "").parse(text) {
+    match Parameter::required("time", ParameterType::Duration, "").parse(text) {
         Ok(Value::Number(ns)) => Ok(ns),
         Ok(_) => Err(format!("`{text}` is not a time")),
         Err(mistake) => Err(mistake.to_string()),
@@ -67,7 +67,7 @@ pub fn parse_time(text: &str) -> Result<u64, String> {
 
 /// Parses a size in the syntax of a request, such as `64M`, into bytes. Fails with the reason.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    match Parameter::required("size", Type::SIZE, "").parse(text) {
+    match Parameter::required("size", ParameterType::SIZE, "").parse(text) {
         Ok(Value::Number(bytes)) => Ok(bytes),
         Ok(_) => Err(format!("`{text}` is not a size")),
         Err(mistake) => Err(mistake.to_string()),

@@ -3,7 +3,7 @@
 use crate::format::{format_bytes, format_nanoseconds};
 use crate::graph::{Boolean, Graph, Link, NodeId, Step, Use};
 use crate::language::write_quoted;
-use filter::{Parameter, Type, Value};
+use filter::{Parameter, ParameterType, Value};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
@@ -91,9 +91,9 @@ pub(crate) fn unquoted_value(parameter: &Parameter, value: &Value) -> String {
 
 fn value_text(parameter: &Parameter, value: &Value) -> String {
     match (value, parameter.kind) {
-        (Value::Number(n), Type::Size { .. }) => format_bytes(*n).replace(' ', ""),
-        (Value::Number(n), Type::Duration) => format_nanoseconds(*n).replace(' ', ""),
-        (Value::Number(n), Type::Factor { .. }) => factor_text(*n),
+        (Value::Number(n), ParameterType::Size { .. }) => format_bytes(*n).replace(' ', ""),
+        (Value::Number(n), ParameterType::Duration) => format_nanoseconds(*n).replace(' ', ""),
+        (Value::Number(n), ParameterType::Factor { .. }) => factor_text(*n),
         (Value::Number(n), _) => n.to_string(),
         (Value::Flag(flag), _) => if *flag { "yes" } else { "no" }.to_owned(),
         (Value::Text(text), _) => quoted_unless_word(text.as_bytes()),
@@ -162,5 +162,5 @@ fn body_text(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> St
 /// Returns true if the values of a parameter are file names.
 #[must_use]
 pub fn is_path(parameter: &Parameter) -> bool {
-    parameter.kind == Type::Path
+    parameter.kind == ParameterType::Path
 }

@@ -3,7 +3,7 @@
 
 use filter::{
     Arguments, Description, Effect, EndpointFacts, FilterKind, Form, Forms, OutputForm, Parameter,
-    ReadDepth, Type, Value,
+    ParameterType, ReadDepth, Value,
 };
 use pipeline::plan::{Machine, plan};
 use pipeline::{Diagnostic, Graph, Registry, read_request};
@@ -15,9 +15,9 @@ const LINES: Description = Description {
     output_form: OutputForm::Form(Form::Bytes),
     effect: Some(lines_effect),
     parameters: &[
-        Parameter::named("whole", Type::Flag, "no", "no lines"),
-        Parameter::named("speed", Type::Factor { or: "max" }, "max", "how fast"),
-        Parameter::named("block", Type::Size { low: 1, high: 4096 }, "1k", "how long"),
+        Parameter::named("whole", ParameterType::Flag, "no", "no lines"),
+        Parameter::named("speed", ParameterType::Factor { or: "max" }, "max", "how fast"),
+        Parameter::named("block", ParameterType::Size { low: 1, high: 4096 }, "1k", "how long"),
     ],
     ..Description::EMPTY
 };
@@ -39,7 +39,7 @@ const SCRUB_FILTER: Description = Description {
     name: "scrub",
     kind: FilterKind::Editing,
     effect: Some(scrub_effect),
-    parameters: &[Parameter::named("look", Type::Flag, "no", "change nothing")],
+    parameters: &[Parameter::named("look", ParameterType::Flag, "no", "change nothing")],
     ..Description::EMPTY
 };
 

@@ -22,7 +22,7 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
         Text::Manual(name) => paths::filter_manual(name),
         Text::Request => {
             let DirectoryId::Path(path) = &key.place else { return None };
-            let of = |view: &&paths::PathView| crate::tree::key_of(view) == *path;
+            let of = |view: &&paths::PathView| crate::tree::path_key(view) == *path;
             line(&tree.paths.iter().find(of)?.line)
         }
         Text::Argument(name) => {

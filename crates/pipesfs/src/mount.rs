@@ -15,7 +15,7 @@ pub struct MountOptions {
     /// True if all users of the machine have access, each to their own paths.
     pub for_all: bool,
     /// Selection of the other users' paths that appear in a listing of the root directory.
-    pub others: Others,
+    pub others: OtherUsersPaths,
     /// True if mkdir(2) may create filters that open files or run programs.
     pub exec: bool,
     /// Time limit for a change to the tree; `None` for the default of 2 s. The kernel locks the
@@ -26,7 +26,7 @@ pub struct MountOptions {
 /// Selection of the other users' paths that a user sees in the root directory. The user cannot open
 /// the directories of these paths in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Others {
+pub enum OtherUsersPaths {
     /// No paths.
     Nothing,
     /// Paths with names only. The entry of an unnamed path would reveal its source, which is part

@@ -18,7 +18,7 @@ use crate::protocol::{REPLY_HEADER_LENGTH, Reply, errno};
 use crate::totals::Totals;
 use crate::transfer::{PIPE_SIZE, StreamInput, StreamRead};
 use crate::tree::DirectoryId;
-use moves::Move;
+use moves::StreamMove;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -64,7 +64,7 @@ struct OpenStream {
     /// The node or class whose blocks the stream carries, and their form; `None` for events.
     place: Option<(DirectoryId, StreamForm)>,
     /// The state of the node's move to another path; `None` if the node is not being moved.
-    moving: Option<Move>,
+    moving: Option<StreamMove>,
 }
 
 /// The bytes that a tap had not yet written to its pipe or ring when its path ended.

@@ -208,7 +208,7 @@ impl Tree {
     fn add_named_paths(&mut self, parents: &[Parents], open: &mut VecDeque<usize>) {
         for (path, parents) in parents.iter().enumerate() {
             let Some(name) = self.paths[path].path.name.clone() else { continue };
-            let place = DirectoryId::Path(key_of(&self.paths[path]));
+            let place = DirectoryId::Path(path_key(&self.paths[path]));
             let name = self.free_name(0, escape(&name), self.paths[path].path.number.into());
             let at = self.add((place, name), 0, Vec::new(), PATH_ENTRIES);
             self.describe(at, path);
@@ -304,7 +304,7 @@ impl Tree {
     fn add_node(&mut self, parent: usize, members: Vec<NodeIndex>, open: &mut VecDeque<usize>) {
         let Some(first) = members.first().copied() else { return };
         let Some(node) = self.node(first) else { return };
-        let place = DirectoryId::Node(key_of(&self.paths[first.path]), node_key(node));
+        let place = DirectoryId::Node(path_key(&self.paths[first.path]), node_key(node));
         if self.places.contains_key(&place) {
             return;
         }
@@ -371,7 +371,7 @@ pub fn sort_paths(paths: &mut [PathView]) {
 
 /// Returns the identity of a path.
 #[must_use]
-pub fn key_of(view: &PathView) -> PathKey {
+pub fn path_key(view: &PathView) -> PathKey {
     PathKey { number: view.path.number, started: view.path.started.unwrap_or_default() }
 }
 

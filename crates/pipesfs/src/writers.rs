@@ -89,7 +89,7 @@ impl Writers {
         let done = writer
             .waiting_writes
             .is_empty()
-            .then(|| write.proceed((&mut writer.socket, &writer.totals)));
+            .then(|| write.write_remaining((&mut writer.socket, &writer.totals)));
         match done.unwrap_or(Ok(false)) {
             Ok(false) if waits => {
                 writer.waiting_writes.push_back(write);
@@ -172,7 +172,7 @@ impl Writers {
         let mut open = self.lock();
         let Some(writer) = open.get_mut(&handle) else { return };
         while let Some(write) = writer.waiting_writes.front_mut() {
-            let done = write.proceed((&mut writer.socket, &writer.totals));
+            let done = write.write_remaining((&mut writer.socket, &writer.totals));
             if done == Ok(false) {
                 break;
             }
@@ -223,7 +223,7 @@ impl Writers {
 impl WaitingWrite {
     /// Writes as many of the remaining bytes as the socket accepts. Returns true if all bytes have
     /// been written.
-    fn proceed(
+    fn write_remaining(
         &mut self,
         (socket, totals): (&mut WriterSocket, &Totals),
     ) -> Result<bool, InputClosed> {

@@ -267,7 +267,7 @@ fn call_edge(from: &Node, arc: &GraphArc, nodes: &[Node]) -> Edge {
 
 /// Creates the ledger edge of a ring from the writer's counters. [`crate::report`] adds the
 /// reader's counters.
-fn ring_edge(from: &Node, export: &crate::ring::Export) -> Edge {
+fn ring_edge(from: &Node, export: &crate::ring::RingExport) -> Edge {
     let put = export.writer_counts();
     let full = Amount { blocks: put.dropped, bytes: put.dropped_bytes };
     let mut dropped = Vec::new();

@@ -223,7 +223,7 @@ pub struct NodeEntry {
     /// Other counters of the filter, by name.
     pub counters: Vec<(String, u64)>,
     /// Edits of blocks, by method.
-    pub edits: Edits,
+    pub edits: EditCounts,
     /// Time spent in the filter, in nanoseconds; 0 if not measured.
     pub busy_ns: u64,
     /// Number of calls of the filter.
@@ -246,7 +246,7 @@ pub struct NodeEntry {
 
 /// Number of edits of blocks, by method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Edits {
+pub struct EditCounts {
     /// Edits in place.
     pub direct: u64,
     /// Edits in a copy of the entire frame.
@@ -347,7 +347,7 @@ impl NodeEntry {
     /// Returns the name and value of each counter of the filter, followed by the nonzero numbers of
     /// edits under the names that reports print.
     pub fn printed_counters(&self) -> impl Iterator<Item = (&str, u64)> {
-        let Edits { direct, copied, appended, fragmented } = self.edits;
+        let EditCounts { direct, copied, appended, fragmented } = self.edits;
         let edits = [
             ("edited in place", direct),
             ("edited in copies", copied),

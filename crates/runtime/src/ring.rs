@@ -4,7 +4,7 @@
 //! them (`buffer::crossing`). Within a space, an arc is a function call and needs no notification.
 //! Between spaces, the writer notifies the reader once per batch: after T_b blocks, before the
 //! writer sleeps, or, if the writer is busy with other work, from a timer after T_t
-//! (`buffer::signal::wakeup_moderation`). Each call to `Export::put` publishes its blocks at once, so only a
+//! (`buffer::signal::wakeup_moderation`). Each call to `RingExport::put` publishes its blocks at once, so only a
 //! sleeping reader needs a notification. [Th §5.2.2]
 
 use crate::failure::RingFailure;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 /// The writing end of a ring between two spaces. It also decides when the reader is notified.
 #[derive(Debug)]
-pub struct Export {
+pub struct RingExport {
     /// Number of the edge.
     pub planned: usize,
     writer: Option<CrossingWriter>,
@@ -58,7 +58,7 @@ pub struct Export {
     gauge: Option<Arc<LatencyGauge>>,
 }
 
-impl Export {
+impl RingExport {
     /// Creates a writing end. The writer's space sleeps on `doorbell` while the ring is full; the
     /// reader's space sleeps on `reader_doorbell`.
     #[must_use]

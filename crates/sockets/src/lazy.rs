@@ -137,7 +137,9 @@ pub(crate) fn record_opened_file(number: i32) {
         return;
     };
     let Some(fd) = preload::borrow(number) else { return };
-    let (Ok(copy), Some(id)) = (fd.try_clone_to_owned(), buffer::ids::fresh()) else { return };
+    let (Ok(copy), Some(id)) = (fd.try_clone_to_owned(), buffer::ids::allocate_id()) else {
+        return;
+    };
     let Ok(file) = CachedFile::from_descriptor(id, copy) else { return };
     sources.push(Source {
         numbers: vec![number],

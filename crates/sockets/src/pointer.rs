@@ -223,7 +223,7 @@ impl RingInput {
             let Handover::Message(descriptors) = preload::receive(self.edge.socket) else {
                 return None;
             };
-            let id = buffer::ids::fresh()?;
+            let id = buffer::ids::allocate_id()?;
             let received = descriptors.into_iter().next()?;
             self.files.push(CachedFile::from_received(id, received).ok()?);
         }

@@ -208,7 +208,7 @@ impl WritingEnd {
 }
 
 fn offer_ring(edge: &Edge) -> Option<Output> {
-    let id = buffer::ids::fresh()?;
+    let id = buffer::ids::allocate_id()?;
     let config = Config::new(id).capacity(RING_BYTES);
     let is_fixed = IS_SYSCALL_RESTRICTED.load(Ordering::Relaxed);
     let config = if is_fixed { config } else { config.self_sizing_in_place() };

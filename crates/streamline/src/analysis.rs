@@ -4,7 +4,7 @@
 //! The measurements update the saved cost table. The plan is saved with them, so that the next
 //! `explain` of the same request can report the differences and their causes.
 
-use crate::ready::Results;
+use crate::ready::RunResults;
 use engine::calibrate::{self, StoredCosts};
 use engine::run::Outcome;
 use pipeline::explain::{self, DrawnFigures, Measurements, ProgramMeasurement};
@@ -38,8 +38,8 @@ pub enum SaveError {
 /// Compares a run with its plan and saves its measurements in the user's state directory. If that
 /// succeeds, plans the request again and describes the changes.
 #[must_use]
-pub fn analyze_run(results: &Results) -> Analysis {
-    let Results { text, plan, outcome, .. } = results;
+pub fn analyze_run(results: &RunResults) -> Analysis {
+    let RunResults { text, plan, outcome, .. } = results;
     let measurements = run_measurements(plan, outcome);
     let saved = match calibrate::state_directory() {
         None => Err(SaveError::NoStateDirectory),
@@ -56,8 +56,8 @@ pub fn analyze_run(results: &Results) -> Analysis {
 
 /// Returns the measurements and losses of a run, with which the drawing of its plan is annotated.
 #[must_use]
-pub fn drawn_figures(results: &Results) -> DrawnFigures {
-    let Results { plan, outcome, .. } = results;
+pub fn drawn_figures(results: &RunResults) -> DrawnFigures {
+    let RunResults { plan, outcome, .. } = results;
     let names = explain::unique_names(&plan.graph);
     let mut lost_in_nodes = vec![0; plan.graph.nodes.len()];
     let mut lost_on_edges = vec![0; plan.graph.edges.len()];
@@ -109,7 +109,7 @@ fn save_measurements(
     let loaded = calibrate::load(folder)?.filter(|stored| stored.check_machine().is_ok());
     let base = || Costs { version: COSTS_VERSION, ..Costs::default() };
     let mut stored = loaded.unwrap_or_else(|| StoredCosts::measured_now(base()));
-    let too_few = explain::learn(plan, measurements, &mut stored.costs);
+    let too_few = explain::learn_costs(plan, measurements, &mut stored.costs);
     stored.store(folder)?;
     let path = plan_file_path(folder, text);
     let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());

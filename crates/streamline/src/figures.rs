@@ -4,8 +4,8 @@
 //! [`query_figures`] reads all paths of a daemon, and [`PathFigures::from_results`] converts the
 //! results of a run in this process.
 
-use crate::ready::Results;
-use member::client::{Client, ClientError, DESCRIBE};
+use crate::ready::RunResults;
+use member::client::{Client, ClientError, DESCRIBE_METHOD};
 use member::protocol::{Counters, Edge, Link, Node, PathDescription};
 use member::worker::{PathInfo, ledger_counters};
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub struct PathFigures {
 impl PathFigures {
     /// Converts the results of a run in this process to figures.
     #[must_use]
-    pub fn from_results(name: &str, results: &Results, state: PathState) -> Self {
+    pub fn from_results(name: &str, results: &RunResults, state: PathState) -> Self {
         let PathInfo { nodes, links, .. } = PathInfo::new(&results.text, &results.plan);
         let outcome = &results.outcome;
         let counters = Counters {
@@ -134,7 +134,7 @@ pub fn query_figures(client: &Client, limit: Duration) -> Result<Vec<PathFigures
     let numbers: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
     // The description is requested after the counters, so it is at least as recent as they are.
     let replies =
-        client.query_all_counters(&numbers, &[DESCRIBE], limit, |_, counters, replies| {
+        client.query_all_counters(&numbers, &[DESCRIBE_METHOD], limit, |_, counters, replies| {
             let about = replies.into_iter().next().unwrap_or_default();
             let about: PathDescription = about.deserialize_result()?;
             Ok((counters, about))

@@ -66,7 +66,7 @@ pub use observer::Observer;
 pub use options::Options;
 pub use own::RegistryAdditions;
 pub use prepared::{Prepared, read_graph};
-pub use ready::{FinishedRun, ReadyRequest, Results};
+pub use ready::{FinishedRun, ReadyRequest, RunResults};
 pub use report::Report;
 pub use running::Running;
 pub use serve::{CompletedTask, serve_if_asked};

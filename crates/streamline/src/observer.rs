@@ -1,6 +1,6 @@
 //! A handle that reads the results of a request while it runs, from any thread.
 
-use crate::ready::{Executor, ReadyRequest, Results};
+use crate::ready::{Executor, ReadyRequest, RunResults};
 use crate::snapshot::snapshot;
 use crate::workers::GroupControl;
 use engine::live::Live;
@@ -42,7 +42,7 @@ impl Observer {
     /// Returns the results so far. Blocks for up to 200 ms per connected component until the spaces
     /// report their counters.
     #[must_use]
-    pub fn results_so_far(&self) -> Results {
+    pub fn results_so_far(&self) -> RunResults {
         let mut outcome = match &self.control {
             Some(control) => control.outcome(),
             None => snapshot(&self.lives, COUNTERS_TIMEOUT),
@@ -52,6 +52,6 @@ impl Observer {
         let last = live.and_then(|live| live.request_text().zip(live.plan()));
         let (text, plan) = last.unwrap_or_else(|| (self.text.clone(), self.plan.clone()));
         let crashes = Vec::new();
-        Results { text, plan, outcome, workers: Vec::new(), crashes, recorded: None }
+        RunResults { text, plan, outcome, workers: Vec::new(), crashes, recorded: None }
     }
 }

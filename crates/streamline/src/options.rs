@@ -5,7 +5,7 @@ use crate::own::RegistryAdditions;
 use engine::kernel::InjectedRefusal;
 use std::path::PathBuf;
 use std::time::Duration;
-use sys::steps::Steps;
+use sys::steps::RollbackLog;
 
 /// The options of a run that are not part of the request.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +52,7 @@ pub struct Options {
     /// Callback for messages to the user; the default discards them.
     pub notices: Notices,
     /// Rollback log of acquired resources. Tests can make its steps fail.
-    pub steps: Steps,
+    pub steps: RollbackLog,
     /// Kernel refusal that a test simulates.
     pub refuses: InjectedRefusal,
 }

@@ -11,8 +11,8 @@ use engine::build::Settings;
 use engine::registry::MachineRegistry;
 use filter::{
     Amount, Arguments, Batch, Block, Classes, Classify, ClassifyContext, Description,
-    EndpointFacts, Filter, FilterKind, Forms, LinkType, Mistake, OutputForm, Parameter, Reason,
-    Report, StateFacts, Time, Type, ValueRange,
+    EndpointFacts, Filter, FilterKind, Forms, LinkType, Mistake, OutputForm, Parameter,
+    ParameterType, Reason, Report, StateFacts, Time, ValueRange,
 };
 use pipeline::Registry;
 use std::collections::BTreeMap;
@@ -290,7 +290,7 @@ fn register_callback(name: &str, callback: Callback) -> Description {
     let number = all.len() as u64;
     all.insert(number, callback);
     let text: &'static str = Box::leak(number.to_string().into_boxed_str());
-    let kind = Type::Number { low: number, high: number };
+    let kind = ParameterType::Number { low: number, high: number };
     let function =
         Parameter::named(CALLBACK_NUMBER_PARAMETER, kind, text, "the function of this program");
     Description {

@@ -203,7 +203,7 @@ pub fn filter_manual(name: &str) -> Option<String> {
 /// Returns true if blocks that leave a node of this request can have the classes that a label
 /// selects, such as `80`, `get` or `22:23`. Fails with the reason if this process cannot read the
 /// request, for example because it contains filters of another program.
-pub fn is_class(line: &str, node: &NodeDetails, label: &str) -> Result<bool, String> {
+pub fn can_have_class(line: &str, node: &NodeDetails, label: &str) -> Result<bool, String> {
     let (graph, at) = find_request_node(line, node)?;
     Ok(pipeline::classes_leaving(&graph, at, label, &MachineRegistry::Local).is_ok())
 }

@@ -62,7 +62,7 @@ impl Prepared {
         let outside = options.outside_kernel || options.record.is_some();
         let alone = options.embedded || outside;
         let (hosts, machine) = KernelHosts::find(&mut graph, alone, &options.notices);
-        let machine = if outside { RecordingHead::outside_kernel(machine) } else { machine };
+        let machine = if outside { RecordingHead::replay_machine(machine) } else { machine };
         let plan = plan_graph(&text, graph, &options.own, &machine)?;
         Ok(Self { text, plan, machine, hosts, workers: Vec::new() })
     }

@@ -6,7 +6,7 @@
 //! that does not own the network namespace, or because of a security module.
 
 use crate::report::quote_word;
-use engine::doctor::{self, Binary, Capabilities, Privilege, Refusal, RefusalKind, Seccomp};
+use engine::doctor::{self, Binary, Capabilities, Privilege, Refusal, RefusalKind, SeccompMode};
 use pipeline::explain::table::wrap_text;
 use std::fmt::Write as _;
 
@@ -101,7 +101,7 @@ pub fn denial_cause(
     tried: &Result<(), Refusal>,
 ) -> Option<DenialCause> {
     let refusal = tried.as_ref().err()?;
-    let filtered = who.seccomp == Some(Seccomp::Filter);
+    let filtered = who.seccomp == Some(SeccompMode::Filter);
     let foreign = who.inner_user_namespace == Some(true);
     Some(match refusal.kind {
         RefusalKind::Otherwise => DenialCause::Other(format!("{}: {}", refusal.call, refusal.why)),
@@ -351,7 +351,7 @@ mod tests {
             uid: 1000,
             effective,
             bounding: ALL_CAPABILITIES,
-            seccomp: Some(Seccomp::Off),
+            seccomp: Some(SeccompMode::Off),
             no_new_privileges: Some(false),
             inner_user_namespace: Some(false),
             ..Privilege::default()
@@ -372,7 +372,7 @@ mod tests {
         let denied = refuse(RefusalKind::Denied);
         let cause = |who: &Privilege| denial_cause(who, Operation::Packets, &denied).unwrap();
         let unprivileged = user_with_capabilities(Capabilities(0));
-        let filter = Some(Seccomp::Filter);
+        let filter = Some(SeccompMode::Filter);
         assert_eq!(cause(&unprivileged), DenialCause::Capability);
         // If the capability is missing, a seccomp filter makes no difference.
         assert_eq!(cause(&Privilege { seccomp: filter, ..unprivileged }), DenialCause::Capability);
@@ -395,7 +395,7 @@ mod tests {
         let raw = user_with_capabilities(NET_RAW_ONLY);
         let of = |who: &Privilege| denial_cause(who, Operation::Packets, &absent).unwrap();
         assert_eq!(of(&raw), DenialCause::Kernel("operation not permitted".to_owned()));
-        let filtered = Privilege { seccomp: Some(Seccomp::Filter), ..raw };
+        let filtered = Privilege { seccomp: Some(SeccompMode::Filter), ..raw };
         assert_eq!(
             of(&filtered),
             DenialCause::Filter,

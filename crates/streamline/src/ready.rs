@@ -146,7 +146,7 @@ impl ReadyRequest {
             true => crash::save_crash_blocks(&self.text, &plan.graph, failures, &self.notices),
             false => failures.iter().map(|_| None).collect(),
         };
-        let results = Results { text: self.text, plan, outcome, workers, crashes, recorded };
+        let results = RunResults { text: self.text, plan, outcome, workers, crashes, recorded };
         Ok(FinishedRun { results, member: self.member })
     }
 }
@@ -156,7 +156,7 @@ impl ReadyRequest {
 #[derive(Debug)]
 pub struct FinishedRun {
     /// The results of the run.
-    pub results: Results,
+    pub results: RunResults,
     member: Registration,
 }
 
@@ -164,7 +164,7 @@ impl FinishedRun {
     /// Sends an exit status and a sentence about the results to the clients that follow the path,
     /// and ends the registration of the path. Blocks for a limited time until the clients have read
     /// both.
-    pub fn end_registration(self, status: u8, sentence: String) -> Results {
+    pub fn end_registration(self, status: u8, sentence: String) -> RunResults {
         self.member.send_exit_status(status, sentence);
         self.results
     }
@@ -172,7 +172,7 @@ impl FinishedRun {
 
 /// The results of a run, final or intermediate.
 #[derive(Debug)]
-pub struct Results {
+pub struct RunResults {
     /// Text of the request at the end of the run, including changes made during the run. If worker
     /// processes ran the request, the text without these changes.
     pub text: String,
@@ -189,7 +189,7 @@ pub struct Results {
     pub recorded: Option<RecordingSummary>,
 }
 
-impl Results {
+impl RunResults {
     /// Returns the report, which formats the results as sentences, tables or JSON.
     #[must_use]
     pub fn report(&self) -> Report<'_> {

@@ -9,7 +9,7 @@ use crate::hosts::KernelHosts;
 use crate::notice::Notices;
 use crate::options::Options;
 use crate::prepared::{self, Prepared};
-use crate::ready::{ReadyRequest, Results};
+use crate::ready::{ReadyRequest, RunResults};
 use engine::build::PathOptions;
 use engine::digest::{changed_lines, digest};
 use engine::record::{
@@ -135,12 +135,15 @@ impl ReplayableRecord {
 
 /// Lines in which two ledgers differ, as pairs of recorded and replayed text. `None` represents a
 /// line that one ledger lacks.
-pub type Differences = Vec<(Option<String>, Option<String>)>;
+pub type LedgerDifferences = Vec<(Option<String>, Option<String>)>;
 
 /// Compares a replay with its record. Returns `None` if the record is incomplete or the replay was
 /// stopped.
 #[must_use]
-pub fn compare_with_record(whole: &Completeness, results: &Results) -> Option<Differences> {
+pub fn compare_with_record(
+    whole: &Completeness,
+    results: &RunResults,
+) -> Option<LedgerDifferences> {
     match whole {
         Completeness::Whole { digest: before } if !results.outcome.stopped => {
             Some(changed_lines(before, &digest(&results.outcome)))

@@ -10,7 +10,7 @@ use member::worker::{PathInfo, Reporter, Worker, WorkerGroup};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use sys::poll::PollSet;
-use sys::steps::Resource;
+use sys::steps::StepResource;
 
 /// The registration of a run with the daemon; empty for an unregistered run.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Registration {
             ..PathInfo::new(&prepared.text, &prepared.plan)
         };
         let (steps, notices) = (&options.steps, &options.notices);
-        let announced = steps.announce(Resource::Entry, "a connection to the daemon");
+        let announced = steps.announce(StepResource::Entry, "a connection to the daemon");
         let client = announced.map_err(ClientError::from).and_then(|()| Client::find(None));
         match client.and_then(|client| Worker::start(client, path, lives, steps)) {
             Ok(worker) => {
@@ -53,7 +53,7 @@ impl Registration {
                          next one",
                     );
                 }
-                steps.checkpoint("the path is registered");
+                steps.announce_step("the path is registered");
                 Ok(Self { worker: Some(worker), stop: None })
             }
             Err(error) if options.registered || options.name.is_some() => Err(error.into()),

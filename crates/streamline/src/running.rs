@@ -3,7 +3,7 @@
 use crate::error::OpenError;
 use crate::observer::Observer;
 use crate::options::Options;
-use crate::ready::{FinishedRun, ReadyRequest, Results};
+use crate::ready::{FinishedRun, ReadyRequest, RunResults};
 use engine::change::{ChangeError, SwitchReport};
 use engine::latency_breach;
 use engine::live::Live;
@@ -133,12 +133,12 @@ impl Running {
     /// # }
     /// ```
     #[must_use]
-    pub fn results_so_far(&self) -> Results {
+    pub fn results_so_far(&self) -> RunResults {
         self.observer.results_so_far()
     }
 
     /// Blocks until the run has ended and returns its results.
-    pub fn wait(mut self) -> Result<Results, OpenError> {
+    pub fn wait(mut self) -> Result<RunResults, OpenError> {
         let finished = self
             .join()
             .unwrap_or_else(|| Err(OpenError::Unfit("the run was waited for before".to_owned())))?;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use streamline::Options;
 use streamline::capture::{Capture, CaptureSettings, FRAME_MAX};
 use testkit::need;
-use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
+use testkit::net::{CLIENT, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, wait_until};
 
 /// Number of times that the reader falls asleep.
 const ROUNDS: u32 = 3000;
@@ -27,7 +27,7 @@ fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
     if need::require_bpf().is_none() {
         return;
     }
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let client = pair.client.run_in_network_namespace(|| UdpSocket::bind((CLIENT, 0)).unwrap());
     client.connect((SERVER, 9)).unwrap();
     let (mut capture, server) = pair.server.run_in_network_namespace(open);
@@ -49,7 +49,7 @@ fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
         is_over.store(true, Ordering::Relaxed);
         let sent = sender.join().unwrap();
         wait_until("all have arrived", || {
-            received.extend(from_socket(&server));
+            received.extend(receive_frame_numbers(&server));
             received.extend(from_ring(&mut capture));
             received.len() as u32 >= sent
         });
@@ -90,7 +90,7 @@ fn receive(capture: &mut Capture, server: &UdpSocket) -> Vec<u32> {
         by_ring += found.len();
         received.extend(found);
         for _ in 0..round % 7 {
-            let found = from_socket(server);
+            let found = receive_frame_numbers(server);
             by_socket += found.len();
             received.extend(found);
             let late = from_ring(capture);
@@ -116,7 +116,7 @@ fn from_ring(capture: &mut Capture) -> Vec<u32> {
     numbers
 }
 
-fn from_socket(socket: &UdpSocket) -> Vec<u32> {
+fn receive_frame_numbers(socket: &UdpSocket) -> Vec<u32> {
     let mut room = [0; 100];
     let receive = || socket.recv(&mut room).ok().map(|_| room);
     let all = std::iter::from_fn(receive);

@@ -23,7 +23,7 @@ pub struct Privilege {
     /// Ambient capability set.
     pub ambient: Capabilities,
     /// seccomp mode; `None` if the kernel does not report it.
-    pub seccomp: Option<Seccomp>,
+    pub seccomp: Option<SeccompMode>,
     /// The `no_new_privs` flag, under which exec grants no privileges; `None` if the kernel does
     /// not report it.
     pub no_new_privileges: Option<bool>,
@@ -35,7 +35,7 @@ pub struct Privilege {
 
 /// The seccomp mode of a process (seccomp(2)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Seccomp {
+pub enum SeccompMode {
     /// No seccomp restriction.
     Off,
     /// Any system call except four kills the process.
@@ -69,9 +69,9 @@ impl Privilege {
             bounding: set("CapBnd:"),
             ambient: set("CapAmb:"),
             seccomp: match word("Seccomp:") {
-                Some("0") => Some(Seccomp::Off),
-                Some("1") => Some(Seccomp::Strict),
-                Some("2") => Some(Seccomp::Filter),
+                Some("0") => Some(SeccompMode::Off),
+                Some("1") => Some(SeccompMode::Strict),
+                Some("2") => Some(SeccompMode::Filter),
                 _ => None,
             },
             no_new_privileges: word("NoNewPrivs:").map(|word| word != "0"),
@@ -115,7 +115,7 @@ impl UserNamespaceSettings {
     /// Returns true if an unprivileged user can create a user namespace with capabilities. Returns
     /// `None` if the kernel lacks user namespaces or does not report them.
     #[must_use]
-    pub fn allowed(&self) -> Option<bool> {
+    pub fn are_unprivileged_allowed(&self) -> Option<bool> {
         let most = self.most?;
         let cloned = self.unprivileged_clone.unwrap_or(true);
         Some(most > 0 && cloned && !self.apparmor_restricted.unwrap_or(false))
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(privilege.ambient, Capabilities(0));
         assert_eq!(
             (privilege.seccomp, privilege.no_new_privileges),
-            (Some(Seccomp::Filter), Some(true))
+            (Some(SeccompMode::Filter), Some(true))
         );
         assert_eq!(Privilege::parse(""), Privilege::default());
         assert!(is_identity_mapping("         0          0 4294967295\n"));
@@ -150,13 +150,16 @@ mod tests {
     #[test]
     fn each_setting_alone_forbids_user_namespaces() {
         let free = UserNamespaceSettings { most: Some(1000), ..UserNamespaceSettings::default() };
-        assert_eq!(free.allowed(), Some(true));
-        assert_eq!(UserNamespaceSettings { most: Some(0), ..free }.allowed(), Some(false));
+        assert_eq!(free.are_unprivileged_allowed(), Some(true));
+        assert_eq!(
+            UserNamespaceSettings { most: Some(0), ..free }.are_unprivileged_allowed(),
+            Some(false)
+        );
         let clone = UserNamespaceSettings { unprivileged_clone: Some(false), ..free };
-        assert_eq!(clone.allowed(), Some(false));
+        assert_eq!(clone.are_unprivileged_allowed(), Some(false));
         let apparmor = UserNamespaceSettings { apparmor_restricted: Some(true), ..free };
-        assert_eq!(apparmor.allowed(), Some(false));
-        assert_eq!(UserNamespaceSettings::default().allowed(), None);
+        assert_eq!(apparmor.are_unprivileged_allowed(), Some(false));
+        assert_eq!(UserNamespaceSettings::default().are_unprivileged_allowed(), None);
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl KernelFeature {
 
 /// A feature and the result of its probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Probe {
+pub struct FeatureProbeResult {
     /// The probed feature.
     pub facility: KernelFeature,
     /// The purpose for which Streamline uses the feature.
@@ -73,8 +73,8 @@ pub struct Probe {
 
 /// Runs all probes of this module, beginning with the most important features.
 #[must_use]
-pub fn run_all() -> Vec<Probe> {
-    let probe = |facility, serves, outcome| Probe { facility, serves, outcome };
+pub fn run_all() -> Vec<FeatureProbeResult> {
+    let probe = |facility, serves, outcome| FeatureProbeResult { facility, serves, outcome };
     vec![
         probe(KernelFeature::SealedMemory, "every request", probe_sealed_memory()),
         probe(KernelFeature::Rtnetlink, "names and counters of interfaces", probe_netlink()),

@@ -3,12 +3,12 @@
 //!
 //! Descriptors, mappings, threads, programs and links are owned and released on drop. For anything
 //! that outlives its owner (a created file, a directory, a name), the caller registers a rollback
-//! action ([`Steps::on_rollback`]). If a later step of the allocation fails, or the last handle is
-//! dropped, the actions run in reverse order. [`Steps::commit`] discards the actions once the
+//! action ([`RollbackLog::on_rollback`]). If a later step of the allocation fails, or the last handle is
+//! dropped, the actions run in reverse order. [`RollbackLog::commit`] discards the actions once the
 //! allocation is complete, because the subsequent activation cannot fail.
 //!
 //! Each step, such as a system call that creates a resource, is announced before it is performed
-//! ([`Steps::announce`]). With an [`InjectedFault`], the log makes a chosen step fail as the kernel
+//! ([`RollbackLog::announce`]). With an [`InjectedFault`], the log makes a chosen step fail as the kernel
 //! would, or stops the process before that step. Without a fault an announcement costs a
 //! comparison.
 
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The kind of resource that a step creates. The kind determines the errno of an injected fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Resource {
+pub enum StepResource {
     /// A descriptor.
     Descriptor,
     /// A mapping, or kernel memory.
@@ -37,7 +37,7 @@ pub enum Resource {
     Nothing,
 }
 
-impl Resource {
+impl StepResource {
     const fn injected_errno(self) -> i32 {
         match self {
             Self::Descriptor => libc::EMFILE,
@@ -82,12 +82,12 @@ impl FromStr for InjectedFault {
 
 /// A rollback log. Clones refer to the same log.
 #[derive(Clone, Debug)]
-pub struct Steps(Option<Arc<Log>>);
+pub struct RollbackLog(Option<Arc<Log>>);
 
 /// A log that neither injects faults nor rolls back anything, for code outside an allocation.
-pub static NO_ROLLBACK_LOG: Steps = Steps(None);
+pub static NO_ROLLBACK_LOG: RollbackLog = RollbackLog(None);
 
-impl Default for Steps {
+impl Default for RollbackLog {
     fn default() -> Self {
         Self::with_fault(InjectedFault::Nothing)
     }
@@ -108,11 +108,11 @@ struct RollbackLogState {
 
 type RollbackAction = Box<dyn FnOnce() + Send>;
 
-/// A position in a rollback log. [`Steps::roll_back_to`] returns to this position.
+/// A position in a rollback log. [`RollbackLog::roll_back_to`] returns to this position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Savepoint(usize);
 
-impl Steps {
+impl RollbackLog {
     /// Creates a log that injects `fault`.
     #[must_use]
     pub fn with_fault(fault: InjectedFault) -> Self {
@@ -121,7 +121,7 @@ impl Steps {
 
     /// Announces the next step, which creates a resource of kind `makes`; `target` names the step.
     /// Fails, or stops the process, if the injected fault selects this step.
-    pub fn announce(&self, makes: Resource, target: &str) -> Result<()> {
+    pub fn announce(&self, makes: StepResource, target: &str) -> Result<()> {
         let Some(log) = &self.0 else { return Ok(()) };
         if log.fault == InjectedFault::Nothing {
             return Ok(());
@@ -131,7 +131,7 @@ impl Steps {
         state.taken.push(format!("{makes:?} {target}"));
         drop(state);
         match &log.fault {
-            InjectedFault::Fail(at) if number == *at && makes != Resource::Nothing => {
+            InjectedFault::Fail(at) if number == *at && makes != StepResource::Nothing => {
                 let target = format!("{target} (step {number}, failed by a test)");
                 Err(Error::new("allocate", target, makes.injected_errno()))
             }
@@ -142,9 +142,9 @@ impl Steps {
     }
 
     /// Announces a step that cannot fail. An injected fault may still stop the process before it.
-    pub fn checkpoint(&self, what: &str) {
+    pub fn announce_step(&self, what: &str) {
         // A step without a resource never fails.
-        let _ = self.announce(Resource::Nothing, what);
+        let _ = self.announce(StepResource::Nothing, what);
     }
 
     /// Registers the rollback action `back`, under the name `what`, for a new object that no Rust
@@ -236,7 +236,7 @@ fn stop_process() -> Result<()> {
 mod tests {
     use super::*;
 
-    fn register_numbered_action(steps: &Steps, to: &Arc<Mutex<Vec<u8>>>, number: u8) {
+    fn register_numbered_action(steps: &RollbackLog, to: &Arc<Mutex<Vec<u8>>>, number: u8) {
         let to = Arc::clone(to);
         steps.on_rollback(format!("number {number}"), move || to.lock().unwrap().push(number));
     }
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn rollback_runs_in_reverse_order_once() {
         let back = Arc::new(Mutex::new(Vec::new()));
-        let steps = Steps::default();
+        let steps = RollbackLog::default();
         register_numbered_action(&steps, &back, 1);
         let mark = steps.savepoint();
         register_numbered_action(&steps, &back, 2);
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn committed_log_discards_rollback_actions() {
         let back = Arc::new(Mutex::new(Vec::new()));
-        let steps = Steps::default();
+        let steps = RollbackLog::default();
         register_numbered_action(&steps, &back, 1);
         steps.commit();
         register_numbered_action(&steps, &back, 2);
@@ -272,18 +272,18 @@ mod tests {
 
     #[test]
     fn injected_fault_fails_the_numbered_step() {
-        let steps = Steps::with_fault(InjectedFault::Fail(2));
-        steps.announce(Resource::Descriptor, "a doorbell").unwrap();
-        steps.checkpoint("a moment");
-        let refused = steps.announce(Resource::Memory, "a pool").unwrap_err();
+        let steps = RollbackLog::with_fault(InjectedFault::Fail(2));
+        steps.announce(StepResource::Descriptor, "a doorbell").unwrap();
+        steps.announce_step("a moment");
+        let refused = steps.announce(StepResource::Memory, "a pool").unwrap_err();
         assert_eq!(refused.errno, libc::ENOMEM);
         assert!(refused.to_string().contains("a pool") && refused.advice().is_some());
-        steps.announce(Resource::Memory, "another").unwrap();
+        steps.announce(StepResource::Memory, "another").unwrap();
         assert_eq!(steps.announced_steps().len(), 4);
-        assert_eq!(Steps::default().announced_steps().len(), 0);
+        assert_eq!(RollbackLog::default().announced_steps().len(), 0);
         assert!(
-            Steps::with_fault(InjectedFault::Fail(0))
-                .announce(Resource::Nothing, "a moment")
+            RollbackLog::with_fault(InjectedFault::Fail(0))
+                .announce(StepResource::Nothing, "a moment")
                 .is_ok()
         );
     }

@@ -6,7 +6,7 @@ use std::process::{Child, ExitStatus};
 
 /// The resource usage of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Usage {
+pub struct ResourceUsage {
     /// User and system CPU time, in ns.
     pub processor_ns: u64,
     /// Peak resident memory, in bytes.
@@ -16,7 +16,7 @@ pub struct Usage {
 /// Blocks until a child has ended. Returns the child's exit status, and the resource usage of the
 /// child and of its reaped descendants.
 #[expect(clippy::needless_pass_by_value, reason = "the child must not be waited for again")]
-pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
+pub fn wait(child: Child) -> Result<(ExitStatus, ResourceUsage)> {
     let number = libc::pid_t::try_from(child.id()).unwrap_or(libc::pid_t::MAX);
     let mut status = 0;
     loop {
@@ -26,7 +26,7 @@ pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
         // nothing else (wait4(2)).
         let answer = unsafe { libc::wait4(number, &raw mut status, 0, &raw mut usage) };
         if answer == number {
-            return Ok((ExitStatus::from_raw(status), Usage::from_rusage(&usage)));
+            return Ok((ExitStatus::from_raw(status), ResourceUsage::from_rusage(&usage)));
         }
         let error = Error::last("wait4", format!("process {number}"));
         if error.errno != libc::EINTR {
@@ -35,7 +35,7 @@ pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
     }
 }
 
-impl Usage {
+impl ResourceUsage {
     fn from_rusage(usage: &libc::rusage) -> Self {
         let ns = |time: libc::timeval| {
             let micros = time.tv_sec.saturating_mul(1_000_000).saturating_add(time.tv_usec);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use streamline_sys as sys;
 use sys::bpf::{
     BtfBuilder, FunctionInfo, LineInfo, Listener, LoadParameters, Map, MapKind, Program,
-    ProgramKind, RingBuffer, Rings, RingsLayout, SourceInfo,
+    ProgramKind, ProgramRings, RingBuffer, RingsLayout, SourceInfo,
 };
 use testkit::need;
 
@@ -108,16 +108,16 @@ fn verifier_log_quotes_the_source_lines() {
 fn received_rings_must_be_frozen() {
     let Some(()) = need::require_bpf() else { return };
     let shape = RingsLayout { cpus: 1, sinks: 1, pointers: 4, bytes: 4096, record_max: 100 };
-    let rings = Rings::create("rings", shape).unwrap();
+    let rings = ProgramRings::create("rings", shape).unwrap();
     let copy = |map: &Map| map.as_fd().try_clone_to_owned().unwrap();
     assert!(rings.map().is_frozen().unwrap());
     assert!(rings.map().map().is_err(), "not even its owner writes");
-    let received = Rings::from_received(copy(rings.map()), shape).unwrap();
+    let received = ProgramRings::from_received(copy(rings.map()), shape).unwrap();
     assert_eq!(received.region(0).unwrap().head(0), 0);
     assert!(received.region(1).is_none() && received.region(0).unwrap().pointer(1, 0).is_none());
     assert!(!received.region(0).unwrap().copy(0, 0, &mut [0; 133]));
     let refused = |map: &Map, shape| {
-        let why = Rings::from_received(copy(map), shape).unwrap_err();
+        let why = ProgramRings::from_received(copy(map), shape).unwrap_err();
         assert_eq!(why.errno, Errno::INVAL.raw_os_error(), "{why}");
     };
     refused(rings.map(), RingsLayout { bytes: 1 << 14, ..shape });

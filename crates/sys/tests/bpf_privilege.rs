@@ -14,7 +14,7 @@ use sys::bpf::{
 };
 use sys::net::RouteSocket;
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 
 /// Runs `work` in a thread with exactly these capabilities.
 fn with_capabilities<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
@@ -108,7 +108,12 @@ fn verifier_log_detail_follows_the_requested_level() {
 #[test]
 fn program_descriptor_suffices_to_attach_without_capabilities() {
     let Some(()) = need::require_bpf() else { return };
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let map = Map::array("seen", 8, 1, true).unwrap();
     let program = attach::load_counter_program(ProgramKind::Tc, "counter", &map, -1);
     pair.server.run_in_network_namespace(|| {

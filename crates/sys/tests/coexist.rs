@@ -14,9 +14,9 @@ use streamline_sys as sys;
 use sys::bpf::{ChainPosition, Link, Map, Neighbor, ProgramKind, Side, XdpMode, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 
-const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
+const SILENT: DevicePairSettings = DevicePairSettings { addresses: false, mtu: 1500, queues: 1 };
 
 /// Source code of programs that others attach with their own tools.
 const FOREIGN_PROGRAM_SOURCE: &str = r#"
@@ -57,7 +57,7 @@ impl Drop for Object {
 fn v17_own_and_foreign_programs_all_see_every_packet() {
     let Some(()) = need::require_bpf() else { return };
     let Some(object) = Object::compile() else { return };
-    let Some(pair) = Pair::new(SILENT) else { return };
+    let Some(pair) = NamespacePair::new(SILENT) else { return };
     let space = &pair.server;
     space.run_program(
         "ip",
@@ -114,7 +114,7 @@ fn v17_own_and_foreign_programs_all_see_every_packet() {
 fn v17_ip_cannot_replace_our_xdp_program() {
     let Some(()) = need::require_bpf() else { return };
     let Some(object) = Object::compile() else { return };
-    let Some(pair) = Pair::new(SILENT) else { return };
+    let Some(pair) = NamespacePair::new(SILENT) else { return };
     let map = Map::array("seen", 8, 1, true).unwrap();
     let program = load_counter_program(ProgramKind::Xdp, "ours", &map, 2);
     pair.server.run_in_network_namespace(|| {

@@ -19,16 +19,16 @@ use sys::bpf::{
 use sys::net::{Namespace, RouteSocket};
 use sys::packet::PacketSocket;
 use testkit::need;
-use testkit::net::{Cable, Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE, wait_until};
 
-const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
+const SILENT: DevicePairSettings = DevicePairSettings { addresses: false, mtu: 1500, queues: 1 };
 
-fn open_pair() -> Option<Pair> {
+fn open_pair() -> Option<NamespacePair> {
     need::require_bpf()?;
-    Pair::new(SILENT)
+    NamespacePair::new(SILENT)
 }
 
-fn server_interface_index(pair: &Pair) -> u32 {
+fn server_interface_index(pair: &NamespacePair) -> u32 {
     pair.server.run_in_network_namespace(|| {
         RouteSocket::open().unwrap().interface_by_name(SERVER_DEVICE).unwrap().index
     })

@@ -4,14 +4,14 @@ extern crate streamline_sys as sys;
 
 use sys::net::{Interface, Namespace, RouteSocket, run_in};
 use sys::packet::{PacketSender, QdiscMode};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
+use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE};
 
 const ENODEV: i32 = 19;
 
 #[test]
 fn interface_facts_match_the_ip_command() {
-    let cable = Cable { mtu: 4321, addresses: false, ..Cable::default() };
-    let Some(pair) = Pair::new(cable) else { return };
+    let cable = DevicePairSettings { mtu: 4321, addresses: false, ..DevicePairSettings::default() };
+    let Some(pair) = NamespacePair::new(cable) else { return };
     let ip = |words: &str| pair.client.run_ip(words);
     ip(&format!("link set dev {CLIENT_DEVICE} address 02:00:00:00:12:34"));
     ip(&format!("link property add dev {CLIENT_DEVICE} altname a-name-longer-than-fifteen"));
@@ -38,7 +38,7 @@ fn interface_facts_match_the_ip_command() {
 
 #[test]
 fn renamed_interface_keeps_its_index() {
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let links = pair.server.run_in_network_namespace(RouteSocket::open).unwrap();
     let Interface { index, .. } = links.interface_by_name(SERVER_DEVICE).unwrap();
     pair.server.run_ip(&format!("link set dev {SERVER_DEVICE} name other0"));
@@ -51,7 +51,12 @@ fn renamed_interface_keeps_its_index() {
 /// Lists more interfaces than fit into one datagram.
 #[test]
 fn long_interface_list_is_complete() {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     for number in 0..20 {
         pair.client.run_ip(&format!("link add v{number} type veth peer name w{number}"));
     }
@@ -65,7 +70,12 @@ fn long_interface_list_is_complete() {
 
 #[test]
 fn interface_counters_count_frames() {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let [near, far] = [&pair.client, &pair.server]
         .map(|space| space.run_in_network_namespace(RouteSocket::open).unwrap());
     let index = near.interface_by_name(CLIENT_DEVICE).unwrap().index;
@@ -84,7 +94,7 @@ fn interface_counters_count_frames() {
 
 #[test]
 fn socket_stays_in_the_namespace_that_opened_it() {
-    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
     let before = Namespace::current().unwrap().inode().unwrap();
     let space = Namespace::open(pair.client.name()).unwrap();
     assert!(!space.is_current().unwrap());

@@ -14,14 +14,16 @@ use sys::packet::{
     PacketRing, PacketRingParameters, PacketSender, PacketSocket, QdiscMode, RingStatistics,
     SendReport, SendStopReason,
 };
-use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, LIMIT, Namespace, NamespacePair, SERVER_DEVICE, wait_until,
+};
 
 const SHAPE: PacketRingParameters =
     PacketRingParameters { segment: 1 << 16, segments: 8, retire_ms: 1, reserve: 8 };
 const ENETDOWN: i32 = 100;
 
-fn silent_pair() -> Option<Pair> {
-    Pair::new(Cable { addresses: false, ..Cable::default() })
+fn silent_pair() -> Option<NamespacePair> {
+    NamespacePair::new(DevicePairSettings { addresses: false, ..DevicePairSettings::default() })
 }
 
 fn interface_index(space: &Namespace, device: &str) -> u32 {

@@ -14,24 +14,24 @@ use sys::net::RouteSocket;
 use sys::packet::{PacketSender, PacketSocket, QdiscMode};
 use sys::poll;
 use sys::xdp::{
-    CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemSizes, WakeOutcome, XdpSocket,
+    CopyMode, Redirect, SocketSettings, Umem, UmemSizes, WakeOutcome, XdpDescriptor, XdpSocket,
 };
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, Random, need};
 
 const ENTRIES: u32 = 64;
 const FRAMES: u32 = 128;
 const SHAPE: UmemSizes = UmemSizes { frame: 4096, frames: FRAMES, headroom: 0 };
-const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
+const SILENT: DevicePairSettings = DevicePairSettings { addresses: false, mtu: 1500, queues: 1 };
 
 fn interface_index(name: &str) -> u32 {
     RouteSocket::open().unwrap().interface_by_name(name).unwrap().index
 }
 
-fn open_pair(cable: Cable) -> Option<Pair> {
+fn open_pair(cable: DevicePairSettings) -> Option<NamespacePair> {
     need::require_bpf()?;
     need::require_net_raw()?;
-    let pair = Pair::new(cable)?;
+    let pair = NamespacePair::new(cable)?;
     let probe = pair.server.run_in_network_namespace(sys::probe::probe_xdp_socket);
     probe.or_else(|why| need::report_skip(&why.to_string()).ok_or(why)).ok()?;
     Some(pair)
@@ -61,7 +61,7 @@ fn open_socket(umem: &Arc<Umem>, settings: SocketSettings) -> Option<XdpSocket> 
 /// Sends frames from the client in batches that fit the receiver's rings, and calls `between` after
 /// each batch.
 fn send_batches(
-    pair: &Pair,
+    pair: &NamespacePair,
     device: &str,
     frames: &[Vec<u8>],
     mut between: impl FnMut(usize) + Send,
@@ -172,7 +172,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
         ring
     });
     let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
-    let (mut moving, mut used_frames) = (Vec::<Descriptor>::new(), HashSet::new());
+    let (mut moving, mut used_frames) = (Vec::<XdpDescriptor>::new(), HashSet::new());
     lend_all_frames(&mut first, &mut free);
     let mut passed = 0;
     send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
@@ -242,7 +242,7 @@ fn two_sockets_share_one_queue() {
 /// (Linux 6.6).
 #[test]
 fn long_frames_span_several_descriptors() {
-    let Some(pair) = open_pair(Cable { mtu: 9000, ..SILENT }) else { return };
+    let Some(pair) = open_pair(DevicePairSettings { mtu: 9000, ..SILENT }) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let made = pair.server.run_in_network_namespace(|| {
         let index = interface_index(SERVER_DEVICE);
@@ -263,7 +263,7 @@ fn long_frames_span_several_descriptors() {
         wait_until("they have come", || {
             descriptors.clear();
             socket.rx.as_mut().unwrap().take(&mut descriptors, 1000).unwrap();
-            for Descriptor { address, length, continues } in &descriptors {
+            for XdpDescriptor { address, length, continues } in &descriptors {
                 let begin = whole.len();
                 whole.resize(begin + *length as usize, 0);
                 assert!(umem.memory().copy(*address as usize, &mut whole[begin..]));
@@ -298,7 +298,7 @@ fn xdp_socket_errors_name_queue_and_interface() {
             socket.fill.as_mut().unwrap().lend(&[outside]).unwrap_err().errno,
             Errno::INVAL.raw_os_error()
         );
-        let long = Descriptor { address: 100, length: SHAPE.frame, continues: false };
+        let long = XdpDescriptor { address: 100, length: SHAPE.frame, continues: false };
         assert!(socket.tx.as_mut().unwrap().enqueue(&[long]).is_err());
         assert_eq!(socket.fill.as_ref().unwrap().waiting().unwrap(), 0);
     });

@@ -52,13 +52,13 @@ fn collect_capture_paths(folder: &Path, found: &mut Vec<PathBuf>) {
         // recursion.
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             collect_capture_paths(&path, found);
-        } else if is_capture(&path) {
+        } else if is_capture_path(&path) {
             found.push(path);
         }
     }
 }
 
-fn is_capture(path: &Path) -> bool {
+fn is_capture_path(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("pcap" | "pcapng" | "cap"))
 }
@@ -70,10 +70,10 @@ mod tests {
     #[test]
     fn capture_files_are_recognized_by_extension() {
         for name in ["a.pcap", "b.pcapng", "c.cap"] {
-            assert!(is_capture(Path::new(name)), "{name}");
+            assert!(is_capture_path(Path::new(name)), "{name}");
         }
         for name in ["a.txt", "pcap", "b.pcap.out", "c"] {
-            assert!(!is_capture(Path::new(name)), "{name}");
+            assert!(!is_capture_path(Path::new(name)), "{name}");
         }
     }
 

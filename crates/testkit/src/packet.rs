@@ -95,7 +95,7 @@ impl Frame {
     }
 
     /// Begins a Linux cooked frame, version 2.
-    pub fn cooked2() -> Self {
+    pub fn linux_cooked_v2() -> Self {
         let mut bytes = vec![0, 0, 0, 0, 0, 0, 0, 2, 0, 1, 0, 6];
         bytes.extend(SOURCE_MAC);
         bytes.extend([0; 2]);
@@ -110,7 +110,7 @@ impl Frame {
 
     /// Appends an 802.1Q tag with this tag control information.
     #[must_use]
-    pub fn tag(self, control: u16) -> Self {
+    pub fn append_vlan_tag(self, control: u16) -> Self {
         self.tag_with_ethertype(0x8100, control)
     }
 
@@ -127,7 +127,7 @@ impl Frame {
     /// Appends an 802.2 LLC header with SNAP to an Ethernet header or tag. The preceding EtherType
     /// field then contains the 802.3 length.
     #[must_use]
-    pub fn snap(mut self) -> Self {
+    pub fn append_snap_header(mut self) -> Self {
         self.length_at = self.bytes.len().checked_sub(2);
         self.bytes.extend([0xaa, 0xaa, 3, 0, 0, 0, 0, 0]);
         self.next = NextField::Ethertype(self.bytes.len() - 2);
@@ -241,7 +241,13 @@ impl Frame {
     }
 
     /// Appends an ICMP or ICMPv6 echo request or reply and returns the frame.
-    pub fn echo(mut self, request: bool, identifier: u16, number: u16, payload: &[u8]) -> Vec<u8> {
+    pub fn icmp_echo(
+        mut self,
+        request: bool,
+        identifier: u16,
+        number: u16,
+        payload: &[u8],
+    ) -> Vec<u8> {
         let four = self.network_layer_mut().source.is_ipv4();
         let kind = match (four, request) {
             (true, true) => 8,
@@ -428,8 +434,12 @@ mod tests {
 
     #[test]
     fn vlan_tag_and_snap_header_set_length_and_ethertype() {
-        let frame = Frame::ethernet().tag_with_ethertype(0x88a8, 7).tag(42).snap().padded_to(60);
-        let frame = frame.ipv4("10.0.0.1", "10.0.0.2").echo(true, 1, 2, b"");
+        let frame = Frame::ethernet()
+            .tag_with_ethertype(0x88a8, 7)
+            .append_vlan_tag(42)
+            .append_snap_header()
+            .padded_to(60);
+        let frame = frame.ipv4("10.0.0.1", "10.0.0.2").icmp_echo(true, 1, 2, b"");
         assert_eq!(frame.len(), 60);
         assert_eq!(frame[12..20], [0x88, 0xa8, 0, 7, 0x81, 0, 0, 42]);
         assert_eq!(frame[20..30], [0, 36, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0]);

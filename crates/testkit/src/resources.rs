@@ -5,7 +5,7 @@
 //! action. [`KernelObjects`] records the ids of objects while a process runs. The test finds leaked
 //! objects after the process has exited, even if other tests run concurrently.
 
-use crate::net::{Pair, SERVER_DEVICE};
+use crate::net::{NamespacePair, SERVER_DEVICE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -24,7 +24,7 @@ impl Resources {
     /// # Panics
     /// If a resource cannot be read.
     #[must_use]
-    pub fn count_this_process(pair: &Pair, folder: &Path) -> Self {
+    pub fn count_this_process(pair: &NamespacePair, folder: &Path) -> Self {
         Self::count_process(std::process::id()).with_programs_at(pair).with_files_in(folder)
     }
 
@@ -47,7 +47,7 @@ impl Resources {
     /// # Panics
     /// If the device does not exist.
     #[must_use]
-    pub fn with_programs_at(mut self, pair: &Pair) -> Self {
+    pub fn with_programs_at(mut self, pair: &NamespacePair) -> Self {
         pair.server.run_in_network_namespace(|| {
             let device = RouteSocket::open()
                 .expect("links")
@@ -219,7 +219,7 @@ impl KernelObjects {
     /// # Panics
     /// If the BPF objects of the machine cannot be listed, which requires root.
     #[must_use]
-    pub fn remaining(&self) -> Vec<String> {
+    pub fn remaining_objects(&self) -> Vec<String> {
         let kinds = [
             (ObjectKind::Programs, &self.programs),
             (ObjectKind::Maps, &self.maps),

@@ -83,7 +83,7 @@ impl ServiceManager {
     /// # Panics
     /// If a descriptor cannot be duplicated.
     #[must_use]
-    pub fn duplicates(&self, part: &str) -> Vec<OwnedFd> {
+    pub fn duplicate_stored_descriptors(&self, part: &str) -> Vec<OwnedFd> {
         let store = self.lock();
         let mut those: Vec<_> = store.iter().filter(|(name, _)| name.contains(part)).collect();
         those.sort_unstable_by_key(|(name, _)| name.clone());

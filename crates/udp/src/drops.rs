@@ -16,7 +16,7 @@ pub(crate) fn has_ring_drops() -> bool {
 /// The numbers of datagrams that a socket has dropped. As in the kernel, they have 32 bits and
 /// wrap.
 #[derive(Debug)]
-pub(crate) struct Drops {
+pub(crate) struct DropCounts {
     /// Datagrams that all rings of the socket have dropped so far.
     by_ring: AtomicU32,
     /// Datagrams that the rings before the current one have dropped.
@@ -25,7 +25,7 @@ pub(crate) struct Drops {
     by_kernel: AtomicU32,
 }
 
-impl Drops {
+impl DropCounts {
     pub(crate) const fn new() -> Self {
         let zero = AtomicU32::new;
         Self { by_ring: zero(0), by_earlier_rings: zero(0), by_kernel: zero(0) }

@@ -32,7 +32,7 @@ pub(crate) fn record_created_socket(number: i32) {
 
 /// Records that descriptor `to` is a duplicate of descriptor `from`, and so has the same origin.
 pub(crate) fn record_duplicate(from: i32, to: i32) {
-    set(to, created(from));
+    set(to, creation_fork_count(from));
 }
 
 /// Forgets a descriptor that is about to be closed.
@@ -47,7 +47,7 @@ pub(crate) fn record_fork() {
 
 /// Returns the origin of a socket.
 pub(crate) fn of(number: i32) -> Origin {
-    match created(number) {
+    match creation_fork_count(number) {
         0 => Origin::Unknown,
         forks if forks == FORK_COUNT.load(Ordering::SeqCst) => Origin::Own,
         _ => Origin::BeforeFork,
@@ -59,7 +59,7 @@ pub(crate) fn forget_in_child() {
     CREATED.iter().for_each(|place| place.store(0, Ordering::SeqCst));
 }
 
-fn created(number: i32) -> u32 {
+fn creation_fork_count(number: i32) -> u32 {
     place(number).map_or(0, |place| place.load(Ordering::SeqCst))
 }
 

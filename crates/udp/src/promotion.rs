@@ -58,7 +58,7 @@ fn list_interface_addresses(found: &[(Interface, Vec<IpAddr>)]) -> Vec<(u32, Vec
 
 /// Opens a ring for the socket's share of the datagrams of its port. Returns the ring and the
 /// conditions on which its flows depend. Fails with the reason if the socket cannot have a ring.
-pub(crate) fn promote(
+pub(crate) fn promote_socket(
     number: i32,
     facts: &UdpSocketFacts,
 ) -> Result<(Ring, PromotionConditions), Refusal> {

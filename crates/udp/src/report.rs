@@ -56,7 +56,7 @@ const RING_DELAY_MAX: Duration = Duration::from_millis(10);
 
 /// Returns the maximum time for which datagrams may wait in the ring of a sleeping server, or
 /// `None` if the user has not requested such a delay.
-pub(crate) fn delay() -> Option<Duration> {
+pub(crate) fn ring_delay() -> Option<Duration> {
     static RING_DELAY: OnceLock<Option<Duration>> = OnceLock::new();
     *RING_DELAY.get_or_init(|| parse_delay(&std::env::var(VARIABLE).unwrap_or_default()))
 }

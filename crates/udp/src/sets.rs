@@ -41,7 +41,7 @@ pub(crate) fn record_unsupported_wait(set: i32) {
     if place.swap(WAITED_WITH_OTHER_CALLS, Ordering::AcqRel) == WAITED_WITH_OTHER_CALLS {
         return;
     }
-    table::each(|socket| {
+    table::for_each_classified_socket(|socket| {
         if socket.is_in_epoll_set(set) {
             socket.demote();
         }

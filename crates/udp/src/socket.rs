@@ -5,7 +5,7 @@ mod order;
 mod sets;
 
 use crate::control::ReceiveFormat;
-use crate::drops::Drops;
+use crate::drops::DropCounts;
 use crate::promotion::PromotionConditions;
 use crate::registration::Registration;
 use crate::report::{self, Totals};
@@ -37,7 +37,7 @@ pub(crate) struct Socket {
     /// True if a registration of the socket with an epoll set is edge-triggered.
     is_in_edge_set: AtomicBool,
     /// The numbers of dropped datagrams, which are counted if the program requests them.
-    drops: Drops,
+    drops: DropCounts,
 }
 
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Socket {
             has_older: AtomicBool::new(false),
             is_in_sets: AtomicBool::new(false),
             is_in_edge_set: AtomicBool::new(false),
-            drops: Drops::new(),
+            drops: DropCounts::new(),
         }
     }
 

@@ -110,7 +110,7 @@ pub(crate) fn forget(number: i32) {
     waiting::forget(number);
     origin::forget(number);
     if sets::forget(number) {
-        each(|socket| socket.forget_epoll_set(number));
+        for_each_classified_socket(|socket| socket.forget_epoll_set(number));
     }
     if let (Some(kind), Some(place)) = (DESCRIPTOR_CLASSIFICATIONS.get(index), SOCKETS.get(index))
         && kind.swap(UNKNOWN, Ordering::AcqRel) == SOCKET
@@ -146,7 +146,7 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
 }
 
 /// Calls `body` with each classified socket.
-pub(crate) fn each(body: impl Fn(&Socket)) {
+pub(crate) fn for_each_classified_socket(body: impl Fn(&Socket)) {
     for (kind, place) in DESCRIPTOR_CLASSIFICATIONS.iter().zip(&SOCKETS) {
         if kind.load(Ordering::Acquire) == SOCKET
             && let Some(socket) = lock(place).clone()

@@ -10,12 +10,12 @@ use crate::read::truncate_to_u64;
 
 /// A one's complement sum to which bytes can be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Sum {
+pub struct ChecksumSum {
     total: u64,
     odd: bool,
 }
 
-impl Sum {
+impl ChecksumSum {
     /// Creates an empty sum.
     pub const fn new() -> Self {
         Self { total: 0, odd: false }
@@ -31,24 +31,29 @@ impl Sum {
     }
 
     /// Returns the sum folded to 16 bits, not complemented.
-    pub const fn folded(self) -> u16 {
+    pub const fn fold_to_16_bits(self) -> u16 {
         fold(self.total)
     }
 
     /// Returns the checksum: the complement of the folded sum.
     pub const fn checksum(self) -> u16 {
-        !self.folded()
+        !self.fold_to_16_bits()
     }
 }
 
 /// Returns the checksum of `bytes`. The result is 0 for a header that contains a valid checksum.
 pub fn compute(bytes: &[u8]) -> u16 {
-    Sum::new().with(bytes).checksum()
+    ChecksumSum::new().with(bytes).checksum()
 }
 
 /// Returns the sum over the pseudo header of a transport protocol (RFC 9293 §3.1, RFC 8200 §8.1);
 /// `None` if the addresses are of different IP versions.
-pub fn pseudo_header_sum(source: IpAddr, target: IpAddr, protocol: u8, length: u32) -> Option<Sum> {
+pub fn pseudo_header_sum(
+    source: IpAddr,
+    target: IpAddr,
+    protocol: u8,
+    length: u32,
+) -> Option<ChecksumSum> {
     match (source, target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => {
             Some(ipv4_pseudo_header_sum(source, target, protocol, length))
@@ -62,13 +67,23 @@ pub fn pseudo_header_sum(source: IpAddr, target: IpAddr, protocol: u8, length: u
 
 /// Sums the IPv4 pseudo header. Its length field has 16 bits, but yields the same sum as a 32-bit
 /// length.
-fn ipv4_pseudo_header_sum(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, length: u32) -> Sum {
-    let sum = Sum::new().with(&source.octets()).with(&target.octets());
+fn ipv4_pseudo_header_sum(
+    source: Ipv4Addr,
+    target: Ipv4Addr,
+    protocol: u8,
+    length: u32,
+) -> ChecksumSum {
+    let sum = ChecksumSum::new().with(&source.octets()).with(&target.octets());
     sum.with(&[0, protocol]).with(&length.to_be_bytes())
 }
 
-fn ipv6_pseudo_header_sum(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, length: u32) -> Sum {
-    let sum = Sum::new().with(&source.octets()).with(&target.octets());
+fn ipv6_pseudo_header_sum(
+    source: Ipv6Addr,
+    target: Ipv6Addr,
+    protocol: u8,
+    length: u32,
+) -> ChecksumSum {
+    let sum = ChecksumSum::new().with(&source.octets()).with(&target.octets());
     sum.with(&length.to_be_bytes()).with(&[0, 0, 0, protocol])
 }
 
@@ -133,7 +148,7 @@ mod tests {
     #[test]
     fn checksum_of_the_rfc_1071_example_is_correct() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
-        assert_eq!(Sum::new().with(&bytes).folded(), 0xddf2);
+        assert_eq!(ChecksumSum::new().with(&bytes).fold_to_16_bits(), 0xddf2);
         assert_eq!(compute(&[]), 0xffff);
     }
 
@@ -143,17 +158,17 @@ mod tests {
             let first = cuts.0 % (bytes.len() + 1);
             let second = first + cuts.1 % (bytes.len() - first + 1);
             let parts = [&bytes[..first], &bytes[first..second], &bytes[second..]];
-            let sum = parts.iter().fold(Sum::new(), |sum, part| sum.with(part));
+            let sum = parts.iter().fold(ChecksumSum::new(), |sum, part| sum.with(part));
             // Zero has two representations in one's complement. Receivers treat both as equal.
-            proptest::prop_assert_eq!(sum.folded() % 0xffff, reference_sum(&bytes) % 0xffff);
-            proptest::prop_assert_eq!(sum.folded() == 0, bytes.iter().all(|byte| *byte == 0));
+            proptest::prop_assert_eq!(sum.fold_to_16_bits() % 0xffff, reference_sum(&bytes) % 0xffff);
+            proptest::prop_assert_eq!(sum.fold_to_16_bits() == 0, bytes.iter().all(|byte| *byte == 0));
         }
     }
 
     #[test]
     fn checksum_of_all_ones_does_not_overflow() {
         let bytes = vec![0xff; 1 << 20];
-        assert_eq!(Sum::new().with(&bytes).folded(), 0xffff);
+        assert_eq!(ChecksumSum::new().with(&bytes).fold_to_16_bits(), 0xffff);
     }
 
     #[test]
@@ -161,6 +176,6 @@ mod tests {
         let four = "1.2.3.4".parse().unwrap();
         assert_eq!(pseudo_header_sum(four, "::1".parse().unwrap(), 6, 20), None);
         let sum = pseudo_header_sum(four, "5.6.7.8".parse().unwrap(), 17, 9).unwrap();
-        assert_eq!(sum.folded(), reference_sum(&[1, 2, 3, 4, 5, 6, 7, 8, 0, 17, 0, 9]));
+        assert_eq!(sum.fold_to_16_bits(), reference_sum(&[1, 2, 3, 4, 5, 6, 7, 8, 0, 17, 0, 9]));
     }
 }

@@ -46,7 +46,7 @@ impl CookedHeader {
         let field = |at: usize| Some(u16::from_be_bytes(frame.get(at - 2..at)?.try_into().ok()?));
         let mut at = ethernet::HEADER_LENGTH;
         let mut protocol = field(at)?;
-        if matches!(protocol, vlan::CUSTOMER_TAG | vlan::SERVICE) {
+        if matches!(protocol, vlan::CUSTOMER_TAG | vlan::SERVICE_TAG) {
             at += vlan::TAG_LENGTH;
             protocol = field(at)?;
         }
@@ -55,7 +55,7 @@ impl CookedHeader {
         sender.get_mut(..6)?.copy_from_slice(frame.get(6..12)?);
         let header = Self {
             interface: 0,
-            kind: addressee(target, own, is_sent),
+            kind: cooked_packet_type(target, own, is_sent),
             hardware: 0,
             sender,
             sender_length: 6,
@@ -89,7 +89,7 @@ impl CookedHeader {
 
 /// Returns the addressee of a frame with this target address ([`kind`]). `own` is the address of
 /// the interface, and `is_sent` is true if the host sends the frame.
-fn addressee(target: [u8; 6], own: [u8; 6], is_sent: bool) -> u8 {
+fn cooked_packet_type(target: [u8; 6], own: [u8; 6], is_sent: bool) -> u8 {
     match target {
         _ if is_sent => kind::OUTGOING,
         [0xff, 0xff, 0xff, 0xff, 0xff, 0xff] => kind::BROADCAST,

@@ -9,9 +9,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::address::Mac;
 
 /// Offset in bytes of the destination address.
-pub const DST: usize = 0;
+pub const DST_OFFSET: usize = 0;
 /// Offset in bytes of the source address.
-pub const SRC: usize = 6;
+pub const SRC_OFFSET: usize = 6;
 /// Offset in bytes of the ethertype or length.
 pub const ETHERTYPE_FIELD_OFFSET: usize = 12;
 /// Length of the header in bytes.

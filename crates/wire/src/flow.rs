@@ -8,7 +8,7 @@
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use crate::checksum::{Sum, pseudo_header_sum};
+use crate::checksum::{ChecksumSum, pseudo_header_sum};
 use crate::dissect::Layers;
 use crate::ip::{Fragment, protocol};
 use crate::ipv4::Ipv4;
@@ -55,10 +55,10 @@ impl Flow {
     /// Returns the offset of a frame's TCP or UDP checksum, and the sum over the pseudo header;
     /// `None` for fragments and for other protocols. The length in the pseudo header is that of the
     /// captured bytes. The checksum field itself may not have been captured.
-    pub fn checksum_location(layers: &Layers, frame: &[u8]) -> Option<(usize, Sum)> {
+    pub fn checksum_location(layers: &Layers, frame: &[u8]) -> Option<(usize, ChecksumSum)> {
         let offset = match layers.protocol? {
-            protocol::TCP => tcp::CHECKSUM,
-            protocol::UDP => udp::CHECKSUM,
+            protocol::TCP => tcp::CHECKSUM_OFFSET,
+            protocol::UDP => udp::CHECKSUM_OFFSET,
             _ => return None,
         };
         let l4 = layers.l4.filter(|_| layers.fragment == Fragment::Whole)?;
@@ -74,7 +74,7 @@ impl Flow {
             source: self.target,
             target: self.source,
             protocol: self.protocol,
-            ports: self.ports.map(Ports::swapped),
+            ports: self.ports.map(Ports::with_ports_swapped),
         }
     }
 

@@ -12,12 +12,12 @@ pub struct Icmp {
 
 impl Icmp {
     /// Parses an ICMP message over IPv4; `None` if the message ends before the code.
-    pub fn v4(bytes: &[u8]) -> Option<Self> {
+    pub fn parse_icmpv4(bytes: &[u8]) -> Option<Self> {
         bytes.first_chunk().map(|&[kind, code]| Self { version: 4, kind, code })
     }
 
     /// Parses an ICMP message over IPv6; `None` if the message ends before the code.
-    pub fn v6(bytes: &[u8]) -> Option<Self> {
+    pub fn parse_icmpv6(bytes: &[u8]) -> Option<Self> {
         bytes.first_chunk().map(|&[kind, code]| Self { version: 6, kind, code })
     }
 }

@@ -20,15 +20,15 @@ pub const IDENTIFICATION_OFFSET: usize = 4;
 /// Offset in bytes of the flags and fragment offset.
 pub const FLAGS_FRAGMENT_OFFSET: usize = 6;
 /// Offset in bytes of the time to live.
-pub const TTL: usize = 8;
+pub const TTL_OFFSET: usize = 8;
 /// Offset in bytes of the protocol.
-pub const PROTOCOL: usize = 9;
+pub const PROTOCOL_OFFSET: usize = 9;
 /// Offset in bytes of the header checksum.
-pub const CHECKSUM: usize = 10;
+pub const CHECKSUM_OFFSET: usize = 10;
 /// Offset in bytes of the source address.
-pub const SRC: usize = 12;
+pub const SRC_OFFSET: usize = 12;
 /// Offset in bytes of the destination address.
-pub const DST: usize = 16;
+pub const DST_OFFSET: usize = 16;
 /// Length in bytes of a header without options.
 pub const LENGTH_MIN: usize = 20;
 /// Maximum length of a header, in bytes, which includes 40 bytes of options.
@@ -175,38 +175,38 @@ mod tests {
     use super::*;
 
     /// Example packet in the style of RFC 1071, with the checksum 0xb861.
-    const PACKET: [u8; 20] = [
+    const EXAMPLE_PACKET: [u8; 20] = [
         0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00,
         0x01, 0xc0, 0xa8, 0x00, 0xc7,
     ];
 
     #[test]
     fn ipv4_header_fields_are_parsed() {
-        let (ip, rest) = Ipv4::parse(&PACKET).unwrap();
+        let (ip, rest) = Ipv4::parse(&EXAMPLE_PACKET).unwrap();
         assert_eq!((ip.version(), ip.header_length(), ip.total_length()), (4, 20, 115));
         assert_eq!((ip.ttl(), ip.protocol(), ip.checksum()), (64, 17, 0xb861));
         assert_eq!(ip.source(), Ipv4Addr::new(192, 168, 0, 1));
         assert_eq!(ip.target(), Ipv4Addr::new(192, 168, 0, 199));
         assert_eq!(ip.fragment(), Fragment::Whole);
         assert!(rest.is_empty());
-        assert!(Ipv4::parse(&PACKET[..19]).is_none());
+        assert!(Ipv4::parse(&EXAMPLE_PACKET[..19]).is_none());
     }
 
     #[test]
     fn header_checksum_detects_any_flipped_bit() {
-        assert!(has_valid_checksum(&PACKET));
+        assert!(has_valid_checksum(&EXAMPLE_PACKET));
         for bit in 0..160 {
-            let mut broken = PACKET;
+            let mut broken = EXAMPLE_PACKET;
             broken[bit / 8] ^= 1 << (bit % 8);
             assert!(!has_valid_checksum(&broken), "bit {bit}");
         }
-        assert!(!has_valid_checksum(&PACKET[..19]));
+        assert!(!has_valid_checksum(&EXAMPLE_PACKET[..19]));
     }
 
     #[test]
     fn fragment_field_is_decoded() {
         let fragment = |field: u16| {
-            let mut packet = PACKET;
+            let mut packet = EXAMPLE_PACKET;
             packet[6..8].copy_from_slice(&field.to_be_bytes());
             let (ip, _) = Ipv4::parse(&packet).unwrap();
             (ip.fragment(), ip.fragment_offset(), ip.has_more_fragments())

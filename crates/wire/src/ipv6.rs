@@ -14,15 +14,15 @@ use crate::ip::{Fragment, protocol};
 use crate::read::{array, be16, be32, truncate_to_u16};
 
 /// Offset in bytes of the payload length.
-pub const PAYLOAD_LENGTH: usize = 4;
+pub const PAYLOAD_LENGTH_OFFSET: usize = 4;
 /// Offset in bytes of the next header number.
 pub const NEXT_HEADER_OFFSET: usize = 6;
 /// Offset in bytes of the hop limit.
-pub const HOP_LIMIT: usize = 7;
+pub const HOP_LIMIT_OFFSET: usize = 7;
 /// Offset in bytes of the source address.
-pub const SRC: usize = 8;
+pub const SRC_OFFSET: usize = 8;
 /// Offset in bytes of the destination address.
-pub const DST: usize = 24;
+pub const DST_OFFSET: usize = 24;
 /// Length of the fixed header in bytes.
 pub const HEADER_LENGTH: usize = 40;
 /// Length of a fragment header in bytes.

@@ -86,7 +86,7 @@ impl LinkType {
     }
 
     /// Returns the maximum length in bytes of a record that libpcap accepts for this link type.
-    pub const fn record_max(self) -> u32 {
+    pub const fn record_length_max(self) -> u32 {
         match self.0 {
             // USB captures and D-Bus messages: 128 MB; EBHSCR: 8 MB.
             189 | 220 | 231 | 249 | 266 => 128 * 1024 * 1024,
@@ -230,7 +230,7 @@ fn read_ethernet(frame: &[u8]) -> Option<LinkHeader> {
 /// headers are truncated.
 #[inline]
 fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
-    if ethertype >= ethernet::LOWEST_ETHERTYPE && !vlan::is_tag(ethertype) {
+    if ethertype >= ethernet::LOWEST_ETHERTYPE && !vlan::is_tag_ethertype(ethertype) {
         return Some(LinkHeader::at(Network::from_ethertype(ethertype), at));
     }
     parse_tags_or_length(frame, ethertype, at)

@@ -32,7 +32,7 @@ impl Ports {
     }
 
     /// Returns the ports for the opposite direction.
-    pub const fn swapped(self) -> Self {
+    pub const fn with_ports_swapped(self) -> Self {
         Self { source: self.target, target: self.source }
     }
 }
@@ -55,7 +55,7 @@ mod tests {
             assert_eq!(Ports::read(protocol, &bytes), Some(ports));
             assert_eq!(Ports::read(protocol, &bytes[..3]), None);
         }
-        assert_eq!(ports.swapped(), Ports { source: 80, target: 8080 });
+        assert_eq!(ports.with_ports_swapped(), Ports { source: 80, target: 8080 });
         let others = (0..=255).filter(|protocol| !PROTOCOLS_WITH_PORTS.contains(protocol));
         assert!(others.into_iter().all(|protocol| Ports::read(protocol, &bytes).is_none()));
     }

@@ -9,15 +9,15 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Offset in bytes of the flags.
-pub const FLAGS: usize = 13;
+pub const FLAGS_OFFSET: usize = 13;
 /// Offset in bytes of the checksum.
-pub const CHECKSUM: usize = 16;
+pub const CHECKSUM_OFFSET: usize = 16;
 /// Length in bytes of a header without options.
 pub const LENGTH_MIN: usize = 20;
 /// Maximum length of a header, in bytes, which includes 40 bytes of options.
 pub const LENGTH_MAX: usize = 60;
 
-/// Bits of the byte at [`FLAGS`].
+/// Bits of the byte at [`FLAGS_OFFSET`].
 pub mod flag {
     /// The sender has no more data.
     pub const FIN: u8 = 0x01;
@@ -92,7 +92,7 @@ impl Tcp {
 
     /// Returns the next sequence number that the sender expects. Valid only if ACK is set.
     #[inline]
-    pub fn acknowledgement(&self) -> u32 {
+    pub fn acknowledgement_number(&self) -> u32 {
         self.acknowledgement.get()
     }
 
@@ -126,7 +126,7 @@ impl Tcp {
     }
 
     /// Returns the urgent pointer. Valid only if URG is set.
-    pub fn urgent(&self) -> u16 {
+    pub fn urgent_pointer(&self) -> u16 {
         self.urgent.get()
     }
 }
@@ -142,7 +142,7 @@ impl fmt::Display for Tcp {
         }
         write!(f, "] seq {}", self.sequence())?;
         if self.has(flag::ACK) {
-            write!(f, " ack {}", self.acknowledgement())?;
+            write!(f, " ack {}", self.acknowledgement_number())?;
         }
         write!(f, " win {}", self.window())
     }
@@ -192,9 +192,9 @@ mod tests {
         let bytes = tcp_segment(5, b"x");
         let (tcp, rest) = Tcp::parse(&bytes).unwrap();
         assert_eq!((tcp.source(), tcp.target()), (80, 12345));
-        assert_eq!((tcp.sequence(), tcp.acknowledgement()), (1, 2));
+        assert_eq!((tcp.sequence(), tcp.acknowledgement_number()), (1, 2));
         assert_eq!((tcp.header_length(), tcp.window()), (20, 4096));
-        assert_eq!((tcp.checksum(), tcp.urgent()), (0xaabb, 3));
+        assert_eq!((tcp.checksum(), tcp.urgent_pointer()), (0xaabb, 3));
         assert!(tcp.has(flag::SYN | flag::ACK) && !tcp.has(flag::FIN));
         assert_eq!(rest, b"x");
         assert!(Tcp::parse(&bytes[..19]).is_none());

@@ -11,7 +11,7 @@ use crate::ip::protocol;
 /// Offset in bytes of the length.
 pub const UDP_LENGTH_OFFSET: usize = 4;
 /// Offset in bytes of the checksum.
-pub const CHECKSUM: usize = 6;
+pub const CHECKSUM_OFFSET: usize = 6;
 /// Length of the header in bytes.
 pub const HEADER_LENGTH: usize = 8;
 

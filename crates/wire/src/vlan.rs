@@ -8,23 +8,23 @@ use crate::read::{array, truncate_to_u16};
 /// Ethertype of a customer tag (C-TAG).
 pub const CUSTOMER_TAG: u16 = 0x8100;
 /// Ethertype of a service tag (S-TAG).
-pub const SERVICE: u16 = 0x88a8;
+pub const SERVICE_TAG: u16 = 0x88a8;
 /// Ethertype of an outer tag under conventions older than 802.1ad.
 pub const STACKED_TAG: u16 = 0x9100;
 /// Length of a tag in bytes: control information and next ethertype.
 pub const TAG_LENGTH: usize = 4;
 /// Offset in bytes of the control information in a tag.
-pub const CONTROL: usize = 0;
+pub const CONTROL_OFFSET: usize = 0;
 /// Offset in bytes of the next ethertype in a tag.
-pub const NEXT: usize = 2;
+pub const NEXT_OFFSET: usize = 2;
 /// Maximum number of tags that the parser follows. Arkime has the same limit, and at most two occur
 /// in practice.
 pub const TAGS_MAX: u8 = 8;
 
 /// Returns true if the ethertype announces a tag.
 #[inline]
-pub const fn is_tag(ethertype: u16) -> bool {
-    matches!(ethertype, CUSTOMER_TAG | SERVICE | STACKED_TAG)
+pub const fn is_tag_ethertype(ethertype: u16) -> bool {
+    matches!(ethertype, CUSTOMER_TAG | SERVICE_TAG | STACKED_TAG)
 }
 
 /// Tag control information.
@@ -61,18 +61,18 @@ impl Tags {
         let at = usize::from(self.at);
         let bytes = frame.get(at..).unwrap_or_default();
         bytes.chunks_exact(TAG_LENGTH).take(usize::from(self.count)).filter_map(|tag| {
-            let control = array(tag, CONTROL)?;
+            let control = array(tag, CONTROL_OFFSET)?;
             Some(Tag(u16::from_be_bytes(control)))
         })
     }
 
     /// Returns the outermost tag; `None` if the frame has no tags.
-    pub fn outer(self, frame: &[u8]) -> Option<Tag> {
+    pub fn outer_tag(self, frame: &[u8]) -> Option<Tag> {
         self.iter(frame).next()
     }
 
     /// Returns the innermost tag; `None` if the frame has no tags.
-    pub fn inner(self, frame: &[u8]) -> Option<Tag> {
+    pub fn inner_tag(self, frame: &[u8]) -> Option<Tag> {
         self.iter(frame).last()
     }
 }
@@ -85,8 +85,8 @@ impl Tags {
 pub(crate) fn parse_tags(frame: &[u8], ethertype: u16, at: u16) -> Option<(Tags, u16, u16)> {
     let mut tags = Tags { at: u8::try_from(at).ok()?, count: 0 };
     let (mut ethertype, mut at) = (ethertype, at);
-    while is_tag(ethertype) && tags.count < TAGS_MAX {
-        let next = array(frame, usize::from(at) + NEXT)?;
+    while is_tag_ethertype(ethertype) && tags.count < TAGS_MAX {
+        let next = array(frame, usize::from(at) + NEXT_OFFSET)?;
         ethertype = u16::from_be_bytes(next);
         at += truncate_to_u16(TAG_LENGTH);
         tags.count += 1;
@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn outer_and_inner_tag_are_read() {
         let frame = [0xa0, 100, 0x81, 0, 0x10, 200, 8, 0];
-        let (tags, ethertype, at) = parse_tags(&frame, SERVICE, 0).unwrap();
+        let (tags, ethertype, at) = parse_tags(&frame, SERVICE_TAG, 0).unwrap();
         assert_eq!((tags.count, ethertype, at), (2, 0x0800, 8));
-        let outer = tags.outer(&frame).unwrap();
+        let outer = tags.outer_tag(&frame).unwrap();
         assert_eq!((outer.id(), outer.priority()), (100, 5));
-        let inner = tags.inner(&frame).unwrap();
+        let inner = tags.inner_tag(&frame).unwrap();
         assert_eq!((inner.id(), inner.priority()), (200, 0));
     }
 
@@ -120,6 +120,6 @@ mod tests {
     #[test]
     fn truncated_tag_is_rejected() {
         assert_eq!(parse_tags(&[0, 1, 8], CUSTOMER_TAG, 0), None);
-        assert_eq!(Tags { at: 200, count: 8 }.outer(&[0, 1, 8]), None);
+        assert_eq!(Tags { at: 200, count: 8 }.outer_tag(&[0, 1, 8]), None);
     }
 }

@@ -2,7 +2,7 @@
 //! For damaged frames, `etherparse` and `layers` must agree on the payload if both find one.
 
 use etherparse::{LaxSlicedPacket, TransportSlice};
-use streamline_wire::dissect::Faults;
+use streamline_wire::dissect::FrameFaults;
 use streamline_wire::ip::{Fragment, protocol};
 use streamline_wire::ports::Ports;
 use streamline_wire::{Layers, LinkType, layers};
@@ -27,7 +27,7 @@ fn layers_match_the_generated_frame() {
         let made = generate_frame(&mut random);
         let found = layers(LinkType::ETHERNET, &made.frame);
         let context = || format!("round {round}: {found:?}\n{:02x?}", made.frame);
-        assert_eq!(found.faults, Faults::default(), "{}", context());
+        assert_eq!(found.faults, FrameFaults::default(), "{}", context());
         assert_eq!(found.l3.map(usize::from), Some(made.l3), "{}", context());
         assert_eq!(found.protocol, Some(made.protocol), "{}", context());
         assert_eq!(found.fragment, made.fragment, "{}", context());

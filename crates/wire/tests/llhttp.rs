@@ -198,7 +198,7 @@ impl PieceReader<'_> {
         };
         self.closed |= !head.is_persistent();
         let switches = match head.start {
-            Start::Request { .. } => head.may_switch(),
+            Start::Request { .. } => head.may_switch_protocol(),
             Start::Response { .. } => false,
         };
         let end = head.end;

@@ -96,7 +96,11 @@ fn frame_corpus() -> Vec<Vec<u8>> {
     vec![
         Built::ethernet().ipv4("10.0.0.1", "10.0.0.2").tcp(&tcp, b"GET / HTTP/1.1\r\n\r\n"),
         Built::ethernet().ipv6("fe80::1", "fe80::2").tcp(&tcp, b""),
-        Built::ethernet().tag(100).ipv4("10.0.0.1", "10.0.0.2").udp(53, 53, b"question"),
+        Built::ethernet().append_vlan_tag(100).ipv4("10.0.0.1", "10.0.0.2").udp(
+            53,
+            53,
+            b"question",
+        ),
     ]
 }
 

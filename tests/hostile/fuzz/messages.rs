@@ -95,7 +95,7 @@ fn read_hello(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) 
     let what = match find_first_hello(bytes, room) {
         FirstHello::Need(need) => return ((0, 0), Some(need)),
         FirstHello::Client(hello) => {
-            let lists = hello.ciphers().count() + hello.extensions().count();
+            let lists = hello.offered_cipher_suites().count() + hello.extensions().count();
             let more = hello.protocols().count() + hello.signature_algorithms().count();
             let name = hello.server_name().map_or(0, <[u8]>::len);
             assert!(lists + more + name <= HELLO_LENGTH_MAX && hello.session.len() <= 32);

@@ -3,7 +3,7 @@
 
 use super::bodies::{FuzzBody, InputReader};
 use ebpf::Hook;
-use ebpf::classic::{ClassicProgram, Instruction, LinkType, Metadata, Options, compile};
+use ebpf::classic::{ClassicMetadata, ClassicProgram, Instruction, LinkType, Options, compile};
 use ebpf::insn::Insn;
 use ebpf::interpret::{Machine, Packet};
 
@@ -36,8 +36,8 @@ fn fuzz_expression(bytes: &[u8]) {
     let options = Options { optimize: choice & 8 == 0, ..Options::default() };
     match compile(&text, link, &options) {
         Ok(program) => {
-            program.run(bytes, bytes.len() as u32, &Metadata::default());
-            program.run(&[], u32::MAX, &Metadata::default());
+            program.run(bytes, bytes.len() as u32, &ClassicMetadata::default());
+            program.run(&[], u32::MAX, &ClassicMetadata::default());
         }
         Err(error) => {
             assert!(text.get(error.span.clone()).is_some(), "{error:?} in {text:?}");
@@ -59,8 +59,9 @@ fn fuzz_classic(bytes: &[u8]) {
     // A listing omits unused fields, so results are compared instead.
     let again: ClassicProgram = program.to_string().parse().expect("a program lists itself");
     assert_eq!(again.to_string(), program.to_string());
-    let answer =
-        |program: &ClassicProgram| program.run(input.0, bytes.len() as u32, &Metadata::default());
+    let answer = |program: &ClassicProgram| {
+        program.run(input.0, bytes.len() as u32, &ClassicMetadata::default())
+    };
     assert_eq!(answer(&again), answer(&program));
 }
 

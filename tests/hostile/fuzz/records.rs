@@ -85,7 +85,7 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
 fn plan_request(line: &str) -> Option<(Plan, Machine)> {
     let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
     let wrong = |m: &pipeline::Diagnostic| m.severity == pipeline::language::Severity::Error;
-    let machine = RecordingHead::outside_kernel(Machine::example());
+    let machine = RecordingHead::replay_machine(Machine::example());
     (!mistakes.iter().any(wrong)).then_some(())?;
     Some((plan(graph, &MachineRegistry::Local, &machine).ok()?, machine))
 }

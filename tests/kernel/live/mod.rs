@@ -23,7 +23,7 @@ use sys::bpf::Side;
 use testkit::need;
 use testkit::net::{CLIENT_DEVICE, SERVER_DEVICE, wait_until};
 use traffic::Network;
-use wire::checksum::Sum;
+use wire::checksum::ChecksumSum;
 
 /// Each chain receives one corpus frame in this many. Different chains receive different frames.
 const FRAME_SAMPLING_STEP: usize = 29;
@@ -162,8 +162,8 @@ fn has_partial_checksum(record: &Record) -> bool {
     let frame = &record.frame;
     let part = |from: usize, to: usize| frame.get(from..to).unwrap_or_default();
     let (sum, datagram) = match part(12, 14) {
-        [0x08, 0x00] => (Sum::new().with(part(26, 34)), 34),
-        [0x86, 0xdd] => (Sum::new().with(part(22, 54)), 54),
+        [0x08, 0x00] => (ChecksumSum::new().with(part(26, 34)), 34),
+        [0x86, 0xdd] => (ChecksumSum::new().with(part(22, 54)), 54),
         _ => return false,
     };
     let datagram = part(datagram, frame.len());

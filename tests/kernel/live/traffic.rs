@@ -8,7 +8,9 @@ use std::process::Stdio;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, QdiscMode};
-use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, wait_until};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, LIMIT, Namespace, NamespacePair, SERVER_DEVICE, wait_until,
+};
 
 /// Length of a stream in bytes, enough for several frames of maximum size.
 const STREAM_LENGTH: usize = 150_000;
@@ -28,7 +30,7 @@ const ADDRESS_PAIRS: [[&str; 2]; 5] = [
 
 /// The network that twins are attached to: a veth pair with a client and a server.
 pub(super) struct Network {
-    pub(super) pair: Pair,
+    pub(super) pair: NamespacePair,
     ends: &'static [[&'static str; 2]],
 }
 
@@ -36,8 +38,8 @@ impl Network {
     /// Creates a veth pair with a large MTU and, if the kernel supports them, VLAN devices at both
     /// ends. Reports a skip and returns `None` without the required privileges.
     pub(super) fn new() -> Option<Self> {
-        let cable = Cable { mtu: 9000, ..Cable::default() };
-        let pair = Pair::new(cable)?;
+        let cable = DevicePairSettings { mtu: 9000, ..DevicePairSettings::default() };
+        let pair = NamespacePair::new(cable)?;
         let tags = add_vlan_devices(&pair.client, CLIENT_DEVICE, 0)
             && add_vlan_devices(&pair.server, SERVER_DEVICE, 1);
         if !tags {
@@ -104,7 +106,7 @@ fn add_vlan_devices(space: &Namespace, device: &str, end: usize) -> bool {
 
 /// Sends a stream, first from memory, then with `sendfile`, which sends the file's pages without a
 /// copy.
-fn send_stream(pair: &Pair, client: &str, server: &str) {
+fn send_stream(pair: &NamespacePair, client: &str, server: &str) {
     let listener =
         pair.server.run_in_network_namespace(|| TcpListener::bind((server, 80)).unwrap());
     let receive = || {
@@ -140,7 +142,7 @@ fn send_with_sendfile(stream: &TcpStream) {
 }
 
 /// Sends datagrams of various sizes with partial checksums.
-fn send_datagrams(pair: &Pair, client: &str, server: &str) {
+fn send_datagrams(pair: &NamespacePair, client: &str, server: &str) {
     let receiver = pair.server.run_in_network_namespace(|| UdpSocket::bind((server, 53)).unwrap());
     receiver.set_read_timeout(Some(LIMIT)).unwrap();
     let sender = pair.client.run_in_network_namespace(|| UdpSocket::bind((client, 4000)).unwrap());
@@ -151,7 +153,7 @@ fn send_datagrams(pair: &Pair, client: &str, server: &str) {
     }
 }
 
-fn send_raw_frames(pair: &Pair, frames: &[&[u8]]) {
+fn send_raw_frames(pair: &NamespacePair, frames: &[&[u8]]) {
     pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, QdiscMode::Through).unwrap();

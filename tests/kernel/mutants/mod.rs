@@ -131,13 +131,13 @@ impl OriginalTwin {
         let ruling = cases.iter().map(|case| twin.judge(&case.packet())).collect();
         let kept = twin.states();
         let mut sound = Self { program, cases, ruling, kept, results_without_memory: Vec::new() };
-        sound.results_without_memory = sound.results_without_memory(&sound.program);
+        sound.results_without_memory = sound.results_with_failing_allocations(&sound.program);
         Some(sound)
     }
 
     /// Returns the results of a program when the kernel fails to linearize frames or make them
     /// writable.
-    fn results_without_memory(&self, program: &Program) -> Vec<TwinVerdict> {
+    fn results_with_failing_allocations(&self, program: &Program) -> Vec<TwinVerdict> {
         let mut twin = Interpreter::new(program).with_failing_pull_data();
         let some =
             self.cases.iter().step_by(self.cases.len().div_ceil(ALLOCATION_FAILURE_PACKETS).max(1));
@@ -150,7 +150,7 @@ impl OriginalTwin {
         let mut both = self.cases.iter().zip(&self.ruling);
         both.any(|(case, ruling)| twin.judge(&case.packet()) != *ruling)
             || twin.states() != self.kept
-            || self.results_without_memory(mutant) != self.results_without_memory
+            || self.results_with_failing_allocations(mutant) != self.results_without_memory
     }
 }
 
@@ -164,7 +164,7 @@ fn detect_twin_mutations(
 ) -> Option<MutantResults> {
     let sound = OriginalTwin::new(twin, target, frames, effort)?;
     let mut results = MutantResults::default();
-    let listed_survivors = listed_survivors();
+    let listed_survivors = read_survivors_file();
     let mut found: Vec<OwnedPacket> = Vec::new();
     for mutant in exam::mutants(&sound.program).into_iter().step_by(effort.mutation_step) {
         results.all += 1;
@@ -298,7 +298,7 @@ fn run_mutations(effort: MutationEffort) -> Vec<MutantResults> {
 }
 
 /// Returns the mutations listed in `survivors.txt` with their reasons.
-fn listed_survivors() -> BTreeMap<String, String> {
+fn read_survivors_file() -> BTreeMap<String, String> {
     let mut listed_survivors = BTreeMap::new();
     let mut reason = String::new();
     for line in include_str!("../survivors.txt").lines() {
@@ -320,7 +320,7 @@ fn assert_detection_rate(all_results: &[MutantResults], least: usize, complete: 
     let (all, verifier) = (sum(|results| results.all), sum(|results| results.verifier));
     let (answers, longer) = (sum(|results| results.answers), sum(|results| results.longer));
     let caught = answers + longer + verifier;
-    let listed_survivors = listed_survivors();
+    let listed_survivors = read_survivors_file();
     let gone = all_results.iter().flat_map(|results| &results.survivors);
     let is_same = |replacement: &str| {
         listed_survivors.get(replacement).is_some_and(|why| why.starts_with("same:"))

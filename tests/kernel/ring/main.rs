@@ -23,11 +23,14 @@ use std::time::{Duration, Instant};
 use sys::bpf::RunStatisticsGuard;
 use sys::bpf::ring::region_offset::{FAILED, NOTIFICATION_COUNTS};
 use sys::bpf::{
-    ChainPosition, Link, Listener, Program, ProgramKind, RingBuffer, Rings, RingsLayout, Side,
+    ChainPosition, Link, Listener, Program, ProgramKind, ProgramRings, RingBuffer, RingsLayout,
+    Side,
 };
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, QdiscMode};
-use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
+use testkit::net::{
+    CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, wait_until,
+};
 use testkit::{Frame, Random, need};
 
 const MILLISECOND_NS: u32 = 1_000_000;
@@ -43,15 +46,15 @@ const WAKE_POLICY: WakePolicy = WakePolicy {
 
 /// A tap at the receiving end of a veth pair.
 struct Tap {
-    rings: Arc<Rings>,
+    rings: Arc<ProgramRings>,
     doorbell: RingBuffer,
     program: Program,
     _link: Link,
 }
 
 impl Tap {
-    fn new(pair: &Pair, shape: RingsLayout, when: WakePolicy) -> Self {
-        let rings = Arc::new(Rings::create("ring", shape).unwrap());
+    fn new(pair: &NamespacePair, shape: RingsLayout, when: WakePolicy) -> Self {
+        let rings = Arc::new(ProgramRings::create("ring", shape).unwrap());
         let doorbell = RingBuffer::create("bell", 1 << 16).unwrap();
         let program = program::load_ring_program(&rings, &doorbell, when);
         let link = pair.server.run_in_network_namespace(|| {
@@ -83,10 +86,10 @@ fn processor_count() -> u32 {
     sys::machine::count_possible_processors().unwrap() as u32
 }
 
-fn veth_pair(addresses: bool) -> Option<Pair> {
+fn veth_pair(addresses: bool) -> Option<NamespacePair> {
     need::require_bpf()?;
     need::require_root()?;
-    Pair::new(Cable { addresses, ..Cable::default() })
+    NamespacePair::new(DevicePairSettings { addresses, ..DevicePairSettings::default() })
 }
 
 /// Returns a frame that contains `number` and bytes derived from it.
@@ -97,7 +100,7 @@ fn numbered_frame(number: u32, length: usize) -> Vec<u8> {
 }
 
 /// Sends `count` frames of mixed lengths.
-fn send_numbered_frames(pair: &Pair, count: u32) {
+fn send_numbered_frames(pair: &NamespacePair, count: u32) {
     let mut random = Random::with_replayable_seed();
     let length = |random: &mut Random| {
         *random.pick(&[10, 42, 60, 98, 200, 700, 1482]) + random.within(0..14)
@@ -113,7 +116,7 @@ fn send_numbered_frames(pair: &Pair, count: u32) {
 }
 
 /// Sends these frames.
-fn send_frames(pair: &Pair, frames: &[Vec<u8>]) {
+fn send_frames(pair: &NamespacePair, frames: &[Vec<u8>]) {
     pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, QdiscMode::Bypass).unwrap();
@@ -127,7 +130,7 @@ fn send_frames(pair: &Pair, frames: &[Vec<u8>]) {
 
 /// Sends frames, and checks that every reader accounts for every packet.
 fn send_and_check_counts(
-    pair: &Pair,
+    pair: &NamespacePair,
     shape: RingsLayout,
     packets: u32,
     readers: usize,
@@ -367,7 +370,7 @@ fn test_runs_report_ns_per_run() {
         bytes: 1 << 22,
         record_max: 66_000,
     };
-    let rings = Rings::create("ring", shape).unwrap();
+    let rings = ProgramRings::create("ring", shape).unwrap();
     let doorbell = RingBuffer::create("bell", 1 << 16).unwrap();
     let empty = [ebpf::insn::Insn::mov(ebpf::insn::R0, -1), ebpf::insn::Insn::exit()];
     let empty = Program::load(ProgramKind::Tc, "empty", &ebpf::insn::encode(&empty)).unwrap();

@@ -5,7 +5,7 @@ use ebpf::emit::Value;
 use ebpf::emit::tap::{Delivery, Tap, WakePolicy, WakeupTarget, tap};
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{Program, ProgramKind, RingBuffer, Rings};
+use sys::bpf::{Program, ProgramKind, ProgramRings, RingBuffer};
 
 /// A policy that never rings the doorbell.
 pub(crate) const NO_DOORBELL: WakePolicy = WakePolicy {
@@ -18,7 +18,11 @@ pub(crate) const NO_DOORBELL: WakePolicy = WakePolicy {
 };
 
 /// Loads the program that writes the ring.
-pub(crate) fn load_ring_program(rings: &Rings, ring: &RingBuffer, doorbell: WakePolicy) -> Program {
+pub(crate) fn load_ring_program(
+    rings: &ProgramRings,
+    ring: &RingBuffer,
+    doorbell: WakePolicy,
+) -> Program {
     let shape = rings.shape();
     let layout = Tap {
         cpus: shape.cpus,

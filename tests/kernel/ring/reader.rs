@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use endpoint::source::kernel::reader;
-use sys::bpf::{FramePointer, Listener, RingBuffer, Rings, RingsLayout};
+use sys::bpf::{FramePointer, Listener, ProgramRings, RingBuffer, RingsLayout};
 use sys::descriptor;
 
 /// The user `nobody`.
@@ -44,7 +44,11 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Starts a reader: this test executable again, running its ignored test `child_process_runs_reader`.
-    pub(crate) fn start(rings: &Rings, doorbell: &RingBuffer, content: FrameContent) -> Self {
+    pub(crate) fn start(
+        rings: &ProgramRings,
+        doorbell: &RingBuffer,
+        content: FrameContent,
+    ) -> Self {
         let (socket, theirs) = descriptor::pair().unwrap();
         let start = |user: Option<u32>| {
             let mut command = Command::new(std::env::current_exe().unwrap());
@@ -108,7 +112,7 @@ pub(crate) fn run_reader() {
     };
     let content = if word(5) == 0 { FrameContent::Numbered } else { FrameContent::Counting };
     let doorbell = descriptors.pop().unwrap();
-    let rings = Rings::from_received(descriptors.pop().unwrap(), shape).unwrap();
+    let rings = ProgramRings::from_received(descriptors.pop().unwrap(), shape).unwrap();
     let listener = Listener::new(&[doorbell.as_fd()]).unwrap();
     let mut counts = ReaderCounts::default();
     let mut walk = CheckingReader::new(rings, content);
@@ -126,7 +130,7 @@ pub(crate) fn run_reader() {
         counts.doorbells += u64::from(listener.wait(POLL_INTERVAL));
         stop = sys::poll::readable(&[socket.as_fd()], Some(Duration::ZERO)) == [true];
     }
-    counts.lost = walk.lost_frames();
+    counts.lost = walk.lost_frame_count();
     let ReaderCounts { got, lost, torn, bytes, longest, doorbells } = counts;
     let message: Vec<u8> = [got, lost, torn, bytes, longest, doorbells]
         .iter()
@@ -143,7 +147,7 @@ struct CheckingReader {
 }
 
 impl CheckingReader {
-    fn new(rings: Rings, content: FrameContent) -> Self {
+    fn new(rings: ProgramRings, content: FrameContent) -> Self {
         let frame = vec![0; rings.shape().record_max as usize];
         Self { reader: reader::Reader::new(Arc::new(rings), vec![0]), content, frame }
     }
@@ -171,7 +175,7 @@ impl CheckingReader {
         count
     }
 
-    fn lost_frames(&self) -> u64 {
+    fn lost_frame_count(&self) -> u64 {
         self.reader.exit_losses().iter().map(|missing| missing.lost).sum()
     }
 }

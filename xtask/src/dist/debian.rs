@@ -19,7 +19,7 @@ use std::process::Command;
 const CORE_PACKAGE_BYTES_MAX: usize = 15 << 20;
 
 /// Debian revision of the packages: the number after the hyphen in their versions.
-const REVISION: &str = "1";
+const DEBIAN_REVISION: &str = "1";
 
 /// The packages, each with the manifest `NAME.toml` in `dist/debian`.
 const PACKAGES: [&str; 4] = ["streamline", "libstreamline", "libstreamline-dev", "streamline-page"];
@@ -66,7 +66,7 @@ impl DebianRelease<'_> {
         self.write_manifest(name, &home, &all).map_err(|why| why.to_string())?;
         let mut deb = cargo::cargo(&home);
         deb.args(["deb", "--no-build", "--no-strip", "--quiet", "--output"]).arg(output);
-        deb.args(["--deb-revision", REVISION]);
+        deb.args(["--deb-revision", DEBIAN_REVISION]);
         if self.release.quick {
             deb.arg("--fast");
         }
@@ -74,7 +74,7 @@ impl DebianRelease<'_> {
         if !cargo::run(&mut deb) {
             return Err(format!("cargo-deb has not made {name}"));
         }
-        let start = format!("{name}_{}-{}_", self.release.version, REVISION);
+        let start = format!("{name}_{}-{}_", self.release.version, DEBIAN_REVISION);
         let made = fs::read_dir(output).map_err(|why| why.to_string())?.flatten();
         let made = made.map(|entry| entry.path()).find(|path| {
             path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&start))
@@ -110,7 +110,7 @@ impl DebianRelease<'_> {
         let text = fs::read_to_string(dist.join("debian").join(format!("{name}.toml")))?;
         let mut text = text
             .replace("@VERSION@", version)
-            .replace("@REVISION@", REVISION)
+            .replace("@REVISION@", DEBIAN_REVISION)
             .replace("@DIST@", &dist.display().to_string())
             .replace("@CHANGELOG@", "changelog.debian");
         text.push_str("assets = [\n");
@@ -121,10 +121,10 @@ impl DebianRelease<'_> {
         text.push_str("]\n\n[workspace]\n\n[lib]\npath = \"empty.rs\"\n");
         write_atomically(&home.join("Cargo.toml"), text.as_bytes(), 0o644)?;
         write_atomically(&home.join("empty.rs"), b"", 0o644)?;
-        let date = self.release.date("+%a, %d %b %Y %H:%M:%S +0000");
+        let date = self.release.commit_date("+%a, %d %b %Y %H:%M:%S +0000");
         let author = text.lines().find_map(|line| line.strip_prefix("maintainer = "));
         let changes = format!(
-            "{name} ({version}-{REVISION}) unstable; urgency=medium\n\n  * Release {version}, \
+            "{name} ({version}-{DEBIAN_REVISION}) unstable; urgency=medium\n\n  * Release {version}, \
              commit {}.\n    What changed is in changelog.gz.\n\n -- {}  {}\n",
             self.release.commit,
             author.unwrap_or_default().trim_matches('"'),

@@ -98,7 +98,7 @@ impl Release {
     }
 
     /// Formats the time of the commit with date(1).
-    pub(super) fn date(&self, format: &str) -> Result<String, String> {
+    pub(super) fn commit_date(&self, format: &str) -> Result<String, String> {
         let time = format!("--date=@{}", self.epoch);
         let mut date = Command::new("date");
         date.env("LC_ALL", "C").args(["--utc", &time, format]);

@@ -12,11 +12,11 @@ use std::path::Path;
 #[derive(Default, Debug, PartialEq, Eq)]
 struct LinkedPackage {
     licence: String,
-    dependencies: BTreeSet<Package>,
+    dependencies: BTreeSet<PackageVersion>,
 }
 
 /// Name and version of a package.
-type Package = (String, String);
+type PackageVersion = (String, String);
 
 /// Returns the list for these packages of the workspace.
 pub(super) fn list(root: &Path, release: &Release, packages: &[&str]) -> Result<String, String> {
@@ -27,14 +27,14 @@ pub(super) fn list(root: &Path, release: &Release, packages: &[&str]) -> Result<
     let components = parse_tree(&program_output(&mut tree)?);
     let lock = std::fs::read_to_string(root.join("Cargo.lock"));
     let checksums = parse_checksums(&lock.map_err(|why| format!("Cargo.lock: {why}"))?);
-    let time = release.date("+%Y-%m-%dT%H:%M:%SZ")?;
+    let time = release.commit_date("+%Y-%m-%dT%H:%M:%SZ")?;
     Ok(format_list(release, &time, &components, &checksums))
 }
 
 /// Parses lines such as `1<TAB>libc v0.2.1<TAB>MIT`, which begin with the depth in the tree.
-fn parse_tree(text: &str) -> BTreeMap<Package, LinkedPackage> {
-    let mut components: BTreeMap<Package, LinkedPackage> = BTreeMap::new();
-    let mut parents: Vec<Package> = Vec::new();
+fn parse_tree(text: &str) -> BTreeMap<PackageVersion, LinkedPackage> {
+    let mut components: BTreeMap<PackageVersion, LinkedPackage> = BTreeMap::new();
+    let mut parents: Vec<PackageVersion> = Vec::new();
     for line in text.lines() {
         let mut parts = line.split('\t');
         let (Some(depth), Some(about)) = (parts.next(), parts.next()) else { continue };
@@ -56,7 +56,7 @@ fn parse_tree(text: &str) -> BTreeMap<Package, LinkedPackage> {
 }
 
 /// Parses the SHA-256 sums in the text of a `Cargo.lock`.
-fn parse_checksums(lock: &str) -> BTreeMap<Package, String> {
+fn parse_checksums(lock: &str) -> BTreeMap<PackageVersion, String> {
     let mut sums = BTreeMap::new();
     for entry in lock.split("[[package]]") {
         let value = |key: &str| {
@@ -75,8 +75,8 @@ fn parse_checksums(lock: &str) -> BTreeMap<Package, String> {
 fn format_list(
     release: &Release,
     time: &str,
-    components: &BTreeMap<Package, LinkedPackage>,
-    checksums: &BTreeMap<Package, String>,
+    components: &BTreeMap<PackageVersion, LinkedPackage>,
+    checksums: &BTreeMap<PackageVersion, String>,
 ) -> String {
     let version = quote(&release.version);
     let mut rows = Vec::new();
@@ -117,7 +117,7 @@ fn format_list(
 }
 
 /// Returns the package URL, which also serves as the reference within the list.
-fn reference((name, version): &Package) -> String {
+fn reference((name, version): &PackageVersion) -> String {
     format!("pkg:cargo/{name}@{}", version.replace('+', "%2B"))
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn all(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<Ins
         files.push(InstallFile::new(Path::new("bin").join(name), what, bytes));
     }
     if source.libraries {
-        files.extend(libraries(root, source)?);
+        files.extend(library_files(root, source)?);
     }
     files.extend(man_pages(&program, &source.built.join("install"))?);
     for (shell, to) in [
@@ -110,7 +110,7 @@ pub(crate) fn all(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<Ins
 }
 
 /// Returns the libraries that other programs load, and the files that C and Python programs need.
-fn libraries(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallFile>> {
+fn library_files(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallFile>> {
     let mut files = Vec::new();
     for (name, purpose) in [
         ("libstreamline_sockets.so", "for `streamline sh`"),

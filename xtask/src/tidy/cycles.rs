@@ -9,13 +9,13 @@ pub(super) const CYCLE_FILES_MAX: usize = 3;
 
 /// A set of files, each of which depends on all others, directly or indirectly.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Component {
+pub(super) struct FileCycle {
     /// Indices of the files in [`FileDependencies::files`], in the order of the paths.
     pub(super) files: Vec<usize>,
 }
 
 /// Returns the components of more than one file, the largest first.
-pub(super) fn file_cycles(dependencies: &FileDependencies) -> Vec<Component> {
+pub(super) fn file_cycles(dependencies: &FileDependencies) -> Vec<FileCycle> {
     let reached: Vec<Vec<bool>> =
         (0..dependencies.files.len()).map(|at| reachable_from(dependencies, at)).collect();
     let mut found = Vec::new();
@@ -30,7 +30,7 @@ pub(super) fn file_cycles(dependencies: &FileDependencies) -> Vec<Component> {
         files.iter().for_each(|&file| is_done[file] = true);
         files.sort_by_key(|&file| &dependencies.files[file]);
         if files.len() > 1 {
-            found.push(Component { files });
+            found.push(FileCycle { files });
         }
     }
     found.sort_by_key(|component| std::cmp::Reverse(component.files.len()));
@@ -55,7 +55,7 @@ fn reachable_from(dependencies: &FileDependencies, from: usize) -> Vec<bool> {
 /// Describes a shortest cycle in the component: `a.rs → b.rs (b::B, line 3) → a.rs (A, line 1)`.
 pub(super) fn describe_shortest_cycle(
     dependencies: &FileDependencies,
-    component: &Component,
+    component: &FileCycle,
 ) -> String {
     let cycles =
         component.files.iter().filter_map(|&file| shortest_cycle_through(dependencies, file));

@@ -60,7 +60,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 
 /// Returns the maximum number of lines of the product, or `None` if the ceilings file has no such
 /// row.
-pub(crate) fn baseline(tree: &Tree) -> Option<usize> {
+pub(crate) fn product_size_ceiling(tree: &Tree) -> Option<usize> {
     read_ceilings(tree)
         .get(&(PRODUCT_SIZE_KEY.0.to_owned(), PRODUCT_SIZE_KEY.1.to_owned()))
         .copied()
@@ -139,7 +139,7 @@ pub(super) fn lowered_ceilings(tree: &Tree, occurrences: &[Occurrence]) -> Strin
         "# What may only become less: a rule, a crate or file, a number. Nobody edits this file:\n\
          # `cargo xtask tidy --ratchet` lowers the numbers, and lets them follow moved code.\n",
     );
-    if let Some(lines) = baseline(tree) {
+    if let Some(lines) = product_size_ceiling(tree) {
         let _ = writeln!(text, "{} {} {lines}", PRODUCT_SIZE_KEY.0, PRODUCT_SIZE_KEY.1);
     }
     for ((rule, key), sum) in &sums {

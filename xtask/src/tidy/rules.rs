@@ -38,13 +38,13 @@ pub(super) struct WorkspaceCrate {
 }
 
 /// Layer of the entry points. A crate of the product may depend on an entry point only if the
-/// crate's row in [`CRATES`] names the entry point.
+/// crate's row in [`WORKSPACE_CRATES`] names the entry point.
 pub(super) const ENTRY_POINT_LAYER: u8 = 4;
 /// Layer of the crates that are not part of the product.
 pub(super) const OUTSIDE_PRODUCT_LAYER: u8 = 5;
 
 /// All crates, from the lowest layer up.
-pub(super) const CRATES: &[WorkspaceCrate] = &[
+pub(super) const WORKSPACE_CRATES: &[WorkspaceCrate] = &[
     product_crate("abi", 0, &[]),
     WorkspaceCrate { unsafe_code: UnsafePolicy::Anywhere, ..product_crate("sys", 0, &[]) },
     product_crate("wire", 0, &[]),
@@ -265,7 +265,7 @@ const fn product_crate(
 
 /// Returns the crate with this name.
 pub(super) fn named(name: &str) -> Option<&'static WorkspaceCrate> {
-    CRATES.iter().find(|krate| krate.name == name)
+    WORKSPACE_CRATES.iter().find(|krate| krate.name == name)
 }
 
 /// Prefix of package names in the workspace.

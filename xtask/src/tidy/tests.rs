@@ -22,9 +22,9 @@ impl Drop for PlantedTree {
 impl PlantedTree {
     /// Creates a clean tree: the crates `abi`, `endpoint`, `buffer`, `filter`, `engine`, `web` and
     /// `cli`, each with a root.
-    pub(crate) fn clean() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn new_clean() -> Self {
+        static NEXT_TREE_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_TREE_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamline-tidy-{}-{number}", std::process::id());
         let tree = Self(std::env::temp_dir().join(name));
         let crates: [(&str, &[&str]); 7] = [
@@ -118,20 +118,20 @@ fn layer_table_covers_every_file_of_its_crates() {
 
 #[test]
 fn planted_tree_is_clean_at_first() {
-    let found = PlantedTree::clean().check();
+    let found = PlantedTree::new_clean().check();
     assert!(found.errors.is_empty() && found.occurrences.is_empty(), "{found:#?}");
 }
 
 #[test]
 fn disallowed_dependency_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.add_crate("filter", &["abi", "buffer"]);
     tree.assert_found("arrows", "crates/filter/Cargo.toml:9", "`filter` takes `buffer`");
 }
 
 #[test]
 fn disallowed_dependency_under_an_alias_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     let line = "bytes = { package = \"streamline-buffer\", path = \"../buffer\" }\n";
     tree.append_text("crates/filter/Cargo.toml", line);
     tree.assert_found("arrows", "crates/filter/Cargo.toml:9", "`filter` takes `buffer`");
@@ -139,7 +139,7 @@ fn disallowed_dependency_under_an_alias_is_found() {
 
 #[test]
 fn disallowed_dependency_for_one_target_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     let line = "[target.'cfg(unix)'.dependencies]\nengine.workspace = true\n";
     tree.append_text("crates/buffer/Cargo.toml", line);
     tree.assert_found("arrows", "crates/buffer/Cargo.toml:10", "`buffer` takes `engine`");
@@ -147,21 +147,21 @@ fn disallowed_dependency_for_one_target_is_found() {
 
 #[test]
 fn dependency_of_the_lowest_layer_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.add_crate("abi", &["filter"]);
     tree.assert_found("arrows", "crates/abi/Cargo.toml:8", "no crate of the workspace");
 }
 
 #[test]
 fn entry_point_that_depends_on_another_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.add_crate("web", &["engine", "cli"]);
     tree.assert_found("arrows", "crates/web/Cargo.toml:9", "the door `web` takes the door `cli`");
 }
 
 #[test]
 fn tests_may_depend_on_lower_layers_only() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.append_text("crates/engine/Cargo.toml", "[dev-dependencies]\nabi.workspace = true\n");
     assert!(tree.check().errors.is_empty());
     tree.append_text("crates/buffer/Cargo.toml", "[dev-dependencies]\ncli.workspace = true\n");
@@ -170,7 +170,7 @@ fn tests_may_depend_on_lower_layers_only() {
 
 #[test]
 fn product_dependency_on_a_test_crate_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.add_crate("testkit", &[]);
     tree.append_text(
         "crates/engine/Cargo.toml",
@@ -181,21 +181,21 @@ fn product_dependency_on_a_test_crate_is_found() {
 
 #[test]
 fn libc_outside_the_allowed_crates_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.append_text("crates/buffer/Cargo.toml", "libc = \"0.2\"\n");
     tree.assert_found("arrows", "crates/buffer/Cargo.toml:9", "takes libc");
 }
 
 #[test]
 fn crate_without_a_row_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.add_crate("cellar", &[]);
     tree.assert_found("arrows", "crates/cellar/Cargo.toml", "has no row");
 }
 
 #[test]
 fn wrong_names_and_missing_lints_are_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file(
         "crates/abi/Cargo.toml",
         b"[package]\nname = \"abi\"\n[lints]\nworkspace = true\n",
@@ -207,7 +207,7 @@ fn wrong_names_and_missing_lints_are_found() {
 
 #[test]
 fn root_without_the_unsafe_attribute_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file(
         "crates/filter/src/lib.rs",
         b"//! Says #![forbid(unsafe_code)] in words only.\n",
@@ -217,7 +217,7 @@ fn root_without_the_unsafe_attribute_is_found() {
 
 #[test]
 fn unsafe_code_outside_allowed_files_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file("xtask/ratchets", b"unsafe crates/buffer/src/signal.rs 1\n");
     tree.write_file("crates/buffer/src/signal.rs", b"//! A bell.\nfn f() { unsafe { g() } }\n");
     tree.assert_found("fences", "crates/buffer/src/signal.rs:2", "outside the fence");
@@ -225,7 +225,7 @@ fn unsafe_code_outside_allowed_files_is_found() {
 
 #[test]
 fn unsafe_code_in_a_test_of_a_safe_crate_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file("xtask/ratchets", b"unsafe crates/filter/tests/a.rs 1\n");
     tree.write_file("crates/filter/tests/a.rs", b"//! A test.\nunsafe fn f() {}\n");
     tree.assert_found("fences", "crates/filter/tests/a.rs:2", "outside the fence");
@@ -240,7 +240,7 @@ fn io_in_a_crate_without_io_is_found() {
         "fn f() { let t = std::time::Instant::now(); }",
         "fn f() { println!(); }",
     ] {
-        let tree = PlantedTree::clean();
+        let tree = PlantedTree::new_clean();
         tree.write_file("crates/filter/src/a.rs", format!("//! A.\n{line}\n").as_bytes());
         tree.assert_found("silence", "crates/filter/src/a.rs:2", "no I/O");
         tree.write_file("crates/engine/src/a.rs", format!("//! A.\n{line}\n").as_bytes());
@@ -269,7 +269,7 @@ fn text_that_breaks_a_rule_is_found() {
         ("blanks", "crates/abi/src/a.rs:1", "//! A. \n"),
         ("blanks", "crates/abi/src/a.rs", "//! A."),
     ] {
-        let tree = PlantedTree::clean();
+        let tree = PlantedTree::new_clean();
         tree.write_file(place.split(':').next().unwrap_or(place), text.as_bytes());
         tree.assert_found(rule, place, "");
     }
@@ -288,7 +288,7 @@ fn test_that_may_fail_by_chance_is_found() {
             "the process's resources",
         ),
     ] {
-        let tree = PlantedTree::clean();
+        let tree = PlantedTree::new_clean();
         tree.write_file("crates/engine/src/a.rs", module(code).as_bytes());
         tree.assert_found("chance", "crates/engine/src/a.rs:4", what);
         tree.write_file("crates/engine/src/a.rs", b"//! A.\n");
@@ -302,12 +302,12 @@ fn test_that_may_fail_by_chance_is_found() {
         "let limit = Some(Duration::from_millis(1));",
         "testkit::runs_alone(\"a\");\nlet open = read_dir(\"/proc/self/fd\").unwrap().count();",
     ] {
-        let tree = PlantedTree::clean();
+        let tree = PlantedTree::new_clean();
         tree.write_file("crates/engine/src/a.rs", module(fine).as_bytes());
         let found = tree.check();
         assert!(found.errors.is_empty(), "{fine}: {found:#?}");
     }
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     let product = b"//! A.\nfn f() { assert!(begin.elapsed() < Duration::from_secs(1)) }\n";
     tree.write_file("crates/engine/src/a.rs", product);
     assert!(tree.check().errors.is_empty(), "the product may be in a hurry");
@@ -315,7 +315,7 @@ fn test_that_may_fail_by_chance_is_found() {
 
 #[test]
 fn large_binary_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file("examples/a.pcap", &[0; 99_000]);
     assert!(tree.check().errors.is_empty());
     tree.write_file("examples/a.pcap", &[0; 101_000]);
@@ -333,15 +333,15 @@ fn dangling_reference_in_a_document_is_found() {
         ("README.md", "See [this](docs/notes.md#usage).\n", "docs/notes.md"),
         ("crates/abi/src/a.rs", "//! Reason: docs/book/decisions/0009-gone.md.\n", "0009-gone"),
     ] {
-        let tree = PlantedTree::clean();
+        let tree = PlantedTree::new_clean();
         tree.write_file(path, text.as_bytes());
         tree.assert_found("paths", path, words);
     }
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file("docs/book/SUMMARY.md", b"- [Tour](01-tour.md)\n");
     tree.write_file("docs/book/01-tour.md", b"See [this](../../Cargo.toml).\n");
     tree.assert_found("paths", "docs/book/01-tour.md", "out of the book");
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     let text = "`crates/abi/src/lib.rs`, `abi/src`, `tcp/udp`, `crates/<name>`, `a.rs`\n\
                 ```\n`crates/gone`\n```\n";
     tree.write_file("README.md", text.as_bytes());
@@ -354,7 +354,7 @@ fn heading_anchors_match_the_published_book() {
                 ### Name_of-a thing?\n## Limits\n## Limits\n#no heading\n";
     let anchors = ["the-sh-verb-again", "json--text", "name_of-a-thing", "limits", "limits-1"];
     assert_eq!(super::links::heading_anchors(text), anchors);
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file("docs/notes.md", text.as_bytes());
     tree.write_file("README.md", b"See [this](docs/notes.md#limits-1), [that](#here).\n# Here\n");
     assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
@@ -362,7 +362,7 @@ fn heading_anchors_match_the_published_book() {
 
 #[test]
 fn page_missing_from_its_index_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file("docs/book/SUMMARY.md", b"- [Tour](01-tour.md)\n");
     tree.write_file("docs/book/01-tour.md", b"# Tour\n");
     assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
@@ -375,7 +375,7 @@ fn page_missing_from_its_index_is_found() {
 
 #[test]
 fn filter_missing_from_the_catalog_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     let filter = b"//! `dport`.\npub const DPORT: Description = Description { ..EMPTY };\n";
     tree.write_file("crates/filter/src/transport/dport.rs", filter);
     tree.write_file("crates/filter/src/catalog.rs", b"//! The list.\n// transport::dport::DPORT\n");
@@ -389,7 +389,7 @@ fn filter_missing_from_the_catalog_is_found() {
 
 #[test]
 fn example_without_a_comment_is_found() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file("examples/a.pipe", b"replay a.pcap | count\n");
     tree.assert_found("examples", "examples/a.pipe:1", "say what the example shows");
     tree.write_file("examples/a.pipe", b"# Counts.\n");
@@ -400,7 +400,7 @@ fn example_without_a_comment_is_found() {
 fn capability_without_a_test_is_found() {
     const PAGE: &str = "docs/book/capabilities.md";
     let page = |rows: &str| {
-        let tree = PlantedTree::clean();
+        let tree = PlantedTree::new_clean();
         tree.write_file("docs/book/SUMMARY.md", b"- [Capabilities](capabilities.md)\n");
         tree.write_file("crates/abi/tests/a.rs", b"//! Shows: FEATURES D9, E1; and more.\n");
         tree.write_file("crates/abi/tests/b.rs", b"//! Tests.\nfn k4_t10_it_counts() {}\n");

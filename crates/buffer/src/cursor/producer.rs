@@ -219,7 +219,7 @@ impl WriterCursor {
     }
 
     /// Returns the oldest position that a reader needed at the last refresh.
-    pub(crate) const fn oldest(&self) -> u64 {
+    pub(crate) const fn oldest_needed_position(&self) -> u64 {
         self.oldest
     }
 

@@ -31,7 +31,7 @@ impl Address {
 
     /// Returns the address that consists of `name` and the current user. Fails with [`Error::Name`]
     /// if the name is invalid.
-    pub fn of_current_user(name: &str) -> Result<Self, Error> {
+    pub fn for_current_user(name: &str) -> Result<Self, Error> {
         Self::for_user(sys::process::identity().0, name)
     }
 
@@ -130,7 +130,7 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         match text.split_once('/') {
-            None => Self::of_current_user(text),
+            None => Self::for_current_user(text),
             Some((uid, name)) => match uid.parse() {
                 Ok(number) if uid.bytes().all(|byte| byte.is_ascii_digit()) => {
                     Self::for_user(number, name)

@@ -118,7 +118,7 @@ impl Host {
     ) -> Result<SharedRegion, Error> {
         let (region, files) =
             SharedRegion::create(bytes, access.mode & WRITE_PERMISSION_BITS != 0)?;
-        self.add_region(Address::of_current_user(name)?, access, files)?;
+        self.add_region(Address::for_current_user(name)?, access, files)?;
         Ok(region)
     }
 
@@ -160,7 +160,7 @@ impl Host {
     }
 
     fn add(&self, name: &str, access: AccessList, object: NamedObject) -> Result<(), Error> {
-        self.add_at_address(Address::of_current_user(name)?, access, object)
+        self.add_at_address(Address::for_current_user(name)?, access, object)
     }
 
     fn add_at_address(

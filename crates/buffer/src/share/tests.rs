@@ -37,7 +37,8 @@ fn complete_offer_is_opened_and_read() {
         let (mut writer, mut offers) = blocks(&ring_config(policy)).unwrap();
         let offer = offers.remove(0);
         let fds = offer.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
-        let mut reader = RingOffer::from_descriptors(fds.into()).unwrap().read_blocks().unwrap();
+        let mut reader =
+            RingOffer::from_descriptors(fds.into()).unwrap().open_block_reader().unwrap();
         let mut out = [0; 64];
         assert_eq!(reader.read(&mut out), Ok(None));
         let mut room = writer.reserve(11).unwrap().unwrap();
@@ -72,7 +73,7 @@ fn pointer_ring_is_opened_and_read() {
     assert_eq!(reader.read(&mut out).unwrap().count, 1);
     assert_eq!(out[0], entry);
     let (_writer, mut offers) = pointers(&shape, dbuf_id()).unwrap();
-    let refused = offers.remove(0).read_blocks();
+    let refused = offers.remove(0).open_block_reader();
     assert!(matches!(refused, Err(Refusal::Geometry(_))), "not a ring of blocks");
 }
 
@@ -91,7 +92,10 @@ fn t2_incomplete_offer_is_refused() {
     };
     let good = || (sealed_geometry(|_| ()), create_memfd(whole, reader), create_memfd(PAGE, size));
     let look = |(geometry, ring, cursor)| {
-        RingOffer::from_descriptors(vec![geometry, ring, cursor]).unwrap().read_blocks().map(drop)
+        RingOffer::from_descriptors(vec![geometry, ring, cursor])
+            .unwrap()
+            .open_block_reader()
+            .map(drop)
     };
     assert_eq!(look(good()), Ok(()));
     for seals in [Seals::NONE, partly(0), partly(1), partly(2), partly(3), size] {

@@ -18,7 +18,7 @@ pub(super) mod word {
     /// Index of the number of columns.
     pub(in super::super) const COLUMNS: usize = 2;
     /// Index of the maximum number of rows.
-    pub(in super::super) const ROWS: usize = 3;
+    pub(in super::super) const ROW_COUNT_MAX: usize = 3;
     /// Index of the sequence lock for the words after it, except [`ENDED`], and for all rows.
     pub(in super::super) const LOCK: usize = 4;
     /// Index of the time of the last write, in nanoseconds of the monotonic clock.
@@ -112,7 +112,7 @@ impl TableShape {
             return Err(refused.into());
         }
         let (text, columns, rows) =
-            (number(word::TEXT_LENGTH), number(word::COLUMNS), number(word::ROWS));
+            (number(word::TEXT_LENGTH), number(word::COLUMNS), number(word::ROW_COUNT_MAX));
         if text > TEXT_LENGTH_MAX || columns > COLUMNS_MAX || rows > ROWS_MAX {
             return Err(refused.into());
         }

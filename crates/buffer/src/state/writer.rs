@@ -36,7 +36,7 @@ impl Deref for TableWriter {
 impl TableWriter {
     /// Creates an empty table under a name of this user. `access` limits who may read the table.
     pub fn create(name: &str, access: AccessList, shape: TableShape) -> Result<Self, Error> {
-        let address = Address::of_current_user(name)?.in_state_namespace();
+        let address = Address::for_current_user(name)?.in_state_namespace();
         if !shape.is_within_limits() {
             let why = "its table has too many columns or rows";
             return Err(Error::Name { name: name.to_owned(), why });
@@ -48,7 +48,7 @@ impl TableWriter {
         let numbers = [
             (word::TEXT_LENGTH, text.len() as u64),
             (word::COLUMNS, shape.columns.len() as u64),
-            (word::ROWS, shape.rows as u64),
+            (word::ROW_COUNT_MAX, shape.rows as u64),
             (word::MAGIC, MAGIC),
         ];
         for (at, number) in numbers {

@@ -73,7 +73,7 @@ impl Config {
         if self.ring.policy != Policy::Block {
             return self;
         }
-        self.scaling(ScalingParameters::for_reallocation(caches()))
+        self.scaling(ScalingParameters::for_reallocation(cache_sizes()))
     }
 
     /// Permits the writer to fit the size of the ring to the caches of this machine, like
@@ -94,7 +94,7 @@ impl Config {
         if self.ring.policy != Policy::Block {
             return self;
         }
-        let scaling = ScalingParameters::for_deck_cut(caches()).at_most(self.ring.capacity);
+        let scaling = ScalingParameters::for_deck_cut(cache_sizes()).at_most(self.ring.capacity);
         self.cut(self.ring.capacity).scaling(scaling)
     }
 
@@ -115,7 +115,7 @@ impl Config {
 
 /// Returns the sizes of the data caches in bytes, level 1 first. Reads them once per process.
 #[must_use]
-pub fn caches() -> &'static [usize] {
+pub fn cache_sizes() -> &'static [usize] {
     static CACHES: OnceLock<Vec<usize>> = OnceLock::new();
     CACHES.get_or_init(|| sys::machine::Machine::detect().caches)
 }

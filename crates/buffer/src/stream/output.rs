@@ -314,7 +314,7 @@ impl Output {
             scaler.record_wait();
         }
         self.flush();
-        let shares_processor = self.sides() == SidePlacement::SameProcessor;
+        let shares_processor = self.side_placement() == SidePlacement::SameProcessor;
         for _ in 0..self.spin.poll_count(shares_processor) {
             if self.has_room(length)? {
                 self.spin.record_success();

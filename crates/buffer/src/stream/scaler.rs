@@ -30,13 +30,14 @@ impl Output {
     /// ring.
     #[cold]
     pub(super) fn end_lap(&mut self) {
-        let (head, capacity, sides) = (self.ring.head(), self.capacity(), self.sides());
+        let (head, capacity, sides) = (self.ring.head(), self.capacity(), self.side_placement());
         let Some(scaler) = &mut self.scaler else { return };
         let side = self.ring.side();
         let distance = || {
             // The refresh evicts a lying reader; the next check for room reports the eviction.
             let _ = side.refresh();
-            usize::try_from(head.saturating_sub(side.oldest())).unwrap_or(usize::MAX)
+            usize::try_from(head.saturating_sub(side.oldest_needed_position()))
+                .unwrap_or(usize::MAX)
         };
         let Some(step) = scaler.end_lap(head, capacity, sides, distance) else { return };
         if step.capacity != capacity
@@ -50,7 +51,7 @@ impl Output {
     /// Returns [`SidePlacement::SameProcessor`] if all present readers last ran on this processor.
     /// A reader whose processor is unknown counts as sharing this one in two cases: if the user has
     /// set 0 spins, or if spinning is adaptive and this process may run on one processor only.
-    pub(super) fn sides(&mut self) -> SidePlacement {
+    pub(super) fn side_placement(&mut self) -> SidePlacement {
         // Called only if a processor is unknown: it reads files of the kernel, which is too slow
         // for each wait.
         let spin = self.spin;

@@ -243,8 +243,9 @@ const RING_KINDS: [RingKind; 6] = [
     }),
     ("blocks of any length, among untrusted peers", |policy, readers| {
         let (writer, offers) = share::blocks(&block_ring_config(policy, readers)).unwrap();
-        let attach =
-            |offer: share::RingOffer| Box::new(offer.read_blocks().unwrap()) as Box<dyn RingReader>;
+        let attach = |offer: share::RingOffer| {
+            Box::new(offer.open_block_reader().unwrap()) as Box<dyn RingReader>
+        };
         (Box::new(writer), offers.into_iter().map(attach).collect())
     }),
     ("slots of one size, among untrusted peers", |policy, readers| {

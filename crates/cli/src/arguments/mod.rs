@@ -25,7 +25,7 @@ use progress::ProgressMode;
 use separate::SeparateArguments;
 use shell::{ExecArguments, ShellArguments};
 use std::path::PathBuf;
-use sys::steps::{InjectedFault, Steps};
+use sys::steps::{InjectedFault, RollbackLog};
 
 /// Introduction to the program for first-time users.
 pub(crate) const ABOUT_TEXT: &str =
@@ -299,8 +299,8 @@ pub(crate) struct RunArguments {
 
 impl RunArguments {
     /// Creates the rollback log of the start, with the fault to inject if `--fault` is given.
-    pub(crate) fn steps(&self) -> Steps {
-        Steps::with_fault(self.fault.clone().unwrap_or_default())
+    pub(crate) fn steps(&self) -> RollbackLog {
+        RollbackLog::with_fault(self.fault.clone().unwrap_or_default())
     }
 
     /// Returns true if an option requires that the run measures the time spent in filters.

@@ -7,7 +7,7 @@
 use engine::calibrate;
 use engine::doctor::{
     Binary, Capabilities, FeatureProbe, Interface, KernelFeature, LandlockSupport, LimitValue,
-    MachineFacts, RefusalKind, Seccomp,
+    MachineFacts, RefusalKind, SeccompMode,
 };
 use member::client::{Client, ClientError};
 use serde::Serialize;
@@ -130,7 +130,7 @@ impl CheckFinding {
         Self::new(name, CheckResult::Plain, explanation)
     }
 
-    fn bad(
+    fn new_failed(
         name: impl Into<String>,
         explanation: impl Into<String>,
         advice: impl Into<String>,
@@ -171,9 +171,9 @@ fn user_checks(facts: &MachineFacts) -> Section {
     };
     rows.push(CheckFinding::plain("no_new_privs", no_new));
     let seccomp = match who.seccomp {
-        Some(Seccomp::Off) => "off",
-        Some(Seccomp::Strict) => "strict",
-        Some(Seccomp::Filter) => "a system call filter is active, which may refuse even root",
+        Some(SeccompMode::Off) => "off",
+        Some(SeccompMode::Strict) => "strict",
+        Some(SeccompMode::Filter) => "a system call filter is active, which may refuse even root",
         None => "unknown",
     };
     rows.push(CheckFinding::plain("seccomp", seccomp));
@@ -211,9 +211,11 @@ fn cost_checks() -> Section {
                 );
                 CheckFinding::plain("table", explanation)
             }
-            Err(why) => CheckFinding::bad("table", format!("not used: {why}"), CALIBRATE_COMMAND),
+            Err(why) => {
+                CheckFinding::new_failed("table", format!("not used: {why}"), CALIBRATE_COMMAND)
+            }
         },
-        Err(why) => CheckFinding::bad("table", why, CALIBRATE_COMMAND),
+        Err(why) => CheckFinding::new_failed("table", why, CALIBRATE_COMMAND),
     };
     let rows = vec![table, CheckFinding::plain("kept in", place)];
     Section { name: "what things cost", rows }
@@ -242,7 +244,7 @@ fn daemon_checks() -> Section {
         }
         Err(error) => {
             let advice = "start it again, or set STREAMLINE_DAEMON to the directory of another";
-            vec![CheckFinding::bad("place", error.to_string(), advice)]
+            vec![CheckFinding::new_failed("place", error.to_string(), advice)]
         }
     };
     Section { name: "the daemon", rows }
@@ -254,7 +256,7 @@ fn program_check(program: &Binary) -> CheckFinding {
     match program.nosuid {
         true => {
             let advice = "capabilities of files have no effect there: install it elsewhere";
-            CheckFinding::bad("program", format!("{place} (on a mount with nosuid)"), advice)
+            CheckFinding::new_failed("program", format!("{place} (on a mount with nosuid)"), advice)
         }
         false => CheckFinding::plain("program", place),
     }
@@ -287,7 +289,11 @@ fn kernel_checks(facts: &MachineFacts) -> Section {
             let advice = "see the sysctls user.max_user_namespaces, \
                           kernel.unprivileged_userns_clone and \
                           kernel.apparmor_restrict_unprivileged_userns";
-            CheckFinding::bad("user namespaces", "only for root, according to the settings", advice)
+            CheckFinding::new_failed(
+                "user namespaces",
+                "only for root, according to the settings",
+                advice,
+            )
         }
         None => CheckFinding::plain("user namespaces", "unknown"),
     });
@@ -310,7 +316,7 @@ fn landlock_check(landlock: LandlockSupport) -> CheckFinding {
             let explanation = "missing: `untrusted=yes` uses seccomp alone, which forbids the same";
             let advice = "put landlock into lsm= on the kernel's command line; it needs Linux 5.13 \
                           built with it, and no container whose seccomp filter refuses it";
-            CheckFinding::bad(NAME, explanation, advice)
+            CheckFinding::new_failed(NAME, explanation, advice)
         }
     }
 }
@@ -321,7 +327,7 @@ fn probe_check(facts: &MachineFacts, feature: &FeatureProbe) -> CheckFinding {
         Err(refusal) => {
             let explanation = format!("{} ({})", refusal.why, feature.serves);
             let advice = remedy(facts, feature, refusal.kind);
-            CheckFinding::bad(feature.facility.name(), explanation, advice)
+            CheckFinding::new_failed(feature.facility.name(), explanation, advice)
         }
     }
 }
@@ -346,7 +352,7 @@ fn remedy(facts: &MachineFacts, feature: &FeatureProbe, kind: RefusalKind) -> St
         }
         _ => {}
     }
-    let filtered = who.seccomp == Some(Seccomp::Filter);
+    let filtered = who.seccomp == Some(SeccompMode::Filter);
     let text = match (feature.facility, kind) {
         (KernelFeature::Seccomp, RefusalKind::Denied | RefusalKind::Absent) if filtered => {
             "the seccomp filter refuses it: ask the administrator of this container or service"
@@ -389,7 +395,7 @@ fn limit_checks(facts: &MachineFacts) -> Section {
                     true => format!("sudo sysctl -w {}={least}", limit.name),
                     false => format!("ulimit -n {least}"),
                 };
-                CheckFinding::bad(limit.name, explanation, advice)
+                CheckFinding::new_failed(limit.name, explanation, advice)
             }
             _ => CheckFinding::plain(limit.name, explanation),
         }
@@ -409,7 +415,7 @@ fn helper_checks(facts: &MachineFacts) -> Section {
             Some(place) => CheckFinding::new_passed(*name, format!("{place} ({serves})")),
             None => {
                 let advice = format!("install it (on Debian the package {package})");
-                CheckFinding::bad(*name, format!("not found ({serves})"), advice)
+                CheckFinding::new_failed(*name, format!("not found ({serves})"), advice)
             }
         }
     });

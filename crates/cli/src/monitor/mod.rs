@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use streamline::figures::{PathFigures, PathState};
 use streamline::metrics::{Server, Target, to_text, write_file};
-use streamline::{Observer, ReadyRequest, Results};
+use streamline::{Observer, ReadyRequest, RunResults};
 use sys::eventfd::EventFd;
 
 /// Interval between two samples of the counters.
@@ -101,7 +101,7 @@ impl Monitor {
 
     /// Ends the observation: writes the final metrics, and evaluates the alarms on the results of
     /// the run. Returns true if an alarm was raised during the run.
-    pub(crate) fn finish(mut self, results: &Results) -> bool {
+    pub(crate) fn finish(mut self, results: &RunResults) -> bool {
         self.stop.notify();
         drop(std::mem::take(&mut self.servers));
         let alarms = self.thread.take().and_then(|thread| thread.join().ok());

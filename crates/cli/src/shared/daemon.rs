@@ -20,7 +20,7 @@ use std::time::Duration;
 use streamline::figures::query_figures;
 use streamline::metrics;
 use sys::service;
-use sys::steps::Steps;
+use sys::steps::RollbackLog;
 
 /// Runs the daemon until a terminating signal arrives.
 pub(super) fn run(arguments: &DaemonArguments) -> Result<Status, Status> {
@@ -47,7 +47,7 @@ fn serve(arguments: &DaemonArguments, log: &Log) -> Result<Status, String> {
         Visibility::Names => "names",
         Visibility::Lines => "all",
     };
-    let steps = Steps::with_fault(arguments.fault.clone().unwrap_or_default());
+    let steps = RollbackLog::with_fault(arguments.fault.clone().unwrap_or_default());
     let kept = service::take_descriptors();
     let server = match kept.is_empty() {
         // If the user specifies the directory, its permissions determine who can connect.
@@ -57,7 +57,7 @@ fn serve(arguments: &DaemonArguments, log: &Log) -> Result<Status, String> {
     let mut server = server.map_err(|error| describe(&error))?;
     write(log, EventKind::DaemonStarted, &format!("the daemon is in {}", directory.display()));
     server.start_log(log.clone());
-    steps.checkpoint("it is there");
+    steps.announce_step("it is there");
     notify_service_manager(&format!("READY=1\nSTATUS=in {}", directory.display()), log);
     let mount = arguments.mount.as_ref().and_then(|mount| {
         let (mount, socket) = (mount.clone(), directory.clone());

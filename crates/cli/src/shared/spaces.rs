@@ -9,7 +9,7 @@ use crate::failure::{is_path_gone, report_client_error};
 use crate::progress::{format_bytes_short, format_consecutive_ranges};
 use crate::status::Status;
 use crate::terminal;
-use member::client::{Client, ClientError, DESCRIBE, QUERY_TIMEOUT, mask_hidden_characters};
+use member::client::{Client, ClientError, DESCRIBE_METHOD, QUERY_TIMEOUT, mask_hidden_characters};
 use member::protocol::{
     Amount, Counters, Edge, Node, PathDescription, RegisteredPath, Space, sum_lost_blocks,
 };
@@ -118,7 +118,7 @@ fn query_user_paths(client: &Client, listed: Vec<RegisteredPath>) -> Vec<PathSpa
 /// Queries the spaces of these paths in parallel.
 fn query_paths(client: &Client, names: &[(u32, String)]) -> Vec<Result<PathSpaces, ClientError>> {
     // The description is requested after the counters, so it is not older than the counters.
-    client.query_all_counters(names, &[DESCRIBE], QUERY_TIMEOUT, |to, counters, replies| {
+    client.query_all_counters(names, &[DESCRIBE_METHOD], QUERY_TIMEOUT, |to, counters, replies| {
         let about = replies.into_iter().next().unwrap_or_default();
         Ok(path_spaces(about.deserialize_result()?, to.uid(), counters))
     })

@@ -29,7 +29,7 @@ use std::time::Duration;
 use streamline::Options;
 use streamline::report::{json_line, quote_word, to_object};
 use sys::open::{self, RegularOpenOptions, WriteMode};
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 /// Maximum number of bytes printed from the log of a path that failed to start.
 const OUTPUT_MAX: u64 = 16 << 10;
@@ -48,12 +48,12 @@ pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
         .text
         .as_ref()
         .to_owned();
-    let steps = Steps::with_fault(arguments.fault.clone().unwrap_or_default());
+    let steps = RollbackLog::with_fault(arguments.fault.clone().unwrap_or_default());
     let report_error = |error: sys::Error| report_system_error(&error);
-    steps.announce(Resource::Descriptor, "a connection to the daemon").map_err(report_error)?;
+    steps.announce(StepResource::Descriptor, "a connection to the daemon").map_err(report_error)?;
     check_name(&connect_daemon()?, name)?;
     let signals = watch_signals()?;
-    steps.announce(Resource::File, "a log").map_err(report_error)?;
+    steps.announce(StepResource::File, "a log").map_err(report_error)?;
     let (log, file) = open_log(arguments, name)?;
     let metadata = file.metadata();
     let before = metadata.as_ref().map_or(0, fs::Metadata::len);
@@ -67,15 +67,15 @@ pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
     let errors = errors.map_err(|error| spawn_failure(&error))?;
     let (parent_end, child_end) =
         sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
-    steps.announce(Resource::Thread, "the process of a path").map_err(report_error)?;
+    steps.announce(StepResource::Thread, "the process of a path").map_err(report_error)?;
     let mut child = spawn_path(arguments, name, &text, (&log, file, errors), child_end)?;
-    steps.checkpoint("the path is about to run");
+    steps.announce_step("the path is about to run");
     let Some(_) = wait_readable(&[parent_end.as_fd()], signals, None) else {
         // The user has interrupted the start.
         let _ = child.kill();
         return Err(Status::Failed);
     };
-    steps.checkpoint("the path has said whether it runs");
+    steps.announce_step("the path has said whether it runs");
     let mut bytes = [0; 256];
     let length =
         sys::descriptor::receive(&parent_end, &mut bytes).map(|(length, _)| length).unwrap_or(0);

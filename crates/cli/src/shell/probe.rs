@@ -40,7 +40,7 @@ impl PreloadLibrary {
         }
     }
 
-    const fn package(self) -> &'static str {
+    const fn package_name(self) -> &'static str {
         match self {
             Self::Pipes => "streamline-sockets",
             Self::Pcap => "streamline-pcap",
@@ -68,7 +68,7 @@ pub(super) fn find_library(library: PreloadLibrary) -> Result<PathBuf, String> {
     let found = places.into_iter().chain(["/usr/local/lib".into(), "/usr/lib".into()]);
     found.map(|folder| folder.join(name)).find_map(|path| preloadable_path(&path)).ok_or_else(
         || {
-            let (purpose, package) = (library.purpose(), library.package());
+            let (purpose, package) = (library.purpose(), library.package_name());
             let (debian, without) = match library {
                 PreloadLibrary::Pipes => {
                     ("streamline", "`streamline sh --isolate` runs without it")

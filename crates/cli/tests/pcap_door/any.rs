@@ -55,7 +55,7 @@ for target in server, b"\xff" * 6, bytes.fromhex("01005e000005"), bytes.fromhex(
 const FRAMES_SENT: [usize; 2] = [8, 4];
 
 /// Adds a tun interface to the namespace of the server.
-pub(super) fn add_tun(pair: &Pair) {
+pub(super) fn add_tun(pair: &NamespacePair) {
     pair.server.run_ip(&format!("tuntap add dev {TUN_DEVICE} mode tun"));
     pair.server.run_ip(&format!("addr add 10.99.0.2/24 dev {TUN_DEVICE}"));
     pair.server.run_ip(&format!("link set {TUN_DEVICE} up"));
@@ -67,7 +67,7 @@ fn run_python(space: &testkit::net::Namespace, script: &str, words: &[&str]) {
 }
 
 /// Sends the packets of [`TRAFFIC_SCRIPT`] and [`FRAMES`].
-fn send_packets(pair: &Pair) {
+fn send_packets(pair: &NamespacePair) {
     let count = COUNT.to_string();
     run_python(&pair.server, TRAFFIC_SCRIPT, &[&count, SERVER_DEVICE, TUN_DEVICE]);
     let path = format!("/sys/class/net/{SERVER_DEVICE}/address");
@@ -94,7 +94,7 @@ fn c5_any_has_the_packets_of_all_interfaces_like_libpcap() {
         let Some((packets, errors)) = capture_any_from_libpcap_and_rings(&words, count) else {
             return;
         };
-        assert_same(&packets);
+        assert_same_packets(&packets);
         assert_eq!(packets[0].len(), count, "{link}");
         let from_ring = count - 2 * COUNT;
         let report = format!(
@@ -113,7 +113,7 @@ fn any_cuts_packets_to_the_snapshot_length_like_libpcap() {
     let Some((packets, _)) = capture_any_from_libpcap_and_rings(&["-s", "60", "udp"], count) else {
         return;
     };
-    assert_same(&packets);
+    assert_same_packets(&packets);
     assert!(packets[1].iter().any(|packet| packet.bytes.len() == 60 && packet.length > 1000));
 }
 
@@ -123,7 +123,7 @@ fn any_captures_frames_with_a_length_instead_of_a_type() {
     let Some((packets, errors)) = capture_any_from_libpcap_and_rings(&words, FRAMES_SENT[1]) else {
         return;
     };
-    assert_same(&packets);
+    assert_same_packets(&packets);
     assert_eq!(packets[1].len(), FRAMES_SENT[1], "{errors}");
     assert!(errors.contains("filtered in the kernel"), "{errors}");
 }
@@ -135,14 +135,14 @@ fn any_filters_by_direction_in_user_space() {
     else {
         return;
     };
-    assert_same(&packets);
+    assert_same_packets(&packets);
     assert_eq!(packets[1].len(), 2 * COUNT + 1, "{errors}");
     let reason = "filtered in the program: it reads a field that frames in the kernel do not have";
     assert!(errors.contains(reason), "{errors}");
 }
 
 /// Returns true if a kernel program is attached to the ingress of an interface of the server.
-fn has_ingress_capture_program(pair: &Pair, device: &str) -> bool {
+fn has_ingress_capture_program(pair: &NamespacePair, device: &str) -> bool {
     pair.server.run_in_network_namespace(|| {
         let index = sys::net::interface(device).unwrap().index;
         !sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap().members.is_empty()

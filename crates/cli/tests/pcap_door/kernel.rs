@@ -78,7 +78,7 @@ fn filters_under_exec_select_tagged_frames_like_libpcap() {
             });
         let Some((packets, errors)) = captured else { return };
         assert_eq!([packets[0].len(), packets[1].len()], [expected; 2], "{filter}: {packets:?}");
-        assert_same(&packets);
+        assert_same_packets(&packets);
         assert!(errors.contains(KERNEL_FILTER_REMARK), "{filter}: {errors}");
     }
 }

@@ -39,7 +39,11 @@ pub(super) fn counts(text: &str) -> Option<[u64; 3]> {
 
 /// Stops a tcpdump with SIGSTOP while `sent` packets arrive, continues the program, and waits until
 /// it has counted all packets. Returns the final [`counts`] and the standard error of the program.
-fn overload((pair, folder): (&Pair, &Folder), is_ours: bool, sent: u64) -> ([u64; 3], String) {
+fn overload(
+    (pair, folder): (&NamespacePair, &Folder),
+    is_ours: bool,
+    sent: u64,
+) -> ([u64; 3], String) {
     let words = "tcpdump -n -U -Z root -B 512 -w /dev/null -i server0";
     assert!(words.contains(SERVER_DEVICE));
     let words: Vec<&str> = words.split_whitespace().chain(["udp port 5300"]).collect();

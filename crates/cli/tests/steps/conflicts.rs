@@ -5,7 +5,7 @@ use super::Fixture;
 use crate::common::Guard;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
-use testkit::net::{Cable, Pair};
+use testkit::net::{DevicePairSettings, NamespacePair};
 use testkit::{need, wait_until};
 
 /// Starts all commands without a pause, and waits until at most one command is still running.
@@ -51,7 +51,12 @@ fn o10_one_of_concurrent_exclusive_captures_wins() {
     if need::require_bpf().is_none() {
         return;
     }
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let fixture = Fixture::new();
     let take = || {
         let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));

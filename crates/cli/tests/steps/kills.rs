@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use sys::local_socket::{self, Framing};
-use testkit::net::{Cable, Pair, packet_sockets};
+use testkit::net::{DevicePairSettings, NamespacePair, packet_sockets};
 use testkit::resources::KernelObjects;
 use testkit::{need, wait_until};
 
@@ -62,7 +62,7 @@ fn kill_and_time_release(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> D
     guard.0.wait().unwrap();
     let mut looks = 0;
     wait_until("nothing is left of a process that was killed", || {
-        let mut all = held.remaining();
+        let mut all = held.remaining_objects();
         all.extend(left());
         looks += 1;
         if looks % 5000 == 0 {
@@ -85,7 +85,12 @@ const KILLED_REQUESTS: [&str; 5] = [
 /// Kills runs of the requests `lines` before every n-th step, where n is `every`. Another run on
 /// the same interface must continue.
 fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
-    let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
+    let Some(pair) = NamespacePair::new(DevicePairSettings {
+        addresses: false,
+        ..DevicePairSettings::default()
+    }) else {
+        return;
+    };
     let fixture = Fixture::new();
     let within = |words: &[&str]| {
         let mut command = pair.server.command(env!("CARGO_BIN_EXE_streamline"));

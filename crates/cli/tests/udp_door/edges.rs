@@ -8,7 +8,7 @@ use super::{
 };
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
-use testkit::net::{Pair, SERVER};
+use testkit::net::{NamespacePair, SERVER};
 use testkit::wait_until;
 
 /// Number of datagrams that the server leaves unread.
@@ -28,7 +28,7 @@ struct Counts {
     readable: u64,
 }
 
-fn prepare_edge_server() -> Option<(Pair, crate::common::Folder, PathBuf)> {
+fn prepare_edge_server() -> Option<(NamespacePair, crate::common::Folder, PathBuf)> {
     let (pair, folder, _) = prepare()?;
     let program = compile("edges.c", &folder);
     Some((pair, folder, program))

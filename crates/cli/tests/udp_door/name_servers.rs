@@ -6,7 +6,7 @@ use crate::common::{Folder, Guard};
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
-use testkit::net::{Pair, SERVER, SERVER6};
+use testkit::net::{NamespacePair, SERVER, SERVER6};
 use testkit::{need, wait_until};
 
 /// A name server to test.
@@ -41,7 +41,7 @@ fn query(number: u16) -> Vec<u8> {
 const CLIENT_SOCKET_COUNT: usize = 64;
 
 /// Sends `count` queries to a name server, and returns its replies.
-fn ask(pair: &Pair, host: &str, count: u16) -> Vec<Vec<u8>> {
+fn ask(pair: &NamespacePair, host: &str, count: u16) -> Vec<Vec<u8>> {
     let server = SocketAddr::new(host.parse().unwrap(), PORT);
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let clients: Vec<UdpSocket> = pair.client.run_in_network_namespace(|| {

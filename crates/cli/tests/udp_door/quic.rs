@@ -6,14 +6,14 @@ use crate::common::{Folder, Guard};
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
-use testkit::net::{Pair, SERVER};
+use testkit::net::{NamespacePair, SERVER};
 use testkit::{need, wait_until};
 
 /// Size of the file that is sent in each direction, in bytes.
 const FILE_SIZE: usize = 3_000_000;
 
 /// Runs the client with additional arguments. Returns true if the client succeeds.
-fn request(pair: &Pair, client: &Path, folder: &Path, words: &[&str]) -> bool {
+fn request(pair: &NamespacePair, client: &Path, folder: &Path, words: &[&str]) -> bool {
     let mut command = pair.client.command(client.display().to_string());
     command.args(["-q", "--no-quic-dump", "--no-http-dump", "--exit-on-all-streams-close"]);
     command.args(words).args(["--download", &folder.join("received").display().to_string()]);
@@ -23,7 +23,7 @@ fn request(pair: &Pair, client: &Path, folder: &Path, words: &[&str]) -> bool {
 
 /// Starts the server, downloads a file and uploads one. Returns the bytes that the client received
 /// in each case, and the output of the server.
-fn exchange_files(pair: &Pair, is_ours: bool) -> Option<([Vec<u8>; 2], String)> {
+fn exchange_files(pair: &NamespacePair, is_ours: bool) -> Option<([Vec<u8>; 2], String)> {
     let server = need::require_command("gtlsserver")?;
     let client = need::require_command("gtlsclient")?;
     let openssl = need::require_command("openssl")?;

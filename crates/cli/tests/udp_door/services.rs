@@ -7,7 +7,7 @@ use crate::common::{Folder, Guard};
 use std::fs::File;
 use std::net::UdpSocket;
 use std::process::Command;
-use testkit::net::{Pair, SERVER};
+use testkit::net::{NamespacePair, SERVER};
 use testkit::{need, wait_until};
 
 /// A server program under `streamline exec`.
@@ -20,7 +20,7 @@ impl Service {
     /// Starts a program with a configuration file, whose text `configure` returns for the program's
     /// directory. Reports a skip and returns `None` if the program is not installed.
     fn start(
-        pair: &Pair,
+        pair: &NamespacePair,
         program: &str,
         words: &[&str],
         configure: impl Fn(&str) -> String,
@@ -49,7 +49,7 @@ impl Service {
     }
 }
 
-fn client(pair: &Pair) -> UdpSocket {
+fn client(pair: &NamespacePair) -> UdpSocket {
     let client = pair.client.run_in_network_namespace(|| UdpSocket::bind("0.0.0.0:0").unwrap());
     client.set_read_timeout(Some(LIMIT)).unwrap();
     client

@@ -18,7 +18,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::local_socket::{self, Framing};
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 use sys::watcher::{EpollWatcher, EventInterest, WatchEvent};
 
 /// The daemon's server: its sockets, clients, registry and kernel queue.
@@ -33,7 +33,7 @@ pub struct Server {
     /// True if this process created the sockets, false if a service manager passed them.
     own_sockets: bool,
     /// Rollback log for acquired resources; tests inject faults into its steps.
-    pub(super) steps: Steps,
+    pub(super) steps: RollbackLog,
     pub(super) policy: Policy,
     pub(super) log: Log,
     pub(super) registry: Registry,
@@ -65,7 +65,7 @@ impl Server {
         directory: &Path,
         open: bool,
         policy: Policy,
-        steps: &Steps,
+        steps: &RollbackLog,
     ) -> Result<Self, DirectoryError> {
         Self::open_with_stored_objects(
             directory,
@@ -79,7 +79,7 @@ impl Server {
         directory: &Path,
         open: bool,
         policy: Policy,
-        (steps, kept): (&Steps, StoredDescriptors),
+        (steps, kept): (&RollbackLog, StoredDescriptors),
     ) -> Result<Self, DirectoryError> {
         let place = Directory::acquire(directory, open, steps)?;
         let sockets = [Framing::Packets, Framing::Stream].map(|form| {
@@ -103,7 +103,7 @@ impl Server {
         directory: &Path,
         given: Vec<(String, OwnedFd)>,
         policy: Policy,
-        steps: &Steps,
+        steps: &RollbackLog,
     ) -> Result<Self, DirectoryError> {
         let mut kept = store::sort_stored_descriptors(given);
         let sockets = std::mem::take(&mut kept.sockets);
@@ -139,7 +139,7 @@ impl Server {
         place: Directory,
         (sockets, own_sockets): (Vec<(OwnedFd, Framing)>, bool),
         policy: Policy,
-        (steps, kept): (&Steps, StoredDescriptors),
+        (steps, kept): (&RollbackLog, StoredDescriptors),
     ) -> Result<Self, DirectoryError> {
         let StoredDescriptors { paths, kernel, lines, .. } = kept;
         let begun = Self::run_start_steps(&sockets, &policy, (steps, kernel));
@@ -184,9 +184,9 @@ impl Server {
     fn run_start_steps(
         sockets: &[(OwnedFd, Framing)],
         policy: &Policy,
-        (steps, kept): (&Steps, Vec<(String, OwnedFd)>),
+        (steps, kept): (&RollbackLog, Vec<(String, OwnedFd)>),
     ) -> Result<(EpollWatcher, KernelQueue, AdoptedRequests), DirectoryError> {
-        steps.announce(Resource::Descriptor, "what watches descriptors")?;
+        steps.announce(StepResource::Descriptor, "what watches descriptors")?;
         let watcher = EpollWatcher::new()?;
         for (number, (socket, _)) in (0..).zip(sockets) {
             watcher.watch(
@@ -195,7 +195,7 @@ impl Server {
                 EventInterest::Read,
             )?;
         }
-        steps.announce(Resource::Thread, "what runs lines in the kernel")?;
+        steps.announce(StepResource::Thread, "what runs lines in the kernel")?;
         let (kernel, running) = KernelQueue::start_and_adopt(policy, &watcher, (kept, steps))?;
         Ok((watcher, kernel, running))
     }

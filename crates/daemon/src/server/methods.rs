@@ -24,7 +24,7 @@ use serde_json::Value;
 use std::os::fd::{AsFd as _, OwnedFd};
 use sys::closer::Foreign;
 use sys::local_socket::{self, Framing};
-use sys::steps::Resource;
+use sys::steps::StepResource;
 use sys::watcher::EventInterest;
 
 /// The result of a call: replies with their descriptors.
@@ -290,14 +290,14 @@ impl Server {
             return Err(faults::refused("path", "this connection has already registered a path"));
         }
         let untaken = |error: sys::Error| faults::refused("path", &error.to_string());
-        self.steps.announce(Resource::Descriptor, "the process of a path").map_err(untaken)?;
+        self.steps.announce(StepResource::Descriptor, "the process of a path").map_err(untaken)?;
         let admissions = extract_admission_socket(client, descriptors)?;
         let gone = |_| faults::refused("process", "it has ended");
         let process = local_socket::open_peer_pidfd(client.connection.as_fd()).map_err(gone)?;
         let who = (client.who.uid, client.process);
         let entry = self.add_path(id, who, wanted)?;
         let number = entry.number;
-        if let Err(error) = self.steps.announce(Resource::Entry, "a path") {
+        if let Err(error) = self.steps.announce(StepResource::Entry, "a path") {
             self.registry.remove(number);
             return Err(untaken(error));
         }
@@ -318,7 +318,7 @@ impl Server {
         }
         store::store_path(&entry, client.connection.as_fd(), admissions.as_fd());
         client.path = Some(PathProcess { number, process, admissions, ended: None });
-        self.steps.checkpoint("a path is registered");
+        self.steps.announce_step("a path is registered");
         self.log_path_event(EventKind::PathStarted, &entry, "started");
         self.announce("came", &entry);
         Ok(CallReplies::single(&PathNumber { number }))

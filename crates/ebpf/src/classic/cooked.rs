@@ -141,7 +141,7 @@ fn rewrite(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Metadata, Options, compile};
+    use super::super::{ClassicMetadata, Options, compile};
     use super::*;
 
     const LINKS: [LinkType; 2] = [LinkType::LINUX_SLL, LinkType::LINUX_SLL2];
@@ -193,8 +193,9 @@ mod tests {
                 {
                     let [frame, packet] = frame_and_packet(ethertype, payload, link);
                     // The packet length that the kernel reports excludes the cooked header.
-                    let want = original.run(&packet, payload.len() as u32, &Metadata::EMPTY) > 0;
-                    let is = rewritten.run(&frame, frame.len() as u32, &Metadata::EMPTY) > 0;
+                    let want =
+                        original.run(&packet, payload.len() as u32, &ClassicMetadata::EMPTY) > 0;
+                    let is = rewritten.run(&frame, frame.len() as u32, &ClassicMetadata::EMPTY) > 0;
                     assert_eq!(is, want, "{expression} {ethertype:x} {payload:?}");
                     accepted[usize::from(is)] += 1;
                 }
@@ -213,7 +214,11 @@ mod tests {
                 [(0x8100, true), (0x88a8, true), (0x05ff, true), (0x600, false)]
             {
                 let [frame, _] = frame_and_packet(ethertype, &[0; 60], link);
-                assert_eq!(rewritten.run(&frame, 74, &Metadata::EMPTY) > 0, want, "{ethertype:x}");
+                assert_eq!(
+                    rewritten.run(&frame, 74, &ClassicMetadata::EMPTY) > 0,
+                    want,
+                    "{ethertype:x}"
+                );
             }
         }
     }

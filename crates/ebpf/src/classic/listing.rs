@@ -158,7 +158,7 @@ fn parse_ancillary(word: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ClassicProgram, Metadata};
+    use super::super::{ClassicMetadata, ClassicProgram};
 
     const ALL_INSTRUCTIONS_LISTING: &str = "\
 (000) ldh      [12]
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn load_beyond_frame_and_endless_loop_reject_the_frame() {
         let run = |text: &str, frame: &[u8]| {
-            text.parse::<ClassicProgram>().unwrap().run(frame, 60, &Metadata::default())
+            text.parse::<ClassicProgram>().unwrap().run(frame, 60, &ClassicMetadata::default())
         };
         assert_eq!(run("(000) ldh [1]\n(001) ret #7", &[1, 2, 3]), 7);
         assert_eq!(run("(000) ldh [2]\n(001) ret #7", &[1, 2, 3]), 0);

@@ -31,4 +31,4 @@ pub use link::LinkType;
 pub use listing::ListingError;
 pub use numbers::{is_numeric_program, parse_numeric_program, write_numeric_program};
 pub use program::{ClassicProgram, INSTRUCTIONS_MAX, InvalidProgram, MEMORY_WORDS};
-pub use run::{BACKWARD_JUMPS_MAX, Metadata, VlanTag};
+pub use run::{BACKWARD_JUMPS_MAX, ClassicMetadata, VlanTag};

@@ -16,7 +16,7 @@ pub const BACKWARD_JUMPS_MAX: u32 = 16_384;
 
 /// Metadata of a frame that the kernel stores outside the frame's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Metadata {
+pub struct ClassicMetadata {
     /// VLAN tag that the kernel or the device removed from the frame, or `None` if there was none.
     pub vlan: Option<VlanTag>,
     /// Packet type (`PACKET_HOST` … `PACKET_OUTGOING`).
@@ -38,7 +38,7 @@ pub struct VlanTag {
     pub tpid: u16,
 }
 
-impl Metadata {
+impl ClassicMetadata {
     /// Metadata without a tag and with all numbers 0.
     pub const EMPTY: Self =
         Self { vlan: None, packet_type: 0, protocol: 0, interface_index: 0, hardware_type: 0 };
@@ -108,7 +108,7 @@ impl ClassicProgram {
     /// frame.
     ///
     /// `frame` contains the captured bytes, and `wire_length` is the length on the wire in bytes.
-    pub fn run(&self, frame: &[u8], wire_length: u32, metadata: &Metadata) -> u32 {
+    pub fn run(&self, frame: &[u8], wire_length: u32, metadata: &ClassicMetadata) -> u32 {
         let mut machine = Registers { frame, wire_length, metadata, ..Registers::EMPTY };
         let mut at = 0usize;
         while let Some(op) = self.ops.get(at) {
@@ -125,7 +125,7 @@ impl ClassicProgram {
 struct Registers<'a> {
     frame: &'a [u8],
     wire_length: u32,
-    metadata: &'a Metadata,
+    metadata: &'a ClassicMetadata,
     a: u32,
     x: u32,
     memory: [u32; MEMORY_WORDS as usize],
@@ -142,7 +142,7 @@ impl Registers<'static> {
     const EMPTY: Self = Self {
         frame: &[],
         wire_length: 0,
-        metadata: &Metadata::EMPTY,
+        metadata: &ClassicMetadata::EMPTY,
         a: 0,
         x: 0,
         memory: [0; MEMORY_WORDS as usize],

@@ -395,7 +395,7 @@ impl FixedSlots {
     /// Slot for the address of the scratch memory.
     pub(super) const SCRATCH: i16 = -8;
     /// Slot for the region number, in a tap.
-    pub(super) const CPU: i16 = -16;
+    pub(super) const REGION_NUMBER: i16 = -16;
     /// Slot for the tag that the driver removed, in a redirecting program.
     pub(super) const TAG: i16 = -16;
     /// Slot for the frame length, in a redirecting program.

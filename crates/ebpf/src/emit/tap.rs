@@ -225,7 +225,7 @@ impl Builder {
             self.claim_region(own, *cpus);
         }
         if matches!(frame_end, FrameEnd::Tap(fused) if fused.user.is_some() || !fused.is_plain()) {
-            self.asm.push(Insn::store(Size::DW, R10, FixedSlots::CPU, R0));
+            self.asm.push(Insn::store(Size::DW, R10, FixedSlots::REGION_NUMBER, R0));
         }
         self.asm.load_map_address(R9, FIRST_CALLER_MAP, R0, scratch.stride.cast_signed());
         for outlet in 0..scratch.outlets {
@@ -262,7 +262,7 @@ impl Builder {
         if map == 0 {
             return R9;
         }
-        self.asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::CPU));
+        self.asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::REGION_NUMBER));
         self.asm.load_map_address(reg, FIRST_CALLER_MAP + map, R0, stride.cast_signed());
         reg
     }

@@ -80,7 +80,7 @@ impl Builder {
         let (claimed, known) = (self.asm.label(), self.asm.label());
         let pass = Verdict::Pass.value(self.target.hook);
         let asm = &mut self.asm;
-        asm.push(Insn::store(Size::DW, R10, FixedSlots::CPU, R0));
+        asm.push(Insn::store(Size::DW, R10, FixedSlots::REGION_NUMBER, R0));
         asm.load_map_address(R3, FIRST_CALLER_MAP + own.claims, R0, CLAIMS_STRIDE.cast_signed());
         for (region, word) in (0..).zip(CLAIM_WORD_OFFSETS) {
             let next = asm.label();
@@ -96,7 +96,7 @@ impl Builder {
         asm.push(Insn::atomic(Size::DW, atomic::ADD, R3, CLAIM_FAILURES_OFFSET, R1));
         asm.exit_with(pass);
         asm.bind(claimed);
-        asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::CPU));
+        asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::REGION_NUMBER));
         asm.push(Insn::alu(Alu::Mul, R0, REGIONS_PER_CPU.cast_signed()));
         asm.push(Insn::alu(Alu::Add, R0, R2));
         // Hides the value from the verifier, which does not track context fields, so that the
@@ -111,7 +111,7 @@ impl Builder {
 
     /// Releases the claimed region. Must follow all writes to the region.
     pub(super) fn release_region(&mut self, own: &UserSocketsConfig) {
-        self.asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::CPU));
+        self.asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::REGION_NUMBER));
         self.asm.load_map_address(R2, FIRST_CALLER_MAP + own.claims, R1, CLAIM_BYTES);
         self.asm.push(Insn::store(Size::DW, R2, 0, 0));
     }

@@ -6,7 +6,7 @@
 //! bytes so that this branch is taken.
 
 use ebpf::classic::insn::code::*;
-use ebpf::classic::{ClassicProgram, Metadata, VlanTag};
+use ebpf::classic::{ClassicMetadata, ClassicProgram, VlanTag};
 
 /// A captured frame and its length on the wire.
 #[derive(Clone)]
@@ -58,9 +58,9 @@ pub(crate) fn truncate_randomly(frame: &mut Frame, random: &mut Random) {
 }
 
 /// Returns random kernel metadata.
-pub(crate) fn metadata(random: &mut Random) -> Metadata {
+pub(crate) fn metadata(random: &mut Random) -> ClassicMetadata {
     let tag = VlanTag { tci: random.next() as u16 & 0xff, tpid: 0x8100 };
-    Metadata {
+    ClassicMetadata {
         vlan: random.one_in(2).then_some(tag),
         packet_type: random.below(6) as u8,
         protocol: 0x0800,
@@ -94,7 +94,7 @@ impl SymbolicValue {
 pub(crate) fn steer_frame(
     program: &ClassicProgram,
     frame: &mut Frame,
-    metadata: &mut Metadata,
+    metadata: &mut ClassicMetadata,
     random: &mut Random,
 ) {
     let accepting = can_accept(program);
@@ -162,7 +162,7 @@ pub(crate) fn steer_frame(
     }
 }
 
-fn metadata_value(metadata: &Metadata, offset: u32) -> u32 {
+fn metadata_value(metadata: &ClassicMetadata, offset: u32) -> u32 {
     match offset {
         4 => u32::from(metadata.packet_type),
         8 => metadata.interface_index,

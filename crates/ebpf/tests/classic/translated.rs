@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "each test binary uses some of the helpers")]
 
-use ebpf::classic::{ClassicProgram, Metadata};
+use ebpf::classic::{ClassicMetadata, ClassicProgram};
 use ebpf::emit::{self, Answer, Outcome, ReturnConversion, Target, UnfitReason};
 use ebpf::exam::{TwinRunner, TwinVerdict};
 use ebpf::interpret::Packet;
@@ -51,7 +51,7 @@ impl TwinRunner for ClassicJudge<'_> {
             frame.splice(12..12, put);
         }
         let length = frame.len() as u32;
-        let accepts = self.0.run(&frame, length, &Metadata::EMPTY) != 0;
+        let accepts = self.0.run(&frame, length, &ClassicMetadata::EMPTY) != 0;
         let outcome = Outcome::Class(accepts.into());
         TwinVerdict::Answered { outcome, counted: vec![(!accepts).into()], frame: None }
     }
@@ -76,7 +76,7 @@ pub(crate) fn captured_and_random_frames(
         }
         frame.wire_length = frame.bytes.len() as u32;
         if round % 8 != 0 {
-            steer_frame(program, &mut frame, &mut Metadata::default(), random);
+            steer_frame(program, &mut frame, &mut ClassicMetadata::default(), random);
         }
         if random.one_in(6) {
             truncate_randomly(&mut frame, random);

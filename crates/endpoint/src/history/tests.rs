@@ -86,7 +86,7 @@ fn d16_compression_thread_does_not_delay_the_caller() {
         all.push(frame(number, &noise));
         history.push(&block_at(number, &all[all.len() - 1]));
         assert!(history.memory_used() <= limits.bytes);
-        let kept = history.kept();
+        let kept = history.retained_frame_counts();
         assert_eq!(kept.stored, history.memory_used() as u64);
         if kept.bytes > most.bytes {
             most = kept;
@@ -104,7 +104,7 @@ fn d16_compression_thread_does_not_delay_the_caller() {
     let (before, after) = history.compressed_totals();
     assert!(after * 4 < before, "{before} {after}");
     history.clear();
-    assert_eq!(history.kept(), RetainedFrames::default());
+    assert_eq!(history.retained_frame_counts(), RetainedFrames::default());
 }
 
 /// Jobs of evicted chunks occupy the thread until it has finished them. The thread then accepts and

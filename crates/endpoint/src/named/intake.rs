@@ -16,7 +16,7 @@ use abi::{BLOCK_MAX, BlockFlags, BlockMetadata, Class, Entry, Marks, RichPointer
 use buffer::name::{Address, Host};
 use buffer::wait::BlockRead;
 use filter::{
-    Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, StateFacts, Type,
+    Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, ParameterType, StateFacts,
     WorkerRule,
 };
 use std::os::fd::BorrowedFd;
@@ -52,20 +52,20 @@ The name belongs to this process and its network namespace, and is removed with 
         )
     }),
     parameters: &[
-        Parameter::required("name", Type::Name, "the name to which programs write"),
+        Parameter::required("name", ParameterType::Name, "the name to which programs write"),
         Parameter::named(
             "link",
-            Type::OneOf(&["ethernet", "raw", "none", "stream"]),
+            ParameterType::OneOf(&["ethernet", "raw", "none", "stream"]),
             "ethernet",
             "form of a block: a frame, a packet, plain bytes, a part of a stream",
         ),
         Parameter::named(
             "mode",
-            Type::OneOf(&["600", "620", "622"]),
+            ParameterType::OneOf(&["600", "620", "622"]),
             "600",
             "who may write: you alone, your group, everybody",
         ),
-        Parameter::named("last", Type::Flag, "no", "end when the last writer has closed"),
+        Parameter::named("last", ParameterType::Flag, "no", "end when the last writer has closed"),
     ],
     ..Description::SOURCE
 };
@@ -142,7 +142,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
     let name = opening.arguments.text("name").unwrap_or_default();
     let wrong = |error| open_failure("create", name, &error);
     let refused = |error| Failure::new("create", name, error);
-    let address = Address::of_current_user(name).map_err(wrong)?;
+    let address = Address::for_current_user(name).map_err(wrong)?;
     let host = Host::open().map_err(refused)?;
     let inbox =
         host.create_inbox(name, access_list(opening.arguments, &ALL_USERS)).map_err(wrong)?;

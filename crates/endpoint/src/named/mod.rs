@@ -24,13 +24,13 @@ use crate::Failure;
 use crate::readers::Readers;
 use abi::access::AccessList;
 use buffer::name::Error;
-use filter::{Arguments, Parameter, Type};
+use filter::{Arguments, Parameter, ParameterType};
 use std::path::Path;
 
 /// The parameter `size`, the fixed size of a ring.
 const SIZE_PARAMETER: Parameter = Parameter::optional(
     "size",
-    Type::Size { low: 64 << 10, high: 1 << 30 },
+    ParameterType::Size { low: 64 << 10, high: 1 << 30 },
     "bytes that wait for the slowest reader (default 1M, and more with full=wait)",
 );
 

@@ -76,7 +76,7 @@ impl NamedWriter {
     /// Fails in the same cases as [`NamedReader::open`], and if this user may not write to the
     /// buffer.
     pub fn open(name: &str) -> Result<Self, Error> {
-        let id = buffer::ids::fresh().unwrap_or(DbufId::HOLE);
+        let id = buffer::ids::allocate_id().unwrap_or(DbufId::HOLE);
         Ok(Self(name::open_write(name, &Config { every: 1, ..Config::new(id).self_growing() })?))
     }
 

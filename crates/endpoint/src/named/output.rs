@@ -12,7 +12,8 @@ use buffer::name::{Address, Host, ReaderLimits};
 use buffer::stream::{Output, WakingOverrides};
 use buffer::{Fault, Policy};
 use filter::{
-    Amount, Batch, Block, Description, Parameter, Report, StateFacts, Time, Type, WorkerRule,
+    Amount, Batch, Block, Description, Parameter, ParameterType, Report, StateFacts, Time,
+    WorkerRule,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,8 +47,13 @@ The name belongs to this process and its network namespace, and is removed with 
         )
     }),
     parameters: &[
-        Parameter::named("name", Type::Name, "user", "the name by which programs open the ring")
-            .positional(),
+        Parameter::named(
+            "name",
+            ParameterType::Name,
+            "user",
+            "the name by which programs open the ring",
+        )
+        .positional(),
         MODE_PARAMETER,
         FULL_PARAMETER,
         SIZE_PARAMETER,
@@ -65,8 +71,17 @@ data of datagrams after `udp`, to a ring that programs open by `name`. `export=n
 from all programs, and is refused. The sending end is `buffer NAME |all tx INTERFACE`.",
     example: "rx lo | udp | dport |53 socket export=yes name=rxport_53",
     parameters: &[
-        Parameter::required("name", Type::Name, "the name by which programs open the ring"),
-        Parameter::named("export", Type::OneOf(&["yes"]), "yes", "programs may open the ring"),
+        Parameter::required(
+            "name",
+            ParameterType::Name,
+            "the name by which programs open the ring",
+        ),
+        Parameter::named(
+            "export",
+            ParameterType::OneOf(&["yes"]),
+            "yes",
+            "programs may open the ring",
+        ),
         MODE_PARAMETER,
         FULL_PARAMETER,
         SIZE_PARAMETER,
@@ -76,14 +91,14 @@ from all programs, and is refused. The sending end is `buffer NAME |all tx INTER
 
 const MODE_PARAMETER: Parameter = Parameter::named(
     "mode",
-    Type::OneOf(&["600", "640", "644"]),
+    ParameterType::OneOf(&["600", "640", "644"]),
     "600",
     "who may read: you alone, your group, everybody",
 );
 
 const FULL_PARAMETER: Parameter = Parameter::named(
     "full",
-    Type::OneOf(&["drop", "overwrite", "wait"]),
+    ParameterType::OneOf(&["drop", "overwrite", "wait"]),
     "drop",
     "what happens to a block for which a slow reader leaves no room",
 );
@@ -144,11 +159,11 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
             "the ids of dbufs in this process tree are used up: start the program again",
         )
     };
-    let id = buffer::ids::fresh().ok_or_else(used_up)?;
+    let id = buffer::ids::allocate_id().ok_or_else(used_up)?;
     let config = ring_config(id, arguments);
     let policy = config.ring.policy;
     let wrong = |error| open_failure("create", name, &error);
-    let address = Address::of_current_user(name).map_err(wrong)?;
+    let address = Address::for_current_user(name).map_err(wrong)?;
     let host = Host::open().map_err(|error| Failure::new("create", name, error))?;
     let access = access_list(arguments, opening.readers);
     let mut output = host.create(name, access, &config, ReaderLimits::default()).map_err(wrong)?;

@@ -22,7 +22,7 @@ use crate::{Failure, OpenArguments, ProcessEntry, Sink, Source};
 pub use child::{Process, ProcessControl, ProcessFailure, ProcessRole};
 use filter::{
     Classes, Description, EndpointFacts, FilterKind, Form, Forms, Mistake, OutputForm, Parameter,
-    ReadDepth, StateFacts, Type,
+    ParameterType, ReadDepth, StateFacts,
 };
 use input::ProgramInput;
 use output::ProgramOutput;
@@ -31,7 +31,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use sys::process_group::ProcessGroup;
-use sys::steps::Resource;
+use sys::steps::StepResource;
 
 /// The shell that runs the command.
 const SHELL: &str = "/bin/sh";
@@ -64,7 +64,7 @@ input for 5 s, or is suspended for 5 s, is killed, and the path fails.",
     reads: ReadDepth::All,
     parameters: &[Parameter::required(
         "command",
-        Type::Text,
+        ParameterType::Text,
         "the command for the shell, in quotes",
     )],
     classes: Classes::YesNo,
@@ -126,13 +126,13 @@ fn start(opening: &OpenArguments<'_>, role: ProcessRole) -> Result<StartedProces
         let errno = Some(error.errno);
         Failure::new("start", SHELL, reason_text(&error.into())).with_errno(errno)
     };
-    opening.steps.announce(Resource::Thread, command).map_err(refused)?;
+    opening.steps.announce(StepResource::Thread, command).map_err(refused)?;
     let mut group = ProcessGroup::start(&mut shell).map_err(refused)?;
     drop((ids, inheritable));
     let (input, output) = (group.take_stdin(), group.take_stdout());
     let limit = StopFlag::new(&opening.stopped);
     let process = Arc::new(Process::new_started(command, group, role, limit));
-    opening.steps.announce(Resource::Descriptor, "access to its pipes").map_err(refused)?;
+    opening.steps.announce(StepResource::Descriptor, "access to its pipes").map_err(refused)?;
     let input = input.map(|pipe| ProgramInput::new(pipe, Arc::clone(&process)));
     let output = output.map(|pipe| {
         let target = format!("what {command:?} writes");

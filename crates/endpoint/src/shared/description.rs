@@ -1,6 +1,8 @@
 //! The description of the source `shared`.
 
-use filter::{Description, Form, OutputForm, Parameter, StateFacts, Type, WorkerRule, transport};
+use filter::{
+    Description, Form, OutputForm, Parameter, ParameterType, StateFacts, WorkerRule, transport,
+};
 
 /// Description of `shared`, the source that reads the output of a shared prefix. A prefix is the
 /// sequence of filters with which several requests begin.
@@ -30,7 +32,7 @@ the prefix has lost, in any of its filters), `unread` (in the ring at the end)."
     }),
     parameters: &[Parameter::required(
         "prefix",
-        Type::Text,
+        ParameterType::Text,
         "the start that the requests have in common",
     )],
     ..Description::SOURCE

@@ -30,7 +30,7 @@ pub(super) struct WriterMessages {
 impl WriterMessages {
     /// Returns the number of the block that begins this block's message, plus 1. If the block
     /// belongs to no open message, returns the block's own number, `number`, plus 1.
-    pub(super) fn beginning(&mut self, entry: &Entry, number: u64) -> u64 {
+    pub(super) fn message_start_number(&mut self, entry: &Entry, number: u64) -> u64 {
         let (key, flags) = (direction_key(entry.context), entry.context.flags);
         let begins = flags.has(BlockFlags::FIRST);
         let ends = flags.has(BlockFlags::LAST) || flags.has(BlockFlags::END);

@@ -143,7 +143,7 @@ fn join_ring(prefix: &str, interface: Option<PrefixInterface>) -> Result<Input, 
 #[must_use]
 pub fn is_prefix_running(prefix: &str) -> bool {
     let name = ring_name(prefix, PrefixInterface::find(prefix));
-    let address = Address::of_current_user(&name);
+    let address = Address::for_current_user(&name);
     address.and_then(|address| OpenRequest::begin(&address)).is_ok()
 }
 

@@ -126,7 +126,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Source>, Failure> {
         created: Vec::new(),
         deferred: None,
         bundle: BundleCursor::default(),
-        absent: buffer::ids::fresh(),
+        absent: buffer::ids::allocate_id(),
         origin: opening.origin,
         asleep: false,
         rest: None,

@@ -91,7 +91,7 @@ impl WriterSessions {
             return SharedStamp { number, framed, ..SharedStamp::default() };
         }
         if let Some(messages) = &mut self.messages {
-            let position = messages.beginning(entry, number);
+            let position = messages.message_start_number(entry, number);
             return SharedStamp { position, number, begins: false, framed };
         }
         let mut begins = false;

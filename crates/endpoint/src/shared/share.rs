@@ -17,7 +17,8 @@ use buffer::name::{Address, Host, ReaderLimits};
 use buffer::stream::{Config, Output};
 use buffer::{Fault, Policy};
 use filter::{
-    Amount, Batch, Description, Form, Forms, Parameter, Report, StateFacts, Time, Type, WorkerRule,
+    Amount, Batch, Description, Form, Forms, Parameter, ParameterType, Report, StateFacts, Time,
+    WorkerRule,
 };
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
@@ -48,15 +49,20 @@ Reasons for a drop: `unread` (no reader; not a loss), `too long` (longer than th
         )
     }),
     parameters: &[
-        Parameter::required("prefix", Type::Text, "the text of the request up to here"),
+        Parameter::required("prefix", ParameterType::Text, "the text of the request up to here"),
         Parameter::named(
             "size",
-            Type::Size { low: 4 << 20, high: 1 << 30 },
+            ParameterType::Size { low: 4 << 20, high: 1 << 30 },
             "8M",
             "maximum number of bytes that wait for slow readers",
         ),
-        Parameter::named("messages", Type::Flag, "no", "the blocks are fragments of messages"),
-        Parameter::named("last", Type::Flag, "no", "end when the last reader has left"),
+        Parameter::named(
+            "messages",
+            ParameterType::Flag,
+            "no",
+            "the blocks are fragments of messages",
+        ),
+        Parameter::named("last", ParameterType::Flag, "no", "end when the last reader has left"),
     ],
     ..Description::SINK_DEFAULTS
 };
@@ -110,7 +116,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let id = DbufId::new(1).ok_or_else(|| wrong(&"no id"))?;
     let config = Config::new(id).policy(Policy::Overwrite);
     let config = config.capacity(opening.arguments.usize_number("size"));
-    let address = Address::of_current_user(&name).map_err(|error| wrong(&error))?;
+    let address = Address::for_current_user(&name).map_err(|error| wrong(&error))?;
     let host = Arc::new(Host::open().map_err(|error| wrong(&error))?);
     let access = AccessList::private(sys::process::identity());
     let limits = ReaderLimits { readers: READERS_MAX, ..ReaderLimits::default() };

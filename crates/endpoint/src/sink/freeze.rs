@@ -17,7 +17,7 @@ use filter::general::bpf;
 use filter::{
     Arguments, Batch, Block, Description, Form, Forms, Parameter, StateFacts, WorkerRule,
 };
-use filter::{Report, Time, Type, Value};
+use filter::{ParameterType, Report, Time, Value};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -48,29 +48,37 @@ and fails at its end, with the number of frames that are missing. Times are thos
         WorkerRule::Differs("it stores recent frames of all sessions", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[
-        Parameter::required("into", Type::Path, "the file to write; later ones get a number"),
-        Parameter::optional("when", Type::Text, "the trigger; by default, any block with a class"),
+        Parameter::required(
+            "into",
+            ParameterType::Path,
+            "the file to write; later ones get a number",
+        ),
+        Parameter::optional(
+            "when",
+            ParameterType::Text,
+            "the trigger; by default, any block with a class",
+        ),
         Parameter::named(
             "before",
-            Type::Duration,
+            ParameterType::Duration,
             "5s",
             "time before the trigger that a file covers",
         ),
         Parameter::named(
             "after",
-            Type::Duration,
+            ParameterType::Duration,
             "1s",
             "time after the trigger that a file covers",
         ),
         Parameter::named(
             "bytes",
-            Type::Size { low: 64 << 10, high: 1 << 32 },
+            ParameterType::Size { low: 64 << 10, high: 1 << 32 },
             "64M",
             "maximum memory for frames",
         ),
         Parameter::named(
             "files",
-            Type::Number { low: 1, high: 1000 },
+            ParameterType::Number { low: 1, high: 1000 },
             "10",
             "maximum number of files",
         ),
@@ -81,7 +89,7 @@ and fails at its end, with the number of frames that are missing. Times are thos
 /// The catalog entry of `freeze`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&FREEZE, open).with_file_writes();
 
-struct Freeze {
+struct FreezeSink {
     into: PathBuf,
     /// The expression that selects the triggering blocks. If `None`, every block with a nonzero
     /// class is a trigger.
@@ -148,7 +156,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let number = |name| arguments.number(name).unwrap_or_default();
     let bytes = usize::try_from(number("bytes")).unwrap_or(usize::MAX);
     let compresses = if opening.live { CompressionMode::Own } else { CompressionMode::Caller };
-    Ok(Box::new(Freeze {
+    Ok(Box::new(FreezeSink {
         into,
         trigger: when,
         after: number("after"),
@@ -177,12 +185,12 @@ fn compile_trigger(expression: &str, given: &Arguments) -> Result<bpf::Matcher, 
     })
 }
 
-impl Sink for Freeze {
+impl Sink for FreezeSink {
     fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             self.add_block(&block);
         }
-        let kept = self.history.kept();
+        let kept = self.history.retained_frame_counts();
         if kept.bytes > self.peak.bytes {
             self.peak = kept;
         }
@@ -229,11 +237,11 @@ impl Sink for Freeze {
     }
 
     fn retained_frames(&self) -> Option<RetainedFrames> {
-        Some(self.history.kept())
+        Some(self.history.retained_frame_counts())
     }
 }
 
-impl Freeze {
+impl FreezeSink {
     fn add_block(&mut self, block: &Block<'_>) {
         if self.capture.as_ref().is_some_and(|capture| block.context.time > capture.until) {
             self.close_capture();
@@ -490,7 +498,7 @@ mod tests {
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         let dir = TempDir::new();
         let path = dir.path("alert.pcap");
-        let mut sink = Freeze {
+        let mut sink = FreezeSink {
             capture: Some(Capture {
                 file: full,
                 name: path.clone().into(),
@@ -510,9 +518,9 @@ mod tests {
         assert_eq!(captured_seconds(&path).last(), Some(&7), "the next file is complete");
     }
 
-    fn new_freeze(path: &str) -> Freeze {
+    fn new_freeze(path: &str) -> FreezeSink {
         let none = CompressionMode::Caller;
-        Freeze {
+        FreezeSink {
             into: path.into(),
             trigger: None,
             after: SECOND,

@@ -65,7 +65,7 @@ impl<'a> Headers<'a> {
 
     /// Returns the id of the outermost VLAN, or `None` for an untagged frame.
     pub(crate) fn vlan_id(&self) -> Option<u16> {
-        self.layers.tags.outer(self.frame).map(|tag| tag.id())
+        self.layers.tags.outer_tag(self.frame).map(|tag| tag.id())
     }
 
     fn format_transport(&self, f: &mut fmt::Formatter<'_>, flow: &Flow) -> fmt::Result {
@@ -79,8 +79,12 @@ impl<'a> Headers<'a> {
         let bytes = self.layers.transport(self.frame).unwrap_or_default();
         match flow.protocol {
             protocol::TCP => Tcp::parse(bytes).map_or(Ok(()), |(tcp, _)| write!(f, " {tcp}"))?,
-            protocol::ICMP => Icmp::v4(bytes).map_or(Ok(()), |icmp| write!(f, " {icmp}"))?,
-            protocol::ICMPV6 => Icmp::v6(bytes).map_or(Ok(()), |icmp| write!(f, " {icmp}"))?,
+            protocol::ICMP => {
+                Icmp::parse_icmpv4(bytes).map_or(Ok(()), |icmp| write!(f, " {icmp}"))?
+            }
+            protocol::ICMPV6 => {
+                Icmp::parse_icmpv6(bytes).map_or(Ok(()), |icmp| write!(f, " {icmp}"))?
+            }
             _ => {}
         }
         match self.layers.payload(self.frame) {

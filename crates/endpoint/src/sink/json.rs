@@ -16,7 +16,7 @@ use abi::{BlockFlags, Direction};
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use filter::{
-    Arguments, Block, Classes, Description, Form, Parameter, Report, StandardOutput, Type,
+    Arguments, Block, Classes, Description, Form, Parameter, ParameterType, Report, StandardOutput,
 };
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -55,7 +55,7 @@ bytes that are not UTF-8.",
     example: "replay web.pcap | dport | json payload=base64",
     parameters: &[Parameter::named(
         "payload",
-        Type::OneOf(&["none", "base64", "text"]),
+        ParameterType::OneOf(&["none", "base64", "text"]),
         "none",
         "format of the viewed bytes, if they are added",
     )],

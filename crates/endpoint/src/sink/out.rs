@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use sys::open::{self, Target, WriteMode};
 use sys::replace::{Replacement, must_write_in_place};
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 /// Buffer size in bytes at which the buffer is written to the file.
 const FLUSH_SIZE: usize = 64 * 1024;
@@ -166,7 +166,7 @@ impl BufferedOutputFile {
     ) -> Result<Self, Failure> {
         let mode = readers.file_mode_for_path(Path::new(path), 0o666);
         let cannot = |error: io::Error| failure_from_io_error("open", path, &error);
-        steps.announce(Resource::File, path).map_err(|error| cannot(error.into()))?;
+        steps.announce(StepResource::File, path).map_err(|error| cannot(error.into()))?;
         for _ in 0..OPEN_ATTEMPTS_MAX {
             let Target { file, created: made } =
                 open::open_target(Path::new(path), writes, mode).map_err(cannot)?;
@@ -190,7 +190,7 @@ impl BufferedOutputFile {
 
     fn from_file(file: File, target: String) -> Self {
         Self {
-            is_null: in_place::is_null(&file),
+            is_null: in_place::is_dev_null(&file),
             file,
             target,
             is_standard: false,
@@ -440,7 +440,11 @@ fn is_file_at_path(path: &str, file: &File) -> bool {
 
 /// Registers the removal of a newly created file on rollback. On rollback, the file stays if it has
 /// been written to or replaced.
-pub(crate) fn remove_on_rollback(file: &File, path: PathBuf, steps: &Steps) -> io::Result<()> {
+pub(crate) fn remove_on_rollback(
+    file: &File,
+    path: PathBuf,
+    steps: &RollbackLog,
+) -> io::Result<()> {
     let made = file.metadata()?;
     let path = std::path::absolute(path)?;
     steps.on_rollback(format!("file {}", path.display()), move || {

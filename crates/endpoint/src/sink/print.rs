@@ -24,7 +24,7 @@ use crate::clock::TimeOfDay;
 use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use abi::Class;
 use abi::text::VisibleText;
-use filter::{Block, Description, Form, Parameter, Report, StandardOutput, Time, Type};
+use filter::{Block, Description, Form, Parameter, ParameterType, Report, StandardOutput, Time};
 use std::io::Write;
 
 /// Description of `print`, the sink that writes a line of text per block.
@@ -43,7 +43,7 @@ pieces of 64 KB, or when the input pauses.",
     example: "replay web.pcap | bpf \"tcp port 80\" | print payload=text",
     parameters: &[Parameter::named(
         "payload",
-        Type::OneOf(&["none", "hex", "text"]),
+        ParameterType::OneOf(&["none", "hex", "text"]),
         "none",
         "format of the viewed bytes under each line",
     )],

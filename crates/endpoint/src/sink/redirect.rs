@@ -13,8 +13,8 @@
 use super::tx;
 use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::{
-    Arguments, Description, EndpointFacts, FilterRight, Form, Forms, Outlet, Parameter, ReadDepth,
-    Type,
+    Arguments, Description, EndpointFacts, FilterRight, Form, Forms, Outlet, Parameter,
+    ParameterType, ReadDepth,
 };
 
 /// Description of `redirect`, the sink that forwards frames through another interface.
@@ -40,8 +40,12 @@ It needs CAP_NET_RAW wherever it runs; `streamline doctor` shows missing rights.
     input_forms: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::required("interface", Type::Text, "the interface to send through"),
-        Parameter::optional("netns", Type::Text, "network namespace, by name, path or process id"),
+        Parameter::required("interface", ParameterType::Text, "the interface to send through"),
+        Parameter::optional(
+            "netns",
+            ParameterType::Text,
+            "network namespace, by name, path or process id",
+        ),
     ],
     kernel: Some(filter::PASS_THROUGH_TWIN),
     right: Some(FilterRight::SendFrames),

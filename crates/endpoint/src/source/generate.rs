@@ -13,10 +13,10 @@ use crate::{
 };
 use abi::{Entry, Extent, Marks};
 use buffer::pool::Pool;
-use filter::{Amount, Description, LANES, Parameter, Time, Type};
+use filter::{Amount, Description, LANES, Parameter, ParameterType, Time};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use wire::address::Mac;
-use wire::checksum::Sum;
+use wire::checksum::ChecksumSum;
 use wire::emit::udp_frame;
 use wire::link::LinkType;
 use wire::{ethernet, ipv4, udp};
@@ -40,28 +40,32 @@ it, stop the path), and `rate=N` limits the rate to N frames per second, and cat
 delay.",
     example: "generate count=1000 seq=yes | dport |9 count",
     parameters: &[
-        Parameter::optional("count", Type::Number { low: 1, high: u64::MAX }, "number of frames"),
+        Parameter::optional(
+            "count",
+            ParameterType::Number { low: 1, high: u64::MAX },
+            "number of frames",
+        ),
         Parameter::named(
             "size",
-            Type::Number { low: FRAME_SIZE_MIN, high: FRAME_SIZE_MAX },
+            ParameterType::Number { low: FRAME_SIZE_MIN, high: FRAME_SIZE_MAX },
             "64",
             "size of a frame in bytes",
         ),
         Parameter::optional(
             "rate",
-            Type::Number { low: 1, high: SECOND_NS },
+            ParameterType::Number { low: 1, high: SECOND_NS },
             "maximum number of frames per second",
         ),
-        Parameter::named("seq", Type::Flag, "no", "number the frames"),
+        Parameter::named("seq", ParameterType::Flag, "no", "number the frames"),
         Parameter::named(
             "flows",
-            Type::Number { low: 1, high: 50_000 },
+            ParameterType::Number { low: 1, high: 50_000 },
             "1",
             "number of source ports, used in rotation",
         ),
         Parameter::named(
             "port",
-            Type::Number { low: 0, high: 65_535 },
+            ParameterType::Number { low: 0, high: 65_535 },
             "9",
             "the destination port",
         ),
@@ -80,7 +84,7 @@ const HARDWARE_ADDRESSES: (Mac, Mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0
 const FIRST_SOURCE_PORT: u16 = 10_000;
 const IP_OFFSET: usize = ethernet::HEADER_LENGTH;
 const UDP_OFFSET: usize = IP_OFFSET + ipv4::LENGTH_MIN;
-const UDP_CHECKSUM_OFFSET: usize = UDP_OFFSET + udp::CHECKSUM;
+const UDP_CHECKSUM_OFFSET: usize = UDP_OFFSET + udp::CHECKSUM_OFFSET;
 /// Minimum size in bytes of an Ethernet frame without the frame check sequence.
 const FRAME_SIZE_MIN: u64 = 60;
 /// Size in bytes of a frame with the longest possible IPv4 packet.
@@ -269,7 +273,7 @@ fn frame_flow_index(number: u64, flows: u16) -> u16 {
 struct FrameTemplate {
     frame: Vec<u8>,
     /// Checksum of all constant bytes and the pseudo header.
-    constant_sum: Sum,
+    constant_sum: ChecksumSum,
 }
 
 impl FrameTemplate {
@@ -281,8 +285,8 @@ impl FrameTemplate {
             (SocketAddrV4::new(SOURCE_ADDRESS, 0), SocketAddrV4::new(DATAGRAM_DESTINATION, port));
         let frame = udp_frame(HARDWARE_ADDRESSES, addresses, &payload).unwrap_or_default();
         let checksum = frame.get(UDP_CHECKSUM_OFFSET..).and_then(<[u8]>::first_chunk).copied();
-        let sum =
-            Sum::new().with(&(!u16::from_be_bytes(checksum.unwrap_or_default())).to_be_bytes());
+        let sum = ChecksumSum::new()
+            .with(&(!u16::from_be_bytes(checksum.unwrap_or_default())).to_be_bytes());
         Self { frame, constant_sum: sum }
     }
 

@@ -8,7 +8,7 @@
 
 use crate::{Failure, Intake, OpenArguments, Source, SourceCounters, SourceEntry, SourceStatus};
 use abi::{BLOCK_MAX, Entry, Marks};
-use filter::{Amount, Description, Parameter, StateFacts, Time, Type, WorkerRule};
+use filter::{Amount, Description, Parameter, ParameterType, StateFacts, Time, WorkerRule};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,10 +29,10 @@ ends when the injector is dropped. The streamline command itself injects nothing
         WorkerRule::Differs("injected frames arrive in one process", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[
-        Parameter::required("name", Type::Text, "name of the injector"),
+        Parameter::required("name", ParameterType::Text, "name of the injector"),
         Parameter::named(
             "queue",
-            Type::Size { low: 64 << 10, high: 1 << 30 },
+            ParameterType::Size { low: 64 << 10, high: 1 << 30 },
             "4M",
             "maximum number of waiting bytes",
         ),

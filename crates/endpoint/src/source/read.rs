@@ -8,7 +8,7 @@ use super::feed::{BufferedInput, FillOutcome};
 use super::input::Input;
 use crate::{Failure, Intake, OpenArguments, Source, SourceCounters, SourceEntry, SourceStatus};
 use abi::{BLOCK_MAX, BlockFlags, Entry, Extent, Marks};
-use filter::{Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, Type};
+use filter::{Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, ParameterType};
 use std::os::fd::BorrowedFd;
 
 /// Description of `read`, the source that reads a file in blocks or lines.
@@ -25,20 +25,20 @@ of a frame, so filters that read headers refuse them.",
     output_form: OutputForm::Form(Form::Bytes),
     effect: Some(effect),
     parameters: &[
-        Parameter::required("file", Type::Path, "the file to read; - is standard input"),
+        Parameter::required("file", ParameterType::Path, "the file to read; - is standard input"),
         Parameter::optional(
             "block",
             BLOCK_SIZE_TYPE,
             "maximum size of a block; if absent 64k, or the most for lines",
         ),
-        Parameter::named("lines", Type::Flag, "no", "one block per line"),
+        Parameter::named("lines", ParameterType::Flag, "no", "one block per line"),
     ],
     ..Description::SOURCE
 };
 
 /// Type of the parameter for the block size in bytes. The upper limit is the longest block that a
 /// rich pointer can describe.
-const BLOCK_SIZE_TYPE: Type = Type::Size { low: 1, high: BLOCK_MAX as u64 };
+const BLOCK_SIZE_TYPE: ParameterType = ParameterType::Size { low: 1, high: BLOCK_MAX as u64 };
 
 /// The catalog entry of `read`.
 pub const ENTRY: SourceEntry =

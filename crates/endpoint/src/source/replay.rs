@@ -14,7 +14,7 @@ use crate::{
     SourceProperties, SourceStatus,
 };
 use abi::{BlockFlags, BlockMetadata, Class, Entry, Marks, RichPointer};
-use filter::{Amount, Description, Parameter, Time, Type};
+use filter::{Amount, Description, Parameter, ParameterType, Time};
 use std::iter;
 use std::os::fd::BorrowedFd;
 use wire::capture::{CaptureFault, FaultKind, Packet, Reader, Step};
@@ -39,13 +39,17 @@ error. A compressed capture must be unpacked first: `zcat x.pcap.gz | streamline
 count'`.",
     example: "replay web.pcap speed=1 | print",
     parameters: &[
-        Parameter::required("file", Type::Path, "the capture to read; - is standard input"),
+        Parameter::required(
+            "file",
+            ParameterType::Path,
+            "the capture to read; - is standard input",
+        ),
         Parameter::named("speed", SPEED_TYPE, "max", "max, or a factor of the capture's own speed"),
     ],
     ..Description::SOURCE
 };
 
-const SPEED_TYPE: Type = Type::Factor { or: "max" };
+const SPEED_TYPE: ParameterType = ParameterType::Factor { or: "max" };
 
 /// The catalog entry of `replay`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&REPLAY, open)

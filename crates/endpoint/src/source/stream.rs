@@ -6,7 +6,7 @@
 
 use crate::{Failure, Intake, OpenArguments, Source, SourceCounters, SourceEntry, SourceStatus};
 use filter::{
-    Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, StateFacts, Type,
+    Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, ParameterType, StateFacts,
     WorkerRule,
 };
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -31,7 +31,7 @@ source. The path runs until it is stopped.
     }),
     parameters: &[Parameter::named(
         "form",
-        Type::OneOf(&["stream", "frame", "record", "bytes"]),
+        ParameterType::OneOf(&["stream", "frame", "record", "bytes"]),
         "stream",
         "form of what is written",
     )],

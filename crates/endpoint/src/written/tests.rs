@@ -15,7 +15,7 @@ fn writer(form: WrittenForm) -> (WriterSocket, WriterSource) {
 
 /// Returns the blocks that a source emits if its writer sends these pieces. The writer then ends
 /// the session or, if `breaks`, drops the socket without ending it.
-fn emitted(form: WrittenForm, pieces: &[&[u8]], breaks: bool) -> Vec<EmittedBlock> {
+fn emit_from_writer(form: WrittenForm, pieces: &[&[u8]], breaks: bool) -> Vec<EmittedBlock> {
     let (mut outside, mut inside) = writer(form);
     for piece in pieces {
         assert_eq!(outside.write(piece).unwrap(), Some(piece.len()));
@@ -36,7 +36,7 @@ fn texts(emitted: &[EmittedBlock]) -> Vec<&str> {
 #[test]
 fn b7_stream_is_one_session_that_ends_in_both_directions() {
     for (breaks, end) in [(false, BlockFlags::END), (true, BlockFlags::END_MASK)] {
-        let blocks = emitted(WrittenForm::Stream, &[b"one", b"two"], breaks);
+        let blocks = emit_from_writer(WrittenForm::Stream, &[b"one", b"two"], breaks);
         assert_eq!(texts(&blocks), ["one", "two", "", ""]);
         let flags: Vec<BlockFlags> = blocks.iter().map(|block| block.entry.context.flags).collect();
         assert_eq!(
@@ -47,16 +47,16 @@ fn b7_stream_is_one_session_that_ends_in_both_directions() {
         assert!(session != 0 && blocks.iter().all(|b| b.entry.context.session == session));
         assert!(blocks.iter().all(|block| block.entry.pointer.class == Class(7)));
     }
-    let other = emitted(WrittenForm::Stream, &[b"one"], false);
+    let other = emit_from_writer(WrittenForm::Stream, &[b"one"], false);
     assert_ne!(other[0].entry.context.session, u32::MAX);
 }
 
 #[test]
 fn b7_lines_are_records_regardless_of_write_boundaries() {
-    let blocks = emitted(WrittenForm::Lines, &[b"a\r\nlo", b"ng", b" line\n\nlast"], true);
+    let blocks = emit_from_writer(WrittenForm::Lines, &[b"a\r\nlo", b"ng", b" line\n\nlast"], true);
     assert_eq!(texts(&blocks), ["a", "long line", "", "last"]);
     let long = vec![b'x'; PACKET_DATA_BYTES_MAX];
-    let blocks = emitted(WrittenForm::Lines, &[&long, b"yz\n"], false);
+    let blocks = emit_from_writer(WrittenForm::Lines, &[&long, b"yz\n"], false);
     let parts: Vec<_> = blocks.iter().map(|b| (b.bytes.len(), b.entry.context.flags)).collect();
     assert_eq!(parts, [(PACKET_DATA_BYTES_MAX, BlockFlags::FIRST), (2, BlockFlags::LAST)]);
 }
@@ -67,7 +67,7 @@ fn b7_capture_yields_frames_with_their_times() {
     let mut capture = wire::capture::write::file_header(wire::link::LinkType::ETHERNET).to_vec();
     capture.extend_from_slice(&wire::capture::write::encode_record_header(1_500, 60, 900));
     capture.extend_from_slice(&frame);
-    let blocks = emitted(WrittenForm::Capture, &[&capture[..30], &capture[30..]], false);
+    let blocks = emit_from_writer(WrittenForm::Capture, &[&capture[..30], &capture[30..]], false);
     assert_eq!(blocks.len(), 1);
     let entry = &blocks[0].entry;
     assert_eq!((entry.context.time, entry.marks.wire_length), (1_500, 900));

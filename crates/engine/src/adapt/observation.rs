@@ -143,7 +143,7 @@ impl Observation {
     /// stay unchanged.
     pub(super) fn costs_with_arc_shares(&self, known: &Costs) -> Costs {
         let mut costs = known.clone();
-        let _ = explain::learn(&self.plan, &self.measured, &mut costs);
+        let _ = explain::learn_costs(&self.plan, &self.measured, &mut costs);
         Costs { shares: costs.shares, ..known.clone() }
     }
 
@@ -151,7 +151,7 @@ impl Observation {
     /// outside its filters is attributed to its sources.
     pub(super) fn corrected_costs(&self, known: &Costs) -> Costs {
         let mut costs = Costs { origin: "measured at run time".to_owned(), ..known.clone() };
-        let _ = explain::learn(&self.plan, &self.measured, &mut costs);
+        let _ = explain::learn_costs(&self.plan, &self.measured, &mut costs);
         let graph = &self.plan.graph;
         for (id, node) in graph.ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source)) {
             let space = self.plan.space_of(id);

@@ -28,7 +28,7 @@ use runtime::space::{GENERAL_INTAKE, Input, SpaceOptions};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use sys::memory::Lender;
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 /// The running state of a component for which a hot swap is prepared.
 pub(crate) struct SwapContext<'a> {
@@ -100,10 +100,10 @@ impl Draft {
     pub(super) fn add_source_intake(
         &mut self,
         lent: Option<Arc<dyn Lender>>,
-        steps: &Steps,
+        steps: &RollbackLog,
     ) -> Result<usize, BuildError> {
         let Some(lender) = lent else { return Ok(GENERAL_INTAKE) };
-        steps.announce(Resource::Memory, "an intake that is lent")?;
+        steps.announce(StepResource::Memory, "an intake that is lent")?;
         self.lent.push(Pool::lent(allocate_dbuf_id()?, Arc::clone(&lender))?);
         self.lenders.push(lender);
         Ok(GENERAL_INTAKE + self.lent.len())
@@ -113,7 +113,7 @@ impl Draft {
     pub(super) fn add_single_source_intake(
         &mut self,
         config: PoolConfig,
-        steps: &Steps,
+        steps: &RollbackLog,
     ) -> Result<usize, BuildError> {
         self.lent.push(create_pool(config, steps)?);
         Ok(GENERAL_INTAKE + self.lent.len())
@@ -149,7 +149,7 @@ impl<'p> Builder<'p> {
     ) -> Result<Self, BuildError> {
         let spaces = thread_spaces(plan, part);
         let steps = &extras.steps;
-        steps.announce(Resource::Descriptor, "control over a path")?;
+        steps.announce(StepResource::Descriptor, "control over a path")?;
         let control = Arc::new(Control::new()?);
         let epoch = sys::clock::realtime_ns().wrapping_sub(sys::clock::monotonic_ns());
         let doorbells =
@@ -259,11 +259,15 @@ pub(super) fn entry_thread_space(plan: &Plan, space: usize) -> usize {
 
 /// Creates the doorbell that wakes a space. If the space may sleep on descriptors, the doorbell
 /// also interrupts that sleep.
-pub(super) fn create_doorbell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Doorbell> {
+pub(super) fn create_doorbell(
+    plan: &Plan,
+    space: usize,
+    steps: &RollbackLog,
+) -> sys::Result<Doorbell> {
     if !sleeps_on_descriptors(plan, space) {
         return Ok(Doorbell::new());
     }
-    steps.announce(Resource::Descriptor, "a bell")?;
+    steps.announce(StepResource::Descriptor, "a bell")?;
     Doorbell::with_alarm()
 }
 

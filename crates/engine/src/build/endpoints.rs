@@ -14,7 +14,7 @@ use crate::sandbox::{self, FilterContext};
 use endpoint::process::{Process, ProcessRole, StartedProcess};
 use endpoint::readers::Readers;
 use endpoint::{Failure, OpenArguments, Sink, Source};
-use filter::{Arguments, Classes, FilterKind, Form, Type, Value};
+use filter::{Arguments, Classes, FilterKind, Form, ParameterType, Value};
 use pipeline::graph::{NodeId, Use};
 use pipeline::plan::Plan;
 use runtime::space::node::{Operator, SinkOperator, SourceOperator};
@@ -25,7 +25,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use sys::memory::Lender;
-use sys::steps::Resource;
+use sys::steps::StepResource;
 
 impl<'p> Builder<'p> {
     /// Returns the context for opening the endpoints of this component.
@@ -55,7 +55,7 @@ impl EndpointContext<'_> {
             return Ok(Operator::Source(SourceOperator::new(source)));
         }
         let name = used.description.name;
-        self.extras.steps.announce(Resource::Descriptor, name)?;
+        self.extras.steps.announce(StepResource::Descriptor, name)?;
         let own = self.settings.sources.iter().find(|entry| entry.description.name == name);
         let entry = own
             .or_else(|| endpoint::catalog::find_source(name))
@@ -137,7 +137,7 @@ impl EndpointContext<'_> {
             self.extras.silent || self.is_replay() && is_sending_sink(used.description.name);
         let name = if silent { "discard" } else { used.description.name };
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
-        self.extras.steps.announce(Resource::Descriptor, name)?;
+        self.extras.steps.announce(StepResource::Descriptor, name)?;
         let entry = own
             .or_else(|| endpoint::catalog::find_sink(name))
             .ok_or_else(|| missing_entry_error("sink", name))?;
@@ -167,7 +167,8 @@ impl EndpointContext<'_> {
             else {
                 continue;
             };
-            let files = used.description.parameters.iter().filter(|p| p.kind == Type::Path);
+            let files =
+                used.description.parameters.iter().filter(|p| p.kind == ParameterType::Path);
             let files = files.filter_map(|parameter| used.arguments.text(parameter.name));
             files.for_each(|file| readers.restrict_to_readers_of(file));
         }
@@ -221,7 +222,8 @@ fn recorded_program_halves(
 /// stays unchanged.
 fn confine_file_arguments(used: &Use, into: &Path) -> Result<Arguments, Failure> {
     let mut arguments = used.arguments.clone();
-    let paths = used.description.parameters.iter().filter(|known| known.kind == Type::Path);
+    let paths =
+        used.description.parameters.iter().filter(|known| known.kind == ParameterType::Path);
     for known in paths {
         let Some(name) = arguments.text(known.name).filter(|name| *name != "-") else { continue };
         let plain = |part: &Component<'_>| matches!(part, Component::Normal(_));

@@ -13,13 +13,13 @@ use buffer::signal::wakeup_moderation::WakeupThreshold;
 use filter::Counts;
 use pipeline::plan::{PlannedEdge, RingPlan};
 use runtime::ledger::{NodeName, RingEnd};
-use runtime::ring::{Export, Import};
+use runtime::ring::{Import, RingExport};
 use runtime::space::Input;
 use runtime::space::key::NodeKey;
 use runtime::space::node::{Node, Operator};
 use runtime::space::select::SelectedClasses;
 use std::sync::Arc;
-use sys::steps::Resource;
+use sys::steps::StepResource;
 
 /// A ring between two spaces while the path is being built.
 ///
@@ -38,7 +38,7 @@ pub(super) struct PendingRing {
 /// The writing end and the reading end of a ring. An end becomes `None` once a node owns it.
 #[derive(Default)]
 pub(super) struct RingEnds {
-    pub(super) export: Option<Export>,
+    pub(super) export: Option<RingExport>,
     pub(super) import: Option<Import>,
 }
 
@@ -61,7 +61,7 @@ impl Draft {
         &mut self,
         (end, name): (RingEnd, String),
         planned: usize,
-        export: Option<Export>,
+        export: Option<RingExport>,
     ) -> Local {
         let part = export.map_or(Operator::Pass, |export| Operator::Export(Box::new(export)));
         let title = NodeName::ring(end, &name);
@@ -172,13 +172,13 @@ impl Builder<'_> {
         let entries = if scales { ring.entries_min.max(ring.entries / 4) } else { ring.entries };
         let config = RingConfig { entries, lanes, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.doorbells[near]), Arc::clone(&self.doorbells[far]));
-        self.extras.steps.announce(Resource::Memory, "a ring between spaces")?;
+        self.extras.steps.announce(StepResource::Memory, "a ring between spaces")?;
         let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
         let (writer, mut readers) =
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;
         let import = readers.pop().map(|reader| Import::new(number, reader));
         let threshold = WakeupThreshold { blocks: ring.signal_blocks as u64, ns: ring.signal_ns };
-        let mut export = Export::new(number, writer, (near, far), threshold);
+        let mut export = RingExport::new(number, writer, (near, far), threshold);
         let bytes = |entries: usize| entries * lanes.stride();
         let scaling = scales
             .then(|| ScalingParameters::pointers(bytes(ring.entries_min), bytes(ring.entries)));

@@ -70,13 +70,13 @@ impl StoredCosts {
     pub fn measured_now(costs: Costs) -> Self {
         let measured = sys::clock::realtime_ns() / 1_000_000_000;
         let release = sys::machine::Machine::detect().release;
-        Self { measured, release, processor: processor(), costs }
+        Self { measured, release, processor: processor_model(), costs }
     }
 
     /// Fails if the table was measured with another kernel or on another processor. The error names
     /// the kernel and the processor of the measurement.
     pub fn check_machine(&self) -> Result<(), String> {
-        let (release, processor) = (sys::machine::Machine::detect().release, processor());
+        let (release, processor) = (sys::machine::Machine::detect().release, processor_model());
         match self.release == release && self.processor == processor {
             true => Ok(()),
             false => Err(format!("measured on Linux {}, {}", self.release, self.processor)),
@@ -135,7 +135,7 @@ impl StoredCosts {
 }
 
 /// Returns the processor model, as the kernel names it, or `unknown`.
-fn processor() -> String {
+fn processor_model() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = |line: &str| {
         let (name, value) = line.split_once(':')?;

@@ -23,7 +23,9 @@ use super::load::{measure_processor_ns, measure_while_running, open_datagram_soc
 use super::twins::{self, load_program, measure_empty_program_ns};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size};
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use sys::bpf::{ChainPosition, Link, Map, ProgramKind, RingBuffer, Rings, RingsLayout, Side};
+use sys::bpf::{
+    ChainPosition, Link, Map, ProgramKind, ProgramRings, RingBuffer, RingsLayout, Side,
+};
 use sys::net::RouteSocket;
 
 /// Number of datagrams sent per measurement, few enough to fit in a ring.
@@ -188,7 +190,7 @@ fn measure_record_fetch() -> sys::Result<f64> {
     const POINTERS: u32 = 4096;
     let shape =
         RingsLayout { cpus: 1, sinks: 1, pointers: POINTERS, bytes: 1 << 20, record_max: 2048 };
-    let rings = Rings::create("calibrate", shape)?;
+    let rings = ProgramRings::create("calibrate", shape)?;
     let Some(region) = rings.region(0) else { return Ok(0.0) };
     let mut to = [0; RECORD_BYTES];
     Ok(min_call_ns(20, POINTERS, |calls| {

@@ -22,7 +22,7 @@ use runtime::commands::CommandError;
 use runtime::space::swap::HotSwap;
 use std::sync::Arc;
 use std::time::Duration;
-use sys::steps::Resource;
+use sys::steps::StepResource;
 
 /// The context of a switch: the replay, if the switch repeats a recorded change, and callbacks that
 /// run while the spaces of the change are paused.
@@ -117,7 +117,7 @@ impl BuiltChange {
                             StarterState::Pending => return Err(CommandError::NotBegun.into()),
                             StarterState::Ended => return Err(CommandError::Ended.into()),
                         };
-                        let step = with.1.steps.announce(Resource::Thread, "a further space");
+                        let step = with.1.steps.announce(StepResource::Thread, "a further space");
                         step.map_err(BuildError::Machine)?;
                         let started = starter.start_added_thread(name.clone());
                         Some(started.map_err(BuildError::Machine)?)

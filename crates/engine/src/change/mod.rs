@@ -52,7 +52,7 @@ use runtime::commands::CommandError;
 use std::ops::Deref;
 use std::time::Duration;
 use subtree_move::SubtreeMove;
-use sys::steps::Steps;
+use sys::steps::RollbackLog;
 
 /// Maximum number of retries of a change. A change is retried if the process that runs the path's
 /// kernel programs was restarted during the change.
@@ -88,7 +88,7 @@ pub fn change_with_machine(
     machine: PlannedMachine<'_>,
     limit: Duration,
 ) -> Result<SwitchReport, ChangeError> {
-    change_with_log(live, edit, machine, limit, &Steps::default())
+    change_with_log(live, edit, machine, limit, &RollbackLog::default())
 }
 
 /// Changes the path like [`change`], and logs its steps to `steps`, which no other change may use.
@@ -97,7 +97,7 @@ pub fn change_with_steps(
     edit: &Edit,
     machine: &Machine,
     limit: Duration,
-    steps: &Steps,
+    steps: &RollbackLog,
 ) -> Result<SwitchReport, ChangeError> {
     change_with_log(live, edit, &machine, limit, steps)
 }
@@ -107,7 +107,7 @@ fn change_with_log(
     edit: &Edit,
     machine: PlannedMachine<'_>,
     limit: Duration,
-    steps: &Steps,
+    steps: &RollbackLog,
 ) -> Result<SwitchReport, ChangeError> {
     let mut begun = 0;
     let begin = sys::clock::monotonic_ns();
@@ -135,7 +135,7 @@ fn try_to_change(
     edit: &Edit,
     machine: PlannedMachine<'_>,
     limit: Duration,
-    steps: &Steps,
+    steps: &RollbackLog,
 ) -> Result<SwitchReport, ChangeError> {
     let whole = running_path(live)?;
     let recorded;
@@ -174,7 +174,7 @@ pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), 
         ))),
     };
     let asked = TextChange { edit: &change.edit, check: &same, subtree_move: None };
-    let steps = Steps::default();
+    let steps = RollbackLog::default();
     let made = apply_edit(whole, asked, &&head.machine, Duration::MAX, &steps);
     if made.is_err() {
         steps.roll_back();
@@ -205,7 +205,7 @@ fn apply_edit(
     TextChange { edit, check, subtree_move }: TextChange<'_, '_>,
     machine: PlannedMachine<'_>,
     limit: Duration,
-    steps: &Steps,
+    steps: &RollbackLog,
 ) -> Result<SwitchReport, ChangeError> {
     let mut state = whole.state();
     // A change in which no space differs queries no space, so the end of the path must be detected

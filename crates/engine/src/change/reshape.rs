@@ -16,7 +16,7 @@ use filter::FilterKind;
 use pipeline::graph::{Graph, NodeId, Step};
 use pipeline::plan::{Machine, Plan, ReplicaChain, SpaceKind};
 use std::time::Duration;
-use sys::steps::Steps;
+use sys::steps::RollbackLog;
 
 /// A node of the plan, and the name of its new space.
 pub type NodePlacement = (NodeId, String);
@@ -57,7 +57,7 @@ pub fn reshape(
     };
     let matched = MatchedPlan::match_reshaped_plan(plan, &state);
     matched.check_change_is_possible(&state)?;
-    let extras = PathOptions { steps: Steps::default(), ..whole.extras.clone() };
+    let extras = PathOptions { steps: RollbackLog::default(), ..whole.extras.clone() };
     let mut changed = BuiltChange::prepare(matched, &state, (whole.settings, &extras))?;
     let hooks = SwitchHooks { replay: None, settled: &|| (), handover: None };
     let mut switched = changed.switch(&state, hooks, limit)?;

@@ -19,7 +19,7 @@ use pipeline::graph::Use;
 use pipeline::language::Span;
 use pipeline::plan::{Machine, SpaceKind};
 use std::time::Duration;
-use sys::steps::Steps;
+use sys::steps::RollbackLog;
 
 /// The role of a path in a move of filters between two paths.
 pub(super) enum SubtreeMove<'a> {
@@ -87,7 +87,7 @@ fn move_subtree(
         let why = "it is recorded or replayed, and a record does not contain the other path";
         return Err(ChangeError::Refused(why.to_owned()));
     }
-    let steps = Steps::default();
+    let steps = RollbackLog::default();
     let change = TextChange { edit, check: &|_, _| Ok(()), subtree_move: Some(subtree_move) };
     let made = apply_edit(whole, change, &machine, limit, &steps);
     if made.is_err() {

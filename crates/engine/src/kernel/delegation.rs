@@ -26,7 +26,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use sys::bpf::{RingBuffer, Rings, RingsLayout};
+use sys::bpf::{ProgramRings, RingBuffer, RingsLayout};
 
 pub use super::final_counters::FinalCounters;
 pub use super::taps::OpenTaps;
@@ -279,10 +279,10 @@ pub(super) fn clamp_ring_sizes(ring: &KernelRing) -> KernelRing {
 impl DelegatedProgram {
     /// Maps the rings and the doorbell, after checking them against the layout. Fails if they do
     /// not match.
-    pub fn open(self) -> sys::Result<(Arc<Rings>, RingBuffer)> {
+    pub fn open(self) -> sys::Result<(Arc<ProgramRings>, RingBuffer)> {
         let Self { layout: DelegatedLayout { shape, .. }, records, pointers, doorbell } = self;
-        let records = Rings::from_received(records, shape.records_only())?;
-        let pointers = Rings::from_received(pointers, shape.pointers_only())?
+        let records = ProgramRings::from_received(records, shape.records_only())?;
+        let pointers = ProgramRings::from_received(pointers, shape.pointers_only())?
             .with_records(Arc::new(records))?;
         Ok((Arc::new(pointers), RingBuffer::from_received(doorbell)?))
     }

@@ -17,14 +17,14 @@ use endpoint::source::kernel::attach_point::AttachPoint;
 use pipeline::graph::NodeId;
 use pipeline::plan::Plan;
 use std::sync::Arc;
-use sys::bpf::{RingBuffer, Rings};
-use sys::steps::Steps;
+use sys::bpf::{ProgramRings, RingBuffer};
+use sys::steps::RollbackLog;
 
 /// An attached request whose rings the caller reads.
 #[derive(Debug)]
 pub struct DirectAttachment {
     /// The rings that hold the exported frames.
-    pub rings: Arc<Rings>,
+    pub rings: Arc<ProgramRings>,
     /// The doorbell that the program notifies.
     pub doorbell: RingBuffer,
     /// The exits, indexed by exit number.
@@ -55,7 +55,7 @@ pub struct DirectExit {
 pub fn attach_directly(
     plan: &Plan,
     host: &dyn Host,
-    steps: &Steps,
+    steps: &RollbackLog,
 ) -> Result<DirectAttachment, BuildError> {
     with_request(plan, steps, |asked, place| {
         Ok(DirectAttachment::new(asked, host.attach(asked)?, place))
@@ -99,7 +99,7 @@ impl DirectAttachment {
     pub fn prepare_successor(
         &self,
         plan: &Plan,
-        steps: &Steps,
+        steps: &RollbackLog,
     ) -> Result<DirectSuccessor, BuildError> {
         with_request(plan, steps, |asked, place| {
             let PreparedSuccessor { lent, switch } =
@@ -112,7 +112,7 @@ impl DirectAttachment {
 /// Calls `body` with the kernel part of a plan and its attach point.
 fn with_request<T>(
     plan: &Plan,
-    steps: &Steps,
+    steps: &RollbackLog,
     body: impl FnOnce(&KernelRequest<'_>, AttachPoint) -> Result<T, BuildError>,
 ) -> Result<T, BuildError> {
     let refused =

@@ -13,8 +13,8 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use sys::bpf::{RingBuffer, Rings};
-use sys::steps::Steps;
+use sys::bpf::{ProgramRings, RingBuffer};
+use sys::steps::RollbackLog;
 
 /// A process that attaches requests to kernel programs: this process or a privileged one.
 pub trait Host: fmt::Debug + Sync {
@@ -38,7 +38,7 @@ pub struct KernelRequest<'p> {
     /// A refusal that a test injects.
     pub refuses: InjectedRefusal,
     /// The allocation log, by which a failure is rolled back.
-    pub steps: &'p Steps,
+    pub steps: &'p RollbackLog,
     /// The taps that are open as soon as the request is attached.
     pub taps: OpenTaps,
 }
@@ -47,7 +47,7 @@ pub struct KernelRequest<'p> {
 #[derive(Debug)]
 pub struct KernelAttachment {
     /// The rings that hold the delivered frames.
-    pub rings: Arc<Rings>,
+    pub rings: Arc<ProgramRings>,
     /// The doorbell that the program notifies.
     pub doorbell: RingBuffer,
     /// The handle that keeps the request attached.

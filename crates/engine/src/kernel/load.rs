@@ -8,7 +8,7 @@ use sys::bpf::{
     BtfBuilder, FunctionInfo, License, LineInfo, LoadError, LoadParameters, Map, Program,
     ProgramKind, SourceInfo,
 };
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 /// A loaded program and its maps. `None` stands for a map that already existed.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub(super) fn load<'k>(
     program: &ebpf::Program,
     how: LoadOptions,
     given: &[i32],
-    steps: &Steps,
+    steps: &RollbackLog,
     kept: impl Fn(&ebpf::FilterSpan) -> Option<&'k Map>,
 ) -> Result<LoadedProgram, LoadFailure> {
     let mut maps = Vec::new();
@@ -88,7 +88,7 @@ pub(super) fn load<'k>(
             maps.push(None);
             continue;
         }
-        steps.announce(Resource::Memory, "a map").map_err(LoadFailure::from_reason)?;
+        steps.announce(StepResource::Memory, "a map").map_err(LoadFailure::from_reason)?;
         let made = match spec.programs {
             0 => Map::array(&spec.name, spec.value_size, 1, spec.mappable),
             programs => Map::programs(&spec.name, programs),
@@ -104,7 +104,7 @@ pub(super) fn load<'k>(
     let links = links.and_then(|at| maps.get(at)?.as_ref());
     for (number, part) in (0..).zip(parts) {
         steps
-            .announce(Resource::Program, "a part of a program")
+            .announce(StepResource::Program, "a part of a program")
             .map_err(LoadFailure::from_reason)?;
         let code = insn::encode(&part);
         let LoadOptions { kind, license, fragments, device } = how;
@@ -114,7 +114,7 @@ pub(super) fn load<'k>(
         let put = links.ok_or_else(missing)?.set_descriptor(number, part.as_fd());
         put.map_err(LoadFailure::from_reason)?;
     }
-    steps.announce(Resource::Program, "a program").map_err(LoadFailure::from_reason)?;
+    steps.announce(StepResource::Program, "a program").map_err(LoadFailure::from_reason)?;
     let code = program.relocate(&descriptors).ok_or_else(missing)?;
     let code = insn::encode(&code);
     let LoadOptions { kind, license, fragments, device } = how;

@@ -53,7 +53,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use sys::bpf::{GracePeriod, Link, Map, Program};
-use sys::steps::{NO_ROLLBACK_LOG, Resource, Steps};
+use sys::steps::{NO_ROLLBACK_LOG, RollbackLog, StepResource};
 
 /// A set of attach points, which all clones share.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +63,7 @@ pub struct AttachPoints {
     /// attached are not reused.
     numbers: Arc<AtomicU32>,
     /// The allocation log for requests of other processes.
-    pub(crate) steps: Steps,
+    pub(crate) steps: RollbackLog,
     /// The store that keeps descriptors while this process restarts, or `None` if nothing outlives
     /// this process.
     pub(crate) keeper: Option<Arc<dyn Keeper>>,
@@ -124,14 +124,14 @@ impl AttachPoints {
     /// Creates a set of attach points. Steps of requests from other processes are logged to
     /// `steps`.
     #[must_use]
-    pub fn with_log(steps: Steps) -> Self {
+    pub fn with_log(steps: RollbackLog) -> Self {
         Self { steps, ..Self::default() }
     }
 
     /// Creates a set of attach points like [`Self::with_log`], with a keeper that holds links,
     /// programs and memory across restarts of this process.
     #[must_use]
-    pub fn with_keeper(keeper: Arc<dyn Keeper>, steps: Steps) -> Self {
+    pub fn with_keeper(keeper: Arc<dyn Keeper>, steps: RollbackLog) -> Self {
         Self { keeper: Some(keeper), ..Self::with_log(steps) }
     }
 
@@ -215,7 +215,7 @@ impl Point {
         }
         let waits = !state.lines.is_empty() || self.site.sockets.is_some();
         if waits && state.grace.is_none() {
-            step(Resource::Memory, "what waits for programs")?;
+            step(StepResource::Memory, "what waits for programs")?;
             state.create_grace_period().map_err(refused)?;
         }
         let number = self.next_number();
@@ -239,7 +239,7 @@ impl Point {
                 return Err(AttachFailure::Refused(KernelRefusal { node, why: failure.why }));
             }
         };
-        step(Resource::Program, "a place at an interface")?;
+        step(StepResource::Program, "a place at an interface")?;
         let next = NextProgram { version: &version, line: Some(&line), states: &states };
         self.store(&mut state, Some(next));
         let put = self.install(&mut state, version, &steps);
@@ -247,11 +247,11 @@ impl Point {
             self.store(&mut state, None);
         }
         put.map_err(refused)?;
-        steps.checkpoint("a line runs");
+        steps.announce_step("a line runs");
         state.lines.push(line);
         state.add_state_maps(states);
         self.store(&mut state, None);
-        steps.checkpoint("a line is kept");
+        steps.announce_step("a line is kept");
         let handle = RequestHandle::new(Arc::clone(self), number);
         Ok(KernelAttachment { held: Arc::new(handle), rings, doorbell })
     }
@@ -261,7 +261,7 @@ impl Point {
         &self,
         state: &mut PointState,
         version: Version,
-        steps: &Steps,
+        steps: &RollbackLog,
     ) -> Result<(), String> {
         match &mut state.running {
             Some(running) => {
@@ -463,7 +463,7 @@ impl PointState {
     }
 }
 
-/// The name of the checkpoint ([`Steps::checkpoint`]) between the updates of the first link and the
+/// The name of the checkpoint ([`RollbackLog::checkpoint`]) between the updates of the first link and the
 /// second link.
 const SECOND_LINK_STEP: &str = "the second link follows the first";
 
@@ -471,11 +471,11 @@ const SECOND_LINK_STEP: &str = "the second link follows the first";
 fn update_links(
     links: &[Link],
     (new, old): (&Program, &Program),
-    steps: &Steps,
+    steps: &RollbackLog,
 ) -> sys::Result<()> {
     for (done, link) in links.iter().enumerate() {
         if done > 0 {
-            steps.checkpoint(SECOND_LINK_STEP);
+            steps.announce_step(SECOND_LINK_STEP);
         }
         if let Err(error) = link.update(new, Some(old)) {
             for link in links.iter().take(done) {

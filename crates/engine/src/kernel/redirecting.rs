@@ -31,7 +31,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use sys::bpf::{License, LoadError, Map, ProgramKind};
 use sys::memory::ReadMapping;
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 /// An attached redirecting program and its counters.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ struct ProgramInputs<'p> {
     target: Target,
     take: Redirect,
     counters: &'p Map,
-    steps: &'p Steps,
+    steps: &'p RollbackLog,
     /// The steps that send frames, each with the index of its egress interface.
     leads: &'p [(usize, u32)],
 }
@@ -80,7 +80,7 @@ pub(super) fn build(
     if let Some(refusal) = refuses.loading_refusal(tree, graph, source) {
         return Err(BuildError::Refused(refusal));
     }
-    let step = |what| opening.steps.announce(Resource::Memory, what);
+    let step = |what| opening.steps.announce(StepResource::Memory, what);
     let fused = FusedTree::fuse(&[FusedRequest { tree, graph, request: 0 }]);
     let word = |step| fused.label(&[FusedRequest { tree, graph, request: 0 }], step);
     let words: Vec<ebpf::FilterSpan> = (0..fused.steps.len()).map(word).collect();

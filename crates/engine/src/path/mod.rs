@@ -22,7 +22,7 @@ use pipeline::plan::{Machine, MovePeriod, Plan, RuntimeChanges};
 use runtime::latency::LatencyBudget;
 use std::path::PathBuf;
 use std::sync::Arc;
-use sys::steps::Steps;
+use sys::steps::RollbackLog;
 
 /// Run settings of a path that are not part of its request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,7 +66,7 @@ pub struct PathOptions {
     /// The program that runs untrusted filters; `None` for the running program itself.
     pub helper: Option<PathBuf>,
     /// The allocation log of the path, which is committed when the path is activated.
-    pub steps: Steps,
+    pub steps: RollbackLog,
     /// The latency of blocks, measured against the bound of the request.
     pub budget: Arc<LatencyBudget>,
 }

@@ -50,7 +50,7 @@ impl RecordingHead {
     /// Returns the machine for which a recorded path is planned: its kernel accepts no programs,
     /// and it has one processor.
     #[must_use]
-    pub fn outside_kernel(machine: Machine) -> Machine {
+    pub fn replay_machine(machine: Machine) -> Machine {
         let release = match &machine.kernel {
             Kernel::Open { release, .. } | Kernel::Closed { release, .. } => release.clone(),
         };
@@ -106,7 +106,7 @@ impl RecordingHead {
         Ok(Self {
             program: text("program")?,
             request: text("request")?,
-            machine: Self::outside_kernel(machine),
+            machine: Self::replay_machine(machine),
             layout: text("layout")?,
             seed: number("seed")?,
             count: number("count").ok(),

@@ -18,7 +18,7 @@ fn test_head() -> RecordingHead {
     RecordingHead {
         program: "0.0.0".to_owned(),
         request: "replay - | count\n# two lines".to_owned(),
-        machine: RecordingHead::outside_kernel(machine),
+        machine: RecordingHead::replay_machine(machine),
         layout: "0 replay in 0".to_owned(),
         seed: 7,
         count: Some(12),

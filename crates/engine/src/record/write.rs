@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 /// Default size limit of a recording in bytes.
 pub const RECORDING_BYTES_DEFAULT: u64 = 1 << 30;
@@ -100,13 +100,13 @@ impl Recording {
         path: &Path,
         head: &RecordingHead,
         bytes_max: u64,
-        steps: &Steps,
+        steps: &RollbackLog,
     ) -> Result<Arc<Self>, Failure> {
         let target = path.display().to_string();
         let step = |makes| {
             steps.announce(makes, &target).map_err(|error| creation_failure(&target, &error.into()))
         };
-        step(Resource::File)?;
+        step(StepResource::File)?;
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = opened.map_err(|error| creation_failure(&target, &error))?;
         let made = path.to_owned();
@@ -124,7 +124,7 @@ impl Recording {
         });
         let bytes = AtomicU64::new(first.len() as u64);
         let (to, from) = sync_channel(QUEUED_CHUNKS_MAX);
-        step(Resource::Thread)?;
+        step(StepResource::Thread)?;
         let thread = std::thread::Builder::new().name("record".to_owned());
         let thread = thread.spawn(move || write_messages(file, first, &from));
         let thread = thread.map_err(|error| Failure::new("start", "the writer of a record", error));

@@ -50,7 +50,7 @@ use std::time::Duration;
 use supervisor::Supervisor;
 use sys::descriptor;
 use sys::helper::HelperProcess;
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 /// Maximum time that a process may take to create its filter. The process reads no files except its
 /// own program and, if the filter needs them, libpcap and a key file.
@@ -61,7 +61,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) fn start(
     used: &Use,
     (about, origins): (FilterContext, &Origins),
-    (helper, steps): (Option<&Path>, &Steps),
+    (helper, steps): (Option<&Path>, &RollbackLog),
 ) -> Result<StartedProcess, Failure> {
     let name = used.description.name;
     let refused = |why: &dyn std::fmt::Display| Failure::new("start", target(name), why);
@@ -72,13 +72,13 @@ pub(crate) fn start(
     }
     let message = serde_json::to_vec(&FilterSpec::new(used, about)).unwrap_or_default();
     let start = || -> sys::Result<_> {
-        steps.announce(Resource::Descriptor, "the sockets of a process")?;
+        steps.announce(StepResource::Descriptor, "the sockets of a process")?;
         let (here, there) = descriptor::pair()?;
         let (entrance, inlet) = descriptor::pair()?;
         let (exit, outlet) = descriptor::pair()?;
-        steps.announce(Resource::Thread, "a process for a filter")?;
+        steps.announce(StepResource::Thread, "a process for a filter")?;
         let kept = HelperProcess::start(helper, &[SERVE_ARGUMENT], there)?;
-        steps.announce(Resource::Memory, "a ring to it")?;
+        steps.announce(StepResource::Memory, "a ring to it")?;
         let (mut output, sent) = stream::send_to(&stream_config(1), vec![entrance])?;
         sent.into_iter().collect::<sys::Result<Vec<()>>>()?;
         output.set_waking_overrides(stream::WakingOverrides {
@@ -108,7 +108,7 @@ pub(crate) fn start(
         };
         return Err(refused(&why));
     }
-    steps.announce(Resource::Memory, "a ring from it").map_err(|error| refused(&error))?;
+    steps.announce(StepResource::Memory, "a ring from it").map_err(|error| refused(&error))?;
     let offer = Offer::receive(exit).map_err(|error| refused(&error))?;
     let offer = offer.ok_or_else(|| refused(&"its process has ended"))?;
     let input = offer.open().map_err(|error| refused(&error))?;

@@ -99,7 +99,7 @@ impl Account {
 
 /// Type of [`StateRecord::Save`]; the constants below are the types of the other records. In a
 /// message header, the type is in the field that holds a block's session.
-const SAVE: u32 = 1;
+const SAVE_RECORD_TYPE: u32 = 1;
 const RESUME: u32 = 2;
 const SESSION: u32 = 3;
 const HELD: u32 = 4;
@@ -121,7 +121,7 @@ impl<'m> StateRecord<'m> {
     fn decode(kind: u32, mut body: &'m [u8]) -> Option<Self> {
         let from = &mut body;
         let read = match kind {
-            SAVE => Self::Save,
+            SAVE_RECORD_TYPE => Self::Save,
             RESUME => Self::Resume,
             RESTORED => Self::Restored,
             SESSION => Self::Session(read_word(from)?, read_word(from)?, std::mem::take(from)),
@@ -155,7 +155,7 @@ impl<'m> StateRecord<'m> {
         let mut body = Vec::new();
         let mut put = |word: u64| body.extend_from_slice(&word.to_le_bytes());
         let kind = match self {
-            Self::Save => SAVE,
+            Self::Save => SAVE_RECORD_TYPE,
             Self::Resume => RESUME,
             Self::Restored => RESTORED,
             Self::Session(key, lists, bytes) => {

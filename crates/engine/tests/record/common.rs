@@ -48,7 +48,7 @@ impl Drop for Folder {
 pub(crate) fn plan_request(text: &str) -> (Plan, Machine) {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-    let machine = RecordingHead::outside_kernel(Machine::example());
+    let machine = RecordingHead::replay_machine(Machine::example());
     (plan(graph, &MachineRegistry::Local, &machine).expect("a plan"), machine)
 }
 

@@ -31,17 +31,17 @@ branches still see the old bytes.",
     parameters: &[
         Parameter::optional(
             "from",
-            Type::Number { low: 0, high: BYTES_MAX },
+            ParameterType::Number { low: 0, high: BYTES_MAX },
             "offset of the first byte in the view; 0 if absent",
         ),
         Parameter::optional(
             "length",
-            Type::Number { low: 1, high: BYTES_MAX },
+            ParameterType::Number { low: 1, high: BYTES_MAX },
             "number of bytes; all the others if absent",
         ),
         Parameter::optional(
             "with",
-            Type::Number { low: 0, high: 255 },
+            ParameterType::Number { low: 0, high: 255 },
             "value of the new bytes; 0 if absent",
         ),
     ],

@@ -12,7 +12,7 @@ pub(super) const FORMAT_NAMES: &[&str] = &["gzip", "deflate", "zlib", "lz4"];
 
 /// A compressed format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Format {
+pub(super) enum CompressionFormat {
     /// The gzip format (RFC 1952).
     Gzip,
     /// Raw deflate data (RFC 1951), without header or checksum.
@@ -38,7 +38,7 @@ pub(super) enum CodecError {
     TrailingBytes,
 }
 
-impl Format {
+impl CompressionFormat {
     /// Returns the format with this name, or gzip if there is no name or the name is not in
     /// [`FORMAT_NAMES`].
     pub(super) fn from_name(word: Option<&str>) -> Self {
@@ -56,19 +56,19 @@ const WINDOW_BITS: u8 = 15;
 
 /// A compressor of blocks.
 pub(super) struct Encoder {
-    format: Format,
+    format: CompressionFormat,
     deflate: Compress,
     out: Vec<u8>,
 }
 
 impl Encoder {
     /// Creates an encoder; `level`, from 0 to 9, applies to all formats except LZ4.
-    pub(super) fn new(format: Format, level: u32) -> Self {
+    pub(super) fn new(format: CompressionFormat, level: u32) -> Self {
         let level = Compression::new(level.min(9));
         let deflate = match format {
-            Format::Gzip => Compress::new_gzip(level, WINDOW_BITS),
-            Format::Zlib | Format::Deflate | Format::Lz4 => {
-                Compress::new(level, format == Format::Zlib)
+            CompressionFormat::Gzip => Compress::new_gzip(level, WINDOW_BITS),
+            CompressionFormat::Zlib | CompressionFormat::Deflate | CompressionFormat::Lz4 => {
+                Compress::new(level, format == CompressionFormat::Zlib)
             }
         };
         Self { format, deflate, out: Vec::new() }
@@ -79,8 +79,10 @@ impl Encoder {
     pub(super) fn encode(&mut self, bytes: &[u8], length_max: usize) -> Result<&[u8], CodecError> {
         self.out.clear();
         match self.format {
-            Format::Lz4 => lz4::encode(bytes, &mut self.out)?,
-            Format::Gzip | Format::Deflate | Format::Zlib => self.deflate(bytes)?,
+            CompressionFormat::Lz4 => lz4::encode(bytes, &mut self.out)?,
+            CompressionFormat::Gzip | CompressionFormat::Deflate | CompressionFormat::Zlib => {
+                self.deflate(bytes)?
+            }
         }
         if self.out.len() > length_max { Err(CodecError::TooLarge) } else { Ok(&self.out) }
     }
@@ -98,7 +100,7 @@ impl Encoder {
 
 /// A decompressor of blocks.
 pub(super) struct Decoder {
-    format: Format,
+    format: CompressionFormat,
     ratio: usize,
     out: Vec<u8>,
 }
@@ -110,7 +112,7 @@ pub(super) const RATIO_FREE_SIZE: usize = 64 * 1024;
 impl Decoder {
     /// Creates a decoder that limits the output to `ratio` times the input, clamped to the range
     /// from [`RATIO_FREE_SIZE`] to [`BLOCK_MAX`].
-    pub(super) fn new(format: Format, ratio: usize) -> Self {
+    pub(super) fn new(format: CompressionFormat, ratio: usize) -> Self {
         Self { format, ratio, out: Vec::new() }
     }
 
@@ -125,7 +127,8 @@ impl Decoder {
             used = made;
             match self.format {
                 _ if rest.is_empty() => break,
-                Format::Gzip | Format::Lz4 if has_magic_prefix(self.format, rest) => {}
+                CompressionFormat::Gzip | CompressionFormat::Lz4
+                    if has_magic_prefix(self.format, rest) => {}
                 _ => return Err(CodecError::TrailingBytes),
             }
         }
@@ -148,10 +151,10 @@ impl Decoder {
             });
         }
         let inflate = match self.format {
-            Format::Lz4 => return lz4::decode(bytes, &mut self.out, used, limit),
-            Format::Gzip => Decompress::new_gzip(WINDOW_BITS),
-            Format::Zlib => Decompress::new(true),
-            Format::Deflate => Decompress::new(false),
+            CompressionFormat::Lz4 => return lz4::decode(bytes, &mut self.out, used, limit),
+            CompressionFormat::Gzip => Decompress::new_gzip(WINDOW_BITS),
+            CompressionFormat::Zlib => Decompress::new(true),
+            CompressionFormat::Deflate => Decompress::new(false),
         };
         self.inflate(inflate, bytes, used, limit)
     }
@@ -196,15 +199,15 @@ impl Decoder {
 
 /// Returns true if `bytes` may begin with this format, that is, begin with its magic number or
 /// header, or with a prefix of it. Deflate has no header and may begin with any byte.
-fn has_magic_prefix(format: Format, bytes: &[u8]) -> bool {
+fn has_magic_prefix(format: CompressionFormat, bytes: &[u8]) -> bool {
     match (format, bytes) {
-        (Format::Gzip, [0x1f, 0x8b, ..] | [0x1f]) => true,
-        (Format::Zlib, [cmf, flg, ..]) => {
+        (CompressionFormat::Gzip, [0x1f, 0x8b, ..] | [0x1f]) => true,
+        (CompressionFormat::Zlib, [cmf, flg, ..]) => {
             cmf & 0x0f == 8 && u16::from_be_bytes([*cmf, *flg]).is_multiple_of(31)
         }
-        (Format::Zlib, [cmf]) => cmf & 0x0f == 8,
-        (Format::Lz4, _) => lz4::has_magic_prefix(bytes),
-        (Format::Deflate, [_, ..]) => true,
+        (CompressionFormat::Zlib, [cmf]) => cmf & 0x0f == 8,
+        (CompressionFormat::Lz4, _) => lz4::has_magic_prefix(bytes),
+        (CompressionFormat::Deflate, [_, ..]) => true,
         _ => false,
     }
 }

@@ -6,7 +6,7 @@
 //! format, so it can be read independently of others; the concatenation of gzip members or LZ4
 //! frames is a valid file. [SL §4.2], [Par §IV]
 
-use super::codec::{Encoder, FORMAT_NAMES, Format};
+use super::codec::{CompressionFormat, Encoder, FORMAT_NAMES};
 use crate::prelude::*;
 use abi::BLOCK_MAX;
 
@@ -29,11 +29,16 @@ large` (a compressed block would exceed 1 MB).",
     output_form: OutputForm::Form(Form::Bytes),
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::named("format", Type::OneOf(FORMAT_NAMES), "gzip", "the compressed format")
-            .positional(),
+        Parameter::named(
+            "format",
+            ParameterType::OneOf(FORMAT_NAMES),
+            "gzip",
+            "the compressed format",
+        )
+        .positional(),
         Parameter::optional(
             "level",
-            Type::Number { low: 0, high: 9 },
+            ParameterType::Number { low: 0, high: 9 },
             "0 stores, 1 is fast, 9 is small; 6 if absent; not for lz4",
         ),
     ],
@@ -46,9 +51,9 @@ const OVERWRITTEN: Reason = COMPRESS.reason("overwritten");
 const TOO_LARGE: Reason = COMPRESS.reason("too large");
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let format = Format::from_name(arguments.text("format"));
+    let format = CompressionFormat::from_name(arguments.text("format"));
     let level = arguments.number("level");
-    if format == Format::Lz4 && level.is_some() {
+    if format == CompressionFormat::Lz4 && level.is_some() {
         return Err(Mistake::new("level", "lz4 has no levels").hint("leave `level=` out"));
     }
     let level = u32::try_from(level.unwrap_or(6)).unwrap_or(6);

@@ -4,7 +4,7 @@
 //! block per input block. A block that cannot be decompressed passes unchanged and without a class,
 //! and the reason is counted: `decompress |0 files bad/` stores such blocks. [SL §4.2]
 
-use super::codec::{CodecError, Decoder, FORMAT_NAMES, Format};
+use super::codec::{CodecError, CompressionFormat, Decoder, FORMAT_NAMES};
 use crate::prelude::*;
 
 /// Catalog entry of `decompress`, which replaces the view of a block with its decompressed form.
@@ -23,11 +23,16 @@ data ends too early), `too large`, `trailing bytes` (of another format).",
     output_form: OutputForm::Form(Form::Bytes),
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::named("format", Type::OneOf(FORMAT_NAMES), "gzip", "the compressed format")
-            .positional(),
+        Parameter::named(
+            "format",
+            ParameterType::OneOf(FORMAT_NAMES),
+            "gzip",
+            "the compressed format",
+        )
+        .positional(),
         Parameter::named(
             "ratio",
-            Type::Number { low: 1, high: 100_000 },
+            ParameterType::Number { low: 1, high: 100_000 },
             "200",
             "maximum ratio of output to input length, beyond 64 KB",
         ),
@@ -38,7 +43,7 @@ data ends too early), `too large`, `trailing bytes` (of another format).",
 };
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let format = Format::from_name(arguments.text("format"));
+    let format = CompressionFormat::from_name(arguments.text("format"));
     Ok(Filter::lanes(Decompress { decoder: Decoder::new(format, arguments.usize_number("ratio")) }))
 }
 
@@ -46,7 +51,7 @@ struct Decompress {
     decoder: Decoder,
 }
 
-impl Lanes for Decompress {
+impl LaneFilter for Decompress {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
             if super::has_nothing_to_compress(&batch.block(l)) {

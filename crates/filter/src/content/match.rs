@@ -29,10 +29,17 @@ Reasons for no class: `no pattern` (none occurs). For a match across two blocks,
     kind: FilterKind::Classification,
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::optional("text", Type::Bytes, "a pattern as text").positional().repeatable(),
-        Parameter::optional("hex", Type::Text, "a pattern as hexadecimal digits").repeatable(),
-        Parameter::optional("at", Type::Number { low: 0, high: abi::BLOCK_MAX as u64 }, AT_HELP),
-        Parameter::named("nocase", Type::Flag, "no", "ASCII letters match in both cases"),
+        Parameter::optional("text", ParameterType::Bytes, "a pattern as text")
+            .positional()
+            .repeatable(),
+        Parameter::optional("hex", ParameterType::Text, "a pattern as hexadecimal digits")
+            .repeatable(),
+        Parameter::optional(
+            "at",
+            ParameterType::Number { low: 0, high: abi::BLOCK_MAX as u64 },
+            AT_HELP,
+        ),
+        Parameter::named("nocase", ParameterType::Flag, "no", "ASCII letters match in both cases"),
     ],
     classes: Classes::Number {
         meaning: "the number of the pattern",
@@ -166,14 +173,14 @@ impl<S: PatternSearch> Classify for MatchFilter<S> {
     }
 }
 
-impl Lanes for ByteAtOffsetSearch {
+impl LaneFilter for ByteAtOffsetSearch {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let others = batch.classify_byte(self.at, |byte| byte == self.byte);
         cx.common.answer_absent_lanes(NO_PATTERN, others);
     }
 }
 
-impl Lanes for SinglePatternSearch {
+impl LaneFilter for SinglePatternSearch {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let others = batch.classify_view(|view| self.0.find(view).is_some());
         cx.common.answer_absent_lanes(NO_PATTERN, others);

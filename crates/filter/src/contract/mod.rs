@@ -48,8 +48,8 @@ pub use batch::{
 };
 pub use compiler::ExpressionCompiler;
 pub use context::{
-    Amount, ClassifyContext, Counter, Counts, Fill, Gateway, LaneContext, OldBytes, Output, PinId,
-    Reason, StreamContext, Time,
+    Amount, ClassifyContext, Counter, Counts, FillFn, Gateway, LaneContext, OldBytes, Output,
+    PinId, Reason, StreamContext, Time,
 };
 pub use description::{
     Analysis, ArgumentCheck, Description, FilterConstructor, FixedParameterFn, InputNeeds,
@@ -62,7 +62,7 @@ pub use keys::{Key, KeyReader};
 pub use names::{NameAnswer, NameQuery, NameResolver};
 pub use numbers::SessionNumbers;
 pub use parameter::{
-    COMMON_PARAMETERS, Parameter, STATE, STATE_MODE_PARAMETER, Type, UNTRUSTED_PARAMETER,
+    COMMON_PARAMETERS, Parameter, ParameterType, STATE, STATE_MODE_PARAMETER, UNTRUSTED_PARAMETER,
 };
 pub use published::{Column, Field, PublishedSessions, RowCallback, SESSION_COLUMN, Unit};
 pub use report::{DeliveredItems, Report};
@@ -73,6 +73,6 @@ pub use state::{
     FilterState, KeyHasher, MovedSession, PRIVATE_SESSION_KEY, Session, Sessions, columns,
 };
 pub use state_facts::{StateFacts, StateScope, WorkerRule};
-pub use traits::{Classify, Filter, HoldingLanes, Lanes, Statistics, Stream};
+pub use traits::{Classify, Filter, HoldingLanes, LaneFilter, Statistics, Stream};
 pub use value::{Mistake, Value};
 pub use wire::LinkType;

@@ -7,7 +7,7 @@ use super::value::{Mistake, Value};
 
 /// Type of a parameter's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Type {
+pub enum ParameterType {
     /// An integer with bounds.
     Number {
         /// The smallest allowed value.
@@ -46,7 +46,7 @@ pub enum Type {
     OneOf(&'static [&'static str]),
 }
 
-impl Type {
+impl ParameterType {
     /// A size without bounds.
     pub const SIZE: Self = Self::Size { low: 0, high: u64::MAX };
 }
@@ -57,7 +57,7 @@ pub struct Parameter {
     /// The name in `name=value`.
     pub name: &'static str,
     /// Type of the parameter's values.
-    pub kind: Type,
+    pub kind: ParameterType,
     /// True if the value may be given without the name. Positional values are assigned in the order
     /// of [`Description::parameters`](super::Description::parameters).
     pub positional: bool,
@@ -82,28 +82,28 @@ pub const COMMON_PARAMETERS: &[Parameter] = &[UNTRUSTED_PARAMETER, STATE, STATE_
 /// The parameter `untrusted`, which runs the filter in a sandboxed process.
 pub const UNTRUSTED_PARAMETER: Parameter = Parameter::optional(
     "untrusted",
-    Type::Flag,
+    ParameterType::Flag,
     "run the filter in a sandboxed process that can only compute",
 );
 
 /// The parameter `state`: the name under which the filter publishes its state.
 pub const STATE: Parameter = Parameter::optional(
     "state",
-    Type::Name,
+    ParameterType::Name,
     "publish the state of the filter under this name (`streamline state NAME`)",
 );
 
 /// The parameter `state_mode`: the file mode of the published state.
 pub const STATE_MODE_PARAMETER: Parameter = Parameter::optional(
     "state_mode",
-    Type::OneOf(&["600", "640", "644"]),
+    ParameterType::OneOf(&["600", "640", "644"]),
     "who may read the state: you alone (600, the default), your group, everybody",
 );
 
 impl Parameter {
     /// Creates a required parameter whose value may be given without its name.
     #[must_use]
-    pub const fn required(name: &'static str, kind: Type, help: &'static str) -> Self {
+    pub const fn required(name: &'static str, kind: ParameterType, help: &'static str) -> Self {
         Self { positional: true, optional: false, ..Self::optional(name, kind, help) }
     }
 
@@ -111,7 +111,7 @@ impl Parameter {
     #[must_use]
     pub const fn named(
         name: &'static str,
-        kind: Type,
+        kind: ParameterType,
         default: &'static str,
         help: &'static str,
     ) -> Self {
@@ -121,12 +121,12 @@ impl Parameter {
     /// Creates a parameter for the maximum size of a session table.
     #[must_use]
     pub const fn table_size(name: &'static str, default: &'static str, help: &'static str) -> Self {
-        Self::named(name, Type::Number { low: 1, high: 1 << 24 }, default, help)
+        Self::named(name, ParameterType::Number { low: 1, high: 1 << 24 }, default, help)
     }
 
     /// Creates a named, optional parameter without a default.
     #[must_use]
-    pub const fn optional(name: &'static str, kind: Type, help: &'static str) -> Self {
+    pub const fn optional(name: &'static str, kind: ParameterType, help: &'static str) -> Self {
         Self {
             name,
             kind,
@@ -162,11 +162,11 @@ impl Parameter {
     ///
     /// # Errors
     ///
-    /// Fails in the same cases as [`Parameter::parse`]. For types other than [`Type::Bytes`], also
+    /// Fails in the same cases as [`Parameter::parse`]. For types other than [`ParameterType::Bytes`], also
     /// fails if the bytes are not UTF-8.
     pub fn parse_bytes(&self, bytes: &[u8]) -> Result<Value, Mistake> {
         match (self.kind, std::str::from_utf8(bytes)) {
-            (Type::Bytes, _) => Ok(Value::Bytes(bytes.to_vec())),
+            (ParameterType::Bytes, _) => Ok(Value::Bytes(bytes.to_vec())),
             (_, Ok(text)) => self.parse(text),
             (_, Err(_)) => Err(Mistake::new(self.name, "the bytes are not valid UTF-8")),
         }
@@ -180,41 +180,45 @@ impl Parameter {
     pub fn parse(&self, text: &str) -> Result<Value, Mistake> {
         let wrong = |what: String| Err(Mistake::new(self.name, what));
         match self.kind {
-            Type::Number { low, high } => match parse_number(text) {
+            ParameterType::Number { low, high } => match parse_number(text) {
                 Some(n) if (low..=high).contains(&n) => Ok(Value::Number(n)),
                 Some(n) => wrong(format!("{n} is not between {low} and {high}")),
                 None => wrong(format!("`{text}` is not a number")),
             },
-            Type::Size { low, high } => match parse_size(text) {
+            ParameterType::Size { low, high } => match parse_size(text) {
                 Some(n) if (low..=high).contains(&n) => Ok(Value::Number(n)),
                 Some(_) => wrong(format!("{text} is not between {low} and {high} bytes")),
                 None => wrong(format!("`{text}` is not a size; write it as 4096, 64k, 16M or 1G")),
             },
-            Type::Duration => match parse_duration(text) {
+            ParameterType::Duration => match parse_duration(text) {
                 Some(n) => Ok(Value::Number(n)),
                 None => wrong(format!("`{text}` is not a time; write it as 10us, 250ms, 2s or 5m")),
             },
-            Type::Factor { or } if text == or => Ok(Value::Text(text.to_owned())),
-            Type::Factor { or } => match parse_millionths(text) {
+            ParameterType::Factor { or } if text == or => Ok(Value::Text(text.to_owned())),
+            ParameterType::Factor { or } => match parse_millionths(text) {
                 Some(n) if n > 0 => Ok(Value::Number(n)),
                 _ => wrong(format!(
                     "`{text}` is neither `{or}` nor a number above 0; write it as 2 or 0.5"
                 )),
             },
-            Type::Flag => match text {
+            ParameterType::Flag => match text {
                 "yes" => Ok(Value::Flag(true)),
                 "no" => Ok(Value::Flag(false)),
                 _ => wrong(format!("`{text}` is neither `yes` nor `no`")),
             },
-            Type::Name if is_name(text) => Ok(Value::Text(text.to_owned())),
-            Type::Name => wrong(format!(
+            ParameterType::Name if is_name(text) => Ok(Value::Text(text.to_owned())),
+            ParameterType::Name => wrong(format!(
                 "`{text}` is not a valid name: 1 to 64 letters, digits, dots, hyphens and \
                  underscores"
             )),
-            Type::Text | Type::Path => Ok(Value::Text(text.to_owned())),
-            Type::Bytes => Ok(Value::Bytes(text.as_bytes().to_vec())),
-            Type::OneOf(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
-            Type::OneOf(words) => wrong(format!("`{text}` is not one of {}", words.join(", "))),
+            ParameterType::Text | ParameterType::Path => Ok(Value::Text(text.to_owned())),
+            ParameterType::Bytes => Ok(Value::Bytes(text.as_bytes().to_vec())),
+            ParameterType::OneOf(words) if words.contains(&text) => {
+                Ok(Value::Text(text.to_owned()))
+            }
+            ParameterType::OneOf(words) => {
+                wrong(format!("`{text}` is not one of {}", words.join(", ")))
+            }
         }
     }
 }
@@ -285,7 +289,7 @@ mod tests {
 
     #[test]
     fn size_out_of_bounds_is_rejected() {
-        let size = Parameter::required("size", Type::Size { low: 1, high: 1 << 20 }, "");
+        let size = Parameter::required("size", ParameterType::Size { low: 1, high: 1 << 20 }, "");
         assert_eq!(size.parse("1M"), Ok(Value::Number(1 << 20)));
         let why = |text| size.parse(text).unwrap_err().message;
         assert_eq!(why("2M"), "2M is not between 1 and 1048576 bytes");
@@ -295,16 +299,22 @@ mod tests {
     #[test]
     fn only_a_bytes_parameter_accepts_invalid_utf8() {
         let of = |kind| Parameter::required("name", kind, "");
-        assert_eq!(of(Type::Bytes).parse_bytes(b"a\xff"), Ok(Value::Bytes(b"a\xff".to_vec())));
-        assert_eq!(of(Type::Bytes).parse("é"), Ok(Value::Bytes("é".as_bytes().to_vec())));
-        assert_eq!(of(Type::Text).parse_bytes("é".as_bytes()), Ok(Value::Text("é".to_owned())));
-        let why = of(Type::Text).parse_bytes(b"a\xff").unwrap_err();
+        assert_eq!(
+            of(ParameterType::Bytes).parse_bytes(b"a\xff"),
+            Ok(Value::Bytes(b"a\xff".to_vec()))
+        );
+        assert_eq!(of(ParameterType::Bytes).parse("é"), Ok(Value::Bytes("é".as_bytes().to_vec())));
+        assert_eq!(
+            of(ParameterType::Text).parse_bytes("é".as_bytes()),
+            Ok(Value::Text("é".to_owned()))
+        );
+        let why = of(ParameterType::Text).parse_bytes(b"a\xff").unwrap_err();
         assert_eq!(why.message, "the bytes are not valid UTF-8");
     }
 
     #[test]
     fn factors_have_at_most_six_decimals() {
-        let speed = Parameter::required("speed", Type::Factor { or: "max" }, "");
+        let speed = Parameter::required("speed", ParameterType::Factor { or: "max" }, "");
         assert_eq!(speed.parse("max"), Ok(Value::Text("max".to_owned())));
         let right = [("1", 1_000_000), ("0.5", 500_000), ("12.25", 12_250_000), ("0.000001", 1)];
         for (text, millionths) in right {
@@ -319,11 +329,11 @@ mod tests {
 
     #[test]
     fn sizes_and_durations_have_units() {
-        let size = Parameter::required("size", Type::SIZE, "");
+        let size = Parameter::required("size", ParameterType::SIZE, "");
         assert_eq!(size.parse("64k"), Ok(Value::Number(65_536)));
         assert_eq!(size.parse("4096"), Ok(Value::Number(4096)));
         assert!(size.parse("64q").is_err());
-        let time = Parameter::required("time", Type::Duration, "");
+        let time = Parameter::required("time", ParameterType::Duration, "");
         assert_eq!(time.parse("1.5ms"), Ok(Value::Number(1_500_000)));
         assert_eq!(time.parse("2"), Ok(Value::Number(2_000_000_000)));
         assert!(time.parse("").is_err());

@@ -6,7 +6,7 @@
 //! | [`Statistics`] | rich pointers | count |
 //! | [`Classify`] | one block | return a class, set marks |
 //! | [`Edit`] | one block | also change bytes, in place if no other reader sees them |
-//! | [`Lanes`] | a batch | move the view, edit copies, end lanes |
+//! | [`LaneFilter`] | a batch | move the view, edit copies, end lanes |
 //! | [`Stream`] | one block at a time | hold, release and append blocks, request a wake-up |
 //! | [`HoldingLanes`] | a batch | all of the above; for filters that hold few blocks |
 
@@ -60,7 +60,7 @@ pub trait Classify: Send {
 }
 
 /// A filter that processes a batch per call and keeps each block in its lane.
-pub trait Lanes: Send {
+pub trait LaneFilter: Send {
     /// Inspects the blocks in the live lanes, and may narrow or edit blocks and end lanes.
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>);
     /// Returns the filter's report. The engine calls this on request and when the path stops.
@@ -102,7 +102,7 @@ pub trait Stream: Send {
 /// A filter that processes a batch per call, and may hold, replace and append blocks.
 ///
 /// Meant for filters that pass most blocks unchanged: a block that stays in its lane costs no more
-/// than in [`Lanes`]. When the block of a lane is held, dropped or consumed, the lane is no longer
+/// than in [`LaneFilter`]. When the block of a lane is held, dropped or consumed, the lane is no longer
 /// live, but can receive a new block through [`StreamContext::replace`]. An adapter turns each
 /// [`Stream`] filter into a filter of this kind.
 pub trait HoldingLanes: Send {
@@ -132,7 +132,7 @@ pub enum Filter {
     /// A filter that reads rich pointers and metadata, never the bytes of blocks.
     Statistics(Box<dyn Statistics>),
     /// A filter that keeps each block in its lane.
-    Lanes(Box<dyn Lanes>),
+    Lanes(Box<dyn LaneFilter>),
     /// A filter that changes the bytes of blocks and keeps each block in its lane.
     Edit(Box<dyn Edit>),
     /// A filter that may hold and emit blocks.
@@ -167,7 +167,7 @@ impl Filter {
     }
 
     /// Wraps a filter that processes batches.
-    pub fn lanes(f: impl Lanes + 'static) -> Self {
+    pub fn lanes(f: impl LaneFilter + 'static) -> Self {
         Self::Lanes(Box::new(f))
     }
 
@@ -226,7 +226,7 @@ pub(super) fn no_writable_parameters_error() -> Mistake {
 /// Adapter that calls a classifier for each live lane of a batch.
 struct PerLaneAdapter<F>(F);
 
-impl<F: Classify> Lanes for PerLaneAdapter<F> {
+impl<F: Classify> LaneFilter for PerLaneAdapter<F> {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let answer = |block: &mut Block<'a>| self.0.classify(block, &mut cx.common);
         if F::SETS_MARKS {

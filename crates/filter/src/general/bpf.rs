@@ -21,7 +21,7 @@ pub use pushdown::{Direction, link_type, program, socket_filter};
 use crate::prelude::*;
 use crate::twin::EmitResult;
 use compile::{Programs, compile};
-use ebpf::classic::{self, ClassicProgram, Metadata};
+use ebpf::classic::{self, ClassicMetadata, ClassicProgram};
 use ebpf::emit::{Answer, Exit, Layers, Scope, UnfitReason};
 use names::{RecordedNameResolver, record_names};
 use validate::{compiled_programs, match_warning, remark};
@@ -67,10 +67,10 @@ type can match, or the block is no frame).",
     input_forms: Forms::FRAMED,
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::required("expression", Type::Text, "a pcap-filter(7) expression"),
+        Parameter::required("expression", ParameterType::Text, "a pcap-filter(7) expression"),
         Parameter::optional(
             "names",
-            Type::Text,
+            ParameterType::Text,
             "values of names in it, as in \"host:a=10.0.0.1 port:b=8080/tcp\"; otherwise resolved",
         ),
     ],
@@ -128,7 +128,7 @@ impl Classify for Matcher {
 
 /// Packet metadata that expressions can test: none, since VLAN tags are stored in the frame
 /// (CONTRACT 3).
-const METADATA: Metadata = Metadata::EMPTY;
+const METADATA: ClassicMetadata = ClassicMetadata::EMPTY;
 
 impl Matcher {
     /// Creates the matcher from the arguments of a `bpf` filter.

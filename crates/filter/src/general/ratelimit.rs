@@ -26,13 +26,17 @@ Reasons for no class: `too fast`.",
     kind: FilterKind::Classification,
     reads: ReadDepth::Nothing,
     parameters: &[
-        Parameter::required("rate", Type::Number { low: 1, high: 1_000_000_000 }, RATE_HELP)
-            .make_writable(),
-        Parameter::named("per", Type::Duration, "1s", "period of the rate, at most a day")
+        Parameter::required(
+            "rate",
+            ParameterType::Number { low: 1, high: 1_000_000_000 },
+            RATE_HELP,
+        )
+        .make_writable(),
+        Parameter::named("per", ParameterType::Duration, "1s", "period of the rate, at most a day")
             .make_writable(),
         Parameter::named(
             "burst",
-            Type::Number { low: 1, high: 1 << 20 },
+            ParameterType::Number { low: 1, high: 1 << 20 },
             "1",
             "maximum number of blocks at once",
         )

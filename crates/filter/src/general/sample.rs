@@ -25,7 +25,7 @@ Reasons for no class: `passed over`.",
     reads: ReadDepth::Nothing,
     parameters: &[Parameter::required(
         "every",
-        Type::Number { low: 1, high: u32::MAX as u64 },
+        ParameterType::Number { low: 1, high: u32::MAX as u64 },
         "number of blocks of which one passes",
     )
     .make_writable()],

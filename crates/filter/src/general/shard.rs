@@ -32,17 +32,17 @@ Reasons for no class: `another share`.",
     parameters: &[
         Parameter::required(
             "number",
-            Type::Number { low: 1, high: SHARES_MAX as u64 },
+            ParameterType::Number { low: 1, high: SHARES_MAX as u64 },
             "the share that passes, from 1",
         ),
         Parameter::required(
             "of",
-            Type::Number { low: 1, high: SHARES_MAX as u64 },
+            ParameterType::Number { low: 1, high: SHARES_MAX as u64 },
             "number of shares",
         ),
         Parameter::named(
             "by",
-            Type::OneOf(&["flow", "addresses"]),
+            ParameterType::OneOf(&["flow", "addresses"]),
             "flow",
             "unit that stays in one share",
         ),

@@ -31,12 +31,17 @@ Reasons for no class, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
     parameters: &[
         Parameter::required(
             "ways",
-            Type::Number { low: 1, high: CLASSES_MAX as u64 },
+            ParameterType::Number { low: 1, high: CLASSES_MAX as u64 },
             "number of branches",
         ),
         Parameter {
-            kind: Type::OneOf(&["flow", "block"]),
-            ..Parameter::named("by", Type::Text, "flow", "unit that has one class: flow or block")
+            kind: ParameterType::OneOf(&["flow", "block"]),
+            ..Parameter::named(
+                "by",
+                ParameterType::Text,
+                "flow",
+                "unit that has one class: flow or block",
+            )
         },
     ],
     classes: Classes::Number {
@@ -67,7 +72,7 @@ Sends each block to one branch of the group after it, in rotation: `split_rr | f
     effect: None,
     parameters: &[Parameter::required(
         "ways",
-        Type::Number { low: 1, high: CLASSES_MAX as u64 },
+        ParameterType::Number { low: 1, high: CLASSES_MAX as u64 },
         "number of branches; by default that of the next group",
     )],
     reasons: &[],

@@ -49,7 +49,7 @@ unknown link type).",
             ("pppoe_discovery", ethertype::PPPOE_DISCOVERY as u32),
             ("pppoe", ethertype::PPPOE_SESSION as u32),
             ("eapol", 0x888e),
-            ("qinq", wire::vlan::SERVICE as u32),
+            ("qinq", wire::vlan::SERVICE_TAG as u32),
             ("lldp", 0x88cc),
             ("macsec", 0x88e5),
             ("ptp", 0x88f7),
@@ -66,7 +66,7 @@ const NO_ETHERTYPE: Reason = ETH.reason("no ethertype");
 
 struct Eth;
 
-impl Lanes for Eth {
+impl LaneFilter for Eth {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each_lane(batch, |block, _| {
             let (ethertype, at) = link_header(block)?;

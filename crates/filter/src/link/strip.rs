@@ -32,7 +32,11 @@ Reasons for no class: `not ip` (for `strip eth`), `no tag`, `short` (fewer bytes
     reads: ReadDepth::Head(crate::layers::HEAD_SIZE),
     effect: Some(effect),
     analysis: Analysis { output_links: Some(output_links), ..Analysis::NONE },
-    parameters: &[Parameter::required("what", Type::Text, "`eth`, `vlan`, or a number of bytes")],
+    parameters: &[Parameter::required(
+        "what",
+        ParameterType::Text,
+        "`eth`, `vlan`, or a number of bytes",
+    )],
     reasons: &["not ip", "no tag", "short"],
     user: Some(make_filter),
     kernel: Some(emit_twin),
@@ -99,7 +103,7 @@ struct Strip {
     target: StripTarget,
 }
 
-impl Lanes for Strip {
+impl LaneFilter for Strip {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
             let block = batch.block(l);
@@ -151,7 +155,7 @@ fn has_tag(block: &Block<'_>) -> bool {
     let kind = block.frame.get(ETHERTYPE_FIELD_OFFSET..).and_then(|rest| rest.first_chunk::<2>());
     block.marks.link == LinkType::ETHERNET.0
         && block.frame.len() >= TAGGED_HEADER_SIZE
-        && kind.is_some_and(|kind| vlan::is_tag(u16::from_be_bytes(*kind)))
+        && kind.is_some_and(|kind| vlan::is_tag_ethertype(u16::from_be_bytes(*kind)))
 }
 
 /// Removes the tag in place by moving the link addresses over it. The frame then begins four bytes

@@ -40,7 +40,7 @@ const NO_TAG: Reason = VLAN.reason("no tag");
 
 struct Vlan;
 
-impl Lanes for Vlan {
+impl LaneFilter for Vlan {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each_lane(batch, |block, _| {
             let (tag, behind) = next_tag(block).ok_or(NO_TAG)?;

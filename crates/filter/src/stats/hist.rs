@@ -29,7 +29,7 @@ message) are not counted. Leaves blocks unchanged.",
     reads: ReadDepth::Nothing,
     parameters: &[Parameter::named(
         "of",
-        Type::OneOf(&["time", "length"]),
+        ParameterType::OneOf(&["time", "length"]),
         "time",
         "quantity: the time between blocks, or their length",
     )

@@ -85,7 +85,7 @@ pub fn twin_chains(length: usize) -> Vec<TwinChain> {
 
 /// Returns chains that are too long for a single program: each has more than forty filters.
 #[must_use]
-pub fn long_chains() -> Vec<TwinChain> {
+pub fn long_twin_chains() -> Vec<TwinChain> {
     let twin = |name: &str, words: &[&str]| TwinCase {
         description: crate::catalog::find(name).expect("a filter of the catalog"),
         words: words.iter().map(|word| (*word).to_owned()).collect(),

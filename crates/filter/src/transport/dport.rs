@@ -7,7 +7,7 @@
 use crate::layers::{self, HeaderError};
 use crate::prelude::*;
 use crate::transport::SERVICE_NAMES;
-use crate::twin::{self, EmitResult, Port};
+use crate::twin::{self, EmitResult, PortField};
 use ebpf::emit::{Exit, Layers, Scope};
 
 /// Catalog entry of `dport`, which classifies by destination port.
@@ -61,7 +61,7 @@ fn emit_twin<'s>(
     on: Layers<'s>,
     out: Exit<'s>,
 ) -> EmitResult<'s> {
-    twin::emit_port(s, on, out, Port::Target)
+    twin::emit_port(s, on, out, PortField::Target)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use super::dport::{DPORT, PortClassifier};
 use crate::prelude::*;
 use crate::transport::SERVICE_NAMES;
-use crate::twin::{self, EmitResult, Port};
+use crate::twin::{self, EmitResult, PortField};
 use ebpf::emit::{Exit, Layers, Scope};
 
 /// Catalog entry of `sport`, which classifies by source port.
@@ -38,5 +38,5 @@ fn emit_twin<'s>(
     on: Layers<'s>,
     out: Exit<'s>,
 ) -> EmitResult<'s> {
-    twin::emit_port(s, on, out, Port::Source)
+    twin::emit_port(s, on, out, PortField::Source)
 }

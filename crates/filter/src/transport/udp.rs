@@ -75,7 +75,7 @@ struct Udp {
     flows: FlowTable<FlowIdentity>,
 }
 
-impl Lanes for Udp {
+impl LaneFilter for Udp {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let seed = self.flows.seed();
         cx.answer_each_lane(batch, |block, common| {

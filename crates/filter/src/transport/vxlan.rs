@@ -30,7 +30,7 @@ Reasons for no class: `no vxlan` (another port or protocol, or no VNI), `not ip`
     }),
     parameters: &[Parameter::named(
         "port",
-        Type::Number { low: 1, high: 0xffff },
+        ParameterType::Number { low: 1, high: 0xffff },
         "4789",
         "the UDP destination port of VXLAN",
     )],
@@ -60,7 +60,7 @@ struct Vxlan {
     port: u64,
 }
 
-impl Lanes for Vxlan {
+impl LaneFilter for Vxlan {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each_lane(batch, |block, _| {
             *block = self.inner_frame(*block)?;

@@ -4,7 +4,7 @@
 use ebpf::interpret::Packet;
 use filter::testing::{ETHERNET, Frame, TEST_KEY};
 use filter::transport::token::sealed::seal;
-use wire::checksum::Sum;
+use wire::checksum::ChecksumSum;
 
 /// Returns the bytes of the frames that have an Ethernet header.
 pub(crate) fn ethernet_bytes(frames: Vec<Frame>) -> Vec<Vec<u8>> {
@@ -275,8 +275,9 @@ fn pseudo_header_sum(frame: &[u8]) -> Option<(usize, u16)> {
         17 => ip.end + 6,
         _ => return None,
     };
-    let sum = Sum::new().with(frame.get(ip)?).with(&[0, protocol]).with(&length.to_be_bytes());
-    Some((at, sum.folded()))
+    let sum =
+        ChecksumSum::new().with(frame.get(ip)?).with(&[0, protocol]).with(&length.to_be_bytes());
+    Some((at, sum.fold_to_16_bits()))
 }
 
 /// Makes complete TCP and UDP frames over both IP versions whose checksums [look

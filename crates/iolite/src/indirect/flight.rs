@@ -277,7 +277,7 @@ impl Keeper {
     }
 
     /// Returns the oldest ring position that an output still needs, or `u64::MAX` if there is none.
-    pub(super) fn needed(&self) -> u64 {
+    pub(super) fn oldest_needed_position(&self) -> u64 {
         // SYNC POINT: claim released; pairs with the store in `Upstream::publish`.
         let words = self.oldest_needed.iter().map(|word| word.load(Ordering::Acquire));
         words.min().unwrap_or(u64::MAX)

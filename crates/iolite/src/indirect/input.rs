@@ -421,7 +421,11 @@ impl StreamReader for Input {
         let side = &mut self.ring.side;
         let next = side.next;
         // F5: not beyond entries that an output still needs.
-        let limit = if self.keeper.is_followed() { next.min(self.keeper.needed()) } else { next };
+        let limit = if self.keeper.is_followed() {
+            next.min(self.keeper.oldest_needed_position())
+        } else {
+            next
+        };
         if limit <= side.released_position() {
             return self.unreleased_blocks();
         }

@@ -305,7 +305,7 @@ impl Output {
 
     /// Returns the number of blocks written as pointers, and the number of blocks copied.
     #[must_use]
-    pub const fn spliced(&self) -> SplicedCounts {
+    pub const fn splice_counts(&self) -> SplicedCounts {
         SplicedCounts {
             blocks: self.ring.side.head - self.copied_blocks,
             copied_blocks: self.copied_blocks,

@@ -1,7 +1,7 @@
 //! Merging in timestamp order. Consumed blocks are *staged*: they wait in memory of the reader
 //! until no older block can arrive.
 
-use super::{MergeOrder, Merged, Next, ProducerId};
+use super::{MergeOrder, MergedReader, Next, ProducerId};
 use buffer::Fault;
 use std::collections::VecDeque;
 use std::fmt;
@@ -87,7 +87,7 @@ impl StagedBlocks {
     }
 }
 
-impl Merged {
+impl MergedReader {
     pub(super) fn has_staged_blocks(&self) -> bool {
         self.producers.iter().any(|producer| !producer.stage.is_empty())
     }

@@ -24,7 +24,7 @@ use crate::view::Space;
 use abi::DbufId;
 use abi::access::AccessList;
 use buffer::scale::{ScalingParameters, SegmentWindow, SizingState};
-use buffer::stream::caches;
+use buffer::stream::cache_sizes;
 use buffer::{Fault, Policy, pool};
 use std::os::fd::OwnedFd;
 use sys::descriptor;
@@ -114,7 +114,7 @@ pub fn open_write(
     }
     let window = capacity.is_none().then(|| {
         let scaling =
-            ScalingParameters::for_deck_cut(caches()).at_least(SEGMENTS_MIN * SEGMENT_SIZE);
+            ScalingParameters::for_deck_cut(cache_sizes()).at_least(SEGMENTS_MIN * SEGMENT_SIZE);
         SegmentWindow::new(scaling, SEGMENT_SIZE, INITIAL_SIZE)
     });
     let segments = match &window {

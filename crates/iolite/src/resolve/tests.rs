@@ -61,7 +61,7 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
         ..dbuf::BlockConfig::new(dbuf_id(4))
     })
     .unwrap();
-    let mut visitor = offers.remove(0).read_blocks().unwrap();
+    let mut visitor = offers.remove(0).open_block_reader().unwrap();
     let mut room = blocks.reserve(30).unwrap().unwrap();
     room.fill(9);
     let foreign = room.commit(30);

@@ -15,7 +15,7 @@ mod reports;
 pub(crate) use caller::Caller;
 pub use caller::{CALL_TIMEOUT, LONG_TIMEOUT};
 pub use error::{ClientError, mask_hidden_characters};
-pub use path::{COUNT, DESCRIBE, NODES, PathClient, STOP_METHOD};
+pub use path::{COUNT, DESCRIBE_METHOD, NODES, PathClient, STOP_METHOD};
 
 use crate::gather::gather;
 use crate::place::{self, PACKET_SOCKET};
@@ -301,7 +301,7 @@ impl Client {
             let about = replies.into_iter().next().unwrap_or_default().deserialize_result()?;
             Ok((to, about))
         };
-        let mut reached = self.query_all(&paths, &[DESCRIBE], QUERY_TIMEOUT, described);
+        let mut reached = self.query_all(&paths, &[DESCRIBE_METHOD], QUERY_TIMEOUT, described);
         reached.pop().unwrap_or(Err(ClientError::Timeout))
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use sys::memory::{Memfd, Seals};
 
 /// Name of the method that describes a path.
-pub const DESCRIBE: &str = "io.streamline.path.Describe";
+pub const DESCRIBE_METHOD: &str = "io.streamline.path.Describe";
 /// Name of the method that returns the counters of a path.
 pub const COUNT: &str = "io.streamline.path.Count";
 /// Name of the method that returns all details of a path's nodes.
@@ -72,7 +72,7 @@ impl PathClient {
 
     /// Returns the path's description.
     pub fn describe(&self) -> Result<PathDescription, ClientError> {
-        self.call(DESCRIBE, &NoParameters {})
+        self.call(DESCRIBE_METHOD, &NoParameters {})
     }
 
     /// Returns the path's counters.

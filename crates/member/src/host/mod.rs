@@ -27,7 +27,7 @@ use pipeline::plan::{Kernel, KernelRefusal, Plan};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use sys::steps::Resource;
+use sys::steps::StepResource;
 
 /// A daemon that runs parts of requests in the kernel.
 #[derive(Clone, Debug)]
@@ -145,7 +145,7 @@ impl DaemonHost {
         asked: &KernelRequest<'_>,
         instead: Option<Replacement>,
     ) -> Result<AttachedRings, ClientError> {
-        asked.steps.announce(Resource::Descriptor, "a connection to the daemon for a line")?;
+        asked.steps.announce(StepResource::Descriptor, "a connection to the daemon for a line")?;
         let caller = Client::connect_at(&self.directory)?.into_caller(LONG_TIMEOUT)?;
         let attach = Attach {
             line: asked.graph.text.as_ref().to_owned(),

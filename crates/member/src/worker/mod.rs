@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 use sys::eventfd::EventFd;
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 /// A handle to the thread that serves a path. Dropping the handle stops and joins the thread.
 #[derive(Debug)]
@@ -56,9 +56,9 @@ impl Worker {
         client: Client,
         path: PathInfo,
         lives: Vec<Live>,
-        steps: &Steps,
+        steps: &RollbackLog,
     ) -> Result<Self, ClientError> {
-        steps.announce(Resource::Descriptor, "what the process of a path answers with")?;
+        steps.announce(StepResource::Descriptor, "what the process of a path answers with")?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
         let shared = Shared {
             stop: EventFd::new()?,
@@ -71,7 +71,7 @@ impl Worker {
         if let Some(live) = lives.first() {
             live.set_adaptation_listener(move |what| reporter.report(PathEvent::Adapted, what));
         }
-        steps.announce(Resource::Entry, "a path in the register")?;
+        steps.announce(StepResource::Entry, "a path in the register")?;
         let directory = client.directory().to_owned();
         let registration =
             match Registration::new(client, &path.registration_parameters(None, started)) {
@@ -93,7 +93,7 @@ impl Worker {
         };
         let answering =
             Service::new(Arc::clone(&shared), path, about, lives, (directory, registration))?;
-        steps.announce(Resource::Thread, "answers")?;
+        steps.announce(StepResource::Thread, "answers")?;
         let thread = std::thread::Builder::new().name("answers".to_owned());
         let thread = thread.spawn(move || answering.run()).map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))

@@ -1,6 +1,6 @@
 //! Matching of a filter's arguments with its parameters.
 
-use filter::{Arguments, COMMON_PARAMETERS, Description, Mistake, Parameter, Type, Value};
+use filter::{Arguments, COMMON_PARAMETERS, Description, Mistake, Parameter, ParameterType, Value};
 
 use crate::language::label::truncate_word;
 use crate::language::tree::{Argument, FilterTerm, Text};
@@ -127,7 +127,7 @@ impl<'a> ArgumentReader<'a> {
             });
         }
         let bare = |known: &&Parameter| {
-            known.kind == Type::Flag
+            known.kind == ParameterType::Flag
                 && !argument.value.quoted
                 && argument.value.bytes == known.name.as_bytes()
         };
@@ -150,7 +150,7 @@ impl<'a> ArgumentReader<'a> {
             return;
         }
         let text = &argument.value;
-        let bare_flag = argument.key.is_none() && parameter.kind == Type::Flag;
+        let bare_flag = argument.key.is_none() && parameter.kind == ParameterType::Flag;
         let value = match bare_flag {
             true => Ok(Value::Flag(true)),
             false => parameter.parse_bytes(&text.bytes),
@@ -195,7 +195,10 @@ impl<'a> ArgumentReader<'a> {
     fn unquoted_text_error(&self, first: &Argument, last: &Argument) -> Option<Diagnostic> {
         let (parameter, text, _) = self.given.last()?;
         let texts = is_required(parameter)
-            && matches!(parameter.kind, Type::Text | Type::Bytes | Type::Path);
+            && matches!(
+                parameter.kind,
+                ParameterType::Text | ParameterType::Bytes | ParameterType::Path
+            );
         let at =
             self.node.arguments.iter().position(|argument| argument.value.span == text.span)?;
         let follows = self.node.arguments.get(at + 1).is_some_and(|next| next.span == first.span);
@@ -249,12 +252,12 @@ fn usage(entry: &Description) -> String {
     let mut usage = format!("`{}", entry.name);
     for parameter in entry.parameters {
         let values = match parameter.kind {
-            Type::OneOf(words) => words.join("|"),
-            Type::Flag => "yes|no".to_owned(),
-            Type::Number { .. } => "number".to_owned(),
-            Type::Size { .. } => "size".to_owned(),
-            Type::Factor { or } => format!("{or}|factor"),
-            Type::Duration => "time".to_owned(),
+            ParameterType::OneOf(words) => words.join("|"),
+            ParameterType::Flag => "yes|no".to_owned(),
+            ParameterType::Number { .. } => "number".to_owned(),
+            ParameterType::Size { .. } => "size".to_owned(),
+            ParameterType::Factor { or } => format!("{or}|factor"),
+            ParameterType::Duration => "time".to_owned(),
             _ => "text".to_owned(),
         };
         let needed = is_required(parameter);

@@ -13,12 +13,12 @@ pub(super) struct StreamForms {
     /// The forms that can arrive at each node.
     pub(super) input_forms: Vec<Vec<Form>>,
     /// Filters to insert before operands of sections (`++`, `+*` and `!`).
-    pub(super) before: Vec<Insertion>,
+    pub(super) before: Vec<FilterInsertion>,
 }
 
 /// A filter that assembles streams from packets, to be inserted before an operand (of `++`, `+*` or
 /// `!`) that needs streams.
-pub(super) struct Insertion {
+pub(super) struct FilterInsertion {
     /// The operand that needs streams.
     pub(super) operand: NodeId,
     /// The filter that assembles streams.
@@ -35,7 +35,7 @@ pub(super) fn infer_forms(
 ) -> StreamForms {
     let input_forms = vec![Some(FormSet::EMPTY); draft.nodes.len()];
     let mut flow = FormInference { input_forms, used, registry, before: Vec::new() };
-    flow.propagate(draft);
+    flow.propagate_forms(draft);
     let mut mistakes = Vec::new();
     for edge in &draft.edges {
         let emitted = flow.output_forms(draft, edge.from);
@@ -125,13 +125,13 @@ struct FormInference<'c> {
     input_forms: Vec<Option<FormSet>>,
     used: &'c [Option<Use>],
     registry: &'c dyn Registry,
-    before: Vec<Insertion>,
+    before: Vec<FilterInsertion>,
 }
 
 impl FormInference<'_> {
     /// Propagates the forms along all edges up to a fixed point. Terminates because the sets only
     /// grow.
-    fn propagate(&mut self, draft: &Draft<'_>) {
+    fn propagate_forms(&mut self, draft: &Draft<'_>) {
         let mut successors: Vec<Vec<NodeId>> = vec![Vec::new(); draft.nodes.len()];
         for edge in &draft.edges {
             successors[edge.from.0].push(edge.to);
@@ -185,7 +185,7 @@ impl FormInference<'_> {
             .filter(|it| it.output_form == streams && it.kind.is_read_only());
         let fits = |it: &&Description| set.0 & !FormSet::from_forms(it.input_forms).0 == 0;
         let Some(filter) = filter.filter(fits) else { return input_forms };
-        self.before.push(Insertion { operand: id, filter, input_forms: set.to_forms() });
+        self.before.push(FilterInsertion { operand: id, filter, input_forms: set.to_forms() });
         Some(FormSet::from_predicate(|form| form == Form::Stream))
     }
 

@@ -91,8 +91,8 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
 }
 
 /// Inserts a filter that is not part of the text before an operand of a section.
-fn insert_before_operand(nodes: &mut Vec<Node>, before: forms::Insertion) {
-    let forms::Insertion { operand, filter, input_forms } = before;
+fn insert_before_operand(nodes: &mut Vec<Node>, before: forms::FilterInsertion) {
+    let forms::FilterInsertion { operand, filter, input_forms } = before;
     let Node { span, inside, ref classifiers, .. } = nodes[operand.0];
     let step = Step::Filter(Box::new(Use {
         description: filter,

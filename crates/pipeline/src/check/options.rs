@@ -1,6 +1,6 @@
 //! The options of a request, which precede its first filter.
 
-use filter::{Arguments, Parameter, Type, Value};
+use filter::{Arguments, Parameter, ParameterType, Value};
 
 use crate::graph::Graph;
 use crate::language::label::truncate_word;
@@ -14,46 +14,50 @@ use crate::workers::{self, WORKERS_MAX};
 pub const OPTIONS: &[Parameter] = &[
     Parameter::optional(
         "latency",
-        Type::Duration,
+        ParameterType::Duration,
         "maximum time of a block from source to sink; rings notify their readers early enough for \
          it",
     ),
     Parameter::optional(
         "batch",
-        Type::Number { low: 1, high: 65_536 },
+        ParameterType::Number { low: 1, high: 65_536 },
         "number of blocks after which a ring notifies its reader; a thread processes as many at \
          once, but at most 64",
     ),
-    Parameter::optional(signal::SIGNAL_OPTION, Type::Text, SIGNAL_HELP),
-    Parameter::optional(ring_size::RING_OPTION, Type::Text, RING_HELP),
+    Parameter::optional(signal::SIGNAL_OPTION, ParameterType::Text, SIGNAL_HELP),
+    Parameter::optional(ring_size::RING_OPTION, ParameterType::Text, RING_HELP),
     Parameter::optional(
         "policy",
-        Type::OneOf(&["cost", "deepest", "power", "latency", "throughput"]),
+        ParameterType::OneOf(&["cost", "deepest", "power", "latency", "throughput"]),
         "where filters run: where they cost least (cost), or in the kernel if they can (deepest); \
          and, for threads, only those that are well used (power), all that gain anything \
          (latency), or all that gain 5 % (throughput)",
     ),
-    Parameter::optional("parallel", Type::Text, PARALLEL_HELP),
-    Parameter::optional("engines", Type::Text, ENGINES_HELP),
-    Parameter::optional("share", Type::Text, SHARE_HELP),
-    Parameter::optional(terms::PREFIX_OPTION, Type::OneOf(terms::PREFIX_VALUES), PREFIX_HELP),
+    Parameter::optional("parallel", ParameterType::Text, PARALLEL_HELP),
+    Parameter::optional("engines", ParameterType::Text, ENGINES_HELP),
+    Parameter::optional("share", ParameterType::Text, SHARE_HELP),
+    Parameter::optional(
+        terms::PREFIX_OPTION,
+        ParameterType::OneOf(terms::PREFIX_VALUES),
+        PREFIX_HELP,
+    ),
     Parameter::optional(
         "adapt",
-        Type::Flag,
+        ParameterType::Flag,
         "move filters between kernel and process at run time whenever measurements favor it",
     ),
     Parameter::optional(
         "no-adapt",
-        Type::Flag,
+        ParameterType::Flag,
         "keep the plan: by default a request measures the shares of its arcs during the first two \
          seconds of traffic, and moves filters between kernel and process if that pays",
     ),
     Parameter::optional(
         "force",
-        Type::Flag,
+        ParameterType::Flag,
         "take packets even from the interface of the default route, or of your own SSH connection",
     ),
-    Parameter::optional("no-loss", Type::Flag, "end with status 1 if any block was lost"),
+    Parameter::optional("no-loss", ParameterType::Flag, "end with status 1 if any block was lost"),
 ];
 
 const SIGNAL_HELP: &str = "when a ring wakes its reader: [NODE:]BLOCKS[:TIME],…, for the rings to \
@@ -102,7 +106,7 @@ pub(super) fn parse_options(request: &Request, mistakes: &mut Vec<Diagnostic>) -
             continue;
         }
         let value = match &option.value {
-            None if known.kind == Type::Flag => Ok(Value::Flag(true)),
+            None if known.kind == ParameterType::Flag => Ok(Value::Flag(true)),
             None => Err(("a value is missing".to_owned(), option.span)),
             Some(text) => parse_value(known, &text.lossy()).map_err(|what| (what, text.span)),
         };

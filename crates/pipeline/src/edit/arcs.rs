@@ -7,7 +7,9 @@
 use super::GraphAndDiagnostics;
 use super::attach::{PLACEHOLDER_SINK, attach, parse_label, placeholder};
 use super::classes::{cut_class, move_class, remove_class};
-use super::cut::{cut, filter_path, incoming_label, isolate, parents, remove_single_branches};
+use super::cut::{
+    cut, filter_path, incoming_label, isolate_filter, parents, remove_single_branches,
+};
 use super::cut::{term_at, term_at_mut};
 use super::find::find_filter;
 use super::kinds::{Edit, EditResult, InvalidEdit, NodeOutput, Subtree};
@@ -210,7 +212,7 @@ fn isolate_first_parent(
         [] | [_] => Ok(first),
         [Some(parent), ..] => {
             let parent = *parent;
-            isolate(request, parent)?;
+            isolate_filter(request, parent)?;
             Ok(use_after_parent(request, at, (parent, None)).unwrap_or(first))
         }
         [None, ..] => {
@@ -231,7 +233,7 @@ fn isolate_arc(
     let label = from.class.as_deref().map(parse_label).transpose()?.map(|label| label.to_string());
     for parent_at in uses(request, parent) {
         if use_after_parent(request, at, (parent_at, label.as_deref())).is_some() {
-            isolate(request, parent_at)?;
+            isolate_filter(request, parent_at)?;
             return Ok(use_after_parent(request, at, (parent_at, label.as_deref())));
         }
     }

@@ -130,7 +130,7 @@ pub(super) fn is_operand(request: &Request, path: &[usize]) -> bool {
 /// Rewrites the request, without changing its graph, so that no stage follows any group that
 /// contains the filter. Returns the new position of the filter. Fails if the filter is an operand,
 /// or if a group cannot be divided ([`divide_group`]).
-pub(super) fn isolate(request: &mut Request, at: Span) -> Result<TermPath, InvalidEdit> {
+pub(super) fn isolate_filter(request: &mut Request, at: Span) -> Result<TermPath, InvalidEdit> {
     let mut marks = MarkGenerator::new(request);
     loop {
         let missing = || InvalidEdit("the filter has left the request".to_owned());
@@ -197,7 +197,7 @@ fn divide_group(
 /// Cuts off the filter with this span and the stages after it. Returns the cut-off stages with the
 /// label of the filter's former incoming arc.
 pub(super) fn cut(request: &mut Request, at: Span) -> Result<Branch, InvalidEdit> {
-    let path = isolate(request, at)?;
+    let path = isolate_filter(request, at)?;
     let Some((last, parent)) = path.split_last() else {
         return Err(InvalidEdit("the filter has left the request".to_owned()));
     };

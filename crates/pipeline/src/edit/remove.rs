@@ -2,7 +2,9 @@
 //! them, stay. A use of a node is a filter term that denotes the node; a node with a mark can have
 //! several uses.
 
-use super::cut::{cut, filter_path, into_stages, is_followed, isolate, pipeline_from_stages};
+use super::cut::{
+    cut, filter_path, into_stages, is_followed, isolate_filter, pipeline_from_stages,
+};
 use super::cut::{term_at, term_at_mut};
 use super::kinds::InvalidEdit;
 use super::marks::{has_mark, uses};
@@ -20,7 +22,7 @@ pub(super) fn remove(
 ) -> Result<(), InvalidEdit> {
     let all = uses(request, at);
     for at in &all {
-        isolate(request, *at)?;
+        isolate_filter(request, *at)?;
     }
     let survivors = surviving_marks(request, at, (graph, origins));
     let mut gone = Vec::new();

@@ -259,7 +259,7 @@ fn format_ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
 /// are replaced. Returns the number of filters whose cost was not learned because they received
 /// fewer than 64 blocks, or fewer than [`LEARNED_BLOCKS_MIN`] blocks in less than 2 ms of
 /// processing time.
-pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
+pub fn learn_costs(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
     let mut too_few = 0;
     for (id, node) in plan.graph.ids().filter(|(_, node)| node.filter().is_some()) {
         let Some(counted) = measured.nodes.get(id.0) else { continue };

@@ -5,7 +5,7 @@ use crate::check::OPTIONS;
 use crate::format::format_count;
 use filter::{
     COMMON_PARAMETERS, Classes, Column, Description, EndpointFacts, FilterKind, Form, OutputForm,
-    Parameter, ReadDepth, StateScope, Type, ValueRange,
+    Parameter, ParameterType, ReadDepth, StateScope, ValueRange,
 };
 use std::fmt::Write as _;
 
@@ -156,7 +156,7 @@ pub fn format_options() -> String {
 /// Returns the notation and the help text of each option.
 pub fn option_facts() -> impl Iterator<Item = (String, &'static str)> {
     OPTIONS.iter().zip(option_words()).map(|(known, word)| match known.kind {
-        Type::Flag => (word, known.help),
+        ParameterType::Flag => (word, known.help),
         _ => (word + &placeholder(known), known.help),
     })
 }
@@ -164,7 +164,7 @@ pub fn option_facts() -> impl Iterator<Item = (String, &'static str)> {
 /// Returns the keyword of each option: `--latency=`, or `--adapt`, which has no value.
 pub fn option_words() -> impl Iterator<Item = String> {
     OPTIONS.iter().map(|known| match known.kind {
-        Type::Flag => format!("--{}", known.name),
+        ParameterType::Flag => format!("--{}", known.name),
         _ => format!("--{}=", known.name),
     })
 }
@@ -193,15 +193,15 @@ fn format_usage(entry: &Description) -> String {
 
 fn placeholder(known: &Parameter) -> String {
     match known.kind {
-        Type::Number { .. } => "N".to_owned(),
-        Type::Size { .. } => "SIZE".to_owned(),
-        Type::Factor { .. } => "FACTOR".to_owned(),
-        Type::Duration => "TIME".to_owned(),
-        Type::Flag => "yes|no".to_owned(),
-        Type::Text | Type::Bytes => "TEXT".to_owned(),
-        Type::Name => "NAME".to_owned(),
-        Type::Path => "FILE".to_owned(),
-        Type::OneOf(words) => words.join("|"),
+        ParameterType::Number { .. } => "N".to_owned(),
+        ParameterType::Size { .. } => "SIZE".to_owned(),
+        ParameterType::Factor { .. } => "FACTOR".to_owned(),
+        ParameterType::Duration => "TIME".to_owned(),
+        ParameterType::Flag => "yes|no".to_owned(),
+        ParameterType::Text | ParameterType::Bytes => "TEXT".to_owned(),
+        ParameterType::Name => "NAME".to_owned(),
+        ParameterType::Path => "FILE".to_owned(),
+        ParameterType::OneOf(words) => words.join("|"),
     }
 }
 
@@ -211,18 +211,20 @@ fn describe_parameters(all: &[Parameter]) -> Vec<(&'static str, String)> {
 
 fn describe_parameter(known: &Parameter) -> String {
     let values = match known.kind {
-        Type::Number { low, high: u64::MAX } => format!("a number from {low}"),
-        Type::Number { low, high } => format!("a number from {low} to {high}"),
-        Type::Size { high: u64::MAX, .. } => "a size: 4096, 64k, 16M, 1G".to_owned(),
-        Type::Size { low, high } => format!("a size from {low} to {high} bytes: 4096, 64k"),
-        Type::Factor { or } => format!("{or}, or a number above 0: 2, 0.5"),
-        Type::Duration => "a time: 10us, 250ms, 2s, 5m".to_owned(),
-        Type::Flag => "yes or no".to_owned(),
-        Type::Text => "text".to_owned(),
-        Type::Bytes => "text; \\xHH is a byte".to_owned(),
-        Type::Name => "a name".to_owned(),
-        Type::Path => "a file; - is a standard stream".to_owned(),
-        Type::OneOf(words) => words.join(" or "),
+        ParameterType::Number { low, high: u64::MAX } => format!("a number from {low}"),
+        ParameterType::Number { low, high } => format!("a number from {low} to {high}"),
+        ParameterType::Size { high: u64::MAX, .. } => "a size: 4096, 64k, 16M, 1G".to_owned(),
+        ParameterType::Size { low, high } => {
+            format!("a size from {low} to {high} bytes: 4096, 64k")
+        }
+        ParameterType::Factor { or } => format!("{or}, or a number above 0: 2, 0.5"),
+        ParameterType::Duration => "a time: 10us, 250ms, 2s, 5m".to_owned(),
+        ParameterType::Flag => "yes or no".to_owned(),
+        ParameterType::Text => "text".to_owned(),
+        ParameterType::Bytes => "text; \\xHH is a byte".to_owned(),
+        ParameterType::Name => "a name".to_owned(),
+        ParameterType::Path => "a file; - is a standard stream".to_owned(),
+        ParameterType::OneOf(words) => words.join(" or "),
     };
     let default = match (known.default, known.optional) {
         (Some(value), _) => format!("; default {value}"),

@@ -17,7 +17,7 @@ mod words;
 
 pub use analysis::{
     EdgeMeasurement, LEARNED_BLOCKS_MIN, Measurements, NodeMeasurement, ProgramMeasurement,
-    format_analysis, learn,
+    format_analysis, learn_costs,
 };
 pub use dot::format_dot;
 pub use draw::format_drawing;

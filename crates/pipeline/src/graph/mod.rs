@@ -27,8 +27,8 @@ pub use boolean::{Boolean, Link};
 use std::sync::Arc;
 
 use filter::{
-    Arguments, Attach, Description, Effect, EndpointFacts, FilterKind, Form, Outlet, STATE,
-    StandardOutput, Type, UNTRUSTED_PARAMETER,
+    Arguments, Attach, Description, Effect, EndpointFacts, FilterKind, Form, Outlet, ParameterType,
+    STATE, StandardOutput, UNTRUSTED_PARAMETER,
 };
 
 use crate::classes::ClassSet;
@@ -275,7 +275,8 @@ impl Graph {
         let used =
             self.node(id).filter().filter(|used| used.description.kind == FilterKind::Source);
         used.is_some_and(|used| {
-            let mut paths = used.description.parameters.iter().filter(|it| it.kind == Type::Path);
+            let mut paths =
+                used.description.parameters.iter().filter(|it| it.kind == ParameterType::Path);
             paths.any(|path| used.arguments.text(path.name) == Some("-"))
         })
     }

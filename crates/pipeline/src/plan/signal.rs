@@ -9,7 +9,7 @@ use super::model::{Plan, PlannedEdge};
 use super::ring::RingPlan;
 use crate::graph::Graph;
 use crate::names::unique_names;
-use filter::{Parameter, Type, Value};
+use filter::{Parameter, ParameterType, Value};
 
 /// The name of the option, without its dashes.
 pub(crate) const SIGNAL_OPTION: &str = "signal";
@@ -17,7 +17,7 @@ pub(crate) const SIGNAL_OPTION: &str = "signal";
 /// Maximum value of T_b in the option.
 const SIGNAL_BLOCKS_MAX: usize = 65_536;
 
-const TIME_PARAMETER: Parameter = Parameter::required("time", Type::Duration, "");
+const TIME_PARAMETER: Parameter = Parameter::required("time", ParameterType::Duration, "");
 
 /// One item of the option: thresholds for all rings, or for the rings to one node.
 #[derive(Debug, PartialEq, Eq)]

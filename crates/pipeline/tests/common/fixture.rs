@@ -3,7 +3,7 @@
 
 use filter::{
     Arguments, Attach, Description, EndpointFacts, Filter, FilterKind, Form, Forms, Mistake,
-    OutputForm, PASS_THROUGH_TWIN, Parameter, ReadDepth, Type,
+    OutputForm, PASS_THROUGH_TWIN, Parameter, ParameterType, ReadDepth,
 };
 use pipeline::plan::{Machine, Plan, plan};
 use pipeline::registry::{Registry, RegistryList};
@@ -36,12 +36,12 @@ const fn sink_description(name: &'static str, parameters: &'static [Parameter]) 
     }
 }
 
-const FILE_PARAMETER: Parameter = Parameter::required("file", Type::Path, "the file");
+const FILE_PARAMETER: Parameter = Parameter::required("file", ParameterType::Path, "the file");
 pub(crate) const RX: Description = Description {
     ..source_description(
         "rx",
         Form::Frame,
-        &[Parameter::optional("interface", Type::Text, "where").positional()],
+        &[Parameter::optional("interface", ParameterType::Text, "where").positional()],
     )
 };
 
@@ -58,7 +58,7 @@ const REPLAY: Description = source_description("replay", Form::Frame, &[FILE_PAR
 const READ: Description = source_description(
     "read",
     Form::Bytes,
-    &[FILE_PARAMETER, Parameter::named("block", Type::SIZE, "64k", "how long a block is")],
+    &[FILE_PARAMETER, Parameter::named("block", ParameterType::SIZE, "64k", "how long a block is")],
 );
 const PRINT: Description = sink_description("print", &[]);
 const DISCARD: Description = Description {
@@ -72,7 +72,7 @@ const EXEC: Description = Description {
     name: "exec",
     kind: FilterKind::Editing,
     output_form: OutputForm::Form(Form::Bytes),
-    parameters: &[Parameter::required("command", Type::Text, "the command")],
+    parameters: &[Parameter::required("command", ParameterType::Text, "the command")],
     ..Description::EMPTY
 };
 const EXEC_AT_HEAD: Description =

@@ -3,7 +3,7 @@
 
 use filter::{
     Arguments, Classes, Description, EndpointFacts, Filter, FilterKind, Form, Forms, Mistake,
-    ObservedSource, OutputForm, Parameter, Type, ValueRange,
+    ObservedSource, OutputForm, Parameter, ParameterType, ValueRange,
 };
 use pipeline::registry::RegistryList;
 
@@ -38,20 +38,20 @@ const fn class_range(low: u32, high: u32) -> ValueRange {
 
 const RX: Description = Description {
     parameters: &[
-        Parameter::optional("interface", Type::Text, "where to listen").positional(),
-        Parameter::named("both", Type::Flag, "no", "what the host sends, too"),
-        Parameter::named("take", Type::Flag, "no", "take the packets from the host"),
-        Parameter::named("snap", Type::SIZE, "64k", "how much of a frame"),
-        Parameter::optional("wait", Type::Duration, "how long"),
-        Parameter::named("slots", Type::Number { low: 1, high: 4096 }, "256", "ring size"),
-        Parameter::named("at", Type::OneOf(&["host", "wire"]), "host", "where"),
+        Parameter::optional("interface", ParameterType::Text, "where to listen").positional(),
+        Parameter::named("both", ParameterType::Flag, "no", "what the host sends, too"),
+        Parameter::named("take", ParameterType::Flag, "no", "take the packets from the host"),
+        Parameter::named("snap", ParameterType::SIZE, "64k", "how much of a frame"),
+        Parameter::optional("wait", ParameterType::Duration, "how long"),
+        Parameter::named("slots", ParameterType::Number { low: 1, high: 4096 }, "256", "ring size"),
+        Parameter::named("at", ParameterType::OneOf(&["host", "wire"]), "host", "where"),
     ],
     ..description("rx", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Frame))
 };
 const TX_SOURCE: Description = Description {
     parameters: &[
-        Parameter::optional("interface", Type::Text, "where to listen").positional(),
-        Parameter::named("loopback", Type::Flag, "yes", "what it sends to itself"),
+        Parameter::optional("interface", ParameterType::Text, "where to listen").positional(),
+        Parameter::named("loopback", ParameterType::Flag, "yes", "what it sends to itself"),
     ],
     ..description("tx", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Frame))
 };
@@ -67,13 +67,13 @@ const TX: Description = description(
     OutputForm::Nothing,
 );
 const BUFFER: Description = Description {
-    parameters: &[Parameter::required("name", Type::Text, "the buffer's name")],
+    parameters: &[Parameter::required("name", ParameterType::Text, "the buffer's name")],
     ..description("buffer", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Bytes))
 };
 const BPF: Description = Description {
     parameters: &[Parameter::required(
         "expression",
-        Type::Text,
+        ParameterType::Text,
         "the expression in pcap-filter's words.",
     )],
     classes: Classes::YesNo,
@@ -112,7 +112,12 @@ const FLAVOUR_FILTER: Description = number_class_description(
     &[("ssh", 7), ("odd", 1)],
 );
 const TCP: Description = Description {
-    parameters: &[Parameter::named("depth", Type::Number { low: 1, high: 64 }, "8", "how deep")],
+    parameters: &[Parameter::named(
+        "depth",
+        ParameterType::Number { low: 1, high: 64 },
+        "8",
+        "how deep",
+    )],
     ..description(
         "tcp",
         FilterKind::Reordering,
@@ -139,7 +144,7 @@ const HTTP: Description = Description {
     )
 };
 const SSH: Description = Description {
-    parameters: &[Parameter::optional("user", Type::Text, "whose").positional()],
+    parameters: &[Parameter::optional("user", ParameterType::Text, "whose").positional()],
     ..description("ssh", FilterKind::Inspection, Forms::ANY, OutputForm::Same)
 };
 const COUNT: Description =
@@ -147,7 +152,7 @@ const COUNT: Description =
 const COMPRESS: Description =
     description("compress", FilterKind::Editing, Forms::ANY, OutputForm::Same);
 const EXEC: Description = Description {
-    parameters: &[Parameter::required("command", Type::Text, "what to run")],
+    parameters: &[Parameter::required("command", ParameterType::Text, "what to run")],
     classes: Classes::YesNo,
     ..description("exec", FilterKind::Editing, Forms::ANY, OutputForm::Form(Form::Bytes))
 };
@@ -155,10 +160,10 @@ const EXEC_AT_HEAD: Description =
     Description { kind: FilterKind::Source, input_forms: Forms::NONE, ..EXEC };
 const FILES: Description = Description {
     parameters: &[
-        Parameter::required("directory", Type::Path, "where the files go"),
+        Parameter::required("directory", ParameterType::Path, "where the files go"),
         Parameter::named(
             "per",
-            Type::OneOf(&["block", "connection"]),
+            ParameterType::OneOf(&["block", "connection"]),
             "block",
             "one file for each",
         ),
@@ -166,7 +171,7 @@ const FILES: Description = Description {
     ..description("files", FilterKind::Sink, Forms::ANY, OutputForm::Nothing)
 };
 const PRINT: Description = Description {
-    parameters: &[Parameter::optional("field", Type::Text, "what to print")
+    parameters: &[Parameter::optional("field", ParameterType::Text, "what to print")
         .positional()
         .repeatable()],
     ..description("print", FilterKind::Sink, Forms::ANY, OutputForm::Nothing)

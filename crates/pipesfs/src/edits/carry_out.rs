@@ -4,7 +4,7 @@ use super::plan::{PathEdit, PlannedChange};
 use super::{Refusal, start};
 use crate::protocol::errno;
 use crate::snapshot::SnapshotCache;
-use crate::tree::{PathKey, Tree, key_of};
+use crate::tree::{PathKey, Tree, path_key};
 use std::time::{Duration, Instant};
 use streamline::paths::{
     Change, ChangedNodes, Client, ClientError, OUTDATED, PathClient, PathView,
@@ -81,7 +81,7 @@ fn change(
     snapshots: &SnapshotCache,
 ) -> Result<ChangeResult, Refusal> {
     let view = |path: PathKey| {
-        let found = tree.paths.iter().find(|view| key_of(view) == path);
+        let found = tree.paths.iter().find(|view| path_key(view) == path);
         found.ok_or_else(Refusal::object_removed)
     };
     let line = |view: &PathView| Some(view.line.clone()).filter(|line| !line.is_empty());

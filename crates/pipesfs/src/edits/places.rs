@@ -62,7 +62,7 @@ impl Tree {
     }
 
     /// Returns the details of the node `member`.
-    pub(super) fn details(&self, member: NodeIndex) -> Result<&NodeDetails, Refusal> {
+    pub(super) fn details_of_node(&self, member: NodeIndex) -> Result<&NodeDetails, Refusal> {
         self.node(member).ok_or_else(Refusal::object_removed)
     }
 
@@ -114,7 +114,7 @@ impl Tree {
         };
         let directory = self.directory(&node).ok_or_else(Refusal::object_removed)?;
         let node = self.only_member(directory)?;
-        let name = &self.details(node)?.name;
+        let name = &self.details_of_node(node)?.name;
         let words = class.map_or_else(|| name.clone(), |class| format!("{name}/{class}"));
         Ok(Output { node, words })
     }

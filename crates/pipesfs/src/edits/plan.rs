@@ -7,7 +7,7 @@ use super::{MountPermissions, Refusal};
 use crate::entries::{DirectoryObject, Key, ObjectKind};
 use crate::names::unescape;
 use crate::protocol::errno;
-use crate::tree::{Child, DirectoryId, EMPTY_STREAM_SOURCE, NodeIndex, PathKey, Tree, key_of};
+use crate::tree::{Child, DirectoryId, EMPTY_STREAM_SOURCE, NodeIndex, PathKey, Tree, path_key};
 use std::path::Path;
 use streamline::paths::{NewFilter, new_filter};
 
@@ -47,7 +47,7 @@ impl PathEdit {
         node: NodeIndex,
         words: &[&str],
     ) -> Result<PlannedChange, Refusal> {
-        let path = key_of(tree.view(node)?);
+        let path = path_key(tree.view(node)?);
         let words = words.iter().map(|word| (*word).to_owned()).collect();
         Ok(PlannedChange::Edit(Self { path, into: None, words }))
     }
@@ -236,11 +236,11 @@ fn refuse_fixed_entry(key: &Key, parent: &Key) -> Result<(), Refusal> {
 fn plan_node_removal(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChange, Refusal> {
     let directory = tree.directory(&key.place).ok_or_else(Refusal::object_removed)?;
     let member = tree.only_member(directory)?;
-    let name = &tree.details(member)?.name;
+    let name = &tree.details_of_node(member)?.name;
     let above = tree.parent(directory)?;
     let of_path = matches!(above.place, DirectoryId::Path(_)) && above.members.is_empty();
     if of_path || above.place == DirectoryId::Root {
-        let path = key_of(tree.view(member)?);
+        let path = path_key(tree.view(member)?);
         if tree.count_sources(member.path) > 1 {
             return PathEdit::plan(tree, member, &["remove", name, "leaf"]);
         }
@@ -265,7 +265,7 @@ fn plan_node_removal(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChan
 
 fn sever(tree: &Tree, member: NodeIndex, parent: &Key) -> Result<PlannedChange, Refusal> {
     let from = tree.output(parent)?;
-    let name = &tree.details(member)?.name;
+    let name = &tree.details_of_node(member)?.name;
     PathEdit::plan(tree, member, &["sever", name, "from", &from.words])
 }
 
@@ -334,6 +334,6 @@ pub(crate) fn link(
         let why = format!("the link to a filter has the filter's name: `{}`", directory.name);
         return Err(Refusal::new(errno::EINVAL, why));
     }
-    let node = &tree.details(member)?.name;
+    let node = &tree.details_of_node(member)?.name;
     PathEdit::plan(tree, member, &["join", node, "below", &below])
 }

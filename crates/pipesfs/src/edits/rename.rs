@@ -5,7 +5,7 @@ use super::plan::{PathEdit, PlannedChange, linked_node, parse_filter_name};
 use super::{MountPermissions, Refusal};
 use crate::entries::{DirectoryObject, Key};
 use crate::protocol::errno;
-use crate::tree::{DirectoryId, NodeIndex, Tree, key_of};
+use crate::tree::{DirectoryId, NodeIndex, Tree, path_key};
 use streamline::paths::with_arguments;
 
 /// Supported flags of renameat2(2): RENAME_NOREPLACE, which is in effect even if it is not set.
@@ -69,7 +69,7 @@ fn reattach(
     into: &Key,
 ) -> Result<PlannedChange, Refusal> {
     let below = tree.output(into)?;
-    let name = &tree.details(node)?.name;
+    let name = &tree.details_of_node(node)?.name;
     if below.node.path != node.path {
         return Err(invalid("a further parent is of the same path: move the filter itself"));
     }
@@ -84,7 +84,7 @@ fn plan_node_rename(
 ) -> Result<PlannedChange, Refusal> {
     let directory = tree.directory(&key.place).ok_or_else(Refusal::object_removed)?;
     let node = tree.only_member(directory)?;
-    let name = &tree.details(node)?.name;
+    let name = &tree.details_of_node(node)?.name;
     let changed = match directory.name.split('#').next() == to.split('#').next() {
         true => None,
         false => Some(replacement(tree, node, to, may)?),
@@ -133,7 +133,7 @@ fn plan_move_across_paths(
         );
         return Err(Refusal::new(errno::EPERM, why));
     }
-    let (path, into) = (key_of(from), key_of(to));
+    let (path, into) = (path_key(from), path_key(to));
     let number = into.number.to_string();
     let words = ["move", words, "into", &number, "below", &below.words];
     let words = words.map(str::to_owned).to_vec();
@@ -149,7 +149,7 @@ fn move_class(
 ) -> Result<PlannedChange, Refusal> {
     let directory = tree.directory(node).ok_or_else(Refusal::object_removed)?;
     let member = tree.only_member(directory)?;
-    let details = tree.details(member)?;
+    let details = tree.details_of_node(member)?;
     let below = tree.output(into)?;
     let has_children = tree.directory(&key.place).is_some_and(|class| !class.children.is_empty());
     let words = format!("{}/{class}", details.name);
@@ -182,7 +182,7 @@ fn replacement(
     to: &str,
     may: &MountPermissions,
 ) -> Result<Vec<String>, Refusal> {
-    let node = tree.details(member)?;
+    let node = tree.details_of_node(member)?;
     let filter = parse_filter_name(to, may)?.filter(|filter| filter.name == node.filter);
     let Some(filter) = filter else {
         return Err(invalid(format!(

@@ -59,7 +59,7 @@ impl Tree {
                 let directory = self.directory(&key.place)?;
                 let (view, details) = self.first_node(directory)?;
                 let valid = !details.form.is_empty()
-                    && paths::is_class(&view.line, details, &class).unwrap_or(false);
+                    && paths::can_have_class(&view.line, details, &class).unwrap_or(false);
                 let place = DirectoryId::Class(*path, node.clone(), class);
                 valid.then(|| Key::directory(place))
             }

@@ -70,7 +70,7 @@ impl Text {
 
     /// Returns true if the text is derived from the counters that a path reports.
     #[must_use]
-    pub const fn is_counter(&self) -> bool {
+    pub const fn is_from_counters(&self) -> bool {
         matches!(
             self,
             Self::Blocks

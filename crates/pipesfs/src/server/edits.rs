@@ -8,7 +8,7 @@ use crate::entries::{DirectoryObject, Key, Stream};
 use crate::protocol::{Header, TreeEdit, errno};
 use crate::snapshot::{SNAPSHOT_LIFETIME, Snapshot};
 use crate::streams::{StreamContinuation, TapConnection};
-use crate::tree::{Child, DirectoryId, Tree, key_of};
+use crate::tree::{Child, DirectoryId, Tree, path_key};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -257,7 +257,7 @@ fn moved_nodes(
 /// directory of its source. Returns `None` if the tree does not contain the path.
 fn started(tree: &Tree, number: u32) -> Option<Key> {
     let at = tree.paths.iter().position(|view| view.path.number == number)?;
-    let own = DirectoryId::Path(key_of(tree.paths.get(at)?));
+    let own = DirectoryId::Path(path_key(tree.paths.get(at)?));
     if tree.directory(&own).is_some() {
         return Some(Key::directory(own));
     }

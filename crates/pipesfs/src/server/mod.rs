@@ -21,7 +21,7 @@ use crate::edits::{EDIT_TIMEOUT_DEFAULT, MountPermissions};
 use crate::entries::Key;
 use crate::failures::LatestFailures;
 use crate::inodes::InodeTable;
-use crate::mount::{MountOptions, Others};
+use crate::mount::{MountOptions, OtherUsersPaths};
 use crate::protocol::{Operation, Reply, Request, errno, init_reply, statfs_reply};
 use crate::snapshot::SnapshotCache;
 use crate::streams::Streams;
@@ -69,7 +69,7 @@ pub struct Server {
     failures: Arc<LatestFailures>,
     /// User id and group id of this process.
     owner: (u32, u32),
-    others: Others,
+    others: OtherUsersPaths,
     /// True if all users of the machine have access.
     for_all: bool,
     permitted: MountPermissions,

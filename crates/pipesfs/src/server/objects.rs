@@ -3,10 +3,10 @@
 use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
 use crate::entries::{DirectoryObject, Entry, Key, ObjectKind};
-use crate::mount::Others;
+use crate::mount::OtherUsersPaths;
 use crate::protocol::{Attributes, DirectoryBuffer, EntryTimeout, Header, errno};
 use crate::snapshot::{SNAPSHOT_LIFETIME, Snapshot};
-use crate::tree::{DirectoryId, Tree, key_of};
+use crate::tree::{DirectoryId, Tree, path_key};
 use std::sync::Arc;
 use streamline::paths::PathView;
 use sys::net::RouteSocket;
@@ -123,9 +123,9 @@ impl Server {
         let foreign = foreign.is_some_and(|directory| uid != 0 && directory.uid != uid);
         !foreign
             || match self.others {
-                Others::Nothing => false,
-                Others::Names => matches!(key.place, DirectoryId::Path(_)),
-                Others::All => true,
+                OtherUsersPaths::Nothing => false,
+                OtherUsersPaths::Names => matches!(key.place, DirectoryId::Path(_)),
+                OtherUsersPaths::All => true,
             }
     }
 
@@ -199,7 +199,7 @@ impl Server {
 fn unresponsive_path(tree: &Tree, parent: &Key) -> Option<u32> {
     let DirectoryId::Path(path) = &parent.place else { return None };
     let is_unknown =
-        |view: &&PathView| key_of(view) == *path && view.silent && view.nodes.is_empty();
+        |view: &&PathView| path_key(view) == *path && view.silent && view.nodes.is_empty();
     tree.paths.iter().find(is_unknown).map(|view| view.path.number)
 }
 

@@ -50,7 +50,9 @@ impl Server {
                 Text::Others | Text::NsPerBlock | Text::Missed | Text::State(_),
             ) => true,
             DirectoryObject::Dropped => !are_known(&key, SNAPSHOT_LIFETIME),
-            DirectoryObject::Text(text) => text.is_counter() && !are_known(&key, COUNTERS_LIFETIME),
+            DirectoryObject::Text(text) => {
+                text.is_from_counters() && !are_known(&key, COUNTERS_LIFETIME)
+            }
             _ => false,
         };
         match request.operation {
@@ -187,7 +189,7 @@ impl Server {
                 Ok(format!("No paths are shown now: {why}\n\n{text}"))
             }
             Text::NsPerBlock => self.time_per_block((tree, key), uid),
-            text if text.is_counter() => {
+            text if text.is_from_counters() => {
                 let counters = self.counters((tree, key), COUNTERS_LIFETIME, uid)?;
                 content::text(tree, key, &counters).ok_or(errno::ENOENT)
             }

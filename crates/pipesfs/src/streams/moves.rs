@@ -16,7 +16,7 @@ use streamline::paths::NODE_CHANGED_REASON;
 
 /// The state of a stream whose filter moves to another path.
 #[derive(Debug)]
-pub(super) enum Move {
+pub(super) enum StreamMove {
     /// The edit has begun; the node is still in its old path.
     Awaited,
     /// The node has left its old path. Reads wait for the continuation.
@@ -47,7 +47,7 @@ impl Streams {
                 *form != StreamForm::Capture && nodes.contains(&place.node())
             };
             if stream.place.as_ref().is_some_and(moves) {
-                stream.moving = Some(Move::Awaited);
+                stream.moving = Some(StreamMove::Awaited);
             }
         }
     }
@@ -58,7 +58,8 @@ impl Streams {
     pub fn streams_awaiting_continuation(&self) -> Vec<(u64, DirectoryId, StreamForm, u32)> {
         let open = self.lock();
         let marked = open.iter().filter(|(_, stream)| {
-            matches!(stream.moving, Some(Move::Awaited | Move::Left)) && stream.failed.is_none()
+            matches!(stream.moving, Some(StreamMove::Awaited | StreamMove::Left))
+                && stream.failed.is_none()
         });
         let facts = |(handle, stream): (&u64, &OpenStream)| {
             let (place, form) = stream.place.clone()?;
@@ -72,8 +73,8 @@ impl Streams {
         let mut open = self.lock();
         let Some(stream) = open.get_mut(&handle) else { return };
         match stream.moving.take() {
-            Some(Move::Left) => self.start_continuation(handle, stream, next),
-            Some(Move::Awaited) => stream.moving = Some(Move::Ready(next)),
+            Some(StreamMove::Left) => self.start_continuation(handle, stream, next),
+            Some(StreamMove::Awaited) => stream.moving = Some(StreamMove::Ready(next)),
             other => stream.moving = other,
         }
     }
@@ -86,12 +87,12 @@ impl Streams {
                 continue;
             }
             match stream.moving.take() {
-                Some(Move::Left) => {
+                Some(StreamMove::Left) => {
                     self.failures.set(stream.uid, NODE_CHANGED_REASON.to_owned());
                     self.end(stream, true);
                 }
-                Some(Move::Ready(next)) => stream.moving = Some(Move::Ready(next)),
-                Some(Move::Awaited) | None => {}
+                Some(StreamMove::Ready(next)) => stream.moving = Some(StreamMove::Ready(next)),
+                Some(StreamMove::Awaited) | None => {}
             }
         }
     }
@@ -105,9 +106,9 @@ impl Streams {
         why: Option<&str>,
     ) -> bool {
         match stream.moving.take() {
-            Some(Move::Ready(next)) => self.start_continuation(handle, stream, next),
-            Some(Move::Awaited | Move::Left) if why == Some(NODE_CHANGED_REASON) => {
-                stream.moving = Some(Move::Left);
+            Some(StreamMove::Ready(next)) => self.start_continuation(handle, stream, next),
+            Some(StreamMove::Awaited | StreamMove::Left) if why == Some(NODE_CHANGED_REASON) => {
+                stream.moving = Some(StreamMove::Left);
             }
             _ => return false,
         }

@@ -1,13 +1,13 @@
 //! Lookup of a node's directory, and of the parents of a path's nodes.
 
-use super::{NodeIndex, Parents, Tree, key_of};
+use super::{NodeIndex, Parents, Tree, path_key};
 use streamline::paths::PathView;
 
 impl Tree {
     /// Returns this tree's version of a path, with the parents of its nodes.
     pub(super) fn path_with_parents(&self, path: &PathView) -> Option<(&PathView, &Parents)> {
-        let key = key_of(path);
-        self.paths.iter().zip(&self.parents).find(|(view, _)| key_of(view) == key)
+        let key = path_key(path);
+        self.paths.iter().zip(&self.parents).find(|(view, _)| path_key(view) == key)
     }
 
     /// Returns the index of the directory of the node `member`, or `None` if the node has no

@@ -46,7 +46,7 @@ const MOVED_BUCKETS_MAX: usize = 512;
 impl SessionShares {
     /// Returns the number of blocks that each replica received in the interval.
     #[must_use]
-    pub fn loads(&self) -> Vec<u64> {
+    pub fn replica_block_counts(&self) -> Vec<u64> {
         let mut loads = vec![0; self.replica_count];
         for (replica, blocks) in self.replicas.iter().zip(&self.blocks) {
             if let Some(load) = loads.get_mut(usize::from(*replica)) {
@@ -61,7 +61,7 @@ impl SessionShares {
     /// blocks.
     #[must_use]
     pub fn choose_move(&self) -> Option<SessionMove> {
-        let loads = self.loads();
+        let loads = self.replica_block_counts();
         let total: u64 = loads.iter().sum();
         let (from, most) = (0..).zip(&loads).max_by_key(|(_, load)| **load)?;
         let (to, least) = (0..).zip(&loads).min_by_key(|(_, load)| **load)?;
@@ -153,16 +153,16 @@ mod tests {
             let mut now = shares(&of);
             let mut moves = 0;
             while let Some(chosen) = now.choose_move() {
-                let before = *now.loads().iter().max().unwrap();
+                let before = *now.replica_block_counts().iter().max().unwrap();
                 for bucket in &chosen.buckets {
                     assert_eq!(now.replicas[usize::from(*bucket)], chosen.from);
                     now.replicas[usize::from(*bucket)] = chosen.to;
                 }
-                assert!(*now.loads().iter().max().unwrap() < before);
+                assert!(*now.replica_block_counts().iter().max().unwrap() < before);
                 moves += 1;
             }
             assert!(moves <= 2, "{moves}");
-            let loads = now.loads();
+            let loads = now.replica_block_counts();
             assert!(loads[0].abs_diff(loads[1]) < loads.iter().sum::<u64>() / 5, "{loads:?}");
         }
     }

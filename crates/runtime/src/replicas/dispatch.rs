@@ -276,9 +276,13 @@ mod tests {
         assert_eq!(hands(&[7; 40]), [heavy; 40], "a session stays where it is");
         assert_eq!(hands(&(100..120).collect::<Vec<_>>()), light);
         let shares = dispatcher.take_bucket_shares().unwrap();
-        let loads = shares.loads();
+        let loads = shares.replica_block_counts();
         assert_eq!(loads.iter().sum::<u64>(), 120);
-        assert_eq!(dispatcher.take_bucket_shares().unwrap().loads(), [0; 3], "counted once");
+        assert_eq!(
+            dispatcher.take_bucket_shares().unwrap().replica_block_counts(),
+            [0; 3],
+            "counted once"
+        );
         let DispatchPolicy::Session(SessionTable { dispatched, .. }) = &dispatcher.policy else {
             panic!()
         };

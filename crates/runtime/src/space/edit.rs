@@ -33,7 +33,7 @@ use super::graph::LocalGraph;
 use super::node::Operator;
 use super::pause::PausedWalk;
 use crate::failure::PathFailure;
-use crate::ledger::Edits;
+use crate::ledger::EditCounts;
 use abi::{DbufId, Entry};
 use buffer::crossing::Batch as RingBatch;
 use filter::{Amount, BatchMemory, Block, ClassifyContext, Columns, Filter, Time};
@@ -145,7 +145,7 @@ struct EditOutput {
     made: u64,
     /// Lengths, in bytes, of the blocks that were lost for lack of memory.
     lost: Vec<u32>,
-    edits: Edits,
+    edits: EditCounts,
 }
 
 impl EditOutput {
@@ -186,7 +186,7 @@ fn overlapping_lanes(columns: &Columns, paused: &PausedWalk) -> u64 {
     }
     let mut all: Vec<((DbufId, u64, u64), Option<usize>)> =
         (0..columns.len()).map(|l| (frame(columns, l), Some(l))).collect();
-    for other in paused.rooms() {
+    for other in paused.batch_memories() {
         all.extend((0..other.columns.len()).map(|l| (frame(&other.columns, l), None)));
     }
     all.retain(|((_, from, to), _)| from < to);

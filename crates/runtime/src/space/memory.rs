@@ -13,7 +13,7 @@
 
 use abi::{Entry, RichPointer};
 use buffer::pool::{Pool, Segment};
-use filter::{Batch, BatchMemory, Block, Fill, Gateway, OldBytes, PinId};
+use filter::{Batch, BatchMemory, Block, FillFn, Gateway, OldBytes, PinId};
 
 /// Pools of a space during one walk.
 pub(crate) struct Memory<'a> {
@@ -142,7 +142,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
         intake.unwrap_or(self.work).unpin(buffer::pool::SegmentPin::from_word(word));
     }
 
-    fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])> {
+    fn append(&mut self, room: usize, fill: &mut FillFn<'_>) -> Option<(RichPointer, &'a [u8])> {
         let (place, bytes) = self.work.append(room, |room| fill(room))?;
         Some((RichPointer::new(self.work.id(), place, abi::Class::YES), bytes))
     }

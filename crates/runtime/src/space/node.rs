@@ -4,9 +4,9 @@ use super::arc::GraphArc;
 use super::published::PublishedState;
 use super::writer_port::WriterPort;
 use crate::latency::AgeGauge;
-use crate::ledger::{DropReason, Edits, NodeName};
+use crate::ledger::{DropReason, EditCounts, NodeName};
 use crate::replicas::dispatch::Dispatcher;
-use crate::ring::Export;
+use crate::ring::RingExport;
 use endpoint::process::Process;
 use endpoint::{Sink, Source, SourceCounters, SourceProperties};
 use filter::{Amount, Counts, Filter, Holds, Time};
@@ -71,7 +71,7 @@ pub enum Operator {
     /// A sink.
     Sink(SinkOperator),
     /// A ring to another space.
-    Export(Box<Export>),
+    Export(Box<RingExport>),
     /// No operation. The node only joins branches or receives the blocks of a ring.
     Pass,
     /// A source.
@@ -179,7 +179,7 @@ pub struct OutputCounters {
     /// Time spent in the filter, in nanoseconds; 0 if not measured.
     pub busy_ns: u64,
     /// Edits of blocks, by method.
-    pub edits: Edits,
+    pub edits: EditCounts,
 }
 
 impl OutputCounters {

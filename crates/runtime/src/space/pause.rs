@@ -30,11 +30,11 @@ pub(crate) struct PausedWalk {
 impl PausedWalk {
     /// Returns true if no block is in flight.
     pub(crate) fn is_empty(&self) -> bool {
-        self.rooms().next().is_none()
+        self.batch_memories().next().is_none()
     }
 
     /// Returns the memory of each batch in flight.
-    pub(crate) fn rooms(&self) -> impl Iterator<Item = &BatchMemory> {
+    pub(crate) fn batch_memories(&self) -> impl Iterator<Item = &BatchMemory> {
         let deferred = self.deferred.iter().map(|edit| &edit.room);
         let edited = self.edited.iter().map(|(_, room, _)| room);
         let waiting = self.waiting.iter().map(|(_, _, room)| room);

@@ -157,7 +157,10 @@ impl Taps {
 
     /// Returns the frames that histories retain, each with the number of its node.
     pub(crate) fn retained_frames(&self) -> Vec<(usize, RetainedFrames)> {
-        self.histories.iter().map(|(node, history)| (*node, history.kept())).collect()
+        self.histories
+            .iter()
+            .map(|(node, history)| (*node, history.retained_frame_counts()))
+            .collect()
     }
 
     /// Freezes the history of a node's output until the time `until` ([`History::freeze`]). Returns

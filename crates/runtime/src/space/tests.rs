@@ -16,7 +16,7 @@ use buffer::signal::wakeup_moderation::WakeupThreshold;
 use endpoint::{Failure, Intake, Sink, Source, SourceCounters, SourceProperties, SourceStatus};
 use filter::{
     Amount, Batch, Block, Classify, ClassifyContext, Counts, Filter, HeldList, Holds, LaneContext,
-    Lanes, Report, Stream, StreamContext,
+    LaneFilter, Report, Stream, StreamContext,
 };
 use std::sync::Mutex;
 
@@ -109,7 +109,7 @@ impl Stream for HoldThreeFilter {
 /// A filter that edits every block to add 100 to its number.
 struct AddHundredFilter;
 
-impl Lanes for AddHundredFilter {
+impl LaneFilter for AddHundredFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in filter::lanes(batch.live()) {
             let more = block_number(&batch.block(l)) + 100;
@@ -385,7 +385,7 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
     let from = a.add_node(number_source(100_000));
     let out = a.add_node(create_node(
         "ring to thread1",
-        Operator::Export(Box::new(crate::ring::Export::new(
+        Operator::Export(Box::new(crate::ring::RingExport::new(
             0,
             writer,
             (Arc::clone(&near), Arc::clone(&far)),

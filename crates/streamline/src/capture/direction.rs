@@ -43,7 +43,8 @@ impl Direction {
         interface: CapturedInterface,
         (settings, options): (&CaptureSettings, &Options),
     ) -> Result<(Self, u64), OpenError> {
-        let Planned { text, plan, host } = plan_direction((source, &interface), settings, options)?;
+        let PlannedDirection { text, plan, host } =
+            plan_direction((source, &interface), settings, options)?;
         let wait_ns = plan.programs.first().map_or(0, |program| program.ring.signal_ns);
         let attached = attach_directly(&plan, &host, &options.steps).map_err(|error| {
             options.steps.roll_back();
@@ -74,7 +75,7 @@ impl Direction {
 }
 
 /// The plan of a request for one direction.
-pub(super) struct Planned {
+pub(super) struct PlannedDirection {
     pub(super) text: String,
     pub(super) plan: Plan,
     pub(super) host: KernelHosts,
@@ -85,7 +86,7 @@ pub(super) fn plan_direction(
     (source, interface): (&str, &CapturedInterface),
     settings: &CaptureSettings,
     options: &Options,
-) -> Result<Planned, OpenError> {
+) -> Result<PlannedDirection, OpenError> {
     let request = request_text(source, &interface.name, settings);
     let Prepared { text, mut plan, hosts: host, .. } = Prepared::read(&request, options)?;
     for program in &mut plan.programs {
@@ -100,7 +101,7 @@ pub(super) fn plan_direction(
             program.ring.record_max = program.ring.record_max.min(bytes.max(RECORD_LIMIT_MIN));
         }
     }
-    Ok(Planned { text, plan, host })
+    Ok(PlannedDirection { text, plan, host })
 }
 
 /// Smallest permitted limit on the number of bytes copied from a frame.

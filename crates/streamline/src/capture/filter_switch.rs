@@ -6,7 +6,7 @@
 //! programs. Frames that the old program has copied are read before frames that the new program
 //! copies.
 
-use super::direction::{Direction, Planned, plan_direction};
+use super::direction::{Direction, PlannedDirection, plan_direction};
 use super::{Capture, CaptureSettings};
 use crate::error::OpenError;
 use engine::kernel::SwitchError;
@@ -58,7 +58,8 @@ impl Capture {
         let settings = CaptureSettings { filter: filter.clone(), ..self.settings.clone() };
         let prepare = |direction: &Direction| {
             let source = (direction.source, &direction.interface);
-            let Planned { text, plan, .. } = plan_direction(source, &settings, &self.options)?;
+            let PlannedDirection { text, plan, .. } =
+                plan_direction(source, &settings, &self.options)?;
             let prepared = direction.attached.prepare_successor(&plan, &self.options.steps);
             prepared.map_err(|error| OpenError::Build {
                 text,

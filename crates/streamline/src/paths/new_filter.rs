@@ -1,7 +1,7 @@
 //! Filters specified by a directory name, such as `sample:3` or `bpf:tcp port 80`.
 
 use engine::registry::MachineRegistry;
-use filter::{Description, FilterKind, Parameter, Type};
+use filter::{Description, FilterKind, Parameter, ParameterType};
 use member::protocol::NodeDetails;
 use pipeline::Registry as _;
 use pipeline::edit::single_filter_name;
@@ -44,7 +44,7 @@ pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilte
         }
     }
     let opens = |entry: &&Description| {
-        let files = entry.parameters.iter().any(|parameter| parameter.kind == Type::Path);
+        let files = entry.parameters.iter().any(|parameter| parameter.kind == ParameterType::Path);
         files || MachineRegistry::Local.endpoint(entry).writes_files
     };
     let program = endpoint::catalog::find_process(bare).is_some();
@@ -64,8 +64,11 @@ fn file_arguments(name: &str, text: &str) -> Vec<String> {
         let (graph, _) = pipeline::read_request(request, &MachineRegistry::Local);
         let used = graph.nodes.iter().filter_map(|node| node.filter());
         for used in used.filter(|used| used.description.name == name) {
-            let of_files =
-                used.description.parameters.iter().filter(|parameter| parameter.kind == Type::Path);
+            let of_files = used
+                .description
+                .parameters
+                .iter()
+                .filter(|parameter| parameter.kind == ParameterType::Path);
             let values = of_files.filter_map(|parameter| used.arguments.text(parameter.name));
             files.extend(values.map(str::to_owned));
         }

@@ -33,7 +33,7 @@ pub use program::{
     SourceInfo,
 };
 pub use program_info::{ProgramInfo, RunStatisticsGuard, program_info};
-pub use ring::{CpuRing, FramePointer, Rings, RingsLayout};
+pub use ring::{CpuRing, FramePointer, ProgramRings, RingsLayout};
 pub use ring_buffer::{Listener, RingBuffer};
 pub use test_run::TestRun;
 

@@ -11,7 +11,7 @@
 //! [`CpuRing::reserved`] to detect that the writer has lapped them.
 //!
 //! If one program serves several requests, the records are in rings without sinks, and each request
-//! has its own rings of pointers into these records ([`Rings::with_records`]).
+//! has its own rings of pointers into these records ([`ProgramRings::with_records`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -142,7 +142,7 @@ impl RingsLayout {
 
 /// A program's rings, one per CPU, mapped read-only.
 #[derive(Debug)]
-pub struct Rings {
+pub struct ProgramRings {
     /// The mapping of all regions. Declared first, so that the mapping is dropped before the map.
     memory: ReadMapping,
     map: Map,
@@ -151,7 +151,7 @@ pub struct Rings {
     records: Option<Arc<Self>>,
 }
 
-impl Rings {
+impl ProgramRings {
     /// Creates zeroed, frozen rings.
     pub fn create(name: &str, shape: RingsLayout) -> Result<Self> {
         let map = Map::array(name, shape.check()?, 1, true)?;
@@ -242,7 +242,7 @@ impl Rings {
     }
 }
 
-impl AsFd for Rings {
+impl AsFd for ProgramRings {
     /// Returns the map's descriptor. A process that receives this descriptor can read all rings.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
@@ -273,10 +273,10 @@ pub struct FramePointer {
 /// The ring of one CPU. All values read from it are allegations, which the reader must check.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuRing<'a> {
-    rings: &'a Rings,
+    rings: &'a ProgramRings,
     base: usize,
     /// The rings that hold the records; may be the same as `rings`.
-    records: &'a Rings,
+    records: &'a ProgramRings,
     from: usize,
 }
 

@@ -23,7 +23,7 @@
 //! [`XdpReceiver::supply`]: super::XdpReceiver::supply
 //! [`XdpSender`]: super::XdpSender
 
-use super::ring::Descriptor;
+use super::ring::XdpDescriptor;
 use super::socket::{SocketSettings, XdpSocket};
 use super::umem::{Umem, UmemSizes};
 use crate::error::{Error, Result};
@@ -112,13 +112,13 @@ impl Frames {
     /// Returns the location of `bytes` as a descriptor. Returns `None` unless all of `bytes` is in
     /// one received frame of this memory.
     #[must_use]
-    pub fn find(&self, bytes: &[u8]) -> Option<Descriptor> {
+    pub fn find(&self, bytes: &[u8]) -> Option<XdpDescriptor> {
         let base = self.umem.memory().base().addr().get();
         let address = bytes.as_ptr().addr().checked_sub(base)? as u64;
         let length = u32::try_from(bytes.len()).ok()?;
         let here = |frame: u32| self.word(frame).load(Ordering::Acquire) & RECEIVED != 0;
         let holds = self.umem.holds(address, length);
-        (holds && self.umem.frame_at_address(address).is_some_and(here)).then_some(Descriptor {
+        (holds && self.umem.frame_at_address(address).is_some_and(here)).then_some(XdpDescriptor {
             address,
             length,
             continues: false,
@@ -306,7 +306,7 @@ mod tests {
         let at = lent[1];
         assert!(frames.find(bytes_at(&frames, at + 10, 20)).is_none(), "lent");
         assert!(frames.mark_frame_received(at));
-        let expected = Descriptor { address: at + 10, length: 20, continues: false };
+        let expected = XdpDescriptor { address: at + 10, length: 20, continues: false };
         assert_eq!(frames.find(bytes_at(&frames, at + 10, 20)), Some(expected));
         assert!(frames.find(&[0; 20]).is_none(), "bytes outside the memory");
         frames.reserve(3);

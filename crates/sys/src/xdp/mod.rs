@@ -23,7 +23,7 @@ mod umem;
 pub use frames::Frames;
 pub use receiver::XdpReceiver;
 pub use redirect::{BuildRedirectProgramFn, Redirect, RedirectCounts, Stamp, TagLookup};
-pub use ring::{CompletionRing, Descriptor, FillRing, RxRing, TxRing};
+pub use ring::{CompletionRing, FillRing, RxRing, TxRing, XdpDescriptor};
 pub use sender::{PushReport, TxPacket, XdpSender};
 pub use socket::{CopyMode, SocketSettings, WakeOutcome, XdpSocket, XdpStatistics};
 pub use umem::{Umem, UmemSizes};

@@ -5,7 +5,7 @@
 //! so no other code lends frames of this memory (F1 of `frames`).
 
 use super::frames::Frames;
-use super::ring::Descriptor;
+use super::ring::XdpDescriptor;
 use super::socket::{SocketSettings, XdpSocket, XdpStatistics};
 use crate::error::{Error, Result};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -52,7 +52,7 @@ impl XdpReceiver {
 
     /// Lends free frames until `target` frames are lent or the fill ring is full. Returns the
     /// number of frames added. Takes time proportional to that number.
-    pub fn supply(&mut self, target: usize) -> Result<usize> {
+    pub fn lend_free_frames(&mut self, target: usize) -> Result<usize> {
         let Some(fill) = self.socket.fill.as_mut() else { return Ok(0) };
         let wanted = target.saturating_sub(self.lent).min(fill.room()? as usize);
         if wanted == 0 {
@@ -80,7 +80,7 @@ impl XdpReceiver {
     /// Appends up to `most` received descriptors to `into`, and marks their frames as received.
     /// Returns the number of descriptors appended. Fails with EBADMSG if a frame has already been
     /// received or is being sent.
-    pub fn receive(&mut self, into: &mut Vec<Descriptor>, most: usize) -> Result<usize> {
+    pub fn receive(&mut self, into: &mut Vec<XdpDescriptor>, most: usize) -> Result<usize> {
         let Some(rx) = self.socket.rx.as_mut() else { return Ok(0) };
         let before = into.len();
         let count = rx.take(into, most)?;

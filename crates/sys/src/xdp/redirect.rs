@@ -243,57 +243,57 @@ fn assemble_redirect_program(
     tags: Option<i32>,
 ) -> Vec<u8> {
     // Offsets in `struct xdp_md`, return values, helper numbers.
-    const DATA: i16 = 0;
+    const XDP_MD_DATA_OFFSET: i16 = 0;
     const DATA_META: i16 = 8;
-    const QUEUE: i16 = 16;
-    const PASS: i32 = 2;
-    const REDIRECT: i32 = 4;
-    const KTIME_GET_NS: i32 = 5;
-    const REDIRECT_MAP: i32 = 51;
-    const ADJUST_META: i32 = 54;
+    const XDP_MD_RX_QUEUE_OFFSET: i16 = 16;
+    const XDP_PASS: i32 = 2;
+    const XDP_REDIRECT: i32 = 4;
+    const BPF_FUNC_KTIME_GET_NS: i32 = 5;
+    const BPF_FUNC_REDIRECT_MAP: i32 = 51;
+    const BPF_FUNC_XDP_ADJUST_META: i32 = 54;
     // Source registers of `ld_imm64` for a map and for a map's value.
-    const MAP: u8 = 1;
-    const VALUE: u8 = 2;
+    const BPF_PSEUDO_MAP_FD: u8 = 1;
+    const BPF_PSEUDO_MAP_VALUE: u8 = 2;
     let begin = [
-        encode_insn(MOVE, 6, 1, 0, 0),
-        encode_insn(LOAD, 7, 1, QUEUE, 0),
+        encode_insn(OP_MOV_REG, 6, 1, 0, 0),
+        encode_insn(OP_LDX_W, 7, 1, XDP_MD_RX_QUEUE_OFFSET, 0),
         encode_insn(0xa5, 7, 0, 2, queues.cast_signed()), // if r7 < queues goto on
-        encode_insn(SET, 0, 0, 0, PASS),
-        encode_insn(EXIT, 0, 0, 0, 0),
-        encode_insn(0x18, 1, MAP, 0, sockets), // on:
+        encode_insn(OP_MOV_IMM, 0, 0, 0, XDP_PASS),
+        encode_insn(OP_EXIT, 0, 0, 0, 0),
+        encode_insn(0x18, 1, BPF_PSEUDO_MAP_FD, 0, sockets), // on:
         encode_insn(0, 0, 0, 0, 0),
-        encode_insn(MOVE, 2, 7, 0, 0),
-        encode_insn(SET, 3, 0, 0, PASS),
-        encode_insn(CALL, 0, 0, 0, REDIRECT_MAP),
-        encode_insn(MOVE, 8, 0, 0, 0),
+        encode_insn(OP_MOV_REG, 2, 7, 0, 0),
+        encode_insn(OP_MOV_IMM, 3, 0, 0, XDP_PASS),
+        encode_insn(OP_CALL, 0, 0, 0, BPF_FUNC_REDIRECT_MAP),
+        encode_insn(OP_MOV_REG, 8, 0, 0, 0),
         encode_insn(0x67, 7, 0, 0, COUNTERS_SIZE.trailing_zeros().cast_signed()), // r7 <<= 6
-        encode_insn(0x18, 9, VALUE, 0, counters),
+        encode_insn(0x18, 9, BPF_PSEUDO_MAP_VALUE, 0, counters),
         encode_insn(0, 0, 0, 0, 0),
-        encode_insn(0x0f, 9, 7, 0, 0),        // r9 += r7
-        encode_insn(0x15, 8, 0, 4, REDIRECT), // if r8 == XDP_REDIRECT goto redirected
-        encode_insn(SET, 1, 0, 0, 1),
+        encode_insn(0x0f, 9, 7, 0, 0),            // r9 += r7
+        encode_insn(0x15, 8, 0, 4, XDP_REDIRECT), // if r8 == XDP_REDIRECT goto redirected
+        encode_insn(OP_MOV_IMM, 1, 0, 0, 1),
         encode_insn(0xdb, 9, 1, 8, 0), // lock *(u64 *)(r9 + 8) += r1
-        encode_insn(MOVE, 0, 8, 0, 0),
-        encode_insn(EXIT, 0, 0, 0, 0),
-        encode_insn(SET, 7, 0, 0, 0), // redirected: no tag
+        encode_insn(OP_MOV_REG, 0, 8, 0, 0),
+        encode_insn(OP_EXIT, 0, 0, 0, 0),
+        encode_insn(OP_MOV_IMM, 7, 0, 0, 0), // redirected: no tag
     ];
     let end = [
-        encode_insn(MOVE, 1, 6, 0, 0),
-        encode_insn(SET, 2, 0, 0, -16),
-        encode_insn(CALL, 0, 0, 0, ADJUST_META),
+        encode_insn(OP_MOV_REG, 1, 6, 0, 0),
+        encode_insn(OP_MOV_IMM, 2, 0, 0, -16),
+        encode_insn(OP_CALL, 0, 0, 0, BPF_FUNC_XDP_ADJUST_META),
         encode_insn(0x55, 0, 0, 8, 0), // if r0 != 0 goto count
-        encode_insn(CALL, 0, 0, 0, KTIME_GET_NS),
-        encode_insn(LOAD, 1, 6, DATA_META, 0),
-        encode_insn(LOAD, 2, 6, DATA, 0),
-        encode_insn(MOVE, 3, 1, 0, 0),
-        encode_insn(0x07, 3, 0, 0, 16), // r3 += 16
-        encode_insn(0x2d, 3, 2, 2, 0),  // if r3 > r2 goto count
-        encode_insn(0x7b, 1, 7, 0, 0),  // *(u64 *)(r1 + 0) = r7
-        encode_insn(0x7b, 1, 0, 8, 0),  // *(u64 *)(r1 + 8) = r0
-        encode_insn(SET, 1, 0, 0, 1),   // count:
-        encode_insn(0xdb, 9, 1, 0, 0),  // lock *(u64 *)(r9 + 0) += r1
-        encode_insn(MOVE, 0, 8, 0, 0),
-        encode_insn(EXIT, 0, 0, 0, 0),
+        encode_insn(OP_CALL, 0, 0, 0, BPF_FUNC_KTIME_GET_NS),
+        encode_insn(OP_LDX_W, 1, 6, DATA_META, 0),
+        encode_insn(OP_LDX_W, 2, 6, XDP_MD_DATA_OFFSET, 0),
+        encode_insn(OP_MOV_REG, 3, 1, 0, 0),
+        encode_insn(0x07, 3, 0, 0, 16),      // r3 += 16
+        encode_insn(0x2d, 3, 2, 2, 0),       // if r3 > r2 goto count
+        encode_insn(0x7b, 1, 7, 0, 0),       // *(u64 *)(r1 + 0) = r7
+        encode_insn(0x7b, 1, 0, 8, 0),       // *(u64 *)(r1 + 8) = r0
+        encode_insn(OP_MOV_IMM, 1, 0, 0, 1), // count:
+        encode_insn(0xdb, 9, 1, 0, 0),       // lock *(u64 *)(r9 + 0) += r1
+        encode_insn(OP_MOV_REG, 0, 8, 0, 0),
+        encode_insn(OP_EXIT, 0, 0, 0, 0),
     ];
     let lookup = tags.map(emit_tag_lookup);
     let lookup = lookup.as_ref().map_or(&[][..], |code| &code[..]);
@@ -303,31 +303,31 @@ fn assemble_redirect_program(
 /// Emits a call to the kernel function that returns the stripped tag, and leaves the tag in r7.
 fn emit_tag_lookup(function: i32) -> [[u8; 8]; 15] {
     // Source register of a call of a kfunc.
-    const KFUNC: u8 = 2;
+    const BPF_PSEUDO_KFUNC_CALL: u8 = 2;
     [
         encode_insn(0x7a, 10, 0, -8, 0), // *(u64 *)(r10 - 8) = 0
-        encode_insn(MOVE, 1, 6, 0, 0),
-        encode_insn(MOVE, 2, 10, 0, 0),
+        encode_insn(OP_MOV_REG, 1, 6, 0, 0),
+        encode_insn(OP_MOV_REG, 2, 10, 0, 0),
         encode_insn(0x07, 2, 0, 0, -2), // r2 += -2
-        encode_insn(MOVE, 3, 10, 0, 0),
+        encode_insn(OP_MOV_REG, 3, 10, 0, 0),
         encode_insn(0x07, 3, 0, 0, -4), // r3 += -4
-        encode_insn(CALL, 0, KFUNC, 0, function),
+        encode_insn(OP_CALL, 0, BPF_PSEUDO_KFUNC_CALL, 0, function),
         encode_insn(0x55, 0, 0, 7, 0),   // if r0 != 0 goto behind
         encode_insn(0x69, 7, 10, -2, 0), // r7 = *(u16 *)(r10 - 2)
         encode_insn(0x67, 7, 0, 0, 16),  // r7 <<= 16
         encode_insn(0x69, 1, 10, -4, 0), // r1 = *(u16 *)(r10 - 4)
         encode_insn(0x4f, 7, 1, 0, 0),   // r7 |= r1
-        encode_insn(SET, 1, 0, 0, 1),
+        encode_insn(OP_MOV_IMM, 1, 0, 0, 1),
         encode_insn(0x67, 1, 0, 0, 32), // r1 <<= 32
         encode_insn(0x4f, 7, 1, 0, 0),  // r7 |= r1
     ]
 }
 
-const LOAD: u8 = 0x61;
-const MOVE: u8 = 0xbf;
-const SET: u8 = 0xb7;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
+const OP_LDX_W: u8 = 0x61;
+const OP_MOV_REG: u8 = 0xbf;
+const OP_MOV_IMM: u8 = 0xb7;
+const OP_CALL: u8 = 0x85;
+const OP_EXIT: u8 = 0x95;
 
 #[cfg(test)]
 mod tests {

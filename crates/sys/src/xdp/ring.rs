@@ -12,16 +12,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// XDP_RING_NEED_WAKEUP: the kernel must be woken to read the ring.
-const NEEDS_WAKEUP: u32 = 1;
+const XDP_RING_NEED_WAKEUP: u32 = 1;
 /// XDP_PKT_CONTD: the next descriptor continues the packet.
-const CONTINUES: u32 = 1;
+const XDP_PKT_CONTD: u32 = 1;
 
 /// Address, beyond any memory, of an entry that the kernel must skip.
 const SKIPPED_ENTRY_ADDRESS: u64 = u64::MAX >> 1;
 
 /// A part of a packet, within one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Descriptor {
+pub struct XdpDescriptor {
     /// Address of the first byte in the UMEM.
     pub address: u64,
     /// Length in bytes.
@@ -93,14 +93,14 @@ impl CompletionRing {
 impl RxRing {
     /// Appends up to `most` received descriptors to `into`. Returns the number of descriptors
     /// appended.
-    pub fn take(&mut self, into: &mut Vec<Descriptor>, most: usize) -> Result<usize> {
+    pub fn take(&mut self, into: &mut Vec<XdpDescriptor>, most: usize) -> Result<usize> {
         self.0.take(most, |ring, at| {
             let (address, length) = (ring.memory.word(at)?, ring.memory.word32(at + 8)?);
-            let continues = ring.memory.word32(at + 12)? & CONTINUES != 0;
+            let continues = ring.memory.word32(at + 12)? & XDP_PKT_CONTD != 0;
             if !ring.umem.holds(address, length) {
                 return None;
             }
-            into.push(Descriptor { address, length, continues });
+            into.push(XdpDescriptor { address, length, continues });
             Some(())
         })
     }
@@ -119,7 +119,7 @@ impl TxRing {
 
     /// Replaces all descriptors that the kernel has not yet consumed with at least as many others.
     /// Sound only if the kernel reads the ring only during calls of this process.
-    pub(super) fn rewrite(&mut self, all: &[Descriptor]) -> Result<()> {
+    pub(super) fn rewrite(&mut self, all: &[XdpDescriptor]) -> Result<()> {
         let old = self.waiting()?;
         self.0.index = self.0.index.wrapping_sub(old);
         let count = self.enqueue(all)?;
@@ -143,13 +143,13 @@ impl TxRing {
 
     /// Adds descriptors until the ring is full, and returns the number added. Afterwards, call
     /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx) if [`TxRing::needs_wakeup`] returns true.
-    pub fn enqueue(&mut self, descriptors: &[Descriptor]) -> Result<usize> {
+    pub fn enqueue(&mut self, descriptors: &[XdpDescriptor]) -> Result<usize> {
         self.0.produce(descriptors, |ring, at, descriptor| {
-            let Descriptor { address, length, continues } = *descriptor;
+            let XdpDescriptor { address, length, continues } = *descriptor;
             ring.umem.holds(address, length)
                 && ring.memory.set_word(at, address)
                 && ring.memory.set_word32(at + 8, length)
-                && ring.memory.set_word32(at + 12, if continues { CONTINUES } else { 0 })
+                && ring.memory.set_word32(at + 12, if continues { XDP_PKT_CONTD } else { 0 })
         })
     }
 
@@ -224,7 +224,7 @@ impl EntryRing {
     }
 
     fn needs_wakeup(&self) -> bool {
-        self.memory.word32(self.flags).is_some_and(|flags| flags & NEEDS_WAKEUP != 0)
+        self.memory.word32(self.flags).is_some_and(|flags| flags & XDP_RING_NEED_WAKEUP != 0)
     }
 
     fn entry_offset(&self, index: u32) -> usize {
@@ -349,7 +349,7 @@ mod tests {
         theirs.set_word32(216, 60);
         theirs.set_word32(220, 1);
         assert_eq!(rx.take(&mut pieces, 100).unwrap(), 2);
-        let piece = |address, length, continues| Descriptor { address, length, continues };
+        let piece = |address, length, continues| XdpDescriptor { address, length, continues };
         assert_eq!(pieces, [piece(2048, 2000, false), piece(100, 60, true)]);
         assert_eq!(theirs.word32(64), Some(2), "their places are given back");
 
@@ -375,7 +375,7 @@ mod tests {
             let refused = rx.take(&mut Vec::new(), 1).unwrap_err();
             assert_eq!(refused.errno, libc::EBADMSG, "{address} {length}");
             let mut tx = TxRing(entry_ring(16).0);
-            let descriptor = Descriptor { address, length, continues: false };
+            let descriptor = XdpDescriptor { address, length, continues: false };
             assert_eq!(tx.enqueue(&[descriptor]).unwrap_err().errno, libc::EINVAL);
             assert_eq!(tx.room().unwrap(), SIZE, "nothing was given");
         }

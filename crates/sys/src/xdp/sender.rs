@@ -14,7 +14,7 @@
 //! until the position advances.
 
 use super::frames::Frames;
-use super::ring::Descriptor;
+use super::ring::XdpDescriptor;
 use super::socket::{SocketSettings, WakeOutcome, XdpSocket};
 use crate::error::Result;
 use std::collections::VecDeque;
@@ -37,14 +37,14 @@ pub struct XdpSender {
     in_flight: usize,
     back: Vec<u64>,
     /// Descriptors of the packet that the kernel took last, in case the device has dropped it.
-    last: Vec<Descriptor>,
+    last: Vec<XdpDescriptor>,
     fragments: bool,
 }
 
 /// An entry in the send ring.
 #[derive(Clone, Copy, Debug)]
 struct SendRingEntry {
-    at: Descriptor,
+    at: XdpDescriptor,
     /// True if the kernel has read this entry without publishing its new read position. If the
     /// packet is queued again, only its new entry is counted.
     ghost: bool,
@@ -55,7 +55,7 @@ struct SendRingEntry {
 pub enum TxPacket<'a> {
     /// A part of a received frame ([`Frames::find`]), which the sender retains until it has been
     /// sent.
-    InPlace(Descriptor),
+    InPlace(XdpDescriptor),
     /// Bytes outside the frames, which the sender copies.
     Copied(&'a [u8]),
 }
@@ -110,7 +110,7 @@ impl XdpSender {
 
     /// Returns the number of frames that the kernel has not returned.
     #[must_use]
-    pub const fn in_flight(&self) -> usize {
+    pub const fn in_flight_frame_count(&self) -> usize {
         self.in_flight
     }
 
@@ -129,10 +129,10 @@ impl XdpSender {
         if (tx.room()? as usize) < 2 * FRAGMENTS_MAX {
             return Ok(false);
         }
-        let mut entries = [Descriptor::default(); FRAGMENTS_MAX];
+        let mut entries = [XdpDescriptor::default(); FRAGMENTS_MAX];
         let count = match packet {
             TxPacket::InPlace(descriptor) => {
-                entries[0] = Descriptor { continues: false, ..descriptor };
+                entries[0] = XdpDescriptor { continues: false, ..descriptor };
                 usize::from(self.frames.retain(descriptor.address))
             }
             TxPacket::Copied(bytes) => copy_into_frames(&self.frames, bytes, &mut entries),
@@ -264,7 +264,7 @@ impl XdpSender {
             self.queued.insert(ghosts + number, SendRingEntry { at, ghost: false });
         }
         self.packets += 1;
-        let all: Vec<Descriptor> = self.queued.iter().map(|entry| entry.at).collect();
+        let all: Vec<XdpDescriptor> = self.queued.iter().map(|entry| entry.at).collect();
         tx.rewrite(&all)?;
         Ok(true)
     }
@@ -275,7 +275,7 @@ impl XdpSender {
 fn copy_into_frames(
     frames: &Frames,
     bytes: &[u8],
-    entries: &mut [Descriptor; FRAGMENTS_MAX],
+    entries: &mut [XdpDescriptor; FRAGMENTS_MAX],
 ) -> usize {
     let parts = bytes.chunks(frames.frame());
     let count = parts.len();
@@ -290,7 +290,7 @@ fn copy_into_frames(
         let pasted = frames.umem().memory().store_bytes(at, part);
         debug_assert!(pasted, "a frame is in the memory");
         let length = u32::try_from(part.len()).unwrap_or(0);
-        *entry = Descriptor { address, length, continues: done + 1 < count };
+        *entry = XdpDescriptor { address, length, continues: done + 1 < count };
         done += 1;
     }
     if done == count {

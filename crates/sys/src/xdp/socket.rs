@@ -115,7 +115,7 @@ impl XdpSocket {
             flags: 0,
             pad: 0,
         };
-        uapi::set(socket.as_fd(), uapi::UMEM, &registration)?;
+        uapi::set(socket.as_fd(), uapi::XDP_UMEM_REG, &registration)?;
         Self::finish_open(socket, umem, settings, None)
     }
 
@@ -186,7 +186,7 @@ impl XdpSocket {
 
     /// Returns the counters since the creation of the socket.
     pub fn statistics(&self) -> Result<XdpStatistics> {
-        let all: [u64; 6] = uapi::get(self.socket.as_fd(), uapi::STATISTICS)?;
+        let all: [u64; 6] = uapi::get(self.socket.as_fd(), uapi::XDP_STATISTICS)?;
         let [rx_dropped, rx_invalid, tx_invalid, rx_full, fill_empty, tx_empty] = all;
         Ok(XdpStatistics { rx_dropped, rx_invalid, tx_invalid, rx_full, fill_empty, tx_empty })
     }
@@ -197,19 +197,21 @@ impl XdpSocket {
         settings: SocketSettings,
         shared: Option<BorrowedFd<'_>>,
     ) -> Result<Self> {
-        use uapi::{COMPLETION_MAP_OFFSET, COMPLETION_RING, FILL_MAP_OFFSET, FILL_RING};
-        use uapi::{RX_MAP_OFFSET, RX_RING, TX_MAP_OFFSET, TX_RING};
+        use uapi::{
+            COMPLETION_MAP_OFFSET, FILL_MAP_OFFSET, XDP_UMEM_COMPLETION_RING, XDP_UMEM_FILL_RING,
+        };
+        use uapi::{RX_MAP_OFFSET, TX_MAP_OFFSET, XDP_RX_RING, XDP_TX_RING};
         let fd = socket.as_fd();
         let sizes = [
-            (FILL_RING, settings.fill),
-            (COMPLETION_RING, settings.completion),
-            (RX_RING, settings.rx),
-            (TX_RING, settings.tx),
+            (XDP_UMEM_FILL_RING, settings.fill),
+            (XDP_UMEM_COMPLETION_RING, settings.completion),
+            (XDP_RX_RING, settings.rx),
+            (XDP_TX_RING, settings.tx),
         ];
         for (name, size) in sizes.into_iter().filter(|(_, size)| *size > 0) {
             uapi::set(fd, name, &size)?;
         }
-        let offsets: AllRingOffsets = uapi::get(fd, uapi::OFFSETS)?;
+        let offsets: AllRingOffsets = uapi::get(fd, uapi::XDP_MMAP_OFFSETS)?;
         let ring = |name, at, offsets, entry, size| {
             let form = RingLayout { name, at, offsets, entry, size, umem };
             (size > 0).then(|| EntryRing::map(fd, &form)).transpose()
@@ -225,7 +227,7 @@ impl XdpSocket {
         let rx = ring("receive ring", RX_MAP_OFFSET, offsets.rx, 16, settings.rx)?;
         let tx = ring("send ring", TX_MAP_OFFSET, offsets.tx, 16, settings.tx)?;
         uapi::bind(fd, settings.interface, settings.queue, bind_flags(settings, shared), shared)?;
-        let options: u32 = uapi::get(fd, uapi::OPTIONS)?;
+        let options: u32 = uapi::get(fd, uapi::XDP_OPTIONS)?;
         Ok(Self {
             fill: fill.map(FillRing),
             completion: completion.map(CompletionRing),
@@ -241,15 +243,15 @@ impl XdpSocket {
 /// Returns the flags for bind(2). With the sharing flag the kernel rejects all other flags.
 fn bind_flags(settings: SocketSettings, shared: Option<BorrowedFd<'_>>) -> u16 {
     if shared.is_some() {
-        return uapi::SHARED;
+        return uapi::XDP_SHARED_UMEM;
     }
     let mode = match settings.mode {
-        CopyMode::ZeroCopy => uapi::ZERO_COPY,
-        CopyMode::Copy => uapi::COPY,
+        CopyMode::ZeroCopy => uapi::XDP_ZEROCOPY,
+        CopyMode::Copy => uapi::XDP_COPY,
         CopyMode::Either => 0,
     };
-    let fragments = if settings.fragments { uapi::FRAGMENTS } else { 0 };
-    uapi::NEED_WAKEUP | mode | fragments
+    let fragments = if settings.fragments { uapi::XDP_USE_SG } else { 0 };
+    uapi::XDP_USE_NEED_WAKEUP | mode | fragments
 }
 
 fn open_unbound_socket() -> Result<OwnedFd> {

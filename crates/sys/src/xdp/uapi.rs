@@ -4,14 +4,14 @@ use crate::error::{Error, Result};
 use crate::packet::option::{self, OptionValue, SocketOption};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-pub(super) const OFFSETS: SocketOption = (1, "XDP_MMAP_OFFSETS");
-pub(super) const RX_RING: SocketOption = (2, "XDP_RX_RING");
-pub(super) const TX_RING: SocketOption = (3, "XDP_TX_RING");
-pub(super) const UMEM: SocketOption = (4, "XDP_UMEM_REG");
-pub(super) const FILL_RING: SocketOption = (5, "XDP_UMEM_FILL_RING");
-pub(super) const COMPLETION_RING: SocketOption = (6, "XDP_UMEM_COMPLETION_RING");
-pub(super) const STATISTICS: SocketOption = (7, "XDP_STATISTICS");
-pub(super) const OPTIONS: SocketOption = (8, "XDP_OPTIONS");
+pub(super) const XDP_MMAP_OFFSETS: SocketOption = (1, "XDP_MMAP_OFFSETS");
+pub(super) const XDP_RX_RING: SocketOption = (2, "XDP_RX_RING");
+pub(super) const XDP_TX_RING: SocketOption = (3, "XDP_TX_RING");
+pub(super) const XDP_UMEM_REG: SocketOption = (4, "XDP_UMEM_REG");
+pub(super) const XDP_UMEM_FILL_RING: SocketOption = (5, "XDP_UMEM_FILL_RING");
+pub(super) const XDP_UMEM_COMPLETION_RING: SocketOption = (6, "XDP_UMEM_COMPLETION_RING");
+pub(super) const XDP_STATISTICS: SocketOption = (7, "XDP_STATISTICS");
+pub(super) const XDP_OPTIONS: SocketOption = (8, "XDP_OPTIONS");
 
 /// Offset at which to map the receive ring.
 pub(super) const RX_MAP_OFFSET: u64 = 0;
@@ -23,15 +23,15 @@ pub(super) const FILL_MAP_OFFSET: u64 = 0x1_0000_0000;
 pub(super) const COMPLETION_MAP_OFFSET: u64 = 0x1_8000_0000;
 
 /// XDP_SHARED_UMEM: share the memory of another socket.
-pub(super) const SHARED: u16 = 1;
+pub(super) const XDP_SHARED_UMEM: u16 = 1;
 /// XDP_COPY: the kernel copies frames.
-pub(super) const COPY: u16 = 1 << 1;
+pub(super) const XDP_COPY: u16 = 1 << 1;
 /// XDP_ZEROCOPY: the device accesses the memory itself.
-pub(super) const ZERO_COPY: u16 = 1 << 2;
+pub(super) const XDP_ZEROCOPY: u16 = 1 << 2;
 /// XDP_USE_NEED_WAKEUP: the kernel sets flags that show when it must be woken.
-pub(super) const NEED_WAKEUP: u16 = 1 << 3;
+pub(super) const XDP_USE_NEED_WAKEUP: u16 = 1 << 3;
 /// XDP_USE_SG: packets may span several frames.
-pub(super) const FRAGMENTS: u16 = 1 << 4;
+pub(super) const XDP_USE_SG: u16 = 1 << 4;
 
 const SOL_XDP: libc::c_int = 283;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ebpf::insn::{self, Insn, R0, R1, R2, Size, atomic};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use streamline_sys as sys;
-use sys::bpf::ring::{Rings, RingsLayout};
+use sys::bpf::ring::{ProgramRings, RingsLayout};
 use sys::bpf::{
     Btf, BtfBuilder, ChainPosition, FunctionInfo, Link, LoadParameters, Map, ObjectKind, Program,
     ProgramKind, RingBuffer, Side, SourceInfo, XdpMode,
@@ -18,7 +18,7 @@ use sys::packet::{PacketSender, PacketSocket, QdiscMode};
 use sys::xdp::{Redirect, SocketSettings, Umem, UmemSizes, XdpSocket};
 use testkit::Frame;
 use testkit::net::{
-    CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, wait_until, wait_until_received,
+    CLIENT_DEVICE, Namespace, NamespacePair, SERVER_DEVICE, wait_until, wait_until_received,
 };
 
 /// Loads a program that only returns `value`.
@@ -50,7 +50,7 @@ pub(crate) fn counter_value(map: &Map) -> u64 {
 }
 
 /// Sends `count` frames from the client and waits until the server's device has received them.
-pub(crate) fn send_frames(pair: &Pair, count: u64) {
+pub(crate) fn send_frames(pair: &NamespacePair, count: u64) {
     let device = testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap();
     let before = device.received + device.receive_dropped;
     let frame = Frame::ethernet().ipv4("192.0.2.1", "192.0.2.2").udp(1, 2, b"counted");
@@ -151,9 +151,9 @@ fn load_program_with_btf() -> (Btf, Program) {
 }
 
 /// Creates frozen per-CPU rings.
-fn create_kernel_rings() -> Rings {
+fn create_kernel_rings() -> ProgramRings {
     let shape = RingsLayout { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
-    let rings = Rings::create("killed", shape).unwrap();
+    let rings = ProgramRings::create("killed", shape).unwrap();
     print_line(&format!("made map {}", rings.map().info().unwrap().id));
     rings
 }

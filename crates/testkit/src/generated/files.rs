@@ -63,7 +63,7 @@ impl FileFormat {
         if self.is_big_endian { word.to_be_bytes() } else { word.to_le_bytes() }
     }
 
-    const fn tick_ns(self) -> u64 {
+    const fn timestamp_tick_ns(self) -> u64 {
         if self.has_nanoseconds { 1 } else { 1_000 }
     }
 
@@ -75,7 +75,7 @@ impl FileFormat {
         file.extend(words.map(|word| self.u32_bytes(word)).concat());
         for (time_ns, frame) in frames {
             let captured = &frame[..frame.len().min(self.snapshot_length)];
-            let rest = time_ns % 1_000_000_000 / self.tick_ns();
+            let rest = time_ns % 1_000_000_000 / self.timestamp_tick_ns();
             let words = [
                 (time_ns / 1_000_000_000) as u32,
                 rest as u32,
@@ -117,7 +117,7 @@ impl FileFormat {
             .collect();
         all.sort_by_key(|(time_ns, ..)| *time_ns);
         for (time_ns, interface, frame) in all {
-            let ticks = time_ns / self.tick_ns();
+            let ticks = time_ns / self.timestamp_tick_ns();
             let captured = &frame[..frame.len().min(self.snapshot_length)];
             let words = [
                 interface,

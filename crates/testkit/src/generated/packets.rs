@@ -48,7 +48,7 @@ pub(super) fn fragment_captures() -> Vec<(&'static str, Capture)> {
     Random::new(3).shuffle(&mut many);
     let syn = Segment { source: 4000, target: 80, flags: 2, window: 512, ..Segment::default() };
     let syn = ipv4_frame(1).tcp(&syn, b"")[34..].to_vec();
-    let tagged = Frame::ethernet().tag(42).ipv4("10.0.1.1", SERVER);
+    let tagged = Frame::ethernet().append_vlan_tag(42).ipv4("10.0.1.1", SERVER);
     let overlapping = |base: &Frame, whole: &[u8]| {
         let mut frames = split_into_fragments(base, UDP, whole, 1_000);
         frames.insert(1, base.clone().fragment(992, true).protocol(UDP, &[b'!'; 64]));
@@ -104,25 +104,25 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
     let base = || Frame::ethernet().ipv4(CLIENT, SERVER);
     let over = |frame: Frame| frame.ipv4(CLIENT, SERVER).udp(4000, 53, &ask);
     let tagged = vec![
-        over(Frame::ethernet().tag(1)),
-        over(Frame::ethernet().tag(0xe001)),
-        over(Frame::ethernet().tag_with_ethertype(0x88a8, 7).tag(42)),
-        over(Frame::ethernet().tag_with_ethertype(0x9100, 7).tag(42)),
-        over(Frame::ethernet().tag(1).tag(2).tag(3)),
-        over(Frame::ethernet().snap()),
-        Frame::ethernet().tag(9).arp(true, CLIENT, SERVER),
-        Frame::ethernet().tag(9).ipv6(CLIENT6, SERVER6).udp(4000, 53, &ask),
+        over(Frame::ethernet().append_vlan_tag(1)),
+        over(Frame::ethernet().append_vlan_tag(0xe001)),
+        over(Frame::ethernet().tag_with_ethertype(0x88a8, 7).append_vlan_tag(42)),
+        over(Frame::ethernet().tag_with_ethertype(0x9100, 7).append_vlan_tag(42)),
+        over(Frame::ethernet().append_vlan_tag(1).append_vlan_tag(2).append_vlan_tag(3)),
+        over(Frame::ethernet().append_snap_header()),
+        Frame::ethernet().append_vlan_tag(9).arp(true, CLIENT, SERVER),
+        Frame::ethernet().append_vlan_tag(9).ipv6(CLIENT6, SERVER6).udp(4000, 53, &ask),
     ];
     let extended = |header: u8, body: &[u8]| {
         Frame::ethernet().ipv6(CLIENT6, SERVER6).extension(header, body).udp(4000, 53, &ask)
     };
     let headers = vec![
         base().options(&[1; 8]).udp(4000, 53, &ask),
-        base().options(&[0x94, 4, 0, 0]).echo(true, 1, 1, b"alert"),
+        base().options(&[0x94, 4, 0, 0]).icmp_echo(true, 1, 1, b"alert"),
         extended(0, &[0, 5, 2, 0, 0, 1, 0]),
         extended(60, &[0, 1, 4, 0, 0, 0, 0]),
         extended(43, &[0, 0, 0, 0, 0, 0, 0]),
-        Frame::ethernet().ipv6(CLIENT6, SERVER6).echo(true, 1, 2, b"is anybody there?"),
+        Frame::ethernet().ipv6(CLIENT6, SERVER6).icmp_echo(true, 1, 2, b"is anybody there?"),
         base().protocol(47, &[0, 0, 8, 0, 0x45, 0]),
         base().protocol(50, &[0, 0, 0, 1, 0, 0, 0, 2]),
         base().protocol(132, &[0x0b, 0x80, 0x0b, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]),
@@ -175,7 +175,7 @@ pub(super) fn link_type_captures() -> Vec<(String, Vec<u8>)> {
         ("null", LinkType::NULL, three(&|| Frame::loopback(false))),
         ("null-big", LinkType::NULL, three(&|| Frame::loopback(true))),
         ("cooked", LinkType::LINUX_SLL, three(&Frame::cooked)),
-        ("cooked2", LinkType::LINUX_SLL2, three(&Frame::cooked2)),
+        ("cooked2", LinkType::LINUX_SLL2, three(&Frame::linux_cooked_v2)),
         ("unknown", LinkType(147), three(&Frame::raw)),
     ];
     let mut files: Vec<_> = all

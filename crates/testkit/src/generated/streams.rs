@@ -53,7 +53,7 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
 /// client does not acknowledge the server's data.
 fn unacknowledged_connection() -> Capture {
     let mut talk = ConnectionCapture::new(12, 80).client("GET /lost HTTP/1.1\r\n\r\n");
-    let segments = talk.connection.segments(Side::Server, &content::html_page(4_000));
+    let segments = talk.connection.split_into_segments(Side::Server, &content::html_page(4_000));
     talk.capture.add(200, segments[0].clone());
     talk.capture.add(200, segments[2].clone());
     talk.finish_open()

@@ -58,7 +58,7 @@ impl ConnectionCapture {
     /// `order`. A segment whose index is missing was sent but not captured; a segment whose index
     /// is repeated was captured twice.
     pub(super) fn send_from_server_in_order(mut self, data: &[u8], order: &[usize]) -> Self {
-        let segments = self.connection.segments(Side::Server, data);
+        let segments = self.connection.split_into_segments(Side::Server, data);
         for at in order {
             self.capture.add(200, segments[*at].clone());
         }

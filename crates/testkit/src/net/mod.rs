@@ -5,7 +5,7 @@
 //! share a namespace. Dropping a [`Namespace`] kills all processes in it and removes it. If a test
 //! is killed, the next test that creates a namespace removes the namespaces of the killed test.
 //!
-//! Networks are created with `ip` of iproute2, as root. [`Pair::new`] skips the test if root
+//! Networks are created with `ip` of iproute2, as root. [`NamespacePair::new`] skips the test if root
 //! privileges, `ip` or kernel support are missing. Any other failure panics.
 //!
 //! ```no_run
@@ -29,13 +29,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// The client's IPv4 address on the device of a [`Pair`].
+/// The client's IPv4 address on the device of a [`NamespacePair`].
 pub const CLIENT: &str = "10.77.0.1";
-/// The server's IPv4 address on the device of a [`Pair`].
+/// The server's IPv4 address on the device of a [`NamespacePair`].
 pub const SERVER: &str = "10.77.0.2";
-/// The client's IPv6 address on the device of a [`Pair`].
+/// The client's IPv6 address on the device of a [`NamespacePair`].
 pub const CLIENT6: &str = "fd77::1";
-/// The server's IPv6 address on the device of a [`Pair`].
+/// The server's IPv6 address on the device of a [`NamespacePair`].
 pub const SERVER6: &str = "fd77::2";
 
 /// The name of the client's device.
@@ -175,7 +175,7 @@ impl Drop for Namespace {
 
 /// The settings of a pair of devices.
 #[derive(Clone, Copy, Debug)]
-pub struct Cable {
+pub struct DevicePairSettings {
     /// The MTU in bytes.
     pub mtu: u32,
     /// The number of receive queues of each device, which is also its number of transmit queues.
@@ -185,7 +185,7 @@ pub struct Cable {
     pub addresses: bool,
 }
 
-impl Default for Cable {
+impl Default for DevicePairSettings {
     fn default() -> Self {
         Self { mtu: 1500, queues: 1, addresses: true }
     }
@@ -194,19 +194,19 @@ impl Default for Cable {
 /// Two namespaces joined by a pair of virtual Ethernet devices, [`CLIENT_DEVICE`] and
 /// [`SERVER_DEVICE`].
 #[derive(Debug)]
-pub struct Pair {
+pub struct NamespacePair {
     /// The namespace of the client.
     pub client: Namespace,
     /// The namespace of the server.
     pub server: Namespace,
 }
 
-impl Pair {
+impl NamespacePair {
     /// Creates both namespaces and the devices between them, and waits until the devices are up.
     /// Reports a skip and returns `None` if the required privileges or kernel support are missing.
-    pub fn new(cable: Cable) -> Option<Self> {
+    pub fn new(cable: DevicePairSettings) -> Option<Self> {
         let pair = Self { client: Namespace::new()?, server: Namespace::new()? };
-        let Cable { mtu, queues, addresses } = cable;
+        let DevicePairSettings { mtu, queues, addresses } = cable;
         let end = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
         let server = pair.server.name();
         let words = format!(
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn bytes_cross_between_paired_namespaces() {
-        let Some(pair) = Pair::new(Cable::default()) else { return };
+        let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
         for (address, of) in [(SERVER, CLIENT), (SERVER6, CLIENT6)] {
             let listener =
                 pair.server.run_in_network_namespace(|| TcpListener::bind((address, 7)).unwrap());
@@ -333,8 +333,8 @@ mod tests {
 
     #[test]
     fn pair_without_addresses_sends_no_frames() {
-        let cable = Cable { addresses: false, mtu: 9000, queues: 2 };
-        let Some(pair) = Pair::new(cable) else { return };
+        let cable = DevicePairSettings { addresses: false, mtu: 9000, queues: 2 };
+        let Some(pair) = NamespacePair::new(cable) else { return };
         let text = pair.client.run_ip(&format!("link show dev {CLIENT_DEVICE}"));
         assert!(text.contains("mtu 9000"), "{text}");
         let sent = |space, device| counters(space, device).unwrap().sent;

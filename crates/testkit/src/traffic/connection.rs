@@ -76,7 +76,7 @@ impl Connection {
 
     /// Sends data in segments. The peer sends one acknowledgement, after the last segment.
     pub(crate) fn send(&mut self, capture: &mut Capture, side: Side, data: &[u8]) {
-        for segment in self.segments(side, data) {
+        for segment in self.split_into_segments(side, data) {
             capture.add(220, segment);
         }
         self.acknowledge(capture, side.peer());
@@ -84,7 +84,7 @@ impl Connection {
 
     /// Splits data into segments, and returns them without adding them to a capture. The caller can
     /// reorder the segments or omit some of them.
-    pub(crate) fn segments(&mut self, side: Side, data: &[u8]) -> Vec<Vec<u8>> {
+    pub(crate) fn split_into_segments(&mut self, side: Side, data: &[u8]) -> Vec<Vec<u8>> {
         let last = data.len().div_ceil(SEGMENT_MAX).saturating_sub(1);
         let chunks = data.chunks(SEGMENT_MAX).enumerate();
         chunks

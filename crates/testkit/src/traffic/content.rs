@@ -118,19 +118,19 @@ pub(crate) fn client_hello(random: &mut Random, name: &str) -> Vec<u8> {
     hello.extend(random.bytes(32));
     hello.push(32);
     hello.extend(random.bytes(32));
-    hello.extend(with_length([0x13, 0x01, 0x13, 0x02, 0x13, 0x03]));
+    hello.extend(prefix_with_length([0x13, 0x01, 0x13, 0x02, 0x13, 0x03]));
     hello.extend([1, 0]);
-    let host = [&[0][..], &with_length(name.bytes())].concat();
-    let key = [&[0, 0x1d][..], &with_length(random.bytes(32))].concat();
+    let host = [&[0][..], &prefix_with_length(name.bytes())].concat();
+    let key = [&[0, 0x1d][..], &prefix_with_length(random.bytes(32))].concat();
     let extensions = [
-        tls_extension(0, &with_length(host)),
-        tls_extension(10, &with_length([0, 0x1d, 0, 0x17])),
-        tls_extension(13, &with_length([4, 3, 8, 4])),
-        tls_extension(16, &with_length(*b"\x08http/1.1")),
+        tls_extension(0, &prefix_with_length(host)),
+        tls_extension(10, &prefix_with_length([0, 0x1d, 0, 0x17])),
+        tls_extension(13, &prefix_with_length([4, 3, 8, 4])),
+        tls_extension(16, &prefix_with_length(*b"\x08http/1.1")),
         tls_extension(43, &[2, 3, 4]),
-        tls_extension(51, &with_length(key)),
+        tls_extension(51, &prefix_with_length(key)),
     ];
-    hello.extend(with_length(extensions.concat()));
+    hello.extend(prefix_with_length(extensions.concat()));
     tls_record(22, [3, 1], &tls_handshake(1, &hello))
 }
 
@@ -142,8 +142,9 @@ pub(crate) fn tls_server_flight(random: &mut Random) -> Vec<u8> {
     hello.push(32);
     hello.extend(random.bytes(32));
     hello.extend([0x13, 0x01, 0]);
-    let key = [&[0, 0x1d][..], &with_length(random.bytes(32))].concat();
-    hello.extend(with_length([tls_extension(43, &[3, 4]), tls_extension(51, &key)].concat()));
+    let key = [&[0, 0x1d][..], &prefix_with_length(random.bytes(32))].concat();
+    hello
+        .extend(prefix_with_length([tls_extension(43, &[3, 4]), tls_extension(51, &key)].concat()));
     let mut flight = tls_record(22, [3, 3], &tls_handshake(2, &hello));
     flight.extend(tls_record(20, [3, 3], &[1]));
     flight.extend(tls_application_data(random, 1_100));
@@ -156,19 +157,19 @@ pub(crate) fn tls_application_data(random: &mut Random, length: usize) -> Vec<u8
 }
 
 pub(crate) fn tls_record(kind: u8, version: [u8; 2], body: &[u8]) -> Vec<u8> {
-    [&[kind, version[0], version[1]][..], &with_length(body.iter().copied())].concat()
+    [&[kind, version[0], version[1]][..], &prefix_with_length(body.iter().copied())].concat()
 }
 
 pub(crate) fn tls_handshake(kind: u8, body: &[u8]) -> Vec<u8> {
-    [&[kind, 0][..], &with_length(body.iter().copied())].concat()
+    [&[kind, 0][..], &prefix_with_length(body.iter().copied())].concat()
 }
 
 pub(crate) fn tls_extension(kind: u16, body: &[u8]) -> Vec<u8> {
-    [&kind.to_be_bytes()[..], &with_length(body.iter().copied())].concat()
+    [&kind.to_be_bytes()[..], &prefix_with_length(body.iter().copied())].concat()
 }
 
 /// Returns the bytes with a prefix that contains their length as a 16-bit number.
-pub(crate) fn with_length(bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
+pub(crate) fn prefix_with_length(bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
     let bytes: Vec<u8> = bytes.into_iter().collect();
     [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat()
 }

@@ -117,9 +117,11 @@ fn add_neighbour_traffic(capture: &mut Capture) {
     capture.add(180, reply_frame().padded_to(60).arp(false, ROUTER_ADDRESS, CLIENT));
     for number in 1..=2 {
         let payload = b"is anybody there?";
-        let request = Frame::ethernet().ipv4(CLIENT, ROUTER_ADDRESS).echo(true, 7, number, payload);
+        let request =
+            Frame::ethernet().ipv4(CLIENT, ROUTER_ADDRESS).icmp_echo(true, 7, number, payload);
         capture.add(1_000, request);
-        let answer = reply_frame().ipv4(ROUTER_ADDRESS, CLIENT).echo(false, 7, number, payload);
+        let answer =
+            reply_frame().ipv4(ROUTER_ADDRESS, CLIENT).icmp_echo(false, 7, number, payload);
         capture.add(350, answer);
     }
 }
@@ -171,7 +173,7 @@ fn add_disordered_download(capture: &mut Capture, random: &mut Random) {
     connection.send(capture, Side::Client, &content::get_request("download.example.org", "/text"));
     let body = content::html_page(7_000);
     let mut segments =
-        connection.segments(Side::Server, &content::ok_response("text/plain", &body));
+        connection.split_into_segments(Side::Server, &content::ok_response("text/plain", &body));
     segments.swap(1, 2);
     segments.insert(4, segments[3].clone());
     for segment in segments {
@@ -226,7 +228,8 @@ fn add_ipv6_connection(capture: &mut Capture, random: &mut Random) {
 /// Adds a syslog message in VLAN 42.
 fn add_tagged_frame(capture: &mut Capture) {
     let message = b"<134>1 2026-01-01T00:00:00Z host streamline - - - one line of log";
-    let frame = Frame::ethernet().tag(42).ipv4(CLIENT, "10.0.42.5").udp(40_514, 514, message);
+    let frame =
+        Frame::ethernet().append_vlan_tag(42).ipv4(CLIENT, "10.0.42.5").udp(40_514, 514, message);
     capture.add(5_000, frame);
 }
 

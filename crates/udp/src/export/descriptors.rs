@@ -19,7 +19,7 @@ extern "C" fn start() {
 
 /// Ends the rings when the program exits, so that their counts are reported.
 extern "C" fn end() {
-    catch_panic_and_preserve_errno(|| table::each(Socket::close));
+    catch_panic_and_preserve_errno(|| table::for_each_classified_socket(Socket::close));
 }
 
 /// Returns all sockets to the kernel, because the child may read the placeholders too. A socket
@@ -27,7 +27,7 @@ extern "C" fn end() {
 extern "C" fn before_fork() {
     catch_panic_and_preserve_errno(|| {
         origin::record_fork();
-        table::each(Socket::release);
+        table::for_each_classified_socket(Socket::release);
     });
 }
 
@@ -105,7 +105,7 @@ interpose!(
         if udp::is_reuseport_program_option(level, name) && let Some(facts) = udp::udp_socket_facts(number) {
             let port = facts.local.port();
             share::record_port_selector(port);
-            table::each(|socket| {
+            table::for_each_classified_socket(|socket| {
                 if socket.is_promoted_on_port(port) {
                     socket.demote();
                 }
@@ -131,7 +131,7 @@ interpose!(
 /// Returns the promoted sockets of a port to the kernel until they are promoted again, because the
 /// sockets that share the port are about to change.
 fn release_port(port: u16) {
-    table::each(|socket| {
+    table::for_each_classified_socket(|socket| {
         if socket.is_promoted_on_port(port) {
             socket.release();
         }

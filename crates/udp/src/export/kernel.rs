@@ -14,15 +14,15 @@ type RecvmsgFn = unsafe extern "C" fn(c_int, *mut Message, c_int) -> isize;
 
 /// Flags of receive calls that this library supports.
 pub(super) mod flag {
-    pub(in crate::export) const PEEK: i32 = 0x2;
-    pub(in crate::export) const CTRUNC: i32 = 0x8;
-    pub(in crate::export) const TRUNC: i32 = 0x20;
-    pub(in crate::export) const DONTWAIT: i32 = 0x40;
-    pub(in crate::export) const WAITALL: i32 = 0x100;
-    pub(in crate::export) const WAITFORONE: i32 = 0x10000;
-    pub(in crate::export) const CMSG_CLOEXEC: i32 = 0x4000_0000;
+    pub(in crate::export) const MSG_PEEK: i32 = 0x2;
+    pub(in crate::export) const MSG_CTRUNC: i32 = 0x8;
+    pub(in crate::export) const MSG_TRUNC: i32 = 0x20;
+    pub(in crate::export) const MSG_DONTWAIT: i32 = 0x40;
+    pub(in crate::export) const MSG_WAITALL: i32 = 0x100;
+    pub(in crate::export) const MSG_WAITFORONE: i32 = 0x10000;
+    pub(in crate::export) const MSG_CMSG_CLOEXEC: i32 = 0x4000_0000;
     pub(in crate::export) const KNOWN: i32 =
-        PEEK | TRUNC | DONTWAIT | WAITALL | WAITFORONE | CMSG_CLOEXEC;
+        MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT | MSG_WAITALL | MSG_WAITFORONE | MSG_CMSG_CLOEXEC;
 }
 
 /// Receives a message with the C library's `recvmsg`.
@@ -110,6 +110,6 @@ unsafe fn add_drop_count_to_message(message: *mut Message, room: usize, drops: u
     let place = unsafe { std::slice::from_raw_parts_mut(message.control.cast::<u8>(), room) };
     match add_drop_count(place, message.control_length, drops) {
         Some(used) => message.control_length = used,
-        None => message.flags |= flag::CTRUNC,
+        None => message.flags |= flag::MSG_CTRUNC,
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use sys::next_function;
 use sys::preload::interpose::{IoVec, catch_panic, missing_function};
 
-type Receive = unsafe extern "C" fn(c_int, *mut c_void, usize, c_int) -> isize;
+type RecvFn = unsafe extern "C" fn(c_int, *mut c_void, usize, c_int) -> isize;
 type RecvFromFn =
     unsafe extern "C" fn(c_int, *mut c_void, usize, c_int, *mut c_void, *mut c_uint) -> isize;
 type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn recv(
         // SAFETY: U1.
         return unsafe { receive_into_buffer((&socket, number), (to, length), flags, nowhere) };
     }
-    let Some(next) = next_function!(c"recv" as Receive) else { return missing_function() };
+    let Some(next) = next_function!(c"recv" as RecvFn) else { return missing_function() };
     let wait = Wait::begin_receive(number);
     // SAFETY: I1, U1.
     let received = unsafe { next(number, to, length, flags) };

@@ -24,7 +24,7 @@ static NUDGED_REGISTRATIONS: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 /// True if there may be entries in [`NUDGED_REGISTRATIONS`].
 static HAS_NUDGED_REGISTRATIONS: AtomicBool = AtomicBool::new(false);
 
-fn nudged() -> MutexGuard<'static, Vec<Registration>> {
+fn lock_nudged_registrations() -> MutexGuard<'static, Vec<Registration>> {
     NUDGED_REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -35,7 +35,7 @@ pub(super) fn nudge(known: Registration) {
     if known.is_for_output() && !known.is_one_shot() {
         return;
     }
-    let mut nudged = nudged();
+    let mut nudged = lock_nudged_registrations();
     nudged.push(known);
     HAS_NUDGED_REGISTRATIONS.store(true, Ordering::SeqCst);
     if !known.is_for_output() {
@@ -46,7 +46,7 @@ pub(super) fn nudge(known: Registration) {
 /// Discards the nudge of a registration that the program is about to change.
 pub(super) fn forget(set: c_int, number: c_int) {
     if HAS_NUDGED_REGISTRATIONS.load(Ordering::SeqCst) {
-        nudged().retain(|known| (known.set, known.number) != (set, number));
+        lock_nudged_registrations().retain(|known| (known.set, known.number) != (set, number));
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     if !HAS_NUDGED_REGISTRATIONS.load(Ordering::SeqCst) {
         return None;
     }
-    let mut nudged = nudged();
+    let mut nudged = lock_nudged_registrations();
     // A one-shot registration has not been reported if its event is not among `events`.
     let is_over = |known: &Registration| {
         !known.is_one_shot() || events.iter().any(|event| { event.data } == known.data)

@@ -26,7 +26,7 @@ const EAGAIN: i32 = 11;
 /// Counts the datagrams that the kernel has delivered through a descriptor in one call. Does
 /// nothing if the call only peeked.
 pub(super) fn count(number: c_int, received: usize, flags: c_int) {
-    if received == 0 || flags & flag::PEEK != 0 {
+    if received == 0 || flags & flag::MSG_PEEK != 0 {
         return;
     }
     catch_panic_and_preserve_errno(|| {
@@ -75,10 +75,10 @@ unsafe fn copy_datagram_to_message(
         message.name_length = name.len() as c_uint;
     }
     message.control_length = bytes.len();
-    message.flags = if rest.is_empty() { 0 } else { flag::TRUNC };
-    message.flags |= if control.is_truncated { flag::CTRUNC } else { 0 };
+    message.flags = if rest.is_empty() { 0 } else { flag::MSG_TRUNC };
+    message.flags |= if control.is_truncated { flag::MSG_CTRUNC } else { 0 };
     let copied = datagram.bytes.len() - rest.len();
-    let length = if flags & flag::TRUNC != 0 { datagram.bytes.len() } else { copied };
+    let length = if flags & flag::MSG_TRUNC != 0 { datagram.bytes.len() } else { copied };
     length.cast_signed()
 }
 
@@ -93,13 +93,13 @@ unsafe fn take(socket: &Socket, message: *mut Message, flags: c_int) -> Option<i
     let copy = |datagram: &Datagram<'_>, form| unsafe {
         copy_datagram_to_message((datagram, form), message, flags)
     };
-    let taken = catch_panic(|| None, || socket.take(flags & flag::PEEK != 0, copy));
+    let taken = catch_panic(|| None, || socket.take(flags & flag::MSG_PEEK != 0, copy));
     preload::set_errno(errno);
     taken
 }
 
 /// A receive call on a promoted socket.
-struct Reception<'s> {
+struct ReceiveCall<'s> {
     socket: &'s Socket,
     number: c_int,
     flags: c_int,
@@ -139,7 +139,7 @@ enum StepIfEmpty {
     Return,
 }
 
-impl<'s> Reception<'s> {
+impl<'s> ReceiveCall<'s> {
     fn begin(socket: &'s Socket, number: c_int, flags: c_int) -> Self {
         let asks_kernel =
             catch_panic_and_preserve_errno(|| socket.must_read_placeholder_first(number));
@@ -162,11 +162,11 @@ impl<'s> Reception<'s> {
     /// added to the flags of the call.
     fn prepare_kernel_read(&mut self, flags: c_int) -> Option<KernelRead> {
         let flags = self.flags | flags;
-        let look = |empty| KernelRead { flags: flags | flag::DONTWAIT, empty, _wait: None };
+        let look = |empty| KernelRead { flags: flags | flag::MSG_DONTWAIT, empty, _wait: None };
         if self.asks_kernel {
             return Some(look(StepIfEmpty::ReadRing));
         }
-        if self.socket.has_older() {
+        if self.socket.has_older_datagrams() {
             // Before the placeholder is read: an older datagram may be on its way to it.
             self.has_newer = catch_panic_and_preserve_errno(|| self.socket.has_datagram());
             if self.has_newer || !self.is_empty {
@@ -191,9 +191,9 @@ impl<'s> Reception<'s> {
                 }));
             }
         }
-        if report::delay().is_some() && !self.has_napped && !self.is_nonblocking(flags) {
+        if report::ring_delay().is_some() && !self.has_napped && !self.is_nonblocking(flags) {
             let errno = preload::errno();
-            let end = catch_panic(|| None, || self.nap());
+            let end = catch_panic(|| None, || self.wait_for_placeholder());
             preload::set_errno(errno);
             if let Some(end) = end {
                 self.has_napped = true;
@@ -202,7 +202,7 @@ impl<'s> Reception<'s> {
             }
         }
         // Registered before the ring falls asleep, so that no other thread wakes the ring.
-        let wait = (flags & flag::DONTWAIT == 0).then(|| Wait::begin_receive(self.number));
+        let wait = (flags & flag::MSG_DONTWAIT == 0).then(|| Wait::begin_receive(self.number));
         let errno = preload::errno();
         let is_asleep = catch_panic(|| true, || self.socket.fall_asleep());
         preload::set_errno(errno);
@@ -212,14 +212,14 @@ impl<'s> Reception<'s> {
 
     /// Waits for the placeholder while datagrams may enter the ring. Returns `None` without waiting
     /// if no such wait is possible ([`Socket::placeholder_wait_time`]).
-    fn nap(&self) -> Option<TimedWaitOutcome> {
+    fn wait_for_placeholder(&self) -> Option<TimedWaitOutcome> {
         let delay = self.socket.placeholder_wait_time()?;
         let limit = udp::receive_timeout(self.number).unwrap_or(delay);
         Some(preload::wait_readable(self.number, delay.min(limit)))
     }
 
     fn is_nonblocking(&self, flags: c_int) -> bool {
-        flags & flag::DONTWAIT != 0 || preload::is_nonblocking(self.number)
+        flags & flag::MSG_DONTWAIT != 0 || preload::is_nonblocking(self.number)
     }
 
     /// Decides how the call proceeds after it has found the placeholder empty. Returns true if the
@@ -253,9 +253,9 @@ pub(super) unsafe fn receive_promoted(
     message: *mut Message,
     flags: c_int,
 ) -> isize {
-    let mut call = Reception::begin(socket, number, flags);
+    let mut call = ReceiveCall::begin(socket, number, flags);
     loop {
-        if !call.asks_kernel && !socket.has_older() {
+        if !call.asks_kernel && !socket.has_older_datagrams() {
             // SAFETY: U1.
             if let Some(answer) = unsafe { take(socket, message, flags) } {
                 return answer;
@@ -291,12 +291,12 @@ pub(super) unsafe fn receive_many(
     let begun = Instant::now();
     let most = limit.map(Time::duration);
     let limit_passed = || most.is_some_and(|most| begun.elapsed() >= most);
-    let waits_for_one = flags & flag::WAITFORONE;
-    let mut call = Reception::begin(socket, number, flags & !flag::WAITFORONE);
+    let waits_for_one = flags & flag::MSG_WAITFORONE;
+    let mut call = ReceiveCall::begin(socket, number, flags & !flag::MSG_WAITFORONE);
     let mut done = 0;
     while done < length && (done == 0 || !limit_passed()) {
         let place = messages.wrapping_add(done);
-        if !call.asks_kernel && !socket.has_older() {
+        if !call.asks_kernel && !socket.has_older_datagrams() {
             // SAFETY: U1: the array has more than `done` messages.
             let message = unsafe { &raw mut (*place).message };
             // SAFETY: U1.
@@ -310,10 +310,10 @@ pub(super) unsafe fn receive_many(
         // A call that waits for one message (MSG_WAITFORONE) does not wait after the first.
         let added = match waits_for_one {
             0 => 0,
-            _ if done == 0 => flag::WAITFORONE,
-            _ => flag::DONTWAIT,
+            _ if done == 0 => flag::MSG_WAITFORONE,
+            _ => flag::MSG_DONTWAIT,
         };
-        let is_read = !call.asks_kernel && (!socket.has_older() || call.is_empty);
+        let is_read = !call.asks_kernel && (!socket.has_older_datagrams() || call.is_empty);
         let ends = done > 0 && is_read && socket.may_leave_datagrams();
         if ends && call.is_nonblocking(flags | added) {
             break;

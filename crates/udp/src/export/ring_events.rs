@@ -57,7 +57,7 @@ pub(super) fn ready_events(
 
 /// Returns the events that a wait on `set` reports for a socket whose ring has a datagram.
 pub(super) fn unreported_events(set: c_int, socket: &Socket) -> Vec<RingEvent<'_>> {
-    let unreported = socket.unreported(set).into_iter();
+    let unreported = socket.unreported_registrations(set).into_iter();
     let event = |(registration, position)| RingEvent { socket, registration, position };
     unreported.map(event).collect()
 }

@@ -52,7 +52,7 @@ pub(super) fn common_placeholder_wait_time<'s>(
     sockets: impl Iterator<Item = &'s Arc<Socket>>,
     rest: Option<Duration>,
 ) -> Option<Duration> {
-    let delay = report::delay()?;
+    let delay = report::ring_delay()?;
     let mut may_nap = false;
     for socket in sockets {
         may_nap |= socket.placeholder_wait_time().is_some();

@@ -34,12 +34,19 @@ const SELECT_SET_LENGTH: usize = 1024;
 /// Number of descriptors in one word of a select(2) descriptor set.
 const WORD_BITS: usize = 64;
 
-type Poll = unsafe extern "C" fn(*mut PollFd, c_ulong, c_int) -> c_int;
+type PollFn = unsafe extern "C" fn(*mut PollFd, c_ulong, c_int) -> c_int;
 type PpollFn = unsafe extern "C" fn(*mut PollFd, c_ulong, *const Time, *const c_void) -> c_int;
-type Words = *mut c_ulong;
-type SelectFn = unsafe extern "C" fn(c_int, Words, Words, Words, *mut c_void) -> c_int;
-type PselectFn =
-    unsafe extern "C" fn(c_int, Words, Words, Words, *const Time, *const c_void) -> c_int;
+type FdSetWords = *mut c_ulong;
+type SelectFn =
+    unsafe extern "C" fn(c_int, FdSetWords, FdSetWords, FdSetWords, *mut c_void) -> c_int;
+type PselectFn = unsafe extern "C" fn(
+    c_int,
+    FdSetWords,
+    FdSetWords,
+    FdSetWords,
+    *const Time,
+    *const c_void,
+) -> c_int;
 
 /// Returns the promoted sockets among the entries that wait for input, each with the index of its
 /// entry. If an entry is an epoll set, the sockets in the set return to the kernel permanently.
@@ -150,7 +157,7 @@ unsafe fn poll_entries<'a>(entries: *mut PollFd, count: c_ulong) -> &'a mut [Pol
 /// U1 must hold for the array.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_int) -> c_int {
-    let Some(next) = next_function!(c"poll" as Poll) else { return missing_function() };
+    let Some(next) = next_function!(c"poll" as PollFn) else { return missing_function() };
     // SAFETY: U1.
     let all = unsafe { poll_entries(entries, count) };
     // The waits begin before the search for promoted sockets (sync point: waiting).
@@ -238,7 +245,7 @@ pub unsafe extern "C" fn ppoll(
 /// U1 must hold for the sets.
 unsafe fn select_with_rings(
     count: c_int,
-    [read, others @ ..]: [Words; 3],
+    [read, others @ ..]: [FdSetWords; 3],
     limit: Option<Duration>,
     wait: impl Fn(WaitLimit) -> c_int,
 ) -> c_int {
@@ -306,9 +313,9 @@ unsafe fn select_with_rings(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn select(
     count: c_int,
-    read: Words,
-    written: Words,
-    except: Words,
+    read: FdSetWords,
+    written: FdSetWords,
+    except: FdSetWords,
     limit: *mut c_void,
 ) -> c_int {
     let Some(next) = next_function!(c"select" as SelectFn) else { return missing_function() };
@@ -335,9 +342,9 @@ pub unsafe extern "C" fn select(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pselect(
     count: c_int,
-    read: Words,
-    written: Words,
-    except: Words,
+    read: FdSetWords,
+    written: FdSetWords,
+    except: FdSetWords,
     limit: *const Time,
     mask: *const c_void,
 ) -> c_int {

@@ -2,7 +2,7 @@
 
 use super::{Socket, SocketState, Stage};
 use crate::control::ReceiveFormat;
-use crate::promotion::{PromotionConditions, Refusal, promote};
+use crate::promotion::{PromotionConditions, Refusal, promote_socket};
 use crate::registration::Registration;
 use crate::report;
 use crate::ring::Ring;
@@ -57,7 +57,7 @@ fn promotion_load() -> (u32, Duration) {
 
 /// Returns the time between two receptions from the placeholder below which the ring wakes up.
 fn waking_interval() -> Duration {
-    report::delay().map_or(WAKING_INTERVAL, |delay| WAKING_INTERVAL.max(delay / 2))
+    report::ring_delay().map_or(WAKING_INTERVAL, |delay| WAKING_INTERVAL.max(delay / 2))
 }
 
 /// Returns the rate, in datagrams per second, below which a promoted socket returns to the kernel.
@@ -230,7 +230,7 @@ fn open_socket_ring(
         return Err(Refusal { why, may_end: true });
     }
     let buffer = udp::replace_receive_buffer_size(number, PROMOTION_BUFFER_SIZE);
-    let ring = promote(number, facts);
+    let ring = promote_socket(number, facts);
     if let Some(buffer) = buffer {
         let _ = udp::replace_receive_buffer_size(number, buffer);
     }

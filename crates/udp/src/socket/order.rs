@@ -30,7 +30,7 @@ impl Socket {
         }
         if state.is_awake {
             // Once the ring sleeps, newer datagrams follow the older ones in the placeholder.
-            if self.has_older() && self.is_placeholder_readable(&state.numbers) {
+            if self.has_older_datagrams() && self.is_placeholder_readable(&state.numbers) {
                 return false;
             }
             state.is_awake = false;
@@ -53,7 +53,7 @@ impl Socket {
     /// or a datagram is in it. After that time, the caller reads the ring, and puts it to sleep
     /// before it waits again. (docs/book/decisions/0132)
     pub(crate) fn placeholder_wait_time(&self) -> Option<Duration> {
-        let delay = report::delay()?;
+        let delay = report::ring_delay()?;
         if !self.may_have_datagrams.load(Ordering::SeqCst) {
             return None;
         }
@@ -78,7 +78,7 @@ impl Socket {
     }
 
     /// Returns true if the placeholder may have datagrams from before the ring woke up.
-    pub(crate) fn has_older(&self) -> bool {
+    pub(crate) fn has_older_datagrams(&self) -> bool {
         self.has_older.load(Ordering::Relaxed)
     }
 

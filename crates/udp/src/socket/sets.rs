@@ -64,7 +64,10 @@ impl Socket {
     /// datagram has arrived since the last report, or if the ring has been found empty since then.
     /// Never includes a one-shot registration, because only the kernel can tell whether it has
     /// already reported an event.
-    pub(crate) fn unreported(&self, set: i32) -> Vec<(Registration, Option<RingPosition>)> {
+    pub(crate) fn unreported_registrations(
+        &self,
+        set: i32,
+    ) -> Vec<(Registration, Option<RingPosition>)> {
         let Some(mut locked) = self.lock() else { return Vec::new() };
         let SocketState { stage, registrations, .. } = &mut *locked.state;
         let Stage::Promoted(ring) = stage else { return Vec::new() };
@@ -106,7 +109,7 @@ impl Socket {
         if !state.is_awake || !known.any(Registration::is_for_input) {
             return true;
         }
-        let has_older = self.has_older() && self.is_placeholder_readable(&state.numbers);
+        let has_older = self.has_older_datagrams() && self.is_placeholder_readable(&state.numbers);
         if has_older && ring.read_until_pending() {
             return false;
         }

@@ -87,7 +87,7 @@ enum ReaderState {
     #[default]
     Start,
     Pcap(pcap::Pcap),
-    Pcapng(pcapng::Pcapng),
+    Pcapng(pcapng::PcapngReader),
     Failed(CaptureFault),
 }
 
@@ -171,7 +171,7 @@ impl Reader {
         let found = match buffer.first_chunk::<4>() {
             None => Err(NoPacketReason::More { consumed: 0, wanted: 4 }),
             Some(&pcapng::SECTION_MAGIC) => {
-                let mut pcapng = pcapng::Pcapng::new();
+                let mut pcapng = pcapng::PcapngReader::new();
                 let found = pcapng.next(buffer);
                 self.state = ReaderState::Pcapng(pcapng);
                 found

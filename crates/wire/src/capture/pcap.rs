@@ -60,7 +60,7 @@ impl Pcap {
             return Err(bad(FaultKind::Reserved { bits: reserved }));
         }
         let link = LinkType(u16_at(if big { 22 } else { 20 }));
-        let length_max = link.record_max().min(RECORD_DATA_MAX);
+        let length_max = link.record_length_max().min(RECORD_DATA_MAX);
         // The snapshot length is not read: some writers exceed it, and libpcap then silently drops
         // the rest of the record.
         Ok(Self { big, tick_ns, record, lengths, link, length_max })

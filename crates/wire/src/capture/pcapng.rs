@@ -14,7 +14,7 @@ pub(super) const SECTION_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// The state of the reader within the current section.
 #[derive(Clone, Debug)]
-pub(super) struct Pcapng {
+pub(super) struct PcapngReader {
     big: bool,
     interfaces: Vec<Interface>,
     skipping: Option<SkipProgress>,
@@ -34,14 +34,14 @@ struct SkipProgress {
 struct Interface {
     link: LinkType,
     snap_length: u32,
-    resolution: Resolution,
+    resolution: TickConversion,
     /// Number of seconds to add to each timestamp.
     offset_s: i64,
 }
 
 /// The conversion of an interface's clock ticks to nanoseconds.
 #[derive(Clone, Copy, Debug)]
-enum Resolution {
+enum TickConversion {
     Multiply(u64),
     Divide(u128),
     /// One tick is 2⁻ⁿ seconds.
@@ -82,7 +82,7 @@ const IF_TSRESOL_OPTION: u16 = 9;
 /// Code of the option with the clock offset of an interface in seconds (`if_tsoffset`).
 const IF_TSOFFSET_OPTION: u16 = 14;
 
-impl Pcapng {
+impl PcapngReader {
     pub(super) const fn new() -> Self {
         Self { big: false, interfaces: Vec::new(), skipping: None }
     }
@@ -216,13 +216,13 @@ impl Pcapng {
         let mut interface = Interface {
             link: LinkType(block.u16(BODY_OFFSET)),
             snap_length: block.u32(BODY_OFFSET + 4),
-            resolution: Resolution::Multiply(1_000),
+            resolution: TickConversion::Multiply(1_000),
             offset_s: 0,
         };
         block.for_each_option(BODY_OFFSET + 8, |code, value| {
             match (code, value) {
                 (IF_TSRESOL_OPTION, &[value]) => {
-                    interface.resolution = Resolution::from_option(value)
+                    interface.resolution = TickConversion::from_option(value)
                 }
                 (IF_TSOFFSET_OPTION, value) => {
                     interface.offset_s = decode64(block.big, array(value, 0)?) as i64;
@@ -267,7 +267,7 @@ impl Pcapng {
         let (Some(interface), Ok(index)) = (interface, u16::try_from(number)) else {
             return Err(block.block_fault(FaultKind::Interface { interface: number, described }));
         };
-        let max = interface.link.record_max().min(RECORD_DATA_MAX);
+        let max = interface.link.record_length_max().min(RECORD_DATA_MAX);
         if captured > max {
             return Err(block.block_fault(FaultKind::TooLong { length: captured, max }));
         }
@@ -278,7 +278,7 @@ impl Pcapng {
         }
         let start = block.at + data;
         Ok(Packet {
-            time_ns: ticks.map_or(0, |ticks| interface.time_ns(ticks)),
+            time_ns: ticks.map_or(0, |ticks| interface.ticks_to_ns(ticks)),
             wire_length: wire,
             link: interface.link,
             interface: index,
@@ -328,11 +328,11 @@ impl Block<'_> {
 
 impl Interface {
     /// Converts ticks to ns since 1970, saturating at the limits of u64.
-    fn time_ns(&self, ticks: u64) -> u64 {
+    fn ticks_to_ns(&self, ticks: u64) -> u64 {
         let ns = match self.resolution {
-            Resolution::Multiply(factor) => u128::from(ticks) * u128::from(factor),
-            Resolution::Divide(divisor) => u128::from(ticks) / divisor,
-            Resolution::Binary(bits) => (u128::from(ticks) * 1_000_000_000) >> bits,
+            TickConversion::Multiply(factor) => u128::from(ticks) * u128::from(factor),
+            TickConversion::Divide(divisor) => u128::from(ticks) / divisor,
+            TickConversion::Binary(bits) => (u128::from(ticks) * 1_000_000_000) >> bits,
         };
         let offset_ns = i128::from(self.offset_s) * 1_000_000_000;
         let ns = i128::try_from(ns).unwrap_or(i128::MAX).saturating_add(offset_ns);
@@ -340,7 +340,7 @@ impl Interface {
     }
 }
 
-impl Resolution {
+impl TickConversion {
     /// Decodes the option `if_tsresol`. Its value is the negative exponent of a power of ten, or of
     /// a power of two if the high bit is set.
     fn from_option(value: u8) -> Self {

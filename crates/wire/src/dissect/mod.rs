@@ -51,12 +51,12 @@ pub struct Layers {
     /// Position of this frame among the fragments of an IP packet.
     pub fragment: Fragment,
     /// Inconsistencies found in the frame.
-    pub faults: Faults,
+    pub faults: FrameFaults,
 }
 
 /// Inconsistencies in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Faults {
+pub struct FrameFaults {
     /// True if the headers state more bytes than were captured, or if a header is truncated.
     pub cut: bool,
     /// True if a header contradicts itself or an outer header.
@@ -119,7 +119,7 @@ pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
         protocol: None,
         end: u32::try_from(frame.len()).unwrap_or(u32::MAX),
         fragment: Fragment::Whole,
-        faults: Faults::default(),
+        faults: FrameFaults::default(),
     };
     match (found.network, found.l3) {
         (Network::Ipv4, Some(l3)) => locate_ipv4(&mut layers, frame, l3),
@@ -133,7 +133,7 @@ pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
 /// length.
 fn locate_non_ip_layers(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
     if let Network::Other(ethertype) = found.network {
-        layers.faults.deep = crate::vlan::is_tag(ethertype);
+        layers.faults.deep = crate::vlan::is_tag_ethertype(ethertype);
     }
     if let Some(end) = found.end {
         layers.faults.cut = usize::from(end) > frame.len();

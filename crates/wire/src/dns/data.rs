@@ -15,14 +15,14 @@ const DISPLAYED_BYTES_MAX: usize = 64;
 
 /// The data of a resource record.
 #[derive(Clone, Copy, Debug)]
-pub struct Data<'m> {
+pub struct ResourceData<'m> {
     /// The message up to the end of the data, because compressed names refer back into the message.
     message: &'m [u8],
     at: usize,
     kind: RecordType,
 }
 
-impl<'m> Data<'m> {
+impl<'m> ResourceData<'m> {
     pub(super) fn read(
         message: &'m [u8],
         kind: RecordType,
@@ -122,7 +122,7 @@ enum ParsedData<'m> {
     Issuer(u8, &'m [u8], &'m [u8]),
 }
 
-impl fmt::Display for Data<'_> {
+impl fmt::Display for ResourceData<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.parse_by_type() {
             Some(ParsedData::Ipv4(address)) => write!(f, "{address}"),

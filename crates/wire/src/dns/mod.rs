@@ -17,10 +17,12 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub use data::Data;
+pub use data::ResourceData;
 pub use fault::DnsFault;
 pub use name::{Labels, NAME_MAX, Name};
-pub use number::{OPT, Opcode, RCODE_NAMES, RECORD_TYPE_NAMES, Rcode, RecordClass, RecordType};
+pub use number::{
+    OPT_RECORD_TYPE, Opcode, RCODE_NAMES, RECORD_TYPE_NAMES, Rcode, RecordClass, RecordType,
+};
 
 use crate::read::{be16, be32};
 
@@ -73,7 +75,7 @@ pub struct ResourceRecord<'m> {
     /// Time to live in seconds. In an OPT record, extended header bits (RFC 6891 §6.1.3).
     pub ttl: u32,
     /// Data of the record.
-    pub data: Data<'m>,
+    pub data: ResourceData<'m>,
 }
 
 /// A question or record of a message.
@@ -134,7 +136,7 @@ impl<'m> Message<'m> {
 
     /// Returns the number of questions stated in the header.
     #[must_use]
-    pub fn questions(&self) -> u16 {
+    pub fn question_count(&self) -> u16 {
         self.header_word(4)
     }
 
@@ -153,7 +155,7 @@ impl<'m> Message<'m> {
     /// bytes, the length of the message on the wire.
     #[must_use]
     pub fn is_likely_dns(&self, length: usize) -> bool {
-        let questions = usize::from(self.questions());
+        let questions = usize::from(self.question_count());
         let sections = [Section::Answer, Section::Authority, Section::Additional];
         let records = sections.map(|section| usize::from(self.records(section)));
         let all: usize = records.iter().sum();
@@ -180,7 +182,7 @@ impl<'m> Message<'m> {
     pub fn counts_fit_length(&self, length: usize) -> bool {
         let sections = [Section::Answer, Section::Authority, Section::Additional];
         let all: usize = sections.iter().map(|section| usize::from(self.records(*section))).sum();
-        let questions = usize::from(self.questions());
+        let questions = usize::from(self.question_count());
         let has_content = questions + all > 0 || self.is_response();
         has_content
             && HEADER_LENGTH + questions * QUESTION_LENGTH_MIN + all * RECORD_LENGTH_MIN <= length
@@ -198,10 +200,10 @@ impl<'m> Message<'m> {
 
     /// Iterates over the questions, then the records. Ends after the first fault.
     #[must_use]
-    pub fn entries(&self) -> Entries<'m> {
+    pub fn entries(&self) -> MessageEntries<'m> {
         let left =
             [self.header_word(4), self.header_word(6), self.header_word(8), self.header_word(10)];
-        Entries { bytes: self.bytes, at: HEADER_LENGTH, left }
+        MessageEntries { bytes: self.bytes, at: HEADER_LENGTH, left }
     }
 
     fn header_word(&self, at: usize) -> u16 {
@@ -214,20 +216,20 @@ impl ResourceRecord<'_> {
     /// four bits can be added; `None` unless this record is an OPT record.
     #[must_use]
     pub fn extended_rcode_bits(&self) -> Option<u16> {
-        (self.kind == OPT).then(|| u16::from(self.ttl.to_be_bytes()[0]) << 4)
+        (self.kind == OPT_RECORD_TYPE).then(|| u16::from(self.ttl.to_be_bytes()[0]) << 4)
     }
 }
 
 /// An iterator over the questions and records of a message.
 #[derive(Clone, Debug)]
-pub struct Entries<'m> {
+pub struct MessageEntries<'m> {
     bytes: &'m [u8],
     at: usize,
     /// Numbers of remaining questions, answers, authority records and additional records.
     left: [u16; 4],
 }
 
-impl Entries<'_> {
+impl MessageEntries<'_> {
     /// Returns the offset in bytes after the last parsed question or record.
     #[must_use]
     pub fn offset(&self) -> usize {
@@ -235,7 +237,7 @@ impl Entries<'_> {
     }
 }
 
-impl<'m> Iterator for Entries<'m> {
+impl<'m> Iterator for MessageEntries<'m> {
     type Item = Result<Entry<'m>, DnsFault>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -260,7 +262,7 @@ impl<'m> Iterator for Entries<'m> {
     }
 }
 
-impl<'m> Entries<'m> {
+impl<'m> MessageEntries<'m> {
     fn parse_question(&mut self) -> Result<Question<'m>, DnsFault> {
         let (name, at) = Name::read(self.bytes, self.at)?;
         let (kind, class) = (be16(self.bytes, at), be16(self.bytes, at + 2));
@@ -278,7 +280,7 @@ impl<'m> Entries<'m> {
         let (kind, class, ttl, length) = fixed().ok_or(DnsFault::Truncated(at))?;
         let (kind, class) = (RecordType(kind), RecordClass(class));
         let from = at + 10;
-        let data = Data::read(self.bytes, kind, from, from + usize::from(length))?;
+        let data = ResourceData::read(self.bytes, kind, from, from + usize::from(length))?;
         self.at = from + usize::from(length);
         Ok(ResourceRecord { section, name, kind, class, ttl, data })
     }

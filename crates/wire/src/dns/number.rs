@@ -19,7 +19,7 @@ pub struct Rcode(pub u16);
 pub struct Opcode(pub u8);
 
 /// Type of the pseudo-record that extends the header (RFC 6891).
-pub const OPT: RecordType = RecordType(41);
+pub const OPT_RECORD_TYPE: RecordType = RecordType(41);
 
 /// Record types and their names in lower case.
 pub const RECORD_TYPE_NAMES: [(&str, u16); 54] = [

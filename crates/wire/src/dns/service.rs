@@ -12,9 +12,9 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 pub(super) struct Parameters<'m>(&'m [u8]);
 
 const MANDATORY_KEY: u16 = 0;
-const ALPN: u16 = 1;
+const ALPN_KEY: u16 = 1;
 const NO_DEFAULT_ALPN_KEY: u16 = 2;
-const PORT: u16 = 3;
+const PORT_KEY: u16 = 3;
 const IPV4_HINT_KEY: u16 = 4;
 const ECH_KEY: u16 = 5;
 const IPV6_HINT_KEY: u16 = 6;
@@ -29,7 +29,7 @@ impl<'m> Parameters<'m> {
     pub(super) fn parse(bytes: &'m [u8]) -> Option<Self> {
         let (mut rest, mut least) = (bytes, 0);
         while !rest.is_empty() {
-            let (key, value, after) = split_first(rest)?;
+            let (key, value, after) = split_first_parameter(rest)?;
             if u32::from(key) < least || !is_valid_parameter_value(key, value) {
                 return None;
             }
@@ -42,7 +42,7 @@ impl<'m> Parameters<'m> {
     fn iter(self) -> impl Iterator<Item = (u16, &'m [u8])> {
         let mut rest = self.0;
         core::iter::from_fn(move || {
-            let (key, value, after) = split_first(rest)?;
+            let (key, value, after) = split_first_parameter(rest)?;
             rest = after;
             Some((key, value))
         })
@@ -51,7 +51,7 @@ impl<'m> Parameters<'m> {
 
 /// Splits off the first parameter. Returns its key, its value and the bytes after it, or `None` if
 /// the parameter is truncated.
-fn split_first(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+fn split_first_parameter(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let (key, length) = (be16(bytes, 0)?, be16(bytes, 2)?);
     let (value, after) = bytes.get(4..)?.split_at_checked(length.into())?;
     Some((key, value, after))
@@ -62,9 +62,9 @@ fn is_valid_parameter_value(key: u16, value: &[u8]) -> bool {
     let is_list_of = |size: usize| !value.is_empty() && value.len().is_multiple_of(size);
     match key {
         MANDATORY_KEY => is_list_of(2),
-        ALPN => !value.is_empty() && is_alpn_list(value),
+        ALPN_KEY => !value.is_empty() && is_alpn_list(value),
         NO_DEFAULT_ALPN_KEY => value.is_empty(),
-        PORT => value.len() == 2,
+        PORT_KEY => value.len() == 2,
         IPV4_HINT_KEY => is_list_of(4),
         IPV6_HINT_KEY => is_list_of(16),
         ECH_KEY => !value.is_empty(),
@@ -111,8 +111,8 @@ fn write_parameter_value(f: &mut fmt::Formatter<'_>, key: u16, value: &[u8]) -> 
         MANDATORY_KEY => write_comma_separated(f, value.as_chunks().0, |f, key| {
             write_parameter_key(f, u16::from_be_bytes(*key))
         }),
-        ALPN => write_alpn_protocols(f, value),
-        PORT => write!(f, "{}", be16(value, 0).unwrap_or(0)),
+        ALPN_KEY => write_alpn_protocols(f, value),
+        PORT_KEY => write!(f, "{}", be16(value, 0).unwrap_or(0)),
         IPV4_HINT_KEY => write_comma_separated(f, value.as_chunks().0, |f, ip| {
             write!(f, "{}", Ipv4Addr::from(*ip))
         }),

@@ -34,7 +34,7 @@ fn format_message(bytes: &[u8]) -> (Vec<String>, Option<DnsFault>) {
 }
 
 fn format_record_data(kind: u16, data: &[u8]) -> String {
-    Data::read(data, RecordType(kind), 0, data.len()).unwrap().to_string()
+    ResourceData::read(data, RecordType(kind), 0, data.len()).unwrap().to_string()
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn response_is_parsed_completely() {
     assert_eq!((message.id(), message.opcode(), message.rcode()), (0x1234, Opcode(0), Rcode(3)));
     assert!(message.is_response() && message.is_likely_dns(bytes.len()));
     assert_eq!(message.flags().collect::<Vec<_>>(), ["aa", "rd", "ra"]);
-    assert_eq!((message.questions(), message.records(Section::Answer)), (1, 3));
+    assert_eq!((message.question_count(), message.records(Section::Answer)), (1, 3));
     let (lines, fault) = format_message(&bytes);
     assert_eq!(
         lines,

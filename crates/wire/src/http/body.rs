@@ -42,11 +42,11 @@ pub enum BodyPart {
 /// State after the end of the body.
 const ENDED: u8 = 0;
 /// State in a body whose length was stated.
-const LENGTH: u8 = 1;
+const IN_LENGTH_BODY: u8 = 1;
 /// State in a body that ends with its connection.
 const UNTIL_CLOSE: u8 = 2;
 /// State after a switch to another protocol.
-const SWITCHED: u8 = 3;
+const PROTOCOL_SWITCHED: u8 = 3;
 /// State before the size of a chunk.
 const BEFORE_CHUNK_SIZE: u8 = 4;
 /// State within the digits of a chunk size.
@@ -64,7 +64,7 @@ const AFTER_EXTENSION_EQUALS: u8 = 10;
 /// State in the unquoted value of an extension.
 const IN_EXTENSION_VALUE: u8 = 11;
 /// State in the quoted value of an extension.
-const QUOTED: u8 = 12;
+const IN_QUOTED_VALUE: u8 = 12;
 /// State after a backslash in a quoted value.
 const AFTER_BACKSLASH: u8 = 13;
 /// State after the closing quote of a value.
@@ -78,7 +78,7 @@ const AFTER_CHUNK_DATA: u8 = 17;
 /// State after the CR that follows the data of a chunk.
 const AFTER_CHUNK_CR: u8 = 18;
 /// State at the beginning of a trailer line.
-const TRAILER: u8 = 19;
+const AT_TRAILER_LINE: u8 = 19;
 /// State in the name of a trailer field.
 const IN_TRAILER_NAME: u8 = 20;
 /// State in the value of a trailer field.
@@ -104,7 +104,7 @@ impl Body {
     pub fn after_request_head(head: &Head<'_>, mode: ParseMode) -> Result<Self, HttpFault> {
         let fields = &head.fields;
         match (fields.transfer, fields.chunked, fields.length) {
-            (true, true, _) => Ok(Self::chunked(mode)),
+            (true, true, _) => Ok(Self::new_chunked(mode)),
             (true, false, _) if mode == ParseMode::Strict => Err(HttpFault::Transfer),
             // `CONNECT` has no body (RFC 9110 §9.3.6), whatever length its head states.
             _ if matches!(head.start, Start::Request { method: b"CONNECT", .. }) => {
@@ -125,7 +125,7 @@ impl Body {
         let lenient = mode == ParseMode::Lenient;
         let stated = fields.length.is_some_and(|length| length > 0) || fields.chunked;
         match (status, method) {
-            (101, _) if head.may_switch() => return Self::switched(),
+            (101, _) if head.may_switch_protocol() => return Self::switched(),
             (_, RequestMethod::Head) | (304, _) => return Self::default(),
             // Such a response must not state a length (RFC 9110 §8.6), but a sender that states one
             // may also send a body.
@@ -135,7 +135,7 @@ impl Body {
         }
         match (fields.transfer, fields.chunked, fields.length) {
             (true, true, stated) if lenient => Self::new_maybe_chunked(stated.unwrap_or(0)),
-            (true, true, _) => Self::chunked(mode),
+            (true, true, _) => Self::new_chunked(mode),
             (true, false, _) if !lenient => Self::until_close(),
             (_, _, Some(length)) => Self::length(length),
             (_, _, None) => Self::until_close(),
@@ -146,7 +146,7 @@ impl Body {
     /// If `maybe` is true, lets the body be empty if another response begins at its first byte.
     const fn or_response(mut self, maybe: bool) -> Self {
         self.state = match self.state {
-            LENGTH if maybe => LENGTH_OR_RESPONSE,
+            IN_LENGTH_BODY if maybe => LENGTH_OR_RESPONSE,
             UNTIL_CLOSE if maybe => CLOSE_OR_RESPONSE,
             state => state,
         };
@@ -156,7 +156,7 @@ impl Body {
     /// Decides that a body is present where another response could have begun.
     const fn decide(&mut self) {
         self.state = match self.state {
-            LENGTH_OR_RESPONSE => LENGTH,
+            LENGTH_OR_RESPONSE => IN_LENGTH_BODY,
             CLOSE_OR_RESPONSE => UNTIL_CLOSE,
             state => state,
         };
@@ -165,7 +165,11 @@ impl Body {
     /// Returns a body of `length` bytes.
     #[must_use]
     pub fn length(length: u64) -> Self {
-        Self { left: length, state: if length == 0 { ENDED } else { LENGTH }, ..Self::default() }
+        Self {
+            left: length,
+            state: if length == 0 { ENDED } else { IN_LENGTH_BODY },
+            ..Self::default()
+        }
     }
 
     /// Returns a body that ends when its connection ends.
@@ -177,11 +181,11 @@ impl Body {
     /// Returns an empty body, after which another protocol follows.
     #[must_use]
     pub fn switched() -> Self {
-        Self { state: SWITCHED, ..Self::default() }
+        Self { state: PROTOCOL_SWITCHED, ..Self::default() }
     }
 
     /// Returns a chunked body.
-    fn chunked(mode: ParseMode) -> Self {
+    fn new_chunked(mode: ParseMode) -> Self {
         Self {
             state: BEFORE_CHUNK_SIZE,
             lenient: u8::from(mode == ParseMode::Lenient),
@@ -213,7 +217,7 @@ impl Body {
     /// Returns true if another protocol follows instead of a body.
     #[must_use]
     pub const fn switches_protocol(&self) -> bool {
-        self.state == SWITCHED
+        self.state == PROTOCOL_SWITCHED
     }
 
     /// Consumes the next `length` bytes and returns true if all of them are data of the body and
@@ -221,7 +225,7 @@ impl Body {
     #[inline]
     pub const fn consume_if_all_data(&mut self, length: u32) -> bool {
         match self.state {
-            LENGTH | IN_CHUNK_DATA if self.left > length as u64 => {
+            IN_LENGTH_BODY | IN_CHUNK_DATA if self.left > length as u64 => {
                 self.left -= length as u64;
                 true
             }
@@ -239,9 +243,9 @@ impl Body {
             self.decide();
         }
         match self.state {
-            ENDED | SWITCHED => Ok(BodyPart::End),
+            ENDED | PROTOCOL_SWITCHED => Ok(BodyPart::End),
             UNTIL_CLOSE => Ok(BodyPart::Data(bytes.len())),
-            LENGTH | IN_CHUNK_DATA => Ok(BodyPart::Data(self.take_body_data(bytes.len()))),
+            IN_LENGTH_BODY | IN_CHUNK_DATA => Ok(BodyPart::Data(self.take_body_data(bytes.len()))),
             _ => self.take_framing_bytes(bytes),
         }
     }
@@ -253,7 +257,7 @@ impl Body {
         self.decide();
         match self.state {
             UNTIL_CLOSE => length,
-            LENGTH | IN_CHUNK_DATA => {
+            IN_LENGTH_BODY | IN_CHUNK_DATA => {
                 let missed = length.min(self.left);
                 self.consume(missed);
                 missed

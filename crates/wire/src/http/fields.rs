@@ -6,7 +6,7 @@ use super::mode::ParseMode;
 /// Values of the fields that the parser evaluates. An absent text is empty, except for `user_agent`
 /// and `referer`: they are `None`, because logs report their absence.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Fields<'b> {
+pub struct EvaluatedFields<'b> {
     /// Value of `Host`.
     pub host: &'b [u8],
     /// Value of `User-Agent`; `None` if absent.
@@ -199,8 +199,8 @@ impl KnownField {
     }
 }
 
-impl<'b> Fields<'b> {
-    /// Stores the parts of a field's value that [`Fields`] contains. `value` must be trimmed.
+impl<'b> EvaluatedFields<'b> {
+    /// Stores the parts of a field's value that [`EvaluatedFields`] contains. `value` must be trimmed.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -216,7 +216,7 @@ impl<'b> Fields<'b> {
             KnownField::Authorization => set_if_empty(&mut self.authorization, value),
             KnownField::Upgrade => self.upgrade = true,
             KnownField::Connection => self.add_connection_field(value),
-            KnownField::ContentLength => return self.add_length(value, mode),
+            KnownField::ContentLength => return self.add_content_length(value, mode),
             KnownField::TransferEncoding => return self.add_transfer_encoding(value, mode),
             KnownField::ContentEncoding => {
                 set_if_empty(&mut self.content_encoding, value);
@@ -236,7 +236,7 @@ impl<'b> Fields<'b> {
 
     /// Stores a `Content-Length`. In strict mode, a second length or malformed text is a fault.
     /// Lenient mode uses the first of several lengths, and the leading digits of malformed text.
-    fn add_length(&mut self, value: &[u8], mode: ParseMode) -> Result<(), HttpFault> {
+    fn add_content_length(&mut self, value: &[u8], mode: ParseMode) -> Result<(), HttpFault> {
         let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let number = value.get(..digits).and_then(parse_decimal);
         match (mode, number) {

@@ -2,7 +2,7 @@
 
 use super::fault::{HeadError, HttpFault};
 use super::fields::{
-    Fields, KnownField, is_text, is_token_byte, trim, trim_blank_and_control, trim_value,
+    EvaluatedFields, KnownField, is_text, is_token_byte, trim, trim_blank_and_control, trim_value,
 };
 use super::lines::{HeadLine, is_blank, next_head_line};
 use super::mode::ParseMode;
@@ -27,7 +27,7 @@ pub struct Head<'b> {
     /// True if connections persist by default in this version of HTTP.
     pub is_persistent_version: bool,
     /// Parsed fields.
-    pub fields: Fields<'b>,
+    pub fields: EvaluatedFields<'b>,
 }
 
 impl<'b> Head<'b> {
@@ -47,7 +47,7 @@ impl<'b> Head<'b> {
         };
         if version.is_empty() && mode == ParseMode::Lenient {
             // HTTP/0.9: a single line.
-            let fields = Fields::default();
+            let fields = EvaluatedFields::default();
             return Ok(Self {
                 begin,
                 end: first.next,
@@ -95,7 +95,7 @@ impl<'b> Head<'b> {
     /// upgrade that the fields `Upgrade` and `Connection` both announce (RFC 9110 §7.8). A response
     /// must have the status 101.
     #[must_use]
-    pub fn may_switch(&self) -> bool {
+    pub fn may_switch_protocol(&self) -> bool {
         match self.start {
             Start::Request { method: b"CONNECT", .. } => true,
             Start::Response { status, .. } if status != 101 => false,
@@ -143,8 +143,11 @@ fn offset_after_empty_lines(bytes: &[u8], mode: ParseMode) -> usize {
 }
 
 /// Parses field lines up to the empty line. Also returns the offset after that line.
-fn parse_fields_strictly(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
-    let mut fields = Fields::default();
+fn parse_fields_strictly(
+    bytes: &[u8],
+    from: usize,
+) -> Result<(EvaluatedFields<'_>, usize), HeadError> {
+    let mut fields = EvaluatedFields::default();
     let mut at = from;
     loop {
         if matches!(bytes.get(at), Some(b' ' | b'\t')) {
@@ -167,8 +170,11 @@ fn parse_fields_strictly(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize
 /// Parses field lines like [`parse_fields_strictly`], but leniently. A line that begins with white
 /// space continues the previous line, whatever it contains (RFC 9112 §5.2); before the first field,
 /// such a line is skipped (§2.2). A line without a colon is skipped.
-fn parse_fields_leniently(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
-    let mut fields = Fields::default();
+fn parse_fields_leniently(
+    bytes: &[u8],
+    from: usize,
+) -> Result<(EvaluatedFields<'_>, usize), HeadError> {
+    let mut fields = EvaluatedFields::default();
     let mut open: Option<HeadLine> = None;
     let mut at = from;
     loop {
@@ -258,7 +264,10 @@ fn split_field_strictly(text: &[u8]) -> Result<(&[u8], &[u8]), HttpFault> {
 }
 
 #[inline]
-fn store_lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), HttpFault> {
+fn store_lenient_field<'b>(
+    fields: &mut EvaluatedFields<'b>,
+    text: &'b [u8],
+) -> Result<(), HttpFault> {
     if let Some((known, value)) = KnownField::from_line(text) {
         return fields.take(known, trim_value(known, value), ParseMode::Lenient);
     }

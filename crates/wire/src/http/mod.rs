@@ -25,7 +25,7 @@ mod tests;
 
 pub use body::{Body, BodyPart};
 pub use fault::{HeadError, HttpFault};
-pub use fields::{ContentCoding, ContentCodings, Fields};
+pub use fields::{ContentCoding, ContentCodings, EvaluatedFields};
 pub use guess::{ProtocolGuess, guess_protocol};
 pub use head::Head;
 pub use lines::HeadSearch;

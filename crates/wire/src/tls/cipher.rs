@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 
 /// A cipher suite, identified by its number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Cipher(pub u16);
+pub struct CipherSuite(pub u16);
 
-impl Cipher {
+impl CipherSuite {
     /// Returns the name of the suite without the common prefix `TLS_`; `None` if the number has no
     /// name.
     #[must_use]
@@ -17,7 +17,7 @@ impl Cipher {
     }
 }
 
-impl fmt::Display for Cipher {
+impl fmt::Display for CipherSuite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {
             Some(name) => write!(f, "TLS_{name}"),

@@ -12,7 +12,7 @@ pub mod extension {
     /// Signature algorithms (RFC 8446 §4.2.3).
     pub const SIGNATURE_ALGORITHMS_EXTENSION: u16 = 13;
     /// Application-layer protocols (RFC 7301).
-    pub const ALPN: u16 = 16;
+    pub const ALPN_EXTENSION: u16 = 16;
     /// Pre-shared key, in TLS 1.3 (RFC 8446 §4.2.11).
     pub const PRE_SHARED_KEY_EXTENSION: u16 = 41;
     /// Supported versions (RFC 8446 §4.2.1).
@@ -49,7 +49,7 @@ pub struct ServerHello<'b> {
     /// Id of the session that the server resumes or creates; in TLS 1.3, the client's session id.
     pub session: &'b [u8],
     /// Cipher suite that the server has chosen.
-    pub cipher: super::Cipher,
+    pub cipher: super::CipherSuite,
     extensions: &'b [u8],
 }
 
@@ -68,7 +68,7 @@ impl<'b> ClientHello<'b> {
 
     /// Iterates over the offered cipher suites, including GREASE values.
     #[must_use]
-    pub fn ciphers(&self) -> U16List<'b> {
+    pub fn offered_cipher_suites(&self) -> U16List<'b> {
         U16List(self.ciphers)
     }
 
@@ -107,7 +107,7 @@ impl<'b> ClientHello<'b> {
     /// Iterates over the supported versions, including GREASE values; `None` if the hello lacks
     /// this extension.
     #[must_use]
-    pub fn versions(&self) -> Option<U16List<'b>> {
+    pub fn offered_versions(&self) -> Option<U16List<'b>> {
         let mut data = self.extensions().find(extension::SUPPORTED_VERSIONS_EXTENSION)?;
         Some(U16List(take_list_with_u8_length(&mut data).unwrap_or_default()))
     }
@@ -117,7 +117,7 @@ impl<'b> ClientHello<'b> {
     #[must_use]
     pub fn offered_version(&self) -> Version {
         let known = |word| Version(word).normalized_version();
-        let listed = self.versions().and_then(|words| words.filter_map(known).max());
+        let listed = self.offered_versions().and_then(|words| words.filter_map(known).max());
         listed.unwrap_or_else(|| self.version.min(Version::TLS12))
     }
 }
@@ -134,7 +134,7 @@ impl<'b> ServerHello<'b> {
             false => take_list_with_u8_length(&mut rest)
                 .filter(|id| id.len() <= SESSION_ID_LENGTH_MAX)?,
         };
-        let cipher = super::Cipher(take_u16(&mut rest)?);
+        let cipher = super::CipherSuite(take_u16(&mut rest)?);
         if !draft {
             split_off(&mut rest, 1)?;
         }
@@ -227,7 +227,8 @@ fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
 }
 
 fn alpn_protocols(extensions: Extensions<'_>) -> impl Iterator<Item = &[u8]> {
-    let mut list = extensions.find(extension::ALPN).map(list_contents).unwrap_or_default();
+    let mut list =
+        extensions.find(extension::ALPN_EXTENSION).map(list_contents).unwrap_or_default();
     core::iter::from_fn(move || take_list_with_u8_length(&mut list))
 }
 

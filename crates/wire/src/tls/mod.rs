@@ -15,7 +15,7 @@ mod hello;
 #[cfg(test)]
 mod tests;
 
-pub use cipher::Cipher;
+pub use cipher::CipherSuite;
 pub use hello::{ClientHello, Extensions, ServerHello, U16List, extension};
 
 use crate::read::{array, be16};

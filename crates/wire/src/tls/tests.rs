@@ -28,7 +28,7 @@ fn client_hello_body() -> Vec<u8> {
             extension::SERVER_NAME_EXTENSION,
             with_length_prefix(&[&[0][..], &with_length_prefix(b"example.org")].concat()),
         ),
-        (extension::ALPN, with_length_prefix(b"\x02h2\x08http/1.1")),
+        (extension::ALPN_EXTENSION, with_length_prefix(b"\x02h2\x08http/1.1")),
         (extension::SIGNATURE_ALGORITHMS_EXTENSION, u16_list(&[0x0403, 0x0804])),
         (extension::SUPPORTED_VERSIONS_EXTENSION, vec![6, 0x3a, 0x3a, 3, 4, 3, 3]),
     ]
@@ -64,8 +64,11 @@ fn client_hello_fields_are_parsed() {
     };
     assert_eq!((hello.version, hello.offered_version()), (Version::TLS12, Version::TLS13));
     assert_eq!(hello.session, [1, 2, 3, 4]);
-    assert_eq!(hello.ciphers().collect::<Vec<_>>(), [0x1a1a, 0x1301, 0xc02f]);
-    assert_eq!(hello.ciphers().without_grease().collect::<Vec<_>>(), [0x1301, 0xc02f]);
+    assert_eq!(hello.offered_cipher_suites().collect::<Vec<_>>(), [0x1a1a, 0x1301, 0xc02f]);
+    assert_eq!(
+        hello.offered_cipher_suites().without_grease().collect::<Vec<_>>(),
+        [0x1301, 0xc02f]
+    );
     let numbers: Vec<u16> = hello.extensions().map(|(number, _)| number).collect();
     assert_eq!(numbers, [0x2a2a, 0, 16, 13, 43]);
     assert_eq!(hello.server_name(), Some(&b"example.org"[..]));
@@ -225,14 +228,14 @@ fn tls_versions_are_displayed_and_negotiated() {
 
 #[test]
 fn cipher_suites_are_displayed_by_name() {
-    assert_eq!(Cipher(0xc02f).to_string(), "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256");
-    assert_eq!((Cipher(0x1303).name(), Cipher(0x4a4a).to_string().as_str()), {
+    assert_eq!(CipherSuite(0xc02f).to_string(), "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256");
+    assert_eq!((CipherSuite(0x1303).name(), CipherSuite(0x4a4a).to_string().as_str()), {
         (Some("CHACHA20_POLY1305_SHA256"), "0x4a4a")
     });
     for number in 0..=u16::MAX {
-        assert!(Cipher(number).name().is_none_or(|name| !name.is_empty()));
+        assert!(CipherSuite(number).name().is_none_or(|name| !name.is_empty()));
     }
-    assert_eq!((0..=u16::MAX).filter(|number| Cipher(*number).name().is_some()).count(), 381);
+    assert_eq!((0..=u16::MAX).filter(|number| CipherSuite(*number).name().is_some()).count(), 381);
 }
 
 /// Reads every field of a hello. Returns a number that is computed from all fields and is at most
@@ -240,7 +243,7 @@ fn cipher_suites_are_displayed_by_name() {
 fn read_every_field(bytes: &[u8], room: &mut Vec<u8>) -> usize {
     match find_first_hello(bytes, room) {
         FirstHello::Client(hello) => {
-            let lists = hello.ciphers().count() + hello.extensions().count();
+            let lists = hello.offered_cipher_suites().count() + hello.extensions().count();
             let more = hello.protocols().count() + hello.signature_algorithms().count();
             let name = hello.server_name().map_or(0, <[u8]>::len);
             lists + more + name + usize::from(hello.offered_version().0 & 1)

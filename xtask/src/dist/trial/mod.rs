@@ -34,7 +34,7 @@ pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<()
     fs::create_dir_all(&home).map_err(|why| format!("{}: {why}", home.display()))?;
     let archive = home.join(format!("{suite}.tar"));
     if !archive.exists() {
-        download(suite, &archive)?;
+        download_suite(suite, &archive)?;
     }
     let next = packages.iter().map(|package| repack_with_higher_version(&home, package));
     let next = next.collect::<Result<Vec<_>, _>>()?;
@@ -62,7 +62,7 @@ pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<()
     let mut mkfs = Command::new("mkfs.ext4");
     program_output(mkfs.args(["-q", "-d"]).arg(&root).arg(&disk).arg(DISK_SIZE))?;
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let accelerator = accelerator(&processor, Path::new("/dev/kvm").exists());
+    let accelerator = qemu_accelerator(&processor, Path::new("/dev/kvm").exists());
     println!("\n== {suite} in a virtual machine ({accelerator})");
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(["-accel", accelerator]);
@@ -85,7 +85,7 @@ pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<()
 /// Returns the accelerator with which qemu runs the machine. If the host is itself a virtual
 /// machine, the KVM device may exist although no guest boots with it; the processor then lacks the
 /// extensions.
-fn accelerator(processor: &str, has_device: bool) -> &'static str {
+fn qemu_accelerator(processor: &str, has_device: bool) -> &'static str {
     let mut words = processor.split_ascii_whitespace();
     match has_device && words.any(|word| matches!(word, "vmx" | "svm")) {
         true => "kvm",
@@ -94,7 +94,7 @@ fn accelerator(processor: &str, has_device: bool) -> &'static str {
 }
 
 /// Makes the archive of a Debian release.
-fn download(suite: &str, archive: &Path) -> Result<(), String> {
+fn download_suite(suite: &str, archive: &Path) -> Result<(), String> {
     println!("$ mmdebstrap {suite}");
     let part = archive.with_extension("part.tar");
     let mut mmdebstrap = Command::new("mmdebstrap");
@@ -155,7 +155,7 @@ mod tests {
             ("flags\t\t: fpu svm lm\n", false, "tcg,thread=multi"),
             ("flags\t\t: fpu svm_lock lm\n", true, "tcg,thread=multi"),
         ] {
-            assert_eq!(accelerator(flags, has_device), expected, "{flags}");
+            assert_eq!(qemu_accelerator(flags, has_device), expected, "{flags}");
         }
     }
 }

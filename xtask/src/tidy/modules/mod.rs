@@ -14,7 +14,7 @@ mod tests;
 use super::tokens::{product_tokens, tokenize};
 use super::tree::{File, Tree};
 use resolve::{Resolver, Target};
-use scan::{Import, Reference};
+use scan::{CodePath, Import};
 use std::collections::{BTreeMap, HashMap};
 
 /// A module: a file, or a block `mod name { … }` in a file.
@@ -30,7 +30,7 @@ struct Module {
     imports: HashMap<String, Vec<String>>,
     /// Paths in imports of the form `use path::*`.
     globs: Vec<Vec<String>>,
-    references: Vec<Reference>,
+    references: Vec<CodePath>,
 }
 
 /// Dependencies between the files of a crate.
@@ -96,7 +96,7 @@ impl Reader<'_> {
         for Import { path, name, line, is_public } in contents.imports {
             let module = &mut self.modules[at];
             if !is_public {
-                module.references.push(Reference { path: path.clone(), line, is_use: true });
+                module.references.push(CodePath { path: path.clone(), line, is_use: true });
             }
             match name.as_str() {
                 "*" => module.globs.push(path),
@@ -124,7 +124,7 @@ impl Reader<'_> {
     fn add_edges(&mut self, at: usize) {
         let from = self.modules[at].file;
         let resolver = Resolver::new(&self.modules);
-        for Reference { path, line, is_use } in &self.modules[at].references {
+        for CodePath { path, line, is_use } in &self.modules[at].references {
             let to = match resolver.resolve(at, path) {
                 Some(Target::Item(file)) => file,
                 // A name that a macro defines belongs to its module. A module itself is not an

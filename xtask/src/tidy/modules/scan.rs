@@ -13,7 +13,7 @@ pub(super) struct ModuleContents {
     /// Submodules in separate files.
     pub(super) files: Vec<String>,
     pub(super) imports: Vec<Import>,
-    pub(super) references: Vec<Reference>,
+    pub(super) references: Vec<CodePath>,
 }
 
 /// One leaf of a `use` tree.
@@ -29,7 +29,7 @@ pub(super) struct Import {
 
 /// A path in code.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Reference {
+pub(super) struct CodePath {
     pub(super) path: Vec<String>,
     pub(super) line: usize,
     /// True if the path is in a `use`.
@@ -118,7 +118,7 @@ fn scan_path(tokens: &[Token<'_>], at: usize, contents: &mut ModuleContents) -> 
         next += 2;
     }
     if !is_field && !is_new && may_name_item(&path, text(next)) {
-        contents.references.push(Reference { path, line, is_use: false });
+        contents.references.push(CodePath { path, line, is_use: false });
     }
     next
 }

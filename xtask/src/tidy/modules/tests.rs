@@ -6,7 +6,7 @@ use super::file_dependencies;
 
 /// Returns the dependencies of a crate with the given files under `src`, as lines `from → to`.
 fn edges(files: &[(&str, &str)]) -> Vec<String> {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     for (path, text) in files {
         tree.write_file(&format!("crates/engine/src/{path}"), text.as_bytes());
     }

@@ -3,13 +3,13 @@
 
 use super::super::check;
 use super::super::tests::PlantedTree;
-use super::{CEILINGS_PATH, baseline, list, lowered_ceilings, report};
+use super::{CEILINGS_PATH, list, lowered_ceilings, product_size_ceiling, report};
 
 const PLANTED_FILE: &str = "crates/engine/src/a.rs";
 
 /// Plants a file, and asserts exactly one error of `rule`, which contains `words`.
 fn assert_found(rule: &str, path: &str, text: &str, words: &str) {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
     tree.write_file(path, text.as_bytes());
     tree.assert_found(rule, path, words);
@@ -17,7 +17,7 @@ fn assert_found(rule: &str, path: &str, text: &str, words: &str) {
 
 /// Plants a file, and asserts that no error is found.
 fn assert_no_finding(path: &str, text: &str) {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
     tree.write_file(path, text.as_bytes());
     let found = tree.check();
@@ -115,7 +115,7 @@ fn long_files_and_functions_are_counted() {
 
 #[test]
 fn cycle_of_four_files_is_counted_and_named() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.append_text("crates/engine/src/lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\n");
     for (name, next) in [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")] {
         let next = next.to_uppercase();
@@ -134,7 +134,7 @@ fn cycle_of_four_files_is_counted_and_named() {
 
 #[test]
 fn dependency_on_a_higher_layer_is_counted() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.append_text("crates/engine/src/lib.rs", "mod record;\nmod kernel;\nmod build;\n");
     tree.write_file("crates/engine/src/record.rs", b"//! R.\nstruct R;\n");
     tree.write_file(
@@ -154,7 +154,7 @@ fn dependency_on_a_higher_layer_is_counted() {
 
 #[test]
 fn lowering_never_raises_a_ceiling() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     let path = "crates/buffer/src/region.rs";
     let ratchet = || {
         let tree = tree.read();
@@ -182,7 +182,7 @@ fn lowering_never_raises_a_ceiling() {
 
 #[test]
 fn moved_code_keeps_its_ceiling() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     let (old, new) = ("crates/buffer/src/region.rs", "crates/buffer/src/pool.rs");
     tree.write_file(CEILINGS_PATH, format!("unsafe {old} 3\n").as_bytes());
     tree.write_file(old, b"//! A.\nfn f() { unsafe { g() } }\n");
@@ -197,7 +197,7 @@ fn moved_code_keeps_its_ceiling() {
 
 #[test]
 fn report_sums_by_crate_and_list_names_occurrences() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file(PLANTED_FILE, b"//! What it is.\nstruct State;\n");
     let read = tree.read();
     let counted = check(&read).occurrences;
@@ -212,9 +212,9 @@ fn report_sums_by_crate_and_list_names_occurrences() {
 
 #[test]
 fn lowering_keeps_the_baseline_of_the_product() {
-    let tree = PlantedTree::clean();
+    let tree = PlantedTree::new_clean();
     tree.write_file(CEILINGS_PATH, b"lines product 9999\n");
     let read = tree.read();
-    assert_eq!(baseline(&read), Some(9999));
+    assert_eq!(product_size_ceiling(&read), Some(9999));
     assert!(lowered_ceilings(&read, &check(&read).occurrences).ends_with("\nlines product 9999\n"));
 }

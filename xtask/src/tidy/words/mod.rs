@@ -17,7 +17,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let retired = retired::parse_words(tree);
     let test_files = crate::lines::uncompiled_files(tree);
     let crates = tree.crates();
-    let mut types = types::Types::default();
+    let mut types = types::TypeDefinitions::default();
     let mut identifiers = retired::RetiredIdentifierCounter::default();
     for file in tree.rust_files() {
         let name = crate_of_path(&crates, &file.path);

@@ -22,11 +22,11 @@ const VAGUE_NAMES: &[&str] = &[
 
 /// The definitions of all types, by crate and name.
 #[derive(Debug, Default)]
-pub(super) struct Types {
+pub(super) struct TypeDefinitions {
     places: BTreeMap<(String, String), Vec<(String, usize)>>,
 }
 
-impl Types {
+impl TypeDefinitions {
     /// Collects the type definitions of a product file.
     pub(super) fn read(&mut self, file: &File, name: &str, tokens: &[Token<'_>]) {
         let mut found = Vec::new();

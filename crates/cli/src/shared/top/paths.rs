@@ -215,7 +215,7 @@ fn draw_paths(frame: &mut Frame<'_>, latest: &PathsSnapshot, view: &PathsView) {
         Constraint::Length(1),
     ]);
     let [head, list, kernel, foot] = areas.areas(frame.area());
-    frame.render_widget(Paragraph::new(heading(&latest.rows)), head);
+    frame.render_widget(Paragraph::new(heading_line(&latest.rows)), head);
     if view.list.shows_help {
         frame.render_widget(section_paragraph("keys", help_lines()), list);
     } else if latest.rows.is_empty() {
@@ -233,7 +233,7 @@ fn draw_paths(frame: &mut Frame<'_>, latest: &PathsSnapshot, view: &PathsView) {
 }
 
 /// Formats the totals of all paths whose counters are available.
-fn heading(rows: &[PathRow]) -> Line<'static> {
+fn heading_line(rows: &[PathRow]) -> Line<'static> {
     let rates = || rows.iter().filter_map(|row| row.rate);
     let (blocks, bytes): (f64, f64) =
         (rates().map(|rate| rate.blocks).sum(), rates().map(|rate| rate.bytes).sum());

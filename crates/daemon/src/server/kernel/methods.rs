@@ -83,7 +83,7 @@ impl Server {
                 true => client.store_connection(id, KnownRequestState::Detaching),
                 false => client.discard_connection(id),
             }
-            self.steps.checkpoint("the line of a guest leaves");
+            self.steps.announce_step("the line of a guest leaves");
             self.queue_request_removal(id);
         }
         Ok(CallReplies::single(&json!({})))
@@ -199,7 +199,7 @@ impl Server {
     fn complete_attach(&mut self, id: u64, result: Result<DelegatedProgram, Fault>) {
         // If the client has disconnected, its request is already being removed.
         let Some(client) = self.clients.get_mut(&id) else { return };
-        self.steps.checkpoint("a guest is told what was made for it");
+        self.steps.announce_step("a guest is told what was made for it");
         match result {
             Ok(DelegatedProgram { layout, records, pointers, doorbell }) => {
                 let waits = client.line == RequestState::ReplacementRequested;
@@ -211,7 +211,7 @@ impl Server {
                     self.log_kernel_change(EventKind::KernelAttached, id, None);
                 }
                 self.send(id, reply, vec![records, pointers, doorbell]);
-                self.steps.checkpoint("the connection of a guest is kept");
+                self.steps.announce_step("the connection of a guest is kept");
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.store_connection(
                         id,
@@ -250,7 +250,7 @@ impl Server {
 
     pub(in crate::server) fn complete_switch(&mut self, id: u64, result: Result<(), Fault>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        self.steps.checkpoint("a guest is told that its line is changed");
+        self.steps.announce_step("a guest is told that its line is changed");
         client.line = if result.is_ok() { RequestState::Running } else { RequestState::None };
         let reply = match result {
             Ok(()) => {
@@ -264,7 +264,7 @@ impl Server {
             self.log_kernel_change(EventKind::KernelSwitched, id, None);
         }
         self.send(id, reply, Vec::new());
-        self.steps.checkpoint("a guest knows that its line is changed");
+        self.steps.announce_step("a guest knows that its line is changed");
         if let Some(client) = self.clients.get_mut(&id) {
             match runs {
                 true => client.store_connection(id, KnownRequestState::Running),
@@ -282,11 +282,11 @@ impl Server {
     ) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.line = RequestState::None;
-        self.steps.checkpoint("a guest is told what its line has counted");
+        self.steps.announce_step("a guest is told what its line has counted");
         self.log_kernel_change(EventKind::KernelDetached, id, why.clone());
         let attached = AttachReply { ended: Some(ended.to_text()), why, ..AttachReply::default() };
         self.send(id, Reply::new(&attached), Vec::<OwnedFd>::new());
-        self.steps.checkpoint("the connection of a guest is kept no more");
+        self.steps.announce_step("the connection of a guest is kept no more");
         self.clients.get_mut(&id).into_iter().for_each(|client| client.discard_connection(id));
     }
 

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
-use sys::steps::Steps;
+use sys::steps::RollbackLog;
 use sys::watcher::{EpollWatcher, EventInterest};
 
 /// The kernel thread and its command queues.
@@ -43,7 +43,7 @@ impl KernelQueue {
     pub(in crate::server) fn start_and_adopt(
         policy: &Policy,
         watcher: &EpollWatcher,
-        (stored, steps): (Vec<(String, OwnedFd)>, &Steps),
+        (stored, steps): (Vec<(String, OwnedFd)>, &RollbackLog),
     ) -> sys::Result<(Self, AdoptedRequests)> {
         let machine = engine::machine::inspect();
         let open = match &machine.kernel {
@@ -85,7 +85,7 @@ impl KernelQueue {
         &mut self,
         machine: Machine,
         policy: Policy,
-        (stored, steps, completions): (Vec<(String, OwnedFd)>, Steps, Sender<Completion>),
+        (stored, steps, completions): (Vec<(String, OwnedFd)>, RollbackLog, Sender<Completion>),
     ) -> sys::Result<AdoptedRequests> {
         let ((sender, commands), (adoption_sender, adoption_receiver)) = (channel(), channel());
         let (doorbell, usage_by_user) =

@@ -30,7 +30,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::eventfd::EventFd;
-use sys::steps::Steps;
+use sys::steps::RollbackLog;
 
 /// State of the thread that manages kernel programs: attach points, requests, prepared replacements
 /// and quotas.
@@ -88,7 +88,7 @@ impl KernelThread {
     pub(super) fn new(
         machine: Machine,
         policy: Policy,
-        (usage_by_user, steps): (Arc<Mutex<BTreeMap<u32, Quota>>>, Steps),
+        (usage_by_user, steps): (Arc<Mutex<BTreeMap<u32, Quota>>>, RollbackLog),
     ) -> Self {
         let accounts = Accounts::new(machine.costs.clone());
         // Without a descriptor store, notifying the service manager of each change would be wasted

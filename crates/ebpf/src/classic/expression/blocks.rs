@@ -8,7 +8,7 @@
 //! test is still rejected.
 
 use super::super::insn::{Instruction, alu_operation, code, condition};
-use super::condition::{Comparison, Condition, PseudoInsn, Test};
+use super::condition::{Comparison, Condition, ConditionTest, PseudoInsn};
 
 /// The target of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl ControlFlowGraph {
             Condition::Any(any) => {
                 any.into_iter().rev().fold(no, |next, one| self.lower(one, yes, next))
             }
-            Condition::Test(Test { lines, compare }) => {
+            Condition::Test(ConditionTest { lines, compare }) => {
                 self.blocks.push(Block { lines, compare, yes, no });
                 EdgeTarget::Block(self.blocks.len() - 1)
             }

@@ -13,7 +13,7 @@ pub(super) use super::super::assemble::{
 /// A test: instructions and a final comparison. If there is no comparison, the test always
 /// succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Test {
+pub(super) struct ConditionTest {
     pub(super) lines: Vec<PseudoInsn>,
     pub(super) compare: Option<Comparison>,
 }
@@ -23,7 +23,7 @@ pub(super) struct Test {
 pub(super) enum Condition {
     Always,
     Never,
-    Test(Test),
+    Test(ConditionTest),
     Not(Box<Self>),
     All(Vec<Self>),
     Any(Vec<Self>),
@@ -89,7 +89,7 @@ impl Condition {
         if lines.is_empty() {
             return self;
         }
-        let first = Self::Test(Test { lines, compare: None });
+        let first = Self::Test(ConditionTest { lines, compare: None });
         match self {
             Self::Always => first,
             Self::All(mut all) => {
@@ -104,11 +104,11 @@ impl Condition {
 /// Returns a condition of one test, which executes `lines` and then compares A with the constant
 /// `k`. `op` is the comparison.
 pub(super) fn compare_k(lines: Vec<PseudoInsn>, op: u16, k: u32) -> Condition {
-    Condition::Test(Test { lines, compare: Some(Comparison { op, with: Some(k) }) })
+    Condition::Test(ConditionTest { lines, compare: Some(Comparison { op, with: Some(k) }) })
 }
 
 /// Returns a condition of one test, which executes `lines` and then compares A with X. `op` is the
 /// comparison.
 pub(super) fn compare_x(lines: Vec<PseudoInsn>, op: u16) -> Condition {
-    Condition::Test(Test { lines, compare: Some(Comparison { op, with: None }) })
+    Condition::Test(ConditionTest { lines, compare: Some(Comparison { op, with: None }) })
 }

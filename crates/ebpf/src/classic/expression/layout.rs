@@ -7,7 +7,7 @@ use super::super::link::{LINK_TYPE_MAX, LinkType};
 /// Offsets of a frame's headers and fields, in bytes. An offset is `None` if the link type lacks
 /// the field or its position is unknown.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(super) struct HeaderLayout {
     /// Offset of the link header.
     pub(super) header: u32,
     /// Offset of the protocol number.
@@ -32,8 +32,8 @@ const fn fixed_layout(
     payload: u32,
     nl: u32,
     network_offset_without_snap: u32,
-) -> Layout {
-    Layout {
+) -> HeaderLayout {
+    HeaderLayout {
         header: 0,
         protocol: Some(protocol),
         payload: Some(payload),
@@ -45,17 +45,17 @@ const fn fixed_layout(
 }
 
 /// Returns the layout of frames without a protocol number.
-const fn untyped_layout(payload: Option<u32>, nl: u32) -> Layout {
-    Layout { protocol: None, payload, ..fixed_layout(0, 0, nl, 0) }
+const fn untyped_layout(payload: Option<u32>, nl: u32) -> HeaderLayout {
+    HeaderLayout { protocol: None, payload, ..fixed_layout(0, 0, nl, 0) }
 }
 
 /// Returns the layout of frames with an Ethernet header at offset `header`.
-const fn ethernet_layout(header: u32) -> Layout {
-    Layout { header, ..fixed_layout(header + 12, header + 14, 0, 3) }
+const fn ethernet_layout(header: u32) -> HeaderLayout {
+    HeaderLayout { header, ..fixed_layout(header + 12, header + 14, 0, 3) }
 }
 
 /// Returns the layout of a link type, or `None` if its frames cannot be filtered.
-pub(super) fn link_layout(link: LinkType) -> Option<Layout> {
+pub(super) fn link_layout(link: LinkType) -> Option<HeaderLayout> {
     use LinkType as L;
     Some(match link {
         // Supported by libpcap, but not by this compiler.
@@ -75,8 +75,8 @@ pub(super) fn link_layout(link: LinkType) -> Option<Layout> {
         L::PPP_BSDOS => fixed_layout(5, 24, 0, 0),
         L::FDDI => fixed_layout(13, 13, 8, 3),
         L::IEEE802 => fixed_layout(14, 14, 8, 3),
-        L::IEEE802_11 => Layout { has_varying_payload: true, ..fixed_layout(24, 0, 8, 3) },
-        L::PRISM_HEADER | L::IEEE802_11_RADIO_AVS | L::IEEE802_11_RADIO | L::PPI => Layout {
+        L::IEEE802_11 => HeaderLayout { has_varying_payload: true, ..fixed_layout(24, 0, 8, 3) },
+        L::PRISM_HEADER | L::IEEE802_11_RADIO_AVS | L::IEEE802_11_RADIO | L::PPI => HeaderLayout {
             has_varying_payload: true,
             has_varying_header: true,
             ..fixed_layout(24, 0, 8, 3)
@@ -98,7 +98,7 @@ pub(super) fn link_layout(link: LinkType) -> Option<Layout> {
     })
 }
 
-const fn juniper_layout(link: LinkType) -> Layout {
+const fn juniper_layout(link: LinkType) -> HeaderLayout {
     use LinkType as L;
     match link {
         L::JUNIPER_ATM1 => fixed_layout(4, 4, 0, 10),

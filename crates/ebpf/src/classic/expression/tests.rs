@@ -1,7 +1,9 @@
 //! Tests of the compiler that libpcap's test suite lacks: error spans, limits, far jumps, and
 //! tunnels in 802.11.
 
-use super::super::{ClassicProgram, ErrorKind, LinkType, Metadata, Options, VlanTag, compile};
+use super::super::{
+    ClassicMetadata, ClassicProgram, ErrorKind, LinkType, Options, VlanTag, compile,
+};
 use crate::classic::insn::code;
 
 fn compile_ethernet(text: &str) -> ClassicProgram {
@@ -13,7 +15,7 @@ fn compile_listing(text: &str) -> String {
 }
 
 fn accepts_frame(program: &ClassicProgram, frame: &[u8]) -> bool {
-    program.run(frame, frame.len() as u32, &Metadata::default()) != 0
+    program.run(frame, frame.len() as u32, &ClassicMetadata::default()) != 0
 }
 
 /// Returns an Ethernet frame with `payload` after a 20-byte IPv4 header of this protocol.
@@ -147,12 +149,15 @@ fn vlan_tag_in_metadata_shifts_no_offsets() {
     let bare = ethernet_ip4_frame(6, &[0; 20]);
     let mut tagged = bare.clone();
     tagged.splice(12..12, [0x81, 0x00, 0x00, 100]);
-    let tag = |tci| Metadata { vlan: Some(VlanTag { tci, tpid: 0x8100 }), ..Metadata::default() };
-    let accepts = |frame: &[u8], metadata: &Metadata| program.run(frame, 60, metadata) != 0;
+    let tag = |tci| ClassicMetadata {
+        vlan: Some(VlanTag { tci, tpid: 0x8100 }),
+        ..ClassicMetadata::default()
+    };
+    let accepts = |frame: &[u8], metadata: &ClassicMetadata| program.run(frame, 60, metadata) != 0;
     assert!(accepts(&bare, &tag(100)));
     assert!(!accepts(&bare, &tag(101)));
-    assert!(!accepts(&bare, &Metadata::default()));
-    assert!(accepts(&tagged, &Metadata::default()));
+    assert!(!accepts(&bare, &ClassicMetadata::default()));
+    assert!(accepts(&tagged, &ClassicMetadata::default()));
 }
 
 /// Uses an expression for which libpcap's own program reads uninitialized scratch words.

@@ -1,7 +1,7 @@
 //! Tests of socket filters: direction, device types, and programs that cannot become a filter.
 //! `tests/classic_kernel.rs` compares filters with their programs over many frames.
 
-use super::super::{Metadata, Options, VlanTag, compile};
+use super::super::{ClassicMetadata, Options, VlanTag, compile};
 use super::*;
 
 fn compile_ethernet(text: &str) -> ClassicProgram {
@@ -14,7 +14,7 @@ fn parse_listing(text: &str) -> ClassicProgram {
 
 /// Returns the filter's result for a frame with this packet type and device type.
 fn run_filter(filter: &ClassicProgram, packet_type: u8, hardware_type: u16, frame: &[u8]) -> u32 {
-    let metadata = Metadata { packet_type, hardware_type, ..Metadata::EMPTY };
+    let metadata = ClassicMetadata { packet_type, hardware_type, ..ClassicMetadata::EMPTY };
     filter.run(frame, frame.len() as u32, &metadata)
 }
 
@@ -88,7 +88,7 @@ fn tag_without_ethernet_header_shifts_no_offsets() {
         parse_listing("(000) ldb [13]\n(001) jeq #7 jt 2 jf 3\n(002) ret #9\n(003) ret #0");
     let filter = socket_filter(Direction::Received, None, Some(&byte_13)).unwrap();
     let vlan = Some(VlanTag { tci: 1, tpid: 0x8100 });
-    let metadata = Metadata { hardware_type: 65534, vlan, ..Metadata::EMPTY };
+    let metadata = ClassicMetadata { hardware_type: 65534, vlan, ..ClassicMetadata::EMPTY };
     let mut frame = [0; 20];
     assert_eq!(filter.run(&frame, 20, &metadata), 0);
     frame[13] = 7;
@@ -115,7 +115,7 @@ fn unwritten_registers_and_words_read_as_zero() {
         socket_filter(Direction::Both, Some(&parse_listing(text)), Some(&parse_listing(text)))
             .unwrap();
     for (kind, vlan) in [(1, None), (1, Some(VlanTag { tci: 0, tpid: 0x8100 })), (65534, None)] {
-        let metadata = Metadata { hardware_type: kind, vlan, ..Metadata::EMPTY };
+        let metadata = ClassicMetadata { hardware_type: kind, vlan, ..ClassicMetadata::EMPTY };
         assert_eq!(
             filter.run(&[0; 60], 60, &metadata),
             ACCEPT_WHOLE_FRAME,

@@ -21,7 +21,7 @@ use crate::clock::Rfc3339;
 use crate::entry::{is_file_standard_output, standard_output_use};
 use crate::{Failure, OpenArguments, Origins, Sink, SinkEntry};
 use abi::BlockFlags;
-use filter::{Block, Description, Parameter, Report, Time, Type};
+use filter::{Block, Description, Parameter, ParameterType, Report, Time};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use table::{FlowKey, FlowTable};
@@ -52,10 +52,20 @@ another block comes. Appends to an existing file. Blocks without addresses and s
 in the report, as are flows that were cut short.",
     example: "replay web.pcap | tcp | account flows.jsonl",
     parameters: &[
-        Parameter::named("file", Type::Path, "-", "the file to write; - is standard output")
-            .positional(),
+        Parameter::named(
+            "file",
+            ParameterType::Path,
+            "-",
+            "the file to write; - is standard output",
+        )
+        .positional(),
         Parameter::table_size("flows", "65536", "maximum number of flows in memory"),
-        Parameter::named("idle", Type::Duration, "60s", "time without a block that ends a flow"),
+        Parameter::named(
+            "idle",
+            ParameterType::Duration,
+            "60s",
+            "time without a block that ends a flow",
+        ),
     ],
     ..Description::SINK_DEFAULTS
 };

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt};
 use std::path::Path;
 use sys::open::RegularOpenOptions;
-use sys::steps::Resource;
+use sys::steps::StepResource;
 
 /// Name of the index file.
 pub(crate) const INDEX_FILE_NAME: &str = "index.jsonl";
@@ -58,7 +58,7 @@ impl Directory {
         (steps, readers): FileCreationContext<'_>,
     ) -> Result<(Self, File), Failure> {
         let refused = |error: sys::Error| failure_from_io_error("make", path, &error.into());
-        steps.announce(Resource::File, path).map_err(refused)?;
+        steps.announce(StepResource::File, path).map_err(refused)?;
         let mode = readers.file_mode_for_path(Path::new(path), 0o777);
         let created = match fs::DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
@@ -105,7 +105,9 @@ impl Directory {
         let cannot = |error: io::Error| {
             failure_from_io_error("open", &directory.target(INDEX_FILE_NAME), &error)
         };
-        steps.announce(Resource::File, INDEX_FILE_NAME).map_err(|error| cannot(error.into()))?;
+        steps
+            .announce(StepResource::File, INDEX_FILE_NAME)
+            .map_err(|error| cannot(error.into()))?;
         let index = match directory.open_regular_file(
             INDEX_FILE_NAME,
             RegularOpenOptions::append().create_new(directory.mode),

@@ -14,7 +14,7 @@ use super::class_names::ClassNames;
 use crate::failure::failure_from_io_error;
 use crate::{Failure, OpenArguments};
 use directory::{Directory, FileIdentity};
-use filter::{Parameter, Report, Type};
+use filter::{Parameter, ParameterType, Report};
 use index::IndexFile;
 use output_file::DiskFile;
 use rustix::io::Errno;
@@ -37,7 +37,7 @@ const DESCRIPTION_BYTES_MAX: usize = 64 << 20;
 /// The parameter for the maximum number of open files.
 pub(crate) const OPEN_FILES_PARAMETER: Parameter = Parameter::named(
     "open",
-    Type::Number { low: 1, high: 100_000 },
+    ParameterType::Number { low: 1, high: 100_000 },
     "256",
     "maximum number of open files",
 );
@@ -45,7 +45,7 @@ pub(crate) const OPEN_FILES_PARAMETER: Parameter = Parameter::named(
 /// The parameter for the maximum number of unfinished files.
 pub(crate) const SESSIONS_PARAMETER: Parameter = Parameter::named(
     "sessions",
-    Type::Number { low: 1, high: 100_000_000 },
+    ParameterType::Number { low: 1, high: 100_000_000 },
     "65536",
     "maximum number of sessions in memory",
 );

@@ -15,7 +15,8 @@ use crate::entry::is_standard_output;
 use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use abi::{BlockFlags, Direction};
 use filter::{
-    Amount, Batch, Block, Description, Form, Parameter, Report, StateFacts, Time, Type, WorkerRule,
+    Amount, Batch, Block, Description, Form, Parameter, ParameterType, Report, StateFacts, Time,
+    WorkerRule,
 };
 
 /// Description of `files`, the sink that writes a file per session, message or block.
@@ -47,16 +48,17 @@ remembered at a time; a session that was forgotten continues in another file.",
     example: "replay web.pcap | tcp | http |get files out/",
     state: StateFacts::NONE.with_worker_rule(|_| WorkerRule::Directory("dir")),
     parameters: &[
-        Parameter::named("dir", Type::Path, "files/", "the directory to write into").positional(),
+        Parameter::named("dir", ParameterType::Path, "files/", "the directory to write into")
+            .positional(),
         Parameter::named(
             "per",
-            Type::OneOf(&["auto", "session", "connection", "message", "block"]),
+            ParameterType::OneOf(&["auto", "session", "connection", "message", "block"]),
             "auto",
             "unit that gets a file of its own",
         ),
         Parameter::named(
             "holes",
-            Type::OneOf(&["zero", "skip"]),
+            ParameterType::OneOf(&["zero", "skip"]),
             "zero",
             "the replacement for bytes that were lost",
         ),

@@ -114,7 +114,7 @@ impl BufferedOutputFile {
 }
 
 /// Returns true if the file is /dev/null, for which written bytes need not be removed again.
-pub(super) fn is_null(file: &std::fs::File) -> bool {
+pub(super) fn is_dev_null(file: &std::fs::File) -> bool {
     let null = rustix::fs::makedev(1, 3);
     file.metadata().is_ok_and(|metadata| {
         use std::os::unix::fs::FileTypeExt as _;

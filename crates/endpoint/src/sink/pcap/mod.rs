@@ -16,8 +16,8 @@ use crate::source::kernel::in_place::FramesInPlace;
 use crate::{DropReason, Failure, OpenArguments, Sink, SinkEntry};
 use deduplication::FrameDeduplication;
 use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Parameter, Report, StandardOutput, StateFacts,
-    Time, Type, WorkerRule,
+    Amount, Batch, Block, Description, Form, Forms, Parameter, ParameterType, Report,
+    StandardOutput, StateFacts, Time, WorkerRule,
 };
 use in_place::InPlaceSources;
 use split::SplitPcap;
@@ -56,12 +56,12 @@ is all frames with the same addresses, ports and protocol, including frames with
     parameters: &[
         Parameter::required(
             "file",
-            Type::Path,
+            ParameterType::Path,
             "the file to write; - is standard output; with `per`, the directory",
         ),
         Parameter::named(
             "per",
-            Type::OneOf(&["all", "connection", "session"]),
+            ParameterType::OneOf(&["all", "connection", "session"]),
             "all",
             "unit that gets a file of its own",
         ),

@@ -12,7 +12,7 @@ use wire::link::LinkType;
 /// leaves it unchanged and returns `None`. Packets inside a tunnel are not modified.
 pub(super) fn complete_checksum(link: LinkType, frame: &mut [u8]) -> Option<()> {
     let layers = dissect::layers(link, frame);
-    if layers.faults != dissect::Faults::default() {
+    if layers.faults != dissect::FrameFaults::default() {
         return None;
     }
     let (at, pseudo) = Flow::checksum_location(&layers, frame)?;

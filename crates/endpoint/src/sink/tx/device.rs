@@ -11,7 +11,7 @@ use std::time::Duration;
 use sys::memory::Lender;
 use sys::net::{Interface, RouteSocket};
 use sys::packet::{PacketSender, QdiscMode, SendReport};
-use sys::steps::Resource;
+use sys::steps::StepResource;
 use wire::link::LinkType;
 
 /// An output interface with its transmitter.
@@ -49,7 +49,7 @@ impl TxDevice {
         }
         interface::run_in_namespace(arguments.text("netns"), || {
             let failed = |error| interface::socket_failure(CALL_SEND, name, &error);
-            let step = |what| opening.steps.announce(Resource::Descriptor, what);
+            let step = |what| opening.steps.announce(StepResource::Descriptor, what);
             step("a netlink socket").map_err(failed)?;
             let (found, link) = match name {
                 "" => interface::find_only_interface(CALL_SEND)?,

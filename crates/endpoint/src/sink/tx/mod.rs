@@ -21,7 +21,7 @@ use crate::{DropReason, Failure, OpenArguments, Sink, SinkEntry};
 use abi::BlockFlags;
 use device::{Transmitter, TxDevice};
 use filter::{
-    Amount, Batch, Block, Description, Form, Forms, LANES, Parameter, Report, Time, Type,
+    Amount, Batch, Block, Description, Form, Forms, LANES, Parameter, ParameterType, Report, Time,
 };
 use std::ops::Range;
 use std::time::Duration;
@@ -52,23 +52,27 @@ It needs CAP_NET_RAW; `streamline doctor` shows missing rights.",
     parameters: &[
         Parameter::optional(
             "interface",
-            Type::Text,
+            ParameterType::Text,
             "the interface to send through; by default the only one",
         )
         .positional(),
         Parameter::named(
             "qdisc",
-            Type::Flag,
+            ParameterType::Flag,
             "yes",
             "pass the queueing discipline of the interface",
         ),
         Parameter::named(
             "by",
-            Type::OneOf(&["any", "packet", "xdp"]),
+            ParameterType::OneOf(&["any", "packet", "xdp"]),
             "any",
             "the socket for `qdisc=no`",
         ),
-        Parameter::optional("netns", Type::Text, "network namespace, by name, path or process id"),
+        Parameter::optional(
+            "netns",
+            ParameterType::Text,
+            "network namespace, by name, path or process id",
+        ),
     ],
     ..Description::SINK_DEFAULTS
 };

@@ -146,14 +146,14 @@ impl Ring {
     /// completed.
     pub(super) fn finish(&mut self) -> usize {
         let begin = Instant::now();
-        while self.sender.in_flight() > 0
+        while self.sender.in_flight_frame_count() > 0
             && begin.elapsed() < FINISH_TIMEOUT
             && self.sender.push().is_ok()
         {
             // Polling the socket would trigger transmission without reporting its errors.
             std::thread::sleep(COMPLETION_CHECK_INTERVAL);
         }
-        self.sender.in_flight()
+        self.sender.in_flight_frame_count()
     }
 
     fn report(&mut self, frames: usize, stopped: Option<SendStopReason>) -> SendReport {

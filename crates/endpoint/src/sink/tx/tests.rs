@@ -13,17 +13,18 @@ use buffer::pool::{Pool, PoolConfig};
 use filter::{BatchMemory, Columns};
 use testkit::Frame;
 use testkit::net::{
-    CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, counters, wait_until,
+    CLIENT_DEVICE, DevicePairSettings, LIMIT, Namespace, NamespacePair, SERVER_DEVICE, counters,
+    wait_until,
 };
 
 /// Creates a veth pair without addresses, and pins the calling thread, which sends the frames, to
 /// one CPU. Returns `None` if this machine does not permit veth pairs. A veth end delivers frames
 /// through a queue of the sending CPU, and a queueing discipline sends on the CPU that armed its
 /// timer. Frames sent on two CPUs could therefore arrive out of order.
-fn silent_pair() -> Option<Pair> {
+fn silent_pair() -> Option<NamespacePair> {
     let processors = sys::process::allowed_processors().unwrap();
     sys::process::pin_to(processors[0]).unwrap();
-    Pair::new(Cable { addresses: false, ..Cable::default() })
+    NamespacePair::new(DevicePairSettings { addresses: false, ..DevicePairSettings::default() })
 }
 
 /// Arguments of `tx` that select the transmitter: a packet socket with queueing discipline, a
@@ -65,7 +66,7 @@ fn open_concrete_tx(space: &Namespace, transmitter: Transmitter) -> TxSink {
 }
 
 /// Runs the test once for each transmitter, each time over a new veth pair.
-fn for_each_transmitter(test: impl Fn(&Pair, Transmitter)) {
+fn for_each_transmitter(test: impl Fn(&NamespacePair, Transmitter)) {
     let Some(pair) = silent_pair() else { return };
     for transmitter in supported_transmitters(&pair.client) {
         println!("by {transmitter:?}");
@@ -157,7 +158,7 @@ fn g1_hundred_thousand_frames_arrive_in_order() {
     for_each_transmitter(assert_numbered_frames_arrive);
 }
 
-fn assert_numbered_frames_arrive(pair: &Pair, transmitter: Transmitter) {
+fn assert_numbered_frames_arrive(pair: &NamespacePair, transmitter: Transmitter) {
     let mut receiver = Receiver::open_in_namespace(&pair.server);
     let mut sink = open_tx_with_transmitter(&pair.client, Form::Frame, transmitter).unwrap();
     let mut received = Vec::new();
@@ -311,7 +312,7 @@ fn unsendable_frames_are_counted_and_others_sent() {
     for_each_transmitter(assert_unsendable_counted);
 }
 
-fn assert_unsendable_counted(pair: &Pair, transmitter: Transmitter) {
+fn assert_unsendable_counted(pair: &NamespacePair, transmitter: Transmitter) {
     let mut receiver = Receiver::open_in_namespace(&pair.server);
     let mut sink = open_tx_with_transmitter(&pair.client, Form::Frame, transmitter).unwrap();
     let good: Vec<Vec<u8>> =
@@ -383,7 +384,7 @@ fn down_interface_drops_frames_and_removed_one_fails() {
     for_each_transmitter(assert_down_drops_and_removed_fails);
 }
 
-fn assert_down_drops_and_removed_fails(pair: &Pair, transmitter: Transmitter) {
+fn assert_down_drops_and_removed_fails(pair: &NamespacePair, transmitter: Transmitter) {
     let mut sink = open_tx_with_transmitter(&pair.client, Form::Frame, transmitter).unwrap();
     let bytes = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"x");
     let mut send = || {

@@ -20,8 +20,8 @@ use crate::clock::timestamp;
 use crate::entry::{is_file_standard_output, standard_output_use};
 use crate::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::{
-    Block, Description, Form, Forms, InputNeeds, Parameter, Report, Time, Type, UsableInput,
-    ValueRange,
+    Block, Description, Form, Forms, InputNeeds, Parameter, ParameterType, Report, Time,
+    UsableInput, ValueRange,
 };
 use jiff::tz::TimeZone;
 use std::io::Write;
@@ -55,10 +55,20 @@ are counted in the report.",
         }])
     },
     parameters: &[
-        Parameter::named("file", Type::Path, "-", "the file to write; - is standard output")
-            .positional(),
-        Parameter::named("zone", Type::OneOf(&["local", "utc"]), "local", "time zone of the times"),
-        Parameter::named("ecs", Type::Flag, "no", "write ECS objects instead of lines"),
+        Parameter::named(
+            "file",
+            ParameterType::Path,
+            "-",
+            "the file to write; - is standard output",
+        )
+        .positional(),
+        Parameter::named(
+            "zone",
+            ParameterType::OneOf(&["local", "utc"]),
+            "local",
+            "time zone of the times",
+        ),
+        Parameter::named("ecs", ParameterType::Flag, "no", "write ECS objects instead of lines"),
     ],
     ..Description::SINK_DEFAULTS
 };

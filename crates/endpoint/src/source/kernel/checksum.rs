@@ -9,7 +9,7 @@ use wire::flow::Flow;
 /// for fragments and truncated headers.
 pub(super) fn is_checksum_unset(layers: &Layers, frame: &[u8]) -> bool {
     let Some((at, pseudo)) = Flow::checksum_location(layers, frame) else { return false };
-    frame.get(at..at + 2) == Some(&pseudo.folded().to_be_bytes())
+    frame.get(at..at + 2) == Some(&pseudo.fold_to_16_bits().to_be_bytes())
 }
 
 #[cfg(test)]

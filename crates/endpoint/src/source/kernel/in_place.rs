@@ -9,7 +9,7 @@
 use super::reader::{ExportedFrame, RecordHeader, is_intact};
 use abi::{BLOCK_MAX, DbufId, Extent, RichPointer};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use sys::bpf::Rings;
+use sys::bpf::ProgramRings;
 use sys::bpf::ring::region_offset;
 use sys::memory::GatherWrite;
 use wire::ethernet;
@@ -26,7 +26,7 @@ const FRAME_POSITION_STRIDE: u64 = (BLOCK_MAX as u64).next_power_of_two();
 #[derive(Debug)]
 pub struct FramesInPlace {
     id: DbufId,
-    rings: Arc<Rings>,
+    rings: Arc<ProgramRings>,
     batch: Mutex<StagedFrames>,
 }
 
@@ -42,15 +42,15 @@ struct StagedFrames {
 #[derive(Debug)]
 pub struct BatchInPlace<'f> {
     id: DbufId,
-    rings: &'f Rings,
+    rings: &'f ProgramRings,
     staged: MutexGuard<'f, StagedFrames>,
 }
 
 impl FramesInPlace {
     /// Creates an empty batch of frames in these rings. Returns `None` if no dbuf ids remain.
     #[must_use]
-    pub fn new(rings: Arc<Rings>) -> Option<Self> {
-        Some(Self { id: buffer::ids::fresh()?, rings, batch: Mutex::default() })
+    pub fn new(rings: Arc<ProgramRings>) -> Option<Self> {
+        Some(Self { id: buffer::ids::allocate_id()?, rings, batch: Mutex::default() })
     }
 
     /// Returns the dbuf id in the pointers to these frames.
@@ -166,7 +166,7 @@ impl<'f> BatchInPlace<'f> {
 /// afterwards that the frame has not been overwritten.
 #[must_use]
 pub fn copy_frame_start(
-    rings: &Rings,
+    rings: &ProgramRings,
     frame: &ExportedFrame,
     length: usize,
     to: &mut [u8],
@@ -194,7 +194,7 @@ pub const fn is_tagged(header: &RecordHeader) -> bool {
 /// long. Returns false if the frame is outside of the ring. The caller must check afterwards that
 /// the frame has not been overwritten.
 #[must_use]
-pub(super) fn copy_frame(rings: &Rings, frame: &ExportedFrame, to: &mut [u8]) -> bool {
+pub(super) fn copy_frame(rings: &ProgramRings, frame: &ExportedFrame, to: &mut [u8]) -> bool {
     let Some(region) = rings.region(frame.cpu) else { return false };
     let copy = |from: usize, to: &mut [u8]| {
         let from = region_offset::HEADER_SIZE.saturating_add(from as u32);

@@ -35,7 +35,7 @@ use reader::{ExitLosses, ExportedFrame, FRAMES_PER_CHECK, Reader, RecordHeader};
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
-use sys::bpf::{RingBuffer, Rings};
+use sys::bpf::{ProgramRings, RingBuffer};
 
 /// The attachment of a set of programs, which export frames until the path stops.
 pub trait Attachment: fmt::Debug + Send + Sync {
@@ -59,7 +59,7 @@ pub trait Attachment: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct KernelSourceParts {
     /// The rings to which the programs write.
-    pub rings: Arc<Rings>,
+    pub rings: Arc<ProgramRings>,
     /// Doorbell that the programs notify.
     pub doorbell: RingBuffer,
     /// The attached programs.

@@ -18,7 +18,7 @@ use crate::loss_ranges::LossRanges;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use sys::bpf::ring::region_offset;
-use sys::bpf::{CpuRing, FramePointer, Rings, RingsLayout};
+use sys::bpf::{CpuRing, FramePointer, ProgramRings, RingsLayout};
 
 /// After a loss, the reader skips the lost pointers and, to stay ahead of the writer, this fraction
 /// (as a divisor) of the ring.
@@ -76,7 +76,7 @@ pub struct RecordHeader {
 /// A reader of all processors' rings.
 #[derive(Debug)]
 pub struct Reader {
-    rings: Arc<Rings>,
+    rings: Arc<ProgramRings>,
     sinks: Vec<PointerRing>,
     /// Indices of the sinks that had unread pointers when the positions were last loaded.
     filled_sinks: Vec<usize>,
@@ -108,7 +108,7 @@ struct PointerRing {
 impl Reader {
     /// Creates a reader at the first frame. `exit_sinks` contains the sink of each exit.
     #[must_use]
-    pub fn new(rings: Arc<Rings>, exit_sinks: Vec<u32>) -> Self {
+    pub fn new(rings: Arc<ProgramRings>, exit_sinks: Vec<u32>) -> Self {
         let RingsLayout { cpus, sinks, .. } = rings.shape();
         let only = |sink| {
             let mut ours = (0..).zip(&exit_sinks).filter(|(_, to)| **to == sink);

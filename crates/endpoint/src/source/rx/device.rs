@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use sys::net::{Interface, RouteSocket};
 use sys::packet::{Instruction, PacketRing, PacketRingParameters, PacketSocket};
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 /// Size of a segment in bytes. A segment has room for the largest frame that generic receive
 /// offload produces, and the two or three segments in use at a time fit in a second-level cache.
@@ -52,7 +52,7 @@ pub(super) struct RxParameters<'a> {
     /// Maximum time that a frame may wait in a partly filled segment, in nanoseconds. `None`
     /// selects [`SEGMENT_TIMEOUT_MS_DEFAULT`].
     pub(super) latency: Option<Time>,
-    pub(super) steps: &'a Steps,
+    pub(super) steps: &'a RollbackLog,
 }
 
 /// An observed interface with its packet ring.
@@ -81,7 +81,7 @@ impl RxDevice {
     fn open_here(parameters: &RxParameters<'_>, name: &str) -> Result<Self, Failure> {
         let cannot = |error| interface::socket_failure(CALL_WATCH, name, &error);
         let step = |makes, target| parameters.steps.announce(makes, target).map_err(cannot);
-        step(Resource::Descriptor, "a netlink socket")?;
+        step(StepResource::Descriptor, "a netlink socket")?;
         let interface = parameters
             .interface
             .map(|name| interface::find_interface_by_name(CALL_WATCH, name))
@@ -90,7 +90,7 @@ impl RxDevice {
         let index = interface.as_ref().map(|interface| interface.index);
         let (ring, filtered) = open_socket(parameters, interface.as_ref()).map_err(cannot)?;
         let links = || {
-            step(Resource::Descriptor, "a netlink socket")?;
+            step(StepResource::Descriptor, "a netlink socket")?;
             RouteSocket::open().map_err(cannot)
         };
         let losses = Losses::begin_counting(
@@ -99,7 +99,7 @@ impl RxDevice {
             matches!(parameters.direction, Direction::Received | Direction::Both),
         );
         let index = index.unwrap_or(ALL_INTERFACES);
-        step(Resource::Entry, "an interface")?;
+        step(StepResource::Entry, "an interface")?;
         ring.bind(index).map_err(cannot)?;
         let (ring, name, links) = (Arc::new(ring), name.to_owned(), links()?);
         Ok(Self { ring, losses, name, index, links, is_filtered: filtered })
@@ -158,7 +158,7 @@ fn open_socket(
         .map_or(SEGMENT_TIMEOUT_MS_DEFAULT, |ns| (ns / 1_000_000).clamp(1, SEGMENT_TIMEOUT_MS_MAX));
     let retire_ms = u32::try_from(wait).unwrap_or(1);
     loop {
-        parameters.steps.announce(Resource::Descriptor, "a packet socket")?;
+        parameters.steps.announce(StepResource::Descriptor, "a packet socket")?;
         let socket = PacketSocket::open()?;
         let filtered = attach_socket_filter(&socket, parameters)?;
         if parameters.direction == Direction::Received {
@@ -170,7 +170,7 @@ fn open_socket(
             socket.promiscuous(interface.index)?;
         }
         let shape = PacketRingParameters { segment: SEGMENT_SIZE, segments, retire_ms, reserve: 0 };
-        let room = parameters.steps.announce(Resource::Memory, "a ring of the kernel's");
+        let room = parameters.steps.announce(StepResource::Memory, "a ring of the kernel's");
         match room.and_then(|()| socket.ring(shape)) {
             Err(error) if error.errno == ENOMEM && segments > SEGMENTS_MIN => segments /= 2,
             outcome => return outcome.map(|ring| (ring, filtered)),

@@ -31,7 +31,7 @@ use device::{LinkState, RxDevice, RxParameters};
 use filter::general::bpf::{Direction, flows};
 use filter::{
     Amount, Analysis, Arguments, Attach, Description, EndpointFacts, FilterRight, Mistake,
-    ObservedSource, Parameter, Side, Time, Type,
+    ObservedSource, Parameter, ParameterType, Side, Time,
 };
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::LinkType;
@@ -79,7 +79,11 @@ the frames already in the ring are processed.",
         NETNS_PARAMETER,
         RING_PARAMETER,
         PROMISCUOUS_PARAMETER,
-        Parameter::optional("names", Type::Text, "values of names in the expression, as for `bpf`"),
+        Parameter::optional(
+            "names",
+            ParameterType::Text,
+            "values of names in the expression, as for `bpf`",
+        ),
     ],
     right: None,
     analysis: Analysis {
@@ -114,37 +118,48 @@ tx` does so by itself. All else is as for `rx`.",
     ..Description::SOURCE
 };
 
-const INTERFACE_PARAMETER: Parameter =
-    Parameter::optional("interface", Type::Text, "the interface; by default all of the namespace")
-        .positional();
+const INTERFACE_PARAMETER: Parameter = Parameter::optional(
+    "interface",
+    ParameterType::Text,
+    "the interface; by default all of the namespace",
+)
+.positional();
 const HOW_PARAMETER: Parameter = Parameter::named(
     "how",
-    Type::OneOf(&["watch", "take"]),
+    ParameterType::OneOf(&["watch", "take"]),
     "watch",
     "observe the frames, or take them from the host",
 )
 .positional();
 const EXPRESSION_PARAMETER: Parameter =
-    Parameter::optional("expression", Type::Text, "the frames to take; default: all").positional();
-const BOTH_PARAMETER: Parameter =
-    Parameter::named("both", Type::Flag, "no", "also observe the frames that the host sends");
+    Parameter::optional("expression", ParameterType::Text, "the frames to take; default: all")
+        .positional();
+const BOTH_PARAMETER: Parameter = Parameter::named(
+    "both",
+    ParameterType::Flag,
+    "no",
+    "also observe the frames that the host sends",
+);
 const LOOPBACK_PARAMETER: Parameter =
-    Parameter::named("loopback", Type::Flag, "yes", "also observe the loopback interface");
+    Parameter::named("loopback", ParameterType::Flag, "yes", "also observe the loopback interface");
 const OWN_PARAMETER: Parameter = Parameter::named(
     "own",
-    Type::Flag,
+    ParameterType::Flag,
     "no",
     "observe only the packets of your own sockets, from layer 3 on",
 );
-const NETNS_PARAMETER: Parameter =
-    Parameter::optional("netns", Type::Text, "network namespace, by name, path or process id");
+const NETNS_PARAMETER: Parameter = Parameter::optional(
+    "netns",
+    ParameterType::Text,
+    "network namespace, by name, path or process id",
+);
 const RING_PARAMETER: Parameter = Parameter::optional(
     "ring",
-    Type::Size { low: 512 << 10, high: 1 << 32 },
+    ParameterType::Size { low: 512 << 10, high: 1 << 32 },
     "memory for unread frames, rounded to a power of two",
 );
 const PROMISCUOUS_PARAMETER: Parameter =
-    Parameter::named("promisc", Type::Flag, "no", "also observe frames for other hosts");
+    Parameter::named("promisc", ParameterType::Flag, "no", "also observe frames for other hosts");
 
 /// The catalog entry of `rx`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arguments {

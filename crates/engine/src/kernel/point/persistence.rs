@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use sys::bpf::{Link, Map, Program, RingBuffer, Rings};
+use sys::bpf::{Link, Map, Program, ProgramRings, RingBuffer};
 
 /// A persisted request, as parsed again after a restart.
 #[derive(Debug)]
@@ -360,9 +360,9 @@ fn restore_request(
         let name = format!("l{number}-{what}");
         given.remove(&name).ok_or_else(|| format!("a request has no {what}"))
     };
-    let records =
-        Rings::from_received(part("records")?, new.shape.records_only()).map_err(describe)?;
-    let id = |rings: &Rings| rings.map().info().map(|info| info.id).map_err(describe);
+    let records = ProgramRings::from_received(part("records")?, new.shape.records_only())
+        .map_err(describe)?;
+    let id = |rings: &ProgramRings| rings.map().info().map(|info| info.id).map_err(describe);
     let own = id(&records)?;
     let known = here.iter().find(|line| id(&line.owner.records) == Ok(own));
     let owner = match known {
@@ -372,8 +372,8 @@ fn restore_request(
             records: Arc::new(records),
         }),
     };
-    let pointers =
-        Rings::from_received(part("pointers")?, new.shape.pointers_only()).map_err(describe)?;
+    let pointers = ProgramRings::from_received(part("pointers")?, new.shape.pointers_only())
+        .map_err(describe)?;
     let pointers = pointers.with_records(Arc::clone(&owner.records)).map_err(describe)?;
     let doorbell_map = part("bell")?;
     RingBuffer::from_received(doorbell_map.try_clone().map_err(|error| error.to_string())?)

@@ -10,8 +10,8 @@ use pipeline::graph::{Graph, NodeId};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use sys::bpf::ring::region_offset;
-use sys::bpf::{Map, Program, RingBuffer, Rings, RingsLayout};
-use sys::steps::{Resource, Steps};
+use sys::bpf::{Map, Program, ProgramRings, RingBuffer, RingsLayout};
+use sys::steps::{RollbackLog, StepResource};
 
 /// A request to be attached, with its owner and the tree of its filters.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct NewRequest {
     /// The requester's note, which is persisted.
     pub(crate) about: String,
     /// The allocation log, by which a failure is rolled back.
-    pub(crate) steps: Steps,
+    pub(crate) steps: RollbackLog,
 }
 
 /// An attached request, with its resources and its counters so far.
@@ -46,7 +46,7 @@ pub(super) struct AttachedRequest {
     pub(super) graph: Arc<Graph>,
     pub(super) tree: RequestTree,
     pub(super) owner: Arc<OwnedFrames>,
-    pub(super) pointers: Arc<Rings>,
+    pub(super) pointers: Arc<ProgramRings>,
     pub(super) wake_policy: WakePolicy,
     pub(super) doorbell_map: OwnedFd,
     /// Egress interfaces by step; see [`NewRequest::leads`].
@@ -95,13 +95,13 @@ impl SharingDomain {
 #[derive(Debug)]
 pub(super) struct OwnedFrames {
     pub(super) whose: SharingDomain,
-    pub(super) records: Arc<Rings>,
+    pub(super) records: Arc<ProgramRings>,
 }
 
 /// The private resources of a request, and the ring of frames to which its pointers refer.
 pub(super) struct RequestResources {
     pub(super) owner: Arc<OwnedFrames>,
-    pub(super) pointers: Rings,
+    pub(super) pointers: ProgramRings,
     pub(super) doorbell_map: OwnedFd,
 }
 
@@ -118,7 +118,7 @@ impl AttachedRequest {
     ) -> Result<(Self, RingBuffer), String> {
         let describe = |error: sys::Error| error.to_string();
         let steps = new.steps.clone();
-        let step = |what| steps.announce(Resource::Memory, what).map_err(describe);
+        let step = |what| steps.announce(StepResource::Memory, what).map_err(describe);
         let (of_owner, of_line) = (new.shape.records_only(), new.shape.pointers_only());
         let owners = here.iter().map(|line| &line.owner);
         let whose = SharingDomain::for_new_request(&new);
@@ -128,12 +128,13 @@ impl AttachedRequest {
             Some(owner) => Arc::clone(owner),
             None => {
                 step("frames of an owner")?;
-                let records = Arc::new(Rings::create("records", of_owner).map_err(describe)?);
+                let records =
+                    Arc::new(ProgramRings::create("records", of_owner).map_err(describe)?);
                 Arc::new(OwnedFrames { whose, records })
             }
         };
         step("pointers of a line")?;
-        let pointers = Rings::create("pointers", of_line).map_err(describe)?;
+        let pointers = ProgramRings::create("pointers", of_line).map_err(describe)?;
         let pointers = pointers.with_records(Arc::clone(&owner.records)).map_err(describe)?;
         step("a bell")?;
         let doorbell = RingBuffer::create("bell", DOORBELL_RING_BYTES).map_err(describe)?;

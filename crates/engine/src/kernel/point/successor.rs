@@ -15,7 +15,7 @@ use super::RequestHandle;
 use super::request::{AttachedRequest, NewRequest};
 use super::version::{NextProgram, StateMaps, Version, VersionError};
 use std::sync::Arc;
-use sys::steps::{NO_ROLLBACK_LOG, Resource, Steps};
+use sys::steps::{NO_ROLLBACK_LOG, RollbackLog, StepResource};
 
 /// A prepared replacement of a request by another request of the same path.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ struct LoadedReplacement {
     line: AttachedRequest,
     version: Version,
     states: StateMaps,
-    steps: Steps,
+    steps: RollbackLog,
     /// Number of times the program had been replaced when this replacement was prepared.
     replaced: u64,
 }
@@ -51,7 +51,7 @@ pub(super) fn prepare(
     let step =
         |makes, what| steps.announce(makes, what).map_err(|error| refused(error.to_string()));
     let mut state = point.state();
-    step(Resource::Memory, "what waits for programs")?;
+    step(StepResource::Memory, "what waits for programs")?;
     state.create_grace_period().map_err(refused)?;
     let number = point.next_number();
     let mut kept = Vec::new();
@@ -79,7 +79,7 @@ pub(super) fn prepare(
     };
     let lines = requests_with_replacement(&state.lines, old.number, &line);
     let (version, states) = Version::load(&point.site, &lines, &steps).map_err(blame)?;
-    step(Resource::Program, "a place at an interface")?;
+    step(StepResource::Program, "a place at an interface")?;
     let replaced = state.replaced;
     drop(state);
     let handle = RequestHandle::new(Arc::clone(&point), number);
@@ -124,9 +124,9 @@ impl PreparedSwitch {
         initialize_states(&line, &states)?;
         let next = NextProgram { version: &version, line: Some(&line), states: &states };
         point.store(&mut state, Some(next));
-        steps.checkpoint("a line in the place of another one");
+        steps.announce_step("a line in the place of another one");
         let put = point.install(&mut state, version, &steps);
-        steps.checkpoint("the line in whose place it is");
+        steps.announce_step("the line in whose place it is");
         if put.is_err() {
             point.store(&mut state, None);
         }
@@ -146,7 +146,7 @@ impl PreparedSwitch {
             let _ = self.old.ended.set(ended);
         }
         point.store(&mut state, None);
-        steps.checkpoint("a line in the place of another one is kept");
+        steps.announce_step("a line in the place of another one is kept");
         Ok(())
     }
 }

@@ -17,7 +17,7 @@ use sys::memory::{Mapping, ReadMapping};
 
 /// The machine words that open taps. They follow the counters in a program's memory.
 #[derive(Debug)]
-pub(super) struct Switches {
+pub(super) struct TapSwitches {
     layout: SwitchLayout,
     /// The slots in use, by place.
     slots: BTreeMap<u32, u32>,
@@ -54,7 +54,7 @@ pub(super) fn memory_size(layout: &tap::FusedTap, fused: &FusedTree) -> u32 {
     scratch.saturating_add(tap_switches_size(fused))
 }
 
-impl Switches {
+impl TapSwitches {
     /// Describes the switches of a program. Slots that are in use in `memory` stay in use.
     pub(super) fn new(layout: SwitchLayout, memory: &ReadMapping) -> Self {
         let mut switches = Self { layout, slots: BTreeMap::new(), next_slot: 0 };
@@ -263,7 +263,7 @@ mod tests {
 
     /// Switches in plain memory, with the open taps.
     struct Memory {
-        switches: Switches,
+        switches: TapSwitches,
         words: Vec<u32>,
         open: Vec<OpenTap>,
     }
@@ -271,7 +271,7 @@ mod tests {
     impl Memory {
         fn new() -> Self {
             let layout = SwitchLayout { map: 0, base: 0, places: PLACE_COUNT };
-            let switches = Switches { layout, slots: BTreeMap::new(), next_slot: 0 };
+            let switches = TapSwitches { layout, slots: BTreeMap::new(), next_slot: 0 };
             let words = vec![0; layout.list(LINES) as usize];
             Self { switches, words, open: Vec::new() }
         }
@@ -280,7 +280,7 @@ mod tests {
         /// store.
         fn set(&mut self, open: Vec<OpenTap>) -> Vec<Vec<u32>> {
             self.switches.assign_slots(&open).expect("free slots");
-            let Switches { layout, slots, .. } = &self.switches;
+            let TapSwitches { layout, slots, .. } = &self.switches;
             let mut moments = vec![self.words.clone()];
             for (word, value) in switch_words_to_store(*layout, self.words.clone(), slots, &open) {
                 self.words[word as usize] = value;

@@ -5,7 +5,7 @@ use super::super::fused::{CounterId, FusedRequest, FusedTree, KernelCounters};
 use super::super::load::{self, LoadFailure, LoadOptions, LoadedProgram};
 use super::request::AttachedRequest;
 use super::site::AttachSite;
-use super::switches::{Switches, memory_size, switch_layout};
+use super::switches::{TapSwitches, memory_size, switch_layout};
 use ebpf::emit::tap;
 use ebpf::emit::tap::{Egress, FrameRing, PointerRing, Scratch};
 use filter::{Amount, Side};
@@ -14,7 +14,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 use sys::bpf::{Map, Program};
 use sys::memory::Mapping;
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 
 /// A loaded program, with the requests that it runs.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Version {
     pub(super) tallies: Mapping,
     pub(super) tallies_map: Map,
     /// The machine words that open the taps of the requests.
-    pub(super) switches: Switches,
+    pub(super) switches: TapSwitches,
     layout: tap::FusedTap,
     code: ebpf::Program,
     pub(super) fused: FusedTree,
@@ -73,13 +73,13 @@ impl Version {
     pub(super) fn load(
         site: &AttachSite,
         lines: &[&AttachedRequest],
-        steps: &Steps,
+        steps: &RollbackLog,
     ) -> Result<(Self, StateMaps), VersionError> {
         let drawn = Assembly::new(site, lines)?;
         let Assembly { lines, numbers, fused, layout, given, code, words, .. } = &drawn;
         let members: Vec<FusedRequest<'_>> =
             lines.iter().map(|line| line.as_fused_request()).collect();
-        steps.announce(Resource::Memory, "a desk").map_err(VersionError::from_reason)?;
+        steps.announce(StepResource::Memory, "a desk").map_err(VersionError::from_reason)?;
         let bytes = memory_size(layout, fused);
         let tallies = Map::array("desk", bytes, 1, true).map_err(VersionError::from_reason)?;
         let state_of = |word: &ebpf::FilterSpan| {
@@ -92,7 +92,7 @@ impl Version {
             lines[line].states.iter().find(|(step, _)| *step == own).map(|(_, map)| &**map)
         };
         steps
-            .announce(Resource::Program, "a program for lines")
+            .announce(StepResource::Program, "a program for lines")
             .map_err(VersionError::from_reason)?;
         let descriptors: Vec<i32> =
             [tallies.as_fd().as_raw_fd()].iter().chain(given).copied().collect();
@@ -112,7 +112,9 @@ impl Version {
         let numbered =
             |word: &ebpf::FilterSpan| state_of(word).map(|(line, own)| (numbers[line], own));
         let (counters, states, tables) = partition_maps(code, maps, numbered);
-        steps.announce(Resource::Memory, "a view of a desk").map_err(VersionError::from_reason)?;
+        steps
+            .announce(StepResource::Memory, "a view of a desk")
+            .map_err(VersionError::from_reason)?;
         let memory = tallies.map().map_err(VersionError::from_reason)?;
         let open: Vec<Option<&AttachedRequest>> = lines.iter().copied().map(Some).collect();
         let mut version = Self::new(drawn, (program, counters, tables), (memory, tallies));
@@ -145,7 +147,7 @@ impl Version {
         let Assembly { numbers: lines, fused, layout, code, words, .. } = drawn;
         let _tables = tables;
         let base = layout.cpus.saturating_mul(layout.scratch.stride);
-        let switches = Switches::new(switch_layout(&fused, base), &tallies);
+        let switches = TapSwitches::new(switch_layout(&fused, base), &tallies);
         Self {
             program,
             counters,

@@ -82,7 +82,7 @@ impl<'m> MessageProperties<'m> {
         if !message.is_likely_dns(length) && (cut || !message.is_exactly_one_message()) {
             return Err(NOT_DNS);
         }
-        let has_question = message.questions() > 0;
+        let has_question = message.question_count() > 0;
         if !has_question && !message.opcode().is_assigned() {
             return Err(NOT_DNS);
         }
@@ -114,7 +114,7 @@ impl<'m> MessageProperties<'m> {
                     }
                 }
                 Err(fault) => {
-                    let asked = found.question.is_some() || message.questions() == 0;
+                    let asked = found.question.is_some() || message.question_count() == 0;
                     let answered = asked && answers == message.records(Section::Answer);
                     match fault {
                         DnsFault::Truncated(_) if cut && !asked => return Err(CUT),
@@ -164,8 +164,8 @@ impl<'m> MessageProperties<'m> {
             write_display(writer, Field::Name, question.name);
             write_display(writer, Field::Type, question.kind);
             write_display(writer, Field::Class, question.class);
-            if message.questions() > 1 {
-                writer.add_number(Field::Questions, message.questions().into());
+            if message.question_count() > 1 {
+                writer.add_number(Field::Questions, message.question_count().into());
             }
         } else if let Some(owner) = &self.owner_name {
             write_display(writer, Field::Name, owner);

@@ -6,8 +6,8 @@ use super::reasons;
 use super::state::{HttpDirection, Phase, Protocol};
 use super::walk::BlockWalk;
 use wire::http::{
-    Body, Fields, Head, HeadError, HeadSearch, ParseMode, ProtocolGuess, Start, guess_protocol,
-    method_number,
+    Body, EvaluatedFields, Head, HeadError, HeadSearch, ParseMode, ProtocolGuess, Start,
+    guess_protocol, method_number,
 };
 
 /// Class of a response whose status is not a number from 100 to 999.
@@ -90,7 +90,7 @@ impl BlockWalk<'_, '_, '_> {
             return;
         }
         let start = Start::Response { status: 0, reason: &[] };
-        let fields = Fields::default();
+        let fields = EvaluatedFields::default();
         let head =
             Head { begin: 0, end: 0, start, version: &[], is_persistent_version: false, fields };
         self.begin_message(&head, self.offset, self.offset);
@@ -226,7 +226,7 @@ impl BlockWalk<'_, '_, '_> {
             match self.parse_head(&text).ok().filter(|head| !head.version.is_empty()) {
                 Some(head) => {
                     let head = Head { end: length, ..head };
-                    self.open_message(&head, Body::default(), true);
+                    self.store_open_message(&head, Body::default(), true);
                     self.emit_head(self.offset, self.offset);
                     self.finish_message();
                 }
@@ -255,7 +255,7 @@ impl BlockWalk<'_, '_, '_> {
             },
             Start::Response { .. } => Body::after_response_head(head, self.request_method(), mode),
         };
-        self.open_message(head, body, false);
+        self.store_open_message(head, body, false);
         self.emit_head(from, to);
         if body.has_ended() || body.switches_protocol() {
             self.finish_message();
@@ -264,7 +264,7 @@ impl BlockWalk<'_, '_, '_> {
 
     /// Stores the message as the open message of its direction and emits its description. `broken`
     /// is true if the message broke off within its head.
-    fn open_message(&mut self, head: &Head<'_>, body: Body, broken: bool) {
+    fn store_open_message(&mut self, head: &Head<'_>, body: Body, broken: bool) {
         self.connection.protocol_number = Protocol::Http1.stored_number();
         let other = &mut self.connection.directions[1 - self.direction];
         if other.phase() == Phase::OtherProtocol {
@@ -286,7 +286,7 @@ impl BlockWalk<'_, '_, '_> {
             ..HttpDirection::default()
         };
         if self.carries_requests() {
-            self.connection.may_switch = u8::from(head.may_switch());
+            self.connection.may_switch = u8::from(head.may_switch_protocol());
         }
         self.cx.count(reasons::AMBIGUOUS_LENGTHS, head.fields.ambiguous.into());
         let bodiless = body.has_ended() || body.switches_protocol();

@@ -325,7 +325,10 @@ impl TlsConnection {
             if !is_whole || protocols.next().is_some() {
                 writer.mark_truncated();
             }
-            writer.add_number(Field::Ciphers, hello.ciphers().without_grease().count() as u64);
+            writer.add_number(
+                Field::Ciphers,
+                hello.offered_cipher_suites().without_grease().count() as u64,
+            );
             writer.add_text(Field::Ja4, &ja4);
         });
         cx.count(CLIENT_HELLOS, 1);

@@ -24,14 +24,16 @@ pub(super) fn fingerprint(
     let extensions = || hello.extensions().map(|(number, _)| number).filter(|n| !is_grease(*n));
     let [first, last] =
         first_and_last_alpn_characters(hello.protocols().next().unwrap_or_default());
-    let [ciphers_tens, ciphers_ones] = format_two_digits(hello.ciphers().without_grease().count());
+    let [ciphers_tens, ciphers_ones] =
+        format_two_digits(hello.offered_cipher_suites().without_grease().count());
     let [extensions_tens, extensions_ones] = format_two_digits(extensions().count());
     let [major, minor] = version_digits(hello);
     let sni = if named { b'd' } else { b'i' };
 
-    collect_sorted(numbers, hello.ciphers().without_grease());
+    collect_sorted(numbers, hello.offered_cipher_suites().without_grease());
     let ciphers = truncated_hash(numbers, &[]);
-    let hashed = |n: &u16| !matches!(*n, extension::SERVER_NAME_EXTENSION | extension::ALPN);
+    let hashed =
+        |n: &u16| !matches!(*n, extension::SERVER_NAME_EXTENSION | extension::ALPN_EXTENSION);
     collect_sorted(numbers, extensions().filter(hashed));
     let split = numbers.len();
     numbers.extend(hello.signature_algorithms().without_grease());
@@ -60,7 +62,7 @@ pub(super) fn fingerprint(
 /// Returns the two characters for the highest version in the `supported_versions` extension, or for
 /// the legacy version if there is no such extension.
 fn version_digits(hello: &ClientHello<'_>) -> [u8; 2] {
-    let highest = hello.versions().and_then(|words| words.without_grease().max());
+    let highest = hello.offered_versions().and_then(|words| words.without_grease().max());
     match highest.map_or(hello.version, Version) {
         Version::TLS13 => *b"13",
         Version::TLS12 => *b"12",

@@ -43,12 +43,17 @@ Reasons for no class: `no match`.",
     kind: FilterKind::Classification,
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::required("pattern", Type::Bytes, "a regular expression").repeatable(),
-        Parameter::named("keep", Type::Flag, "no", "also classify the blocks after a match")
-            .make_writable(),
+        Parameter::required("pattern", ParameterType::Bytes, "a regular expression").repeatable(),
+        Parameter::named(
+            "keep",
+            ParameterType::Flag,
+            "no",
+            "also classify the blocks after a match",
+        )
+        .make_writable(),
         Parameter::named(
             "size",
-            Type::Size { low: 1 << 10, high: 1 << 30 },
+            ParameterType::Size { low: 1 << 10, high: 1 << 30 },
             "4M",
             "maximum size of the automaton",
         ),

@@ -55,7 +55,7 @@ impl Amount {
 
     /// Subtracts one block with this many bytes in view.
     #[inline]
-    pub fn subtract(&mut self, bytes: u32) {
+    pub fn subtract_block(&mut self, bytes: u32) {
         self.blocks = self.blocks.wrapping_sub(1);
         self.bytes = self.bytes.wrapping_sub(u64::from(bytes));
     }

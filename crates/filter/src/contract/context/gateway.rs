@@ -18,7 +18,7 @@ pub trait Gateway<'a> {
     fn unpin(&mut self, pin: PinId);
     /// Creates a block of at most `room` bytes, and at most [`abi::BLOCK_MAX`], and calls `fill` to
     /// write it. Returns `None` if memory runs out.
-    fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])>;
+    fn append(&mut self, room: usize, fill: &mut FillFn<'_>) -> Option<(RichPointer, &'a [u8])>;
     /// Calls `write` to change the frame of `block`: in place if the frame has no other reader,
     /// otherwise in a copy. Returns the changed frame, or `None` if there is no memory for a copy.
     fn edit(
@@ -30,7 +30,7 @@ pub trait Gateway<'a> {
 }
 
 /// Callback that writes a new block into a slice, and returns the number of bytes written.
-pub type Fill<'f> = dyn FnMut(&mut [u8]) -> usize + 'f;
+pub type FillFn<'f> = dyn FnMut(&mut [u8]) -> usize + 'f;
 
 /// Handle of a pinned block. Plain data, so that a table of handles can be moved to another
 /// process.

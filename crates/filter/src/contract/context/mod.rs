@@ -10,7 +10,7 @@ mod lane;
 mod stream;
 
 pub use counts::{Amount, Counter, Counts, Reason};
-pub use gateway::{Fill, Gateway, OldBytes, PinId};
+pub use gateway::{FillFn, Gateway, OldBytes, PinId};
 pub use lane::{ClassifyContext, LaneContext};
 pub use stream::{Output, StreamContext};
 

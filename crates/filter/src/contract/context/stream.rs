@@ -339,7 +339,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     pub fn consume_front_block(&mut self, list: &mut HeldList) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let bytes = entry.pointer.length();
-            self.counts.held.subtract(bytes);
+            self.counts.held.subtract_block(bytes);
             self.counts.consumed.add(bytes);
             self.gateway.unpin(pin);
         }
@@ -419,7 +419,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     ) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let block = self.block(&entry);
-            self.counts.held.subtract(block.length());
+            self.counts.held.subtract_block(block.length());
             self.emit_block(change(block));
             self.gateway.unpin(pin);
         }
@@ -435,7 +435,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         if let Some((_, entry, pin)) = self.holds.remove(list, index) {
             let bytes = entry.pointer.length();
             self.holds.record_fate(entry.marks.ticket(), Fate::Dropped);
-            self.counts.held.subtract(bytes);
+            self.counts.held.subtract_block(bytes);
             self.counts.count_dropped(reason, bytes);
             self.gateway.unpin(pin);
         }

@@ -11,7 +11,7 @@ use super::compile::compile;
 use super::{names, validate};
 use crate::{Arguments, Mistake};
 use ebpf::classic::insn::code;
-use ebpf::classic::{self, ClassicProgram, Instruction, Metadata, Options};
+use ebpf::classic::{self, ClassicMetadata, ClassicProgram, Instruction, Options};
 use ebpf::emit::{Exit, Scope, UnfitReason};
 use wire::LinkType;
 
@@ -69,7 +69,7 @@ pub fn remark(arguments: &Arguments) -> Option<String> {
 pub fn matches_frame(arguments: &Arguments, frame: &[u8]) -> bool {
     let compiled = compile(arguments, LinkType::ETHERNET.0).ok().and_then(|made| made.program);
     let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-    compiled.is_some_and(|program| program.run(frame, length, &Metadata::EMPTY) != 0)
+    compiled.is_some_and(|program| program.run(frame, length, &ClassicMetadata::EMPTY) != 0)
 }
 
 /// Emits code that applies the expression to a frame before any filter changes it. The code jumps
@@ -114,12 +114,12 @@ fn has_port_test(program: &ClassicProgram) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Parameter, Type, Value};
+    use crate::{Parameter, ParameterType, Value};
     use testkit::Frame;
 
     const PARAMETERS: &[Parameter] = &[
-        Parameter::optional(EXPRESSION_PARAMETER, Type::Text, ""),
-        Parameter::optional("names", Type::Text, ""),
+        Parameter::optional(EXPRESSION_PARAMETER, ParameterType::Text, ""),
+        Parameter::optional("names", ParameterType::Text, ""),
     ];
 
     fn arguments_for(expression: &str) -> Arguments {

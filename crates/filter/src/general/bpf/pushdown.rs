@@ -86,15 +86,16 @@ mod tests {
     use super::super::BPF;
     use super::*;
     use crate::testing::{Frame, parse_arguments};
-    use ebpf::classic::{Metadata, VlanTag};
+    use ebpf::classic::{ClassicMetadata, VlanTag};
 
-    const ETHERNET_METADATA: Metadata = Metadata { hardware_type: 1, ..Metadata::EMPTY };
+    const ETHERNET_METADATA: ClassicMetadata =
+        ClassicMetadata { hardware_type: 1, ..ClassicMetadata::EMPTY };
 
     fn arguments_for(expression: &str) -> Arguments {
         parse_arguments(&BPF, &[expression]).unwrap()
     }
 
-    fn accepts_frame(filter: &ClassicProgram, frame: &[u8], metadata: &Metadata) -> bool {
+    fn accepts_frame(filter: &ClassicProgram, frame: &[u8], metadata: &ClassicMetadata) -> bool {
         filter.run(frame, frame.len() as u32, metadata) > 0
     }
 
@@ -103,14 +104,14 @@ mod tests {
         let (filter, refusal) =
             socket_filter(Direction::Received, Some(&arguments_for("udp port 53")));
         assert_eq!(refusal, None);
-        let raw = Metadata { hardware_type: 65534, ..Metadata::EMPTY };
+        let raw = ClassicMetadata { hardware_type: 65534, ..ClassicMetadata::EMPTY };
         for (port, wanted) in [(53, true), (54, false)] {
             let frame = Frame::udp(9, port, b"").bytes;
             assert_eq!(accepts_frame(&filter, &frame, &ETHERNET_METADATA), wanted);
             assert_eq!(accepts_frame(&filter, &frame[14..], &raw), wanted);
-            let sent = Metadata { packet_type: 4, ..ETHERNET_METADATA };
+            let sent = ClassicMetadata { packet_type: 4, ..ETHERNET_METADATA };
             assert!(!accepts_frame(&filter, &frame, &sent), "another direction");
-            let strange = Metadata { hardware_type: 801, ..Metadata::EMPTY };
+            let strange = ClassicMetadata { hardware_type: 801, ..ClassicMetadata::EMPTY };
             assert!(accepts_frame(&filter, &frame, &strange), "`bpf` decides");
         }
     }
@@ -123,7 +124,7 @@ mod tests {
         for (tci, wanted) in [(7, true), (8, false)] {
             let vlan = Some(VlanTag { tci, tpid: 0x8100 });
             assert_eq!(
-                accepts_frame(&filter, &frame, &Metadata { vlan, ..ETHERNET_METADATA }),
+                accepts_frame(&filter, &frame, &ClassicMetadata { vlan, ..ETHERNET_METADATA }),
                 wanted
             );
         }
@@ -134,7 +135,7 @@ mod tests {
     fn expression_without_program_rejects_the_device_type() {
         let (filter, refusal) =
             socket_filter(Direction::Both, Some(&arguments_for("ether host 1:2:3:4:5:6")));
-        let raw = Metadata { hardware_type: 65534, ..Metadata::EMPTY };
+        let raw = ClassicMetadata { hardware_type: 65534, ..ClassicMetadata::EMPTY };
         assert!(refusal.is_none() && !accepts_frame(&filter, &[0x45; 60], &raw));
     }
 
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(check_pushdown(&hosts), Ok(Some(BYPASS_NOTE)));
         let (filter, refusal) = socket_filter(Direction::Both, Some(&hosts));
         assert_eq!(refusal, None);
-        let raw = Metadata { hardware_type: 65534, ..Metadata::EMPTY };
+        let raw = ClassicMetadata { hardware_type: 65534, ..ClassicMetadata::EMPTY };
         assert!(
             accepts_frame(&filter, &[0x45; 60], &raw)
                 && !accepts_frame(&filter, &[0x45; 60], &ETHERNET_METADATA)

@@ -140,12 +140,12 @@ impl IpFragment {
         let mut hash = DefaultHasher::new();
         hash.write_u64(seed);
         if self.is_ipv6() {
-            hash.write(part(ipv6::SRC, 32));
+            hash.write(part(ipv6::SRC_OFFSET, 32));
             hash.write(part((self.head.end - self.head.start) as usize + 4, 4));
         } else {
-            hash.write(part(ipv4::SRC, 8));
+            hash.write(part(ipv4::SRC_OFFSET, 8));
             hash.write(part(ipv4::IDENTIFICATION_OFFSET, 2));
-            hash.write(part(ipv4::PROTOCOL, 1));
+            hash.write(part(ipv4::PROTOCOL_OFFSET, 1));
         }
         let Layers { tags, .. } = wire::layers(LinkType(block.marks.link), frame);
         tags.iter(frame).for_each(|tag| hash.write_u16(tag.id()));
@@ -178,7 +178,7 @@ impl IpHeaders {
                 *field = next;
             }
             let counted = self.end - self.start - ipv6::HEADER_LENGTH as u32 + length;
-            write_u16(frame, from + ipv6::PAYLOAD_LENGTH, counted);
+            write_u16(frame, from + ipv6::PAYLOAD_LENGTH_OFFSET, counted);
             return;
         }
         write_u16(frame, from + ipv4::TOTAL_LENGTH_OFFSET, self.end - self.start + length);
@@ -187,9 +187,9 @@ impl IpHeaders {
             // Preserves "don't fragment" and the reserved bit.
             (*flags, *offset) = (*flags & 0xc0, 0);
         }
-        write_u16(frame, from + ipv4::CHECKSUM, 0);
+        write_u16(frame, from + ipv4::CHECKSUM_OFFSET, 0);
         let sum = checksum::compute(frame.get(from..to).unwrap_or_default());
-        write_u16(frame, from + ipv4::CHECKSUM, sum.into());
+        write_u16(frame, from + ipv4::CHECKSUM_OFFSET, sum.into());
     }
 }
 

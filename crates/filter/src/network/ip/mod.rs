@@ -64,22 +64,22 @@ or extension headers).",
     output_form: OutputForm::Form(Form::Segment),
     reads: ReadDepth::Head(layers::HEAD_SIZE),
     parameters: &[
-        Parameter::named("defragment", Type::Flag, "yes", "reassemble fragments"),
+        Parameter::named("defragment", ParameterType::Flag, "yes", "reassemble fragments"),
         Parameter::named(
             "policy",
-            Type::OneOf(FragmentPolicy::KEYWORDS),
+            ParameterType::OneOf(FragmentPolicy::KEYWORDS),
             "first",
             "the IPv4 fragment that supplies overlapping bytes",
         ),
         Parameter::named(
             "timeout",
-            Type::Duration,
+            ParameterType::Duration,
             "30s",
             "time after which an incomplete datagram is dropped",
         ),
         Parameter::named(
             "datagrams",
-            Type::Number { low: 1, high: 65_536 },
+            ParameterType::Number { low: 1, high: 65_536 },
             "1024",
             "maximum number of incomplete datagrams",
         ),
@@ -140,7 +140,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 /// The `ip` filter without reassembly of fragments.
 struct WithoutReassembly;
 
-impl Lanes for WithoutReassembly {
+impl LaneFilter for WithoutReassembly {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each_lane(batch, |block, _| {
             let packet = layers::packet(block).map_err(HeaderError::reason)?;

@@ -37,7 +37,7 @@ pub(super) fn emit_twin<'s>(
     let link = FrameOffset::from_start(ethernet::HEADER_LENGTH as u16);
     let end = found.as_ref().map_or(link, |found| found.edit_end);
     s.make_writable(end);
-    for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(wanted.macs) {
+    for (at, mac) in [ethernet::DST_OFFSET, ethernet::SRC_OFFSET].into_iter().zip(wanted.macs) {
         if let Some(mac) = mac {
             s.put_bytes(FrameOffset::from_start(at as u16), &mac);
         }
@@ -79,9 +79,11 @@ impl<'s> OldHeaders<'s> {
             let not_ipv4 = s.absent("not ipv4", out);
             s.only(version, Cmp::Eq, 4, not_ipv4);
         }
-        let life = s.load(header, be16::<{ ipv4::TTL }>());
-        let addresses =
-            [s.load(header, be32::<{ ipv4::SRC }>()), s.load(header, be32::<{ ipv4::DST }>())];
+        let life = s.load(header, be16::<{ ipv4::TTL_OFFSET }>());
+        let addresses = [
+            s.load(header, be32::<{ ipv4::SRC_OFFSET }>()),
+            s.load(header, be32::<{ ipv4::DST_OFFSET }>()),
+        ];
         let end = s.position_var(l3);
         let behind = s.advance(l3, ipv4::LENGTH_MIN as u16);
         s.set_position(end, behind);
@@ -151,7 +153,7 @@ impl<'s> OldHeaders<'s> {
     }
 
     fn emit_edits(&self, s: &mut Scope<'s, '_>, wanted: &RewriteFields) {
-        let header = self.l3.plus_bytes(ipv4::CHECKSUM as u16);
+        let header = self.l3.plus_bytes(ipv4::CHECKSUM_OFFSET as u16);
         if let Some(ttl) = wanted.ttl {
             s.arm(|t, done| {
                 t.arm(|four, six| {
@@ -163,13 +165,13 @@ impl<'s> OldHeaders<'s> {
                         ChecksumCoverage::Header,
                         (self.ttl_word, new.into()),
                     );
-                    four.put::<u8>(self.l3.plus_bytes(ipv4::TTL as u16), u32::from(ttl));
+                    four.put::<u8>(self.l3.plus_bytes(ipv4::TTL_OFFSET as u16), u32::from(ttl));
                     four.leave(done);
                 });
-                t.put::<u8>(self.l3.plus_bytes(ipv6::HOP_LIMIT as u16), u32::from(ttl));
+                t.put::<u8>(self.l3.plus_bytes(ipv6::HOP_LIMIT_OFFSET as u16), u32::from(ttl));
             });
         }
-        let addresses = [ipv4::SRC, ipv4::DST].into_iter().zip(wanted.addresses);
+        let addresses = [ipv4::SRC_OFFSET, ipv4::DST_OFFSET].into_iter().zip(wanted.addresses);
         for ((at, new), old) in addresses.zip(self.addresses) {
             let Some(new) = new else { continue };
             s.update_checksum::<u32>(header, ChecksumCoverage::Header, (old, new.into()));
@@ -214,11 +216,11 @@ fn require_filled_checksum<'s>(
     s.arm(|t, done| -> Result<(), UnfitReason> {
         t.arm(|four, six| -> Result<(), UnfitReason> {
             four.only(version, Cmp::Eq, 4, six);
-            emit_word_sum(four, l3, (ipv4::SRC, ipv4::LENGTH_MIN), total, unsure)?;
+            emit_word_sum(four, l3, (ipv4::SRC_OFFSET, ipv4::LENGTH_MIN), total, unsure)?;
             four.leave(done);
             Ok(())
         })?;
-        emit_word_sum(t, l3, (ipv6::SRC, ipv6::HEADER_LENGTH), total, unsure)
+        emit_word_sum(t, l3, (ipv6::SRC_OFFSET, ipv6::HEADER_LENGTH), total, unsure)
     })?;
     let total = s.get(total);
     let pseudo = s.fold_carries(total);

@@ -42,17 +42,17 @@ port` (neither TCP nor UDP), `other checksum` (DCCP and UDP-Lite, which cover ad
     parameters: &[
         Parameter::optional(
             "smac",
-            Type::Text,
+            ParameterType::Text,
             "source address of Ethernet, such as 02:00:00:00:00:01",
         ),
-        Parameter::optional("dmac", Type::Text, "target address of Ethernet"),
-        Parameter::optional("src", Type::Text, "source address of IPv4, such as 10.0.0.1"),
-        Parameter::optional("dst", Type::Text, "target address of IPv4"),
+        Parameter::optional("dmac", ParameterType::Text, "target address of Ethernet"),
+        Parameter::optional("src", ParameterType::Text, "source address of IPv4, such as 10.0.0.1"),
+        Parameter::optional("dst", ParameterType::Text, "target address of IPv4"),
         Parameter::optional("sport", PORT, "source port of TCP or UDP"),
         Parameter::optional("dport", PORT, "target port of TCP or UDP"),
         Parameter::optional(
             "ttl",
-            Type::Number { low: 1, high: 255 },
+            ParameterType::Number { low: 1, high: 255 },
             "time to live, or hop limit of IPv6",
         ),
     ],
@@ -84,7 +84,7 @@ const NOT_ETHERNET: Reason = REWRITE.reason("not ethernet");
 const NOT_IPV4: Reason = REWRITE.reason("not ipv4");
 const NO_PORT: Reason = REWRITE.reason("no port");
 const UNSUPPORTED_CHECKSUM: Reason = REWRITE.reason("other checksum");
-const PORT: Type = Type::Number { low: 0, high: 0xffff };
+const PORT: ParameterType = ParameterType::Number { low: 0, high: 0xffff };
 /// Protocol numbers of DCCP and UDP-Lite. Their checksums cover the addresses, and this filter
 /// cannot update these checksums.
 const UNSUPPORTED_CHECKSUM_PROTOCOLS: [u8; 2] = [33, 136];
@@ -192,8 +192,8 @@ impl Edit for Rewrite {
 /// offset of the checksum, number of header bytes required, and true if a checksum of 0 means that
 /// there is no checksum.
 const CHECKSUM_PROTOCOLS: [(u8, usize, usize, bool); 2] = [
-    (protocol::TCP, tcp::CHECKSUM, tcp::CHECKSUM + 2, false),
-    (protocol::UDP, udp::CHECKSUM, udp::HEADER_LENGTH, true),
+    (protocol::TCP, tcp::CHECKSUM_OFFSET, tcp::CHECKSUM_OFFSET + 2, false),
+    (protocol::UDP, udp::CHECKSUM_OFFSET, udp::HEADER_LENGTH, true),
 ];
 
 impl RewriteFields {
@@ -206,7 +206,8 @@ impl RewriteFields {
             if block.frame.len() < ethernet::HEADER_LENGTH {
                 return Err(HeaderError::Truncated.reason());
             }
-            for (at, mac) in [ethernet::DST, ethernet::SRC].into_iter().zip(self.macs) {
+            for (at, mac) in [ethernet::DST_OFFSET, ethernet::SRC_OFFSET].into_iter().zip(self.macs)
+            {
                 changes.extend(mac.map(|mac| Change::new(at, &mac)));
             }
         }
@@ -225,7 +226,8 @@ impl RewriteFields {
         }
         let transport = self.transport_checksum(block, &packet)?;
         let frame = block.frame;
-        let mut header = is_four.then(|| ChecksumUpdate::read(frame, network + ipv4::CHECKSUM));
+        let mut header =
+            is_four.then(|| ChecksumUpdate::read(frame, network + ipv4::CHECKSUM_OFFSET));
         let unfilled = block.context.flags.has(BlockFlags::CHECKSUM_UNSET);
         let mut covered = transport.map(|(at, may_be_absent)| ChecksumUpdate {
             unfilled,
@@ -234,15 +236,15 @@ impl RewriteFields {
         });
         if let Some(ttl) = self.ttl {
             if let Some(sum) = &mut header {
-                let old = read_word(frame, network + ipv4::TTL);
+                let old = read_word(frame, network + ipv4::TTL_OFFSET);
                 let new = u16::from(ttl) << 8 | old & 0xff;
                 sum.value = wire::checksum::update_checksum_u16(sum.value, old, new);
-                changes.push(Change::new(network + ipv4::TTL, &[ttl]));
+                changes.push(Change::new(network + ipv4::TTL_OFFSET, &[ttl]));
             } else {
-                changes.push(Change::new(network + ipv6::HOP_LIMIT, &[ttl]));
+                changes.push(Change::new(network + ipv6::HOP_LIMIT_OFFSET, &[ttl]));
             }
         }
-        for (at, new) in [ipv4::SRC, ipv4::DST].into_iter().zip(self.addresses) {
+        for (at, new) in [ipv4::SRC_OFFSET, ipv4::DST_OFFSET].into_iter().zip(self.addresses) {
             let Some(new) = new else { continue };
             let old = u32::from(read_word(frame, network + at)) << 16;
             let old = old | u32::from(read_word(frame, network + at + 2));

@@ -10,7 +10,12 @@ use wire::checksum::{self, pseudo_header_sum};
 fn with_valid_checksums(mut frame: Frame) -> Frame {
     let sum = checksum::compute(&frame.bytes[14..34]);
     frame.overwrite(24, &sum.to_be_bytes());
-    let at = 34 + if frame.bytes[23] == protocol::TCP { tcp::CHECKSUM } else { udp::CHECKSUM };
+    let at = 34
+        + if frame.bytes[23] == protocol::TCP {
+            tcp::CHECKSUM_OFFSET
+        } else {
+            udp::CHECKSUM_OFFSET
+        };
     let sum = compute_transport_checksum(&frame.bytes);
     let sum = if sum == 0 { 0xffff } else { sum };
     frame.overwrite(at, &sum.to_be_bytes());
@@ -79,7 +84,7 @@ fn i6_pending_checksum_stays_a_pseudo_header_sum() {
     let sum = |frame: &[u8]| {
         let [source, target] =
             [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());
-        pseudo_header_sum(source, target, 17, 15).unwrap().folded()
+        pseudo_header_sum(source, target, 17, 15).unwrap().fold_to_16_bits()
     };
     let before = sum(&frame.bytes);
     frame.overwrite(40, &before.to_be_bytes());

@@ -99,24 +99,24 @@ before).",
     parameters: &[
         Parameter::named(
             "policy",
-            Type::OneOf(SegmentPolicy::POLICY_NAMES),
+            ParameterType::OneOf(SegmentPolicy::POLICY_NAMES),
             "first",
             "the segment that supplies overlapping bytes",
         ),
-        Parameter::named("checksum", Type::Flag, "no", "verify checksums"),
+        Parameter::named("checksum", ParameterType::Flag, "no", "verify checksums"),
         Parameter::table_size("sessions", "262144", "maximum number of connections in memory"),
         Parameter::named(
             "held",
-            Type::Size { low: 0, high: 1 << 30 },
+            ParameterType::Size { low: 0, high: 1 << 30 },
             "4M",
             "maximum number of bytes per side that wait after a gap",
         )
         .make_writable(),
-        Parameter::named("gap", Type::Duration, "1s", "maximum wait for missing bytes")
+        Parameter::named("gap", ParameterType::Duration, "1s", "maximum wait for missing bytes")
             .make_writable(),
         Parameter::named(
             "timeout",
-            Type::Duration,
+            ParameterType::Duration,
             "10m",
             "time without a segment that ends a connection",
         )

@@ -44,7 +44,7 @@ impl SegmentInfo {
         Self {
             flags: header.flags(),
             span: Span { from, to: from.wrapping_add(segment.end - segment.payload) },
-            acknowledgement: header.acknowledgement(),
+            acknowledgement: header.acknowledgement_number(),
             window: header.window().into(),
             ports: Ports { source: header.source(), target: header.target() },
             is_down: down,

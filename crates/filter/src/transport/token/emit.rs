@@ -163,8 +163,8 @@ fn emit_address_hash<'s>(
     l3: FramePos<'s>,
     exits: TwinExits<'s>,
 ) -> Result<Num<'s>, UnfitReason> {
-    const IPV4_ADDRESSES_SIZE: u16 = (ipv4::LENGTH_MIN - ipv4::SRC) as u16;
-    const IPV6_ADDRESSES_SIZE: u16 = (ipv6::HEADER_LENGTH - ipv6::SRC) as u16;
+    const IPV4_ADDRESSES_SIZE: u16 = (ipv4::LENGTH_MIN - ipv4::SRC_OFFSET) as u16;
+    const IPV6_ADDRESSES_SIZE: u16 = (ipv6::HEADER_LENGTH - ipv6::SRC_OFFSET) as u16;
     let bytes = s.var(ADDRESSES_OFFSET + u32::from(IPV4_ADDRESSES_SIZE));
     s.arm(|t, done| {
         t.arm(|four, six| {
@@ -172,14 +172,14 @@ fn emit_address_hash<'s>(
             let first = four.load(header, byte::<{ ipv4::VERSION_IHL_OFFSET }>());
             let version = four.shr(first, 4);
             four.only(version, Cmp::Eq, 4, six);
-            let both = load_word(four, header, ipv4::SRC as u16)?;
+            let both = load_word(four, header, ipv4::SRC_OFFSET as u16)?;
             four.absorb_siphash_word(sip, both);
             four.leave(done);
             Ok::<(), UnfitReason>(())
         })?;
         let header = t.need::<{ ipv6::HEADER_LENGTH }>(l3, exits.cut);
         for at in (0..IPV6_ADDRESSES_SIZE).step_by(WORD_BYTES) {
-            let part = load_word(t, header, ipv6::SRC as u16 + at)?;
+            let part = load_word(t, header, ipv6::SRC_OFFSET as u16 + at)?;
             t.absorb_siphash_word(sip, part);
         }
         t.set(bytes, ADDRESSES_OFFSET + u32::from(IPV6_ADDRESSES_SIZE));

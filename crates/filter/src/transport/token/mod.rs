@@ -60,10 +60,14 @@ not captured), `too deep`, `fragment`.",
     output_form: OutputForm::Form(Form::Segment),
     reads: ReadDepth::Head(HEAD_SIZE + TOKEN_SIZE as u16 + COVERED_BYTES_MAX),
     parameters: &[
-        Parameter::required("key", Type::Path, "the file with the key, readable by its owner only"),
+        Parameter::required(
+            "key",
+            ParameterType::Path,
+            "the file with the key, readable by its owner only",
+        ),
         Parameter::named(
             "covers",
-            Type::Number { low: 0, high: COVERED_BYTES_MAX as u64 },
+            ParameterType::Number { low: 0, high: COVERED_BYTES_MAX as u64 },
             "64",
             "number of bytes after the token that the tag covers",
         ),
@@ -164,7 +168,7 @@ struct TokenFilter {
     used_numbers: Sessions<UsedNumbers>,
 }
 
-impl Lanes for TokenFilter {
+impl LaneFilter for TokenFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each_lane(batch, |block, _| {
             let (data, end) = self.accept_token(block)?;
@@ -223,8 +227,8 @@ impl<'a> TokenView<'a> {
         let payload = payload as usize;
         let network = block.frame.get(usize::from(block.marks.network)..)?;
         let addresses = match network.first()? >> 4 {
-            4 => ipv4::SRC..ipv4::LENGTH_MIN,
-            _ => ipv6::SRC..ipv6::HEADER_LENGTH,
+            4 => ipv4::SRC_OFFSET..ipv4::LENGTH_MIN,
+            _ => ipv6::SRC_OFFSET..ipv6::HEADER_LENGTH,
         };
         let header = block.frame.get(payload - udp::HEADER_LENGTH..)?;
         let token = block.frame.get(payload..)?;

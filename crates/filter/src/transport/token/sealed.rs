@@ -12,8 +12,8 @@ use wire::{ipv4, ipv6};
 /// Panics if the frame has no such payload.
 pub fn seal(frame: &mut [u8], key: &Key, number: u64, covers: usize) {
     let (addresses, udp) = match frame[14] >> 4 {
-        4 => (14 + ipv4::SRC..14 + ipv4::LENGTH_MIN, 14 + ipv4::LENGTH_MIN),
-        _ => (14 + ipv6::SRC..14 + ipv6::HEADER_LENGTH, 14 + ipv6::HEADER_LENGTH),
+        4 => (14 + ipv4::SRC_OFFSET..14 + ipv4::LENGTH_MIN, 14 + ipv4::LENGTH_MIN),
+        _ => (14 + ipv6::SRC_OFFSET..14 + ipv6::HEADER_LENGTH, 14 + ipv6::HEADER_LENGTH),
     };
     let stated = usize::from(u16::from_be_bytes([frame[udp + 4], frame[udp + 5]]));
     let (payload, end) = (udp + wire::udp::HEADER_LENGTH, udp + stated);

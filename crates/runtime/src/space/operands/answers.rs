@@ -301,7 +301,7 @@ impl OperandSection {
         let block =
             Block { pointer: entry.pointer, frame, marks: entry.marks, context: entry.context };
         if self.programs[program].inside.is_none() {
-            node.counts.held.subtract(block.length());
+            node.counts.held.subtract_block(block.length());
         }
         walk.memory.unpin(pin);
         Some(block)

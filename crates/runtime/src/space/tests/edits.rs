@@ -2,15 +2,15 @@
 //! of an edit see the edit. L1 to L8, D15, D20.
 
 use super::*;
-use crate::ledger::Edits;
+use crate::ledger::EditCounts;
 use crate::space::edit::FRAGMENTED_FRAME_BYTES_MIN;
 use filter::{Edit, EditableBlock, OldBytes};
 use testkit::Random;
 
 /// An editing filter that adds a constant to every number, in place if the space permits.
-struct Add(u32);
+struct AddFilter(u32);
 
-impl Edit for Add {
+impl Edit for AddFilter {
     fn edit(&mut self, block: &mut EditableBlock<'_>, _: &mut ClassifyContext<'_>) -> Class {
         if let Some(Ok(bytes)) = block.write(OldBytes::Keep).map(<&mut [u8; 4]>::try_from) {
             *bytes = u32::from_be_bytes(*bytes).wrapping_add(self.0).to_be_bytes();
@@ -19,10 +19,10 @@ impl Edit for Add {
     }
 }
 
-/// A variant of [`Add`] that uses the batch interface, where all edits are made in copies.
+/// A variant of [`AddFilter`] that uses the batch interface, where all edits are made in copies.
 struct CopyingAddFilter(u32);
 
-impl Lanes for CopyingAddFilter {
+impl LaneFilter for CopyingAddFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in filter::lanes(batch.live()) {
             let more = block_number(&batch.block(l)).wrapping_add(self.0);
@@ -64,16 +64,16 @@ impl Edit for NarrowingFilter {
     }
 }
 
-fn node_edit_counts(results: &SpaceResults, name: &str) -> Edits {
+fn node_edit_counts(results: &SpaceResults, name: &str) -> EditCounts {
     results.nodes.iter().find(|node| node.name == name).expect("a node").flow.edits
 }
 
-fn direct_edit_counts(direct: u64) -> Edits {
-    Edits { direct, ..Edits::default() }
+fn direct_edit_counts(direct: u64) -> EditCounts {
+    EditCounts { direct, ..EditCounts::default() }
 }
 
-fn copied_edit_counts(copied: u64) -> Edits {
-    Edits { copied, ..Edits::default() }
+fn copied_edit_counts(copied: u64) -> EditCounts {
+    EditCounts { copied, ..EditCounts::default() }
 }
 
 type ReceivedNumbers = Arc<Mutex<Vec<(u32, u32)>>>;
@@ -89,14 +89,15 @@ fn l8_rule_1_filter_without_edits_copies_nothing() {
         a.add_arc(from, looks, SelectedClasses::Answered, false, 0);
         a.add_arc(looks, to, SelectedClasses::Answered, false, 1);
     });
-    assert_eq!((kept.len(), node_edit_counts(&results, "looks")), (100, Edits::default()));
+    assert_eq!((kept.len(), node_edit_counts(&results, "looks")), (100, EditCounts::default()));
     assert_balanced(&[results]);
 }
 
 #[test]
 fn l8_rule_2_block_read_only_downstream_is_edited_in_place() {
     let (kept, results) = run_graph(100, 32, |a, from, to| {
-        let (one, two) = (a.add_node(filter_node("one", Filter::edit(Add(100)))), Add(1000));
+        let (one, two) =
+            (a.add_node(filter_node("one", Filter::edit(AddFilter(100)))), AddFilter(1000));
         let two = a.add_node(filter_node("two", Filter::edit(two)));
         a.add_arc(from, one, SelectedClasses::Answered, false, 0);
         a.add_arc(one, two, SelectedClasses::Answered, false, 1);
@@ -116,7 +117,7 @@ fn l3_l8_rule_2_parallel_reads_precede_an_edit_in_place() {
         let read: ReceivedNumbers = Arc::default();
         let (kept, results) = run_graph(100, 32, |a, from, to| {
             let reader = a.add_node(collector_sink(&read));
-            let add = a.add_node(filter_node("add", Filter::edit(Add(100))));
+            let add = a.add_node(filter_node("add", Filter::edit(AddFilter(100))));
             let ends = if editor_first { [add, reader] } else { [reader, add] };
             for (i, end) in ends.into_iter().enumerate() {
                 a.add_arc(from, end, SelectedClasses::Answered, false, i);
@@ -149,7 +150,7 @@ fn l4_l8_rule_3_new_block_in_place_of_an_edit_copies_nothing() {
     });
     assert!(kept.iter().map(|(n, _)| *n).eq((0..100).map(|n| n * 2)));
     assert!(received_numbers(&read).into_iter().eq(0..100));
-    let appended = Edits { appended: 100, ..Edits::default() };
+    let appended = EditCounts { appended: 100, ..EditCounts::default() };
     assert_eq!(node_edit_counts(&results, "doubles"), appended);
     assert_balanced(&[results]);
 }
@@ -182,15 +183,15 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
                 frame.dbuf() == DbufId::new(1).unwrap() && frame.length() == 4 && *length == 2
             })
     );
-    assert_eq!(node_edit_counts(&results, "tails"), Edits::default());
+    assert_eq!(node_edit_counts(&results, "tails"), EditCounts::default());
 }
 
 #[test]
 fn l2_only_one_of_two_parallel_editors_copies() {
     let other: ReceivedNumbers = Arc::default();
     let (kept, results) = run_graph(100, 32, |a, from, to| {
-        let one = a.add_node(filter_node("one", Filter::edit(Add(100))));
-        let two = a.add_node(filter_node("two", Filter::edit(Add(1000))));
+        let one = a.add_node(filter_node("one", Filter::edit(AddFilter(100))));
+        let two = a.add_node(filter_node("two", Filter::edit(AddFilter(1000))));
         let end = a.add_node(collector_sink(&other));
         a.add_arc(from, one, SelectedClasses::Answered, false, 0);
         a.add_arc(from, two, SelectedClasses::Answered, false, 1);
@@ -212,7 +213,7 @@ fn l2_only_one_of_two_parallel_editors_copies() {
 fn l2_d15_held_block_is_copied_before_an_edit() {
     let late: ReceivedNumbers = Arc::default();
     let (kept, results) = run_graph(100, 32, |a, from, to| {
-        let add = a.add_node(filter_node("add", Filter::edit(Add(100))));
+        let add = a.add_node(filter_node("add", Filter::edit(AddFilter(100))));
         let holds =
             a.add_node(filter_node("late", Filter::stream(HoldThreeFilter(HeldList::default()))));
         let end = a.add_node(collector_sink(&late));
@@ -231,7 +232,7 @@ fn l2_d15_held_block_is_copied_before_an_edit() {
 fn l2_blocks_that_share_bytes_are_edited_in_copies() {
     let (kept, results) = run_graph(30, 8, |a, from, to| {
         let thrice = a.add_node(filter_node("thrice", Filter::stream(TripleFilter)));
-        let add = a.add_node(filter_node("add", Filter::edit(Add(100))));
+        let add = a.add_node(filter_node("add", Filter::edit(AddFilter(100))));
         a.add_arc(from, thrice, SelectedClasses::Answered, false, 0);
         a.add_arc(thrice, add, SelectedClasses::Answered, false, 1);
         a.add_arc(add, to, SelectedClasses::Answered, false, 2);
@@ -253,11 +254,11 @@ fn run_edit_over_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2
     let mut a = Assembly::default();
     let from = a.add_node(number_source(10_000));
     let doorbells = (Arc::clone(&near), Arc::clone(&far));
-    let export = crate::ring::Export::new(0, writer, doorbells, WakeupThreshold::default());
+    let export = crate::ring::RingExport::new(0, writer, doorbells, WakeupThreshold::default());
     let out = a.add_node(create_node("ring to thread1", Operator::Export(Box::new(export))));
     a.add_arc(from, out, SelectedClasses::Answered, false, 0);
     if edits_here {
-        let add = a.add_node(filter_node("here", Filter::edit(Add(500_000))));
+        let add = a.add_node(filter_node("here", Filter::edit(AddFilter(500_000))));
         let end = a.add_node(collector_sink(&here));
         a.add_arc(from, add, SelectedClasses::Answered, false, 1);
         a.add_arc(add, end, SelectedClasses::Answered, false, 2);
@@ -266,7 +267,7 @@ fn run_edit_over_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [SpaceResults; 2
     first.ports.doorbell = near;
     let mut b = Assembly::default();
     let enter = b.add_node(create_node("ring from thread0", Operator::Pass));
-    let add = b.add_node(filter_node("there", Filter::edit(Add(100_000))));
+    let add = b.add_node(filter_node("there", Filter::edit(AddFilter(100_000))));
     let to = b.add_node(collector_sink(&there));
     b.add_arc(enter, add, SelectedClasses::Answered, false, 1);
     b.add_arc(add, to, SelectedClasses::Answered, false, 2);
@@ -357,7 +358,7 @@ impl Sink for FragmentSink {
 /// Runs `long | (stamps | sink) + hold`; `hold` holds the blocks, so that they are shared. If
 /// `fragments` is true, the node after `stamps` accepts fragments. Returns the fragments at the
 /// sink, and the number of edits by method.
-fn run_stamp_filter(fragments: bool) -> (ReceivedFragments, Edits) {
+fn run_stamp_filter(fragments: bool) -> (ReceivedFragments, EditCounts) {
     let (edited, held): (Arc<Mutex<ReceivedFragments>>, Arc<Mutex<ReceivedFragments>>) =
         (Arc::default(), Arc::default());
     let mut a = Assembly::default();
@@ -405,7 +406,7 @@ fn run_stamp_filter(fragments: bool) -> (ReceivedFragments, Edits) {
 #[test]
 fn l6_edit_of_a_large_block_copies_only_the_written_part() {
     let (pieces, how) = run_stamp_filter(true);
-    assert_eq!(how, Edits { fragmented: 3, ..Edits::default() });
+    assert_eq!(how, EditCounts { fragmented: 3, ..EditCounts::default() });
     let (intake, work) = (DbufId::new(1).unwrap(), DbufId::new(2).unwrap());
     let lengths: Vec<_> = pieces.iter().map(|(dbuf, flags, b)| (*dbuf, *flags, b.len())).collect();
     let three = [(intake, 1, 1000), (work, 0, 8), (intake, 2, FRAGMENTED_FRAME_BYTES_MIN - 1008)];
@@ -433,7 +434,7 @@ fn d20_linear_pipe_reuses_its_rich_pointers() {
     };
     run_graph(10, 32, |a, from, to| {
         let (one, add, two) =
-            (looks(a), a.add_node(filter_node("add", Filter::edit(Add(1)))), looks(a));
+            (looks(a), a.add_node(filter_node("add", Filter::edit(AddFilter(1)))), looks(a));
         let three = looks(a);
         for (i, (from, to)) in
             [(from, one), (one, two), (two, three), (three, add), (add, to)].into_iter().enumerate()
@@ -502,7 +503,7 @@ fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u6
             0..=2 if how == EditMode::InBatches => {
                 filter_node("add", Filter::lanes(CopyingAddFilter(step.amount)))
             }
-            0..=2 => filter_node("add", Filter::edit(Add(step.amount))),
+            0..=2 => filter_node("add", Filter::edit(AddFilter(step.amount))),
             3 => filter_node("late", Filter::stream(HoldThreeFilter(HeldList::default()))),
             4 => filter_node("thrice", Filter::stream(TripleFilter)),
             _ => filter_node("multiple", Filter::classify(MultipleClassifier(2 + step.amount % 3))),

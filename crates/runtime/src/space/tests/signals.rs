@@ -108,7 +108,7 @@ fn run_two_spaces(
     let mut a = Assembly::default();
     let from = a.add_node(create_node("source", Operator::Source(SourceOperator::new(source))));
     let doorbells = (Arc::clone(&near), Arc::clone(&far));
-    let export = crate::ring::Export::new(0, writer, doorbells, threshold);
+    let export = crate::ring::RingExport::new(0, writer, doorbells, threshold);
     let out = a.add_node(create_node("ring to thread1", Operator::Export(Box::new(export))));
     let busy = a.add_node(filter_node("busy", Filter::classify(SpinFilter(busy_ns))));
     a.add_arc(from, out, SelectedClasses::Answered, false, 0);

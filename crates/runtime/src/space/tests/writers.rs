@@ -99,7 +99,7 @@ fn b7_written_bytes_without_memory_at_removal_are_counted_as_lost() {
     let mut a = Assembly::default();
     let from = a.add_node(silent_source());
     let doorbells = (Arc::clone(&near), Arc::clone(&far));
-    let export = crate::ring::Export::new(0, writer, doorbells, WakeupThreshold::default());
+    let export = crate::ring::RingExport::new(0, writer, doorbells, WakeupThreshold::default());
     let out = a.add_node(create_node("ring to thread1", Operator::Export(Box::new(export))));
     a.add_arc(from, out, SelectedClasses::Answered, false, 0);
     let mut first = create_space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);

@@ -20,7 +20,7 @@ impl Body {
             AFTER_CHUNK_DATA if lenient && byte == b'\n' => BEFORE_CHUNK_SIZE,
             AFTER_CHUNK_CR if byte == b'\n' => BEFORE_CHUNK_SIZE,
             AFTER_CHUNK_DATA | AFTER_CHUNK_CR => return Err(HttpFault::ChunkEnd),
-            TRAILER..=AFTER_LAST_CR => self.advance_in_trailer(byte, lenient)?,
+            AT_TRAILER_LINE..=AFTER_LAST_CR => self.advance_in_trailer(byte, lenient)?,
             _ => return Err(HttpFault::ChunkSize),
         };
         Ok(())
@@ -53,7 +53,7 @@ impl Body {
 
     /// Returns the state that follows a size line.
     const fn state_after_size(&self) -> u8 {
-        if self.left == 0 { TRAILER } else { IN_CHUNK_DATA }
+        if self.left == 0 { AT_TRAILER_LINE } else { IN_CHUNK_DATA }
     }
 
     /// Returns the state after another byte of an extension, according to the strict grammar.
@@ -64,18 +64,18 @@ impl Body {
         Ok(match (self.state, byte) {
             (IN_EXTENSION_NAME, _) if blank => AFTER_EXTENSION_NAME,
             (IN_EXTENSION_VALUE | AFTER_QUOTED_VALUE, _) if blank => AFTER_EXTENSION_VALUE,
-            (QUOTED | AFTER_BACKSLASH, b'\t' | b' ') => QUOTED,
+            (IN_QUOTED_VALUE | AFTER_BACKSLASH, b'\t' | b' ') => IN_QUOTED_VALUE,
             _ if blank => self.state,
             (IN_EXTENSION | IN_EXTENSION_NAME, _) if token => IN_EXTENSION_NAME,
-            (AFTER_EXTENSION_EQUALS, b'"') => QUOTED,
+            (AFTER_EXTENSION_EQUALS, b'"') => IN_QUOTED_VALUE,
             (AFTER_EXTENSION_EQUALS | IN_EXTENSION_VALUE, _) if token => IN_EXTENSION_VALUE,
             (IN_EXTENSION_NAME | AFTER_EXTENSION_NAME, b'=') => AFTER_EXTENSION_EQUALS,
             (AFTER_SIZE_BLANK | IN_EXTENSION_NAME | AFTER_EXTENSION_NAME, b';') => IN_EXTENSION,
             (IN_EXTENSION_VALUE | AFTER_QUOTED_VALUE | AFTER_EXTENSION_VALUE, b';') => IN_EXTENSION,
             (IN_EXTENSION_NAME | IN_EXTENSION_VALUE | AFTER_QUOTED_VALUE, b'\r') => AFTER_SIZE_CR,
-            (QUOTED, b'"') => AFTER_QUOTED_VALUE,
-            (QUOTED, b'\\') => AFTER_BACKSLASH,
-            (QUOTED | AFTER_BACKSLASH, b'!'..=0x7e | 0x80..) => QUOTED,
+            (IN_QUOTED_VALUE, b'"') => AFTER_QUOTED_VALUE,
+            (IN_QUOTED_VALUE, b'\\') => AFTER_BACKSLASH,
+            (IN_QUOTED_VALUE | AFTER_BACKSLASH, b'!'..=0x7e | 0x80..) => IN_QUOTED_VALUE,
             (AFTER_SIZE_BLANK, _) => return Err(HttpFault::ChunkSize),
             _ => return Err(HttpFault::ChunkExtension),
         })
@@ -84,18 +84,20 @@ impl Body {
     fn advance_in_trailer(&self, byte: u8, lenient: bool) -> Result<u8, HttpFault> {
         let text = byte == b'\t' || (byte >= b' ' && byte != 0x7f);
         Ok(match (self.state, byte) {
-            (TRAILER, b'\r') => AFTER_LAST_CR,
-            (TRAILER | AFTER_LAST_CR, b'\n') if lenient => ENDED,
+            (AT_TRAILER_LINE, b'\r') => AFTER_LAST_CR,
+            (AT_TRAILER_LINE | AFTER_LAST_CR, b'\n') if lenient => ENDED,
             (AFTER_LAST_CR, b'\n') => ENDED,
-            (IN_TRAILER_VALUE, b'\n') if lenient => TRAILER,
-            (TRAILER | IN_TRAILER_NAME | IN_TRAILER_VALUE | AFTER_LAST_CR, _) if lenient => {
+            (IN_TRAILER_VALUE, b'\n') if lenient => AT_TRAILER_LINE,
+            (AT_TRAILER_LINE | IN_TRAILER_NAME | IN_TRAILER_VALUE | AFTER_LAST_CR, _)
+                if lenient =>
+            {
                 IN_TRAILER_VALUE
             }
-            (TRAILER | IN_TRAILER_NAME, _) if is_token_byte(byte) => IN_TRAILER_NAME,
+            (AT_TRAILER_LINE | IN_TRAILER_NAME, _) if is_token_byte(byte) => IN_TRAILER_NAME,
             (IN_TRAILER_NAME, b':') => IN_TRAILER_VALUE,
             (IN_TRAILER_VALUE, b'\r') => AFTER_TRAILER_CR,
             (IN_TRAILER_VALUE, _) if text => IN_TRAILER_VALUE,
-            (AFTER_TRAILER_CR, b'\n') => TRAILER,
+            (AFTER_TRAILER_CR, b'\n') => AT_TRAILER_LINE,
             _ => return Err(HttpFault::Trailer),
         })
     }

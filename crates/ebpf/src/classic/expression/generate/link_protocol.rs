@@ -30,7 +30,7 @@ const ETHERTYPE_AARP: u32 = 0x80f3;
 /// EtherType of Xerox NS.
 const NS: u32 = 0x0600;
 /// EtherType of Novell IPX.
-const IPX: u32 = 0x8137;
+const ETHERTYPE_IPX: u32 = 0x8137;
 /// Maximum payload of an 802.3 frame in bytes. Larger values of the type field are EtherTypes; all
 /// other values are lengths.
 const LENGTH_MAX: u32 = 1500;
@@ -160,17 +160,17 @@ impl Generator<'_> {
             }
             SAP_IPX if cooked => {
                 let llc = self.test_equal(HeaderBase::Llc.byte(0), SAP_IPX)?;
-                let either = llc.or(self.test_snap_protocol(0, IPX)?);
+                let either = llc.or(self.test_snap_protocol(0, ETHERTYPE_IPX)?);
                 let after_llc = has_llc(self)?.and(either);
                 let novell = number(self, COOKED_NOVELL)?.or(after_llc);
-                Ok(number(self, IPX)?.or(novell))
+                Ok(number(self, ETHERTYPE_IPX)?.or(novell))
             }
             SAP_IPX => {
                 let raw = self.test_equal(HeaderBase::Llc.half(0), 0xffff)?;
                 let llc = self.test_equal(HeaderBase::Llc.byte(0), SAP_IPX)?.or(raw);
-                let any = self.test_snap_protocol(0, IPX)?.or(llc);
+                let any = self.test_snap_protocol(0, ETHERTYPE_IPX)?.or(llc);
                 let after_length = has_llc(self)?.and(any);
-                Ok(number(self, IPX)?.or(after_length))
+                Ok(number(self, ETHERTYPE_IPX)?.or(after_length))
             }
             ETHERTYPE_ATALK | ETHERTYPE_AARP => {
                 let snap = self.test_snap_protocol(

@@ -6,8 +6,8 @@
 
 use super::super::ast::{DirQualifier, Protocol, Qualifiers, TypeQualifier};
 use super::super::condition::{
-    Comparison, Condition, PseudoInsn, TAX, TXA, Test, alu_k, alu_x, compare_x, load_a_constant,
-    load_a_from_word, load_x_from_word, non_branching, store_a,
+    Comparison, Condition, ConditionTest, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_x,
+    load_a_constant, load_a_from_word, load_x_from_word, non_branching, store_a,
 };
 use super::load::HeaderBase;
 use super::port::PortRange;
@@ -175,5 +175,5 @@ impl Generator<'_> {
 }
 
 fn condition_from_code(lines: Code) -> Condition {
-    Condition::Test(Test { lines, compare: None })
+    Condition::Test(ConditionTest { lines, compare: None })
 }

@@ -16,7 +16,7 @@ use sys::machine::Capabilities;
 use sys::net::{Interface, RouteSocket};
 use sys::packet::PacketSocket;
 use sys::poll::PollSet;
-use sys::steps::{Resource, Steps};
+use sys::steps::{RollbackLog, StepResource};
 use sys::xdp::{Frames, Redirect, SocketSettings, TagLookup, XdpReceiver};
 use wire::link::LinkType;
 
@@ -65,7 +65,7 @@ pub(super) struct TakeParameters<'a> {
     pub(super) force: bool,
     /// Loader of the program, or `None` for a program that redirects every frame.
     pub(super) loader: Option<ProgramLoader<'a>>,
-    pub(super) steps: &'a Steps,
+    pub(super) steps: &'a RollbackLog,
 }
 
 /// An interface whose frames are redirected to this process.
@@ -112,24 +112,24 @@ impl TakeDevice {
         let mut queues = queues;
         let count = u32::try_from(queues.len()).unwrap_or(QUEUES_MAX);
         let promiscuous = parameters.promiscuous.then(|| {
-            step(Resource::Descriptor, "a packet socket")?;
+            step(StepResource::Descriptor, "a packet socket")?;
             open_promiscuous_socket(found.index)
         });
         let promiscuous = promiscuous.transpose();
         let promiscuous = promiscuous.map_err(cannot)?;
         lend_buffers(&frames, &mut queues).map_err(cannot)?;
-        step(Resource::Descriptor, "a group of sockets").map_err(cannot)?;
+        step(StepResource::Descriptor, "a group of sockets").map_err(cannot)?;
         let group = PollSet::new(&queues).map_err(cannot)?;
-        step(Resource::Descriptor, "a netlink socket").map_err(cannot)?;
+        step(StepResource::Descriptor, "a netlink socket").map_err(cannot)?;
         let links = RouteSocket::open().map_err(cannot)?;
         let losses = Losses::begin_counting(links, Some(found.index), true);
         let lead = |redirect: &Redirect| {
-            step(Resource::Program, "a place at an interface")?;
+            step(StepResource::Program, "a place at an interface")?;
             let all = (0..count).zip(&queues);
             all.into_iter().try_for_each(|(number, queue)| redirect.redirect_to(number, queue))?;
             Ok::<(), AttachRefusal>(())
         };
-        step(Resource::Program, "a program that takes").map_err(cannot)?;
+        step(StepResource::Program, "a program that takes").map_err(cannot)?;
         let placed = match parameters.loader {
             None => {
                 Redirect::create_and_attach((PROGRAM_NAME, count, fragments), found.index, lead)
@@ -252,13 +252,13 @@ fn open_queue_receivers(
         let wanted =
             (queues * FRAMES_PER_QUEUE_DEFAULT).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
         let frames = 1 << bytes.unwrap_or(wanted).clamp(64, 1 << 20).ilog2();
-        parameters.steps.announce(Resource::Memory, "frames of AF_XDP")?;
+        parameters.steps.announce(StepResource::Memory, "frames of AF_XDP")?;
         let frames = Frames::create("streamline-take", frames)?;
         frames.reserve(frames.count() / SPARE_FRAMES_DIVISOR);
         let entries =
             u32::try_from(frames.count()).unwrap_or(RING_ENTRIES_MAX).min(RING_ENTRIES_MAX);
         let settings = SocketSettings { fragments, ..SocketSettings::new(index, 0, entries) };
-        parameters.steps.announce(Resource::Descriptor, "a socket of AF_XDP")?;
+        parameters.steps.announce(StepResource::Descriptor, "a socket of AF_XDP")?;
         let receiver = retry_while_busy(|| XdpReceiver::open(&frames, settings))?;
         Ok((frames, settings, receiver))
     };
@@ -269,7 +269,7 @@ fn open_queue_receivers(
     };
     let mut queues = vec![receiver];
     for queue in 1..QUEUES_MAX {
-        parameters.steps.announce(Resource::Descriptor, "a socket of AF_XDP")?;
+        parameters.steps.announce(StepResource::Descriptor, "a socket of AF_XDP")?;
         match retry_while_busy(|| XdpReceiver::open(&frames, SocketSettings { queue, ..settings }))
         {
             Ok(receiver) => queues.push(receiver),
@@ -306,7 +306,7 @@ fn receive_queue_count(interface: &str) -> u32 {
 
 fn lend_buffers(frames: &Frames, queues: &mut [XdpReceiver]) -> sys::Result<()> {
     let share = frames.count() / queues.len().max(1);
-    queues.iter_mut().try_for_each(|queue| queue.supply(share).map(drop))
+    queues.iter_mut().try_for_each(|queue| queue.lend_free_frames(share).map(drop))
 }
 
 fn open_promiscuous_socket(index: u32) -> sys::Result<PacketSocket> {

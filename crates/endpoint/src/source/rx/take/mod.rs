@@ -39,13 +39,13 @@ use filter::{Amount, Time};
 use poll_pause::PollPause;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use sys::packet::layout::VlanTag;
-use sys::xdp::{Descriptor, Stamp};
+use sys::xdp::{Stamp, XdpDescriptor};
 use wire::link::LinkType;
 
 struct TakeSource {
     device: TakeDevice,
     origin: u16,
-    pieces: Vec<Descriptor>,
+    pieces: Vec<XdpDescriptor>,
     entries: Vec<Entry>,
     /// Exits of the program if it classifies frames, or `None` if it redirects all frames
     /// unclassified.
@@ -271,7 +271,7 @@ impl TakeSource {
     /// entire packet.
     fn add_packet_buffer(
         &mut self,
-        piece: Descriptor,
+        piece: XdpDescriptor,
         intake: &Intake<'_>,
         clock: &WallClock,
     ) -> Result<(), Failure> {

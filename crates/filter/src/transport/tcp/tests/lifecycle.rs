@@ -298,7 +298,7 @@ fn checksums_are_verified_on_request() {
         let mut frame = frame;
         let (ends, segment) = (&frame.bytes[26..34], &frame.bytes[34..]);
         let length = [0, 6, 0, segment.len() as u8];
-        let sum = wire::checksum::Sum::new().with(ends).with(&length).with(segment);
+        let sum = wire::checksum::ChecksumSum::new().with(ends).with(&length).with(segment);
         frame.overwrite(34 + 16, &sum.checksum().to_be_bytes());
         frame
     };
