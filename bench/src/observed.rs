@@ -1,8 +1,8 @@
 //! Measurement of the cost of observing a flood, with samples of each observer in rounds.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
-//! unobserved veth pair that alternately receives the same number of frames ([`FloodPair`]); and the
-//! processor time of the processes.
+//! unobserved veth pair that alternately receives the same number of frames ([`FloodPair`]); and
+//! the processor time of the processes.
 
 use crate::flood::{FloodPair, SendTimes};
 use crate::harness::median;

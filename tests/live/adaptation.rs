@@ -19,7 +19,8 @@ use testkit::net::{NamespacePair, SERVER_DEVICE, wait_until};
 /// Timeout of one operation, longer than any machine needs for it.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Assumed cost of moving a frame from the kernel to a thread in ns, so high that measured costs do
-/// not matter. In the kernel a frame costs [`ASSUMED_TWIN_NS`], plus [`ASSUMED_KERNEL_EXIT_NS`] if it is for port
+/// not matter. In the kernel a frame costs [`ASSUMED_TWIN_NS`], plus [`ASSUMED_KERNEL_EXIT_NS`] if
+/// it is for port
 /// 9. In a thread, every frame costs [`ASSUMED_KERNEL_EXIT_NS`].
 const ASSUMED_KERNEL_EXIT_NS: f64 = 1e8;
 /// Assumed cost of a frame in a twin, in ns.

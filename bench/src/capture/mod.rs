@@ -56,7 +56,8 @@ const DRAINED_RING_SIZES: [(u32, &str); 3] = [
     (512 << 10, "no reader, 512 KB"),
 ];
 /// Amount of data sent between two drains of the doorbell, as a multiple of the ring size. It is
-/// below 1 << [`UNREAD_LAPS_LOG2`], the number of laps after which a tap without readers stops copying.
+/// below 1 << [`UNREAD_LAPS_LOG2`], the number of laps after which a tap without readers stops
+/// copying.
 const RINGS_PER_DRAIN: u32 = 8;
 /// Taps in C: the ring size in bytes, a flag that is true if the tap reads the clock, and the name
 /// in the result rows.

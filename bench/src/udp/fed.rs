@@ -71,8 +71,8 @@ const FREE_CALLS_SETUP: UdpSetup = UdpSetup {
     answers: Answers::FreeCalls,
 };
 const DELAYED_LAUNCH: UdpLaunch = UdpLaunch::Exec("report,always,delay=1000");
-/// [`RING_STORED_SETUP`] with a delay of 1 ms. Without the delay, a server that is faster than the feeder
-/// would go to sleep at each request, and the requests would arrive over the interface.
+/// [`RING_STORED_SETUP`] with a delay of 1 ms. Without the delay, a server that is faster than the
+/// feeder would go to sleep at each request, and the requests would arrive over the interface.
 const RING_STORED_DELAYED_SETUP: UdpSetup = UdpSetup {
     name: "ring, answers kept, delay 1 ms",
     launch: DELAYED_LAUNCH,

@@ -56,11 +56,11 @@ impl BlockFlags {
     /// Set if the sender left the checksum to the network device. The checksum field is then not
     /// yet filled in, which does not make the packet invalid (CONTRACT 3).
     pub const CHECKSUM_UNSET: Self = Self(1 << 3);
-    /// Set on the last block of a session. If the block is a fragment without [`BlockFlags::LAST`], the
-    /// message is truncated after this fragment.
+    /// Set on the last block of a session. If the block is a fragment without [`BlockFlags::LAST`],
+    /// the message is truncated after this fragment.
     pub const END: Self = Self(1 << 4);
-    /// Set together with [`BlockFlags::END`]: the session was aborted (reset, timeout, end of capture)
-    /// rather than closed by its sender.
+    /// Set together with [`BlockFlags::END`]: the session was aborted (reset, timeout, end of
+    /// capture) rather than closed by its sender.
     pub const BROKEN: Self = Self(1 << 5);
     /// Set on bytes of a message body from which a filter has removed the content coding, such as
     /// gzip.

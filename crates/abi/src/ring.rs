@@ -98,7 +98,8 @@ pub const SWITCHED: u64 = 2;
 )]
 #[repr(C)]
 pub struct RingGeometry {
-    /// Magic number and version of the format: [`RingGeometry::MAGIC`] or [`RingGeometry::SLOTS_MAGIC`].
+    /// Magic number and version of the format: [`RingGeometry::MAGIC`] or
+    /// [`RingGeometry::SLOTS_MAGIC`].
     pub magic: u64,
     /// Size of the data in bytes: a power of two.
     pub capacity: u64,

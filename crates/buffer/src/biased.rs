@@ -1,5 +1,5 @@
-//! A lock for objects that are used by one thread at a time, and mostly by the same thread.
-//! [SL §5.1: reads and writes are local calls]
+//! A lock for objects that are used by one thread at a time, and mostly by the same thread. [SL
+//! §5.1: reads and writes are local calls]
 //!
 //! A call that finds the object in use fails instead of waiting. The first thread that uses the
 //! object becomes its owner, and calls by the owner need no atomic exchange. With an exchange, a
@@ -9,8 +9,8 @@
 //! Invariants, cited below:
 //! - B1 The owner writes the address of the lock into its record, executes a light fence, and reads
 //!   `owner` again before it touches the value. A thread that wants to become the owner writes
-//!   `OWNER_CHANGING` to `owner`, executes a heavy fence, and reads the record of the owner. Thus either
-//!   the owner sees `OWNER_CHANGING`, or the other thread sees the address.
+//!   `OWNER_CHANGING` to `owner`, executes a heavy fence, and reads the record of the owner. Thus
+//!   either the owner sees `OWNER_CHANGING`, or the other thread sees the address.
 //! - B2 A record is written only by its thread, so a former owner that has not yet noticed the
 //!   change cannot disturb a later owner.
 //! - B3 Only the thread that wrote `OWNER_CHANGING` replaces it.

@@ -54,7 +54,8 @@ pub(crate) const DATA_OFFSET_WORDS: usize =
 /// The shared memory of one ring.
 #[derive(Debug)]
 pub struct RingMemory {
-    /// The writer's control words, followed by the data, which begins at word [`DATA_OFFSET_WORDS`].
+    /// The writer's control words, followed by the data, which begins at word
+    /// [`DATA_OFFSET_WORDS`].
     pub writer: Region,
     /// The control words of each reader; an untrusted peer maps only its own.
     pub readers: Box<[Arc<Region>]>,

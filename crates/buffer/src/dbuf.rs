@@ -24,9 +24,9 @@
 //!   lives, the writer has therefore not seen the cursor pass it, and does not write there (D2).
 //! - D5 In a ring that overwrites, no slice of the ring is ever returned: reservations are private
 //!   memory that commit copies in word by word, and readers copy out.
-//! - D6 A [`ForeignBlockReader`] returns slices only if the creator of the memory is `TrustProof`: a party
-//!   that could write all memory of this process anyway (V3 of `iolite::view`), and is relied on to
-//!   maintain D2.
+//! - D6 A [`ForeignBlockReader`] returns slices only if the creator of the memory is `TrustProof`:
+//!   a party that could write all memory of this process anyway (V3 of `iolite::view`), and is
+//!   relied on to maintain D2.
 
 use crate::cursor::{ReaderCursor, RingMemory};
 use crate::{Fault, Policy};

@@ -4,10 +4,10 @@
 //! No reference to bytes is ever created: words are loaded and stored one by one as relaxed
 //! atomics. The copy may be torn, which the caller detects afterwards (`cursor`, *writing begins*).
 //! Above 1 KB a word loop is 25 to 40 % slower than a plain copy (SPIKES 1 d), so copies of at
-//! least `COPY_LENGTH_MIN` bytes use instructions that copy more than a word at once, if the processor has
-//! them. These are written as inline assembly, which Rust permits to access memory that other
-//! parties write. Wide stores also stall less on lines owned by another processor: more of them are
-//! in flight at a time, and fewer are needed per line.
+//! least `COPY_LENGTH_MIN` bytes use instructions that copy more than a word at once, if the
+//! processor has them. These are written as inline assembly, which Rust permits to access memory
+//! that other parties write. Wide stores also stall less on lines owned by another processor: more
+//! of them are in flight at a time, and fewer are needed per line.
 
 use crate::atomic::{AtomicU64, Ordering};
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
@@ -64,8 +64,8 @@ fn copy_out_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
 }
 
 /// Fills `to` with the bytes that begin at byte `at` of `words`, using instructions that copy more
-/// than a word at once. Panics if `to` has fewer than [`COPY_LENGTH_MIN`] bytes, or if the words end
-/// before `to` is full.
+/// than a word at once. Panics if `to` has fewer than [`COPY_LENGTH_MIN`] bytes, or if the words
+/// end before `to` is full.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 #[inline]
 fn copy_out_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {

@@ -126,9 +126,10 @@ impl PointerWriter {
     }
 
     /// Puts and publishes the first `fitting` entries, where `fitting` is a result of
-    /// [`PointerWriter::count_fitting_entries`]. First calls `check` for each of these entries, with the
-    /// position after the entry; if a check fails, puts nothing and fails with the same fault. The
-    /// remaining entries are dropped and counted, or left in the iterator, depending on the policy.
+    /// [`PointerWriter::count_fitting_entries`]. First calls `check` for each of these entries,
+    /// with the position after the entry; if a check fails, puts nothing and fails with the same
+    /// fault. The remaining entries are dropped and counted, or left in the iterator, depending on
+    /// the policy.
     #[inline]
     pub(crate) fn put(
         &mut self,
@@ -149,8 +150,8 @@ impl PointerWriter {
         Ok(pushed)
     }
 
-    /// Puts and publishes all entries. [`PointerWriter::count_fitting_entries`] must have found room for
-    /// them. `bytes` is the sum of the entries' view lengths.
+    /// Puts and publishes all entries. [`PointerWriter::count_fitting_entries`] must have found
+    /// room for them. `bytes` is the sum of the entries' view lengths.
     pub(crate) fn put_columns(&mut self, entries: Columns<'_>, bytes: u64) {
         let slots = EntrySlots::new(&self.side.store, self.lanes);
         let Columns { pointers, context, marks } = entries;

@@ -92,8 +92,8 @@ pub struct Pool {
     populated: Cell<usize>,
     /// Number of the oldest segment that has not been returned to the lender.
     oldest: Cell<u64>,
-    /// For each slot of lent memory, the number of times that [`Pool::draft_arrived_slot`] has opened
-    /// the slot.
+    /// For each slot of lent memory, the number of times that [`Pool::draft_arrived_slot`] has
+    /// opened the slot.
     laps: Box<[Cell<u64>]>,
     /// Slots that [`Pool::draft_arrived_slot`] has opened and that have not been returned to the
     /// lender.

@@ -77,9 +77,9 @@ impl ScalingParameters {
 
     /// Returns parameters for a ring that is resized in place, given the sizes of the data caches
     /// in bytes, level 1 first. The water marks are closer together than in
-    /// [`ScalingParameters::reallocation`], because resizing in place costs almost nothing. The ring never
-    /// exceeds the caches, since the memory for a larger ring would have to be reserved from the
-    /// start.
+    /// [`ScalingParameters::reallocation`], because resizing in place costs almost nothing. The
+    /// ring never exceeds the caches, since the memory for a larger ring would have to be reserved
+    /// from the start.
     #[must_use]
     pub fn for_deck_cut(caches: &[usize]) -> Self {
         Self { low: 40, high: 60, remote: 0, ..Self::for_reallocation(caches) }

@@ -119,7 +119,8 @@ impl Doorbell {
 
     /// Blocks like [`Doorbell::sleep`], but also returns when one of the descriptors is readable or
     /// `limit` has passed (`None` means no limit). If the doorbell has no alarm
-    /// ([`Doorbell::add_alarm_descriptor`]), notifications do not end the wait. May wake spuriously.
+    /// ([`Doorbell::add_alarm_descriptor`]), notifications do not end the wait. May wake
+    /// spuriously.
     #[cfg(not(loom))]
     pub fn sleep_among(
         &self,

@@ -7,8 +7,8 @@
 //! SYNC POINTS:
 //! - *bytes filled*: [`Slots::fill`] stores `filled` with Release, [`Slots::locate`] loads it with
 //!   Acquire: a thread that locates a block sees its bytes.
-//! - *lease returned*: [`Slots::return_lease`] subtracts with Release, [`Slots::recycle`] loads with
-//!   Acquire: the last read of the bytes happens before their reuse.
+//! - *lease returned*: [`Slots::return_lease`] subtracts with Release, [`Slots::recycle`] loads
+//!   with Acquire: the last read of the bytes happens before their reuse.
 
 use crate::Fault;
 use crate::atomic::{AtomicU64, Ordering};

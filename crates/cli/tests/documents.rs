@@ -5,9 +5,9 @@
 //! A command is a block marked `sh`, or a line that is indented by four spaces and starts with
 //! `streamline`, `sudo streamline` or `cargo run --release --`. The commands of a page run in
 //! order, in one directory and in a network namespace with two virtual cables (`eth0`, `eth1`).
-//! [`COMMAND_PAGES`] contains a preamble for each page, which creates the preconditions, such as a running
-//! path or a file. A command that would run forever is interrupted (^C) as soon as its path is
-//! running.
+//! [`COMMAND_PAGES`] contains a preamble for each page, which creates the preconditions, such as a
+//! running path or a file. A command that would run forever is interrupted (^C) as soon as its path
+//! is running.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

@@ -148,8 +148,8 @@ fn capture_with_libpcap_and_rings(
     capture_on_device_with_libpcap_and_rings(SERVER_DEVICE, words, count, |_| (), traffic)
 }
 
-/// Like [`capture_with_libpcap_and_rings`], but on the device `device`. Calls `prepare_pair` before the programs
-/// start.
+/// Like [`capture_with_libpcap_and_rings`], but on the device `device`. Calls `prepare_pair` before
+/// the programs start.
 fn capture_on_device_with_libpcap_and_rings(
     device: &str,
     words: &[&str],

@@ -2,8 +2,8 @@
 //!
 //! Each test parses, checks, plans and runs a request. The frames are numbered, and their ports
 //! cycle through 10000, 10001 and so forth, so that each test knows which blocks an operator
-//! passes. `node_input_counts` returns the number of blocks that reached each node, in the order of the
-//! request's text.
+//! passes. `node_input_counts` returns the number of blocks that reached each node, in the order of
+//! the request's text.
 
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;

@@ -133,9 +133,9 @@ impl Aggregate {
     }
 
     /// Returns the entries that send this aggregate to another space: one block per slice, each
-    /// with the metadata `context`. In addition, the first block has [`BlockFlags::FIRST`] and the last
-    /// block has [`BlockFlags::LAST`] (CONTRACT 6). Pass the aggregate as the origin of these entries to
-    /// [`crossing::CrossingWriter::push`](buffer::crossing::CrossingWriter::push).
+    /// with the metadata `context`. In addition, the first block has [`BlockFlags::FIRST`] and the
+    /// last block has [`BlockFlags::LAST`] (CONTRACT 6). Pass the aggregate as the origin of these
+    /// entries to [`crossing::CrossingWriter::push`](buffer::crossing::CrossingWriter::push).
     pub fn entries(&self, context: BlockMetadata) -> impl Iterator<Item = Entry> {
         let last = self.slices.len().saturating_sub(1);
         self.slices().enumerate().map(move |(index, slice)| {

@@ -8,18 +8,18 @@
 //!
 //! No ring has two writers, so no producer waits for another or can damage its data, and a killed
 //! producer leaves no lock or partial block behind. The reader waits on all doorbells at once. A
-//! producer that ends, is killed or violates the protocol is removed; [`MergedReader::departed`] returns
-//! its counters and fault. The others continue. Producers may join at any time.
+//! producer that ends, is killed or violates the protocol is removed; [`MergedReader::departed`]
+//! returns its counters and fault. The others continue. Producers may join at any time.
 //!
-//! **By time** ([`MergeOrder::Stamped`]). Timestamps are claimed by producers, in any unit. The oldest
-//! block is returned when one of these holds: every other producer has a later block waiting; the
-//! waiting blocks of some producer span the window, reach 1 MB, or number 4096; or nothing has
-//! arrived within the time limit ([`Stamped::new`]). Blocks that arrive later with older timestamps
-//! are returned immediately and counted as late. Until it is returned, a consumed block is *staged*
-//! in memory of the reader. If a producer writes timestamps in the past, at most every second read
-//! returns one of its blocks, so it starves no other producer. If a producer writes timestamps in
-//! the future, the reader does not wait for the other producers; their blocks count as late, but
-//! none is lost.
+//! **By time** ([`MergeOrder::Stamped`]). Timestamps are claimed by producers, in any unit. The
+//! oldest block is returned when one of these holds: every other producer has a later block
+//! waiting; the waiting blocks of some producer span the window, reach 1 MB, or number 4096; or
+//! nothing has arrived within the time limit ([`Stamped::new`]). Blocks that arrive later with
+//! older timestamps are returned immediately and counted as late. Until it is returned, a consumed
+//! block is *staged* in memory of the reader. If a producer writes timestamps in the past, at most
+//! every second read returns one of its blocks, so it starves no other producer. If a producer
+//! writes timestamps in the future, the reader does not wait for the other producers; their blocks
+//! count as late, but none is lost.
 
 use buffer::stream::{BlockRead, WaitResult};
 use buffer::{Fault, ReaderCounts, WriterCounts, signal};

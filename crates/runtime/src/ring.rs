@@ -4,8 +4,8 @@
 //! them (`buffer::crossing`). Within a space, an arc is a function call and needs no notification.
 //! Between spaces, the writer notifies the reader once per batch: after T_b blocks, before the
 //! writer sleeps, or, if the writer is busy with other work, from a timer after T_t
-//! (`buffer::signal::wakeup_moderation`). Each call to `RingExport::put` publishes its blocks at once, so only a
-//! sleeping reader needs a notification. [Th §5.2.2]
+//! (`buffer::signal::wakeup_moderation`). Each call to `RingExport::put` publishes its blocks at
+//! once, so only a sleeping reader needs a notification. [Th §5.2.2]
 
 use crate::failure::RingFailure;
 use crate::latency::LatencyGauge;

@@ -13,7 +13,8 @@
 //! have visible effects: a write sends the contents of the file at the time of the *write*, and a
 //! system call that bypasses this library fails with `EFAULT` for such a buffer. They are
 //! restricted to files that the program opened itself, because the kernel's file position lags
-//! behind; it is corrected (`sync_source_file_position`) before a fork and before calls that use it.
+//! behind; it is corrected (`sync_source_file_position`) before a fork and before calls that use
+//! it.
 //!
 //! The file is mapped once ([`CachedFile`]) and stays mapped. A thread populates the page tables
 //! ahead of the program, because a fault per page costs as much as a copy. This library never reads

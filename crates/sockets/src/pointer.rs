@@ -36,8 +36,9 @@ pub(crate) const POINTER_ROOM_BYTES: usize = 256;
 pub(crate) struct SentFiles(Vec<CachedFile>);
 
 impl SentFiles {
-    /// Writes a pointer to the range into a ring that has room for it ([`POINTER_ROOM_BYTES`]). Returns
-    /// false if the bytes must be copied, because the file has become shorter or cannot be sent.
+    /// Writes a pointer to the range into a ring that has room for it ([`POINTER_ROOM_BYTES`]).
+    /// Returns false if the bytes must be copied, because the file has become shorter or cannot be
+    /// sent.
     pub(crate) fn write(
         &mut self,
         edge: &Edge,

@@ -15,13 +15,14 @@
 //!
 //! [`open`] parses the request, plans it for this machine, builds it (replanning if the kernel
 //! refuses a filter), registers it with the machine's daemon, and starts it. The steps are also
-//! available one by one: [`Prepared::read`], [`Prepared::build`], [`ReadyRequest::run`]. The command line,
-//! the C library and the Python module are front ends to these functions.
+//! available one by one: [`Prepared::read`], [`Prepared::build`], [`ReadyRequest::run`]. The
+//! command line, the C library and the Python module are front ends to these functions.
 //!
 //! [`Running::change`] applies an [`Edit`] to a running request, as `streamline set` does.
 //!
-//! A program adds its own filters, sources and sinks in an [`RegistryAdditions`], and exchanges byte streams with
-//! a running request through pipes ([`RegistryAdditions::pipe_from_sink`], [`RegistryAdditions::pipe_to_source`]).
+//! A program adds its own filters, sources and sinks in an [`RegistryAdditions`], and exchanges
+//! byte streams with a running request through pipes ([`RegistryAdditions::pipe_from_sink`],
+//! [`RegistryAdditions::pipe_to_source`]).
 //!
 //! The library installs no signal handler, never ends the process, and writes to standard output
 //! only for sinks that the request names. Messages for users are passed to [`Options::notices`].

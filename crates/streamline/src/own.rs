@@ -23,8 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The filters, sources, sinks and pipe ends that this program adds to the registry.
 ///
-/// Descriptions are leaked and live as long as the process, so create one `RegistryAdditions` and clone it into
-/// the options of each request. The filters, sources and sinks run only in threads of this process.
+/// Descriptions are leaked and live as long as the process, so create one `RegistryAdditions` and
+/// clone it into the options of each request. The filters, sources and sinks run only in threads of
+/// this process.
 #[derive(Clone, Default)]
 pub struct RegistryAdditions {
     descriptions: Vec<&'static Description>,
@@ -166,8 +167,8 @@ impl RegistryAdditions {
     }
 
     /// Makes a descriptor of this program available to a request. Returns the path with which the
-    /// request refers to it. The descriptor is closed when all clones of this `RegistryAdditions` are dropped;
-    /// [`open`](crate::open) drops the clone in its options.
+    /// request refers to it. The descriptor is closed when all clones of this `RegistryAdditions`
+    /// are dropped; [`open`](crate::open) drops the clone in its options.
     pub fn add_descriptor(&mut self, descriptor: OwnedFd) -> String {
         let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
         self.ends.push(Arc::new(descriptor));

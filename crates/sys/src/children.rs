@@ -5,9 +5,9 @@
 //! from the terminal to every member, so this process neither forwards such a signal nor exits;
 //! like a shell, it waits until its children have exited. A signal sent to this process alone is
 //! forwarded. A child that was started around or after the signal gets it again from [`add`]: until
-//! its exec it shares the handlers of this process, which would discard the signal. A signal that is
-//! ignored at the start (`nohup`, or a job of a script in the background) stays ignored, also by the
-//! children.
+//! its exec it shares the handlers of this process, which would discard the signal. A signal that
+//! is ignored at the start (`nohup`, or a job of a script in the background) stays ignored, also by
+//! the children.
 
 use crate::error::{Error, Result};
 use crate::process_group::ProcessOutcome;

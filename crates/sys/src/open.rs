@@ -1,9 +1,9 @@
 //! Safe opening of paths where another user may have placed a pipe, terminal or link.
 //!
 //! Opening a named pipe may block indefinitely until a process opens its other end, a terminal may
-//! become the controlling terminal, and a link may lead to any file. [`RegularOpenOptions`] opens without
-//! blocking and checks the file type before any access. [`open_target`] opens a destination that
-//! the user names, which may be a pipe; for a pipe, it waits for a reader until the first stop
+//! become the controlling terminal, and a link may lead to any file. [`RegularOpenOptions`] opens
+//! without blocking and checks the file type before any access. [`open_target`] opens a destination
+//! that the user names, which may be a pipe; for a pipe, it waits for a reader until the first stop
 //! signal, or for a limited time ([`set_pipe_wait_rules`]).
 
 use crate::eventfd::EventFd;
@@ -134,8 +134,8 @@ pub struct Target {
 
 /// Opens a destination for writing: a regular file, created with `mode` (before the umask) if
 /// missing, or a pipe, terminal or device. Never truncates. Waits until a named pipe has a reader;
-/// fails at a stop signal or at the deadline of [`PipeWaitRules`]. Rejects a pipe that another user may
-/// have planted in a sticky directory that other users may write.
+/// fails at a stop signal or at the deadline of [`PipeWaitRules`]. Rejects a pipe that another user
+/// may have planted in a sticky directory that other users may write.
 pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Target> {
     let flags = match writes {
         WriteMode::FromStart => OFlags::WRONLY,

@@ -1,7 +1,7 @@
 //! Counting of stop signals, none of which is lost. (CONTRACT 28)
 //!
-//! The first SIGINT, SIGTERM or SIGHUP requests an orderly stop: [`stop_signal_count`] counts it, and
-//! the descriptor from [`watch`] becomes readable. The second SIGINT or SIGTERM kills our child
+//! The first SIGINT, SIGTERM or SIGHUP requests an orderly stop: [`stop_signal_count`] counts it,
+//! and the descriptor from [`watch`] becomes readable. The second SIGINT or SIGTERM kills our child
 //! groups ([`crate::process_group`]) and exits with status 130 at once. A signal that follows the
 //! first within 100 ms is ignored, because `timeout` signals the process and then its group. SIGHUP
 //! stays ignored if it was ignored when the process started (`nohup`).

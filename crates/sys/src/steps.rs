@@ -3,13 +3,13 @@
 //!
 //! Descriptors, mappings, threads, programs and links are owned and released on drop. For anything
 //! that outlives its owner (a created file, a directory, a name), the caller registers a rollback
-//! action ([`RollbackLog::on_rollback`]). If a later step of the allocation fails, or the last handle is
-//! dropped, the actions run in reverse order. [`RollbackLog::commit`] discards the actions once the
-//! allocation is complete, because the subsequent activation cannot fail.
+//! action ([`RollbackLog::on_rollback`]). If a later step of the allocation fails, or the last
+//! handle is dropped, the actions run in reverse order. [`RollbackLog::commit`] discards the
+//! actions once the allocation is complete, because the subsequent activation cannot fail.
 //!
 //! Each step, such as a system call that creates a resource, is announced before it is performed
-//! ([`RollbackLog::announce`]). With an [`InjectedFault`], the log makes a chosen step fail as the kernel
-//! would, or stops the process before that step. Without a fault an announcement costs a
+//! ([`RollbackLog::announce`]). With an [`InjectedFault`], the log makes a chosen step fail as the
+//! kernel would, or stops the process before that step. Without a fault an announcement costs a
 //! comparison.
 
 use crate::error::{Error, Result};

@@ -4,8 +4,8 @@
 //! Rules for all tests:
 //! - a test that cannot run reports it: [`need`] prints `skipped: <test>: <reason>`, appends the
 //!   line to `skips.txt` in the target directory, and panics under `STREAMLINE_STRICT=1`;
-//! - a test with random input uses [`Random::with_replayable_seed`], which prints the seed; the environment
-//!   variable `SEED` replays a run;
+//! - a test with random input uses [`Random::with_replayable_seed`], which prints the seed; the
+//!   environment variable `SEED` replays a run;
 //! - packets, including their checksums, are built by code in this crate and not in `wire`, because
 //!   a bug in `wire` could otherwise hide itself in its own tests. Only [`Capture::to_pcap`] uses
 //!   code of `wire`.

@@ -19,7 +19,8 @@ pub struct Resources(BTreeMap<String, u64>);
 
 impl Resources {
     /// Counts the resources of this process, the BPF programs at the server's device of `pair`, and
-    /// the files in `folder`. No other test may run in this process ([`crate::run_in_separate_process`]).
+    /// the files in `folder`. No other test may run in this process
+    /// ([`crate::run_in_separate_process`]).
     ///
     /// # Panics
     /// If a resource cannot be read.

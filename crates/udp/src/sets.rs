@@ -13,8 +13,8 @@ const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 const UNKNOWN: u8 = 0;
 /// The value in [`EPOLL_SET_STATES`] of an epoll set.
 const KNOWN: u8 = 1;
-/// The value in [`EPOLL_SET_STATES`] of an epoll set on which the program waits with calls other than
-/// `epoll_wait`.
+/// The value in [`EPOLL_SET_STATES`] of an epoll set on which the program waits with calls other
+/// than `epoll_wait`.
 const WAITED_WITH_OTHER_CALLS: u8 = 2;
 
 static EPOLL_SET_STATES: [AtomicU8; DESCRIPTORS_MAX] =

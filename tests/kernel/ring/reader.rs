@@ -43,7 +43,8 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Starts a reader: this test executable again, running its ignored test `child_process_runs_reader`.
+    /// Starts a reader: this test executable again, running its ignored test
+    /// `child_process_runs_reader`.
     pub(crate) fn start(
         rings: &ProgramRings,
         doorbell: &RingBuffer,

@@ -9,8 +9,8 @@ use zerocopy::IntoBytes;
 
 impl PointerWriter {
     /// Puts a pointer at the head. Neither publishes nor counts the pointer;
-    /// [`PointerWriter::count_put_pointers`] counts it later. The caller must have checked that there is
-    /// room, and that the ring carries pointers alone.
+    /// [`PointerWriter::count_put_pointers`] counts it later. The caller must have checked that
+    /// there is room, and that the ring carries pointers alone.
     #[inline]
     pub fn put_uncounted_pointer(&mut self, pointer: RichPointer) {
         let slots = EntrySlots::new(&self.side.store, self.lanes);
@@ -30,8 +30,8 @@ impl PointerWriter {
         self.side.put.blocks = self.side.head;
     }
 
-    /// Puts several pointers at the head, like [`PointerWriter::put_uncounted_pointer`]. The caller must have
-    /// checked that there is room. `bytes` is the sum of the pointers' view lengths.
+    /// Puts several pointers at the head, like [`PointerWriter::put_uncounted_pointer`]. The caller
+    /// must have checked that there is room. `bytes` is the sum of the pointers' view lengths.
     #[inline]
     pub fn put_uncounted_pointers(&mut self, pointers: &[RichPointer], bytes: u64) {
         let slots = EntrySlots::new(&self.side.store, self.lanes);

@@ -1,15 +1,17 @@
 //! Compression of segments that are pinned but not read. [SL §10, FEATURES D16]
 //!
 //! A filter that reassembles or reorders blocks pins segments for the duration of a session,
-//! usually for a few blocks in each segment. [`Pool::compress_idle_segments`] compresses such segments, unless they
-//! are leased, and returns their pages to the kernel; their slots stay reserved. Any access to a
-//! block of a packed segment ([`Pool::bytes`], `resolve`, `pin`, `lease`) unpacks the segment
-//! first. Unpacking takes about a third of a millisecond for 1 MB, and fails if memory is short.
+//! usually for a few blocks in each segment. [`Pool::compress_idle_segments`] compresses such
+//! segments, unless they are leased, and returns their pages to the kernel; their slots stay
+//! reserved. Any access to a block of a packed segment ([`Pool::bytes`], `resolve`, `pin`, `lease`)
+//! unpacks the segment first. Unpacking takes about a third of a millisecond for 1 MB, and fails if
+//! memory is short.
 //!
 //! No reader sees bytes change or vanish, by these invariants, which extend M1 to M8 of `pool`:
-//! - K1 A segment is packed only in `compress_idle_segments`, which has `&mut Pool` (no slice of the pool lives, as
-//!   in M3), only while it has no leases (M4), and never while it is open. Then `filled` is 0: no
-//!   block in the segment is located any more, so no slice and no lease is created.
+//! - K1 A segment is packed only in `compress_idle_segments`, which has `&mut Pool` (no slice of
+//!   the pool lives, as in M3), only while it has no leases (M4), and never while it is open. Then
+//!   `filled` is 0: no block in the segment is located any more, so no slice and no lease is
+//!   created.
 //! - K2 Only `unpack` writes a packed segment, in the thread that owns the pool, before `unpack`
 //!   raises `filled` again (Release, as M1). Until then the bytes are unreachable (K1), also for
 //!   drafts, which access only the open segment (M2).
@@ -29,7 +31,8 @@ pub(super) struct PackedSegments {
     packed: BTreeMap<usize, PackedSegment>,
     /// Slots whose pages have been returned to the kernel.
     holes: BTreeSet<usize>,
-    /// For each slot, the number of the segment that was pinned at the last [`Pool::compress_idle_segments`].
+    /// For each slot, the number of the segment that was pinned at the last
+    /// [`Pool::compress_idle_segments`].
     pinned_before: BTreeMap<usize, u64>,
 }
 

@@ -13,8 +13,8 @@
 //!
 //! Soundness does not depend on whether a party *expects* the old bytes later. A pin promises the
 //! old bytes to a caller (M5), so pinned blocks are refused as well, except the part of a segment
-//! that a source has already emitted ([`Pool::set_needed_start`]). The pool cannot detect blocks that are
-//! queued on an arc; its caller checks for them (`space::edit` in the crate `runtime`).
+//! that a source has already emitted ([`Pool::set_needed_start`]). The pool cannot detect blocks
+//! that are queued on an arc; its caller checks for them (`space::edit` in the crate `runtime`).
 
 use super::{Pool, SegmentPin};
 use abi::Extent;

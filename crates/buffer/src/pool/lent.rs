@@ -50,9 +50,9 @@ impl Pool {
         Some(draft)
     }
 
-    /// Opens the entire arrived segment in `slot` for writing. Replaces [`Pool::draft_arrived_segment`] for
-    /// a lender whose segments arrive in any order. Returns `None` if the segment has not arrived,
-    /// its slot is still in use, or another draft is open.
+    /// Opens the entire arrived segment in `slot` for writing. Replaces
+    /// [`Pool::draft_arrived_segment`] for a lender whose segments arrive in any order. Returns
+    /// `None` if the segment has not arrived, its slot is still in use, or another draft is open.
     pub fn draft_arrived_slot(&self, slot: usize) -> Option<Draft<'_>> {
         let lap = self.laps.get(slot)?;
         let number = lap.get() * self.memory.slots.len() as u64 + slot as u64;

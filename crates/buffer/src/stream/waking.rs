@@ -3,9 +3,9 @@
 //! A stream publishes by default after T_b blocks, and wakes a sleeping reader when the reader's
 //! threshold is reached or the writer pauses. With a latency bound ([`super::Config::latency`])
 //! every block is published immediately, and a sleeping reader is woken after T_b blocks or T_t
-//! time, by the timer of the process if the writer is busy elsewhere (`signal::wakeup_moderation`). The
-//! timer has its own doorbell descriptors, and accesses no other part of the stream. A superfluous
-//! notification only makes a reader check once more.
+//! time, by the timer of the process if the writer is busy elsewhere (`signal::wakeup_moderation`).
+//! The timer has its own doorbell descriptors, and accesses no other part of the stream. A
+//! superfluous notification only makes a reader check once more.
 
 use crate::signal::wakeup_moderation::{Moderator, Signal, Timer, WakeupCounts, WakeupThreshold};
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! Commands for registered paths, and the daemon.
 //!
-//! - `daemon`: `streamline daemon`; `program_supervisor`: restarts the page and the mount, which the
-//!   daemon runs as child processes; `helper`: such a child process;
+//! - `daemon`: `streamline daemon`; `program_supervisor`: restarts the page and the mount, which
+//!   the daemon runs as child processes; `helper`: such a child process;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`, `spaces`, `state`: the commands of the
 //!   same names; `path_rows`, `sharing`: rows of paths and kernel programs for these commands;
 //! - `next`: shell completion of the commands' arguments.

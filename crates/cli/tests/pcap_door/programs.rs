@@ -9,8 +9,8 @@ use testkit::net::{CLIENT, CLIENT_DEVICE};
 /// The minimum share of packets from a ring, in percent.
 const RING_SHARE_MIN_PERCENT: u64 = 95;
 
-/// Asserts that at least [`RING_SHARE_MIN_PERCENT`] percent of the packets came from a ring, according to the
-/// lines of `STREAMLINE_PCAP=report`. Prints the share.
+/// Asserts that at least [`RING_SHARE_MIN_PERCENT`] percent of the packets came from a ring,
+/// according to the lines of `STREAMLINE_PCAP=report`. Prints the share.
 fn assert_packets_from_ring(program: &str, errors: &str) {
     let words = " packets came from the ring";
     let (mut given, mut all) = (0, 0);

@@ -47,8 +47,8 @@ fn control(client: &UdpSocket, word: &str) -> Counts {
     Counts { returns: numbers[0], readable: numbers[1] }
 }
 
-/// Sends `before` datagrams, the datagram `hold`, and [`UNREAD_DATAGRAMS`] datagrams that the server leaves
-/// unread, all at once. Receives the replies up to the reply to `hold`.
+/// Sends `before` datagrams, the datagram `hold`, and [`UNREAD_DATAGRAMS`] datagrams that the
+/// server leaves unread, all at once. Receives the replies up to the reply to `hold`.
 fn hold(client: &UdpSocket, before: u32) {
     for _ in 0..before {
         client.send_to(b"before", address()).unwrap();

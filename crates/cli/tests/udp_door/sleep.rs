@@ -14,8 +14,8 @@ use testkit::wait_until;
 /// sleeping.
 const DATAGRAMS_IN_FLIGHT: u32 = 32;
 
-/// Sends `count` numbered datagrams, with up to [`DATAGRAMS_IN_FLIGHT`] in flight. Asserts that the replies
-/// arrive in the order of the datagrams.
+/// Sends `count` numbered datagrams, with up to [`DATAGRAMS_IN_FLIGHT`] in flight. Asserts that the
+/// replies arrive in the order of the datagrams.
 fn exchange_in_order(client: &UdpSocket, count: u32) {
     let (mut sent, mut answered) = (0, 0);
     let mut room = [0; 100];

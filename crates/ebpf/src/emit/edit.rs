@@ -5,8 +5,9 @@
 //! (CONTRACT 2).
 //!
 //! At every hook, an edit invalidates every proof and every computed position; using an invalid one
-//! is an [`UnfitReason`] error. A twin therefore parses and decides first, saves the positions that it
-//! will need ([`Scope::to_frame_offset`], [`Scope::save_layers`]), edits, and restores its positions.
+//! is an [`UnfitReason`] error. A twin therefore parses and decides first, saves the positions that
+//! it will need ([`Scope::to_frame_offset`], [`Scope::save_layers`]), edits, and restores its
+//! positions.
 //!
 //! At tc, programs edit through helpers, which unclone a shared head, handle fragments, and know
 //! whether a checksum has been filled in. At XDP, they edit in place or, where computed packet

@@ -32,7 +32,8 @@ use crate::program::{self, Program};
 /// Layout of the bytes before a delivered frame, in order:
 ///
 /// - [`headroom::DELIVERY_SIZE`] bytes for each delivery;
-/// - [`headroom::EXIT_NUMBER_BYTES`] bytes for the exit number of each delivery, padded to a multiple of 8;
+/// - [`headroom::EXIT_NUMBER_BYTES`] bytes for the exit number of each delivery, padded to a
+///   multiple of 8;
 /// - a bitmap of the deliveries (8 bytes);
 /// - the VLAN tag that the driver removed (8 bytes): bit 32 is set, bits 16 to 31 are the protocol
 ///   in network byte order, bits 0 to 15 are the tag; 0 if there was no tag;

@@ -1,8 +1,8 @@
 //! The scope, whose methods are the operations that a twin can emit.
 //!
 //! A twin calls the methods of its [`Scope`] in execution order. Most methods cannot fail. The
-//! first operation that eBPF cannot express is remembered and becomes the [`UnfitReason`] error of the
-//! entire program.
+//! first operation that eBPF cannot express is remembered and becomes the [`UnfitReason`] error of
+//! the entire program.
 
 use std::fmt;
 use std::marker::PhantomData;

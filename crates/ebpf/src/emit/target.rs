@@ -6,9 +6,9 @@ use crate::program::Hook;
 pub const NONE: u32 = 0;
 /// The class that represents the natural value 0, such as port 0.
 pub const ZERO: u32 = u32::MAX - 1;
-/// Return value of a tested program ([`ReturnConversion::Answer`]) that leaves the block to the user
-/// implementation. As a class, this value means "held". No answer collides with it, because held
-/// blocks do not leave their filter.
+/// Return value of a tested program ([`ReturnConversion::Answer`]) that leaves the block to the
+/// user implementation. As a class, this value means "held". No answer collides with it, because
+/// held blocks do not leave their filter.
 pub const UNSURE: u32 = u32::MAX;
 
 /// The environment for which a program is emitted.

@@ -1,11 +1,12 @@
 //! Taps that observe only the sockets of one user. [CONTRACT 22, 25]
 //!
-//! Input: the user ([`UserSocketsConfig`]). Output: the prologue of a program at a cgroup, which passes
-//! packets of other users untouched and claims a region for packets of this user. Such programs run
-//! wherever a socket sends or receives: in a process, which incoming packets may interrupt on the
-//! same processor, and which another process may preempt. A processor therefore has several regions
-//! in every ring. A program claims a free region by compare-and-swap, and is the only writer of the
-//! region until it releases the claim. To a reader, each region looks like a processor.
+//! Input: the user ([`UserSocketsConfig`]). Output: the prologue of a program at a cgroup, which
+//! passes packets of other users untouched and claims a region for packets of this user. Such
+//! programs run wherever a socket sends or receives: in a process, which incoming packets may
+//! interrupt on the same processor, and which another process may preempt. A processor therefore
+//! has several regions in every ring. A program claims a free region by compare-and-swap, and is
+//! the only writer of the region until it releases the claim. To a reader, each region looks like a
+//! processor.
 //!
 //! The kernel identifies the user's sockets by three facts that must all hold: the owner's uid; the
 //! network namespace, because the same uid may be another user elsewhere; and the type of the

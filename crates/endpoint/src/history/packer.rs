@@ -67,7 +67,8 @@ impl CompressionThread {
     /// Maximum number of unfinished jobs, both queued and running.
     pub(super) const JOBS_MAX: usize = 4;
 
-    /// Returns true if the thread has [`CompressionThread::JOBS_MAX`] jobs that it has not finished.
+    /// Returns true if the thread has [`CompressionThread::JOBS_MAX`] jobs that it has not
+    /// finished.
     pub(super) fn is_full(&self) -> bool {
         let unfinished = |worker: &Worker| Arc::strong_count(&worker.unfinished) - 1;
         self.worker.as_ref().is_some_and(|worker| unfinished(worker) >= Self::JOBS_MAX)

@@ -9,9 +9,10 @@
 //! ```
 //!
 //! The name of the ring is derived from the text of the prefix and its interface ([`interface`]),
-//! and belongs to the user ([`buffer::name`]). The first `shared` starts the process ([`PrefixStarter`]),
-//! which exits after its last reader has left. A reader receives the sessions that begin after the
-//! reader has joined ([`sessions`]). docs/book/decisions/0096-shared-prefixes.md
+//! and belongs to the user ([`buffer::name`]). The first `shared` starts the process
+//! ([`PrefixStarter`]), which exits after its last reader has left. A reader receives the sessions
+//! that begin after the reader has joined ([`sessions`]).
+//! docs/book/decisions/0096-shared-prefixes.md
 
 mod bundle;
 mod description;

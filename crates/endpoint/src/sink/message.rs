@@ -234,8 +234,8 @@ impl MessageCounts {
 
     /// Returns true if the block is a fragment of a message that has already been counted. Always
     /// returns false before the first description, because a filter describes either all of its
-    /// messages or none of them. A block with the flag [`BlockFlags::FIRST`] begins another message,
-    /// unless it is the first fragment after its description.
+    /// messages or none of them. A block with the flag [`BlockFlags::FIRST`] begins another
+    /// message, unless it is the first fragment after its description.
     pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
         let begins = block.context.flags.has(BlockFlags::FIRST)
             && self.open_message != Some(stream_key(block));

@@ -1,13 +1,13 @@
 //! The output of a sink: a buffered file or standard output that tracks block boundaries.
 //!
 //! The output collects the bytes of blocks and writes them in chunks of 64 KB, or less on a flush.
-//! After a failure, [`BufferedOutputFile::written`] returns the exact number of blocks written completely, which
-//! the ledger needs, and the file contains no incomplete block. The old contents of a file are left
-//! unchanged until the first write. At the first write, a new file replaces the old one
-//! (`sys::replace`) or, if the output is appended, an incomplete last line of an earlier run is
-//! repaired ([`super::tail`]). An empty file that was created for a request is removed on rollback.
-//! Regular files are locked while they are written, so that no request overwrites a capture that
-//! another request reads.
+//! After a failure, [`BufferedOutputFile::written`] returns the exact number of blocks written
+//! completely, which the ledger needs, and the file contains no incomplete block. The old contents
+//! of a file are left unchanged until the first write. At the first write, a new file replaces the
+//! old one (`sys::replace`) or, if the output is appended, an incomplete last line of an earlier
+//! run is repaired ([`super::tail`]). An empty file that was created for a request is removed on
+//! rollback. Regular files are locked while they are written, so that no request overwrites a
+//! capture that another request reads.
 
 mod in_place;
 
@@ -70,7 +70,8 @@ pub(crate) struct BufferedOutputFile {
     written: Amount,
     /// Number of items in the written blocks.
     items_written: u64,
-    /// Longest duration of a flush, in ns, since the last [`BufferedOutputFile::take_longest_write`].
+    /// Longest duration of a flush, in ns, since the last
+    /// [`BufferedOutputFile::take_longest_write`].
     longest_write: u64,
     /// Limit on waits for a reader of the output after the path has been stopped.
     limit: StopFlag,

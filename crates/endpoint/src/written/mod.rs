@@ -70,9 +70,9 @@ impl WriterSocket {
         self.socket
     }
 
-    /// Writes at most [`PACKET_DATA_BYTES_MAX`] bytes as one packet. If the node emits blocks, the packet
-    /// becomes one block. Returns the number of bytes written, or `None` if the socket is full.
-    /// Never blocks.
+    /// Writes at most [`PACKET_DATA_BYTES_MAX`] bytes as one packet. If the node emits blocks, the
+    /// packet becomes one block. Returns the number of bytes written, or `None` if the socket is
+    /// full. Never blocks.
     pub fn write(&mut self, bytes: &[u8]) -> Result<Option<usize>, InputClosed> {
         let bytes = bytes.get(..PACKET_DATA_BYTES_MAX).unwrap_or(bytes);
         if bytes.is_empty() {

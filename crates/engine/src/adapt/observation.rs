@@ -132,8 +132,8 @@ impl Observation {
         asleep as f64 / self.measured.elapsed_ns as f64
     }
 
-    /// Returns true if some thread was running on a processor for at least [`SATURATED_BUSY_RATIO_MIN`] of the
-    /// interval.
+    /// Returns true if some thread was running on a processor for at least
+    /// [`SATURATED_BUSY_RATIO_MIN`] of the interval.
     pub(super) fn is_saturated(&self) -> bool {
         let most = self.spent.iter().map(|(_, spent)| spent.cpu).max().unwrap_or(0);
         most as f64 >= SATURATED_BUSY_RATIO_MIN * self.measured.elapsed_ns as f64

@@ -171,8 +171,8 @@ impl ReplicaPolicy {
         ))
     }
 
-    /// Multiplies the pause before the next change by [`PAUSE_GROWTH_FACTOR`], up to [`PAUSE_MAX_NS`]. The
-    /// pause begins at `at` (in ns).
+    /// Multiplies the pause before the next change by [`PAUSE_GROWTH_FACTOR`], up to
+    /// [`PAUSE_MAX_NS`]. The pause begins at `at` (in ns).
     fn lengthen_pause(&mut self, at: u64) {
         self.pause_ns = self.pause_ns.saturating_mul(PAUSE_GROWTH_FACTOR).min(PAUSE_MAX_NS);
         self.pause_until_ns = at.saturating_add(self.pause_ns);

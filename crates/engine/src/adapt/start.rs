@@ -32,8 +32,8 @@ const START_RATE_POLICY: RatePolicy =
 const REPORTED_ARC_SHARE_MAX: f64 = 0.9;
 
 impl PathObserver {
-    /// Waits for the first blocks, then observes the path for [`START_OBSERVATION_NS`], or for up to
-    /// twice as long while newly added threads are evaluated. Ends earlier if a space does not
+    /// Waits for the first blocks, then observes the path for [`START_OBSERVATION_NS`], or for up
+    /// to twice as long while newly added threads are evaluated. Ends earlier if a space does not
     /// respond, or once no filter or stage may move any more. Returns false if the path has ended
     /// or the thread must end.
     pub(super) fn observe_first_seconds(&mut self, wakes: &Receiver<ObserverMessage>) -> bool {

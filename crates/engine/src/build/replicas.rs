@@ -1,9 +1,9 @@
 //! Replicas of a chain of filters, which share the work of the chain. The first space contains the
 //! dispatcher, each of the chain's spaces contains a replica, and one space contains the join.
 //!
-//! Input: a [`ReplicaChain`] of the plan. Output: nodes in the drafts of its spaces. The rest of the
-//! build treats the chain as one node: edges to its first filter lead to the dispatcher, and edges
-//! from its last filter leave the join.
+//! Input: a [`ReplicaChain`] of the plan. Output: nodes in the drafts of its spaces. The rest of
+//! the build treats the chain as one node: edges to its first filter lead to the dispatcher, and
+//! edges from its last filter leave the join.
 
 use super::builder::{Builder, Draft, Local};
 use super::nodes::to_selected_classes;

@@ -167,10 +167,10 @@ impl AttachPoints {
         })
     }
 
-    /// Prepares the replacement of a running request, under the same rules as [`Self::attach_delegated`].
-    /// The new request must have the attach point of the running one. `stays` pairs the steps of
-    /// the old and the new request that are the same filter and keep their state; `taps` are the
-    /// taps that are open in the new request from its start.
+    /// Prepares the replacement of a running request, under the same rules as
+    /// [`Self::attach_delegated`]. The new request must have the attach point of the running one.
+    /// `stays` pairs the steps of the old and the new request that are the same filter and keep
+    /// their state; `taps` are the taps that are open in the new request from its start.
     pub fn prepare_delegated_successor(
         &self,
         running: &DelegatedRequest,
@@ -307,8 +307,8 @@ impl DelegatedProgram {
 }
 
 impl DelegatedRequest {
-    /// Returns the number of the request at its attach point, as in [`AttachPoints::status`], or `None`
-    /// if another process owns the point.
+    /// Returns the number of the request at its attach point, as in [`AttachPoints::status`], or
+    /// `None` if another process owns the point.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         self.held.number()

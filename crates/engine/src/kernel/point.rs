@@ -201,8 +201,8 @@ impl AttachPoints {
 
 impl Point {
     /// Attaches a request. If this fails, the existing requests continue unchanged. Fails with
-    /// [`AttachFailure::Full`] if the request does not fit into one program with them; the point then
-    /// accepts no further request until one is removed.
+    /// [`AttachFailure::Full`] if the request does not fit into one program with them; the point
+    /// then accepts no further request until one is removed.
     fn add_request(self: &Arc<Self>, new: NewRequest) -> Result<KernelAttachment, AttachFailure> {
         let source = new.source;
         let refused = |why: String| AttachFailure::Refused(KernelRefusal { node: source, why });
@@ -463,8 +463,8 @@ impl PointState {
     }
 }
 
-/// The name of the checkpoint ([`RollbackLog::checkpoint`]) between the updates of the first link and the
-/// second link.
+/// The name of the checkpoint ([`RollbackLog::checkpoint`]) between the updates of the first link
+/// and the second link.
 const SECOND_LINK_STEP: &str = "the second link follows the first";
 
 /// Replaces the program at all links, or at none if a link refuses the new program.

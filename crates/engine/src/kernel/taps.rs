@@ -91,8 +91,8 @@ impl NodeTapReaders {
     }
 
     /// Returns the taps to open in the program of this tree: the taps of the nodes that have
-    /// readers, but at most [`OPEN_MAX`] ([`Self::unexported_nodes`]). `ids` contains the numbers of the
-    /// nodes.
+    /// readers, but at most [`OPEN_MAX`] ([`Self::unexported_nodes`]). `ids` contains the numbers
+    /// of the nodes.
     pub(super) fn open_taps_in_tree(&self, tree: &RequestTree, ids: &PlanNumbers) -> OpenTaps {
         OpenTaps::from_indices(self.readers.keys().filter_map(|number| {
             let place = ids.nodes.iter().position(|known| known == number)?;

@@ -94,8 +94,8 @@ enum Message {
 
 impl Recording {
     /// Starts a recording in a new file, with a thread that writes it. A size limit below
-    /// [`RECORDING_BYTES_MIN`] is raised to [`RECORDING_BYTES_MIN`]. Fails if the file exists, or if the kernel refuses
-    /// the file or the thread.
+    /// [`RECORDING_BYTES_MIN`] is raised to [`RECORDING_BYTES_MIN`]. Fails if the file exists, or
+    /// if the kernel refuses the file or the thread.
     pub fn create(
         path: &Path,
         head: &RecordingHead,

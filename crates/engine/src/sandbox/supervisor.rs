@@ -1,9 +1,9 @@
 //! Supervision of a sandbox process: its progress and its exit.
 //!
 //! **Deadlines.** A filter must make progress while blocks wait for it, while it owes a reply, and
-//! while it is to exit. If it makes none, it is killed: after [`CPU_NS_WITHOUT_PROGRESS_MAX`] of its own processor
-//! time or, if it has room for output, after [`STALL_MAX`]. The second limit is long, because a
-//! busy machine may give the filter no processor.
+//! while it is to exit. If it makes none, it is killed: after [`CPU_NS_WITHOUT_PROGRESS_MAX`] of
+//! its own processor time or, if it has room for output, after [`STALL_MAX`]. The second limit is
+//! long, because a busy machine may give the filter no processor.
 
 use super::limits::ADDRESS_SPACE_BYTES_MAX;
 use abi::text::VisibleText;

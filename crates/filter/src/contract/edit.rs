@@ -1,8 +1,8 @@
 //! Editing of one block at a time, through the gateway. [SL §6.1], [Th §5.3.3, `slblock_writable`]
 //!
-//! An [`Edit`] filter receives an [`EditableBlock`]: a single block, without access to the rest of the
-//! batch, so that no other reference to the bytes exists while they change. The space decides how
-//! to perform a write, and the filter cannot observe the difference:
+//! An [`Edit`] filter receives an [`EditableBlock`]: a single block, without access to the rest of
+//! the batch, so that no other reference to the bytes exists while they change. The space decides
+//! how to perform a write, and the filter cannot observe the difference:
 //!
 //! | other readers | size | action |
 //! |---|---|---|
@@ -12,7 +12,8 @@
 //! | any | replaced by a new block | **append** ([`EditableBlock::replace`]): nothing is copied |
 //!
 //! Fragments are produced only where the following filters accept them. Nothing is copied before
-//! the first write. Narrowing the view ([`EditableBlock::narrow`]) changes metadata only. [Th §5.3.1]
+//! the first write. Narrowing the view ([`EditableBlock::narrow`]) changes metadata only. [Th
+//! §5.3.1]
 
 use super::context::{ClassifyContext, OldBytes};
 use super::report::Report;
@@ -96,8 +97,8 @@ impl<'e> EditableBlock<'e> {
         self.pointer.length() as usize
     }
 
-    /// Returns the bytes in view, including all changes made so far; after [`EditableBlock::replace`],
-    /// the bytes of the new block.
+    /// Returns the bytes in view, including all changes made so far; after
+    /// [`EditableBlock::replace`], the bytes of the new block.
     pub fn bytes(&mut self) -> &[u8] {
         let view = self.view();
         if let Some(used) = self.new_length {
@@ -106,9 +107,9 @@ impl<'e> EditableBlock<'e> {
         self.backend.frame().get(view).unwrap_or_default()
     }
 
-    /// Returns the bytes in view for writing. Returns `None` after [`EditableBlock::replace`], and for a
-    /// gap, which has no bytes. If there is no memory for a copy, returns `None` and marks the
-    /// block as lost.
+    /// Returns the bytes in view for writing. Returns `None` after [`EditableBlock::replace`], and
+    /// for a gap, which has no bytes. If there is no memory for a copy, returns `None` and marks
+    /// the block as lost.
     pub fn write(&mut self, keep: OldBytes) -> Option<&mut [u8]> {
         self.write_part(0, self.length(), keep)
     }

@@ -162,8 +162,8 @@ impl Parameter {
     ///
     /// # Errors
     ///
-    /// Fails in the same cases as [`Parameter::parse`]. For types other than [`ParameterType::Bytes`], also
-    /// fails if the bytes are not UTF-8.
+    /// Fails in the same cases as [`Parameter::parse`]. For types other than
+    /// [`ParameterType::Bytes`], also fails if the bytes are not UTF-8.
     pub fn parse_bytes(&self, bytes: &[u8]) -> Result<Value, Mistake> {
         match (self.kind, std::str::from_utf8(bytes)) {
             (ParameterType::Bytes, _) => Ok(Value::Bytes(bytes.to_vec())),

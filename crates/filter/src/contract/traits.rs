@@ -102,9 +102,9 @@ pub trait Stream: Send {
 /// A filter that processes a batch per call, and may hold, replace and append blocks.
 ///
 /// Meant for filters that pass most blocks unchanged: a block that stays in its lane costs no more
-/// than in [`LaneFilter`]. When the block of a lane is held, dropped or consumed, the lane is no longer
-/// live, but can receive a new block through [`StreamContext::replace`]. An adapter turns each
-/// [`Stream`] filter into a filter of this kind.
+/// than in [`LaneFilter`]. When the block of a lane is held, dropped or consumed, the lane is no
+/// longer live, but can receive a new block through [`StreamContext::replace`]. An adapter turns
+/// each [`Stream`] filter into a filter of this kind.
 pub trait HoldingLanes: Send {
     /// Inspects the blocks in the live lanes, and may narrow, hold or replace blocks and end lanes.
     /// Blocks that are emitted through the context follow the batch.

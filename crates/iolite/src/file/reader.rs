@@ -25,8 +25,8 @@ pub struct FileReader {
     /// Bytes copied by [`StreamReader::peek`].
     peeked: Vec<u8>,
     peeked_at: u64,
-    /// True if blocks are lent as pointers ([`FileReader::with_pointer_splices`]); false if none are lent, so
-    /// that a splice copies them.
+    /// True if blocks are lent as pointers ([`FileReader::with_pointer_splices`]); false if none
+    /// are lent, so that a splice copies them.
     lends_pointers: bool,
 }
 
@@ -95,8 +95,8 @@ impl FileReader {
     }
 
     /// Transfers the next bytes, at most `max`, to another descriptor, and advances by the number
-    /// of bytes accepted ([`CachedFile::splice`]). Returns [`TransferResult::End`] at the current end of the
-    /// file.
+    /// of bytes accepted ([`CachedFile::splice`]). Returns [`TransferResult::End`] at the current
+    /// end of the file.
     pub fn splice(&mut self, max: usize, to: impl AsFd) -> Result<TransferResult, Refusal> {
         let Some(next) = self.next(max)? else { return Ok(TransferResult::End) };
         let sent = self.file.splice(next.place, to)?;

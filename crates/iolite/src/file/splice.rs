@@ -126,8 +126,9 @@ impl CachedFile {
     }
 
     /// Checks that the file still contains the bytes transferred. Fails with [`Refusal::Truncated`]
-    /// otherwise. If some bytes were requested and none transferred, returns [`TransferResult::End`] if the
-    /// file has shrunk, and otherwise fails with EFAULT, so that the transfer is retried.
+    /// otherwise. If some bytes were requested and none transferred, returns
+    /// [`TransferResult::End`] if the file has shrunk, and otherwise fails with EFAULT, so that the
+    /// transfer is retried.
     fn check_not_truncated(
         &self,
         view: &FileView,

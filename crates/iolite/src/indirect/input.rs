@@ -165,8 +165,8 @@ impl Input {
         let first = current.in_place?;
         // SAFETY: `validate_next` has located the pointer in a dbuf that is in our table (I3). The
         // dbuf is frozen, or its owner and the ring's writer are trusted and the ring does not
-        // overwrite (`in_place_address`): then the entry is at `next` and not released as long as we
-        // are borrowed (I1, I2).
+        // overwrite (`in_place_address`): then the entry is at `next` and not released as long as
+        // we are borrowed (I1, I2).
         Some(unsafe { first.bytes(current.consumed, current.unread_length()) })
     }
 

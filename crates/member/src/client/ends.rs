@@ -14,8 +14,8 @@ const END_GRACE_PERIOD: Duration = Duration::from_millis(200);
 const PATH_ENDED_EVENT: &str = "went";
 
 impl Client {
-    /// Waits for up to [`END_GRACE_PERIOD`] until the daemon no longer lists the paths that seem to have
-    /// ended. Replaces the error of each path that is still listed then by
+    /// Waits for up to [`END_GRACE_PERIOD`] until the daemon no longer lists the paths that seem to
+    /// have ended. Replaces the error of each path that is still listed then by
     /// [`ClientError::Timeout`]: such a path is running, and has closed the connection because it
     /// has too many clients.
     pub(super) fn check_ended_paths<R>(

@@ -4,7 +4,8 @@
 //! A query of many paths ([`Client::query_all`]) has one time limit for all paths together, usually
 //! [`QUERY_TIMEOUT`]. A caller can poll the socket of a [`PathClient`] together with other
 //! descriptors, and call [`PathClient::next_update`] when it is readable. Peers are untrusted:
-//! replies are bounded and checked, and [`mask_hidden_characters`] makes received text safe to display.
+//! replies are bounded and checked, and [`mask_hidden_characters`] makes received text safe to
+//! display.
 
 mod caller;
 mod ends;

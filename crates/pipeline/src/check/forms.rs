@@ -260,9 +260,9 @@ impl FormInference<'_> {
         Some(chain)
     }
 
-    /// Returns the shortest chain of at most `CHAIN_LENGTH_MAX` filters that converts `from` into one of
-    /// the forms `wanted`, as text, or `None` if there is none. The chain contains no sources,
-    /// sinks or programs.
+    /// Returns the shortest chain of at most `CHAIN_LENGTH_MAX` filters that converts `from` into
+    /// one of the forms `wanted`, as text, or `None` if there is none. The chain contains no
+    /// sources, sinks or programs.
     fn shortest_chain(&self, from: Form, wanted: FormSet) -> Option<String> {
         const CHAIN_LENGTH_MAX: usize = 4;
         let filters: Vec<&Description> =

@@ -10,8 +10,9 @@
 //! process's input, and the next thread reads its output. They are different threads, so that no
 //! thread waits for itself.
 //!
-//! After these steps, a chain of filters may get **replicas** that share its work ([`ReplicaChain`]),
-//! and a source may evaluate the first filter **ahead**, in the kernel ([`Pushdown`]).
+//! After these steps, a chain of filters may get **replicas** that share its work
+//! ([`ReplicaChain`]), and a source may evaluate the first filter **ahead**, in the kernel
+//! ([`Pushdown`]).
 
 mod alternatives;
 mod batch;

@@ -23,7 +23,8 @@
 //! A filter that remembers a rich pointer without holding the block has no claim to its bytes (M5).
 //! Frames are compared, not views, because `pcap` writes the entire frame regardless of the view.
 //! If a condition is false, a copy of the entire frame is edited. If the frame is long and the
-//! nodes downstream accept fragments, only the written range is copied ([`FRAGMENTED_FRAME_BYTES_MIN`]).
+//! nodes downstream accept fragments, only the written range is copied
+//! ([`FRAGMENTED_FRAME_BYTES_MIN`]).
 
 mod block_editor;
 

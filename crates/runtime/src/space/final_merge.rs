@@ -2,11 +2,11 @@
 //! single instance would emit it. [Th §5.4; CONTRACT 16]
 //!
 //! The position of a block in that order consists of the number of the filter that emitted it and
-//! the rank of its session ([`super::replica_shutdown`]). The input from each replica in another space
-//! is a sequence of blocks marked with their positions, in ascending order. The input from the
-//! replica in this space is its sessions, which are ended on demand. The output is all blocks in
-//! ascending order. If a replica has neither ended nor put a block into its ring, the merge waits
-//! for it, because its next block may precede all others.
+//! the rank of its session ([`super::replica_shutdown`]). The input from each replica in another
+//! space is a sequence of blocks marked with their positions, in ascending order. The input from
+//! the replica in this space is its sessions, which are ended on demand. The output is all blocks
+//! in ascending order. If a replica has neither ended nor put a block into its ring, the merge
+//! waits for it, because its next block may precede all others.
 
 use super::final_sessions::{FINAL_OUTPUT_POSITION_MAX, FinalOutputPosition, FinalSessions};
 use super::graph::LocalGraph;
@@ -92,8 +92,9 @@ impl LocalGraph {
 
 /// Compares the positions of the next blocks of the replicas in other spaces. Returns the index of
 /// the replica with the lowest position, that position, and the second lowest position. A position
-/// that does not exist, because too few replicas have output left, is [`FINAL_OUTPUT_POSITION_MAX`]. Returns
-/// `None` if the ring of a replica is empty, but the replica has not ended.
+/// that does not exist, because too few replicas have output left, is
+/// [`FINAL_OUTPUT_POSITION_MAX`]. Returns `None` if the ring of a replica is empty, but the replica
+/// has not ended.
 fn lowest_remote_position(
     gather: &mut ReplicaJoin,
 ) -> Result<Option<(usize, FinalOutputPosition, FinalOutputPosition)>, Fault> {

@@ -2,8 +2,8 @@
 //! (CONTRACT 15)
 //!
 //! Saving does not change the filter, which continues to run until its successor has started
-//! elsewhere ([`Space::remove_filter_state`]). State from another process may come from an untrusted peer,
-//! so it is validated on receipt (`sandbox::state`).
+//! elsewhere ([`Space::remove_filter_state`]). State from another process may come from an
+//! untrusted peer, so it is validated on receipt (`sandbox::state`).
 
 use super::Space;
 use super::memory::Memory;

@@ -207,7 +207,8 @@ pub(super) struct TapState {
     pub(super) has_ended: AtomicBool,
     /// True once the tap's handle is dropped.
     is_dropped: AtomicBool,
-    /// True once the thread must not wait for the reader any more ([`Tap::finish_without_waiting`]).
+    /// True once the thread must not wait for the reader any more
+    /// ([`Tap::finish_without_waiting`]).
     pub(super) finishes: AtomicBool,
     /// The value that the tap owns until it has ended ([`Tap::hold`]).
     held: Mutex<Option<HeldValue>>,

@@ -3,9 +3,9 @@
 //! A [`Link`] detaches its program when it is dropped or its process is killed; nothing is pinned,
 //! and no program is attached by netlink, because that attachment would persist (RELIABILITY T15).
 //! Programs of other processes are never displaced: a second XDP program on an interface is
-//! refused, and in a chain (TCX, cgroups) the [`ChainPosition`] chooses the position. The kernel checks no
-//! capability when a program is attached: the program's descriptor suffices, so untrusted peers
-//! never receive one.
+//! refused, and in a chain (TCX, cgroups) the [`ChainPosition`] chooses the position. The kernel
+//! checks no capability when a program is attached: the program's descriptor suffices, so untrusted
+//! peers never receive one.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 

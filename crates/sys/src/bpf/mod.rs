@@ -131,8 +131,8 @@ struct InfoAttributes {
     info: u64,
 }
 
-// SAFETY: three fields in the kernel's order, no padding (1); `info` is filled in by `query_object_info`
-// alone, with a buffer that outlives the call (2).
+// SAFETY: three fields in the kernel's order, no padding (1); `info` is filled in by
+// `query_object_info` alone, with a buffer that outlives the call (2).
 unsafe impl Attributes for InfoAttributes {}
 
 /// A structure that OBJ_GET_INFO_BY_FD fills.

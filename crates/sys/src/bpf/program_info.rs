@@ -24,8 +24,8 @@ pub struct ProgramInfo {
     pub visited: u32,
     /// Number of maps that the program references.
     pub maps: u32,
-    /// Number of runs that the kernel has counted, for example while a [`RunStatisticsGuard`] guard was
-    /// alive.
+    /// Number of runs that the kernel has counted, for example while a [`RunStatisticsGuard`] guard
+    /// was alive.
     pub runs: u64,
     /// Total duration, in ns, of the runs that `runs` counts.
     pub run_time_ns: u64,

@@ -23,8 +23,8 @@ const ALIGNED_LENGTH_MIN: usize = 1024;
 /// # Safety
 ///
 /// `length` bytes must be readable at `from` and writable at `to`, `length` must be at least
-/// [`COPY_LENGTH_MIN`], and the ranges must not overlap. If another party accesses a range concurrently,
-/// no Rust reference to the range may exist.
+/// [`COPY_LENGTH_MIN`], and the ranges must not overlap. If another party accesses a range
+/// concurrently, no Rust reference to the range may exist.
 #[inline(always)]
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
     debug_assert!(length >= COPY_LENGTH_MIN);

@@ -90,9 +90,9 @@ impl Span {
         Some(unsafe { &*at.cast::<A>() })
     }
 
-    /// On x86-64, copies [`foreign::COPY_LENGTH_MIN`] bytes or more with wide instructions. Copies shorter
-    /// ranges word by word where aligned, and byte by byte elsewhere. Returns `None` if the range
-    /// exceeds the mapping.
+    /// On x86-64, copies [`foreign::COPY_LENGTH_MIN`] bytes or more with wide instructions. Copies
+    /// shorter ranges word by word where aligned, and byte by byte elsewhere. Returns `None` if the
+    /// range exceeds the mapping.
     fn copy(&self, offset: usize, to: &mut [u8]) -> Option<()> {
         let from = self.checked_address(offset, to.len())?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -71,8 +71,8 @@ impl Namespace {
 
     fn open_at(path: &Path, what: &str) -> Result<Self> {
         let target = || format!("namespace {what}");
-        // `RegularOpenOptions` is used because the path may lead to a pipe, which would block a plain
-        // open.
+        // `RegularOpenOptions` is used because the path may lead to a pipe, which would block a
+        // plain open.
         let file =
             RegularOpenOptions::read().open(path).map_err(|error| match error.raw_os_error() {
                 Some(errno) => Error::new("open", target(), errno),

@@ -75,8 +75,8 @@ impl PacketSender {
         SendReport { frames: sent, stopped: None }
     }
 
-    /// Sends up to [`BATCH_FRAMES_MAX`] frames. Returns the number sent, at least 1, or the reason why the
-    /// first frame was not sent.
+    /// Sends up to [`BATCH_FRAMES_MAX`] frames. Returns the number sent, at least 1, or the reason
+    /// why the first frame was not sent.
     fn send_batch(&self, frames: &[&[u8]]) -> std::result::Result<usize, SendStopReason> {
         let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH_FRAMES_MAX];
         // SAFETY: all fields are pointers and integers, for which zero is a valid value.

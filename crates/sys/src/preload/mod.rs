@@ -2,8 +2,9 @@
 //! descriptors and signal handlers.
 //!
 //! No function in this module allocates or takes a lock, except [`next_symbol`], [`loaded_symbol`],
-//! `copy_to_malloc_memory`, [`receive`] and [`has_several_threads`]. Only [`set_errno`] is meant to set `errno`.
-//! Other functions may overwrite `errno`, so their callers first save it with [`errno`].
+//! `copy_to_malloc_memory`, [`receive`] and [`has_several_threads`]. Only [`set_errno`] is meant to
+//! set `errno`. Other functions may overwrite `errno`, so their callers first save it with
+//! [`errno`].
 
 pub mod interpose;
 pub mod message;
@@ -208,7 +209,8 @@ pub enum Handover {
     Over,
 }
 
-/// Receives a message from the rendezvous socket of a pipe ([`send_rendezvous_byte`]). Never blocks.
+/// Receives a message from the rendezvous socket of a pipe ([`send_rendezvous_byte`]). Never
+/// blocks.
 #[must_use]
 pub fn receive(socket: c_int) -> Handover {
     let Some(fd) = borrow(socket) else { return Handover::Over };
@@ -219,10 +221,10 @@ pub fn receive(socket: c_int) -> Handover {
     }
 }
 
-/// Shuts down the rendezvous socket of a pipe ([`send_rendezvous_byte`]) for every process that holds it.
-/// Earlier messages stay receivable, and later ones are rejected. The kernel checks for the
-/// shutdown under the lock that queues messages (`unix_dgram_sendmsg`), so no message is lost in
-/// between.
+/// Shuts down the rendezvous socket of a pipe ([`send_rendezvous_byte`]) for every process that
+/// holds it. Earlier messages stay receivable, and later ones are rejected. The kernel checks for
+/// the shutdown under the lock that queues messages (`unix_dgram_sendmsg`), so no message is lost
+/// in between.
 pub fn close_rendezvous(socket: c_int) {
     if let Some(fd) = borrow(socket) {
         // An error means that the socket has already been shut down.

@@ -5,8 +5,8 @@
 //! share a namespace. Dropping a [`Namespace`] kills all processes in it and removes it. If a test
 //! is killed, the next test that creates a namespace removes the namespaces of the killed test.
 //!
-//! Networks are created with `ip` of iproute2, as root. [`NamespacePair::new`] skips the test if root
-//! privileges, `ip` or kernel support are missing. Any other failure panics.
+//! Networks are created with `ip` of iproute2, as root. [`NamespacePair::new`] skips the test if
+//! root privileges, `ip` or kernel support are missing. Any other failure panics.
 //!
 //! ```no_run
 //! use streamline_testkit::net::{Cable, Pair, SERVER};

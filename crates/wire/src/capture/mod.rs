@@ -9,8 +9,8 @@
 //! types, and enhanced, simple and obsolete packet blocks. Other blocks are skipped, however long.
 //! Captures that libpcap rejects (versions, reserved bits, lengths beyond the maximum of the link
 //! type) are rejected here too, and the errors state the same facts. Deviations from libpcap:
-//! - a record longer than [`RECORD_DATA_MAX`] is rejected even for link types where libpcap accepts 128
-//!   MB, because a rich pointer has 20 bits of length (USB and D-Bus captures only);
+//! - a record longer than [`RECORD_DATA_MAX`] is rejected even for link types where libpcap accepts
+//!   128 MB, because a rich pointer has 20 bits of length (USB and D-Bus captures only);
 //! - interfaces of one pcapng file may differ in link type and snap length;
 //! - a timestamp resolution finer than 64 bits can represent is accepted.
 //!

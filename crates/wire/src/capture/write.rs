@@ -1,8 +1,8 @@
 //! Headers for writers of the classic pcap format. Files have nanosecond times and are little
 //! endian on every machine, so the same packets yield the same file.
 //!
-//! The functions return header bytes, to be written before the data. At most [`SNAP_LENGTH_MAX`] bytes
-//! of a packet may be written, because libpcap stops reading a file at a longer record.
+//! The functions return header bytes, to be written before the data. At most [`SNAP_LENGTH_MAX`]
+//! bytes of a packet may be written, because libpcap stops reading a file at a longer record.
 
 use crate::link::LinkType;
 

@@ -58,8 +58,8 @@ pub enum ContentCoding {
     Unknown,
 }
 
-/// Registered names of content codings that [`ContentCoding`] does not distinguish (IANA, HTTP Content
-/// Coding Registry).
+/// Registered names of content codings that [`ContentCoding`] does not distinguish (IANA, HTTP
+/// Content Coding Registry).
 const OTHER_REGISTERED: [&[u8]; 8] =
     [b"zstd", b"compress", b"x-compress", b"exi", b"pack200-gzip", b"aes128gcm", b"dcb", b"dcz"];
 
@@ -200,7 +200,8 @@ impl KnownField {
 }
 
 impl<'b> EvaluatedFields<'b> {
-    /// Stores the parts of a field's value that [`EvaluatedFields`] contains. `value` must be trimmed.
+    /// Stores the parts of a field's value that [`EvaluatedFields`] contains. `value` must be
+    /// trimmed.
     #[inline]
     pub(super) fn take(
         &mut self,

@@ -51,8 +51,9 @@ pub fn guess_protocol(bytes: &[u8]) -> ProtocolGuess {
     }
 }
 
-/// Returns [`ProtocolGuess::Request`] if the bytes begin with a method and a space, [`ProtocolGuess::TooShort`] if
-/// they could do so with more bytes, and [`ProtocolGuess::Other`] otherwise.
+/// Returns [`ProtocolGuess::Request`] if the bytes begin with a method and a space,
+/// [`ProtocolGuess::TooShort`] if they could do so with more bytes, and [`ProtocolGuess::Other`]
+/// otherwise.
 fn guess_request(rest: &[u8]) -> ProtocolGuess {
     let end = rest.iter().take(METHOD_LENGTH_MAX + 1).position(|byte| !is_token_byte(*byte));
     match end {

@@ -6,9 +6,9 @@
 //! in order, including GREASE values (RFC 8701). No bytes are decrypted, and bytes after the hello
 //! are not read.
 //!
-//! Hostile input: a hello has at most [`HELLO_LENGTH_MAX`] bytes, in records of at most [`SEARCHED_BYTES_MAX`]
-//! bytes in total; every function walks a list at most once. Not supported: SSL 2.0, even as a
-//! first message, and DTLS.
+//! Hostile input: a hello has at most [`HELLO_LENGTH_MAX`] bytes, in records of at most
+//! [`SEARCHED_BYTES_MAX`] bytes in total; every function walks a list at most once. Not supported:
+//! SSL 2.0, even as a first message, and DTLS.
 
 mod cipher;
 mod hello;
@@ -121,8 +121,8 @@ pub enum FirstHello<'b> {
     Server(ServerHello<'b>),
     /// A malformed hello.
     Malformed,
-    /// The hello exceeds [`HELLO_LENGTH_MAX`] bytes, or the messages and records before its end exceed
-    /// [`SEARCHED_BYTES_MAX`] bytes.
+    /// The hello exceeds [`HELLO_LENGTH_MAX`] bytes, or the messages and records before its end
+    /// exceed [`SEARCHED_BYTES_MAX`] bytes.
     TooLong,
     /// The bytes are TLS, but begin with an alert that ends the connection.
     Alert,

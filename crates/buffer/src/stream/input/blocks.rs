@@ -29,8 +29,8 @@ impl Input {
     }
 
     /// Takes the next block of a ring that overwrites, and copies its first bytes into `head`, as
-    /// many as fit. [`Input::copy_opened_block`] copies other parts of the block. Does not block. Fails
-    /// with [`Fault::Lossy`] if the ring does not overwrite.
+    /// many as fit. [`Input::copy_opened_block`] copies other parts of the block. Does not block.
+    /// Fails with [`Fault::Lossy`] if the ring does not overwrite.
     pub fn open_block(&mut self, head: &mut [u8]) -> Result<BlockRead, Fault> {
         if !self.is_lossy {
             return Err(Fault::Lossy);

@@ -152,8 +152,8 @@ impl KernelThread {
         adoption
     }
 
-    /// Executes commands. After each command, and after every [`COST_MEASUREMENT_INTERVAL`] without a
-    /// command while there are requests, measures the requests if a measurement is due. Ends when
+    /// Executes commands. After each command, and after every [`COST_MEASUREMENT_INTERVAL`] without
+    /// a command while there are requests, measures the requests if a measurement is due. Ends when
     /// the queue closes, or on [`Command::LeaveRunning`], which leaves the requests in the kernel.
     pub(super) fn run(
         mut self,

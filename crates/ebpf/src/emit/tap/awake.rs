@@ -1,9 +1,10 @@
 //! Frames that a request takes from the host only while its consumer is awake. [SL §4.3]
 //!
 //! A doorbell interrupts the processor, which costs more than delivering a datagram. A consumer
-//! that also has a socket of the host ([`WakeupTarget::Host`]) needs no doorbell. While the consumer
-//! sleeps, the program leaves its frames to the host, whose socket wakes the consumer. While the
-//! consumer is awake, the program copies the frames into the ring, which the consumer polls.
+//! that also has a socket of the host ([`WakeupTarget::Host`]) needs no doorbell. While the
+//! consumer sleeps, the program leaves its frames to the host, whose socket wakes the consumer.
+//! While the consumer is awake, the program copies the frames into the ring, which the consumer
+//! polls.
 //!
 //! The consumer writes the position of the doorbell map, which is otherwise unused: 0 while it
 //! sleeps, and any other value while it is awake. It must look for frames after each change to 0,

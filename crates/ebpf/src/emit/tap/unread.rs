@@ -13,8 +13,8 @@
 //! records are gone.
 //!
 //! Frames are always copied if several requests share the copy, if the doorbells do not go to a
-//! consumer that drains them ([`WakeupTarget::Consumer`]), or if a doorbell covers more than an entire
-//! ring.
+//! consumer that drains them ([`WakeupTarget::Consumer`]), or if a doorbell covers more than an
+//! entire ring.
 
 use super::ring::store_release_insn;
 use super::shared::{PointerRingUse, shared_slots};

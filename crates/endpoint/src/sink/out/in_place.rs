@@ -25,7 +25,8 @@ pub(crate) struct FramePiece {
     at: usize,
 }
 
-/// A position between two blocks of an output. [`BufferedOutputFile::rewind`] returns to this position.
+/// A position between two blocks of an output. [`BufferedOutputFile::rewind`] returns to this
+/// position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutCheckpoint {
     buffered: usize,

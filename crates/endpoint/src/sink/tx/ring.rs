@@ -141,9 +141,9 @@ impl Ring {
         self.sender.withdraw().map(drop)
     }
 
-    /// Blocks until the kernel has transmitted all accepted frames, but at most for [`FINISH_TIMEOUT`]
-    /// and not after a failed call. Returns the number of frames whose transmission has not been
-    /// completed.
+    /// Blocks until the kernel has transmitted all accepted frames, but at most for
+    /// [`FINISH_TIMEOUT`] and not after a failed call. Returns the number of frames whose
+    /// transmission has not been completed.
     pub(super) fn finish(&mut self) -> usize {
         let begin = Instant::now();
         while self.sender.in_flight_frame_count() > 0

@@ -21,8 +21,8 @@ impl ClockOffset {
         Self { offset, compared_at }
     }
 
-    /// Compares the clocks again if [`CLOCK_COMPARE_INTERVAL_NS`] has passed. Updates the offset if it
-    /// has changed by more than [`DRIFT_TOLERANCE_NS`].
+    /// Compares the clocks again if [`CLOCK_COMPARE_INTERVAL_NS`] has passed. Updates the offset if
+    /// it has changed by more than [`DRIFT_TOLERANCE_NS`].
     pub fn update(&mut self) {
         if sys::clock::monotonic_ns().saturating_sub(self.compared_at) < CLOCK_COMPARE_INTERVAL_NS {
             return;

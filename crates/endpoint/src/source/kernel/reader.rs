@@ -12,7 +12,8 @@
 //! contains its exit and the number of earlier frames on it, so gaps are counted per exit.
 //!
 //! Frames of one processor are emitted in order of execution. Among processors, the frames found by
-//! one call of [`Reader::load_writer_positions`] are emitted in time order, and before all later frames.
+//! one call of [`Reader::load_writer_positions`] are emitted in time order, and before all later
+//! frames.
 
 use crate::loss_ranges::LossRanges;
 use std::collections::{HashMap, VecDeque};

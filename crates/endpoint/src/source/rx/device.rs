@@ -195,9 +195,9 @@ fn attach_socket_filter(socket: &PacketSocket, parameters: &RxParameters<'_>) ->
 
 /// Returns the number of segments, a power of two. Their total size is at most the requested size,
 /// but at least [`SEGMENTS_MIN`] segments. If no size is requested, the segments hold at least
-/// [`RING_CAPACITY_MS_DEFAULT`] of traffic at the rate of the interface. This default is limited to 1/64 of the
-/// machine's memory and to [`RING_BYTES_MAX`], but is never less than [`RING_BYTES_MIN`]; it is
-/// then rounded up to a power of two.
+/// [`RING_CAPACITY_MS_DEFAULT`] of traffic at the rate of the interface. This default is limited to
+/// 1/64 of the machine's memory and to [`RING_BYTES_MAX`], but is never less than
+/// [`RING_BYTES_MIN`]; it is then rounded up to a power of two.
 fn segment_count(parameters: &RxParameters<'_>, interface: Option<&Interface>) -> usize {
     let of = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / SEGMENT_SIZE;
     if let Some(bytes) = parameters.ring {

@@ -52,8 +52,8 @@ pub(super) struct StreamSide {
     pub(super) gap_start: u64,
     /// Sequence number of the first byte that has not been emitted.
     pub(super) next: u32,
-    /// Sequence number of the first byte of the stream or, if [`START_KNOWN`] is not set, of the first
-    /// byte that was observed.
+    /// Sequence number of the first byte of the stream or, if [`START_KNOWN`] is not set, of the
+    /// first byte that was observed.
     pub(super) start: u32,
     /// Highest acknowledgement number sent by the peer.
     pub(super) acknowledged: u32,

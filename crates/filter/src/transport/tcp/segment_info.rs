@@ -27,8 +27,8 @@ pub(super) struct SegmentInfo {
     pub(super) ports: Ports,
     /// True if the segment was sent from the greater address and port to the lesser.
     pub(super) is_down: bool,
-    /// Window scale that a SYN offers. [`NO_WINDOW_SCALE`] for a SYN that offers none, and for other
-    /// segments.
+    /// Window scale that a SYN offers. [`NO_WINDOW_SCALE`] for a SYN that offers none, and for
+    /// other segments.
     pub(super) scale: u8,
     /// True for a SYN, FIN or RST with a signature option; false for other segments.
     pub(super) is_signed: bool,

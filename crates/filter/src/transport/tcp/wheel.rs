@@ -61,8 +61,8 @@ impl TimerWheel {
         now / self.bucket_span > due / self.bucket_span
     }
 
-    /// Returns the next time at which [`TimerWheel::take_due_timers`] may return a key, or `None` if the
-    /// wheel is empty.
+    /// Returns the next time at which [`TimerWheel::take_due_timers`] may return a key, or `None`
+    /// if the wheel is empty.
     pub(super) fn next_due_time(&self) -> Option<Time> {
         if self.len == 0 {
             return None;

@@ -27,8 +27,8 @@ const FRAMES_MIN: u64 = 8192;
 /// Maximum number of frame buffers in total. The buffers also use at most 1/64 of the machine's
 /// memory.
 const FRAMES_MAX: u64 = 1 << 16;
-/// Divisor for the number of spare frame buffers. A fraction of 1/`SPARE_FRAMES_DIVISOR` of all frame
-/// buffers is reserved for sinks that send from this memory and copy other blocks into it.
+/// Divisor for the number of spare frame buffers. A fraction of 1/`SPARE_FRAMES_DIVISOR` of all
+/// frame buffers is reserved for sinks that send from this memory and copy other blocks into it.
 const SPARE_FRAMES_DIVISOR: usize = 16;
 /// Maximum number of ring entries, and thus of frames that wait for the reader.
 const RING_ENTRIES_MAX: u32 = 1 << 14;
