@@ -83,7 +83,7 @@ fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(TwinChain, Ex
         let chains = twin_chains(steps.len()).into_iter().enumerate().filter(|(number, chain)| {
             chain.len() < 3 || number % (40 * HOOKS.len()) == target_number
         });
-        let tallies = twin_chains.filter_map(|(number, chain)| {
+        let tallies = chains.filter_map(|(number, chain)| {
             let step = steps[chain.len() - 1];
             let sample = frames.iter().skip(number % step).step_by(step);
             let tally = compare_judges(&chain, target, sample.map(|frame| Packet::new(frame)))?;
@@ -117,7 +117,7 @@ fn every_twin_matches_on_frames_truncated_anywhere() {
     let Some(()) = need::require_bpf() else { return };
     let (borders, chains) = (boundary_frames(), twin_chains(1));
     let tallies = for_every_target(|target| {
-        let each = twin_chains.iter().enumerate().filter_map(|(number, chain)| {
+        let each = chains.iter().enumerate().filter_map(|(number, chain)| {
             let frames = borders.iter().skip(number).step_by(17);
             let cuts = frames.flat_map(|frame| exam::truncations(frame)).map(Packet::new);
             Some((chain.clone(), compare_judges(chain, target, cuts)?))

@@ -44,7 +44,7 @@ fn load(program: &Program) -> Result<Loaded, String> {
 fn verifier_log_names_the_refused_filter() {
     let Some(()) = need::require_bpf() else { return };
     let chains = twin_chains(2).into_iter();
-    let plain = twin_chains.filter(|chain| chain.iter().all(|twin| twin.description.name != "bpf"));
+    let plain = chains.filter(|chain| chain.iter().all(|twin| twin.description.name != "bpf"));
     let mut tried = 0;
     for chain in plain.filter(|chain| chain.len() == 2).step_by(7) {
         // Some filters cannot follow some others.

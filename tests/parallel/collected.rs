@@ -171,7 +171,7 @@ fn collect_on_costly_machine(
     let machine = Machine { processors, costs, ..Machine::example() };
     let id = next_collector_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));
-    let line = PlannedRequest::on(&machine, &text, TEST_FILTERS);
+    let line = PlannedRequest::plan_on_machine(&machine, &text, TEST_FILTERS);
     let outcome = line.run_threaded(Settings::default());
     assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");

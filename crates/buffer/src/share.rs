@@ -240,7 +240,7 @@ pub enum Refusal {
     },
     /// The geometry is invalid, or belongs to another kind of ring.
     #[error("invalid geometry of a ring: {0:?}")]
-    RingGeometry(RingGeometry),
+    Geometry(RingGeometry),
     /// The start position is invalid.
     #[error("invalid start position of a reader: {0}")]
     Start(u64),

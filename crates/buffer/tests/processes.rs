@@ -6,7 +6,7 @@
 mod common;
 
 use abi::DbufId;
-use common::{OtherProcess, receive, report, send, wait_to_be_killed, wait_until};
+use common::{OtherUserProcess, receive, report, send, wait_to_be_killed, wait_until};
 use std::fs::{File, OpenOptions};
 use std::io::{Write as _, stdin};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -23,7 +23,7 @@ const BLOCK_LENGTH: usize = 700;
 
 /// Creates a ring with one reader. Starts the process that acts as the reader, and sends it the
 /// offer. Returns `None`, after reporting a skip, if this machine does not allow that.
-fn start_with_offer(role: &str, policy: Policy) -> Option<(BlockWriter, OtherProcess)> {
+fn start_with_offer(role: &str, policy: Policy) -> Option<(BlockWriter, OtherUserProcess)> {
     let (writer, offers) = create_ring(policy, 1);
     Some((writer, offer_to_new_process(role, &offers[0])?))
 }
@@ -35,8 +35,8 @@ fn create_ring(policy: Policy, readers: usize) -> (BlockWriter, Vec<RingOffer>) 
 
 /// Starts a process and sends it an offer. Returns `None`, after reporting a skip, if this machine
 /// does not allow that.
-fn offer_to_new_process(role: &str, offer: &RingOffer) -> Option<OtherProcess> {
-    let other = OtherProcess::start(role)?;
+fn offer_to_new_process(role: &str, offer: &RingOffer) -> Option<OtherUserProcess> {
+    let other = OtherUserProcess::start(role)?;
     send(&other, b"offer", &offer.descriptors());
     Some(other)
 }

@@ -8,7 +8,7 @@ mod common;
 
 use abi::DbufId;
 use abi::ring::{LINE_WORDS, PAGE, RecordHeader, RingGeometry, writer};
-use common::{OtherProcess, block, offer, open, read, report, run, with_watchdog};
+use common::{OtherUserProcess, block, open, read, report, run, send_offer, with_watchdog};
 use common::{receive, send, wait_to_be_killed};
 use std::fs::File;
 use std::io::stdin;
@@ -55,9 +55,9 @@ fn write_and_resize(output: &mut Output, numbers: std::ops::Range<u64>, random: 
 /// Another user receives every byte while the size changes constantly.
 #[test]
 fn f2_reader_of_another_user_follows_resizes() {
-    let Some(other) = OtherProcess::start("read") else { return };
+    let Some(other) = OtherUserProcess::start("read") else { return };
     let (mut output, offers) = stream(&stream_config(1)).unwrap();
-    offer(&other, &offers[0]);
+    send_offer(&other, &offers[0]);
     drop(offers);
     write_and_resize_watched(&mut output, 0..BLOCK_COUNT, &mut Random::with_replayable_seed());
     assert!(output.segment_number() > 20, "{}", output.segment_number());
@@ -70,10 +70,10 @@ fn f2_reader_of_another_user_follows_resizes() {
 /// every byte and see no change.
 #[test]
 fn stream_is_handed_to_another_user_and_back() {
-    let Some(reader) = OtherProcess::start("read") else { return };
-    let Some(writer) = OtherProcess::start("take over and hand back") else { return };
+    let Some(reader) = OtherUserProcess::start("read") else { return };
+    let Some(writer) = OtherUserProcess::start("take over and hand back") else { return };
     let (mut output, mut offers) = stream(&stream_config(2)).unwrap();
-    offer(&reader, &offers[0]);
+    send_offer(&reader, &offers[0]);
     let mut input = offers.remove(1).open().unwrap();
     drop(offers);
     let reading = run(move || read(&mut input));
@@ -101,7 +101,7 @@ fn take_over(socket: impl AsFd) -> Output {
 #[test]
 fn readers_of_a_killed_successor_get_a_fault() {
     for role in ["take nothing over", "take over and stop"] {
-        let Some(mut writer) = OtherProcess::start(role) else { return };
+        let Some(mut writer) = OtherUserProcess::start(role) else { return };
         let (mut output, mut offers) = stream(&stream_config(1)).unwrap();
         let mut input = offers.remove(0).open().unwrap();
         write_and_resize_watched(&mut output, 0..10, &mut Random::new(1));
@@ -118,9 +118,9 @@ fn readers_of_a_killed_successor_get_a_fault() {
 /// descriptor for the memory that contains later blocks. (RELIABILITY T11)
 #[test]
 fn t11_revoked_reader_of_another_user_reads_to_revocation() {
-    let Some(other) = OtherProcess::start("read") else { return };
+    let Some(other) = OtherUserProcess::start("read") else { return };
     let (mut output, mut offers) = stream(&stream_config(2)).unwrap();
-    offer(&other, &offers[0]);
+    send_offer(&other, &offers[0]);
     let mut input = offers.remove(1).open().unwrap();
     drop(offers);
     let reading = run(move || read(&mut input));
@@ -164,7 +164,7 @@ const FALSE_SEGMENTS: [FalseSegment; 12] = [
 /// only its own stream. (RELIABILITY T2)
 #[test]
 fn t2_hostile_segment_spoils_only_its_own_stream() {
-    let Some(other) = OtherProcess::start("lie") else { return };
+    let Some(other) = OtherUserProcess::start("lie") else { return };
     let honest: [FalseSegment; 1] = [("honest", |_| false)];
     for (lie, expected) in honest.iter().chain(&FALSE_SEGMENTS) {
         let mut input = open(&other).unwrap();
@@ -255,7 +255,7 @@ fn run_other_process() {
         }
         "write" => {
             let (mut output, offers) = stream(&stream_config(1)).unwrap();
-            offer(stdin(), &offers[0]);
+            send_offer(stdin(), &offers[0]);
             drop(offers);
             write_and_resize_watched(&mut output, 0..u64::MAX, &mut Random::new(3));
         }

@@ -7,7 +7,7 @@ mod common;
 
 use abi::{DbufId, Extent};
 use common::scribble::Ring;
-use common::{OtherProcess, report, run, send, wait_until, with_watchdog};
+use common::{OtherUserProcess, report, run, send, wait_until, with_watchdog};
 use std::fs::OpenOptions;
 use std::io::stdin;
 use std::os::fd::{AsFd, AsRawFd as _};
@@ -76,7 +76,7 @@ fn drain(visitor: &mut ForeignSlotReader) -> (u64, u64) {
 #[test]
 fn slots_reach_another_user_and_losses_are_counted() {
     for policy in [Policy::Block, Policy::Overwrite] {
-        let Some(other) = OtherProcess::start("drain") else { return };
+        let Some(other) = OtherUserProcess::start("drain") else { return };
         let (mut writer, offers) = share::slots(&slot_config(policy)).unwrap();
         send(&other, b"offer", &offers[0].descriptors());
         assert_eq!(other.receive_line().as_deref(), Some("ready"));
@@ -95,7 +95,9 @@ fn slots_reach_another_user_and_losses_are_counted() {
 #[test]
 fn hostile_slot_writer_yields_only_blocks_or_faults() {
     for policy in ["block", "overwrite"] {
-        let Some(mut other) = OtherProcess::start(&format!("scribble {policy}")) else { return };
+        let Some(mut other) = OtherUserProcess::start(&format!("scribble {policy}")) else {
+            return;
+        };
         let offer = receive_offer(&other);
         let again = || {
             let copies = offer.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
@@ -146,7 +148,7 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
 fn killed_slot_reader_stalls_no_other_party() {
     let mut random = Random::with_replayable_seed();
     for _ in 0..5 {
-        let Some(mut other) = OtherProcess::start("read") else { return };
+        let Some(mut other) = OtherUserProcess::start("read") else { return };
         let shape = SlotConfig { readers: 2, ..slot_config(Policy::Block) };
         let (mut output, mut offers) = stream::stream(&shape, 8).unwrap();
         let mut honest = offers.remove(1).open().unwrap();
@@ -176,7 +178,7 @@ fn killed_slot_reader_stalls_no_other_party() {
 fn published_slots_survive_a_killed_writer() {
     let mut random = Random::with_replayable_seed();
     for _ in 0..5 {
-        let Some(mut other) = OtherProcess::start("write") else { return };
+        let Some(mut other) = OtherUserProcess::start("write") else { return };
         let mut input = open_slot_input(&other);
         let (last, mut number, mut out) = (random.below(20_000), 0, [0; SLOT_BYTES]);
         let fault = loop {

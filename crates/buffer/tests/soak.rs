@@ -10,7 +10,7 @@
 mod common;
 
 use abi::DbufId;
-use common::{OtherProcess, block, offer, read, receive, run, write};
+use common::{OtherUserProcess, block, read, receive, run, send_offer, write};
 use std::io::stdin;
 use std::time::{Duration, Instant};
 use streamline_buffer::Fault;
@@ -31,8 +31,8 @@ fn resize_ring(output: &mut Output, size: usize) {
     }
 }
 
-fn start_at_step(role: &str, step: usize) -> Option<OtherProcess> {
-    OtherProcess::start(&format!("{role} {step}"))
+fn start_at_step(role: &str, step: usize) -> Option<OtherUserProcess> {
+    OtherUserProcess::start(&format!("{role} {step}"))
 }
 
 /// Runs a round in which the other process writes and is killed. Returns `None` if the other
@@ -166,7 +166,7 @@ fn run_other_process() {
                 kill_self_at(0, last);
                 let (output, offers) = stream(&stream_config(1)).unwrap();
                 kill_self_at(1, last);
-                offer(stdin(), &offers[0]);
+                send_offer(stdin(), &offers[0]);
                 (output, offers)
             };
             drop(offers);

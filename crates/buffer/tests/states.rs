@@ -6,7 +6,7 @@
 mod common;
 
 use abi::access::AccessList;
-use common::{OtherProcess, receive, report, wait_until, with_watchdog};
+use common::{OtherUserProcess, receive, report, wait_until, with_watchdog};
 use std::io::stdin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use streamline_buffer::name::Error;
@@ -35,7 +35,7 @@ fn m3_other_user_reads_what_the_mode_permits() {
         let mut writer = TableWriter::create(&name, access, table_shape()).unwrap();
         writer.put(1, Some(&[3, 4]));
         writer.end(9);
-        let Some(other) = OtherProcess::start(&format!("look 0/{name}")) else { return };
+        let Some(other) = OtherUserProcess::start(&format!("look 0/{name}")) else { return };
         let reply = other.receive_line().unwrap();
         if opens {
             assert_eq!(reply, "count [\"one\", \"two\"] [[3, 4]] read only");
@@ -61,7 +61,7 @@ fn m3_other_user_reads_what_the_mode_permits() {
 fn m3_killed_writer_leaves_no_torn_row_readable() {
     let name = unique_name("killed");
     for round in 0..10 {
-        let Some(mut other) = OtherProcess::start(&format!("write {name}")) else { return };
+        let Some(mut other) = OtherUserProcess::start(&format!("write {name}")) else { return };
         assert_eq!(other.receive_line().unwrap(), "writes");
         let reader = TableReader::open(&format!("{OVERFLOW_ID}/{name}")).unwrap();
         wait_until("rows", || reader.snapshot().rows.len() == 4);
@@ -90,7 +90,7 @@ fn m3_stopped_or_killed_readers_stall_no_writer() {
         let mut readers = Vec::new();
         // Together with their short-lived connections, these readers use all slots of a user.
         for _ in 0..7 {
-            let Some(other) = OtherProcess::start(&format!("look 0/{name}")) else { return };
+            let Some(other) = OtherUserProcess::start(&format!("look 0/{name}")) else { return };
             other.receive_line().unwrap();
             readers.push(other);
         }
@@ -99,10 +99,12 @@ fn m3_stopped_or_killed_readers_stall_no_writer() {
             writer.end(now);
         }
         assert_eq!(TableReader::open(&name).unwrap().snapshot().rows, [[999, 999]]);
-        readers.iter_mut().for_each(OtherProcess::kill);
+        readers.iter_mut().for_each(OtherUserProcess::kill);
         // Their slots are free once the kernel has closed their sockets.
         wait_until("a place", || {
-            let Some(other) = OtherProcess::start(&format!("look 0/{name}")) else { return true };
+            let Some(other) = OtherUserProcess::start(&format!("look 0/{name}")) else {
+                return true;
+            };
             other.receive_line().is_some_and(|reply| reply.starts_with("count"))
         });
     }

@@ -6,7 +6,7 @@
 mod common;
 
 use abi::DbufId;
-use common::{OtherProcess, block, offer, open, read, report, run, with_watchdog, write};
+use common::{OtherUserProcess, block, open, read, report, run, send_offer, with_watchdog, write};
 use std::fs::File;
 use std::io::stdin;
 use std::os::fd::BorrowedFd;
@@ -20,9 +20,9 @@ fn stream_config(readers: usize) -> Config {
 
 #[test]
 fn another_user_receives_every_byte() {
-    let Some(other) = OtherProcess::start("read") else { return };
+    let Some(other) = OtherUserProcess::start("read") else { return };
     let (mut output, offers) = stream(&stream_config(1)).unwrap();
-    offer(&other, &offers[0]);
+    send_offer(&other, &offers[0]);
     drop(offers);
     write(&mut output, 0..50_000).unwrap();
     drop(output);
@@ -34,9 +34,9 @@ fn another_user_receives_every_byte() {
 /// nothing is mapped per block.
 #[test]
 fn d1_d12_ring_is_mapped_once_and_read_only() {
-    let Some(other) = OtherProcess::start("report mappings") else { return };
+    let Some(other) = OtherUserProcess::start("report mappings") else { return };
     let (mut output, offers) = stream(&stream_config(1)).unwrap();
-    offer(&other, &offers[0]);
+    send_offer(&other, &offers[0]);
     drop(offers);
     let before = other.receive_line().unwrap();
     let kinds: Vec<_> = before.lines().map(|line| line.split(' ').skip(1).collect()).collect();
@@ -54,9 +54,9 @@ fn d1_d12_ring_is_mapped_once_and_read_only() {
 fn t10_killed_reader_stalls_no_other_party() {
     let mut random = Random::with_replayable_seed();
     for _ in 0..6 {
-        let Some(mut other) = OtherProcess::start("read and report") else { return };
+        let Some(mut other) = OtherUserProcess::start("read and report") else { return };
         let (mut output, mut offers) = stream(&stream_config(2)).unwrap();
-        offer(&other, &offers[0]);
+        send_offer(&other, &offers[0]);
         let mut honest = offers.remove(1).open().unwrap();
         drop(offers);
         let reading = run(move || read(&mut honest));
@@ -84,9 +84,9 @@ fn t10_published_blocks_survive_a_killed_writer() {
 /// disconnected, and the other reader continues.
 #[test]
 fn t8_hostile_reader_harms_only_itself() {
-    let Some(mut other) = OtherProcess::start("attack") else { return };
+    let Some(mut other) = OtherUserProcess::start("attack") else { return };
     let (mut output, mut offers) = stream(&stream_config(2)).unwrap();
-    offer(&other, &offers[0]);
+    send_offer(&other, &offers[0]);
     let mut honest = offers.remove(1).open().unwrap();
     drop(offers);
     assert_eq!(other.receive_line().as_deref(), Some("attacking"));
@@ -150,7 +150,7 @@ fn read_and_report(mut input: Input) {
 
 fn write_endlessly() {
     let (mut output, offers) = stream(&stream_config(1)).unwrap();
-    offer(stdin(), &offers[0]);
+    send_offer(stdin(), &offers[0]);
     drop(offers);
     write(&mut output, 0..u64::MAX).unwrap();
 }

@@ -129,7 +129,7 @@ fn b2_counters_of_a_stopped_path_always_fail_with_one_reason() {
     // A new mount, to which the path has never replied, gets the name and the request of the path
     // from the daemon.
     drop(mounted);
-    let mounted = Mounted::again(&folder);
+    let mounted = Mounted::mount_again(&folder);
     assert_eq!(mounted.text("web/request"), "generate rate=2000 | udp | count\n");
     let error = File::open(mounted.path("web/generate/udp/stats/blocks")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(5));

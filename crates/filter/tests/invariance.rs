@@ -197,7 +197,7 @@ fn chains_with_filter(d: &'static Description) -> Vec<(Vec<&'static Description>
     };
     let chains = before.into_iter().filter(|(_, form)| fits(*form));
     let gives = |form| if let OutputForm::Form(given) = d.output_form { given } else { form };
-    twin_chains.map(|(before, form)| ([&before[..], &[d]].concat(), form, gives(form))).collect()
+    chains.map(|(before, form)| ([&before[..], &[d]].concat(), form, gives(form))).collect()
 }
 
 /// Returns true if two answers are equal, except that the view of a frame or packet may extend past

@@ -10,7 +10,7 @@ use crate::aggregate::server::GrantServer;
 use crate::indirect::{self, Backing, indirect};
 use crate::interface::StreamReader;
 use crate::interface::StreamWriter as _;
-use crate::merge::{Merged, Next, Order, Stamped};
+use crate::merge::{MergeOrder, MergedReader, Next, Stamped};
 use crate::mpipe::{mpipe, open_read, open_write};
 use crate::splice::splice_all;
 use crate::view::Space;
@@ -163,12 +163,12 @@ fn published_blocks_are_spliced_before_writer_death() {
 #[test]
 fn merged_producer_loses_no_published_block() {
     for how in ENDS {
-        let orders: [fn() -> Order; 2] = [
-            || Order::Fair(1),
-            || Order::Stamped(Stamped::new(1, Duration::from_millis(1), |_| 0)),
+        let orders: [fn() -> MergeOrder; 2] = [
+            || MergeOrder::Fair(1),
+            || MergeOrder::Stamped(Stamped::new(1, Duration::from_millis(1), |_| 0)),
         ];
         for order in orders {
-            let mut merged = Merged::new(order());
+            let mut merged = MergedReader::new(order());
             let config = Config::new(dbuf_id(1)).capacity(4096);
             let (output, mut offers) = stream::stream(&config).unwrap();
             let mut input = offers.remove(0).open().unwrap();

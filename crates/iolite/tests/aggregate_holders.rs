@@ -14,7 +14,7 @@ mod common;
 use abi::access::{AccessList, Credentials};
 use abi::{Class, DbufId, RichPointer};
 use buffer::pool::PoolConfig;
-use common::{OtherProcess, dbuf_id, digest, receive, send, wait_until};
+use common::{OtherUserProcess, dbuf_id, digest, receive, send, wait_until};
 use std::fs;
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
@@ -70,7 +70,7 @@ struct Fixture {
 }
 
 struct Process {
-    other: OtherProcess,
+    other: OtherUserProcess,
     peer: PeerId,
 }
 
@@ -87,7 +87,7 @@ impl Fixture {
     }
 
     fn start_client(&mut self) -> Option<Process> {
-        let other = OtherProcess::start("guest")?;
+        let other = OtherUserProcess::start("guest")?;
         let peer = self.creator.holders_mut().join(Credentials::new(OVERFLOW_ID, OVERFLOW_ID));
         Some(Process { other, peer })
     }
@@ -222,7 +222,7 @@ fn q18_process_killed_at_any_step_releases_everything() {
 #[test]
 fn sent_memory_outlives_its_owner() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(mut maker) = OtherProcess::start("maker") else { return };
+    let Some(mut maker) = OtherUserProcess::start("maker") else { return };
     let mut window = Window::new();
     let mut blocks = Vec::new();
     let mut frozen = None;
@@ -274,7 +274,8 @@ fn q18_grant_server_notices_killed_client() {
         });
         let role = format!("asks{}", pointers.collect::<String>());
         drop(sent);
-        let Some(mut client) = OtherProcess::start_on_socket(socket, &role, Stdio::null()) else {
+        let Some(mut client) = OtherUserProcess::start_on_socket(socket, &role, Stdio::null())
+        else {
             return;
         };
         let holding = || server.owner(|owner| owner.holders().holding(peer));

@@ -10,7 +10,7 @@ mod common;
 use abi::access::{AccessList, Credentials};
 use buffer::pool::PoolConfig;
 use common::{
-    OtherProcess, dbuf_id, digest, receive, report, run, send, wait_until, with_watchdog,
+    OtherUserProcess, dbuf_id, digest, receive, report, run, send, wait_until, with_watchdog,
 };
 use std::io::stdin;
 use std::time::{Duration, Instant};
@@ -45,8 +45,8 @@ impl Fixture {
 
     /// Starts a reader with this role in another process and sends it the offer of a pipe. Returns
     /// `None`, after reporting a skip, if this machine does not allow that.
-    fn start_reader(&self, role: &str) -> Option<(Sender, OtherProcess)> {
-        let other = OtherProcess::start(role)?;
+    fn start_reader(&self, role: &str) -> Option<(Sender, OtherUserProcess)> {
+        let other = OtherUserProcess::start(role)?;
         let (sender, offer) =
             pipe(&self.server, dbuf_id(2), Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
         send(&other, b"offer", &offer.descriptors());

@@ -10,7 +10,7 @@ mod common;
 use abi::RichPointer;
 use abi::access::Credentials;
 use buffer::Fault;
-use common::{OtherProcess, dbuf_id, send, wait_until};
+use common::{OtherUserProcess, dbuf_id, send, wait_until};
 use std::fs::{File, Permissions};
 use std::io::{Write as _, stdin};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -54,7 +54,7 @@ impl Drop for NamedFile {
 
 /// Starts a grant server in this process, and a client of the server in another process. Returns
 /// `None`, after reporting a skip, if this machine does not allow that.
-fn start(role: &str) -> Option<(GrantServer, OtherProcess, [NamedFile; 2])> {
+fn start(role: &str) -> Option<(GrantServer, OtherUserProcess, [NamedFile; 2])> {
     need::require_root()?;
     let named = |kind, mode| NamedFile::new(&format!("{role}-{kind}"), mode);
     let files = [named("open", 0o644), named("closed", 0o600)];
@@ -66,7 +66,7 @@ fn start(role: &str) -> Option<(GrantServer, OtherProcess, [NamedFile; 2])> {
     assert_eq!(creator.share_file(&taken), Err(GrantRefusal::Taken(dbuf_id(1))));
     let server = GrantServer::open(creator).unwrap();
     let (_, peer) = server.introduce(Credentials::new(OVERFLOW_ID, OVERFLOW_ID)).unwrap();
-    Some((server, OtherProcess::start_on_socket(peer, role, Stdio::piped())?, files))
+    Some((server, OtherUserProcess::start_on_socket(peer, role, Stdio::piped())?, files))
 }
 
 #[test]

@@ -13,7 +13,8 @@ use abi::{BlockMetadata, Class, Entry, Extent, Marks, RichPointer};
 use buffer::ibuf::{self, EntryColumns};
 use buffer::{Fault, Policy, pool, share};
 use common::{
-    OtherProcess, dbuf_id, read, read_to_fault, report, run, send, wait_until, with_watchdog, write,
+    OtherUserProcess, dbuf_id, read, read_to_fault, report, run, send, wait_until, with_watchdog,
+    write,
 };
 use std::fs::Permissions;
 use std::io::stdin;
@@ -101,7 +102,7 @@ fn receive_input(socket: impl AsFd, space: &Space) -> Option<Input> {
 
 #[test]
 fn d6_all_blocks_reach_a_reader_of_another_user() {
-    let Some(other) = OtherProcess::start("read") else { return };
+    let Some(other) = OtherUserProcess::start("read") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_mode(0o644)));
     let (mut output, offers) = indirect(&stream_config(), backing.clone()).unwrap();
@@ -122,7 +123,7 @@ fn d6_all_blocks_reach_a_reader_of_another_user() {
 /// dbuf.
 #[test]
 fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
-    let Some(other) = OtherProcess::start("report each") else { return };
+    let Some(other) = OtherUserProcess::start("report each") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_mode(0o644)));
     let mut secret = fixture.pool(SECRET_DBUF, 2, access_mode(0o600));
@@ -168,7 +169,7 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
 /// access, and a truncated target is a fault of that pointer alone.
 #[test]
 fn e5_g4_file_pointer_in_stream_needs_read_permission() {
-    let Some(other) = OtherProcess::start("report each") else { return };
+    let Some(other) = OtherUserProcess::start("report each") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_mode(0o644)));
     let (mut output, offers) = indirect(&stream_config(), backing).unwrap();
@@ -242,7 +243,7 @@ fn write_truncated_pointer(
 
 #[test]
 fn d5_mappings_outlive_killed_owner_and_new_faults_fail() {
-    let Some(mut other) = OtherProcess::start("own and write") else { return };
+    let Some(mut other) = OtherUserProcess::start("own and write") else { return };
     let space = Space::new();
     let mut input = receive_input(&other, &space).unwrap();
     let mut out = [0; 64];
@@ -267,7 +268,7 @@ fn d5_mappings_outlive_killed_owner_and_new_faults_fail() {
 /// Pointers pass from ring to ring through a process without permission to read the data.
 #[test]
 fn e2_forwarder_needs_no_read_permission() {
-    let Some(other) = OtherProcess::start("pass on") else { return };
+    let Some(other) = OtherUserProcess::start("pass on") else { return };
     let fixture = Fixture::new();
     let backing = Backing::new(fixture.pool(SECRET_DBUF, 8, access_mode(0o600)));
     let (mut output, offers) = indirect(&stream_config(), backing.clone()).unwrap();
@@ -294,7 +295,7 @@ fn e2_forwarder_needs_no_read_permission() {
 fn e6_forwarder_may_be_killed_at_any_time() {
     let mut random = Random::with_replayable_seed();
     for _ in 0..6 {
-        let Some(mut other) = OtherProcess::start("pass on") else { return };
+        let Some(mut other) = OtherUserProcess::start("pass on") else { return };
         let fixture = Fixture::new();
         let backing = Backing::new(fixture.pool(SECRET_DBUF, 8, access_mode(0o600)));
         let (mut output, offers) = indirect(&stream_config(), backing.clone()).unwrap();
@@ -323,7 +324,7 @@ fn e6_forwarder_may_be_killed_at_any_time() {
 /// faults without side effects, and the number of queries to the owner is bounded.
 #[test]
 fn d4_hostile_writer_damages_only_its_own_stream() {
-    let Some(other) = OtherProcess::start("lie") else { return };
+    let Some(other) = OtherUserProcess::start("lie") else { return };
     let fixture = Fixture::new();
     let readable = fixture.pool(OPEN_DBUF, 2, access_mode(0o644));
     let _secret = fixture.pool(SECRET_DBUF, 2, access_mode(0));

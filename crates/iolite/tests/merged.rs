@@ -12,7 +12,7 @@ use abi::DbufId;
 use buffer::Fault;
 use buffer::stream::{Config, Input, Output, stream};
 use common::scribble::Ring;
-use common::{OtherProcess, offer, open, with_watchdog};
+use common::{OtherUserProcess, open, send_offer, with_watchdog};
 use std::io::stdin;
 use std::time::Duration;
 use streamline_iolite::merge::{DepartedProducer, MergeOrder, MergedReader, Next, Stamped};
@@ -40,8 +40,8 @@ fn block_word(block: &[u8], at: usize) -> u64 {
 
 /// Starts a producer in another process. Returns the process, and the stream that it writes.
 /// Returns `None`, after reporting a skip, if this machine does not allow that.
-fn start_producer(role: &str, producer: u64) -> Option<(OtherProcess, Input)> {
-    let other = OtherProcess::start(&format!("{role} {producer}"))?;
+fn start_producer(role: &str, producer: u64) -> Option<(OtherUserProcess, Input)> {
+    let other = OtherUserProcess::start(&format!("{role} {producer}"))?;
     let input = open(&other).unwrap();
     Some((other, input))
 }
@@ -132,7 +132,7 @@ fn run_other_process() {
     let (role, producer) = role.rsplit_once(' ').unwrap();
     let producer = producer.parse().unwrap();
     let (output, offers) = stream(&ring_config()).unwrap();
-    offer(stdin(), &offers[0]);
+    send_offer(stdin(), &offers[0]);
     drop(offers);
     match role {
         "write" => write_blocks(output, producer, 0..BLOCKS),

@@ -88,7 +88,7 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
         let _head = tcx(&head, ChainPosition::Head);
         let stale =
             Link::tcx(&between, index, Side::Ingress, ChainPosition::Head, Some(before.revision));
-        assert_eq!(stale.unwrap_err().errno, Errno::REMOVE_STALE_NAMESPACES.raw_os_error());
+        assert_eq!(stale.unwrap_err().errno, Errno::STALE.raw_os_error());
         let id = foreign.info().unwrap();
         let _between = tcx(&between, ChainPosition::Before(Neighbor::Link(id.id)));
         let names = |side| {

@@ -97,7 +97,7 @@ fn chains_under_test() -> Vec<(TwinChain, bool)> {
     let mut all: Vec<(TwinChain, bool)> = Vec::new();
     // The witness records the frame after the chain, which must leave it whole.
     let chains = twin_chains(3).into_iter().filter(|chain| !edits_frames(chain));
-    for (number, chain) in twin_chains.enumerate() {
+    for (number, chain) in chains.enumerate() {
         match chain.len() {
             1 => all.extend([(chain.clone(), false), (chain, true)]),
             length if number % CHAIN_SAMPLING_STEPS[length - 2] == 0 => {

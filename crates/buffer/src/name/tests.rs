@@ -66,7 +66,7 @@ fn errors_of_creating_and_opening_state_their_cause() {
     let output = create().unwrap();
     let (uid, _) = identity();
     let refused = create().unwrap_err();
-    assert_eq!(refused, Error::Taken(Address::of_current_user(&taken).unwrap()));
+    assert_eq!(refused, Error::Taken(Address::for_current_user(&taken).unwrap()));
     assert!(refused.to_string().contains(&format!("{uid}/{taken}")), "{refused}");
     let inbox = open_write(&taken, &stream_config()).unwrap_err().to_string();
     assert!(inbox.contains("a stream that its creator writes, not an inbox"), "{inbox}");
@@ -77,7 +77,7 @@ fn errors_of_creating_and_opening_state_their_cause() {
     for wrong in ["", "a b", "a/b", "x/y/z", "1000/", "-1/a", "+1/a", "4294967296/a", "ä", "\0"] {
         assert!(matches!(open_stream(wrong), Err(Error::Name { .. })), "{wrong:?}");
     }
-    assert!(Address::of_current_user(&"n".repeat(65)).is_err());
+    assert!(Address::for_current_user(&"n".repeat(65)).is_err());
     let longest: Address = format!("4294967295/{}", "n".repeat(64)).parse().unwrap();
     assert!(matches!(open_address(&longest), Err(Error::Unknown(_))), "it fits into an address");
 }
@@ -150,7 +150,7 @@ fn d17_region_is_read_and_written_at_any_offset() {
         assert!(matches!(mine.read_at(at, &mut vec![0; length]), Err(Error::Range { .. })));
         assert!(matches!(mine.write_at(at, &vec![0; length]), Err(Error::Range { .. })));
     }
-    assert!(host.withdraw(&Address::of_current_user(&name).unwrap()));
+    assert!(host.withdraw(&Address::for_current_user(&name).unwrap()));
     assert!(matches!(open_region(&name), Err(Error::Unknown(_))));
     mine.write_at(3, b"still").unwrap();
     read_only.read_at(3, &mut content[..5]).unwrap();

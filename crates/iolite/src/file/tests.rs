@@ -43,7 +43,7 @@ fn splice_through_pipe(
     drop(write);
     let mut out = Vec::new();
     read.read_to_end(&mut out).unwrap();
-    let count = if let Sent::Bytes(count) = sent { count } else { 0 };
+    let count = if let TransferResult::Bytes(count) = sent { count } else { 0 };
     assert_eq!(out.len(), count, "{call:?}");
     Ok(out)
 }
@@ -85,7 +85,7 @@ fn empty_file_is_an_empty_dbuf_that_may_grow() {
     let mut out = [0; 8];
     assert_eq!((cached.size(), reader.next(100)), (Ok(0), Ok(None)));
     assert_eq!(reader.read(&mut out).unwrap(), 0);
-    assert_eq!(reader.splice(100, create_pipe().1).unwrap(), Sent::End);
+    assert_eq!(reader.splice(100, create_pipe().1).unwrap(), TransferResult::End);
     for call in SPLICE_CALLS {
         assert_eq!(splice_through_pipe(&cached, call, Extent::new(0, 8)).unwrap(), b"");
     }
@@ -94,7 +94,7 @@ fn empty_file_is_an_empty_dbuf_that_may_grow() {
         let next = reader.next(1 << 20).unwrap().unwrap();
         assert_eq!((next.place.position(), next.length()), (round * 5000, 5000), "as it grows");
         let (mut read, write) = create_pipe();
-        assert_eq!(reader.splice(5000, &write).unwrap(), Sent::Bytes(5000));
+        assert_eq!(reader.splice(5000, &write).unwrap(), TransferResult::Bytes(5000));
         read.read_exact(&mut out).unwrap();
         assert_eq!(out, [round as u8; 8]);
         assert_eq!(reader.next(1).unwrap(), None, "the end, for now");
@@ -131,7 +131,10 @@ fn truncated_file_is_reported_and_never_faults() {
     assert_eq!(cached.copy(behind, &mut [0; 10]), Err(Fault::OutOfWindow(behind)));
     cached.populate(all).unwrap();
     file.set_len(0).unwrap();
-    assert_eq!(cached.splice_with_call(SpliceCall::Write, all, create_pipe().1), Ok(Sent::End));
+    assert_eq!(
+        cached.splice_with_call(SpliceCall::Write, all, create_pipe().1),
+        Ok(TransferResult::End)
+    );
     assert_eq!(cached.size(), Ok(0));
 }
 
@@ -199,14 +202,18 @@ fn several_extents_are_spliced_by_one_call() {
     let (mut read, write) = create_pipe();
     let other = RichPointer::new(DbufId::new(1).unwrap(), Extent::new(0, 5), Class::YES);
     let pointers = [cached.pointer(10, 100), cached.pointer(19_000, 900), other];
-    assert_eq!(cached.splice_all(&pointers, &write).unwrap(), Sent::Bytes(1000));
+    assert_eq!(cached.splice_all(&pointers, &write).unwrap(), TransferResult::Bytes(1000));
     let mut out = vec![0; 1000];
     read.read_exact(&mut out).unwrap();
     assert_eq!((&out[..100], &out[100..]), (&bytes[10..110], &bytes[19_000..19_900]));
     let beyond = [cached.pointer(19_990, 100), cached.pointer(0, 100)];
-    assert_eq!(cached.splice_all(&beyond, &write).unwrap(), Sent::Bytes(10), "no gap is closed");
-    assert_eq!(cached.splice_all(&[other], &write).unwrap(), Sent::End);
-    assert_eq!(cached.splice_all(&[], &write).unwrap(), Sent::End);
+    assert_eq!(
+        cached.splice_all(&beyond, &write).unwrap(),
+        TransferResult::Bytes(10),
+        "no gap is closed"
+    );
+    assert_eq!(cached.splice_all(&[other], &write).unwrap(), TransferResult::End);
+    assert_eq!(cached.splice_all(&[], &write).unwrap(), TransferResult::End);
 }
 
 #[test]
@@ -214,7 +221,7 @@ fn file_is_spliced_into_another_file() {
     let (_, from) = unlinked_file(&[3; 30_000]);
     let (to, copied) = unlinked_file(b"");
     let mut reader = from.reader();
-    while let Sent::Bytes(_) = reader.splice(7000, &to).unwrap() {}
+    while let TransferResult::Bytes(_) = reader.splice(7000, &to).unwrap() {}
     assert_eq!(copied.size(), Ok(30_000));
     let mut out = [0; 30_000];
     copied.copy(Extent::new(0, 30_000), &mut out).unwrap();
@@ -324,8 +331,8 @@ fn file_resized_during_splice_reports_exact_bytes() {
     while !cutter.is_finished() {
         let sent =
             match cached.splice_with_call(SpliceCall::Write, Extent::new(1000, 60_000), &write) {
-                Ok(Sent::Bytes(count)) => count,
-                Ok(Sent::End) => 0,
+                Ok(TransferResult::Bytes(count)) => count,
+                Ok(TransferResult::End) => 0,
                 Err(Refusal::Truncated { sent, .. }) => {
                     cut += 1;
                     read.read_exact(&mut vec![0; sent]).unwrap();

@@ -97,7 +97,7 @@ fn d6_pointer_stream_reads_like_a_byte_stream() {
     assert_eq!(&out[..8], b"o, world");
     assert_eq!(input.peek().unwrap(), None);
     assert!(output.write_with(100, |room| room.iter_mut().map(|byte| *byte = 7).count()).unwrap());
-    assert_eq!(output.spliced(), SplicedCounts { blocks: 0, copied_blocks: 4 });
+    assert_eq!(output.splice_counts(), SplicedCounts { blocks: 0, copied_blocks: 4 });
     drop(output);
     assert_eq!(input.peek().unwrap().unwrap(), [7; 100]);
     input.take(100);
@@ -105,7 +105,7 @@ fn d6_pointer_stream_reads_like_a_byte_stream() {
     assert_eq!(input.read(&mut out).unwrap(), 0, "the end");
     assert_eq!(input.space().faults().mapped, 1, "one buffer fault for the one dbuf");
     drop(input);
-    sweep();
+    sweep_held_segments();
     assert_eq!(leased_segment_count(&backing), 0, "nothing is kept when all is over");
 }
 
@@ -135,7 +135,11 @@ fn d4_d5_d7_ring_into_several_dbufs_queries_each_once() {
         }
         assert_eq!(input.space().faults().mapped, 30, "each once, more than the table has lines");
     }
-    assert_eq!(output.spliced(), SplicedCounts { blocks: 600, copied_blocks: 0 }, "D7: 30 dbufs");
+    assert_eq!(
+        output.splice_counts(),
+        SplicedCounts { blocks: 600, copied_blocks: 0 },
+        "D7: 30 dbufs"
+    );
     assert_balanced(&output, &input, 0);
 }
 
@@ -165,7 +169,7 @@ fn d7_several_streams_point_into_one_dbuf() {
     }
     assert_eq!(space.faults().mapped, 1, "mapped once for all");
     drop(pairs);
-    sweep();
+    sweep_held_segments();
     assert_eq!(leased_segment_count(&backing), 0);
 }
 
@@ -251,7 +255,7 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
         assert!(count > 10 && count < 2000, "{policy:?} {segments}: {count}");
         assert_eq!(put.resident(&taken), Some(0));
         drop(input);
-        sweep();
+        sweep_held_segments();
         assert_eq!(leased_segment_count(&backing), 0);
     }
     drop(fixture);
@@ -321,12 +325,12 @@ fn blocks_of_dropped_writer_stay_until_read() {
     let mut output = output;
     output.write(&[1; 1000]).unwrap();
     drop(output);
-    assert!(sweep() > 0 && leased_segment_count(&backing) == 1);
+    assert!(sweep_held_segments() > 0 && leased_segment_count(&backing) == 1);
     let over = backing.pool(|pool| (0..10).filter(|_| pool.copy(&[2; 3000]).is_ok()).count());
     assert!(over > 0, "the rest is written over");
     assert_eq!(read_all(&mut input), [1; 1000]);
     drop(input);
-    sweep();
+    sweep_held_segments();
     assert_eq!(leased_segment_count(&backing), 0);
 }
 
@@ -432,7 +436,7 @@ fn f6_memory_of_a_pointer_stream_sizes_itself() {
     let sizing = sizing.unwrap();
     assert_eq!(bytes, 2 * SEGMENT_SIZE, "{sizing:?}");
     assert_eq!((sizing.grown, sizing.shrunk), (2, 3), "{sizing:?}");
-    assert_eq!(output.spliced(), SplicedCounts { blocks: 0, copied_blocks: 40_000 });
+    assert_eq!(output.splice_counts(), SplicedCounts { blocks: 0, copied_blocks: 40_000 });
     assert_balanced(&output, &input, 0);
 
     let (output, ..) = Fixture::new().stream_with_one_reader(&stream_config(), 8);

@@ -29,13 +29,13 @@ fn block_words(block: &[u8]) -> [u64; 3] {
     std::array::from_fn(|i| u64::from_le_bytes(block[i * 8..i * 8 + 8].try_into().unwrap()))
 }
 
-fn timestamp_order(window: u64) -> Order {
-    Order::Stamped(Stamped::new(window, PATIENCE, |block| block_words(block)[2]))
+fn timestamp_order(window: u64) -> MergeOrder {
+    MergeOrder::Stamped(Stamped::new(window, PATIENCE, |block| block_words(block)[2]))
 }
 
 /// Reads all blocks up to the end. Returns the producer number, sequence number and timestamp of
 /// each block.
-fn read_to_end(merged: &mut Merged) -> Vec<[u64; 3]> {
+fn read_to_end(merged: &mut MergedReader) -> Vec<[u64; 3]> {
     let mut out = [0; 100];
     let mut all = Vec::new();
     loop {
@@ -53,7 +53,7 @@ fn read_to_end(merged: &mut Merged) -> Vec<[u64; 3]> {
 
 /// Checks that every producer's blocks arrived completely and in order, and that all departed
 /// without a fault.
-fn assert_all_delivered(merged: &mut Merged, all: &[[u64; 3]], counts: &[u64]) {
+fn assert_all_delivered(merged: &mut MergedReader, all: &[[u64; 3]], counts: &[u64]) {
     for (producer, &count) in (0..).zip(counts) {
         let its = all.iter().filter(|block| block[0] == producer);
         assert!(its.clone().map(|block| block[1]).eq(0..count), "producer {producer}");
@@ -69,8 +69,10 @@ fn assert_all_delivered(merged: &mut Merged, all: &[[u64; 3]], counts: &[u64]) {
 
 #[test]
 fn merge_keeps_the_order_of_each_producer() {
-    for (order, spins) in [(Order::Fair(8), 0), (Order::Fair(1), 100), (timestamp_order(50), 0)] {
-        let mut merged = Merged::new(order);
+    for (order, spins) in
+        [(MergeOrder::Fair(8), 0), (MergeOrder::Fair(1), 100), (timestamp_order(50), 0)]
+    {
+        let mut merged = MergedReader::new(order);
         merged.spin(spins);
         let counts = [20_000, 1, 0, 5000];
         let writing: Vec<_> = (0..)
@@ -97,7 +99,7 @@ fn merge_keeps_the_order_of_each_producer() {
 
 #[test]
 fn fair_merge_gives_each_producer_its_share() {
-    let mut merged = Merged::new(Order::Fair(10));
+    let mut merged = MergedReader::new(MergeOrder::Fair(10));
     let mut outputs = Vec::new();
     for producer in 0..3 {
         let (mut output, input) = open_stream(Policy::Block);
@@ -124,7 +126,7 @@ fn fair_merge_gives_each_producer_its_share() {
 fn stamped_merge_yields_the_oldest_of_all_producers() {
     let mut random = Random::with_replayable_seed();
     for window in [0, 10, 1000] {
-        let mut merged = Merged::new(timestamp_order(window));
+        let mut merged = MergedReader::new(timestamp_order(window));
         let mut outputs = Vec::new();
         for _ in 0..4 {
             let (output, input) = open_stream(Policy::Block);
@@ -162,7 +164,7 @@ fn read_in_time_beside_silent_producer() -> bool {
     const PATIENCE: Duration = Duration::from_millis(500);
     let begin = std::time::Instant::now();
     let order = Stamped::new(100, PATIENCE, |block| block_words(block)[2]);
-    let mut merged = Merged::new(Order::Stamped(order));
+    let mut merged = MergedReader::new(MergeOrder::Stamped(order));
     let (mut quick, input) = open_stream(Policy::Block);
     merged.join(input);
     let (mut slow, input) = open_stream(Policy::Block);
@@ -194,7 +196,7 @@ fn read_in_time_beside_silent_producer() -> bool {
 
 #[test]
 fn producer_with_old_timestamps_starves_no_other() {
-    let mut merged = Merged::new(timestamp_order(10));
+    let mut merged = MergedReader::new(timestamp_order(10));
     let mut outputs = Vec::new();
     for producer in 0..3 {
         let (mut output, input) = open_stream(Policy::Block);
@@ -230,7 +232,7 @@ fn producer_with_old_timestamps_starves_no_other() {
 
 #[test]
 fn producers_join_and_leave_during_reads() {
-    let mut merged = Merged::new(Order::Fair(4));
+    let mut merged = MergedReader::new(MergeOrder::Fair(4));
     let mut out = [0; 24];
     assert_eq!(merged.read(&mut out).unwrap(), Next::End, "there is no producer");
     let (mut one, input) = open_stream(Policy::Block);
@@ -263,7 +265,7 @@ fn producers_join_and_leave_during_reads() {
 
 #[test]
 fn long_block_is_staged_in_one_piece() {
-    let mut merged = Merged::new(timestamp_order(10));
+    let mut merged = MergedReader::new(timestamp_order(10));
     let (mut output, input) = open_stream(Policy::Block);
     merged.join(input);
     let long: Vec<u8> = (0..20_000_u32).map(|at| (at % 250) as u8).collect();
@@ -280,8 +282,8 @@ fn long_block_is_staged_in_one_piece() {
 #[test]
 fn byte_and_slot_streams_are_merged_by_one_reader() {
     use buffer::dbuf::fixed;
-    for order in [Order::Fair(3), timestamp_order(20)] {
-        let mut merged = Merged::new(order);
+    for order in [MergeOrder::Fair(3), timestamp_order(20)] {
+        let mut merged = MergedReader::new(order);
         merged.spin(0);
         let (mut blocks, input) = open_stream(Policy::Block);
         merged.join(input);

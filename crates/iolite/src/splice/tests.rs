@@ -5,7 +5,7 @@ use super::*;
 use crate::aggregate::owner::PoolOwner;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{Aggregate, AllocationPool, FrozenData};
-use crate::indirect::{Backing, Config, Input, Output, indirect, sweep};
+use crate::indirect::{Backing, Config, Input, Output, indirect, sweep_held_segments};
 use crate::interface::{AggregateBlocks, ByteReader, FrozenReader};
 use crate::view::Space;
 use abi::DbufId;
@@ -150,10 +150,10 @@ fn run_random(random: &mut Random, space: Space) {
     splice_all(&mut middle, &mut second).unwrap();
     drop(second);
     assert!(reading.join().unwrap() == passed, "in order, to the last byte");
-    sweep();
+    sweep_held_segments();
     middle.release_consumed();
     drop(middle);
-    sweep();
+    sweep_held_segments();
     drop(blocks);
     let leased = |pool: &AllocationPool| pool.usage().leased;
     assert_eq!((leased(&pool), one.pool(|p| leased(p)), two.pool(|p| leased(p))), (0, 0, 0));
@@ -331,6 +331,6 @@ fn e2_runs_of_blocks_arrive_like_single_blocks() {
         }
         assert!(all == bytes, "block {block}");
         assert!(lengths.iter().all(|length| *length <= block), "{lengths:?} of {block}");
-        assert_eq!(to.spliced().copied_blocks, 0);
+        assert_eq!(to.splice_counts().copied_blocks, 0);
     }
 }

@@ -271,11 +271,7 @@ impl Tcp {
         connection.process_segment(info, data, rules, cx);
         let timer = TimerEntry { key, session: connection.identity.session };
         if connection.has_flags(CLOSED) && !was_closed {
-            self.idle_timeouts.add(
-                timer,
-                connection.expiry_time(self.timeout),
-                lag.idle_clock(cx.now),
-            );
+            self.idle_timeouts.add(timer, connection.expiry_time(self.timeout), cx.now);
         }
         start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, (cx.now, lag));
     }
@@ -286,12 +282,11 @@ impl Tcp {
     /// and ports if it has expired or was superseded.
     fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
-        let idle_now = self.lag.idle_clock(cx.now);
         let Some(connection) = self.flows.find(key) else { return false };
         if connection.reset_effect_time(rules).is_some_and(|until| until < info.time) {
             connection.close(rules, cx);
             let timer = TimerEntry { key, session: connection.identity.session };
-            self.idle_timeouts.add(timer, connection.expiry_time(timeout), idle_now);
+            self.idle_timeouts.add(timer, connection.expiry_time(timeout), cx.now);
         }
         let taken_for_closed = connection.has_flags(CLOSED) && connection.has_flags(ANY_RESET);
         if taken_for_closed && connection.disproves_reset(info, rules) {
@@ -344,13 +339,12 @@ impl Tcp {
         cx: &mut StreamContext<'_, '_>,
     ) -> &mut TcpConnection {
         cx.count(NEW_SESSIONS, 1);
-        let idle_now = self.lag.idle_clock(cx.now);
         let connection = self.flows.begin_flow(key, down);
         (connection.identity.port, connection.identity.word) = (port, time);
         connection.origin = origin;
         let timer = TimerEntry { key, session: connection.identity.session };
         cx.log_session_start(timer.session);
-        self.idle_timeouts.add(timer, time.saturating_add(self.timeout), idle_now);
+        self.idle_timeouts.add(timer, time.saturating_add(self.timeout), cx.now);
         connection
     }
 
@@ -381,11 +375,7 @@ impl Tcp {
         {
             connection.abandon_expired_gaps((cx.now, lag), self.rules, cx);
             if connection.has_flags(CLOSED) {
-                self.idle_timeouts.add(
-                    timer,
-                    connection.expiry_time(self.timeout),
-                    lag.idle_clock(cx.now),
-                );
+                self.idle_timeouts.add(timer, connection.expiry_time(self.timeout), cx.now);
             }
         }
         start_gap_timer(&mut self.gap_timeouts, timer, connection, self.rules, (cx.now, lag));

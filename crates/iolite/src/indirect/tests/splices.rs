@@ -23,7 +23,7 @@ fn e1_bytes_in_dbufs_become_pointers_and_others_copies() {
     for block in written {
         assert!(output.write(block).unwrap());
     }
-    assert_eq!(output.spliced(), SplicedCounts { blocks: 5, copied_blocks: 3 });
+    assert_eq!(output.splice_counts(), SplicedCounts { blocks: 5, copied_blocks: 3 });
     drop(output);
     let mut all = Vec::new();
     let mut out = [0; 4096];
@@ -73,16 +73,16 @@ fn e4_misses_suspend_splicing_from_a_dbuf() {
         // A draft is in the dbuf but not published, so it is a miss.
         let mut draft = pool.pool().draft(100, 100).unwrap();
         draft.fill(round);
-        let before = output.spliced();
+        let before = output.splice_counts();
         output.write(&draft[..50]).unwrap();
         copied += 1;
         let place = draft.commit(100);
-        assert_eq!(output.spliced().copied_blocks, before.copied_blocks + 1);
+        assert_eq!(output.splice_counts().copied_blocks, before.copied_blocks + 1);
         // The bytes are published now, but the back-off must expire before they are found.
         let bytes = pool.pool().bytes(place).unwrap();
-        let spliced = output.spliced().blocks;
+        let spliced = output.splice_counts().blocks;
         let mut writes = 0;
-        while output.spliced().blocks == spliced {
+        while output.splice_counts().blocks == spliced {
             output.write(&bytes[..50]).unwrap();
             writes += 1;
         }
@@ -92,7 +92,7 @@ fn e4_misses_suspend_splicing_from_a_dbuf() {
         while input.try_read(&mut [0; 4096]).unwrap().is_some() {}
     }
     assert!(tried.iter().all(|writes| *writes > 1), "{tried:?}");
-    assert_eq!(output.spliced().copied_blocks, copied);
+    assert_eq!(output.splice_counts().copied_blocks, copied);
 }
 
 /// The address ranges of eight dbufs share one cache line. A hit in a ninth dbuf replaces one of
@@ -150,7 +150,7 @@ fn e1_bytes_of_unpublished_draft_are_copied() {
     for _ in 0..3 {
         output.write(&bytes[..50]).unwrap();
     }
-    assert_eq!(output.spliced(), SplicedCounts { blocks: 2, copied_blocks: 2 });
+    assert_eq!(output.splice_counts(), SplicedCounts { blocks: 2, copied_blocks: 2 });
     output.flush();
     let mut out = [0; 200];
     assert_eq!(input.read(&mut out).unwrap(), 200);
@@ -177,7 +177,7 @@ fn e1_peeked_block_becomes_pointer_in_next_stream() {
     middle.take(500);
     second.flush();
     middle.release_consumed();
-    assert_eq!(second.spliced(), SplicedCounts { blocks: 1, copied_blocks: 0 });
+    assert_eq!(second.splice_counts(), SplicedCounts { blocks: 1, copied_blocks: 0 });
     assert_eq!(
         (middle.unreleased_blocks(), leased_segment_count(&backing)),
         (1, 1),
@@ -191,7 +191,7 @@ fn e1_peeked_block_becomes_pointer_in_next_stream() {
     middle.release_consumed();
     assert_eq!(middle.unreleased_blocks(), 0, "now it is");
     drop(first);
-    sweep();
+    sweep_held_segments();
     assert_eq!(leased_segment_count(&backing), 0);
 }
 
@@ -216,7 +216,7 @@ fn e1_forwarder_waits_for_both_sides() {
         second.follow(&middle);
         loop {
             let count = match middle.peek().unwrap() {
-                Some([]) => return second.spliced(),
+                Some([]) => return second.splice_counts(),
                 Some(block) => {
                     second.write(block).unwrap();
                     block.len()
