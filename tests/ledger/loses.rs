@@ -127,7 +127,7 @@ fn ledger_finds_each_loss_between_kernel_and_process() {
         return;
     }
     for lost in ["kernel ring", "call", MISDIRECTED_EDGE, "nothing"] {
-        run_in_child("child_loses_blocks_after_the_kernel", lost);
+        run_in_child("child_process_loses_blocks_after_the_kernel", lost);
     }
 }
 
@@ -136,7 +136,7 @@ fn v2_ledger_finds_a_block_lost_on_every_kind_of_edge() {
     use EdgeKind::{Back, Call, Dispatch, Join, Ring};
     let kinds = [Call, Ring, Back, Dispatch, Join].map(EdgeKind::name);
     for lost in kinds.into_iter().chain(["nothing"]) {
-        run_in_child("child_loses_one_block", lost);
+        run_in_child("child_process_loses_one_block", lost);
     }
 }
 

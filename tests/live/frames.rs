@@ -142,7 +142,7 @@ pub(crate) fn tagged_frames() -> Vec<Vec<u8>> {
         frames.push(start().ipv4("10.0.0.1", "10.0.0.2").tcp(&segment, payload));
         frames.push(start().ipv6("2001:db8::1", "2001:db8::2").tcp(&segment, payload));
         frames.push(start().ipv4("10.0.0.1", "10.0.0.2").udp(53, 1000, payload));
-        frames.push(start().ipv4("10.0.0.1", "10.0.0.2").icmp_echo(true, 1, 2, payload));
+        frames.push(start().ipv4("10.0.0.1", "10.0.0.2").echo(true, 1, 2, payload));
         frames.push(start().arp(true, "10.0.0.1", "10.0.0.2"));
         frames.push(start().ethertype(0x88b5, payload));
         // As short as a device delivers them, and as long as allowed.

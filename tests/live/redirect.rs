@@ -136,7 +136,8 @@ fn redirect_with_take_passes_no_frame_to_the_host() {
     }
     let frames = numbered_datagrams(FRAMES);
     let text = format!(
-        "rx {SERVER_DEVICE} take | udp | dport | ( |53 redirect {REDIRECT_TARGET_DEVICE} + |80 count )"
+        "rx {SERVER_DEVICE} take | udp | dport | \
+         ( |53 redirect {REDIRECT_TARGET_DEVICE} + |80 count )"
     );
     // The far end accepts no redirected frames: the request reports so and sends them from a
     // thread.

@@ -104,8 +104,8 @@ fn run_all(root: &Path, arguments: &TestArguments<'_>) -> bool {
     match &corpus {
         Some(corpus) => println!("corpus: {}", corpus.summary()),
         None => println!(
-            "corpus: ../{DEFAULT_CORPUS_DIRECTORY} is not here; the tests that take captures of others were \
-             left out (`cargo xtask test --corpus DIR`)"
+            "corpus: ../{DEFAULT_CORPUS_DIRECTORY} is not here; the tests that take captures of \
+             others were left out (`cargo xtask test --corpus DIR`)"
         ),
     }
     let well = print_result(&workspace) && corpus.is_none_or(|corpus| corpus.is_success());

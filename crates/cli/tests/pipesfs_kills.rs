@@ -86,7 +86,7 @@ fn b13_server_killed_200_times_ends_every_operation() {
 }
 
 #[test]
-fn b2_stopped_reader_delays_no_other_and_is_told_its_loss() {
+fn b2_stopped_reader_delays_no_other_and_learns_its_loss() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };

@@ -154,7 +154,7 @@ fn exchange_numbered_datagrams(client: &UdpSocket, count: usize) {
 }
 
 /// Sends several datagrams at once. Asserts that the server replies once to each of them.
-fn exchange_datagram_burst(client: &UdpSocket, count: u32) {
+fn exchange_datagrams_at_once(client: &UdpSocket, count: u32) {
     for number in 0..count {
         client.send_to(&number.to_be_bytes(), address()).unwrap();
     }
@@ -216,12 +216,12 @@ fn c1_udp_servers_receive_from_their_ring_with_each_call() {
         let server = Server::start(&pair, &[&program, &PORT.to_string(), wait, call]);
         let client = server.client();
         exchange_numbered_datagrams(&client, 400);
-        exchange_datagram_burst(&client, 64);
+        exchange_datagrams_at_once(&client, 64);
         exchange(&client, b"");
         // This datagram arrives in fragments, which the kernel reassembles, so it does not come
         // from the ring.
         exchange(&client, &[7; 3000]);
-        exchange_datagram_burst(&client, 8);
+        exchange_datagrams_at_once(&client, 8);
         let errors = server.finish(&client);
         let (ring, all) = reported_datagram_counts(&errors);
         assert!(ring * 100 >= all * 95 && all - ring >= 1, "{wait} {call}: {errors}");
@@ -341,7 +341,7 @@ asyncio.run(main())
     let server = Server::start(&pair, &["python3", "-c", script]);
     let client = server.client();
     exchange_numbered_datagrams(&client, 400);
-    exchange_datagram_burst(&client, 64);
+    exchange_datagrams_at_once(&client, 64);
     let (ring, all) = reported_datagram_counts(&server.finish(&client));
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }

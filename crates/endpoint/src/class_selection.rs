@@ -24,6 +24,6 @@ impl<'s> ClassSelection<'s> {
 
 impl fmt::Debug for ClassSelection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "TakenClasses(some)" } else { "TakenClasses(all)" })
+        f.write_str(if self.0.is_some() { "ClassSelection(some)" } else { "TakenClasses(all)" })
     }
 }

@@ -19,7 +19,7 @@ pub struct Figures {
     pub time_ms: u64,
     /// Description of the daemon, or `None` if the daemon did not reply.
     pub daemon: Option<About>,
-    /// The reason why figures are missing; `None` if they are complete.
+    /// Reason for missing figures; `None` if they are complete.
     pub failure: Option<String>,
     /// Paths that are visible to this user, by number.
     pub paths: BTreeMap<u32, PathFigures>,

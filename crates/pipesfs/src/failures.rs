@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const STORED_USERS_MAX: usize = 4096;
 /// Age from which a reason is shown together with its age, because a later failure may have stored
 /// no reason.
-const SHOWN_AGE_MIN: Duration = Duration::from_secs(5);
+const AGE_IN_TEXT_MIN: Duration = Duration::from_secs(5);
 
 /// The reason for the latest failure of each user, and its time.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl LatestFailures {
 
 fn line(why: &str, age: Duration) -> String {
     let seconds = age.as_secs();
-    match (age < SHOWN_AGE_MIN, seconds / 60) {
+    match (age < AGE_IN_TEXT_MIN, seconds / 60) {
         (true, _) => format!("{why}\n"),
         (false, 0) => format!("{why} ({seconds} s ago)\n"),
         (false, minutes) => format!("{why} ({minutes} min ago)\n"),
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b1_old_failure_reason_is_shown_with_its_age() {
+    fn b1_text_of_an_old_failure_has_its_age() {
         let lines = [0, 4, 5, 59, 60, 7200].map(|age| line("gone", Duration::from_secs(age)));
         let expected = ["", "", " (5 s ago)", " (59 s ago)", " (1 min ago)", " (120 min ago)"];
         assert_eq!(lines, expected.map(|age| format!("gone{age}\n")));

@@ -218,7 +218,7 @@ impl Drop for Log {
 impl fmt::Debug for RollbackLogState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let undo: Vec<&str> = self.undo.iter().map(|(what, _)| what.as_str()).collect();
-        f.debug_struct("LogState").field("taken", &self.taken).field("undo", &undo).finish()
+        f.debug_struct("RollbackLogState").field("taken", &self.taken).field("undo", &undo).finish()
     }
 }
 

@@ -241,13 +241,7 @@ impl Frame {
     }
 
     /// Appends an ICMP or ICMPv6 echo request or reply and returns the frame.
-    pub fn icmp_echo(
-        mut self,
-        request: bool,
-        identifier: u16,
-        number: u16,
-        payload: &[u8],
-    ) -> Vec<u8> {
+    pub fn echo(mut self, request: bool, identifier: u16, number: u16, payload: &[u8]) -> Vec<u8> {
         let four = self.network_layer_mut().source.is_ipv4();
         let kind = match (four, request) {
             (true, true) => 8,
@@ -439,7 +433,7 @@ mod tests {
             .append_vlan_tag(42)
             .append_snap_header()
             .padded_to(60);
-        let frame = frame.ipv4("10.0.0.1", "10.0.0.2").icmp_echo(true, 1, 2, b"");
+        let frame = frame.ipv4("10.0.0.1", "10.0.0.2").echo(true, 1, 2, b"");
         assert_eq!(frame.len(), 60);
         assert_eq!(frame[12..20], [0x88, 0xa8, 0, 7, 0x81, 0, 0, 42]);
         assert_eq!(frame[20..30], [0, 36, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0]);

@@ -53,7 +53,7 @@ impl Reader {
         let (socket, theirs) = descriptor::pair().unwrap();
         let start = |user: Option<u32>| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", "--ignored", "--nocapture", "child_runs_reader"]);
+            command.args(["--exact", "--ignored", "--nocapture", "child_process_runs_reader"]);
             command.stdin(theirs.try_clone().unwrap()).stdout(Stdio::null());
             if let Some(user) = user {
                 command.uid(user).gid(user);

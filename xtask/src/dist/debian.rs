@@ -124,8 +124,8 @@ impl DebianRelease<'_> {
         let date = self.release.commit_date("+%a, %d %b %Y %H:%M:%S +0000");
         let author = text.lines().find_map(|line| line.strip_prefix("maintainer = "));
         let changes = format!(
-            "{name} ({version}-{DEBIAN_REVISION}) unstable; urgency=medium\n\n  * Release {version}, \
-             commit {}.\n    What changed is in changelog.gz.\n\n -- {}  {}\n",
+            "{name} ({version}-{DEBIAN_REVISION}) unstable; urgency=medium\n\n  * Release \
+             {version}, commit {}.\n    What changed is in changelog.gz.\n\n -- {}  {}\n",
             self.release.commit,
             author.unwrap_or_default().trim_matches('"'),
             date.map_err(std::io::Error::other)?,

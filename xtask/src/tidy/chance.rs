@@ -32,7 +32,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
 
 fn check_test_timing(file: &File, product: &HashSet<usize>, found: &mut Findings) {
     let may = TIME_EXCEPTIONS.iter().any(|(path, _)| *path == file.path);
-    let is_alone = may || file.code.contains("alone(") || file.code.contains("ALONE");
+    let is_alone = may || file.code.contains("separate_process(") || file.code.contains("ALONE");
     let mut measures = false;
     for ((number, code), text) in (1..).zip(file.code.lines()).zip(file.text.lines()) {
         if code.contains("#[test]") {
@@ -64,7 +64,10 @@ fn check_test_timing(file: &File, product: &HashSet<usize>, found: &mut Findings
             );
         }
         if text.contains("\"/proc/self/fd\"") && !is_alone {
-            report("counts the process's resources: `testkit::runs_alone`, or one test at a time");
+            report(
+                "counts the process's resources: `testkit::run_in_separate_process`, or one test \
+                 at a time",
+            );
         }
     }
 }

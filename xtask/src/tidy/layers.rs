@@ -34,8 +34,8 @@ fn count_cycles(name: &str, base: &str, dependencies: &FileDependencies, found: 
             line: None,
             weight: size,
             what: format!(
-                "{size} files need each other, more than {CYCLE_FILES_MAX}; a shortest cycle of them: \
-                 {cycle}; `cargo xtask tidy --arrows {name}` shows the others"
+                "{size} files need each other, more than {CYCLE_FILES_MAX}; a shortest cycle of \
+                 them: {cycle}; `cargo xtask tidy --arrows {name}` shows the others"
             ),
         });
     }

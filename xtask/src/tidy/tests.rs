@@ -300,7 +300,8 @@ fn test_that_may_fail_by_chance_is_found() {
         "assert!(begin.elapsed() >= PATIENCE);",
         "const LIMIT: Duration = Duration::from_secs(20);",
         "let limit = Some(Duration::from_millis(1));",
-        "testkit::runs_alone(\"a\");\nlet open = read_dir(\"/proc/self/fd\").unwrap().count();",
+        "testkit::run_in_separate_process(\"a\");\n\
+         let open = read_dir(\"/proc/self/fd\").unwrap().count();",
     ] {
         let tree = PlantedTree::new_clean();
         tree.write_file("crates/engine/src/a.rs", module(fine).as_bytes());

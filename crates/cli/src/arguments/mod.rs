@@ -248,7 +248,8 @@ pub(crate) struct RunArguments {
     pub(crate) monitor: MonitorArguments,
     /// Record all input and all changes of the path in a new file, from which the run can be
     /// replayed bit for bit
-    #[arg(long, value_name = "FILE", conflicts_with = "replay", value_parser = values::parse_file_name)]
+    #[arg(long, value_name = "FILE", conflicts_with = "replay")]
+    #[arg(value_parser = values::parse_file_name)]
     pub(crate) record: Option<PathBuf>,
     /// Size limit of the record (default 1 GiB); input beyond it is only counted
     #[arg(
@@ -290,7 +291,8 @@ pub(crate) struct RunArguments {
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
     /// Kernel refusal to simulate, for tests: loading, attaching, or the name of a filter
-    #[arg(long, hide = true, value_parser = values::parse_injected_refusal, default_value = "nothing")]
+    #[arg(long, hide = true, default_value = "nothing")]
+    #[arg(value_parser = values::parse_injected_refusal)]
     pub(crate) kernel_refuses: InjectedRefusal,
     /// Step of the start at which to fail or to stop the process, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]

@@ -3,7 +3,7 @@
 
 use super::{
     DATAGRAMS_UNTIL_PROMOTION, PORT, Server, address, attached_ingress_program_count, compile,
-    exchange, exchange_datagram_burst, exchange_numbered_datagrams, prepare, receive,
+    exchange, exchange_datagrams_at_once, exchange_numbered_datagrams, prepare, receive,
     reported_datagram_counts,
 };
 use std::net::{SocketAddr, UdpSocket};
@@ -82,7 +82,7 @@ fn c1_edge_triggered_events_are_neither_lost_nor_repeated() {
         let (client, asker) = (server.client(), server.client());
         exchange_numbered_datagrams(&client, 400);
         for _ in 0..20 {
-            exchange_datagram_burst(&client, 64);
+            exchange_datagrams_at_once(&client, 64);
         }
         // The kernel reports at most two events per datagram: its arrival, and the departure of the
         // reply.
@@ -105,7 +105,7 @@ fn c1_edge_triggered_events_are_neither_lost_nor_repeated() {
             client.send_to(&UNREAD_DATAGRAMS.to_be_bytes(), address()).unwrap();
             wait_until("the server is told", || control(&asker, "count").readable > after.readable);
             release(&client, &asker, UNREAD_DATAGRAMS + 1);
-            exchange_datagram_burst(&client, 8);
+            exchange_datagrams_at_once(&client, 8);
         }
         let errors = server.finish(&client);
         let (ring, all) = reported_datagram_counts(&errors);
@@ -123,7 +123,7 @@ fn one_shot_and_exclusive_registrations_stay_with_the_kernel() {
         let server = Server::start(&pair, &[&program, &PORT.to_string(), way]);
         let client = server.client();
         exchange_numbered_datagrams(&client, 2 * DATAGRAMS_UNTIL_PROMOTION);
-        exchange_datagram_burst(&client, 64);
+        exchange_datagrams_at_once(&client, 64);
         assert_eq!(attached_ingress_program_count(&pair), 0, "{way}");
         let errors = server.finish(&client);
         assert_eq!(errors.matches(EPOLL_NOTE).count(), 1, "{way}: {errors}");
@@ -138,7 +138,7 @@ fn one_shot_registration_reports_unread_ring_datagrams() {
         let server = Server::start_with(&pair, options, &[&program, &PORT.to_string(), "turning"]);
         let (client, asker) = (server.client(), server.client());
         exchange_numbered_datagrams(&client, DATAGRAMS_UNTIL_PROMOTION);
-        exchange_datagram_burst(&client, 64);
+        exchange_datagrams_at_once(&client, 64);
         hold(&client, 20);
         let before = control(&asker, "count");
         for _ in 0..CONTROL_MESSAGE_COUNT {
@@ -152,7 +152,7 @@ fn one_shot_registration_reports_unread_ring_datagrams() {
             "{options}: {after:?}"
         );
         release(&client, &asker, UNREAD_DATAGRAMS);
-        exchange_datagram_burst(&client, 64);
+        exchange_datagrams_at_once(&client, 64);
         wait_until("the ring has ended, and the socket gets no other", || {
             exchange(&client, b"more");
             let errors = server.errors();

@@ -2,7 +2,7 @@
 //! awake. While the server sleeps, datagrams arrive at its socket.
 
 use super::{
-    PORT, Server, address, attached_ingress_program_count, exchange, exchange_datagram_burst,
+    PORT, Server, address, attached_ingress_program_count, exchange, exchange_datagrams_at_once,
     exchange_numbered_datagrams, prepare, receive, reported_datagram_counts,
 };
 use std::net::UdpSocket;
@@ -131,7 +131,7 @@ fn socket_that_receives_few_datagrams_is_not_promoted() {
         thread::sleep(Duration::from_millis(1));
         attached_ingress_program_count(&pair) == 0
     });
-    exchange_datagram_burst(&client, 64);
+    exchange_datagrams_at_once(&client, 64);
     server.finish(&client);
 }
 
@@ -144,7 +144,7 @@ fn thread_that_sleeps_is_woken_while_another_one_works() {
         let server = Server::start_with(&pair, options, &words);
         let client = server.client();
         for _ in 0..20 {
-            exchange_datagram_burst(&client, 200);
+            exchange_datagrams_at_once(&client, 200);
         }
         for _ in 0..3 {
             // One thread pauses for 1 s; the other one replies in the meantime.
@@ -165,7 +165,7 @@ fn socket_of_a_nested_epoll_set_stays_with_the_kernel() {
     let words = [&program, &PORT.to_string(), "nested", "recvmmsg"];
     let server = Server::start(&pair, &words);
     let client = server.client();
-    (0..20).for_each(|_| exchange_datagram_burst(&client, 64));
+    (0..20).for_each(|_| exchange_datagrams_at_once(&client, 64));
     assert_eq!(attached_ingress_program_count(&pair), 0);
     server.finish(&client);
 }

@@ -172,7 +172,7 @@ mod tests {
     use crate::policy::Policy;
 
     #[test]
-    fn client_of_a_full_daemon_is_told_the_limit_of_the_daemon() {
+    fn fault_of_a_full_daemon_names_the_limit_of_the_daemon() {
         let directory = std::env::temp_dir().join(format!("daemon-full-{}", std::process::id()));
         let mut server =
             Server::open(&directory, true, Policy::default(), &sys::steps::NO_ROLLBACK_LOG)

@@ -60,10 +60,8 @@ pub fn all_frames() -> Vec<Vec<u8>> {
         let packet = extension_headers(chain, &vec![0; chain.len()], 17, &udp_53);
         frames.push(ethernet_frame(0x86dd, &ipv6(chain[0], None, &packet)));
     }
-    frames.push(ethernet_frame(
-        0x86dd,
-        &ipv6(60, None, &extension_headers(&[60, 60], &[20, 20], 6, &tcp_segment(22))),
-    ));
+    let long = extension_headers(&[60, 60], &[20, 20], 6, &tcp_segment(22));
+    frames.push(ethernet_frame(0x86dd, &ipv6(60, None, &long)));
     let tagged: Vec<Vec<u8>> =
         frames.iter().enumerate().map(|(index, frame)| insert_inline_tag(frame, index)).collect();
     frames.extend(

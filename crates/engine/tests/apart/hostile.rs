@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         "v18_rejected_state_leaves_the_old_filter_running",
         v18_rejected_state_leaves_the_old_filter_running,
     ),
-    ("v18_false_state_fails_its_own_path_alone", v18_false_state_fails_only_its_own_path),
+    ("v18_false_state_fails_only_its_own_path", v18_false_state_fails_only_its_own_path),
     (
         "v18_process_killed_at_each_step_refuses_the_change",
         v18_process_killed_at_each_step_refuses_the_change,

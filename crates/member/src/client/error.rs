@@ -34,15 +34,17 @@ pub enum ClientError {
     #[error("the other process has closed the connection")]
     Disconnected,
     /// The path with this name ended during the call.
-    #[error("path `{}` has just ended: `streamline ps` lists those that run", mask_hidden_characters(.0))]
+    #[error(
+        "path `{}` has just ended: `streamline ps` lists those that run",
+        mask_hidden_characters(.0)
+    )]
     PathEnded(String),
     /// The reply is malformed.
     #[error(transparent)]
     Malformed(#[from] MessageError),
     /// The peer replied with an error. For a mistake in a request, the text has several lines,
     /// which show the position of the mistake.
-    #[error("{}", format_fault(.0).trim_end().lines().map(mask_hidden_characters).collect::<Vec<_>>()
-        .join("\n"))]
+    #[error("{}", mask_lines(&format_fault(.0)))]
     Refused(Fault),
     /// A system call failed.
     #[error(transparent)]
@@ -95,3 +97,8 @@ pub(super) const EPIPE: i32 = 32;
 pub(super) const ECONNRESET: i32 = 104;
 /// Error number of a connection attempt whose timeout has expired.
 const EINPROGRESS: i32 = 115;
+
+/// Masks hidden characters in each line of a text, and removes line ends at its end.
+fn mask_lines(text: &str) -> String {
+    text.trim_end().lines().map(mask_hidden_characters).collect::<Vec<_>>().join("\n")
+}

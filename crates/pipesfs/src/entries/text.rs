@@ -5,7 +5,7 @@
 pub enum Text {
     /// The introduction, in the file `README`.
     Readme,
-    /// The reason why the reading user's latest failed operation failed.
+    /// Reason of the failure of the reading user's latest failed operation.
     Error,
     /// The eBPF programs and packet sockets of other applications on an interface.
     Others,

@@ -118,11 +118,11 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
     };
     let headers = vec![
         base().options(&[1; 8]).udp(4000, 53, &ask),
-        base().options(&[0x94, 4, 0, 0]).icmp_echo(true, 1, 1, b"alert"),
+        base().options(&[0x94, 4, 0, 0]).echo(true, 1, 1, b"alert"),
         extended(0, &[0, 5, 2, 0, 0, 1, 0]),
         extended(60, &[0, 1, 4, 0, 0, 0, 0]),
         extended(43, &[0, 0, 0, 0, 0, 0, 0]),
-        Frame::ethernet().ipv6(CLIENT6, SERVER6).icmp_echo(true, 1, 2, b"is anybody there?"),
+        Frame::ethernet().ipv6(CLIENT6, SERVER6).echo(true, 1, 2, b"is anybody there?"),
         base().protocol(47, &[0, 0, 8, 0, 0x45, 0]),
         base().protocol(50, &[0, 0, 0, 1, 0, 0, 0, 2]),
         base().protocol(132, &[0x0b, 0x80, 0x0b, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]),

@@ -117,11 +117,9 @@ fn add_neighbour_traffic(capture: &mut Capture) {
     capture.add(180, reply_frame().padded_to(60).arp(false, ROUTER_ADDRESS, CLIENT));
     for number in 1..=2 {
         let payload = b"is anybody there?";
-        let request =
-            Frame::ethernet().ipv4(CLIENT, ROUTER_ADDRESS).icmp_echo(true, 7, number, payload);
+        let request = Frame::ethernet().ipv4(CLIENT, ROUTER_ADDRESS).echo(true, 7, number, payload);
         capture.add(1_000, request);
-        let answer =
-            reply_frame().ipv4(ROUTER_ADDRESS, CLIENT).icmp_echo(false, 7, number, payload);
+        let answer = reply_frame().ipv4(ROUTER_ADDRESS, CLIENT).echo(false, 7, number, payload);
         capture.add(350, answer);
     }
 }

@@ -99,10 +99,14 @@ interpose!(
         if udp::is_kernel_only_option(level, name) {
             demote(number);
         }
-        if udp::is_device_binding_option(level, name) && let Some(facts) = udp::udp_socket_facts(number) {
+        if udp::is_device_binding_option(level, name)
+            && let Some(facts) = udp::udp_socket_facts(number)
+        {
             release_port(facts.local.port());
         }
-        if udp::is_reuseport_program_option(level, name) && let Some(facts) = udp::udp_socket_facts(number) {
+        if udp::is_reuseport_program_option(level, name)
+            && let Some(facts) = udp::udp_socket_facts(number)
+        {
             let port = facts.local.port();
             share::record_port_selector(port);
             table::for_each_classified_socket(|socket| {

@@ -60,8 +60,7 @@ pub enum ContentCoding {
 
 /// Registered names of content codings that [`ContentCoding`] does not distinguish (IANA, HTTP
 /// Content Coding Registry).
-const OTHER_REGISTERED: [&[u8]; 8] =
-    [b"zstd", b"compress", b"x-compress", b"exi", b"pack200-gzip", b"aes128gcm", b"dcb", b"dcz"];
+const OTHER_REGISTERED: &str = "zstd compress x-compress exi pack200-gzip aes128gcm dcb dcz";
 
 /// Content codings in the order of application, without `identity`, in 2 bytes of plain data. A
 /// list of more than four ends with [`ContentCoding::OtherRegistered`].
@@ -110,16 +109,16 @@ impl ContentCodings {
             _ if eq_ignore_case(word, b"deflate") => 2,
             _ if eq_ignore_case(word, b"br") => 3,
             _ if word.is_empty() || eq_ignore_case(word, b"identity") => return,
-            _ if OTHER_REGISTERED.iter().any(|name| eq_ignore_case(word, name)) => 14,
+            _ if OTHER_REGISTERED.split(' ').any(|name| eq_ignore_case(word, name.as_bytes())) => {
+                14
+            }
             _ => 15,
         };
         let used = (0..Self::CODINGS_MAX).find(|place| self.0 >> (4 * place) & 0xf == 0);
         match used {
             Some(place) => self.0 |= number << (4 * place),
-            None => {
-                let last = 4 * (Self::CODINGS_MAX - 1);
-                self.0 = self.0 & !(0xf << last) | 14 << last;
-            }
+            // The upper four bits.
+            None => self.0 = self.0 & 0x0fff | 14 << 12,
         }
     }
 }

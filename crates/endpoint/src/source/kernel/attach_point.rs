@@ -33,8 +33,8 @@ const EINVAL: i32 = 22;
 /// Failure text for a device that has no XDP transmit function, or whose peer is not ready.
 const NO_XDP_TRANSMIT_MESSAGE: &str = "does not currently accept frames from XDP programs";
 /// Failure text for a kernel that does not report the XDP features of devices.
-const NO_XDP_FEATURES_MESSAGE: &str = "the kernel reports XDP transmission of an interface only from Linux \
-                              6.3 on";
+const NO_XDP_FEATURES_MESSAGE: &str =
+    "the kernel reports XDP transmission of an interface only from Linux 6.3 on";
 /// Failure text for a kernel that does not support TCX links.
 const NO_TCX_MESSAGE: &str = "programs are attached to an interface by TCX, which needs Linux 6.6";
 const CALL_TAKE: &str = "take from";
@@ -45,8 +45,8 @@ const ENODEV: i32 = 19;
 const BUSY_LOSS_LOCATION: &str = "busy";
 /// Failure text for a network namespace in which user ids have another meaning, because it belongs
 /// to another user namespace.
-const FOREIGN_USER_IDS_MESSAGE: &str = "its namespace belongs to another user namespace, where user ids \
-                           mean other users";
+const FOREIGN_USER_IDS_MESSAGE: &str =
+    "its namespace belongs to another user namespace, where user ids mean other users";
 
 /// Error for an attach point to which no program can be attached.
 #[derive(Debug)]

@@ -273,7 +273,7 @@ impl<'a> Parser<'a> {
                 while self.token_at(at) == Token::Symbol(Symbol::Close) {
                     at += 1;
                 }
-                !matches!(self.token_at(at), Token::Symbol(symbol) if symbol.is_operator_or_relation())
+                !self.is_operator_at(at)
             }
             _ => false,
         }
@@ -283,7 +283,11 @@ impl<'a> Parser<'a> {
     /// operator.
     fn opens_value(&self, at: usize) -> bool {
         let Some(close) = self.closing[at] else { return false };
-        matches!(self.token_at(close + 1), Token::Symbol(symbol) if symbol.is_operator_or_relation())
+        self.is_operator_at(close + 1)
+    }
+
+    fn is_operator_at(&self, at: usize) -> bool {
+        matches!(self.token_at(at), Token::Symbol(symbol) if symbol.is_operator_or_relation())
     }
 
     fn token_at(&self, at: usize) -> Token {
