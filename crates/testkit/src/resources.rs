@@ -33,7 +33,9 @@ impl Resources {
     /// memfds, anonymous inodes, sockets and devices. Excludes heap and stacks, because the
     /// allocator retains them.
     ///
-    /// # Panics If the process does not exist or cannot be inspected.
+    /// # Panics
+    ///
+    /// If the process does not exist or cannot be inspected.
     #[must_use]
     pub fn count_process(process: u32) -> Self {
         let mut state = Self::default();

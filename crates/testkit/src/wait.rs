@@ -60,10 +60,12 @@ pub fn copy_program(from: &Path, to: &Path) {
 
 /// Runs the named test once in a separate process. Returns true in the separate process. In the
 /// calling process, returns false after the test has passed; the caller must then return: `if
-/// !testkit::run_in_separate_process("module::name") { return }`. Intended for tests of process-wide resources:
-/// descriptors, mappings, threads, signals, the environment.
+/// !testkit::run_in_separate_process("module::name") { return }`. Intended for tests of
+/// process-wide resources: descriptors, mappings, threads, signals, the environment.
 ///
-/// # Panics If the test fails in the separate process, or if no test has this name.
+/// # Panics
+///
+/// If the test fails in the separate process, or if no test has this name.
 #[track_caller]
 pub fn run_in_separate_process(name: &str) -> bool {
     const ALONE: &str = "STREAMLINE_TEST_ALONE";

@@ -9,14 +9,14 @@ use super::config::FrameEnd;
 use super::handle::{Exit, Layers};
 use super::scope::Scope;
 use super::target::Target;
-use super::unfit::UnfitReason;
+use super::unfit::{EmitResult, UnfitReason};
 use crate::program::Program;
 
 /// Emits a counting program that ends with this action on each frame.
 pub(super) fn emit_counting_program(
     target: Target,
     frame_end: FrameEnd,
-    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), UnfitReason>,
+    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> EmitResult,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, UnfitReason> {
     let tag_out = frame_end.tag_kfunc().is_some();

@@ -119,7 +119,7 @@ pub use scope::{Cmp, EmitFn, MetadataField, Scope};
 pub use siphash::SiphashState;
 pub use state::{TwinState, WideNum, WideVar};
 pub use target::{NONE, Outcome, ReturnConversion, Target, UNSURE, Verdict, ZERO};
-pub use unfit::UnfitReason;
+pub use unfit::{EmitResult, UnfitReason};
 
 /// Emits one program from `body`, which receives the layers of an unparsed frame and the exit for
 /// blocks that a filter does not recognize.

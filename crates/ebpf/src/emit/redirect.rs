@@ -25,7 +25,7 @@ use super::maps::FIRST_CALLER_MAP;
 use super::scope::Scope;
 use super::tap::{DELIVERIES_MAX, EXIT_OFFSET, SharedSlot, offset, shared_slots};
 use super::target::Target;
-use super::unfit::UnfitReason;
+use super::unfit::{EmitResult, UnfitReason};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
 use crate::program::{self, Program};
 
@@ -70,7 +70,7 @@ const _: () = assert!((REDIRECT_DELIVERIES_MAX as u32) < DELIVERIES_MAX);
 pub fn redirect(
     target: impl Into<Target>,
     redirect: &Redirect,
-    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), UnfitReason>,
+    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> EmitResult,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, UnfitReason> {
     let target = target.into();

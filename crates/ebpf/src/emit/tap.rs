@@ -47,7 +47,7 @@ use super::handle::{Exit, Layers, Num, Value};
 use super::maps::FIRST_CALLER_MAP;
 use super::scope::{MetadataField, Scope};
 use super::target::{Target, Verdict};
-use super::unfit::UnfitReason;
+use super::unfit::{EmitResult, UnfitReason};
 use super::user_sockets;
 use crate::insn::{Alu, Cond, Helper, Insn, Operand, R0, R1, R9, R10, Reg, Size};
 use crate::program::{Hook, Program};
@@ -57,7 +57,7 @@ use crate::program::{Hook, Program};
 pub fn tap(
     target: impl Into<Target>,
     tap: &Tap,
-    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), UnfitReason>,
+    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> EmitResult,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, UnfitReason> {
     fused(target, &tap.into(), body, unsure)
@@ -68,7 +68,7 @@ pub fn tap(
 pub fn fused(
     target: impl Into<Target>,
     fused: &FusedTap,
-    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), UnfitReason>,
+    body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> EmitResult,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, UnfitReason> {
     let target = target.into();

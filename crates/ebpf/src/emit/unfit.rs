@@ -17,6 +17,9 @@ impl UnfitReason {
     }
 }
 
+/// The result of emitting a part of a program.
+pub type EmitResult = Result<(), UnfitReason>;
+
 impl fmt::Display for UnfitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot run in the kernel: {}", self.why)

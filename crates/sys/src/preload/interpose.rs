@@ -132,7 +132,9 @@ macro_rules! interpose_duplication {
 
         /// Replacement for `dup(2)`.
         ///
-        /// # Safety No requirements; the function is unsafe only because it has the type of a C
+        /// # Safety
+        ///
+        /// No requirements; the function is unsafe only because it has the type of a C
         /// function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn dup(from: std::ffi::c_int) -> std::ffi::c_int {
@@ -145,7 +147,9 @@ macro_rules! interpose_duplication {
 
         /// Replacement for `dup2(2)`.
         ///
-        /// # Safety No requirements; the function is unsafe only because it has the type of a C
+        /// # Safety
+        ///
+        /// No requirements; the function is unsafe only because it has the type of a C
         /// function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn dup2(
@@ -162,7 +166,9 @@ macro_rules! interpose_duplication {
 
         /// Replacement for `dup3(2)`.
         ///
-        /// # Safety No requirements; the function is unsafe only because it has the type of a C
+        /// # Safety
+        ///
+        /// No requirements; the function is unsafe only because it has the type of a C
         /// function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn dup3(

@@ -12,6 +12,7 @@
 //! Not supported: HTTP/2, content decoding, analysis of targets. [SL §4.2]
 
 mod body;
+mod codings;
 mod fault;
 mod fields;
 mod guess;
@@ -24,8 +25,9 @@ mod start;
 mod tests;
 
 pub use body::{Body, BodyPart};
+pub use codings::{ContentCoding, ContentCodings};
 pub use fault::{HeadError, HttpFault};
-pub use fields::{ContentCoding, ContentCodings, EvaluatedFields};
+pub use fields::EvaluatedFields;
 pub use guess::{ProtocolGuess, guess_protocol};
 pub use head::Head;
 pub use lines::HeadSearch;
