@@ -220,7 +220,7 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "cli",
         &[
-            &["status", "terminal", "arguments", "arranged", "habits", "monitor/condition"],
+            &["status", "terminal", "arguments", "arranged", "foreign_syntax", "monitor/condition"],
             &[
                 "line",
                 "report_target",
