@@ -3,12 +3,12 @@
 //!
 //! There are three kinds of shared memory, which are never mixed:
 //! 1. *control words* are atomics, laid out in `abi::ring`; every Release store names its Acquire
-//!   load;
+//!    load;
 //! 2. *held bytes* are protected from overwriting by a protocol among parties that trust each
-//!   other, so `&[u8]` is sound; `pool`, `crossing` and `dbuf` prove it with numbered invariants;
+//!    other, so `&[u8]` is sound; `pool`, `crossing` and `dbuf` prove it with numbered invariants;
 //! 3. *foreign bytes* may be written by another party at any moment. No reference to such bytes is
-//!   ever created: they are copied word by word, and the lap is checked again afterwards
-//!   (`foreign`).
+//!    ever created: they are copied word by word, and the lap is checked again afterwards
+//!    (`foreign`).
 //!
 //! Rings and pools neither sleep nor read a clock, and allocate memory for blocks only when they
 //! are created or grow by a segment. The modules on top of them (`signal`, `doorbells`, `stream`,

@@ -70,9 +70,10 @@ extern "C" fn find(handle: *mut c_void, name: *const c_char) -> LookupResult {
         return LookupResult { ours: ptr::null_mut(), real: find_no_symbol as *const c_void };
     };
     let library = LibraryHandle::from_dlopen(handle).filter(|_| !name.is_null());
-    // SAFETY: dlsym(3) takes a C string.
     let ours = library.and_then(|handle| {
-        find_replacement_function(real, handle, unsafe { CStr::from_ptr(name) })
+        // SAFETY: dlsym(3) takes a C string, and `library` is `None` for a null pointer.
+        let name = unsafe { CStr::from_ptr(name) };
+        find_replacement_function(real, handle, name)
     });
     let ours = ours.map_or(ptr::null_mut(), NonNull::as_ptr);
     LookupResult { ours, real: real.address() }
