@@ -144,8 +144,8 @@ fn format_progress_line(
     line
 }
 
-/// Formats the position in the input files in percent, and the estimated remaining time, such as `
-/// 42 %, 3:07 left`. The estimate uses the average rate so far. Returns `None` if the end of a
+/// Formats the position in the input files in percent, and the estimated remaining time:
+/// `42 %, 3:07 left`. The estimate uses the average rate so far. Returns `None` if the end of a
 /// source is unknown.
 fn format_position(progress: &Progress) -> Option<String> {
     let positions = progress.sources.iter().map(|(_, source)| source.position);

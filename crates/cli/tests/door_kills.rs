@@ -30,7 +30,7 @@ const CALL_STRIDE: usize = 7919;
 
 /// A program to kill, with the part of `exec` under test.
 struct KilledProgram<'v> {
-    /// The part of `exec`: `pcap` or `udp`.
+    /// The preloaded library under test, as `exec --with` names it: `pcap` or `udp`.
     part: &'v str,
     words: &'v [&'v str],
     /// Text of the report if the program ends by itself.

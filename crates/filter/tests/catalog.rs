@@ -172,8 +172,8 @@ fn assert_classes_lead_to_filters(captured: CaptureReader) {
     assert_eq!(named, leading, "a name to which no class leads");
 }
 
-/// The daemon's built-in policy lets users run a twin unless the twin needs a right. `strip` is
-/// exempt, since it removes headers but changes no field.
+/// The daemon's built-in policy lets users run each twin that names no right, so a twin that edits
+/// frames must name one. `strip` need not, because it removes headers but changes no field.
 #[test]
 fn editing_twin_names_the_right_that_it_needs() {
     let editing = |d: &&Description| d.kernel.is_some() && d.kind == FilterKind::Editing;

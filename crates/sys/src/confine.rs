@@ -7,7 +7,7 @@
 //! that are already open (seccomp).
 //!
 //! A refused call ends the process after the call's number has been sent over a report socket
-//! ([`set_report_socket`]). The same socket carries the report that the process is ready, and
+//! ([`set_report_socket`]). The process also reports over this socket that it is ready, and sends
 //! reports as text. Receivers must not trust these reports.
 //!
 //! seccomp uses an allow list. Landlock forbids nothing that the list allows. It is a second line

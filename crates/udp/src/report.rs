@@ -4,9 +4,9 @@
 //! The environment variable [`VARIABLE`] contains options, separated by commas: `report` prints a
 //! line when a promoted socket is closed; `quiet` suppresses the message about a socket that is not
 //! promoted; `force` promotes sockets although firewall rules exist, which then do not apply;
-//! `always` promotes sockets at any rate; `spin` does so too and lets waits spin instead of
-//! sleeping. `delay=MICROSECONDS` lets datagrams wait in the ring of a sleeping server for at most
-//! this time.
+//! `always` promotes sockets however few datagrams they receive; `spin` does so too, and lets waits
+//! spin instead of sleeping. `delay=MICROSECONDS` lets datagrams wait in the ring of a sleeping
+//! server for at most this time.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -36,7 +36,7 @@ pub(crate) fn has_word(word: &str) -> bool {
     value.split(',').any(|one| one.trim() == word)
 }
 
-/// Returns true if the user has requested rings at any rate (`always` or `spin`).
+/// Returns true if the user has requested rings however low the rate is (`always` or `spin`).
 pub(crate) fn is_rate_ignored() -> bool {
     static IS_RATE_IGNORED: OnceLock<bool> = OnceLock::new();
     *IS_RATE_IGNORED.get_or_init(|| has_word("always") || has_word("spin"))

@@ -29,7 +29,7 @@ use crate::insn::{Cond, Helper, Insn, R0, R1, R2, Size, atomic};
 use crate::program::{CodeOwner, Counter, FilterSpan};
 use arms::ExitStub;
 
-/// The state of an emission.
+/// The state of the code generation for one program.
 #[derive(Default)]
 pub(super) struct Builder {
     pub(super) target: Target,

@@ -353,7 +353,8 @@ impl Redirect {
 /// The final action of a counting program on each frame.
 #[derive(Clone, Debug)]
 pub(super) enum FrameEnd {
-    /// Copies the frame for its deliveries, and passes it unless the body withholds it.
+    /// Copies the frame for the readers of the tap. The kernel then processes the frame further,
+    /// unless a filter in the tap withholds it.
     Tap(FusedTap),
     /// Redirects or drops the frame.
     Redirect(Redirect),

@@ -214,7 +214,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.store_wide()
     }
 
-    /// Creates a 64-bit variable, which arms may set, with the initial value `first`.
+    /// Creates a 64-bit variable with the initial value `first`. The arms of a branch may set it.
     pub fn wide_var(&mut self, first: WideNum<'s>) -> WideVar<'s> {
         self.fetch_wide(first, R0);
         WideVar(self.store_wide())

@@ -124,8 +124,8 @@ pub enum SwitchError {
     /// The new request cannot run at this attach point.
     #[error("{0}")]
     Refused(String),
-    /// The process that runs both requests was restarted, so the prepared request is lost. A retry
-    /// may succeed.
+    /// The process that runs the old request and prepared the new one was restarted, so the new one
+    /// is lost. A retry may succeed.
     #[error("{0}")]
     Again(String),
 }

@@ -19,7 +19,8 @@ const UPDATE_INTERVAL_MS_MIN: u64 = 50;
 /// Maximum interval between updates, in ms.
 const UPDATE_INTERVAL_MS_MAX: u64 = 3_600_000;
 
-/// The schedule of a client's updates. All times are in ns of the monotonic clock.
+/// The schedule of the updates that the worker sends to a client. All times are in ns of the
+/// monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UpdateSchedule {
     every: u64,

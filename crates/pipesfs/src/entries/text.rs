@@ -45,7 +45,7 @@ pub enum Text {
     Read,
     /// Number of bytes that programs have written to the streams of a directory.
     Written,
-    /// Number of blocks that were skipped for readers of the streams of a directory.
+    /// Number of blocks that the readers of a directory's streams have missed.
     Missed,
 }
 

@@ -74,7 +74,7 @@ pub fn edge_totals(counters: &Counters) -> BTreeMap<usize, (Amount, u64)> {
     totals
 }
 
-/// Returns true if no earlier segment of the same edge leads to this segment.
+/// Returns true if `edge` is the first of the segments of which an edge of the plan consists.
 fn is_first_segment(edge: &Edge) -> bool {
     // Blocks that leave the join of replicas come from the last filter of the chain, and enter the
     // edge at the join.

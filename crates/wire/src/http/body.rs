@@ -93,9 +93,9 @@ const IGNORED_AFTER_SIZE: u8 = 24;
 const BEFORE_FIRST_SIZE: u8 = 25;
 /// State in white space after the value of an extension.
 const AFTER_EXTENSION_VALUE: u8 = 26;
-/// State before a body whose length was stated, unless another response begins there.
+/// State in which either a body of a stated length or another response follows.
 const LENGTH_OR_RESPONSE: u8 = 27;
-/// State before a body that ends with its connection, unless another response begins there.
+/// State in which either a body that ends with its connection or another response follows.
 const CLOSE_OR_RESPONSE: u8 = 28;
 
 impl Body {

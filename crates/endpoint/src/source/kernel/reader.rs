@@ -34,9 +34,9 @@ const RECORD_HEADER_SIZE: usize = region_offset::HEADER_SIZE as usize;
 /// An exported frame that had not been overwritten at the last check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExportedFrame {
-    /// Index of the processor.
+    /// Index of the CPU on which the program ran.
     pub cpu: u32,
-    /// Index of the sink among the sinks of the processor.
+    /// Index of the sink among the sinks of that CPU.
     pub sink: u32,
     /// Number of the frame's exit.
     pub edge: u32,

@@ -332,8 +332,8 @@ impl Point {
 }
 
 impl AttachPoints {
-    /// Creates an attach point for a persisted program. If the program covers sockets, adopts the
-    /// map `claims`, or creates a map if `claims` is `None`.
+    /// Creates an attach point for a persisted program. If the program observes its owner's
+    /// sockets, adopts their map, `claims`, or creates one if `claims` is `None`.
     fn restore_point(
         &self,
         (attach, hardened): (&Attach, bool),

@@ -131,7 +131,8 @@ fn emit_tag<'s>(
     Ok(s.get_wide(tag))
 }
 
-/// Emits code that loads the last covered bytes, and combines them with the length of the input.
+/// Emits code that computes the last word of the hash from the last bytes that the token covers and
+/// the length of the input.
 fn emit_last_word<'s>(
     s: &mut Scope<'s, '_>,
     token: FramePos<'s>,

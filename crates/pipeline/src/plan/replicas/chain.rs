@@ -41,8 +41,8 @@ impl ChainSearch<'_> {
         found
     }
 
-    /// Returns the only successor of a node if it is called directly and has no other input;
-    /// otherwise returns `None`.
+    /// Returns the only successor of a node if that successor has no other input and is reached by
+    /// a direct call instead of a ring; otherwise returns `None`.
     fn sole_successor(&self, id: NodeId) -> Option<NodeId> {
         let (graph, edges) = (&self.plan.graph, &self.plan.edges);
         let mut out = graph.edges.iter().zip(edges).filter(|(edge, _)| edge.from == id);
