@@ -19,7 +19,7 @@ use crate::processes::{
 use crate::row::Row;
 use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -241,7 +241,14 @@ fn parse_received_blocks(report: &str) -> Result<u64, String> {
     let late = |filter: &Value| filter["dropped"]["late"]["blocks"].as_u64();
     let late: u64 = filters.into_iter().flatten().filter_map(late).sum();
     if report["balanced"] != true || report["lost"] != late {
-        return Err(format!("a request lost blocks: {report}"));
+        let sources = report["sources"].as_array().into_iter().flatten();
+        let dropped = sources.map(|source| &source["dropped"]).collect::<Vec<_>>();
+        return Err(format!(
+            "a request lost blocks ({} in all; its sources lost {}): repeat this while nothing \
+             else runs",
+            report["lost"],
+            json!(dropped)
+        ));
     }
     let last = filters.and_then(|all| all.last()).and_then(|last| last["taken"]["blocks"].as_u64());
     last.ok_or_else(|| format!("a report without filters: {report}"))
@@ -250,7 +257,6 @@ fn parse_received_blocks(report: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn prefix_processes_and_readers_are_distinguished() {
