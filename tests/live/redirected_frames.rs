@@ -282,7 +282,9 @@ fn v17_existing_xdp_program_is_kept_and_named() {
     let output = pair.server.command(streamline_program()).args(["run", &line]).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    for word in ["cannot take from server0", "`somebody_else`", "is kept", "without `take`"] {
+    for word in
+        ["cannot take from server0", "`somebody_else`", "already attached", "without `take`"]
+    {
         assert!(stderr.contains(word), "{word} is not said: {stderr}");
     }
     assert_eq!(link.info().unwrap().target, LinkTarget::Xdp(index), "it is where it was");

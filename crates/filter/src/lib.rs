@@ -54,7 +54,7 @@
 //! ```
 //! # use filter::prelude::*;
 //! # struct Clears;
-//! impl Lanes for Clears {
+//! impl LaneFilter for Clears {
 //!     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
 //!         cx.edit(batch, 0, OldBytes::Discard, |bytes| bytes.fill(0));
 //!     }

@@ -68,12 +68,12 @@ impl RegistryAdditions {
     /// # let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/web.pcap");
     /// use streamline::report::Form;
     ///
-    /// let own = streamline::Own::default()
+    /// let own = streamline::RegistryAdditions::default()
     ///     .with_classifier("long", |block| Some(block.length() / 1000));
     /// let options = streamline::Options { own, ..streamline::Options::alone() };
     /// let request = format!("replay {capture} | long |1 count");
     /// let results = streamline::open(&request, options)?.wait()?;
-    /// assert!(results.report().line_end_reports(Form::Text).contains("blocks"));
+    /// assert!(results.report().pipeline_end_reports(Form::Text).contains("blocks"));
     /// # Ok(())
     /// # }
     /// ```
@@ -110,7 +110,7 @@ impl RegistryAdditions {
     ///
     /// let bytes = Arc::new(AtomicU64::new(0));
     /// let sum = Arc::clone(&bytes);
-    /// let own = streamline::Own::default().with_sink_fn("sum", move |block| {
+    /// let own = streamline::RegistryAdditions::default().with_sink_fn("sum", move |block| {
     ///     sum.fetch_add(u64::from(block.length()), Ordering::Relaxed);
     ///     Ok(())
     /// });
@@ -144,7 +144,7 @@ impl RegistryAdditions {
     /// # let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/web.pcap");
     /// use std::io::{BufRead, BufReader};
     ///
-    /// let mut own = streamline::Own::default();
+    /// let mut own = streamline::RegistryAdditions::default();
     /// let (log, path) = own.pipe_from_sink()?;
     /// let options = streamline::Options { own, ..streamline::Options::alone() };
     /// let request = format!("replay {capture} | tcp | http |exchange weblog {path}");

@@ -137,9 +137,11 @@ impl Denial {
         let operation = match needs {
             Some(Capabilities::SYS_ADMIN) => Operation::Namespaces,
             Some(Capabilities::BPF) => Operation::Programs,
-            // Some refusals have unspecific errors. `give` means that no packet socket could
+            // Some refusals have unspecific errors. `observe` means that no packet socket could
             // provide the requested property.
-            _ if ["rx", "tx", "redirect"].contains(&name) && !["enter", "give"].contains(&call) => {
+            _ if ["rx", "tx", "redirect"].contains(&name)
+                && !["enter", "observe"].contains(&call) =>
+            {
                 Operation::Packets
             }
             _ => return None,

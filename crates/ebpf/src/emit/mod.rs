@@ -16,16 +16,17 @@
 //! that eBPF cannot express fails with [`UnfitReason`] before anything is loaded.
 //!
 //! ```
-//! use ebpf::emit::{self, Answer, Cmp, Emit, Exit, Finish, Layers, Scope, Unfit, be16, byte};
+//! use ebpf::emit::{self, Answer, Cmp, EmitFn, Exit, Layers, ReturnConversion, Scope};
+//! use ebpf::emit::{UnfitReason, be16, byte};
 //! use ebpf::{FilterSpan, Hook};
 //!
 //! // In the filter's file: the twin, and the constant that points to it.
 //! struct Args;
-//! struct Description { name: &'static str, kernel: Option<Emit<Args>> }
+//! struct Description { name: &'static str, kernel: Option<EmitFn<Args>> }
 //! const ETH: Description = Description { name: "eth", kernel: Some(eth) };
 //!
 //! fn eth<'s>(_: &Args, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
-//!     -> Result<Answer<'s>, Unfit>
+//!     -> Result<Answer<'s>, UnfitReason>
 //! {
 //!     let short = s.absent("short", out);
 //!     let header = s.need::<14>(on.at, short);
@@ -35,19 +36,19 @@
 //! }
 //!
 //! // In the planner: neighboring twins become one program, and pass on the layers.
-//! let program = emit::program(Hook::Xdp, Finish::Answer, |s, on, out| {
-//!     let twin = ETH.kernel.ok_or_else(|| Unfit::new("no twin"))?;
+//! let program = emit::program(Hook::Xdp, ReturnConversion::Answer, |s, on, out| {
+//!     let twin = ETH.kernel.ok_or_else(|| UnfitReason::new("no twin"))?;
 //!     s.emit_twin(FilterSpan::new(ETH.name, 0, 3), twin, &Args, on, out)
 //! })?;
 //! assert_eq!(program.reach, 14);
-//! # Ok::<(), Unfit>(())
+//! # Ok::<(), UnfitReason>(())
 //! ```
 //!
 //! Four misuses do not compile. Loading from a position without a bounds check:
 //! ```compile_fail,E0308
 //! # use ebpf::emit::*;
 //! fn twin<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
-//!     -> Result<Answer<'s>, Unfit>
+//!     -> Result<Answer<'s>, UnfitReason>
 //! {
 //!     let kind = s.load(on.at, be16::<12>());
 //!     Ok(Answer::new(kind, on))
@@ -57,20 +58,21 @@
 //! ```compile_fail,E0080
 //! # use ebpf::emit::*;
 //! fn twin<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
-//!     -> Result<Answer<'s>, Unfit>
+//!     -> Result<Answer<'s>, UnfitReason>
 //! {
 //!     let header = s.need::<14>(on.at, out);
 //!     let kind = s.load(header, be16::<13>());
 //!     Ok(Answer::new(kind, on))
 //! }
-//! # let emit: Emit<()> = twin;
-//! # ebpf::emit::program(ebpf::Hook::Tc, Finish::Answer, |s, on, out| emit(&(), s, on, out)).ok();
+//! # let emit: EmitFn<()> = twin;
+//! # let hook = ebpf::Hook::Tc;
+//! # ebpf::emit::program(hook, ReturnConversion::Answer, |s, on, out| emit(&(), s, on, out)).ok();
 //! ```
 //! Keeping a proof beyond the arm that checked:
 //! ```compile_fail,E0521
 //! # use ebpf::emit::*;
 //! fn twin<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
-//!     -> Result<Answer<'s>, Unfit>
+//!     -> Result<Answer<'s>, UnfitReason>
 //! {
 //!     let mut kept = None;
 //!     s.arm(|t, skip| kept = Some(t.need::<14>(on.at, skip)));

@@ -9,9 +9,10 @@
 //! root privileges, `ip` or kernel support are missing. Any other failure panics.
 //!
 //! ```no_run
-//! use streamline_testkit::net::{Cable, Pair, SERVER};
-//! let Some(pair) = Pair::new(Cable::default()) else { return };
-//! let listener = pair.server.run_inside(|| std::net::TcpListener::bind((SERVER, 80)));
+//! use streamline_testkit::net::{DevicePairSettings, NamespacePair, SERVER};
+//! let Some(pair) = NamespacePair::new(DevicePairSettings::default()) else { return };
+//! let listen = || std::net::TcpListener::bind((SERVER, 80));
+//! let listener = pair.server.run_in_network_namespace(listen);
 //! ```
 
 mod packets;
