@@ -2,9 +2,8 @@
 //!
 //! ```
 //! use streamline_testkit::Frame;
-//! let frame = Frame::ethernet().append_vlan_tag(42).ipv4("10.0.0.1", "10.0.0.2");
-//! let frame = frame.udp(53, 1024, b"answer");
-//! assert_eq!(frame.len(), 14 + 4 + 20 + 8 + 6);
+//! let frame = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(53, 1024, b"answer");
+//! assert_eq!(frame.len(), 14 + 20 + 8 + 6);
 //! ```
 //!
 //! A complete frame is a plain `Vec<u8>`, so a test can change its bytes to get an invalid frame.
