@@ -77,7 +77,7 @@ impl ScalingParameters {
 
     /// Returns parameters for a ring that is resized in place, given the sizes of the data caches
     /// in bytes, level 1 first. The water marks are closer together than in
-    /// [`ScalingParameters::reallocation`], because resizing in place costs almost nothing. The
+    /// [`ScalingParameters::for_reallocation`], because resizing in place costs almost nothing. The
     /// ring never exceeds the caches, since the memory for a larger ring would have to be reserved
     /// from the start.
     #[must_use]

@@ -64,7 +64,7 @@ pub struct Interpreter<'p> {
 
 impl<'p> Interpreter<'p> {
     /// Creates a judge for this program, which must be finished with
-    /// [`Finish::Answer`](crate::emit::Finish::Answer).
+    /// [`ReturnConversion::Answer`](crate::emit::ReturnConversion::Answer).
     pub fn new(program: &'p Program) -> Self {
         Self { program, machine: Machine::for_program(program) }
     }

@@ -1,13 +1,13 @@
 //! The writing end of an edge: a pipe, then possibly a ring, then only the pipe.
 //!
-//! After many bytes, and if a reader has requested a ring ([`Reading`]), the writer creates one,
+//! After many bytes, and if a reader has requested a ring ([`ReadingEnd`]), the writer creates one,
 //! offers it over the rendezvous socket and stops using the pipe. It returns to the pipe if other
 //! code has written into the pipe, if the reader has closed the ring (the pipe then raises
 //! `SIGPIPE` or serves other readers), and before a call that this library does not emulate. The
 //! return is permanent and closes the ring. The reader drains the ring before the pipe, so order is
 //! preserved.
 //!
-//! [`Reading`]: crate::reading::Reading
+//! [`ReadingEnd`]: crate::reading::ReadingEnd
 
 use crate::counts;
 use crate::ends;

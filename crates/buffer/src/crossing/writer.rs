@@ -112,7 +112,8 @@ impl CrossingWriter {
     }
 
     /// Wakes all sleeping readers. Call this after T_b blocks or time T_t, whichever comes first
-    /// (see [`Moderator`](crate::signal::moderate::Moderator)), and before the space sleeps.
+    /// (see [`Moderator`](crate::signal::wakeup_moderation::Moderator)), and before the space
+    /// sleeps.
     pub fn signal(&self) {
         for doorbell in &self.shared.reader_doorbells {
             doorbell.notify();

@@ -1,9 +1,9 @@
 //! Lowering of numbers, positions and proofs to registers, stack slots and packet pointers.
 //!
-//! Input: handles. Output: instructions in the builder's [`Assembler`](crate::asm::Asm). Every
-//! value has a stack slot of 8 bytes, so it survives calls and jumps. The builder tracks which
-//! slots r0 to r5 also hold, which saves most reloads. A computed position is a packet pointer, or
-//! an offset where packet pointers are not available (see `builder::frame`).
+//! Input: handles. Output: instructions in the builder's [`Assembler`](crate::asm::Assembler).
+//! Every value has a stack slot of 8 bytes, so it survives calls and jumps. The builder tracks
+//! which slots r0 to r5 also hold, which saves most reloads. A computed position is a packet
+//! pointer, or an offset where packet pointers are not available (see `builder::frame`).
 
 use super::builder::Builder;
 use super::handle::{Brand, Bytes, FramePos, FramePosVar, Num, PosBase, SlotDepth, Value};

@@ -3,7 +3,7 @@
 //!
 //! Input: running paths, and the changes that the user permits ([`AdaptationSettings`]). Output:
 //! changes to the shape of a path ([`crate::change::reshape`]), each reported with its reason
-//! ([`Live::adapted`]). A separate thread measures each arc's share of the blocks in the first
+//! ([`Live::adaptations`]). A separate thread measures each arc's share of the blocks in the first
 //! seconds ([`start`]), and then ends or waits for reports of stalled sinks ([`stalls`]). If
 //! requested, it instead makes short observations for as long as the path runs ([`observation`]):
 //! costs of filters, block rates, idle time. The planner predicts gains from its cost table,

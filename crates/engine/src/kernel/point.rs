@@ -463,8 +463,8 @@ impl PointState {
     }
 }
 
-/// The name of the checkpoint ([`RollbackLog::checkpoint`]) between the updates of the first link
-/// and the second link.
+/// The name of the checkpoint ([`RollbackLog::announce_step`]) between the updates of the first
+/// link and the second link.
 const SECOND_LINK_STEP: &str = "the second link follows the first";
 
 /// Replaces the program at all links, or at none if a link refuses the new program.

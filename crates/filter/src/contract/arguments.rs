@@ -114,7 +114,7 @@ impl Arguments {
         }
     }
 
-    /// Returns the values of a parameter of type [`Type::Bytes`](super::Type::Bytes), in the order
+    /// Returns the values of a parameter of type [`Bytes`](super::ParameterType::Bytes), in the order
     /// of the request.
     pub fn bytes<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.iter().filter_map(move |(n, value)| match value {

@@ -281,7 +281,7 @@ fn pseudo_header_sum(frame: &[u8]) -> Option<(usize, u16)> {
 }
 
 /// Makes complete TCP and UDP frames over both IP versions whose checksums [look
-/// pending](looks_pending).
+/// pending](looks_like_pending_checksum).
 pub(crate) fn pending_lookalike_frames() -> Vec<Vec<u8>> {
     use testkit::{Frame, Segment};
     let segment = Segment { source: 4000, target: 80, window: 512, ..Segment::default() };

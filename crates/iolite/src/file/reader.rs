@@ -47,8 +47,8 @@ impl CachedFile {
 impl FileReader {
     /// Makes splices from this reader transfer pointers into the file instead of copies. This is
     /// suitable for streams whose readers can request the file
-    /// ([`PoolOwner::share_file`](crate::aggregate::owner::Creator)). Such readers see the contents
-    /// of the file at the time of their access.
+    /// ([`PoolOwner::share_file`](crate::aggregate::owner::PoolOwner)). Such readers see the
+    /// contents of the file at the time of their access.
     #[must_use]
     pub const fn with_pointer_splices(mut self) -> Self {
         self.lends_pointers = true;

@@ -10,8 +10,8 @@
 //!   published a cursor at or beyond that position (Acquire; *block released* of `cursor`); or, on
 //!   a ring that overwrites, when it has been announced to readers that the entry may be
 //!   overwritten (*writing begins*), which they check after their copy.
-//! - F3 A dropped writer leaves its holds to [`sweep`], which keeps them until F2 permits dropping
-//!   them.
+//! - F3 A dropped writer leaves its holds to [`sweep_held_segments`], which keeps them until F2
+//!   permits dropping them.
 //! - F4 A reader that violates the protocol reads bytes written later, in pools that it may read
 //!   anyway, and so damages only its own data.
 //! - F5 A ring that this process reads is released only up to the oldest entry under a claim
@@ -366,7 +366,8 @@ pub fn sweep_held_segments() -> usize {
     all.dropped.len()
 }
 
-/// Leaves the memory that a dropped writer still holds to [`sweep`], which releases it later.
+/// Leaves the memory that a dropped writer still holds to [`sweep_held_segments`], which releases
+/// it later.
 pub(super) fn leave_to_sweep(flights: HeldSegments, doorbells: Doorbells) {
     if flights.first_release_position().is_some() {
         lock(&HELD_SEGMENTS).dropped.push(DroppedWriterSegments { flights, doorbells });

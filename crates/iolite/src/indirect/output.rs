@@ -43,7 +43,8 @@ mod room;
 use hot::HotSegment;
 
 /// The only writer of an indirect stream. Dropping the writer ends the stream. Memory in flight
-/// stays held until its readers have passed it ([`sweep`](super::sweep)).
+/// stays held until its readers have passed it
+/// ([`sweep_held_segments`](super::sweep_held_segments)).
 #[derive(Debug)]
 pub struct Output {
     ring: ibuf::PointerWriter,

@@ -13,7 +13,7 @@ pub trait Source: ProducerReader {}
 impl Source for Input {}
 impl Source for fixed::stream::SlotInput {}
 
-/// The reading end of one producer's stream, as [`Merged`](super::Merged) uses it.
+/// The reading end of one producer's stream, as [`MergedReader`](super::MergedReader) uses it.
 pub trait ProducerReader: Skip + AsFd + fmt::Debug + Send {
     /// Copies and consumes one block without blocking.
     fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault>;

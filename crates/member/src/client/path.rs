@@ -234,10 +234,10 @@ impl PathClient {
     }
 
     /// Returns the state of this connection's tap after
-    /// [`request_final_tap_report`](Self::await_tap_end). If the path has ended, this is the last
-    /// report, with a file of the bytes that did not fit into the pipe; the file is `None` if all
-    /// bytes fit. Blocks for at most `limit`. Fails if the path's process has exited without a last
-    /// report.
+    /// [`request_final_tap_report`](Self::request_final_tap_report). If the path has ended, this is
+    /// the last report, with a file of the bytes that did not fit into the pipe; the file is `None`
+    /// if all bytes fit. Blocks for at most `limit`. Fails if the path's process has exited without
+    /// a last report.
     pub fn tap_state(&self, limit: Duration) -> Result<(TapReport, Option<Memfd>), ClientError> {
         self.caller.set_timeout(limit);
         self.caller.send(&Call::new(TAP_REPORT_METHOD, &NoParameters {}), &[])?;

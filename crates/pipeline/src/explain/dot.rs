@@ -87,7 +87,7 @@ fn edge_attributes(
 }
 
 /// Quotes text as a Graphviz string. Each hidden character is replaced by a placeholder
-/// ([`visible`]).
+/// ([`visible_char`]).
 fn quoted_dot_string(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

@@ -299,7 +299,7 @@ fn write_edge(
     out.push('\n');
 }
 
-/// Escapes a text for XML. Each hidden character is replaced by a placeholder ([`visible`]).
+/// Escapes a text for XML. Each hidden character is replaced by a placeholder ([`visible_char`]).
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

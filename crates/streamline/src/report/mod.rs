@@ -165,8 +165,8 @@ impl<'o> Report<'o> {
         self.format_pipeline_ends(form, None)
     }
 
-    /// Formats the reports as text, as [`pipeline_end_reports`](Self::line_end_reports) does, for a
-    /// terminal with this number of columns. The buckets of a histogram are drawn with bars.
+    /// Formats the reports as text, as [`pipeline_end_reports`](Self::pipeline_end_reports) does,
+    /// for a terminal with this number of columns. The buckets of a histogram are drawn with bars.
     #[must_use]
     pub fn drawn_pipeline_end_reports(&self, columns: usize) -> String {
         self.format_pipeline_ends(Form::Text, Some(columns))

@@ -36,7 +36,7 @@ pub(super) struct LatestCounts {
     pub(super) counts: Option<Outcome>,
     /// True if the worker died without sending its final counts.
     pub(super) killed: bool,
-    /// The value of `quiet` in [`Message::RunStarted`](super::message::Message::Began).
+    /// The value of `quiet` in [`Message::RunStarted`](super::message::Message::RunStarted).
     pub(super) quiet: bool,
 }
 

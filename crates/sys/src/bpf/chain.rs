@@ -1,8 +1,9 @@
 //! Queries of chains: the programs attached to one hook, both our own and those of other processes,
 //! in execution order.
 //!
-//! Used to report a chain, to adopt a link, and to choose an [`ChainPosition`](super::Anchor).
-//! Programs attached by netlink (XDP, clsact) are listed by [`net`](crate::net).
+//! Used to report a chain, to adopt a link, and to choose an
+//! [`ChainPosition`](super::ChainPosition). Programs attached by netlink (XDP, clsact) are listed
+//! by [`net`](crate::net).
 
 use std::os::fd::{AsFd, AsRawFd as _};
 

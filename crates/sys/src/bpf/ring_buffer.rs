@@ -75,8 +75,8 @@ impl RingBuffer {
     /// without records, in which the flag occupies the word of the consumer's position.
     ///
     /// After a change to false, a program that read true earlier may still be writing. Once
-    /// [`Rings::is_written`](super::Rings::is_written) has returned false, everything that the
-    /// program has written is visible to the caller.
+    /// [`ProgramRings::is_written`](super::ProgramRings::is_written) has returned false, everything
+    /// that the program has written is visible to the caller.
     pub fn set_awake(&self, is_awake: bool) {
         self.consumer.set_word(0, u64::from(is_awake));
         // Sync point, awake: orders the store of the flag before all reads of what the programs

@@ -7,8 +7,8 @@
 //!
 //! One word per frame holds the state of the frame. Invariants, cited below:
 //! - F1 A frame is lent to be filled only if its word is 0, and the word is 0 only while the frame
-//!   is in `free` or in a fill ring. Only [`XdpReceiver::supply`] lends frames of this memory: the
-//!   sockets are not exposed.
+//!   is in `free` or in a fill ring. Only [`XdpReceiver::lend_free_frames`] lends frames of this
+//!   memory: the sockets are not exposed.
 //! - F2 `RECEIVED` is set when the frame is taken from a receive ring, and cleared in `give_back`.
 //!   While the bit is set, the kernel does not write the frame.
 //! - F3 The remaining bits count the frame's uses in send rings. The kernel only reads a frame in a
@@ -20,7 +20,7 @@
 //! precede the kernel's accesses.
 //!
 //! [`XdpReceiver`]: super::XdpReceiver
-//! [`XdpReceiver::supply`]: super::XdpReceiver::supply
+//! [`XdpReceiver::lend_free_frames`]: super::XdpReceiver::lend_free_frames
 //! [`XdpSender`]: super::XdpSender
 
 use super::ring::XdpDescriptor;

@@ -73,7 +73,7 @@ impl Columns {
     }
 
     /// Loads the sequence numbers that another space has stored in the marks with
-    /// [`Batch::store_sequence_numbers`](super::Batch::store_order).
+    /// [`Batch::store_sequence_numbers`](super::Batch::store_sequence_numbers).
     #[inline]
     pub fn load_sequence_numbers(&mut self) {
         for (order, marks) in self.order.iter_mut().zip(&self.marks).take(self.len) {

@@ -242,8 +242,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Creates a block like [`StreamContext::append`], without emitting it. The caller may
-    /// [emit](Self::emit_created) or [hold](Self::hold_created) the block; otherwise the block is
-    /// discarded and not counted. If memory runs out, counts the missing block and returns `None`.
+    /// [emit](Self::emit_created_block) or [hold](Self::hold_created_block) the block; otherwise
+    /// the block is discarded and not counted. If memory runs out, counts the missing block and
+    /// returns `None`.
     pub fn append_block(
         &mut self,
         room: usize,
@@ -288,8 +289,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Creates the description of a message: a block with an empty view whose frame is a
     /// `wire::record` of at most `room` bytes, written by `fill`. The caller
-    /// [emits](Self::emit_created) it before the blocks of the message,
-    /// [holds](Self::hold_created) it, or both. Returns `None` if memory runs out.
+    /// [emits](Self::emit_created_block) it before the blocks of the message,
+    /// [holds](Self::hold_created_block) it, or both. Returns `None` if memory runs out.
     pub fn describe(
         &mut self,
         room: usize,

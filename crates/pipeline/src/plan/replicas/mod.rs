@@ -13,7 +13,7 @@
 //!
 //! - The replicas of a stateless chain receive whole batches, by load.
 //! - The replicas of a chain with sessions receive blocks by session, both directions together
-//!   ([`ReplicaChain::sharing`](super::Replicas::sharing)).
+//!   ([`ReplicaChain::sharing`](super::ReplicaChain::sharing)).
 //! - Other chains have no replicas.
 
 mod chain;
