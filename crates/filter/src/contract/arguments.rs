@@ -114,8 +114,8 @@ impl Arguments {
         }
     }
 
-    /// Returns the values of a parameter of type [`Bytes`](super::ParameterType::Bytes), in the order
-    /// of the request.
+    /// Returns the values of a parameter of type [`Bytes`](super::ParameterType::Bytes), in the
+    /// order of the request.
     pub fn bytes<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.iter().filter_map(move |(n, value)| match value {
             Value::Bytes(bytes) if n == name => Some(bytes.as_slice()),
