@@ -38,7 +38,7 @@ pub mod writer {
     pub const RESUME_POSITION: usize = 2 * LINE_WORDS;
     /// Offset of the state of the writer: [`super::OPEN`], [`super::CLOSED`] after the last block,
     /// or [`super::SWITCHED`].
-    pub const STATE_PARAMETER: usize = 3 * LINE_WORDS;
+    pub const STATE: usize = 3 * LINE_WORDS;
     /// Offset of the first word of the writer's counters, which are stored twice
     /// ([`super::COPY_STRIDE_WORDS`]): blocks put, bytes put, blocks dropped, bytes dropped.
     pub const LEDGER: usize = 4 * LINE_WORDS;

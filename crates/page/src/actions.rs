@@ -216,7 +216,7 @@ pub(crate) async fn trace_flow(
     State(server): State<Server>,
     Json(given): Json<FlowChoice>,
 ) -> Result<Json<Value>, Failure> {
-    Ok(Json(run_blocking(move || flow::pcap_filter(&server.live, &server.program, &given)).await??))
+    Ok(Json(run_blocking(move || flow::trace_flow(&server.live, &server.program, &given)).await??))
 }
 
 /// Starts a capture. Fails if the file exists or the node cannot be tapped.

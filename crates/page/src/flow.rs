@@ -36,7 +36,7 @@ pub(crate) struct FlowChoice {
 
 /// Traces a flow. Returns the output of `streamline why --json`, with the numbers of collected and
 /// skipped frames. Blocks while frames are captured and then traced.
-pub(crate) fn pcap_filter(
+pub(crate) fn trace_flow(
     live: &Live,
     program: &Program,
     given: &FlowChoice,

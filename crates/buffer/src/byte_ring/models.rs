@@ -109,7 +109,7 @@ fn access_byte<T>(ring: &Ring, position: u64, access: impl FnOnce(&mut u64) -> T
 /// put.
 fn put(writer: &mut Writer, count: u64) -> u64 {
     let ring = writer.words().clone();
-    let room = (ring.0.bytes.len() - writer.used().unwrap()) as u64;
+    let room = (ring.0.bytes.len() - writer.used_bytes().unwrap()) as u64;
     let (from, count) = (writer.written(), count.min(room));
     for position in from..from + count {
         access_byte(&ring, position, |byte| *byte = position);

@@ -189,14 +189,14 @@ impl ReaderCursor {
     /// the switch record.
     pub(crate) fn has_switched(&self) -> bool {
         // SYNC POINT: switched; pairs with the store in `WriterCursor::leave_segment`.
-        acquire(self.store.writer.word(writer::STATE_PARAMETER)) == SWITCHED
+        acquire(self.store.writer.word(writer::STATE)) == SWITCHED
     }
 
     /// Returns true if the writer has closed the ring. A position loaded afterwards is final.
     /// Returns false until the reader has followed the writer into its current memory.
     pub(crate) fn is_closed(&self) -> bool {
         // SYNC POINT: closed; pairs with the store in `WriterCursor::close`.
-        acquire(self.store.writer.word(writer::STATE_PARAMETER)) == CLOSED
+        acquire(self.store.writer.word(writer::STATE)) == CLOSED
     }
 
     /// Returns true if the writer has closed the ring and all blocks have been read.

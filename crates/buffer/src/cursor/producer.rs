@@ -265,7 +265,7 @@ impl WriterCursor {
     pub(crate) fn leave_segment(&mut self) {
         self.publish();
         // SYNC POINT: switched; pairs with the load in `ReaderCursor::has_switched`.
-        self.store.writer.word(writer::STATE_PARAMETER).store(SWITCHED, Ordering::Release);
+        self.store.writer.word(writer::STATE).store(SWITCHED, Ordering::Release);
     }
 
     /// Changes the capacity within the same memory. The change applies from the head on.
@@ -379,7 +379,7 @@ impl WriterCursor {
     pub fn close(&mut self) {
         self.publish();
         // SYNC POINT: closed; pairs with the load in `ReaderCursor::is_finished`.
-        self.store.writer.word(writer::STATE_PARAMETER).store(CLOSED, Ordering::Release);
+        self.store.writer.word(writer::STATE).store(CLOSED, Ordering::Release);
         if let Some(queue) = &self.queue {
             queue.end();
             // So that a reader that has just joined is notified, too.

@@ -65,13 +65,7 @@ fn d12_polled_words_do_not_share_cache_lines() {
         lines.len()
     };
     let (w, r) = (
-        [
-            writer::RESERVE,
-            writer::COMMIT,
-            writer::RESUME_POSITION,
-            writer::STATE_PARAMETER,
-            writer::WAIT,
-        ],
+        [writer::RESERVE, writer::COMMIT, writer::RESUME_POSITION, writer::STATE, writer::WAIT],
         [reader::CURSOR, reader::STATE, reader::WAIT],
     );
     assert_eq!((lines(&w), lines(&r)), (w.len(), r.len()));
