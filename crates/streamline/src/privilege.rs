@@ -6,6 +6,7 @@
 //! that does not own the network namespace, or because of a security module.
 
 use crate::report::quote_word;
+use endpoint::source::rx::CALL_OBSERVE_OWN;
 use engine::doctor::{self, Binary, Capabilities, Privilege, Refusal, RefusalKind, SeccompMode};
 use pipeline::explain::table::wrap_text;
 use std::fmt::Write as _;
@@ -137,10 +138,9 @@ impl Denial {
         let operation = match needs {
             Some(Capabilities::SYS_ADMIN) => Operation::Namespaces,
             Some(Capabilities::BPF) => Operation::Programs,
-            // Some refusals have unspecific errors. `observe` means that no packet socket could
-            // provide the requested property.
+            // Some refusals have unspecific errors.
             _ if ["rx", "tx", "redirect"].contains(&name)
-                && !["enter", "observe"].contains(&call) =>
+                && !["enter", CALL_OBSERVE_OWN].contains(&call) =>
             {
                 Operation::Packets
             }
