@@ -80,7 +80,7 @@ pub struct PositionFault;
 
 /// Returns the number of bytes that the reader has not yet taken from a ring of `size` bytes in
 /// which the writer has written `written` bytes. Fails if the reader's position is impossible.
-pub fn bytes_in_ring(
+fn bytes_in_ring(
     words: &impl RingWordAccess,
     written: u64,
     size: usize,
