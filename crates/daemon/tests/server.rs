@@ -298,6 +298,25 @@ fn path_is_registered_as_long_as_its_connection() {
 }
 
 #[test]
+fn incompletely_stored_path_is_disconnected_and_registers_again() {
+    let (connection, peer) = sys::descriptor::pair().unwrap();
+    let (admissions, _) = sys::descriptor::pair().unwrap();
+    // The service manager keeps a duplicate of each descriptor that it passes.
+    let stored = [connection, admissions];
+    let passed = stored.iter().map(|descriptor| descriptor.try_clone().unwrap());
+    // The entry is missing: the previous daemon was killed before it stored it.
+    let names = ["path-2-connection", "path-2-way"].map(str::to_owned);
+    let given = names.into_iter().zip(passed).collect();
+    let folder = Daemon::unused_directory();
+    let log = &sys::steps::NO_ROLLBACK_LOG;
+    let server = Server::from_descriptors(&folder, given, Policy::default(), log).unwrap();
+    let hung_up = sys::poll::readable(&[peer.as_fd()], Some(REPLY_TIMEOUT)) == [true];
+    assert!(hung_up && receive_reply(&peer).is_none(), "the peer sees the end of the connection");
+    drop(server);
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[test]
 fn bad_admission_socket_is_refused_and_full_one_is_busy() {
     let daemon = Daemon::start();
     let socket = daemon.connect_socket(Framing::Packets);

@@ -273,7 +273,7 @@ impl Server {
             client.discard_connection(id);
             self.remove_request(id, client.line, client.who.uid);
             let gone = client.path.as_ref().and_then(|path| self.registry.remove(path.number));
-            gone.iter().for_each(|entry| store::discard_stored_path(entry.number));
+            gone.iter().for_each(|entry| store::discard_stored_path(entry.number, None));
             let ended = client.path.as_mut().and_then(|path| path.ended.take());
             // Fails if the peer has already disconnected. Otherwise the peer sees the end at once,
             // even if a duplicate of the socket remains open.

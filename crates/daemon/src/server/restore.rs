@@ -4,6 +4,7 @@
 use super::client::{self, Client, DescriptorKind, PathProcess};
 use super::event_loop::Server;
 use super::kernel::commands::{AdoptedRequest, RequestState};
+use super::registry::PathEntry;
 use super::store::{KnownRequestState, StoredPath, discard_connection, discard_stored_path};
 use abi::access::Credentials;
 use member::connection::Connection;
@@ -11,7 +12,7 @@ use member::faults::{self, RETRY_CAUSE};
 use member::varlink::Reply;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
-use sys::abstract_socket;
+use sys::abstract_socket::{self, PeerCredentials};
 use sys::local_socket::{self, Framing};
 use sys::watcher::EventInterest;
 
@@ -70,41 +71,29 @@ impl Server {
                     &[],
                 );
             }
+            // A stored duplicate must not keep the client waiting. The peer may have disconnected.
+            let _ = local_socket::hang_up(&connection);
         }
     }
 
-    /// Restores paths that were registered with the previous daemon. Removes the stored descriptors
-    /// of a path that cannot be restored.
+    /// Restores paths that were registered with the previous daemon. Disconnects a path that cannot
+    /// be restored, so that it registers again, and removes its stored descriptors.
     pub(super) fn restore_paths(&mut self, all: Vec<StoredPath>) {
         for kept in all {
             let number = kept.entry.number;
-            if self.restore_path(kept).is_none() {
-                discard_stored_path(number);
+            if let Err(connection) = self.restore_path(kept) {
+                discard_stored_path(number, Some(connection.as_fd()));
             }
         }
     }
 
-    /// Restores one path. Returns `None` if the path has ended, or its stored descriptors or entry
-    /// cannot be used.
-    fn restore_path(&mut self, stored: StoredPath) -> Option<()> {
+    /// Restores one path. Returns its connection if the path has ended, or its stored descriptors
+    /// or entry cannot be used.
+    fn restore_path(&mut self, stored: StoredPath) -> Result<(), OwnedFd> {
         let StoredPath { entry, connection, admissions } = stored;
-        let peer = abstract_socket::peer_credentials(&connection).ok()?;
-        let process = local_socket::open_peer_pidfd(&connection).ok()?;
-        if peer.uid != entry.uid || !sys::descriptor::is_seqpacket_socket(&admissions) {
-            return None;
-        }
         let (id, number) = (self.next, entry.number);
-        let watched = [
-            (connection.as_fd(), DescriptorKind::Connection),
-            (process.as_fd(), DescriptorKind::Process),
-            (admissions.as_fd(), DescriptorKind::Admissions),
-        ];
-        for (descriptor, part) in watched {
-            self.watcher
-                .watch(descriptor, client::encode_event_number(id, part), EventInterest::Read)
-                .ok()?;
-        }
-        self.registry.restore(entry).then_some(())?;
+        let watched = self.watch_stored_path(id, entry, &connection, &admissions);
+        let Some((peer, process)) = watched else { return Err(connection) };
         self.next = id + 1;
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
         *self.per_user.entry(who.uid).or_default() += 1;
@@ -117,6 +106,33 @@ impl Server {
             ended: None,
         });
         self.clients.insert(id, client);
-        Some(())
+        Ok(())
+    }
+
+    /// Checks the descriptors of a stored path, watches them, and registers the path again. Returns
+    /// the peer of its connection and the pidfd of its process.
+    fn watch_stored_path(
+        &mut self,
+        id: u64,
+        entry: PathEntry,
+        connection: &OwnedFd,
+        admissions: &OwnedFd,
+    ) -> Option<(PeerCredentials, OwnedFd)> {
+        let peer = abstract_socket::peer_credentials(connection).ok()?;
+        let process = local_socket::open_peer_pidfd(connection).ok()?;
+        if peer.uid != entry.uid || !sys::descriptor::is_seqpacket_socket(admissions) {
+            return None;
+        }
+        let watched = [
+            (connection.as_fd(), DescriptorKind::Connection),
+            (process.as_fd(), DescriptorKind::Process),
+            (admissions.as_fd(), DescriptorKind::Admissions),
+        ];
+        for (descriptor, part) in watched {
+            self.watcher
+                .watch(descriptor, client::encode_event_number(id, part), EventInterest::Read)
+                .ok()?;
+        }
+        self.registry.restore(entry).then_some((peer, process))
     }
 }

@@ -20,7 +20,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
-use sys::service;
+use sys::{local_socket, service};
 
 /// A path whose descriptors the service manager has stored.
 #[derive(Debug)]
@@ -49,7 +49,8 @@ const PREPARED_REQUEST_PREFIX: &str = "waits-";
 /// Prefix of the name under which the connection of a kernel client is stored while the client
 /// waits for its final counters.
 const DETACHING_CLIENT_PREFIX: &str = "leaves-";
-/// Maximum wait until the manager accepts a kernel object.
+/// Maximum wait until the manager accepts a message. Its socket holds few messages
+/// (`net.unix.max_dgram_qlen`), so that a manager that gets no processor time fills it quickly.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum size of a stored entry in bytes. An entry contains a request, a name and the name of a
 /// log file.
@@ -92,9 +93,10 @@ impl KnownRequestState {
     }
 }
 
-/// Sorts descriptors from the service manager by purpose, according to their names. Removes from
-/// the store the descriptors of a path that is not stored completely and, if a client's connection
-/// is stored under two states, the connection under the earlier state.
+/// Sorts descriptors from the service manager by purpose, according to their names. Ends the
+/// connection of a path that is not stored completely, so that the path registers again. Removes
+/// from the store the descriptors of such a path and, if a client's connection is stored under two
+/// states, the connection under the earlier state.
 pub(super) fn sort_stored_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDescriptors {
     let StoredDescriptors { mut sockets, mut kernel, mut lines, .. } = StoredDescriptors::default();
     let mut paths: BTreeMap<u32, BTreeMap<String, OwnedFd>> = BTreeMap::new();
@@ -129,27 +131,29 @@ pub(super) fn sort_stored_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDe
             None => sockets.push(descriptor),
         }
     }
-    let kept = paths.into_iter().filter_map(|(number, parts)| {
-        let kept = from_descriptors(parts).filter(|kept| kept.entry.number == number);
-        if kept.is_none() {
-            discard_stored_path(number);
+    let kept = paths.into_iter().filter_map(|(number, mut parts)| {
+        let entry = read_entry(&parts).filter(|entry| entry.number == number);
+        let connection = parts.remove(CONNECTION_SUFFIX);
+        match (entry, connection, parts.remove(ADMISSIONS_SUFFIX)) {
+            (Some(entry), Some(connection), Some(admissions)) => {
+                Some(StoredPath { entry, connection, admissions })
+            }
+            (_, connection, _) => {
+                discard_stored_path(number, connection.as_ref().map(OwnedFd::as_fd));
+                None
+            }
         }
-        kept
     });
     StoredDescriptors { paths: kept.collect(), sockets, kernel, lines }
 }
 
-fn from_descriptors(mut parts: BTreeMap<String, OwnedFd>) -> Option<StoredPath> {
-    let text = File::from(parts.remove(ENTRY_SUFFIX)?);
+/// Reads the stored entry of a path.
+fn read_entry(parts: &BTreeMap<String, OwnedFd>) -> Option<PathEntry> {
+    let text = File::from(parts.get(ENTRY_SUFFIX)?.try_clone().ok()?);
     let mut bytes =
         vec![0; usize::try_from(text.metadata().ok()?.len()).ok()?.min(ENTRY_BYTES_MAX)];
     text.read_exact_at(&mut bytes, 0).ok()?;
-    let entry = serde_json::from_slice(&bytes).ok()?;
-    Some(StoredPath {
-        entry,
-        connection: parts.remove(CONNECTION_SUFFIX)?,
-        admissions: parts.remove(ADMISSIONS_SUFFIX)?,
-    })
+    serde_json::from_slice(&bytes).ok()
 }
 
 /// Stores a path. If this fails, the path registers again with the next daemon.
@@ -158,47 +162,51 @@ pub(super) fn store_path(
     connection: BorrowedFd<'_>,
     admissions: BorrowedFd<'_>,
 ) {
-    store_descriptor(entry.number, CONNECTION_SUFFIX, connection);
-    store_descriptor(entry.number, ADMISSIONS_SUFFIX, admissions);
-    store_entry(entry);
+    // After a failure the rest is not tried: the next daemon discards an incomplete path.
+    let _ = store_path_descriptor(entry.number, CONNECTION_SUFFIX, connection)
+        .and_then(|()| store_path_descriptor(entry.number, ADMISSIONS_SUFFIX, admissions))
+        .and_then(|()| store_entry(entry));
 }
 
-fn store_entry(entry: &PathEntry) {
+fn store_entry(entry: &PathEntry) -> sys::Result<()> {
     if !service::has_service_manager() {
-        return;
+        return Ok(());
     }
     let text = serde_json::to_vec(entry).unwrap_or_default();
-    if let Ok(note) = service::memfd_from_bytes(&text) {
-        store_descriptor(entry.number, ENTRY_SUFFIX, note.as_fd());
-    }
+    store_path_descriptor(entry.number, ENTRY_SUFFIX, service::memfd_from_bytes(&text)?.as_fd())
 }
 
 /// Replaces the stored entry of a path.
 pub(super) fn replace_entry(entry: &PathEntry) {
-    drop_descriptor(entry.number, ENTRY_SUFFIX);
-    store_entry(entry);
+    // Without an entry the path is incomplete, and registers again with the next daemon.
+    let _ = remove_descriptor(&path_descriptor_name(entry.number, ENTRY_SUFFIX))
+        .and_then(|()| store_entry(entry));
 }
 
-/// Removes all descriptors stored for a path.
-pub(super) fn discard_stored_path(number: u32) {
-    PATH_DESCRIPTOR_SUFFIXES.into_iter().for_each(|part| drop_descriptor(number, part));
+/// Removes all descriptors stored for a path, and ends its connection to the daemon if there still
+/// is one. The manager holds a duplicate of the connection, without which the process of the path
+/// would not notice that the path is no longer registered.
+pub(super) fn discard_stored_path(number: u32, connection: Option<BorrowedFd<'_>>) {
+    // The peer may have closed its end.
+    let _ = connection.map(local_socket::hang_up);
+    // The next daemon discards what a failure leaves.
+    let _ = PATH_DESCRIPTOR_SUFFIXES
+        .into_iter()
+        .try_for_each(|part| remove_descriptor(&path_descriptor_name(number, part)));
 }
 
-fn store_descriptor(number: u32, part: &str, descriptor: BorrowedFd<'_>) {
-    // A failure needs no handling, because the next daemon discards a path that is not stored
-    // completely.
-    let _ = service::try_notify(
-        &format!("FDSTORE=1\nFDNAME={PATH_DESCRIPTOR_PREFIX}{number}-{part}"),
-        &[descriptor],
-    );
+fn path_descriptor_name(number: u32, part: &str) -> String {
+    format!("{PATH_DESCRIPTOR_PREFIX}{number}-{part}")
 }
 
-fn drop_descriptor(number: u32, part: &str) {
-    // A failure needs no handling, because the next daemon recognizes and discards stale objects.
-    let _ = service::try_notify(
-        &format!("FDSTOREREMOVE=1\nFDNAME={PATH_DESCRIPTOR_PREFIX}{number}-{part}"),
-        &[],
-    );
+fn store_path_descriptor(number: u32, part: &str, descriptor: BorrowedFd<'_>) -> sys::Result<()> {
+    let name = path_descriptor_name(number, part);
+    service::notify_within(&format!("FDSTORE=1\nFDNAME={name}"), &[descriptor], STORE_TIMEOUT)
+        .map(drop)
+}
+
+fn remove_descriptor(name: &str) -> sys::Result<()> {
+    service::notify_within(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[], STORE_TIMEOUT).map(drop)
 }
 
 /// The descriptor store of the service manager, used for kernel objects.
@@ -214,8 +222,8 @@ impl Keeper for ServiceManagerStore {
     }
 
     fn discard(&self, name: &str) {
-        let _ =
-            service::notify_within(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[], STORE_TIMEOUT);
+        // The next daemon recognizes and discards stale objects.
+        let _ = remove_descriptor(name);
     }
 }
 
