@@ -37,6 +37,8 @@ interfaces = [\"server0\"]
 [users.41104]
 rings = 4
 ";
+/// Number of sockets on which a daemon listens.
+const LISTENING_SOCKETS: u64 = 2;
 /// The directory where users' processes persist their files (`XDG_STATE_HOME`).
 const STATE_DIRECTORY: &str = "state";
 /// A shell script that requests a page from the server.
@@ -183,11 +185,26 @@ impl DaemonFixture {
 
     /// Returns all resources on the machine: the daemon's descriptors, memory and threads, the
     /// programs at the interface, the entries of the fixture's directory (persisted files count as
-    /// one), and users' files in public directories.
+    /// one), and users' files in public directories. Omits the threads that close descriptors, each
+    /// of which exits after ten seconds without work.
     pub(crate) fn resources(&self) -> Resources {
         let users = [ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID];
         let daemon = Resources::count_process(self.lock_daemon().id()).with_programs_at(&self.pair);
-        daemon.with_files_in(&self.folder.path("")).with_files_of_users(&users)
+        let daemon = daemon.with_files_in(&self.folder.path("")).with_files_of_users(&users);
+        daemon.without("thread closer")
+    }
+
+    /// Waits until the daemon has no client, and returns all resources on the machine as
+    /// [`resources`](Self::resources) does.
+    pub(crate) fn resources_without_clients(&self) -> Resources {
+        let mut resources = Resources::default();
+        wait_until("the daemon has no client", || {
+            resources = self.resources();
+            // A thread that has just started has the name of the program.
+            resources.amount("descriptor socket") == LISTENING_SOCKETS
+                && resources.amount("thread streamline") == 1
+        });
+        resources
     }
 
     /// Returns the kernel objects with ids (maps, programs, links) that the daemon holds.

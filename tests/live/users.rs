@@ -87,7 +87,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     if need::require_command("setpriv").is_none() {
         return;
     }
-    let before = fixture.resources();
+    let before = fixture.resources_without_clients();
     let rx = format!("rx {SERVER_DEVICE} ring=1MB");
     let alice = fixture.run(ALICE_UID, &format!("{rx} {ALICES_REQUEST}"));
     let bob = fixture.run(BOB_UID, &format!("{rx} {BOBS_REQUEST}"));

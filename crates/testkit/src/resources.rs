@@ -93,12 +93,24 @@ impl Resources {
         self
     }
 
+    /// Returns the amount of a resource, which is 0 if the resource is not listed.
+    #[must_use]
+    pub fn amount(&self, what: &str) -> u64 {
+        self.0.get(what).copied().unwrap_or(0)
+    }
+
+    /// Removes a resource from the list.
+    #[must_use]
+    pub fn without(mut self, what: &str) -> Self {
+        self.0.remove(what);
+        self
+    }
+
     /// Returns a line for each resource whose amount is larger in `self` than in `other`.
     #[must_use]
     pub fn excess_over(&self, other: &Self) -> Vec<String> {
-        let before = |what: &String| other.0.get(what).copied().unwrap_or(0);
-        let more = self.0.iter().filter(|(what, now)| **now > before(what));
-        more.map(|(what, now)| format!("{what}: {} and now {now}", before(what))).collect()
+        let more = self.0.iter().filter(|(what, now)| **now > other.amount(what));
+        more.map(|(what, now)| format!("{what}: {} and now {now}", other.amount(what))).collect()
     }
 
     /// Returns the larger amount of each resource in the two values.
