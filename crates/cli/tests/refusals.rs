@@ -76,6 +76,18 @@ fn full_device_is_reported_by_every_sink() {
     }
 }
 
+#[test]
+fn sink_that_fails_at_its_end_stops_the_other_pipelines() {
+    let folder = Folder::new();
+    // The first pipeline has no end of its own.
+    let line = format!(
+        "timeout 60 streamline run -q 'generate | discard ; {REPLAY_WEB} | pcap /dev/full'"
+    );
+    let ran = CommandResult::from(folder.shell(&line).output().unwrap());
+    assert_eq!(ran.status, Some(1), "{}", ran.err);
+    assert!(ran.err.contains("cannot write /dev/full: no space left"), "{}", ran.err);
+}
+
 /// Runs a request as an unprivileged user in the directory. Reports a skip and returns `None` if
 /// that is impossible.
 fn run_unprivileged(folder: &Folder, line: &str) -> Option<CommandResult> {

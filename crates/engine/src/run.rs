@@ -264,7 +264,13 @@ fn wait_for_end(
     let mut rounds = until.watch.map(|watch| ProgressReports::new(watch, begin));
     loop {
         done.clear();
-        waited.results.extend(ended.try_iter());
+        for space in ended.try_iter() {
+            // The pipelines of a request are one job: none runs on when another has failed.
+            if space.2.as_ref().is_none_or(|results| results.failure.is_some()) {
+                controls.iter().for_each(|control| control.stop());
+            }
+            waited.results.push(space);
+        }
         if waited.results.len() >= running.load(Ordering::Relaxed) {
             alarms.iter_mut().for_each(|alarms| alarms.check(sys::clock::monotonic_ns()));
             return waited;

@@ -119,23 +119,29 @@ impl Space {
     }
 
     /// Releases held blocks unless the path has failed, and then ends sinks and rings. If the path
-    /// has failed, also stops its other spaces.
+    /// has failed, or a sink fails when it writes its last data, also stops the path's other spaces.
     pub fn end(mut self) -> SpaceResults {
-        if self.graph.pass.failure.is_some() {
-            self.ports.control.stop();
-        }
+        self.stop_failed_path();
         // Other spaces may continue, and position requests then use these final counts.
         if self.ports.control.position_request_count() > 0 {
             self.store_source_positions(true);
         }
         let now = self.now();
         self.finish(now);
+        self.stop_failed_path();
         self.report_local_replica_finished(true);
         if self.publishes {
             self.publish_filter_states(false);
         }
         self.ports.commands.store_final_counters(self.counters());
         self.into_results()
+    }
+
+    /// Stops the other spaces of the path if it has failed.
+    fn stop_failed_path(&self) {
+        if self.graph.pass.failure.is_some() {
+            self.ports.control.stop();
+        }
     }
 
     /// Executes the queued commands. A panic in a command fails the path.
