@@ -17,8 +17,8 @@ use ends::{
     format_retained_frames, format_ring_sizes, reader_rings_json, retaining_sinks_json,
     writer_rings_json,
 };
-use engine::doctor::Refusal;
 use engine::doctor::neighbors::{Neighbors, device_rules};
+use engine::doctor::{Capabilities, Refusal};
 use pipeline::explain;
 use pipeline::plan::{
     Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind, ThreadPlacement,
@@ -183,11 +183,11 @@ fn print_missing_privilege(text: &str, plan: &Plan, machine: &Machine) {
         let name = node.filter()?.description.name;
         let is_live = ["rx", "tx", "redirect"].contains(&name);
         let placed = plan.space_of(id).kind;
-        is_live.then_some((name, placed))
+        is_live.then_some(placed)
     };
     let ends: Vec<_> = plan.graph.ids().filter_map(live).collect();
-    let in_process = ends.iter().find(|(_, placed)| *placed != SpaceKind::Kernel);
-    if let Some(denial) = in_process.and_then(|(name, _)| Denial::for_call(name, "open", None)) {
+    let in_process = ends.iter().any(|placed| *placed != SpaceKind::Kernel);
+    if in_process && let Some(denial) = Denial::for_capability(Capabilities::NET_RAW) {
         terminal::print_note(&format!("this request would not start: {}", denial.sentence()));
         terminal::print_error_text(&denial.remedies(text));
     } else if let (false, Kernel::Closed { .. }) = (ends.is_empty(), &machine.kernel)

@@ -70,9 +70,7 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
         BuildError::Outside { node, failure } => {
             let span = plan.graph.node(*node).span;
             let what = format!("cannot {} {}: {}", failure.call, failure.target, failure.why);
-            let used = plan.graph.node(*node).filter();
-            let name = used.map_or("", |used| used.description.name);
-            match Denial::for_call(name, failure.call, failure.missing_capability) {
+            match failure.missing_capability.and_then(Denial::for_capability) {
                 Some(denial) => {
                     line::print_mistake(text, span, &what, None);
                     terminal::print_note(&denial.sentence());

@@ -358,11 +358,14 @@ fn unprivileged_request_prints_remedies() {
     assert!(ran.err.contains("CAP_SYS_ADMIN is missing"), "{}", ran.err);
     assert!(ran.err.contains("\n  sudo ") && !ran.err.contains("setcap"), "{}", ran.err);
     // Errors for other reasons do not mention privileges.
-    let ran = fixture.run(&[], &["run", "rx nosuch0 | count"]);
-    assert!(
-        !ran.err.contains("CAP_NET_RAW is missing") || need::require_net_raw().is_none(),
-        "{ran:?}"
-    );
+    for (line, hint) in [
+        ("rx nosuch0 | count", "there are lo"),
+        ("generate count=1 | tx nosuch0", "there are lo"),
+        ("rx lo netns=nosuch0 | count", "`ip netns list` shows"),
+    ] {
+        let ran = fixture.run(&UNPRIVILEGED_WRAPPER, &["run", line]);
+        assert!(!ran.err.contains("is missing") && ran.err.contains(hint), "{line}: {ran:?}");
+    }
 }
 
 #[test]

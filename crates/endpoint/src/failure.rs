@@ -19,8 +19,8 @@ pub struct Failure {
     /// True for a closed pipe on a standard stream. No message is printed, because the reader has
     /// exited on purpose.
     pub is_quiet: bool,
-    /// Number of the missing capability (capabilities(7)), or `None` if the failure has another
-    /// cause.
+    /// Number of the capability (capabilities(7)) whose absence may be the cause, or `None` if the
+    /// failure has another cause.
     pub missing_capability: Option<u32>,
 }
 

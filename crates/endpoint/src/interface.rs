@@ -161,7 +161,8 @@ pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<Str
 /// missing capability, because only the caller knows how the program was started.
 pub(crate) fn socket_failure(call: &'static str, target: &str, error: &sys::Error) -> Failure {
     let why = std::io::Error::from_raw_os_error(error.errno);
-    let refused = why.kind() == std::io::ErrorKind::PermissionDenied;
+    // A seccomp filter may refuse the socket with any error.
+    let refused = error.call == "socket" || why.kind() == std::io::ErrorKind::PermissionDenied;
     let reason_text = match error.call {
         "socket" => format!("the kernel refuses a packet socket: {}", reason_text(&why)),
         call => format!("{call}: {}", reason_text(&why)),

@@ -6,7 +6,6 @@
 //! that does not own the network namespace, or because of a security module.
 
 use crate::report::quote_word;
-use endpoint::source::rx::CALL_OBSERVE_OWN;
 use engine::doctor::{self, Binary, Capabilities, Privilege, Refusal, RefusalKind, SeccompMode};
 use pipeline::explain::table::wrap_text;
 use std::fmt::Write as _;
@@ -132,18 +131,14 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// Explains the failed system call of a source or sink. `needs` is the capability that the
-    /// error names. Returns `None` if the call failed for a reason other than missing privileges.
-    pub fn for_call(name: &str, call: &str, needs: Option<u32>) -> Option<Self> {
-        let operation = match needs {
-            Some(Capabilities::SYS_ADMIN) => Operation::Namespaces,
-            Some(Capabilities::BPF) => Operation::Programs,
-            // Some refusals have unspecific errors.
-            _ if ["rx", "tx", "redirect"].contains(&name)
-                && !["enter", CALL_OBSERVE_OWN].contains(&call) =>
-            {
-                Operation::Packets
-            }
+    /// Explains a failure that may be due to a missing capability, whose number is given
+    /// (capabilities(7)). Returns `None` if this process may perform the operation that requires
+    /// the capability, or if no operation of a request requires it.
+    pub fn for_capability(number: u32) -> Option<Self> {
+        let operation = match number {
+            Capabilities::SYS_ADMIN => Operation::Namespaces,
+            Capabilities::BPF => Operation::Programs,
+            Capabilities::NET_RAW => Operation::Packets,
             _ => return None,
         };
         let tried = match operation {

@@ -223,15 +223,12 @@ const OWN_WITH_TAKE_MESSAGE: &str = "packets of your own sockets can be observed
 const OWN_WITH_PROMISC_MESSAGE: &str =
     "`promisc` selects frames for other hosts, and `own=yes` those of your own sockets";
 
-/// Verb of the failure for `own=yes` without a kernel program, which no privilege would avoid.
-pub const CALL_OBSERVE_OWN: &str = "observe";
-
 /// Creates the failure for `own=yes` if no kernel program is used: no packet socket can observe the
 /// sockets of one user.
 fn own_unsupported_failure(arguments: &Arguments) -> Failure {
     let why = attach_target(arguments, Side::Received).err();
     let why = why.unwrap_or_else(|| "only a program in the kernel sees them".into());
-    Failure::new(CALL_OBSERVE_OWN, "packets of your own sockets", why)
+    Failure::new("observe", "packets of your own sockets", why)
 }
 
 /// Returns the attach point at which a kernel program receives the same frames as the source: tc
