@@ -77,15 +77,19 @@ fn full_device_is_reported_by_every_sink() {
 }
 
 #[test]
-fn sink_that_fails_at_its_end_stops_the_other_pipelines() {
+fn failure_at_the_end_of_a_pipeline_stops_the_others() {
     let folder = Folder::new();
-    // The first pipeline has no end of its own.
-    let line = format!(
-        "timeout 60 streamline run -q 'generate | discard ; {REPLAY_WEB} | pcap /dev/full'"
-    );
-    let ran = CommandResult::from(folder.shell(&line).output().unwrap());
-    assert_eq!(ran.status, Some(1), "{}", ran.err);
-    assert!(ran.err.contains("cannot write /dev/full: no space left"), "{}", ran.err);
+    for (end, message) in [
+        ("pcap /dev/full", "cannot write /dev/full: no space left"),
+        ("exec \"cat >/dev/null; exit 7\"", "ended with status 7"),
+    ] {
+        // The first pipeline has no end of its own.
+        let line =
+            format!("timeout 60 streamline run -q 'generate | discard ; {REPLAY_WEB} | {end}'");
+        let ran = CommandResult::from(folder.shell(&line).output().unwrap());
+        assert_eq!(ran.status, Some(1), "{end}: {}", ran.err);
+        assert!(ran.err.contains(message), "{}", ran.err);
+    }
 }
 
 /// Runs a request as an unprivileged user in the directory. Reports a skip and returns `None` if

@@ -6,6 +6,8 @@
 //! [`run`] waits until the spaces end. The first signal, or the time limit, ends the sources;
 //! blocks in flight drain. [`ProgressWatch`] requests periodic progress reports.
 
+mod wait;
+
 use crate::adapt::AdaptationThread;
 use crate::build::BuiltPath;
 use crate::change::ChangeRepeater;
@@ -15,7 +17,6 @@ use crate::path::processors;
 use crate::path::running::Kernels;
 use crate::path::starter::{EndedSpace, SpaceThread, ThreadStarter};
 use endpoint::SourceCounters;
-use runtime::control::Control;
 use runtime::counters::SpaceCounters;
 use runtime::failure::PathFailure;
 use runtime::latency::{Latency, LatencyBreach};
@@ -24,10 +25,9 @@ use runtime::report::{self, NodeReport};
 use runtime::space::{Space, SpaceResults, results};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, PoisonError, mpsc};
-use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::steps::{RollbackLog, StepResource};
 
@@ -155,8 +155,8 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
     steps.announce_step("all runs");
     let watcher = AdaptationThread::start_for(&lives);
     let changer = ChangeRepeater::start_for(&lives);
-    let alarms = LatencyChecks::new(until.alarm, lives.first());
-    let stopped = wait_for_end(&controls, until, (begin, alarms), &done, &results, &running);
+    let alarms = wait::LatencyChecks::new(until.alarm, lives.first());
+    let stopped = wait::wait_for_end(&controls, until, (begin, alarms), &done, &results, &running);
     drop((watcher, changer));
     steps.announce_step("all has ended");
     lives.iter().for_each(|live| live.set_starter(None));
@@ -245,142 +245,6 @@ pub fn run_in_calling_thread(paths: Vec<BuiltPath>) -> Outcome {
     let mut outcome = build_outcome(ended, (&kernels, &lives), false, begin);
     lives.first().into_iter().for_each(|live| use_plan_indices(live, &mut outcome));
     outcome
-}
-
-struct WaitResult {
-    results: Vec<EndedSpace>,
-    was_stopped: bool,
-}
-
-fn wait_for_end(
-    controls: &[Arc<Control>],
-    until: StopConditions<'_>,
-    (begin, mut alarms): (u64, Option<LatencyChecks<'_>>),
-    done: &EventFd,
-    ended: &mpsc::Receiver<EndedSpace>,
-    running: &AtomicUsize,
-) -> WaitResult {
-    let mut waited = WaitResult { results: Vec::new(), was_stopped: false };
-    let mut rounds = until.watch.map(|watch| ProgressReports::new(watch, begin));
-    loop {
-        done.clear();
-        for space in ended.try_iter() {
-            // The pipelines of a request are one job: none runs on when another has failed.
-            if space.2.as_ref().is_none_or(|results| results.failure.is_some()) {
-                controls.iter().for_each(|control| control.stop());
-            }
-            waited.results.push(space);
-        }
-        if waited.results.len() >= running.load(Ordering::Relaxed) {
-            alarms.iter_mut().for_each(|alarms| alarms.check(sys::clock::monotonic_ns()));
-            return waited;
-        }
-        let end = until.elapsed.filter(|_| !waited.was_stopped).map(|ns| begin.saturating_add(ns));
-        let due = rounds.as_ref().map(ProgressReports::next_due_ns);
-        let mut descriptors = vec![done.as_fd()];
-        if !waited.was_stopped {
-            descriptors.extend(until.readable);
-        }
-        let now = sys::clock::monotonic_ns();
-        let look = alarms.as_ref().map(|alarms| alarms.next);
-        let next = end.into_iter().chain(due).chain(look).min();
-        let limit = next.map(|time| Duration::from_nanos(time.saturating_sub(now)));
-        let ready = sys::poll::readable(&descriptors, limit);
-        let now = sys::clock::monotonic_ns();
-        let signalled = ready.get(1) == Some(&true);
-        if !waited.was_stopped && (signalled || end.is_some_and(|end| now >= end)) {
-            waited.was_stopped = true;
-            controls.iter().for_each(|control| control.stop());
-        }
-        if let Some(rounds) = rounds.as_mut().filter(|rounds| now >= rounds.next_due_ns()) {
-            rounds.advance(controls, now, waited.was_stopped);
-        }
-        if let Some(alarms) = alarms.as_mut().filter(|alarms| now >= alarms.next) {
-            alarms.check(now);
-        }
-    }
-}
-
-/// Interval between two checks for late blocks, in ns.
-const CHECK_INTERVAL_NS: u64 = 1_000_000_000;
-
-/// Periodic checks for late blocks, and the alarm that reports them.
-struct LatencyChecks<'f> {
-    alarm: Alarm<'f>,
-    live: &'f Live,
-    /// Monotonic time of the next check in ns.
-    next: u64,
-    /// Monotonic time in ns before which no further breach is reported.
-    quiet_until_ns: u64,
-}
-
-impl<'f> LatencyChecks<'f> {
-    fn new(alarm: Option<Alarm<'f>>, live: Option<&'f Live>) -> Option<Self> {
-        let (alarm, live) = alarm.zip(live)?;
-        live.latency()?;
-        let next = sys::clock::monotonic_ns().saturating_add(CHECK_INTERVAL_NS);
-        Some(Self { alarm, live, next, quiet_until_ns: 0 })
-    }
-
-    fn check(&mut self, now: u64) {
-        self.next = now.saturating_add(CHECK_INTERVAL_NS);
-        if now < self.quiet_until_ns {
-            return;
-        }
-        if let Some(breach) = self.live.take_worst_breach() {
-            self.quiet_until_ns = self.next;
-            (self.alarm.0)(&breach);
-        }
-    }
-}
-
-/// Time that sources have to respond before their previous totals are reported, in ns. A space
-/// checks for queries after every batch; a sleeping space wakes up within 50 µs if a processor is
-/// free.
-const ANSWER_TIMEOUT_NS: u64 = 50_000_000;
-
-/// Periodic progress reports. Each round first queries the sources, and later reports their
-/// responses.
-struct ProgressReports<'f> {
-    watch: ProgressWatch<'f>,
-    begin: u64,
-    /// Monotonic time of the next report in ns.
-    next: u64,
-    /// True if the sources have been queried for the next report.
-    has_queried: bool,
-}
-
-impl<'f> ProgressReports<'f> {
-    const fn new(watch: ProgressWatch<'f>, begin: u64) -> Self {
-        Self { watch, begin, next: begin.saturating_add(watch.every_ns), has_queried: false }
-    }
-
-    /// Returns the monotonic time of the next query or report, in ns.
-    const fn next_due_ns(&self) -> u64 {
-        if self.has_queried { self.next } else { self.next.saturating_sub(ANSWER_TIMEOUT_NS) }
-    }
-
-    /// Queries the sources for the next report or, if they have been queried already, calls the
-    /// callback with their responses. `stopped` is true if the paths were stopped.
-    fn advance(&mut self, controls: &[Arc<Control>], now: u64, stopped: bool) {
-        self.has_queried = !self.has_queried;
-        if self.has_queried {
-            controls.iter().for_each(|control| control.request_positions());
-            return;
-        }
-        let mut progress = Progress { stopped, ..Progress::default() };
-        progress.elapsed_ns = now.saturating_sub(self.begin);
-        for answer in controls.iter().flat_map(|control| control.positions()) {
-            if !answer.fresh {
-                progress.held_up.push(answer.name.clone());
-            }
-            progress.sources.push((answer.name, answer.counters));
-        }
-        (self.watch.report)(&progress);
-        // A late report must not cause further reports in quick succession.
-        let soonest = now.saturating_add(self.watch.every_ns / 2);
-        self.next = self.next.saturating_add(self.watch.every_ns).max(soonest);
-    }
 }
 
 /// Replaces node and edge numbers in an outcome with plan indices.

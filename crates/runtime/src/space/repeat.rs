@@ -351,14 +351,14 @@ impl Space {
         loop {
             let ticket = self.ports.doorbell.listen();
             wait.iter_mut().for_each(StallWait::begin_poll);
-            let Input::Ring { import, .. } = &mut self.inputs.list[i] else { return false };
+            let Input::Ring { node, import, .. } = &mut self.inputs.list[i] else { return false };
             let over = import.is_closed() || (self.ports.control.is_stopped() && !ends);
             match import.untaken_entries() {
                 Ok(waiting) if waiting >= count => return true,
                 Ok(waiting) if over => return waiting > 0,
                 Ok(_) => {}
                 Err(fault) => {
-                    let name = self.graph.nodes[0].name.clone();
+                    let name = self.graph.nodes[*node].name.clone();
                     self.graph.pass.failure = Some(PathFailure::from_ring(name, fault));
                     return false;
                 }

@@ -25,7 +25,16 @@ pub struct SpaceResults {
     pub kept: Vec<(usize, RetainedFrames)>,
     /// Nodes that wrote the input or read the output of programs (`exec`), and that hot swaps
     /// removed.
-    pub programs: Vec<Node>,
+    pub removed_programs: Vec<Node>,
+}
+
+impl SpaceResults {
+    /// Returns the programs of the space, each with the name of its node. A program occurs twice if
+    /// both of its halves belong to the space.
+    pub fn programs(&self) -> impl Iterator<Item = (&str, &Arc<Process>)> {
+        let nodes = self.nodes.iter().chain(&self.removed_programs);
+        nodes.filter_map(|node| Some((&*node.name, node.process()?)))
+    }
 }
 
 /// The memory that a space uses, and the processes of its programs.
@@ -43,16 +52,15 @@ pub struct SpaceResources {
 pub fn finish_programs(results: &[SpaceResults]) -> Vec<PathFailure> {
     let mut finished: Vec<&Arc<Process>> = Vec::new();
     let mut failures = Vec::new();
-    for node in results.iter().flat_map(|space| space.nodes.iter().chain(&space.programs)) {
-        let Some(process) = node.process() else { continue };
+    for (name, process) in results.iter().flat_map(SpaceResults::programs) {
         if finished.iter().any(|other| Arc::ptr_eq(other, process)) {
             continue;
         }
         finished.push(process);
         match process.finish() {
             Ok(Ok(())) => {}
-            Ok(Err(bad)) => failures.push(PathFailure::from_program(node.name.clone(), bad)),
-            Err(error) => failures.push(PathFailure::from_unknown_exit(node.name.clone(), error)),
+            Ok(Err(bad)) => failures.push(PathFailure::from_program(name.to_owned(), bad)),
+            Err(error) => failures.push(PathFailure::from_unknown_exit(name.to_owned(), error)),
         }
     }
     failures

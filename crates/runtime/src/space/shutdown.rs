@@ -68,7 +68,7 @@ impl Space {
 
     pub(super) fn into_results(self) -> SpaceResults {
         let imported = self.import_counters();
-        let (retired, programs) = (self.accounts.retired, self.programs.removed);
+        let (retired, removed_programs) = (self.accounts.retired, self.programs.removed);
         let kept = self.graph.pass.observers.retained_frames();
         let failure = self.graph.pass.failure;
         SpaceResults {
@@ -78,7 +78,7 @@ impl Space {
             kernel_counts: None,
             retired,
             kept,
-            programs,
+            removed_programs,
         }
     }
 

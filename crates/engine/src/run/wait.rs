@@ -1,0 +1,187 @@
+//! The wait for the end of a run: limits, signals, failures, and periodic checks and reports.
+
+use super::{Alarm, Progress, ProgressWatch, StopConditions};
+use crate::live::Live;
+use crate::path::starter::EndedSpace;
+use endpoint::process::Process;
+use runtime::control::Control;
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use sys::eventfd::EventFd;
+
+/// Interval between two checks whether a program has exited whose spaces have all ended, in ns.
+const PROGRAM_CHECK_INTERVAL_NS: u64 = 100_000_000;
+
+/// The ended spaces of all paths.
+pub(super) struct WaitResult {
+    pub(super) results: Vec<EndedSpace>,
+    /// True if a signal or the time limit ended the run.
+    pub(super) was_stopped: bool,
+}
+
+/// The spaces that have ended, and their programs that have not exited yet.
+#[derive(Default)]
+struct EndedSpaces {
+    results: Vec<EndedSpace>,
+    programs: Vec<Arc<Process>>,
+}
+
+impl EndedSpaces {
+    /// Adds a space. Returns true if the space has failed.
+    fn add(&mut self, space: EndedSpace) -> bool {
+        let failed = space.2.as_ref().is_none_or(|results| results.failure.is_some());
+        let programs = space.2.iter().flat_map(|results| results.programs());
+        self.programs.extend(programs.map(|(_, program)| Arc::clone(program)));
+        self.results.push(space);
+        failed
+    }
+
+    /// Forgets the programs that have exited. Returns true if one of them has failed.
+    fn has_failed_program(&mut self) -> bool {
+        let mut failed = false;
+        self.programs.retain(|program| {
+            let ended = program.try_wait();
+            failed |= matches!(ended, Some(Err(_)));
+            ended.is_none()
+        });
+        failed
+    }
+}
+
+/// Waits until all spaces of a run have ended. Stops all paths at the first signal, at the time
+/// limit, and when a space or a program of an ended space fails: the pipelines of a request are
+/// one job, of which no part runs on when another has failed.
+pub(super) fn wait_for_end(
+    controls: &[Arc<Control>],
+    until: StopConditions<'_>,
+    (begin, mut alarms): (u64, Option<LatencyChecks<'_>>),
+    done: &EventFd,
+    ended: &mpsc::Receiver<EndedSpace>,
+    running: &AtomicUsize,
+) -> WaitResult {
+    let mut spaces = EndedSpaces::default();
+    let (mut was_stopped, mut has_failed) = (false, false);
+    let mut rounds = until.watch.map(|watch| ProgressReports::new(watch, begin));
+    loop {
+        done.clear();
+        for space in ended.try_iter() {
+            has_failed |= spaces.add(space);
+        }
+        if spaces.results.len() >= running.load(Ordering::Relaxed) {
+            alarms.iter_mut().for_each(|alarms| alarms.check(sys::clock::monotonic_ns()));
+            return WaitResult { results: spaces.results, was_stopped };
+        }
+        has_failed |= spaces.has_failed_program();
+        if std::mem::take(&mut has_failed) {
+            controls.iter().for_each(|control| control.stop());
+        }
+        let end = until.elapsed.filter(|_| !was_stopped).map(|ns| begin.saturating_add(ns));
+        let due = rounds.as_ref().map(ProgressReports::next_due_ns);
+        let mut descriptors = vec![done.as_fd()];
+        if !was_stopped {
+            descriptors.extend(until.readable);
+        }
+        let now = sys::clock::monotonic_ns();
+        let look = alarms.as_ref().map(|alarms| alarms.next);
+        let exits = (!spaces.programs.is_empty()).then_some(now + PROGRAM_CHECK_INTERVAL_NS);
+        let next = end.into_iter().chain(due).chain(look).chain(exits).min();
+        let limit = next.map(|time| Duration::from_nanos(time.saturating_sub(now)));
+        let ready = sys::poll::readable(&descriptors, limit);
+        let now = sys::clock::monotonic_ns();
+        let signalled = ready.get(1) == Some(&true);
+        if !was_stopped && (signalled || end.is_some_and(|end| now >= end)) {
+            was_stopped = true;
+            controls.iter().for_each(|control| control.stop());
+        }
+        if let Some(rounds) = rounds.as_mut().filter(|rounds| now >= rounds.next_due_ns()) {
+            rounds.advance(controls, now, was_stopped);
+        }
+        if let Some(alarms) = alarms.as_mut().filter(|alarms| now >= alarms.next) {
+            alarms.check(now);
+        }
+    }
+}
+
+/// Interval between two checks for late blocks, in ns.
+const CHECK_INTERVAL_NS: u64 = 1_000_000_000;
+
+/// Periodic checks for late blocks, and the alarm that reports them.
+pub(super) struct LatencyChecks<'f> {
+    alarm: Alarm<'f>,
+    live: &'f Live,
+    /// Monotonic time of the next check in ns.
+    next: u64,
+    /// Monotonic time in ns before which no further breach is reported.
+    quiet_until_ns: u64,
+}
+
+impl<'f> LatencyChecks<'f> {
+    pub(super) fn new(alarm: Option<Alarm<'f>>, live: Option<&'f Live>) -> Option<Self> {
+        let (alarm, live) = alarm.zip(live)?;
+        live.latency()?;
+        let next = sys::clock::monotonic_ns().saturating_add(CHECK_INTERVAL_NS);
+        Some(Self { alarm, live, next, quiet_until_ns: 0 })
+    }
+
+    fn check(&mut self, now: u64) {
+        self.next = now.saturating_add(CHECK_INTERVAL_NS);
+        if now < self.quiet_until_ns {
+            return;
+        }
+        if let Some(breach) = self.live.take_worst_breach() {
+            self.quiet_until_ns = self.next;
+            (self.alarm.0)(&breach);
+        }
+    }
+}
+
+/// Time that sources have to respond before their previous totals are reported, in ns. A space
+/// checks for queries after every batch; a sleeping space wakes up within 50 µs if a processor is
+/// free.
+const ANSWER_TIMEOUT_NS: u64 = 50_000_000;
+
+/// Periodic progress reports. Each round first queries the sources, and later reports their
+/// responses.
+struct ProgressReports<'f> {
+    watch: ProgressWatch<'f>,
+    begin: u64,
+    /// Monotonic time of the next report in ns.
+    next: u64,
+    /// True if the sources have been queried for the next report.
+    has_queried: bool,
+}
+
+impl<'f> ProgressReports<'f> {
+    const fn new(watch: ProgressWatch<'f>, begin: u64) -> Self {
+        Self { watch, begin, next: begin.saturating_add(watch.every_ns), has_queried: false }
+    }
+
+    /// Returns the monotonic time of the next query or report, in ns.
+    const fn next_due_ns(&self) -> u64 {
+        if self.has_queried { self.next } else { self.next.saturating_sub(ANSWER_TIMEOUT_NS) }
+    }
+
+    /// Queries the sources for the next report or, if they have been queried already, calls the
+    /// callback with their responses. `stopped` is true if the paths were stopped.
+    fn advance(&mut self, controls: &[Arc<Control>], now: u64, stopped: bool) {
+        self.has_queried = !self.has_queried;
+        if self.has_queried {
+            controls.iter().for_each(|control| control.request_positions());
+            return;
+        }
+        let mut progress = Progress { stopped, ..Progress::default() };
+        progress.elapsed_ns = now.saturating_sub(self.begin);
+        for answer in controls.iter().flat_map(|control| control.positions()) {
+            if !answer.fresh {
+                progress.held_up.push(answer.name.clone());
+            }
+            progress.sources.push((answer.name, answer.counters));
+        }
+        (self.watch.report)(&progress);
+        // A late report must not cause further reports in quick succession.
+        let soonest = now.saturating_add(self.watch.every_ns / 2);
+        self.next = self.next.saturating_add(self.watch.every_ns).max(soonest);
+    }
+}
