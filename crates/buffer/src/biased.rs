@@ -55,9 +55,9 @@ pub(crate) struct Record {
 /// A lock whose calls fail while another thread, or an interrupted call of the same thread, holds
 /// it.
 ///
-/// If the kernel offers no membarrier(2), all locks are shared from the start. If a sandbox forbids
-/// membarrier(2) after a thread has become the owner, calls by other threads fail as if the owner
-/// held the lock.
+/// If the kernel offers no membarrier(2), all locks use an atomic exchange per call from the start.
+/// If a sandbox forbids membarrier(2) after a thread has become the owner, calls by other threads
+/// fail as if the owner held the lock.
 // One cache line, so that ends used by different threads do not disturb each other.
 #[repr(align(64))]
 pub struct BiasedLock<T> {
@@ -337,7 +337,8 @@ mod records {
         [const { Record::new([const { AtomicU64::new(0) }; HELD_LOCKS_MAX], AtomicU32::new(0)) };
             THREADS_MAX];
 
-    /// The record of a thread, released when the thread ends.
+    /// Index of a thread's record in `RECORDS`. Dropped when the thread ends, which releases the
+    /// record.
     struct ThreadRecord(usize);
 
     thread_local! {

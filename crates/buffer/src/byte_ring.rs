@@ -18,7 +18,7 @@
 
 use crate::atomic::{Ordering, fence};
 
-/// A word that both sides access.
+/// A control word of the ring, in memory that both sides share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingWord {
     /// Number of bytes that the writer has written.
@@ -31,7 +31,7 @@ pub enum RingWord {
     RoomWanted,
 }
 
-/// Access to the shared words of a ring.
+/// Access to the control words of a ring, in memory that both sides share.
 pub trait RingWordAccess {
     /// Loads a word with Acquire ordering.
     fn load(&self, word: RingWord) -> u64;
@@ -172,7 +172,7 @@ pub enum Notification {
 /// The state of a ring for its reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReaderState {
-    /// This number of bytes is available.
+    /// Number of bytes that are available to read.
     Bytes(usize),
     /// Nothing is available, and the writer will send a notification.
     Empty,
@@ -189,7 +189,7 @@ pub struct ByteRingReader<W> {
 }
 
 impl<W: RingWordAccess> ByteRingReader<W> {
-    /// Starts to read a ring of this size.
+    /// Creates the reader's side of a ring of `size` bytes, from which nothing has been read yet.
     pub const fn new(words: W, size: usize) -> Self {
         Self { words, size, taken: 0 }
     }

@@ -92,7 +92,7 @@ impl RingMemory {
         Self::heap_with_readers(readers, data_words, capacity, policy)
     }
 
-    /// Allocates a ring like [`RingMemory::heap`], but for readers whose control words already
+    /// Allocates the writer's part of a ring on the heap, for readers whose control words already
     /// exist.
     fn heap_with_readers(
         readers: Box<[Arc<Region>]>,

@@ -21,7 +21,7 @@ pub struct Doorbells {
 struct NotifiedReader {
     doorbell: SocketDoorbell,
     notifier: Notifier,
-    /// Number of notifications from this reader since the writer last found room.
+    /// Number of notifications from this reader since the writer last found room in the ring.
     false_alarms: u32,
 }
 
@@ -31,7 +31,7 @@ struct NotifiedReader {
 const FALSE_ALARMS_MAX: u32 = 64;
 
 impl Doorbells {
-    /// Wraps the writer's ends of the doorbells, in reader order.
+    /// Creates the set from the writer's ends of the doorbells, in reader order.
     #[must_use]
     pub fn new(doorbells: Vec<SocketDoorbell>) -> Self {
         let departed = DepartedReaders::new(doorbells.len());

@@ -40,14 +40,14 @@ pub enum Fault {
     Poisoned {
         /// Position that the other party has published.
         published: u64,
-        /// Position of this party.
+        /// Position of this party in the ring, which shows that `published` is impossible.
         own: u64,
     },
     /// The ring contains an invalid record from a broken or hostile writer. The ring is poisoned,
     /// as with [`Fault::Poisoned`].
     #[error("there is no record at position {position} of the ring: close the ring")]
     Damaged {
-        /// Expected position of the record.
+        /// Position at which a record should begin.
         position: u64,
     },
     /// The other side of the ring is gone: all readers have left, or the writer was killed and all

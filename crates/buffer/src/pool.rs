@@ -84,13 +84,13 @@ pub struct Pool {
     memory: Arc<Memory>,
     /// Position of the next block; equal to `end` if no segment is open.
     next: Cell<u64>,
-    /// Position after the open segment.
+    /// Position after the last byte of the open segment.
     end: Cell<u64>,
     /// Smallest number that the next segment may have.
     next_number_min: Cell<u64>,
     /// Number of slots that have memory. Slots with higher indices have never been used.
     populated: Cell<usize>,
-    /// Number of the oldest segment that has not been returned to the lender.
+    /// Number of the oldest segment of lent memory that has not been returned to the lender.
     oldest: Cell<u64>,
     /// For each slot of lent memory, the number of times that [`Pool::draft_arrived_slot`] has
     /// opened the slot.
@@ -100,7 +100,7 @@ pub struct Pool {
     opened_slots: RefCell<Vec<usize>>,
     /// True while a draft exists.
     drafting: Cell<bool>,
-    /// Number of pins per slot.
+    /// Number of pins on the segment in each slot.
     pins: Box<[Cell<u32>]>,
     /// For each slot, the offset in the region of the first byte that the slot's only pin still
     /// needs ([`Pool::set_needed_start`]); 0 if the pin needs the entire segment.
@@ -243,8 +243,8 @@ impl Pool {
         Some(Draft { pool: self, position, at: self.memory.slots.offset(position), len })
     }
 
-    /// Returns true if a block of `length` bytes fits into the rest of the open segment. A block
-    /// without bytes has the address of a byte in the segment.
+    /// Returns true if a block of `length` bytes fits into the rest of the open segment. An empty
+    /// block needs one byte too, because its address must be inside the segment.
     #[inline]
     #[must_use]
     pub const fn fits_open_segment(&self, length: usize) -> bool {

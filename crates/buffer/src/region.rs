@@ -63,14 +63,14 @@ impl Region {
         Self { base, words, owner: Owner::Heap(lines) }
     }
 
-    /// Wraps a writable mapping.
+    /// Creates a region over a writable mapping.
     #[cfg(not(loom))]
     pub(crate) fn mapped(mapping: Mapping) -> Self {
         let (base, words) = (mapping.base().cast::<AtomicU64>(), mapping.len() / 8);
         Self { base, words, owner: Owner::Mapping(mapping) }
     }
 
-    /// Wraps a read-only mapping (R3).
+    /// Creates a region over a read-only mapping, whose words must only be loaded (R3).
     #[cfg(not(loom))]
     pub fn reading(mapping: ReadMapping) -> Self {
         let (base, words) = (mapping.base().cast::<AtomicU64>(), mapping.len() / 8);

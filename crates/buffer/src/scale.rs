@@ -163,7 +163,7 @@ pub struct RoundMeasurements {
     pub timing: Option<LapTiming>,
 }
 
-/// The reason for a decision.
+/// The reason for a decision on the size of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SizeReason {
     /// The pressure is between the water marks.
@@ -187,13 +187,13 @@ pub enum SizeReason {
 /// The decision on the size after a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SizeDecision {
-    /// New size of the ring in bytes.
+    /// Size of the ring in bytes after the decision; may equal the previous size.
     pub capacity: usize,
-    /// Reason for the new size.
+    /// Reason for this size.
     pub why: SizeReason,
 }
 
-/// The self-sizing state of one ring.
+/// The state of the automatic sizing of one ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SizingState {
     scaling: ScalingParameters,
@@ -259,7 +259,8 @@ impl SizingState {
         step
     }
 
-    /// Counts the last decided change of size as applied. Must not be called if the resize failed.
+    /// Counts the last decided change of size, which the caller has applied. Must not be called if
+    /// the resize failed.
     pub fn count_step(&mut self) {
         if let Some((round, step)) = &self.last {
             self.grown += u64::from(step.capacity > round.capacity);
@@ -291,10 +292,10 @@ impl SizingState {
         }
     }
 
-    /// Records the round in the trial of a ring larger than the caches, if the ring had one of the
-    /// two compared sizes. Returns true if the ring should exceed the caches. Ends the trial and
-    /// returns false if the writer and the reader share a processor, or if the ring must not exceed
-    /// the caches.
+    /// Returns true if the ring should exceed the caches. If the ring has one of the two sizes that
+    /// the trial of a larger ring compares, passes the timing of the round to the trial. Ends the
+    /// trial and returns false if the writer and the reader share a processor, or if the ring must
+    /// not exceed the caches.
     fn should_exceed_caches(&mut self, round: &RoundMeasurements) -> bool {
         let range = self.scaling.size_range(SidePlacement::DifferentProcessors);
         if round.sides == SidePlacement::SameProcessor || self.scaling.remote <= *range.end() {
@@ -338,7 +339,7 @@ impl SizingState {
     }
 }
 
-/// Number of rounds for which shrinking is suspended at first.
+/// Initial number of rounds for which a ring that was full is not allowed to shrink.
 const INITIAL_PATIENCE_ROUNDS: u64 = 64;
 const PATIENCE_ROUNDS_MAX: u64 = 1 << 20;
 

@@ -238,13 +238,15 @@ pub enum Refusal {
         /// Expected size in bytes.
         should: usize,
     },
-    /// The geometry is invalid, or belongs to another kind of ring.
+    /// The geometry in the offer is invalid, or belongs to another kind of ring. Contains the
+    /// geometry.
     #[error("invalid geometry of a ring: {0:?}")]
     Geometry(RingGeometry),
-    /// The start position is invalid.
+    /// The start position in the reader's page is invalid. Contains the position.
     #[error("invalid start position of a reader: {0}")]
     Start(u64),
-    /// The next segment does not continue the ring at the end of the last segment.
+    /// The next segment does not continue the ring at the end of the last segment. Contains the
+    /// geometry of the next segment.
     #[error("the segment does not continue where the last one ended: {0:?}")]
     Segment(RingGeometry),
     /// The kernel refused a call, for example because it does not support seals.

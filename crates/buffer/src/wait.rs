@@ -22,9 +22,9 @@ pub struct Sleeper {
 }
 
 impl Sleeper {
-    /// Publishes in `page` that the caller is about to sleep until the other party reaches `until`.
-    /// The caller must then check its condition again, sleep if the condition does not hold, and
-    /// finally call [`Sleeper::announce_wake`].
+    /// Publishes in `page`, in the words from index `at` on, that the caller is about to sleep
+    /// until the other party reaches position `until`. The caller must then check its condition
+    /// again, sleep if the condition does not hold, and finally call [`Sleeper::announce_wake`].
     pub fn announce_sleep(&mut self, page: &Region, at: usize, until: u64) {
         self.count += 1;
         page.word(at + WAKE_POSITION).store(until, Ordering::Relaxed);
@@ -33,7 +33,7 @@ impl Sleeper {
         fence(Ordering::SeqCst);
     }
 
-    /// Publishes in `page` that the caller is awake.
+    /// Publishes in `page`, in the words from index `at` on, that the caller is awake.
     pub fn announce_wake(&mut self, page: &Region, at: usize) {
         self.count += 1;
         page.word(at + SLEEP_COUNT).store(self.count, Ordering::Release);
@@ -88,15 +88,15 @@ pub enum BlockRead {
     End,
 }
 
-/// The state of the party that notifies.
+/// The state of the party that notifies a sleeper: the last sleep for which it has notified.
 #[derive(Debug, Default)]
 pub struct Notifier {
     notified: u64,
 }
 
 impl Notifier {
-    /// Returns true if the other party is asleep and has not been notified. Call this after a
-    /// publication.
+    /// Returns true if the party whose sleep words begin at index `at` of `page` is asleep and has
+    /// not been notified. Call this after a publication.
     pub(crate) fn has_unnotified_sleeper(&self, page: &Region, at: usize) -> bool {
         // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.
         fence(Ordering::SeqCst);
@@ -104,10 +104,10 @@ impl Notifier {
         !count.is_multiple_of(2) && count != self.notified
     }
 
-    /// Returns true if the other party must be notified now, and then records the notification.
-    /// This is the case if the party is asleep and has not been notified, and either `position` has
-    /// reached that party's threshold, or `urgency` is `Last` and [`THRESHOLD_ONLY`] is not set.
-    /// Call this after `position` has been published.
+    /// Returns true if the party whose sleep words begin at index `at` of `page` must be notified
+    /// now, and then records the notification. This is the case if the party is asleep and has not
+    /// been notified, and either `position` has reached that party's threshold, or `urgency` is
+    /// `Last` and [`THRESHOLD_ONLY`] is not set. Call this after `position` has been published.
     pub fn is_due(&mut self, page: &Region, at: usize, position: u64, urgency: Urgency) -> bool {
         if urgency != Urgency::Flow {
             // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.

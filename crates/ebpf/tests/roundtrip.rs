@@ -20,7 +20,8 @@ fn any_size() -> impl Strategy<Value = Size> {
     prop::sample::select(vec![Size::B, Size::H, Size::W, Size::DW])
 }
 
-/// Yields every form of instruction, as one or two slots.
+/// Generates instructions of every form, each as one slot of 8 bytes or, for a 64-bit constant, as
+/// two.
 fn any_instruction() -> impl Strategy<Value = Vec<Insn>> {
     let operations = [
         Alu::Add,

@@ -1,6 +1,6 @@
-//! The exam of the test twins. Plain Rust and the interpreter judge them at every hook except
-//! cgroups, on frames truncated to every length, nonlinear, and with a tag in the metadata.
-//! Mutation tests check that the exam itself finds faults.
+//! Tests that compare the test twins, run by the interpreter, with plain Rust. They use every hook
+//! except cgroups, and frames truncated to every length, nonlinear frames, and frames with a VLAN
+//! tag in the metadata. Mutation tests check that the comparison itself finds faults.
 
 mod pieces;
 
@@ -13,8 +13,8 @@ use ebpf::{Hook, Program};
 use pieces::rust_judge::RustJudge;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
 
-/// Yields every frame truncated to every length. If the hook supports tags in the metadata, yields
-/// each also with such a tag.
+/// Yields every frame truncated to every length. If packets at the hook can have a VLAN tag in
+/// their metadata, yields each also with two such tags, one at a time.
 fn truncated_frames<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item = Packet<'f>> {
     frames.iter().flat_map(|frame| truncations(frame)).flat_map(move |bytes| {
         let whole = Packet::new(bytes);
@@ -144,16 +144,16 @@ fn chain_without_link_layer_is_unfit() {
     assert!(unfit.to_string().ends_with("put `ip` there"), "{unfit}");
 }
 
-/// Yields frames truncated near the end of direct access, both linear and with the rest in a second
-/// buffer.
+/// Yields frames truncated around byte 256, where direct packet access ends, each both linear and
+/// with the bytes after byte 256 in a second buffer.
 fn frames_around_byte_256(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
     let ends = frames.iter().flat_map(|frame| (254..=260).map(|end| &frame[..end]));
     ends.map(Packet::new).flat_map(|packet| [packet, packet.split_at(256)])
 }
 
-/// Mutates the generated code, with the interpreter as judge. A mutant may survive if it is
-/// equivalent to the program (for example, if it pulls one byte more than necessary), or if only
-/// the kernel would detect the change.
+/// Mutates the generated code, and checks that the comparison with the interpreter detects most
+/// mutants. A mutant may survive if it is equivalent to the program (for example, if it pulls one
+/// byte more than necessary), or if only the kernel would detect the change.
 #[test]
 fn exam_detects_mutated_twins() {
     let (mut caught, mut all) = (0, 0);
@@ -181,5 +181,5 @@ fn exam_detects_mutated_twins() {
     assert!(caught * 100 >= all * MUTANTS_CAUGHT_PERCENT, "caught only {caught} of {all}");
 }
 
-/// Minimum percentage of mutants that the exam must notice. It may be raised, never lowered.
+/// Minimum percentage of mutants that the comparison must detect. It may be raised, never lowered.
 const MUTANTS_CAUGHT_PERCENT: u64 = 80;

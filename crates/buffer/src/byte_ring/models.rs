@@ -18,7 +18,7 @@ fn run_model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-/// One direction of a socket.
+/// One direction of the modelled socket between writer and reader.
 #[derive(Default)]
 struct Direction {
     /// Number of notifications, and true once the sender has closed its end.
@@ -62,7 +62,7 @@ impl Direction {
     }
 }
 
-/// The memory and the socket that both sides share.
+/// The memory and the socket that the writer and the reader of a ring share.
 struct Shared {
     words: [AtomicU64; 4],
     bytes: Vec<UnsafeCell<u64>>,
@@ -70,7 +70,7 @@ struct Shared {
     to_writer: Direction,
 }
 
-/// The handle of one side.
+/// A handle through which the writer or the reader accesses the shared memory and the socket.
 #[derive(Clone)]
 struct Ring(Arc<Shared>);
 

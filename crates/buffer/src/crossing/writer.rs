@@ -15,8 +15,8 @@ use std::sync::{Arc, PoisonError};
 #[derive(Debug)]
 pub struct CrossingWriter {
     ring: ibuf::PointerWriter,
-    /// Leases on the segments in flight, one or a few per segment, in the order in which they can
-    /// be dropped.
+    /// Leases on the segments in flight, one or a few per segment. The lease that can be dropped
+    /// first comes first.
     flight: VecDeque<InFlightSegment>,
     shared: Arc<Shared>,
     pub(super) sizing: Sizing,
@@ -248,9 +248,9 @@ impl Drop for CrossingWriter {
 pub(super) struct InFlightSegment {
     lease: Lease,
     until: u64,
-    /// Position of the segment, and its filled length in bytes at the last lookup. Blocks within
-    /// these bounds need no further lookup, because filled bytes stay filled while the lease is
-    /// held.
+    /// Position of the segment's first byte. With `filled`, the published length in bytes at the
+    /// last lookup, it bounds the blocks that need no further lookup: filled bytes stay filled
+    /// while the lease is held.
     start: u64,
     filled: u64,
 }

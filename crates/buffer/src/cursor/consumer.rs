@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct ReaderCursor {
     pub store: Arc<RingMemory>,
-    /// Capacity of the ring in positions, effective from the next block on.
+    /// Capacity of the ring in positions for the next block and later blocks.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     pub index: usize,

@@ -11,17 +11,19 @@ use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
 use abi::ring::COPY_STRIDE_WORDS;
 
-/// Four counts, in the order in which they are stored in the page.
+/// The four counts of a writer or reader, in the order in which they are stored in its control
+/// page.
 type Counts = [u64; 4];
 
-/// A writer of a party's counts. Alternates between the two copies in the page.
+/// Writer of a party's counts, which alternates between the two copies in the party's control page.
 #[derive(Debug, Default)]
 pub(super) struct CountsWriter {
     writes_second: bool,
 }
 
 impl CountsWriter {
-    /// Writes the counts for `position`, which the caller is about to publish.
+    /// Writes the counts that belong to `position`, which the caller is about to publish. `ledger`
+    /// is the index of the first copy of the counts in the page.
     #[inline]
     pub(super) fn write(&mut self, page: &Region, ledger: usize, position: u64, counts: Counts) {
         let copy = ledger + if self.writes_second { COPY_STRIDE_WORDS } else { 0 };
@@ -35,8 +37,9 @@ impl CountsWriter {
     }
 }
 
-/// Returns the counts that match a page's published position. If the party is writing new counts at
-/// this moment, returns the newest matching ones.
+/// Returns the counts that belong to the position in word `published` of a page; `ledger` is the
+/// index of the first copy of the counts. If the party is writing new counts at this moment,
+/// returns the newest matching ones.
 pub(super) fn read(page: &Region, published: usize, ledger: usize) -> Counts {
     let position = acquire(page.word(published));
     let copy = |first: usize| {

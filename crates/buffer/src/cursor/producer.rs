@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct WriterCursor {
     /// Memory of the ring, shared with its readers.
     pub store: Arc<RingMemory>,
-    /// Capacity of the ring in positions, effective from the head on.
+    /// Capacity of the ring in positions for blocks written at `head` and later.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     /// Alignment of positions: a reader whose cursor is not a multiple of this number is evicted.
@@ -57,9 +57,9 @@ struct ReaderRecord {
 /// An in-place change to the capacity that not all readers have passed yet.
 #[derive(Clone, Copy, Debug)]
 struct CapacityChange {
-    /// Position of the change.
+    /// Position from which the new capacity applies.
     at: u64,
-    /// Capacity before the change.
+    /// Capacity of the ring before the change, in positions.
     from: u64,
 }
 

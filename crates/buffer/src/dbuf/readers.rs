@@ -31,7 +31,7 @@ pub trait BlockWalk: fmt::Debug {
     }
     /// Locates and checks the next block. Returns `None` if no unread block is published.
     fn find(&mut self) -> Result<Option<Self::Found>, Fault>;
-    /// Advances past a located block.
+    /// Advances past a block that [`BlockWalk::find`] or [`BlockWalk::next_fast`] has returned.
     fn pass(&mut self, found: &Self::Found);
     /// Returns the address and the length in bytes of a located block.
     fn location(&self, found: &Self::Found) -> (*const u8, usize);
@@ -122,8 +122,8 @@ impl<W: BlockWalk> RingReader<W, Foreign> {
 }
 
 impl RingReader<RecordWalk, Foreign> {
-    /// Returns the unread part of a located block in place. The [`TrustProof`] argument proves that
-    /// the writer maintains D2 (D6).
+    /// Returns the unread part of a located block in place. The [`TrustProof`] argument shows that
+    /// the writer is relied on not to change unread blocks (D2, D6).
     #[inline]
     pub(crate) fn unread_bytes(&self, found: &CheckedRecord, _: TrustProof) -> &[u8] {
         match self.0.side.policy {
@@ -133,8 +133,8 @@ impl RingReader<RecordWalk, Foreign> {
     }
 }
 
-/// Returns a located block in place. The caller must ensure that the ring does not overwrite and
-/// that its writer maintains D2, because the writer is in this process or trusted.
+/// Returns a located block in place. The ring must not overwrite, and its writer must be in this
+/// process or trusted, so that the block does not change while it is unread (D2).
 #[inline]
 fn block_in_place<'a, W: BlockWalk>(walk: &'a W, found: &W::Found) -> &'a [u8] {
     let (first, length) = walk.location(found);

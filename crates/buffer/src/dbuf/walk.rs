@@ -56,12 +56,12 @@ pub struct CheckedRecord {
     /// Position of the first byte of the block.
     pub(crate) at: u64,
     pub(crate) length: u32,
-    /// Number of the block's bytes that have been read.
+    /// Number of bytes of the block that the caller has already read.
     done: u32,
     sequence: u64,
     /// Number of blocks lost before this block.
     lost: u64,
-    /// Position after the record.
+    /// Position after the last byte of the record.
     end: u64,
 }
 

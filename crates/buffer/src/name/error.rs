@@ -77,9 +77,9 @@ pub enum Error {
     Kind {
         /// Requested name.
         address: Address,
-        /// Actual kind.
+        /// Kind of the object that has the name, such as `a region`.
         is: &'static str,
-        /// Requested kind.
+        /// Kind of object that the caller requested, such as `a stream to read`.
         wanted: &'static str,
     },
     /// The process that holds the name has not replied in time, because it is stopped or
@@ -90,7 +90,7 @@ pub enum Error {
     /// than the requested filter state.
     #[error("the server at {0} does not speak this protocol, or speaks another version of it")]
     InvalidReply(Address),
-    /// A descriptor in the reply failed validation.
+    /// A descriptor that the host sent failed validation.
     #[error("invalid descriptors received: {0}")]
     Refused(#[from] Refusal),
     /// The range exceeds the region.

@@ -44,7 +44,8 @@ pub struct NameEntry {
 #[derive(Debug, Default)]
 struct SharedHost {
     state: Mutex<HostState>,
-    /// Notified when the thread no longer refers to the names that were released.
+    /// Signalled when the host's thread has dropped released names, which can then be claimed
+    /// again.
     names_dropped: Condvar,
 }
 
@@ -185,7 +186,8 @@ impl Host {
         self.shared.lock()
     }
 
-    /// Releases the names whose objects have ended.
+    /// Releases the names of streams whose writer has ended them, and of inboxes that have been
+    /// dropped.
     fn release_ended_names(&self) {
         let ended = self.lock().take_ended_names();
         self.release(ended);
@@ -223,7 +225,8 @@ impl Drop for Host {
 }
 
 impl HostState {
-    /// Removes and returns the names whose objects have ended.
+    /// Removes and returns the names of streams that have ended and of inboxes that have been
+    /// dropped.
     fn take_ended_names(&mut self) -> Vec<Name> {
         let has_ended = |name: &mut Name| match &name.object {
             NamedObject::Stream { admission, .. } => admission.has_ended(),
@@ -350,7 +353,8 @@ fn send_reply(client: &OwnedFd, reply: &Reply) {
     let _ = reply.send(client, &[]);
 }
 
-/// Runs the thread of a host.
+/// Accepts and answers clients for all names of the host, in the host's thread, until the host is
+/// dropped.
 fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
     let mut pause = None;
     loop {

@@ -11,7 +11,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(super) struct Reply {
     magic: u64,
     kind: u32,
-    /// Owner, group and mode of the access list, in a refusal of access.
+    /// User ID of the owner if access is refused, followed by the group ID and the permission bits
+    /// of the access list; 0 in other replies.
     uid: u32,
     gid: u32,
     mode: u32,

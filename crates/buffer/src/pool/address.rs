@@ -21,7 +21,8 @@ pub struct EnclosingSegment {
 }
 
 impl Memory {
-    /// Returns the address of the first byte in this process, and the size in bytes.
+    /// Returns the address of this memory's first byte in this process, and the size of the memory
+    /// in bytes.
     pub fn extent(&self) -> (usize, usize) {
         (self.region.words().as_ptr().addr(), self.region.len())
     }

@@ -29,14 +29,14 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(super) struct PackedSegments {
     packed: BTreeMap<usize, PackedSegment>,
-    /// Slots whose pages have been returned to the kernel.
+    /// Slots of packed segments whose pages have been returned to the kernel.
     holes: BTreeSet<usize>,
     /// For each slot, the number of the segment that was pinned at the last
     /// [`Pool::compress_idle_segments`].
     pinned_before: BTreeMap<usize, u64>,
 }
 
-/// The compressed bytes of one segment.
+/// The compressed bytes of one segment, with their original length.
 #[derive(Debug)]
 struct PackedSegment {
     bytes: Box<[u8]>,
@@ -142,7 +142,7 @@ impl Pool {
         memory.locate(place)
     }
 
-    /// Returns true if the pages of this slot have been returned to the kernel.
+    /// Returns true if this slot has no pages, because they have been returned to the kernel.
     pub(super) fn is_hole(&self, slot: usize) -> bool {
         self.cold.borrow().holes.contains(&slot)
     }

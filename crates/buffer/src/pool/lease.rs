@@ -19,7 +19,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Creates a lease. The caller must ensure M4.
+    /// Creates a lease. The caller must ensure that the segment is not recycled concurrently (M4).
     pub(crate) fn new(memory: &Arc<Memory>, slot: usize) -> Self {
         memory.slots.lease(slot);
         Self { memory: memory.clone(), slot }

@@ -12,9 +12,11 @@ pub(crate) struct Scaler {
     pub(crate) scale: SizingState,
     /// True if the ring was full since the last decision.
     was_full: bool,
-    /// Head position at the last decision.
+    /// Head position at the last decision on the size, initially `Some(0)`, because nothing is to
+    /// be decided before the first block.
     decided_at: Option<u64>,
-    /// Head position and time in nanoseconds at the start of the current measurement.
+    /// Head position and time in nanoseconds at the start of the current time measurement; `None`
+    /// if none is running.
     started: Option<(u64, u64)>,
     /// Result of the time measurement in this lap; `None` until the measurement has ended.
     timing: Option<LapTiming>,

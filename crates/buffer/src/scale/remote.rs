@@ -55,7 +55,7 @@ const RECHECK_LAPS: u64 = 256;
 pub(super) struct RemoteTrial {
     /// True if the ring should exceed the caches.
     pub(super) is_on: bool,
-    /// Number of laps since the last change between trial and evaluation.
+    /// Number of laps since the current trial or the current evaluation began.
     laps: u64,
     /// Number of laps among `laps` whose cost indicates transfers between remote caches.
     slow_laps: u64,
@@ -64,7 +64,7 @@ pub(super) struct RemoteTrial {
     cost: u64,
     /// Average cost of the slow laps in the smaller ring, in nanoseconds per 4 KB.
     smaller_ring_cost: u64,
-    /// Number of laps until the next trial is allowed.
+    /// Number of laps that must pass before the next trial may start.
     pause: u64,
     /// Number of laps to pause after the next failed trial.
     patience: u64,
@@ -154,8 +154,8 @@ mod tests {
         trial.record(Some(LapTiming { bytes: 65_536, ns: 16 * ns }))
     }
 
-    /// Records laps of `ns` nanoseconds until the trial's `is_on` has the given value. Returns the
-    /// number of laps, or `None` if a thousand laps are not enough.
+    /// Records laps of `ns` nanoseconds per 4 KB until the field `is_on` of the trial equals the
+    /// argument `is_on`. Returns the number of laps, or `None` if a thousand laps are not enough.
     fn laps_until(trial: &mut RemoteTrial, ns: u64, is_on: bool) -> Option<u64> {
         (1..1000).find(|_| record_lap(trial, ns) == is_on)
     }

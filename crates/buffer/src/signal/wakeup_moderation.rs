@@ -253,7 +253,7 @@ const fn power_of_two_up_to(value: u64) -> u64 {
     1 << if value < 2 { 0 } else { value.ilog2() }
 }
 
-/// The alarm of one buffer, shared by its writer and the timer.
+/// The alarm of one buffer's writer, shared by the writer and the timer.
 struct Alarm {
     /// Time in nanoseconds at which the alarm fires, or [`NO_DEADLINE`].
     deadline: AtomicU64,
@@ -349,7 +349,8 @@ impl Timer {
         });
     }
 
-    /// Checks all alarms once, and sleeps until the next check is due.
+    /// Checks all alarms once, and sleeps until the next check is due. `quiet` is the number of
+    /// consecutive checks that found no alarm set.
     #[cfg(not(loom))]
     fn check_and_sleep(&self, quiet: &mut u32, clock: impl Fn() -> u64) {
         let ticket = self.doorbell.listen();
@@ -368,8 +369,9 @@ impl Timer {
         }
     }
 
-    /// Sends the events that are due, and schedules the next check. Returns the time until which to
-    /// sleep, or `None` to check again immediately. Call this after `listen`.
+    /// Sends the events that are due, and schedules the next check. `quiet` is the number of
+    /// consecutive checks that found no alarm set. Returns the time until which to sleep, or `None`
+    /// to check again immediately. Call this after [`Doorbell::listen`].
     fn fire_and_schedule(&self, quiet: &mut u32, now: u64) -> Option<u64> {
         let until = match self.fire_due_alarms(now) {
             Some(earliest) => {

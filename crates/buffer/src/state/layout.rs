@@ -52,7 +52,7 @@ pub struct Column {
     pub unit: String,
 }
 
-/// The shape of a table: the filter, the columns, and the number of rows.
+/// The shape of a table: the filter, the columns, and the maximum number of rows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableShape {
     /// Filter call as written in the request.

@@ -46,7 +46,7 @@ pub(super) fn write_row(row: &[AtomicU64], numbers: Option<&[u64]>) {
     end_locked_change(lock);
 }
 
-/// A read under a sequence lock.
+/// A read under a sequence lock, with the value that the lock had at the beginning of the read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SequenceRead(u64);
 

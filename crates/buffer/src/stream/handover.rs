@@ -25,7 +25,7 @@ use sys::doorbell::SocketDoorbell;
 #[derive(Debug)]
 pub struct Handover {
     state: HandoverState,
-    /// Page and doorbell of each reader.
+    /// Descriptors of the page and the doorbell of each reader.
     ends: Vec<(OwnedFd, OwnedFd)>,
 }
 

@@ -43,7 +43,7 @@ pub struct Output {
     waking: WakingOverrides,
 }
 
-/// The writer's record of a reader.
+/// The state that the writer keeps about one reader.
 #[derive(Debug)]
 pub(super) struct StreamReaderRecord {
     pub(super) doorbell: SocketDoorbell,

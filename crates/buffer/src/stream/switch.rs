@@ -64,7 +64,8 @@ pub enum ChangeError {
     /// A reader has not entered the last segment yet. The change may be retried later.
     #[error("a reader has not reached the last segment yet")]
     InProgress,
-    /// This reader cannot be notified: its doorbell is full of unread messages.
+    /// This reader, given by its index, cannot be notified: its doorbell is full of unread
+    /// messages.
     #[error("reader {0} does not drain its doorbell")]
     Unreachable(usize),
     /// The requested size in bytes exceeds the maximum, or the memory of a ring that changes in
@@ -161,8 +162,8 @@ impl Output {
         Ok(())
     }
 
-    /// Returns the memory beyond the new capacity to the kernel, if all readers have passed the
-    /// change to capacity.
+    /// Returns memory beyond the new capacity to the kernel, if all readers have passed the
+    /// position at which the capacity changed.
     #[cold]
     pub(super) fn release_excess_memory(&mut self) {
         let side = self.ring.side();

@@ -180,7 +180,7 @@ fn offer_without_descriptors_is_refused() {
     assert!(matches!(Offer::from_descriptors(Vec::new()), Err(Refusal::Descriptors(0))));
 }
 
-/// Returns the wake-up threshold of a sleeping reader that has read nothing.
+/// Returns the position that the writer must reach to wake a sleeping reader that has read nothing.
 fn wake_threshold(policy: Policy, spins: u32) -> u64 {
     use abi::ring::{reader, wait};
     let (mut output, mut inputs) = open(&stream_config().policy(policy));

@@ -24,12 +24,12 @@ pub(crate) use other::{OtherUserProcess, child_role, receive, report, send};
 pub(crate) use patience::{TestThread, run, wait_until, with_watchdog};
 pub(crate) use streams::{check_published_blocks_survive_kill, open, send_offer};
 
-/// Returns the dbuf id with this number.
+/// Returns the dbuf id `number`.
 pub(crate) fn dbuf_id(number: u32) -> abi::DbufId {
     abi::DbufId::new(number).unwrap()
 }
 
-/// Waits until this process is killed. Keeps the argument alive until then.
+/// Blocks until this process is killed, and does not drop the argument before that.
 pub(crate) fn wait_to_be_killed<T>(_kept: T) -> ! {
     loop {
         std::thread::park();

@@ -18,8 +18,8 @@ pub(crate) struct OtherUserProcess {
 }
 
 impl OtherUserProcess {
-    /// Starts the other process in a role. Returns `None`, after reporting a skip, if this machine
-    /// does not allow that.
+    /// Starts the other process, which runs the test code for `role`. Returns `None`, after
+    /// reporting a skip, if this machine does not allow that.
     pub(crate) fn start(role: &str) -> Option<Self> {
         let (local, peer) = sys::descriptor::pair().unwrap();
         let mut other = Self::start_on_socket(peer, role, Stdio::null())?;
@@ -27,8 +27,9 @@ impl OtherUserProcess {
         Some(other)
     }
 
-    /// Starts the other process with `socket` as its standard input and `report` as its standard
-    /// output. Returns `None`, after reporting a skip, if this machine does not allow that.
+    /// Starts the other process for `role`, with `socket` as its standard input and `report` as its
+    /// standard output. Returns `None`, after reporting a skip, if this machine does not allow
+    /// that.
     pub(crate) fn start_on_socket(socket: OwnedFd, role: &str, report: Stdio) -> Option<Self> {
         need::require_root()?;
         let mut command = sys::process::reexec_as(sys::process::OVERFLOW_ID, socket).unwrap();

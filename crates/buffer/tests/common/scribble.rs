@@ -1,17 +1,17 @@
-//! Stores into the memory of a ring, for a hostile writer that bypasses the library.
+//! Direct writes into the memory of a ring, for a hostile writer that bypasses the library.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-/// Write access to the memory of this process. Offsets are relative to the ring at the lowest
-/// address.
+/// Write access to the memory of this process. Offsets are in bytes from the start of the ring with
+/// the lowest address.
 pub(crate) struct Ring {
     memory: File,
     base: u64,
 }
 
 impl Ring {
-    /// Finds the ring at the lowest address.
+    /// Opens this process's memory, and finds the ring with the lowest address in it.
     pub(crate) fn find() -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let ring = maps.lines().find(|line| line.contains("streamline-ring")).unwrap();

@@ -1,6 +1,7 @@
-//! Frames with real headers for the exam. Each is a case that some twin must distinguish.
+//! Frames with real headers for the tests that compare the test twins with plain Rust. Each frame
+//! is a case that at least one twin must distinguish.
 
-/// Returns every frame of the exam.
+/// Returns all frames on which the test twins are compared with plain Rust.
 pub fn all_frames() -> Vec<Vec<u8>> {
     let udp_53 = udp_datagram(53);
     let mut frames = vec![
@@ -71,8 +72,8 @@ pub fn all_frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns frames with extension headers that reach beyond byte 256. In the four frames, this byte
-/// is in the first, second and fourth extension header, and in the UDP datagram.
+/// Returns four frames whose extension headers reach beyond byte 256. This byte is in the first,
+/// second and fourth extension header, and in the UDP datagram, respectively.
 pub fn frames_with_deep_headers() -> Vec<Vec<u8>> {
     let lengths: [&[u8]; 4] = [&[30, 0], &[10, 14, 0], &[6, 6, 10, 0], &[5, 5, 5, 5]];
     let frames = lengths.iter().map(|lengths| {
@@ -87,7 +88,8 @@ pub fn ethernet_frame(kind: u16, payload: &[u8]) -> Vec<u8> {
     [&addresses[..], &kind.to_be_bytes(), payload].concat()
 }
 
-/// Inserts an inline tag whose type and id vary with `index`.
+/// Inserts a VLAN tag after the addresses of an Ethernet frame. `index` selects the type and id of
+/// the tag.
 fn insert_inline_tag(frame: &[u8], index: usize) -> Vec<u8> {
     const TAGS: [[u8; 4]; 5] = [
         [0x81, 0, 0, 7],
@@ -100,8 +102,8 @@ fn insert_inline_tag(frame: &[u8], index: usize) -> Vec<u8> {
     [addresses, &TAGS[index % TAGS.len()], rest].concat()
 }
 
-/// Returns an IPv4 packet with a header of `words` words, whose options are zero. `total` overrides
-/// the total length.
+/// Returns an IPv4 packet with a header of `words` 32-bit words, in which option bytes are zero.
+/// `total` overrides the value of the total length field.
 pub fn ipv4(words: u8, protocol: u8, total: Option<u16>, payload: &[u8]) -> Vec<u8> {
     let header = usize::from(words.max(5)) * 4;
     let total = total.unwrap_or((header + payload.len()) as u16);
@@ -115,7 +117,8 @@ pub fn ipv4(words: u8, protocol: u8, total: Option<u16>, payload: &[u8]) -> Vec<
     packet
 }
 
-/// Returns an IPv6 packet. `length` overrides the payload length.
+/// Returns an IPv6 packet with next header `next`. `length` overrides the value of the payload
+/// length field.
 pub fn ipv6(next: u8, length: Option<u16>, payload: &[u8]) -> Vec<u8> {
     let length = length.unwrap_or(payload.len() as u16);
     let mut packet = vec![0; 40];
@@ -129,8 +132,8 @@ pub fn ipv6(next: u8, length: Option<u16>, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Returns an IPv6 payload of extension headers of these kinds and lengths (in units of 8 bytes
-/// after the first 8), followed by `payload` of type `last`.
+/// Returns an IPv6 payload that begins with extension headers of these kinds and lengths (in units
+/// of 8 bytes after the first 8), followed by `payload`, whose protocol number is `last`.
 fn extension_headers(kinds: &[u8], units: &[u8], last: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();
     for (index, units) in units.iter().enumerate() {

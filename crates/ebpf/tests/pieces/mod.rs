@@ -19,7 +19,7 @@ pub const EXTENSIONS_MAX: usize = 4;
 /// Length in bytes to assume if the IP header specifies none (segmentation offload, jumbograms).
 pub const LENGTH_IF_UNSPECIFIED: u32 = 1 << 20;
 
-/// A filter of a chain.
+/// A filter of a test chain; this module has a twin for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Eth,
@@ -51,8 +51,8 @@ impl Step {
     }
 }
 
-/// Chains for the exam. At least one chain ends with each twin, because the class of the last twin
-/// is the result; other chains are longer.
+/// Chains of filters whose twins the tests compare with plain Rust. Each twin is the last in at
+/// least one chain, because the class of the last twin is the class of the chain.
 pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth],
     &[Step::Eth, Step::Vlan],
@@ -64,7 +64,8 @@ pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth, Step::Vlan, Step::Ip, Step::Dport],
 ];
 
-/// Every hook except cgroups, with packet pointers and without them.
+/// Targets for which the chains are compiled: every hook except cgroups, with packet pointers and,
+/// as without CAP_PERFMON, without them.
 pub const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
@@ -78,7 +79,8 @@ pub fn request(chain: &[Step]) -> String {
     chain.iter().map(|step| step.name()).collect::<Vec<_>>().join(" | ")
 }
 
-/// Emits the chain as one program.
+/// Compiles the twins of the chain into one eBPF program. `finish` converts the chain's answer to
+/// the return value of the program.
 pub fn program(
     chain: &[Step],
     target: impl Into<Target>,
@@ -98,7 +100,8 @@ pub fn program(
 
 type EmitResult<'s> = Result<Answer<'s>, UnfitReason>;
 
-/// Twin of `eth`, whose class is the EtherType, as if a tag in the metadata were inline.
+/// Emits the twin of `eth`, whose class is the EtherType. A VLAN tag in the packet metadata counts
+/// as if it were in the frame.
 fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     let short = s.absent("short", out);
     let header = s.need::<14>(on.at, short);
@@ -119,7 +122,8 @@ fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emit
     Ok(Answer::new(kind, Layers { at, next: Some(kind), l3: Some(at), ..on }))
 }
 
-/// Twin of `vlan`, whose class is the VLAN id. The first tag may be in the metadata.
+/// Emits the twin of `vlan`, whose class is the VLAN id. The first tag may be in the packet
+/// metadata instead of the frame.
 fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     let kind =
         on.next.ok_or_else(|| UnfitReason::new("no link layer before `vlan`: put `eth` there"))?;
@@ -160,8 +164,8 @@ fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emi
     Ok(Answer::new(class, Layers { at, next: Some(next), l3: Some(at), tags: on.tags + 1, ..on }))
 }
 
-/// Twin of `ip`, whose class is the version. Fragments and overlong chains of extension headers are
-/// unsure.
+/// Emits the twin of `ip`, whose class is the IP version. The twin is unsure about fragments and
+/// about chains of more than [`EXTENSIONS_MAX`] extension headers.
 fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     let kind =
         on.next.ok_or_else(|| UnfitReason::new("no link layer before `ip`: put `eth` there"))?;
@@ -262,7 +266,7 @@ fn continue_after_extension<'s>(
     });
 }
 
-/// Twin of `udp`, whose class is 1.
+/// Emits the twin of `udp`, which gives UDP datagrams class 1.
 fn udp<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     let l4 =
         on.l4.ok_or_else(|| UnfitReason::new("no network layer before `udp`: put `ip` there"))?;
@@ -275,7 +279,7 @@ fn udp<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emit
     Ok(Answer::new(1, Layers { at, ..on }))
 }
 
-/// Twin of `dport`, whose class is the destination port.
+/// Emits the twin of `dport`, whose class is the destination port of TCP or UDP.
 fn dport<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitResult<'s> {
     let l4 =
         on.l4.ok_or_else(|| UnfitReason::new("no network layer before `dport`: put `ip` there"))?;

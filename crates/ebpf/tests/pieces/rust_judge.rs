@@ -1,5 +1,5 @@
-//! A judge of the exam in plain Rust. It makes the decisions of the test twins from the header
-//! definitions, independently of the twins.
+//! The reference for the test twins in plain Rust. It makes the same decisions from the header
+//! definitions, independently of the twins' code.
 
 use ebpf::emit::{Outcome, ZERO};
 use ebpf::exam::{TwinRunner, TwinVerdict};
@@ -8,14 +8,16 @@ use ebpf::{Counter, Hook, Program};
 
 use super::{EXTENSIONS_MAX, Step};
 
-/// A judge that computes the answer and the counters of a chain in plain Rust.
+/// A reference that computes in plain Rust the answer and the counters that a chain of twins must
+/// produce for a packet.
 pub struct RustJudge<'p> {
     chain: &'p [Step],
     program: &'p Program,
 }
 
 impl<'p> RustJudge<'p> {
-    /// Creates the judge. `program` supplies only the hook and the order of the counters.
+    /// Creates the reference for a chain. `program` supplies only the hook and the order of the
+    /// counters.
     pub fn new(chain: &'p [Step], program: &'p Program) -> Self {
         Self { chain, program }
     }

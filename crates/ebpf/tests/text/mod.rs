@@ -1,5 +1,5 @@
-//! Parser for the dialect of the disassembler. If an instruction survives the round trip, its text
-//! contains all its fields.
+//! Parser for the text that the disassembler prints. If a disassembled instruction parses back to
+//! itself, its text contains all its fields.
 
 use ebpf::insn::{Alu, Cond, Insn, Operand, Reg, Size, atomic, class, mode};
 
@@ -26,7 +26,7 @@ pub(crate) fn parse(line: &str) -> Option<Vec<Insn>> {
     Some(slots)
 }
 
-/// Returns the character, with spaces around it if it is a bracket or comma, so that it becomes a
+/// Returns the character, with spaces around brackets and commas, so that each of them becomes a
 /// token. Stars and signs of offsets already have spaces.
 fn add_spaces(c: char) -> Vec<char> {
     if "()[],".contains(c) { vec![' ', c, ' '] } else { vec![c] }

@@ -9,7 +9,7 @@ use crate::{Fault, Policy, foreign};
 use abi::Extent;
 use abi::ring::writer;
 
-/// The state of a reader that reads slot after slot.
+/// The state of a reader of a ring of slots, which reads the slots in order.
 #[derive(Debug)]
 pub struct SlotWalk {
     /// Limit of the fast path: all blocks before this position are published. Always 0 in a lossy
@@ -25,7 +25,7 @@ pub struct SlotWalk {
 /// A slot whose table entry has been copied and checked.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckedSlot {
-    /// Byte offset of the block in the writer's memory.
+    /// Byte offset of the slot's block in the writer's memory.
     at: usize,
     length: usize,
 }
