@@ -25,11 +25,12 @@ pub use terms::{
 /// The ways to split a request into a shared prefix and the rest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedPrefixes {
-    /// The possible cuts, from the longest prefix to the shortest. There is at least one.
+    /// The possible splits of the request, from the longest prefix to the shortest. There is at
+    /// least one.
     pub cuts: Vec<RequestSplit>,
-    /// Index of the cut whose prefix is started in a process of its own if no prefix is running
-    /// yet: the longest prefix whose filters after the reassembling filter have no arguments,
-    /// because most requests have such a prefix.
+    /// Index in `cuts` of the split whose prefix is started in a process of its own if no prefix is
+    /// running yet: the longest prefix whose filters after the reassembling filter have no
+    /// arguments, because most requests have such a prefix.
     pub start: usize,
 }
 

@@ -61,7 +61,7 @@ const STAGE_WORDS: &[(&[&str], &str, StageEquivalent)] = &[
 pub struct Translation {
     /// The message that names the other program, such as `is written for tcpdump`.
     pub message: &'static str,
-    /// The request.
+    /// The equivalent request.
     pub line: String,
     /// The number of blocks after which to stop, as text; `None` for no limit.
     pub count: Option<String>,

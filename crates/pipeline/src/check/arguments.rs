@@ -7,7 +7,8 @@ use crate::language::tree::{Argument, FilterTerm, Text};
 use crate::language::{Diagnostic, Span, nearest};
 use crate::registry::Registry;
 
-/// A filter's arguments as written; they supply the positions for later error messages.
+/// The texts of a filter's arguments as written in the request, which give later error messages
+/// their positions.
 pub(crate) struct ArgumentTexts<'a> {
     node: &'a FilterTerm,
     entry: &'static Description,

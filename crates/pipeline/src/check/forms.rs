@@ -232,10 +232,10 @@ impl FormInference<'_> {
         mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
     }
 
-    /// Returns the part of the example of `entry` between the source and `entry`, as text. It
-    /// begins with the last filter that accepts `from`; returns `None` if no filter does. Examples
-    /// are preferred because they are useful requests; a chain whose forms merely match may be
-    /// useless.
+    /// Returns, as text, the filters that precede `entry` in the example request of its
+    /// description, from the last of them that accepts `from` on; returns `None` if none does.
+    /// Examples are preferred because they are useful requests; a chain whose forms merely match
+    /// may be useless.
     fn example_chain(&self, from: Form, entry: &Description) -> Option<String> {
         // An example is `replay web.pcap | tcp | http |exchange weblog access.log`.
         let parts: Vec<&str> = entry.example.split('|').collect();

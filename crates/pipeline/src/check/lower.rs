@@ -110,7 +110,7 @@ pub(super) struct DraftPipe<'t> {
 }
 
 impl DraftPipe<'_> {
-    /// Returns a plain pipe that does not occur in the text.
+    /// Returns a plain pipe that the text does not contain. `span` is its position in messages.
     pub(super) const fn plain(span: Span) -> Self {
         Self { label: None, span, glued: false, target: None }
     }

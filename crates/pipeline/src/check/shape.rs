@@ -84,9 +84,9 @@ fn find_heads(draft: &Draft<'_>) -> Vec<bool> {
     heads
 }
 
-/// Looks up the name of a node. At a head (`head`), a source takes precedence. If the node has no
-/// arguments and is not the last in its line (`end` is false), a filter takes precedence over a
-/// sink of the same name.
+/// Looks up the name of a node. If `head` is true, the node begins a line, and a source takes
+/// precedence over other entries with its name. If `end` is false, other nodes follow the node; if
+/// it has no arguments either, a filter takes precedence over a sink of the same name.
 fn look_up_name(
     draft: &mut Draft<'_>,
     id: NodeId,

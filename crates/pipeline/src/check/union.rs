@@ -82,7 +82,7 @@ fn collect_branch_heads<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t Fi
 
 /// A `++` of sources, checked for overlaps once the arguments are known.
 pub(super) struct UnionOperands {
-    /// The span of the term.
+    /// The span of the `++` term.
     span: Span,
     /// Each operand's output nodes.
     operands: Vec<Vec<NodeId>>,
@@ -98,7 +98,7 @@ enum Operand<'t> {
 }
 
 impl<'t> Draft<'t> {
-    /// Lowers a `++` that has no incoming stream.
+    /// Lowers a `++` that has no incoming stream, and therefore unites sources.
     pub(super) fn lower_union(&mut self, group: &'t Group, branches: &'t [Branch]) -> Subgraph<'t> {
         let mut entries = Vec::new();
         let mut exits = Vec::new();
@@ -177,7 +177,7 @@ impl<'t> Draft<'t> {
         Subgraph { entries: source.entries, exit: SubgraphOutput::Node(owner) }
     }
 
-    /// Adds another filter term that denotes the node.
+    /// Records `node` as another filter term that denotes the node `id`.
     fn add_use(&mut self, id: NodeId, node: &'t FilterTerm) {
         if let DraftStep::Filter(uses) = &mut self.nodes[id.0].step {
             uses.push(node);
@@ -187,8 +187,8 @@ impl<'t> Draft<'t> {
         }
     }
 
-    /// Returns the operand for a branch. A branch that consists of the source alone selects every
-    /// block.
+    /// Returns the operand of the section `owner` for a branch that continues with the stages
+    /// `rest` after its source. Without such stages, the operand selects every block.
     fn branch_operand(&mut self, rest: &'t [Stage], owner: NodeId) -> Link<Option<&'t Label>> {
         let Some((first, rest)) = rest.split_first() else {
             return Link { classes: None, body: Boolean::All(Vec::new()) };

@@ -100,7 +100,8 @@ pub(super) fn apply(
     })
 }
 
-/// Returns the graph of a text: `read`, if the caller has it.
+/// Returns the graph of a text: `read` if it is given, otherwise the result of parsing and checking
+/// the text.
 fn read_graph<'r>(
     (text, read): (&str, Option<&'r Graph>),
     registry: &dyn Registry,
@@ -122,7 +123,7 @@ fn refuse_disconnection(edited: &EditResult, old: &Origins, text: &str) -> Resul
     }
 }
 
-/// Returns true if two arcs connect the same nodes and pass the same classes.
+/// Returns true if at least two arcs of the graph connect the same nodes and pass the same classes.
 fn has_equal_arcs(graph: &Graph) -> bool {
     graph.edges.iter().enumerate().any(|(index, edge)| {
         let same = |other: &&Edge| {
@@ -132,13 +133,14 @@ fn has_equal_arcs(graph: &Graph) -> bool {
     })
 }
 
-/// Converts a term to a branch that receives an output.
+/// Converts a term to a branch whose label selects the classes of `output`.
 fn branch_for(output: &NodeOutput, term: Term) -> Result<Branch, InvalidEdit> {
     let label = output.class.as_deref().map(parse_label).transpose()?;
     Ok(Branch { label, term, span: INSERTED_SPAN })
 }
 
-/// Returns a new use of the node at a span. Adds a mark to the node first if it has none.
+/// Returns another filter term that denotes the node at span `at`. Adds a mark to the node first if
+/// it has none.
 fn new_reference(request: &mut Request, at: Span, node: &str) -> Result<FilterTerm, InvalidEdit> {
     let mut fresh = MarkGenerator::new(request);
     let path = filter_path(request, at);
@@ -148,7 +150,8 @@ fn new_reference(request: &mut Request, at: Span, node: &str) -> Result<FilterTe
     }
 }
 
-/// Returns the spans of the uses of a node that have an incoming arc.
+/// Returns the spans of the filter terms that denote the node at span `at` and have an incoming
+/// arc.
 fn uses_with_parents(request: &Request, at: Span) -> Vec<Span> {
     let leads = |span: &Span| filter_path(request, *span).is_some_and(|p| has_parent(request, &p));
     uses(request, at).into_iter().filter(leads).collect()
@@ -160,7 +163,7 @@ fn has_parent(request: &Request, path: &[usize]) -> bool {
     })
 }
 
-/// Refuses to remove a node if any node below it is not a placeholder.
+/// Fails if a node other than a placeholder sink is below the given node, which is then no leaf.
 fn refuse_if_not_leaf(node: &str, at: Span, graph: &Graph) -> Result<(), InvalidEdit> {
     let Some(id) = node_at(graph, at) else { return Ok(()) };
     let content = graph.outputs(id).map(|edge| graph.node(edge.to));
@@ -198,9 +201,10 @@ fn reattach(
     attach(request, parent, Branch { label, ..subtree })
 }
 
-/// Rewrites the request so that one use of a node has no parent except the node's first parent.
-/// `first` is the span of the node's first use that has a parent. Returns the span of the rewritten
-/// use. Fails if there are several parents, and the first is an expression with `++`, `+*` or `!`.
+/// Rewrites the request so that one filter term of a node has no parent except the node's first
+/// parent. `first` is the span of the node's first filter term that has a parent. Returns the span
+/// of the rewritten term. Fails if there are several parents, and the first is an expression with
+/// `++`, `+*` or `!`.
 fn isolate_first_parent(
     request: &mut Request,
     (node, at): (&str, Span),
@@ -222,8 +226,8 @@ fn isolate_first_parent(
     }
 }
 
-/// Rewrites the request so that one use of the node has no parent except `from`. Returns the span
-/// of that use, or `None` if there is no arc from `from`.
+/// Rewrites the request so that one filter term of the node at span `at` has no parent except
+/// `from`. Returns the span of that term, or `None` if there is no arc from `from`.
 fn isolate_arc(
     request: &mut Request,
     at: Span,
@@ -257,8 +261,9 @@ pub(super) fn refuse_cycle(
     }
 }
 
-/// Returns the span of a use of a node that directly follows a given use of a parent. If a label is
-/// given, the arc must have it. Returns `None` if there is no such arc.
+/// Returns the span of a filter term that denotes the node at span `at` and directly follows the
+/// parent's term at span `parent_at`. If a label is given, the arc must have it. Returns `None` if
+/// there is no such arc.
 pub(super) fn use_after_parent(
     request: &Request,
     at: Span,

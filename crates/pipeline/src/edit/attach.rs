@@ -27,7 +27,7 @@ pub(super) fn parse_label(classes: &str) -> Result<Label, InvalidEdit> {
     }
 }
 
-/// Returns the sink for an output that is not used.
+/// Returns the term of the sink that is attached to an output that is not used.
 pub(super) fn placeholder() -> Term {
     let name = Name { text: PLACEHOLDER_SINK.to_owned(), span: INSERTED_SPAN };
     let arguments = Vec::new();
@@ -85,8 +85,8 @@ pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<
     Ok(())
 }
 
-/// Returns true if a splitter followed by these stages would distribute its input to the new branch
-/// too.
+/// Returns true if `branch` would get a share of the splitter's input when attached beside the
+/// stages `after` the splitter.
 fn can_be_distributed(after: &[(Pipe, Term)], branch: &Branch) -> bool {
     match after {
         [(Pipe { label: None, .. }, Term::Group(group))] => {

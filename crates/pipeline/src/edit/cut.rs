@@ -107,7 +107,7 @@ pub(super) fn is_followed(request: &Request, path: &[usize]) -> bool {
 }
 
 /// Returns the length of the path to the innermost pipeline in which a stage follows the group that
-/// contains the filter, or `None` if there is no such pipeline.
+/// contains the filter at `path`. Returns `None` if no such stage follows.
 fn innermost_followed_depth(request: &Request, path: &[usize]) -> Option<usize> {
     (1..path.len().saturating_sub(1)).rev().find(|level| {
         let stages = match term_at(request, &path[..*level]) {

@@ -12,31 +12,31 @@ pub enum Edit {
         filter: String,
         /// The position relative to the node.
         place: Position,
-        /// Name, mark or number of the node, in the notation of `find`.
+        /// Name, mark or number of the node, such as `tcp`, `tcp#X` or `count:2`.
         node: String,
     },
     /// Removes a filter, and its branch if nothing else is in the branch.
     Remove {
-        /// The node to remove.
+        /// Name, mark or number of the node to remove.
         node: String,
     },
     /// Replaces a filter with another.
     Replace {
-        /// The node to replace.
+        /// Name, mark or number of the node to replace.
         node: String,
         /// The new filter, in the syntax of a request.
         filter: String,
     },
     /// Moves a filter to another space.
     Move {
-        /// The node to move.
+        /// Name, mark or number of the node to move.
         node: String,
-        /// The new space.
+        /// Name of the space to which the filter moves.
         space: String,
     },
     /// Restarts a filter, which inherits the state of the old instance.
     Upgrade {
-        /// The node whose filter is restarted.
+        /// Name, mark or number of the node whose filter is restarted.
         node: String,
     },
     /// Sets arguments of a filter without losing its state.
@@ -57,10 +57,11 @@ pub enum Edit {
     },
     /// Removes a node, and all nodes below it that have no other parent.
     RemoveBelow {
-        /// The node to remove; with a class, as in `http/get`, only what is below that class.
+        /// Name, mark or number of the node to remove; with a class, as in `http/get`, only what is
+        /// below that class.
         node: String,
-        /// If true, nodes below the node are removed too; if false, the edit is refused if there
-        /// are any.
+        /// True to remove also the nodes below the node. If false, the edit is refused if the node
+        /// has nodes below it.
         all: bool,
     },
     /// Disconnects a node from one parent, and attaches the node and everything below it to another
@@ -78,14 +79,14 @@ pub enum Edit {
     },
     /// Connects a node to the output of another parent, in addition to its existing parents.
     Join {
-        /// The node to connect to an additional parent.
+        /// Name, mark or number of the node to connect to an additional parent.
         node: String,
         /// The output to which the node is connected.
         below: NodeOutput,
     },
     /// Disconnects a node from one of several parents.
     Sever {
-        /// The node that loses a parent.
+        /// Name, mark or number of the node that loses a parent.
         node: String,
         /// The parent to disconnect. Selects all arcs from this parent or, if a class is given, the
         /// arcs with this label.
@@ -93,15 +94,15 @@ pub enum Edit {
     },
     /// Applies several edits as one change: all or none.
     Sequence(Vec<Self>),
-    /// Replaces the entire text. The filters in the longest common subsequence of both texts keep
-    /// their state, and so do the filters between them whose names match.
+    /// Replaces the entire text of the request. The filters in the longest common subsequence of
+    /// both texts keep their state, and so do the filters between them whose names match.
     Whole(String),
 }
 
 /// An output of a node: the blocks of some classes that leave the node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeOutput {
-    /// Name, mark or number of the node, in the notation of `find`.
+    /// Name, mark or number of the node, such as `tcp`, `tcp#X` or `count:2`.
     pub node: String,
     /// The classes, as in a label without its pipe (`80`, `ssh:telnet`, `!80`, `all`), or `None`
     /// for all classes except 0, as over a plain pipe.
@@ -147,12 +148,13 @@ impl std::error::Error for InvalidEdit {}
 /// The result of applying an edit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EditResult {
-    /// The new text.
+    /// Text of the request after the edit.
     pub text: String,
-    /// The filters of the new text, each with its span in the old text, or `None` for a new filter.
+    /// The span of each filter in the new text, with the filter's span in the old text, or `None`
+    /// for a new filter.
     pub filters: Vec<(Span, Option<Span>)>,
-    /// The filter of the new text that restarts and inherits its old state, or `None` if there is
-    /// none.
+    /// The span in the new text of the filter that restarts and inherits its old state, or `None`
+    /// if there is none.
     pub upgraded: Option<Span>,
 }
 
@@ -169,7 +171,8 @@ pub struct Subtree {
 /// A move of a subtree to another path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathMove {
-    /// The node to move. A class means the same as in [`Edit::Reattach`].
+    /// Name, mark or number of the node to move. With a class, as in `http/get`, everything below
+    /// that class moves ([`Edit::Reattach`]).
     pub node: String,
     /// Name or number of the destination path.
     pub path: String,

@@ -17,13 +17,14 @@ pub(super) fn has_mark(node: &FilterTerm, mark: &str) -> bool {
     node.mark.as_ref().is_some_and(|own| own.text == mark)
 }
 
-/// Returns the spans of all uses of the node at a span, in text order.
+/// Returns the spans of all filter terms that denote the node at span `at`, in text order.
 pub(super) fn uses(request: &Request, at: Span) -> Vec<Span> {
     let Some(mark) = filter_mark(request, at) else { return vec![at] };
     filters(request).filter(|node| has_mark(node, &mark)).map(|node| node.span).collect()
 }
 
-/// Refuses an edit of a node that the text uses several times.
+/// Fails if several filter terms of the text denote the node at span `at`. `wanted` is the node's
+/// name in the edit.
 pub(super) fn refuse_if_used_repeatedly(
     request: &Request,
     at: Span,
@@ -37,15 +38,16 @@ pub(super) fn refuse_if_used_repeatedly(
     }
 }
 
-/// Returns the span of the use in which the node's arguments are written, or `at` if no use has
-/// arguments.
+/// Returns the span of the filter term that contains the arguments of the node at span `at`, or
+/// `at` if none of its terms has arguments.
 pub(super) fn use_with_arguments(request: &Request, at: Span) -> Span {
     let all = uses(request, at);
     let given = |node: &&FilterTerm| all.contains(&node.span) && !node.arguments.is_empty();
     filters(request).find(given).map_or(at, |node| node.span)
 }
 
-/// Removes the pin, such as `@kernel`, from each use of the node, except from the use at this span.
+/// Removes the pin, such as `@kernel`, from all filter terms that denote the node at span `at`,
+/// except from the term at this span.
 pub(super) fn unpin_uses(request: &mut Request, at: Span) {
     let all = uses(request, at);
     for term in &mut request.pipelines {
@@ -96,8 +98,8 @@ impl MarkGenerator {
         Self { taken: all_marks(request), next_span: used.min().unwrap_or(usize::MAX) - 1 }
     }
 
-    /// Returns a new use of a node, with its name and mark but without arguments. Adds a mark to
-    /// the node if it has none.
+    /// Returns another filter term of a node, with its name and mark but without arguments. Adds a
+    /// mark to `node` if it has none.
     pub(super) fn reference(&mut self, node: &mut FilterTerm) -> FilterTerm {
         let mark = match &node.mark {
             Some(mark) => mark.clone(),
@@ -119,9 +121,9 @@ impl MarkGenerator {
         Name { text, span: Span { start: usize::MAX, end: usize::MAX } }
     }
 
-    /// Returns a term of new uses of the first nodes of `term`, so that a second arc can lead to
-    /// these nodes. Adds a mark to each of these nodes that has none. Fails if any of the nodes is
-    /// an operand of `++`, `+*` or `!`, which can have only one incoming arc.
+    /// Returns a term that refers to the first nodes of `term` by their marks, so that a second arc
+    /// can lead to these nodes. Adds a mark to each of these nodes that has none. Fails if any of
+    /// the nodes is an operand of `++`, `+*` or `!`, which can have only one incoming arc.
     pub(super) fn references(&mut self, term: &mut Term) -> Result<Term, InvalidEdit> {
         match term {
             Term::Filter(node) => Ok(Term::Filter(self.reference(node))),

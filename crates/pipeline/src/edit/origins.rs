@@ -8,11 +8,11 @@ use crate::language::{Request, Span};
 
 /// The filters of the old text, used to recognize filters of the new text.
 pub(super) struct Origins {
-    /// The name and span of each filter.
+    /// The name and the span of each filter in the old text.
     filters: Vec<(String, Span)>,
     /// Each mark, with the span of its first use.
     marks: Vec<(String, Span)>,
-    /// The spans of all later uses of marks.
+    /// The spans of all filter terms whose mark an earlier term has too.
     repeated: Vec<Span>,
 }
 
@@ -38,9 +38,9 @@ impl Origins {
         first.map(|(name, span)| (name.as_str(), *span))
     }
 
-    /// Returns the origin of each filter of an edited tree. All uses of a mark have the same
-    /// origin: the first use of the mark in the old text, or the filter to which the edit added the
-    /// mark.
+    /// Returns, for each filter of an edited tree, its span in the old text, or `None` for a new
+    /// filter. All filter terms with one mark have the same origin: the first term with the mark in
+    /// the old text, or the filter to which the edit added the mark.
     pub(super) fn of(&self, request: &Request) -> Vec<Option<Span>> {
         let known = |at: Span| self.filters.iter().map(|(_, span)| *span).find(|span| *span == at);
         let here = |node: &FilterTerm| known(node.span);

@@ -108,10 +108,10 @@ fn surviving_term(survivors: &[String], term: Term) -> Option<Term> {
     }
 }
 
-/// Attaches a node and the stages after it to another use of the node. If that use has no
-/// arguments, adds the node's arguments to the use and, unless the use is pinned, the node's pin.
-/// Adds a new pipeline if there is no other use, if stages already follow that use, or if several
-/// nodes are followed by common stages.
+/// Attaches `tail`, a node with the stages after it, to another filter term of the same node. If
+/// that term has no arguments, adds the node's arguments to it and, unless it is pinned, the node's
+/// pin. Adds a new pipeline if there is no other term, if stages already follow that term, or if
+/// several nodes are followed by common stages.
 pub(super) fn put_back(request: &mut Request, tail: Term) {
     let mut stages = into_stages(tail);
     let rest = stages.split_off(1);
@@ -165,7 +165,8 @@ pub(super) fn put_back(request: &mut Request, tail: Term) {
     }
 }
 
-/// Returns the node whose first use has this span in the graph's text, or `None` if there is none.
+/// Returns the node whose first filter term has this span in the graph's text, or `None` if there
+/// is none.
 pub(super) fn node_at(graph: &Graph, at: Span) -> Option<NodeId> {
     let found = graph.ids().find(|(_, node)| node.span == at);
     found.map(|(id, _)| id)

@@ -52,7 +52,7 @@ pub struct NodeMeasurement {
 /// The measurements of an edge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EdgeMeasurement {
-    /// The number of blocks sent.
+    /// The number of blocks sent over the edge.
     pub put: u64,
     /// The number of times the receiver was woken, or `None` if the edge does not wake a receiver.
     pub events: Option<u64>,

@@ -25,7 +25,7 @@ pub struct Page {
     pub usage: String,
     /// The description: effect, classes, drops and their reasons.
     pub details: &'static str,
-    /// The other sections.
+    /// The sections after the description, such as the parameters.
     pub sections: Vec<Section>,
     /// A command line as an example.
     pub example: String,
@@ -34,9 +34,9 @@ pub struct Page {
 /// A titled list of facts.
 #[derive(Debug)]
 pub struct Section {
-    /// The title.
+    /// The title of the section.
     pub title: &'static str,
-    /// The facts with their labels.
+    /// The label and the text of each fact.
     pub facts: Vec<(&'static str, String)>,
 }
 

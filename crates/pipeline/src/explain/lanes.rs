@@ -29,7 +29,7 @@ const RULE_WIDTH: usize = 64;
 /// A graph to be drawn.
 #[derive(Debug, Clone, Default)]
 pub struct DrawnGraph {
-    /// The nodes.
+    /// The nodes; edges refer to them by index.
     pub nodes: Vec<DrawnNode>,
     /// The edges. An edge is drawn only if both of its nodes are in the graph.
     pub edges: Vec<DrawnEdge>,
@@ -40,25 +40,25 @@ pub struct DrawnGraph {
 /// A node of a drawing.
 #[derive(Debug, Clone, Default)]
 pub struct DrawnNode {
-    /// The text beside the symbol.
+    /// The text of the node, to the right of its symbol.
     pub text: String,
-    /// The figures after the text, in a separate column; may be empty.
+    /// Figures of the node, such as its rate, in a separate column after the text; may be empty.
     pub figures: String,
-    /// The symbol.
+    /// The symbol that represents the node in its lane.
     pub symbol: Symbol,
-    /// The index of the space.
+    /// The index of the node's space in [`DrawnGraph::spaces`].
     pub space: usize,
 }
 
 /// The symbol of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Symbol {
-    /// A source.
+    /// A source, drawn as `○`.
     Source,
-    /// A filter.
+    /// A filter, drawn as `●`.
     #[default]
     Filter,
-    /// A sink.
+    /// A sink, drawn as `■`.
     Sink,
 }
 
@@ -119,9 +119,9 @@ struct Drawing<'g> {
 }
 
 enum Row {
-    /// The cells of the lanes, the text of the node, and its figures.
+    /// A row with the cells of the lanes, the text of the node, and its figures.
     Line(String, String, String),
-    /// The cells of the lanes, and the name of the space whose rows follow.
+    /// A horizontal rule, with the cells of the lanes and the name of the space whose rows follow.
     Rule(String, String),
 }
 

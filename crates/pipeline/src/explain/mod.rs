@@ -203,7 +203,8 @@ fn placement_row(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [St
     [name, runs_in, cost, because, describe_alternatives(&placement.candidates, here)]
 }
 
-/// Formats the verdicts on the other spaces, and groups equal verdicts.
+/// Formats the verdicts on all candidate spaces except `here`, the space of the node. Groups equal
+/// verdicts.
 fn describe_alternatives(candidates: &[Candidate], here: &str) -> String {
     let mut verdicts: Vec<(String, Vec<&str>)> = Vec::new();
     for candidate in candidates.iter().filter(|candidate| candidate.space != here) {
@@ -384,7 +385,7 @@ fn write_machine_facts(out: &mut String, machine: &Machine) {
     write_fact(out, "calibration", &format!("{}, version {}", costs.origin, costs.version));
 }
 
-/// Writes a labelled paragraph.
+/// Writes a paragraph with the label `what`, indented to a common column.
 fn write_fact(out: &mut String, what: &str, text: &str) {
     const INDENT: usize = 14;
     let mut what = format!(" {what}");

@@ -82,8 +82,8 @@ impl<L> Boolean<L> {
 }
 
 impl Graph {
-    /// Returns true if an edge names classes within `bounds`: by its own label, or by the label of
-    /// an operand if it enters a section.
+    /// Returns true if an edge explicitly selects classes within `bounds`: by its own label or, if
+    /// it enters a section, by the label of an operand.
     #[must_use]
     pub fn names_any(&self, edge: &Edge, bounds: ValueRange) -> bool {
         let by_operand = match &self.node(edge.to).step {
@@ -116,7 +116,8 @@ impl Graph {
 }
 
 impl Boolean {
-    /// Returns true if a label at which blocks enter the expression names classes within `bounds`.
+    /// Returns true if the label of any operand that blocks enter first explicitly selects classes
+    /// within `bounds`.
     pub(crate) fn names_any(&self, bounds: ValueRange) -> bool {
         match self {
             Self::Filter(_) => false,
@@ -142,7 +143,8 @@ impl Boolean {
     }
 
     /// Removes the classes within `made` from each arc at which blocks enter the expression, unless
-    /// that arc or a later one names a class within `made`. Returns the resulting expression.
+    /// the label of that arc, or of an arc inside the operand behind it, explicitly selects a class
+    /// within `made`. Returns the resulting expression.
     pub(crate) fn without_unnamed(&self, made: ValueRange) -> Self {
         let links = |links: &[Link]| -> Vec<Link> {
             links.iter().map(|link| link.without_unnamed(made)).collect()
@@ -188,7 +190,7 @@ impl Boolean {
 pub struct Link<L = ClassSet> {
     /// The classes for which the operand is evaluated.
     pub classes: L,
-    /// The operand itself.
+    /// The expression of the operand.
     pub body: Boolean<L>,
 }
 

@@ -209,7 +209,7 @@ pub struct Edge {
     pub from: NodeId,
     /// The node that receives.
     pub to: NodeId,
-    /// The classes that pass.
+    /// The classes of the blocks that pass over the edge.
     pub classes: ClassSet,
     /// The span of the label in the text, or of a plain pipe. Empty if several labels restrict the
     /// edge: the label of the pipe and the labels of branches.
@@ -221,7 +221,7 @@ pub struct Edge {
 /// A node where branches meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
-    /// The node itself.
+    /// The node at which the branches meet.
     pub node: NodeId,
     /// The order of the incoming blocks.
     pub order: BlockOrder,
@@ -230,7 +230,7 @@ pub struct Join {
 /// The order of blocks that arrive over several edges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlockOrder {
-    /// The order of the blocks on one edge.
+    /// All blocks arrive over this edge, in its order.
     Edge(EdgeId),
     /// The order of the blocks at the forks; blocks derived from the same block are in branch
     /// order.

@@ -30,7 +30,7 @@ pub struct RequestOption {
     pub key: Name,
     /// The text after `=`, or `None` for a bare `--key`.
     pub value: Option<Text>,
-    /// The text from `--` to the end of the value.
+    /// The span from `--` to the end of the value.
     pub span: Span,
 }
 
@@ -56,14 +56,14 @@ pub struct Pipeline {
     pub first: Box<Term>,
     /// The other stages, each with its incoming arc; at least one.
     pub rest: Vec<Stage>,
-    /// The text from the first to the last stage.
+    /// The span from the first to the last stage.
     pub span: Span,
 }
 
 /// A term with its incoming arc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
-    /// The incoming arc.
+    /// The arc from the previous stage.
     pub arc: Pipe,
     /// The term that receives the blocks.
     pub term: Term,
@@ -74,7 +74,7 @@ pub struct Stage {
 pub struct Pipe {
     /// The classes that pass, or `None` for a plain pipe, which passes all classes except 0.
     pub label: Option<Label>,
-    /// The text of the pipe and its label.
+    /// The span of the pipe and its label.
     pub span: Span,
 }
 
@@ -85,7 +85,7 @@ pub struct Label {
     pub inverted: bool,
     /// The listed classes.
     pub classes: Classes,
-    /// The text of the pipe and the label.
+    /// The span of the pipe and the label.
     pub span: Span,
 }
 
@@ -109,7 +109,7 @@ pub enum Class {
         low: Option<Value>,
         /// The highest class, or `None` for the highest possible class.
         high: Option<Value>,
-        /// The text of the range.
+        /// The span of the range.
         span: Span,
     },
 }
@@ -117,13 +117,13 @@ pub enum Class {
 /// A class as written in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// A number.
+    /// A number, such as `22` or `0x86dd`.
     Number {
-        /// The class.
+        /// The class that the number denotes.
         value: u32,
         /// True if written as `0x…`.
         hex: bool,
-        /// The position in the text.
+        /// The span of the number.
         span: Span,
     },
     /// A name defined by the nearest classifier upstream.
@@ -137,7 +137,7 @@ pub struct Group {
     pub operator: Operator,
     /// The branches, in text order.
     pub branches: Vec<Branch>,
-    /// The text from the first to the last branch.
+    /// The span from the first to the last branch.
     pub span: Span,
 }
 
@@ -168,9 +168,9 @@ impl Operator {
 pub struct Branch {
     /// The classes that the branch selects, or `None` if it has no label.
     pub label: Option<Label>,
-    /// The term of the branch.
+    /// The term that receives the selected blocks.
     pub term: Term,
-    /// The text of the label and the term.
+    /// The span of the label and the term.
     pub span: Span,
 }
 
@@ -179,7 +179,7 @@ pub struct Branch {
 pub struct Not {
     /// The negated term.
     pub term: Box<Term>,
-    /// The text from `!` to the end of the term.
+    /// The span from `!` to the end of the term.
     pub span: Span,
 }
 
@@ -194,7 +194,7 @@ pub struct FilterTerm {
     pub mark: Option<Name>,
     /// The space in which the filter must run, as in `@kernel`; `None` if there is no pin.
     pub pin: Option<Name>,
-    /// The text from the name to the last argument, mark or pin.
+    /// The span from the name to the last argument, mark or pin.
     pub span: Span,
 }
 
@@ -203,18 +203,18 @@ pub struct FilterTerm {
 pub struct Argument {
     /// The name of the parameter, or `None` for a positional argument.
     pub key: Option<Name>,
-    /// The value.
+    /// The text of the value.
     pub value: Text,
-    /// The text of the key and the value.
+    /// The span of the key and the value.
     pub span: Span,
 }
 
 /// The name of a filter, parameter, mark, space or class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
-    /// The name itself.
+    /// The characters of the name.
     pub text: String,
-    /// The position in the text.
+    /// The span of the name.
     pub span: Span,
 }
 
@@ -225,7 +225,7 @@ pub struct Text {
     pub bytes: Vec<u8>,
     /// True if the text was written in quotes.
     pub quoted: bool,
-    /// The position in the text, including quotes.
+    /// The span of the text in the request, including quotes.
     pub span: Span,
 }
 

@@ -10,10 +10,9 @@ use crate::registry::Registry;
 use filter::{Arguments, FilterKind, Form};
 
 /// Adds a sink after every filter whose output is not used. Returns the graph, and the nodes whose
-/// final reports are the output of the request. If a filter with a final report, such as `count`,
-/// is at an end or only `discard` follows it, these nodes are all filters with a final report,
-/// because a filter before the end would otherwise report nothing. In any other request, there are
-/// no such nodes.
+/// final reports are the output of the request. There are such nodes only if a filter with a final
+/// report, such as `count`, is at an end or only `discard` follows it. They are then all filters
+/// with a final report, because those before the end would otherwise report nothing.
 #[must_use]
 pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
     let mut has_reporting_end = graph.ids().any(|(id, _)| reports_before_discard(&graph, id));

@@ -25,42 +25,43 @@ pub struct Costs {
     pub origin: String,
     /// The version of the format.
     pub version: u32,
-    /// The cost of calling a filter, per block of a full batch.
+    /// The cost in ns of calling a filter, per block of a full batch.
     pub call: f64,
-    /// The cost of reading the first bytes of a block.
+    /// The cost in ns of reading the first bytes of a block.
     pub head: f64,
-    /// The cost of searching for header offsets. The first filter that needs them incurs it, unless
-    /// the cost of the input includes the search; 0 if not measured.
+    /// The cost in ns of searching for header offsets. The first filter that needs them incurs it,
+    /// unless the cost of the input includes the search; 0 if not measured.
     pub header_search: f64,
-    /// The cost of reading 1,024 bytes.
+    /// The cost in ns of reading 1,024 bytes.
     pub kilobyte: f64,
-    /// The cost of copying 1,024 bytes.
+    /// The cost in ns of copying 1,024 bytes.
     pub copy: f64,
-    /// The cost of pushing and popping one ring entry.
+    /// The cost in ns of pushing and popping one ring entry.
     pub ring: f64,
-    /// The cost of waking a thread that waits at a ring.
+    /// The cost in ns of waking a thread that waits at a ring.
     pub wake: f64,
-    /// The cost of receiving a frame through a packet socket and its ring.
+    /// The cost in ns of receiving a frame through a packet socket and its ring.
     pub socket: f64,
-    /// The cost of calling a kernel program that observes frames, per frame.
+    /// The cost in ns of calling a kernel program that observes frames, per frame.
     pub tap: f64,
-    /// The cost of calling a twin, per block.
+    /// The cost in ns of calling a twin, per block.
     pub twin: f64,
-    /// The cost of searching for header offsets in a kernel program, incurred as for
+    /// The cost in ns of searching for header offsets in a kernel program, incurred as for
     /// [`Costs::header_search`]; 0 if not measured.
     pub twin_header_search: f64,
-    /// The cost of storing a record of a block, and a pointer to the record, in a kernel program.
+    /// The cost in ns of storing a record of a block, and a pointer to the record, in a kernel
+    /// program.
     pub record: f64,
-    /// The cost of copying a record from a kernel program into a process, and of searching for its
-    /// headers.
+    /// The cost in ns of copying a record from a kernel program into a process, and of searching
+    /// for its headers.
     pub fetch: f64,
-    /// The cost of a doorbell notification by a kernel program.
+    /// The cost in ns of a doorbell notification by a kernel program.
     pub notification: f64,
-    /// The cost of calling a kernel program that takes frames from the host, per frame.
+    /// The cost in ns of calling a kernel program that takes frames from the host, per frame.
     pub take: f64,
-    /// The cost of receiving a frame through an AF_XDP socket and its ring.
+    /// The cost in ns of receiving a frame through an AF_XDP socket and its ring.
     pub xsk: f64,
-    /// The cost of receiving a frame that a kernel program redirects to an AF_XDP socket.
+    /// The cost in ns of receiving a frame that a kernel program redirects to an AF_XDP socket.
     pub redirect: f64,
     /// The measured costs of filters.
     pub filters: Vec<FilterCost>,
@@ -120,7 +121,7 @@ impl Default for Costs {
     }
 }
 
-/// An accessor for a field of the table.
+/// A function that returns a field of the cost table.
 type FieldAccessor = fn(&mut Costs) -> &mut f64;
 
 /// The fields of the table: the name in the table's text, the accessor, and the measured operation.
@@ -150,8 +151,8 @@ const COST_FIELDS: [(&str, FieldAccessor, &str); 17] = [
 ];
 
 impl Costs {
-    /// Returns the cost of handing a block to another thread: the ring entry, and 1/32 of a wakeup.
-    /// [Th §5.2.2]
+    /// Returns the cost of handing a block to another thread, in ns: the ring entry, and 1/32 of a
+    /// wakeup. [Th §5.2.2]
     #[must_use]
     pub fn crossing_cost(&self) -> f64 {
         self.ring + self.wake / 32.0
@@ -172,7 +173,7 @@ impl Costs {
         self.header_search > 0.0
     }
 
-    /// Returns the values of the table's fields, by name.
+    /// Returns the name and the value in ns of each field of the table.
     pub fn numbers(&self) -> Vec<(&'static str, f64)> {
         let mut copy = self.clone();
         COST_FIELDS.iter().map(|(name, field, _)| (*name, *field(&mut copy))).collect()

@@ -23,11 +23,11 @@ pub(super) struct Discovery {
     pub(super) verdicts: Vec<Vec<Result<f64, String>>>,
     /// The fraction of all input that arrives at each node, and the fraction on each edge.
     pub(super) flows: (Vec<f64>, Vec<f64>),
-    /// The number of each node's connected component.
+    /// For each node, the number that identifies its connected component.
     pub(super) components: Vec<usize>,
     /// For each node, true if a source took the arriving frames from the host.
     pub(super) taken_from_host: Vec<bool>,
-    /// For each node, true if it needs header offsets.
+    /// For each node, true if its filter reads header offsets, which must then be searched.
     pub(super) needs_headers: Vec<bool>,
 }
 

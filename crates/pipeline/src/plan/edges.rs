@@ -122,8 +122,8 @@ struct SignalDefaults {
     ns: u64,
     ns_because: String,
     entries: usize,
-    /// The number of bytes that may be written before the reader runs: half of the cache, so that
-    /// the blocks are in the cache together with the reader's own data.
+    /// The number of bytes that may be written before the reader runs: half of the second-level
+    /// cache, so that the blocks are in the cache together with the reader's own data.
     cache: usize,
 }
 

@@ -23,14 +23,14 @@ pub struct Machine {
 /// The capabilities of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kernel {
-    /// Programs can be loaded.
+    /// The kernel permits Streamline to load eBPF programs.
     Open {
         /// The kernel's release.
         release: String,
         /// True if programs must load without CAP_PERFMON (CONTRACT 25).
         hardened: bool,
     },
-    /// No program can be loaded.
+    /// The kernel permits no eBPF program to be loaded.
     Closed {
         /// The kernel's release.
         release: String,
@@ -40,7 +40,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Returns true if programs can be loaded.
+    /// Returns true if eBPF programs can be loaded.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::Open { .. })

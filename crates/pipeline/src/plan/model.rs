@@ -106,7 +106,7 @@ pub struct PlannedSpace {
 /// The kind of a space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpaceKind {
-    /// A kernel program.
+    /// The kernel, in which eBPF programs run the nodes.
     Kernel,
     /// A thread of this process.
     Thread,
@@ -237,7 +237,7 @@ pub struct ReplicaChain {
 /// A filter that is expensive enough for replicas but has none, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaRefusal {
-    /// The filter.
+    /// The filter that has no replicas.
     pub node: NodeId,
     /// The reason for the lack of replicas.
     pub why: String,

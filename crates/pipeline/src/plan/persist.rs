@@ -22,7 +22,7 @@ pub struct PersistedPlan {
 pub struct PersistedNode {
     /// The text of the node in the syntax of a request.
     pub text: String,
-    /// The name of its space.
+    /// The name of the space in which the node runs.
     pub space: String,
     /// The cost of a block, in ns, in each space that could run the node.
     pub costs: Vec<(String, f64)>,

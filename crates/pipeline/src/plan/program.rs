@@ -10,7 +10,8 @@ use filter::{Attach, FilterKind};
 /// them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// The attachment point.
+    /// The point at which the program is attached: interface and direction, or the sockets of a
+    /// user.
     pub attach: Attach,
     /// The sources that the program replaces.
     pub sources: Vec<NodeId>,
@@ -39,12 +40,12 @@ pub struct ProgramStep {
 /// An edge that leaves the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExitEdge {
-    /// The edge of the graph.
+    /// The edge of the graph that leaves the kernel.
     pub edge: EdgeId,
     /// The index, in [`Program::steps`], of the step that the edge leaves; `None` if the edge
     /// leaves a source.
     pub from: Option<usize>,
-    /// The classes that pass.
+    /// The classes of the blocks that pass over the edge.
     pub classes: ClassSet,
 }
 

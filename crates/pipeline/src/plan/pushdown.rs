@@ -12,9 +12,9 @@ use filter::FilterKind;
 /// A source that can filter in the kernel, with the filter that it evaluates there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushdown {
-    /// The source.
+    /// The source, which can filter in the kernel.
     pub source: NodeId,
-    /// The filter, or the reason why the source evaluates none.
+    /// The filter that the source evaluates in the kernel, or the reason why it evaluates none.
     pub filter: Result<NodeId, String>,
     /// A description of the frames that pass unfiltered, or `None` if the kernel filters all
     /// frames.

@@ -21,7 +21,7 @@ use filter::{FilterKind, ReadDepth, StateScope, Value};
 
 /// Minimum gain in throughput, as a factor, for moving a stage.
 const STAGE_MOVE_GAIN_MIN: f64 = 1.02;
-/// Number of blocks per wakeup of a reader. [Th §5.2.2]
+/// Assumed number of blocks per wakeup of a reader. [Th §5.2.2]
 const BLOCKS_PER_WAKEUP: f64 = 32.0;
 
 /// A division of a connected component into stages.
@@ -140,7 +140,8 @@ impl Plan {
 }
 
 impl<'p> StageSearch<'p> {
-    /// Returns the facts about a component, or `None` if its nodes must not move.
+    /// Returns the facts about the component with number `part`, or `None` if its nodes must not
+    /// move.
     fn new(plan: &'p Plan, part: usize, machine: &Machine) -> Option<Self> {
         let graph = &plan.graph;
         let here = |id: &NodeId| plan.space_of(*id).component == part;

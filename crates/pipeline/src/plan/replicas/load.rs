@@ -9,7 +9,7 @@ pub(super) struct ReplicaGain {
     pub(super) replica_count: usize,
     /// The minimum time per block, in ns, with replicas ([`ThreadLoad::block_time`]).
     pub(super) bound: f64,
-    /// The time per block, in ns, without replicas.
+    /// The time per block from a source, in ns, without replicas.
     pub(super) single: f64,
     /// The cost of a block in the chain, in ns.
     pub(super) own: f64,
@@ -17,12 +17,12 @@ pub(super) struct ReplicaGain {
 
 /// The work of a component's threads per block from a source, in ns.
 pub(super) struct ThreadLoad {
-    /// The work in the chain's thread that is neither in the chain nor after it.
+    /// The work of the chain's thread on nodes that are neither in the chain nor after it, in ns.
     before: f64,
     pub(super) own: f64,
-    /// The work after the chain in the chain's thread.
+    /// The work of the chain's thread on nodes after the chain, in ns.
     after: f64,
-    /// The work of the busiest of the other threads.
+    /// The work of the busiest of the other threads, in ns.
     busiest: f64,
     others: f64,
     /// The fraction of blocks that enter the chain, and the fraction that leave it.
@@ -99,5 +99,5 @@ impl ThreadLoad {
 /// The number of blocks in a full batch; dispatching a batch costs one call.
 const BATCH_BLOCKS: f64 = 64.0;
 
-/// The number of blocks per wakeup. [Th §5.2.2]
+/// The assumed number of blocks per wakeup of a reader. [Th §5.2.2]
 const BLOCKS_PER_READER_WAKEUP: f64 = 32.0;
