@@ -9,7 +9,7 @@
 //!
 //! There are two kinds of reader. [`BlockReader`] is in the writer's process, trusts the writer,
 //! and may read blocks in place. [`ForeignBlockReader`] is attached to a ring of another process
-//! ([`crate::share`]). All bytes are foreign to the visitor, so it only copies (except under D6),
+//! ([`crate::share`]). This reader treats all bytes as foreign: it only copies (except under D6),
 //! and validates everything in the ring.
 //!
 //! `&[u8]` is sound here (rings that block or drop new, in one process) by these invariants, cited

@@ -89,7 +89,7 @@ pub struct PushResult {
 /// A batch of entries as columns of equal length.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'e> {
-    /// Rich pointers.
+    /// Rich pointer of each block.
     pub pointers: &'e [RichPointer],
     /// Metadata of each block.
     pub context: &'e [BlockMetadata],

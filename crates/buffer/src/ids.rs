@@ -28,7 +28,7 @@ const ID_RANGE_LENGTH: u32 = 16;
 /// A range of consecutive ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IdRange {
-    /// The first id.
+    /// First id of the range.
     pub first: u32,
     /// Number of ids in the range.
     pub count: u32,
@@ -99,7 +99,7 @@ fn is_daemon_range(range: &IdRange) -> bool {
     range.first >= DAEMON_ID_MIN && range.count > 0 && end.is_some_and(|end| end <= ID_END)
 }
 
-/// One more than the greatest id.
+/// One more than the greatest id that a dbuf can have.
 const ID_END: u32 = DbufId::MAX.number() + 1;
 
 impl ProcessIds {

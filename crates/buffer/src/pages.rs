@@ -21,7 +21,7 @@ pub use sys::pages::PageFacts;
 /// The kind and placement of a memory range's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageChoice {
-    /// Kind of pages.
+    /// Kind of the pages: base pages, transparent huge pages or reserved huge pages.
     pub pages: PageKind,
     /// True if all pages are allocated and mapped when the memory is created, not at first access.
     pub populate: bool,
@@ -30,7 +30,7 @@ pub struct PageChoice {
     pub local: bool,
 }
 
-/// Kinds of pages.
+/// The kinds of pages that memory can consist of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageKind {
     /// The processor's base pages, usually 4 KB.
@@ -120,7 +120,8 @@ impl PageChoice {
     }
 }
 
-/// Returns the facts of this machine, detected once.
+/// Returns the properties of this machine on which the choice of pages depends, detected once per
+/// process.
 pub fn facts() -> &'static PageFacts {
     static PAGE_FACTS: OnceLock<PageFacts> = OnceLock::new();
     PAGE_FACTS.get_or_init(PageFacts::detect)

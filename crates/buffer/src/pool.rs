@@ -417,7 +417,7 @@ impl Pool {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment<'a> {
     pub(crate) dbuf: DbufId,
-    /// Position of the first byte, truncated to the width of an extent's position.
+    /// Position of the segment's first byte, truncated to the width of an extent's position.
     pub(crate) start: u64,
     pub(crate) bytes: &'a [u8],
 }
@@ -429,13 +429,14 @@ impl<'a> Segment<'a> {
         self.dbuf
     }
 
-    /// Returns the position of the first byte, truncated to the width of an extent's position.
+    /// Returns the position of the segment's first byte, truncated to the width of an extent's
+    /// position.
     #[must_use]
     pub const fn start(&self) -> u64 {
         self.start
     }
 
-    /// Returns all filled bytes.
+    /// Returns all filled bytes of the segment.
     #[must_use]
     pub const fn filled_bytes(&self) -> &'a [u8] {
         self.bytes
@@ -459,7 +460,7 @@ impl<'a> Segment<'a> {
 pub struct Draft<'a> {
     pool: &'a Pool,
     position: u64,
-    /// Offset of the first byte in the region.
+    /// Offset in the region of the draft's first byte.
     at: usize,
     len: usize,
 }
@@ -483,7 +484,7 @@ impl Draft<'_> {
         Extent::new(self.position, used as u32)
     }
 
-    /// Returns the position of the first byte.
+    /// Returns the position of the draft's first byte.
     #[must_use]
     pub const fn position(&self) -> u64 {
         self.position

@@ -50,7 +50,7 @@ impl MatchState {
     pub(crate) const START: Self = Self(0);
 }
 
-/// Compilation options.
+/// Options for the compilation of an automaton.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompileOptions {
     /// Maximum size of the automaton in bytes.

@@ -66,13 +66,13 @@ pub struct CheckedRecord {
 }
 
 impl CheckedRecord {
-    /// Returns the position of the first unread byte.
+    /// Returns the position of the first unread byte of the block.
     #[inline]
     pub(crate) const fn unread_position(&self) -> u64 {
         self.at + self.done as u64
     }
 
-    /// Returns the number of unread bytes.
+    /// Returns the number of unread bytes of the block.
     #[inline]
     pub(crate) const fn unread_length(&self) -> usize {
         (self.length - self.done) as usize

@@ -83,7 +83,8 @@ impl BlockWriter {
         self.layout.is_handed_over
     }
 
-    /// Returns the cursor of this writer, through which a stream writes blocks.
+    /// Returns the cursor of this writer, which the stream around this ring uses to wait and to
+    /// change segments.
     pub(crate) const fn side(&mut self) -> &mut WriterCursor {
         &mut self.side
     }
@@ -130,8 +131,8 @@ impl BlockWriter {
         (self.layout.free_until, self.limit, self.layout.is_handed_over) = (0, 0, true);
     }
 
-    /// Writes a cut record and changes the capacity in place. Does nothing and returns `None` if
-    /// `capacity` is invalid or exceeds the memory.
+    /// Writes a cut record, which announces a new capacity, and changes the capacity in place. Does
+    /// nothing and returns `None` if `capacity` is invalid or exceeds the memory.
     pub(crate) fn change_capacity(&mut self, capacity: u64) -> Option<()> {
         let before = self.layout.data.capacity();
         self.layout.data.set_capacity(capacity)?;

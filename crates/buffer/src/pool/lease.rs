@@ -143,12 +143,12 @@ const FROZEN_SEGMENT_SIZE: usize = 1 << 19;
 /// EPERM: the file lacks the seal.
 const EPERM: i32 = 1;
 
-/// The start of a segment.
+/// The place where a segment starts, as an offset and as a position.
 #[derive(Clone, Copy)]
 pub(crate) struct SegmentStart {
-    /// Offset in the region.
+    /// Offset of the segment's first byte in the region.
     pub(crate) at: usize,
-    /// Position, truncated to the width of an extent's position.
+    /// Position of the segment's first byte, truncated to the width of an extent's position.
     pub(crate) position: u64,
 }
 

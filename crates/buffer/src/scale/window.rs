@@ -39,13 +39,13 @@ impl SegmentWindow {
         self.scaler.scale.size_bounds().1 / self.segment.max(1)
     }
 
-    /// Returns the current size in bytes.
+    /// Returns the current size of the window in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.segments * self.segment
     }
 
-    /// Returns the state of the sizing.
+    /// Returns the state of the window's automatic sizing.
     #[must_use]
     pub const fn state(&self) -> &SizingState {
         &self.scaler.scale

@@ -9,7 +9,7 @@ use sys::doorbell::SocketDoorbell;
 /// which determines how the offer is opened.
 #[derive(Debug)]
 pub struct DoorbellOffer<K> {
-    /// Ring of the stream.
+    /// Descriptors of the ring that carries the stream.
     pub ring: RingOffer,
     /// Reader's end of the doorbell.
     pub doorbell: SocketDoorbell,

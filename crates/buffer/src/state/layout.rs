@@ -9,7 +9,7 @@ use crate::foreign;
 use crate::name::Error;
 use crate::share::Refusal;
 
-/// Indices of the words in the head.
+/// Indices of the words in the head of a table's region.
 pub(super) mod word {
     /// Index of the magic number, which includes the version of the format.
     pub(in super::super) const MAGIC: usize = 0;

@@ -44,7 +44,7 @@ impl TestPiece {
     }
 }
 
-/// An output block.
+/// A block that the filter under test has emitted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct OutputBlock {
     pub(super) class: Class,
@@ -54,7 +54,7 @@ pub(super) struct OutputBlock {
     pub(super) length: u32,
     /// Fields of the block if it is a description; otherwise `None`.
     pub(super) description_fields: Option<Vec<(Field, Vec<u8>)>>,
-    /// True if the block is a description that is not whole.
+    /// True if the block is a description from which parts were cut.
     pub(super) is_cut: bool,
 }
 

@@ -184,8 +184,8 @@ fn descriptions_with_a_long_text_are_marked() {
     }
 }
 
-/// Checks that the lengths which responses to HEAD state hide no later response, if the requests
-/// were not observed.
+/// Checks that a response to HEAD, which announces a body but has none, does not hide later
+/// responses if the HEAD request was not observed.
 #[test]
 fn unseen_head_request_hides_no_response() {
     for fields in ["Content-Length: 100\r\n", "", "Transfer-Encoding: chunked\r\n"] {
