@@ -65,7 +65,7 @@ pub struct BiasedLock<T> {
     owner: AtomicU64,
     /// 1 while the lock is shared and a thread holds it.
     locked: AtomicU32,
-    /// Number of owner changes so far.
+    /// Number of times that the lock has changed its owner.
     handovers: AtomicU32,
     value: UnsafeCell<T>,
 }

@@ -33,9 +33,9 @@ pub enum RingWord {
 
 /// Access to the control words of a ring, in memory that both sides share.
 pub trait RingWordAccess {
-    /// Loads a word with Acquire ordering.
+    /// Loads a control word of the ring with Acquire ordering.
     fn load(&self, word: RingWord) -> u64;
-    /// Stores a word with Release ordering.
+    /// Stores a control word of the ring with Release ordering.
     fn store(&self, word: RingWord, value: u64);
 }
 

@@ -190,7 +190,7 @@ impl PointerWriter {
         if self.side.is_abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
     }
 
-    /// Returns the capacity in entries.
+    /// Returns the capacity of the ring in entries.
     #[must_use]
     pub fn capacity(&self) -> usize {
         usize::try_from(self.side.store.capacity).unwrap_or(usize::MAX)

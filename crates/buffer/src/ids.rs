@@ -25,7 +25,7 @@ pub const VARIABLE: &str = "STREAMLINE_IDS";
 /// Number of ids that a process takes from the counter of its tree at a time.
 const ID_RANGE_LENGTH: u32 = 16;
 
-/// A range of consecutive ids.
+/// A range of consecutive dbuf ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IdRange {
     /// First id of the range.

@@ -54,7 +54,7 @@ struct QueueState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReaderTicket(u64);
 
-/// A reader that has joined.
+/// A reader that joins a ring while the ring runs.
 #[derive(Debug)]
 pub(crate) struct JoiningReader {
     pub(crate) ticket: ReaderTicket,
@@ -115,7 +115,7 @@ impl JoinQueue {
         Some(ticket)
     }
 
-    /// Announces that a reader has left.
+    /// Announces to the writer that a reader has left.
     pub(crate) fn leave(&self, ticket: ReaderTicket) {
         let mut state = self.lock();
         let before = state.joining.len();

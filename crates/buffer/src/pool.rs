@@ -137,11 +137,11 @@ impl SegmentPin {
 pub struct PoolUsage {
     /// Number of segments that can be opened.
     pub free: usize,
-    /// Number of segments with pins.
+    /// Number of segments that have pins.
     pub pinned: usize,
     /// Number of segments that are leased, usually by crossings.
     pub leased: usize,
-    /// Total number of segments.
+    /// Total number of segments in the pool.
     pub segments: usize,
 }
 

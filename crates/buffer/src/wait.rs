@@ -15,7 +15,7 @@ use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
 use abi::ring::wait::{SLEEP_COUNT, THRESHOLD_ONLY, WAKE_POSITION};
 
-/// The sleep state of one party.
+/// The state of a party that sleeps until its peer wakes it.
 #[derive(Debug, Default)]
 pub struct Sleeper {
     count: u64,

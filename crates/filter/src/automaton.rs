@@ -46,7 +46,7 @@ pub(crate) struct Automaton {
 pub(crate) struct MatchState(u32);
 
 impl MatchState {
-    /// The state before the first byte.
+    /// The state of a search before the first byte of the text.
     pub(crate) const START: Self = Self(0);
 }
 
@@ -285,7 +285,7 @@ pub(crate) struct PatternError {
     pub(crate) range: Option<Range<usize>>,
     /// Description of the error.
     pub(crate) message: String,
-    /// Suggested correction.
+    /// Suggested correction of the pattern, or `None` if there is no suggestion.
     pub(crate) hint: Option<String>,
 }
 

@@ -35,7 +35,7 @@ impl ClassSet {
         Self::range(1, CLASS_MAX)
     }
 
-    /// Returns the set of one class.
+    /// Returns the set that contains only `class`.
     pub fn single(class: u32) -> Self {
         Self::range(class, class)
     }
@@ -47,7 +47,7 @@ impl ClassSet {
         if low > high { Self::empty() } else { Self { ranges: vec![(low, high)] } }
     }
 
-    /// Returns the union of both sets.
+    /// Returns the union of this set and `other`.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         Self::union_of([self, other])
@@ -71,7 +71,7 @@ impl ClassSet {
         Self { ranges }
     }
 
-    /// Returns the intersection of both sets.
+    /// Returns the intersection of this set and `other`.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.complement().union(&other.complement()).complement()

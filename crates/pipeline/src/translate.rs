@@ -114,7 +114,7 @@ pub fn translate_command(words: &[&str], registry: &dyn Registry) -> Option<Tran
 
 /// The maximum number of stages that are translated, one after another.
 const TRANSLATED_STAGES_MAX: usize = 4;
-/// The separator of stages.
+/// The separator of the stages of a command line.
 const PIPE_SEPARATORS: &[char] = &['|'];
 const OPERATOR_SEPARATORS: &[char] = &['|', '+', '(', ')', ';'];
 

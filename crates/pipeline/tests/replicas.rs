@@ -34,7 +34,7 @@ fn plan_and_assert_invariants(text: &str, machine: &Machine) -> Plan {
     plan
 }
 
-/// Asserts the invariants of every plan.
+/// Asserts the invariants that hold for every plan with replicas.
 fn assert_valid(plan: &Plan, text: &str) {
     for replicas in &plan.replicas {
         assert!(replicas.spaces.len() > 1, "{text}");

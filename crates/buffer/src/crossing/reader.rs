@@ -110,7 +110,7 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Returns the number of entries.
+    /// Returns the number of entries in the batch.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count
@@ -149,7 +149,7 @@ impl<'a> Batch<'a> {
         count
     }
 
-    /// Iterates over all entries.
+    /// Iterates over all entries of the batch.
     #[inline]
     pub fn entries(&self) -> impl Iterator<Item = Entry> + use<'a> {
         let ring = &self.reader.ring;

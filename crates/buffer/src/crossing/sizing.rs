@@ -11,7 +11,7 @@ use crate::scale::{Scaler, ScalingParameters, SidePlacement, SizingState};
 /// The policy for the size of a crossing: fixed or automatic.
 #[derive(Debug)]
 pub(super) enum Sizing {
-    /// The size never changes.
+    /// The ring keeps its initial size.
     Fixed,
     /// The size follows the fill level. Contains the sizing state, and the position at which the
     /// current lap ends.

@@ -145,7 +145,7 @@ impl CrossingWriter {
         self.ring.room(wanted)
     }
 
-    /// Returns the capacity in entries.
+    /// Returns the capacity of the ring in entries.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.ring.capacity()

@@ -42,7 +42,7 @@ pub struct WriterCursor {
     counts_writer: CountsWriter,
 }
 
-/// The writer's record of one reader.
+/// The state that the writer keeps about one reader.
 #[derive(Debug)]
 struct ReaderRecord {
     cursor: u64,

@@ -6,7 +6,7 @@ use crate::join::JoinQueue;
 use crate::wait::Sleeper;
 use abi::ring::LINE_WORDS;
 
-/// Returns the words of a page.
+/// Returns the values of all words of a control page.
 fn page_words(page: &Region) -> Vec<u64> {
     page.words().iter().take(8 * LINE_WORDS).map(|word| word.load(Ordering::Relaxed)).collect()
 }

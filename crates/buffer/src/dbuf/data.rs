@@ -94,7 +94,7 @@ impl DataArea {
         second.store(words[1], Ordering::Relaxed);
     }
 
-    /// Returns all data words.
+    /// Returns all words of the data area.
     #[inline]
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: A1 and A2; accessed only as atomics, or by instructions outside Rust's memory

@@ -35,7 +35,7 @@ pub struct RecordWalk {
     /// Number of blocks that this reader did not take, because they were put before it joined, were
     /// lost, or were skipped: `expected` minus the number of blocks taken.
     untaken_blocks: u64,
-    /// Position after the last block passed.
+    /// Position after the last block that this reader has passed.
     passed_position: u64,
     /// Expected first header word of the next block, if the block is as long as the last one.
     expected_word: u64,

@@ -72,7 +72,7 @@ impl BlockWriter {
         self.side.head
     }
 
-    /// Returns the number of blocks put.
+    /// Returns the number of blocks put into the ring so far.
     #[inline]
     pub(crate) const fn block_count(&self) -> u64 {
         self.side.put.blocks

@@ -19,9 +19,9 @@ pub struct Address {
 /// name shows its purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Namespace {
-    /// Streams, inboxes and regions.
+    /// The namespace of streams, inboxes and regions.
     Streams,
-    /// States of filters ([`crate::state`]).
+    /// The namespace of filter states ([`crate::state`]).
     States,
 }
 

@@ -49,11 +49,11 @@ pub enum Error {
     Forbidden {
         /// Requested name.
         address: Address,
-        /// User ID of the owner.
+        /// User ID of the owner of the name.
         owner: u32,
         /// Group ID to which the middle permission bits apply.
         group: u32,
-        /// Permission bits.
+        /// Permission bits of the access list.
         mode: u32,
     },
     /// All reader slots are in use, or all that one untrusted user may occupy.
@@ -106,7 +106,7 @@ pub enum Error {
     /// This process has read-only access to the region.
     #[error("this region was opened read-only")]
     ReadOnly,
-    /// The kernel refused a call.
+    /// The kernel refused a system call.
     #[error("{0}")]
     System(#[from] sys::Error),
 }

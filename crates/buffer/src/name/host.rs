@@ -240,7 +240,7 @@ impl HostState {
         ended
     }
 
-    /// Returns the doorbells of all readers.
+    /// Returns the doorbells of all readers of this host's names.
     fn doorbells(&self) -> Vec<Arc<OwnedFd>> {
         let of = |name: &Name| match &name.object {
             NamedObject::Stream { clients, .. } => clients.doorbells().collect::<Vec<_>>(),

@@ -20,7 +20,7 @@ use std::time::Duration;
 use sys::memory::{Memfd, Seals};
 use sys::poll;
 
-/// A mapped shared region.
+/// A shared region, mapped into this process.
 #[derive(Debug)]
 pub struct SharedRegion {
     memory: Region,

@@ -172,7 +172,7 @@ impl Memory {
         })
     }
 
-    /// Wraps memory that a lender fills.
+    /// Creates the memory of a pool whose segments a lender fills.
     pub(super) fn lent(id: DbufId, lender: Arc<dyn Lender>) -> Self {
         let slots = Slots::new(lender.segment_size(), lender.segment_count());
         let region = Region::lent(lender.clone());

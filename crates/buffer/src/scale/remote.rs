@@ -18,9 +18,9 @@ use super::{INITIAL_PATIENCE_ROUNDS, PATIENCE_ROUNDS_MAX};
 /// The time that the writer took for some blocks of a lap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LapTiming {
-    /// Bytes written.
+    /// Number of bytes that the writer has written.
     pub bytes: u64,
-    /// Time to write them, in nanoseconds.
+    /// Time to write the bytes, in nanoseconds.
     pub ns: u64,
 }
 
@@ -35,7 +35,7 @@ impl LapTiming {
 /// take 80 to 120 ns between processors that share a cache, and 1500 to 2500 ns between others;
 /// higher costs indicate the writer's own work.
 const REMOTE_COST_NS: std::ops::Range<u64> = 600..5000;
-/// Number of laps per evaluation.
+/// Number of laps after which the lap times are evaluated.
 const EVALUATION_LAPS: u64 = 16;
 /// Minimum number of slow laps in an evaluation that starts a trial.
 const SLOW_LAPS_MIN: u64 = 12;

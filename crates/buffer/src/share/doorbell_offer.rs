@@ -20,7 +20,7 @@ impl<K> DoorbellOffer<K> {
     /// Number of descriptors in an offer.
     pub const DESCRIPTOR_COUNT: usize = 4;
 
-    /// Combines a ring and a doorbell.
+    /// Creates an offer from a ring and the reader's end of its doorbell.
     #[must_use]
     pub const fn new(ring: RingOffer, doorbell: SocketDoorbell) -> Self {
         Self { ring, doorbell, kind: PhantomData }

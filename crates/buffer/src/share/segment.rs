@@ -57,7 +57,7 @@ impl OfferedSegment {
         Ok(Self { files, geometry, store })
     }
 
-    /// Returns the descriptors that readers receive.
+    /// Returns the descriptors that readers receive for this segment.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.files.geometry.as_fd(), self.files.ring.as_fd()]
     }

@@ -19,7 +19,7 @@
 use super::spins;
 use crate::Fault;
 
-/// The spinning state of one party.
+/// The state of adaptive spinning in a writer or reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpinState {
     /// Number of polls that the user has set; `None` if the number is adaptive.

@@ -83,7 +83,7 @@ pub struct WakeupCounts {
 }
 
 impl WakeupCounts {
-    /// Returns the total number of events.
+    /// Returns the total number of events sent.
     #[must_use]
     pub const fn total(self) -> u64 {
         self.batch + self.timer + self.idle
@@ -152,7 +152,7 @@ impl Moderator {
         self.threshold.blocks = blocks.clamp(least, most).min(self.half_ring);
     }
 
-    /// Returns the threshold.
+    /// Returns the current thresholds T_b and T_t.
     #[must_use]
     pub const fn threshold(&self) -> WakeupThreshold {
         self.threshold
@@ -236,7 +236,7 @@ impl Moderator {
         }
     }
 
-    /// Returns the counts of events.
+    /// Returns the number of events sent, by cause.
     #[must_use]
     pub fn wakeup_counts(&self) -> WakeupCounts {
         WakeupCounts { timer: self.alarm.fired.load(Ordering::Relaxed), ..self.events }

@@ -30,15 +30,15 @@ pub(super) mod word {
     /// Index of a word that is 1 if the writer has ended the table, and otherwise 0. A killed
     /// writer does not set this word; the hang-up of the host's socket reports its death.
     pub(in super::super) const ENDED: usize = 8;
-    /// Number of words in the head.
+    /// Number of words in the head of a table's region.
     pub(in super::super) const COUNT: usize = 9;
 }
 
 /// Magic number: "SL stat" and the version of the format.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"SL stat1");
-/// Maximum number of columns.
+/// Maximum number of columns of a table.
 const COLUMNS_MAX: usize = 1 << 10;
-/// Maximum number of rows.
+/// Maximum number of rows of a table.
 const ROWS_MAX: usize = 1 << 24;
 /// Maximum length of the column text in bytes.
 const TEXT_LENGTH_MAX: usize = 1 << 16;
@@ -59,7 +59,7 @@ pub struct TableShape {
     pub filter: String,
     /// Columns, in the order of the numbers in a row.
     pub columns: Vec<Column>,
-    /// Maximum number of rows.
+    /// Maximum number of rows of the table.
     pub rows: usize,
 }
 

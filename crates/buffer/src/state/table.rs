@@ -27,7 +27,7 @@ impl Table {
         &self.shape
     }
 
-    /// Returns all words of the region.
+    /// Returns all words of the table's region.
     pub(super) fn words(&self) -> &[AtomicU64] {
         self.region.words()
     }

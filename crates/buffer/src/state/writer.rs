@@ -65,7 +65,7 @@ impl TableWriter {
         Ok(Self { table, _host: host, used, overflow, is_open })
     }
 
-    /// Clears all rows.
+    /// Clears all rows of the table.
     pub fn clear(&mut self) {
         for at in 0..self.used {
             self.put(at, None);

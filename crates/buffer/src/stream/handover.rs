@@ -81,7 +81,7 @@ impl Output {
 }
 
 impl Handover {
-    /// Length of the message in bytes.
+    /// Length in bytes of the message from [`Handover::message`].
     pub const MESSAGE_LENGTH: usize = 10 * 8;
 
     /// Returns the message, to be sent together with [`Handover::descriptors`].

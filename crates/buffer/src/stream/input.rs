@@ -34,9 +34,9 @@ pub struct Input {
     writer_exited: bool,
     /// True if the ring overwrites its oldest blocks.
     is_lossy: bool,
-    /// Adaptive spinning before a sleep.
+    /// State of the adaptive spinning before a sleep.
     spin: SpinState,
-    /// Geometry of the current segment.
+    /// Geometry of the segment that this end reads.
     shape: RingGeometry,
     /// Segments received from the writer but not entered yet.
     inbox: Vec<ReceivedSegment>,

@@ -26,7 +26,7 @@ pub struct Output {
     pub(super) ring: dbuf::BlockWriter,
     pub(super) ends: Vec<StreamReaderRecord>,
     sleeper: Sleeper,
-    /// Number of blocks between two publications.
+    /// Number of blocks between two publications (T_b).
     pub(super) every: u64,
     /// Total block count at which the next publication is due.
     publish_at_block: u64,
@@ -36,7 +36,7 @@ pub struct Output {
     pub(super) segments: Segments,
     /// Sizing of the ring, or `None` if the size is fixed.
     pub(super) scaler: Option<Scaler>,
-    /// Adaptive spinning before a sleep.
+    /// State of the adaptive spinning before a sleep.
     pub(super) spin: SpinState,
     /// State of the bound on the latency, or `None` if there is no bound.
     latency: Option<LatencyState>,

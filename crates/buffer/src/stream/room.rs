@@ -14,7 +14,7 @@ pub struct ReservedRoom {
 }
 
 impl ReservedRoom {
-    /// Returns the number of reserved bytes.
+    /// Returns the length of the reserved room in bytes.
     #[must_use]
     pub const fn length(&self) -> usize {
         self.length

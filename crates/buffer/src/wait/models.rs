@@ -10,7 +10,7 @@ use loom::thread;
 
 /// Words that both parties of a wake-up share, and the doorbell that wakes the sleeper.
 struct WakeUpWords {
-    /// Page of the sleeper.
+    /// Control page of the sleeper.
     page: Region,
     /// Position that the other party publishes.
     position: AtomicU64,

@@ -100,7 +100,7 @@ impl OtherUserProcess {
         text
     }
 
-    /// Closes the socket.
+    /// Closes this process's end of the socket to the other process.
     pub(crate) fn close_socket(&mut self) {
         self.socket = None;
     }
@@ -129,7 +129,7 @@ impl Drop for OtherUserProcess {
     }
 }
 
-/// Sends a message.
+/// Sends a message with descriptors over a socket.
 #[track_caller]
 pub(crate) fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) {
     sys::descriptor::send(socket, message, descriptors).unwrap();

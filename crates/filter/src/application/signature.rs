@@ -234,9 +234,9 @@ struct SignatureSession {
 #[repr(C)]
 struct SignatureSearch {
     state: MatchState,
-    /// Number of bytes searched.
+    /// Number of bytes of the text searched so far.
     searched_bytes: u32,
-    /// [`VERDICT_YES`], [`VERDICT_NO`], or 0 while undecided.
+    /// The result of the search: [`VERDICT_YES`], [`VERDICT_NO`], or 0 while undecided.
     verdict: u16,
     /// Nonzero if the text is a message; its verdict does not apply to the other direction.
     is_message: u8,

@@ -30,7 +30,7 @@ pub(super) enum CodecError {
     OtherFormat,
     /// The input contains an invalid code, length or checksum.
     Corrupt,
-    /// The input is incomplete.
+    /// The input ends before the compressed data does.
     Truncated,
     /// The output would exceed the maximum block length, or the maximum ratio of output to input.
     TooLarge,
@@ -54,7 +54,7 @@ impl CompressionFormat {
 /// Base-2 logarithm of the window size: the largest value that the formats permit.
 const WINDOW_BITS: u8 = 15;
 
-/// A compressor of blocks.
+/// A compressor, which compresses each block on its own.
 pub(super) struct Encoder {
     format: CompressionFormat,
     deflate: Compress,
@@ -98,7 +98,7 @@ impl Encoder {
     }
 }
 
-/// A decompressor of blocks.
+/// A decompressor, which decompresses each block on its own.
 pub(super) struct Decoder {
     format: CompressionFormat,
     ratio: usize,

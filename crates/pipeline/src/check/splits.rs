@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use crate::language::tree::{Argument, Branch, Class, Classes, FilterTerm, Label, Operator};
 use crate::language::tree::{Pipeline, Request, Stage, Term, Text, Value};
 
-/// The filter whose branches are numbered.
+/// Name of the filter whose branches are numbered.
 const SPLITTER: &str = "split_rr";
 
 /// Returns the request with numbered branches after each `split_rr`.

@@ -16,7 +16,7 @@ use crate::graph::{Boolean, Link, NodeId};
 /// The filters that determine the class of a block.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Classifiers {
-    /// The nodes, in text order.
+    /// The nodes of these filters, in text order.
     pub(super) nodes: Vec<NodeId>,
     /// True if an error hides other filters upstream.
     pub(super) unknown: bool,

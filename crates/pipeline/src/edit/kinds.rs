@@ -10,7 +10,7 @@ pub enum Edit {
     Insert {
         /// The new filter, in the syntax of a request.
         filter: String,
-        /// The position relative to the node.
+        /// The position of the new filter relative to the node.
         place: Position,
         /// Name, mark or number of the node, such as `tcp`, `tcp#X` or `count:2`.
         node: String,
@@ -112,9 +112,9 @@ pub struct NodeOutput {
 /// A position relative to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Position {
-    /// Upstream of the node.
+    /// The new filter is inserted upstream of the node.
     Before,
-    /// Downstream of the node.
+    /// The new filter is inserted downstream of the node.
     After,
     /// Beside the node's successors, on a new branch that receives a copy of the node's output.
     At,
@@ -123,7 +123,7 @@ pub enum Position {
 impl Position {
     pub(super) const ALL: [Self; 3] = [Self::Before, Self::After, Self::At];
 
-    /// Returns the keyword of the position.
+    /// Returns the keyword that denotes the position in an edit.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Before => "before",

@@ -4,7 +4,7 @@ use super::kinds::{Edit, EditResult, InvalidEdit};
 use crate::language::Span;
 use crate::registry::Registry;
 
-/// Applies edits one after another.
+/// Applies edits one after another, each to the text that results from the edit before it.
 pub(super) fn apply(
     edits: &[Edit],
     text: &str,

@@ -18,7 +18,7 @@ pub(super) const FIRST_THREAD: &str = "thread0";
 /// The keyword that denotes a sandbox, a process without privileges, in `move`.
 const SANDBOX_KEYWORD: &str = "sandbox";
 
-/// The span of inserted terms.
+/// The span of terms that an edit inserts, which have no position in the old text.
 pub(super) const INSERTED_SPAN: Span = Span { start: usize::MAX, end: usize::MAX };
 
 /// Parses a text. Fails with the first syntax error. The error message calls the text `what`.
@@ -63,7 +63,7 @@ pub fn single_filter_name(text: &str) -> Result<String, InvalidEdit> {
     }
 }
 
-/// Returns all filters in text order.
+/// Returns all filters of a request in text order.
 pub(super) fn filters(request: &Request) -> impl Iterator<Item = &FilterTerm> {
     fn add_filters<'t>(term: &'t Term, to: &mut Vec<&'t FilterTerm>) {
         match term {

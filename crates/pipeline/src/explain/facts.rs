@@ -21,7 +21,7 @@ pub struct NodeFacts {
 /// An argument of a filter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArgumentFacts {
-    /// Name of the parameter.
+    /// Name of the parameter that the argument sets.
     pub name: &'static str,
     /// Value, in the syntax of a request but without quotes.
     pub value: String,

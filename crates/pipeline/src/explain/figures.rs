@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 /// The measurements shown in a drawing. Losses are indexed by node and by edge of the plan.
 #[derive(Debug, Clone, Default)]
 pub struct DrawnFigures {
-    /// The measurements of the run.
+    /// The measurements of the run: blocks, times and wakeups by node and by edge.
     pub measured: Measurements,
     /// The number of blocks lost in each node; for a source, the number of blocks lost before it.
     pub lost_in_nodes: Vec<u64>,

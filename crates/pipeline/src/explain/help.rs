@@ -19,9 +19,9 @@ const OPTION_COLUMN: usize = 26;
 pub struct Page {
     /// The filter's name, as written in a request.
     pub name: &'static str,
-    /// A one-line summary.
+    /// A one-line summary of the filter.
     pub summary: &'static str,
-    /// The arguments, in usage notation.
+    /// The arguments as the usage line shows them, such as `directory [per=block|connection]`.
     pub usage: String,
     /// The description: effect, classes, drops and their reasons.
     pub details: &'static str,

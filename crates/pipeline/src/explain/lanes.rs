@@ -65,9 +65,9 @@ pub enum Symbol {
 /// An edge of a drawing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrawnEdge {
-    /// The index of the sending node.
+    /// The index of the node that sends blocks over the edge.
     pub from: usize,
-    /// The index of the receiving node.
+    /// The index of the node that receives blocks over the edge.
     pub to: usize,
     /// True if the edge closes a cycle.
     pub back: bool,

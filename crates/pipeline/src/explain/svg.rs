@@ -13,7 +13,7 @@ use filter::FilterKind;
 use filter::text::visible_char;
 use std::fmt::Write as _;
 
-/// Width of a character in px.
+/// Width of a character of a node's text, in px.
 const CHARACTER_WIDTH: usize = 8;
 /// Height of a line of text in px.
 const LINE_HEIGHT: usize = 16;

@@ -12,7 +12,7 @@ pub enum Boolean<L = ClassSet> {
     /// `a | b`: `b` is evaluated for the blocks that `a` passes. The chain's answer is the answer
     /// of its last operand.
     Chain {
-        /// The first operand.
+        /// The first operand of the chain.
         first: Box<Self>,
         /// The other operands, each with the classes of the previous operand for which it is
         /// evaluated.

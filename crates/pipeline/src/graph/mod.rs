@@ -43,7 +43,7 @@ pub struct Graph {
     /// The values of unset parameters obtained from the machine, each with its byte offset in the
     /// text.
     pub insertions: Vec<(usize, String)>,
-    /// The nodes, in text order.
+    /// The nodes of the graph, in text order.
     pub nodes: Vec<Node>,
     /// The edges. Edges to the same target are in text order.
     pub edges: Vec<Edge>,
@@ -205,9 +205,9 @@ impl Use {
 /// An arc between two nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edge {
-    /// The node that sends.
+    /// The node that sends blocks over the edge.
     pub from: NodeId,
-    /// The node that receives.
+    /// The node that receives blocks from the edge.
     pub to: NodeId,
     /// The classes of the blocks that pass over the edge.
     pub classes: ClassSet,
@@ -223,7 +223,7 @@ pub struct Edge {
 pub struct Join {
     /// The node at which the branches meet.
     pub node: NodeId,
-    /// The order of the incoming blocks.
+    /// The order in which the node receives the blocks of its incoming edges.
     pub order: BlockOrder,
 }
 
@@ -252,7 +252,7 @@ impl Graph {
         &self.nodes[id.0]
     }
 
-    /// Returns all ids with their nodes.
+    /// Returns all nodes with their ids, in text order.
     pub fn ids(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.nodes.iter().enumerate().map(|(index, node)| (NodeId(index), node))
     }

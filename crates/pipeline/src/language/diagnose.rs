@@ -20,9 +20,9 @@ use super::limits::DIAGNOSTICS_MAX;
 /// A byte range in the text of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
 pub struct Span {
-    /// Offset of the first byte.
+    /// Offset in the text of the first byte of the range.
     pub start: usize,
-    /// End offset in bytes, exclusive.
+    /// Offset in the text of the byte after the range.
     pub end: usize,
 }
 

@@ -63,7 +63,7 @@ pub struct Pipeline {
 /// A term with its incoming arc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
-    /// The arc from the previous stage.
+    /// The arc over which the previous stage sends blocks.
     pub arc: Pipe,
     /// The term that receives the blocks.
     pub term: Term,
@@ -109,7 +109,7 @@ pub enum Class {
         low: Option<Value>,
         /// The highest class, or `None` for the highest possible class.
         high: Option<Value>,
-        /// The span of the range.
+        /// The span of the range in the text.
         span: Span,
     },
 }
@@ -123,7 +123,7 @@ pub enum Value {
         value: u32,
         /// True if written as `0x…`.
         hex: bool,
-        /// The span of the number.
+        /// The span of the number in the text.
         span: Span,
     },
     /// A name defined by the nearest classifier upstream.
@@ -133,7 +133,7 @@ pub enum Value {
 /// Several terms that receive the same stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// The operator between the branches.
+    /// The operator that joins the branches.
     pub operator: Operator,
     /// The branches, in text order.
     pub branches: Vec<Branch>,
@@ -186,7 +186,7 @@ pub struct Not {
 /// A filter with its arguments, such as `tcp@thread2 depth=4 --name=X`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterTerm {
-    /// The filter's name.
+    /// The name of the filter.
     pub name: Name,
     /// Positional arguments and parameters, in text order.
     pub arguments: Vec<Argument>,
@@ -214,14 +214,14 @@ pub struct Argument {
 pub struct Name {
     /// The characters of the name.
     pub text: String,
-    /// The span of the name.
+    /// The span of the name in the text.
     pub span: Span,
 }
 
 /// The text of an argument, as bytes because `"\xff"` is not UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
-    /// The bytes, with escapes resolved.
+    /// The bytes of the text, with escapes resolved.
     pub bytes: Vec<u8>,
     /// True if the text was written in quotes.
     pub quoted: bool,

@@ -20,7 +20,7 @@ pub struct BatchSize {
 }
 
 impl BatchSize {
-    /// A full batch of 64 blocks.
+    /// The size of a full batch, 64 blocks.
     pub const FULL: Self = Self { max: LANES, requested: None };
 
     /// Returns the batch size set by a request, or otherwise the default.
@@ -33,7 +33,7 @@ impl BatchSize {
         Self { max, requested: Some(requested) }
     }
 
-    /// Formats the size and its reason.
+    /// Formats the batch size and the reason for it.
     pub(crate) fn reason_text(self) -> String {
         let Self { max, requested } = self;
         let why = match requested {

@@ -23,7 +23,7 @@ const REFERENCE_BLOCK_SIZE: f64 = 1024.0;
 pub struct Costs {
     /// A description of the table's origin, for example the machine on which it was measured.
     pub origin: String,
-    /// The version of the format.
+    /// The version of the table's text format.
     pub version: u32,
     /// The cost in ns of calling a filter, per block of a full batch.
     pub call: f64,
@@ -63,7 +63,7 @@ pub struct Costs {
     pub xsk: f64,
     /// The cost in ns of receiving a frame that a kernel program redirects to an AF_XDP socket.
     pub redirect: f64,
-    /// The measured costs of filters.
+    /// The measured costs of filters on this machine, by filter and space.
     pub filters: Vec<FilterCost>,
     /// The measured fractions of blocks that take an arc.
     pub shares: Vec<ArcShare>,
@@ -76,9 +76,9 @@ pub struct FilterCost {
     pub filter: String,
     /// True if the space is the kernel, false if it is a thread.
     pub kernel: bool,
-    /// The cost per block, in ns.
+    /// The cost per block in the filter, in ns.
     pub block: f64,
-    /// The cost per byte, in ns.
+    /// The cost per byte in the filter, in ns.
     pub byte: f64,
 }
 
@@ -89,7 +89,7 @@ pub struct ArcShare {
     pub filter: String,
     /// The classes of the arc, formatted like a label.
     pub classes: String,
-    /// The fraction, from 0 to 1.
+    /// The fraction of the filter's input that takes the arc, from 0 to 1.
     pub share: f64,
 }
 

@@ -3,7 +3,7 @@
 use super::model::{Plan, PlannedEdge};
 use std::fmt::Write as _;
 
-/// Parameters of the 64-bit FNV-1a hash.
+/// Initial value of the 64-bit FNV-1a hash; `FNV_PRIME` is its multiplier.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 

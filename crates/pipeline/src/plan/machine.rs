@@ -6,7 +6,7 @@ use super::processors::Processors;
 /// The properties of a machine on which planning depends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
-    /// The number of processors.
+    /// The number of processors of the machine.
     pub processors: usize,
     /// The processors on which a path may run, and the group of them that shares a cache.
     pub near: Processors,
@@ -14,25 +14,25 @@ pub struct Machine {
     pub l1d: usize,
     /// The size of the second-level cache in bytes.
     pub l2: usize,
-    /// The capabilities of the kernel.
+    /// The kernel, and whether it can load eBPF programs.
     pub kernel: Kernel,
-    /// The cost table.
+    /// The costs of operations and filters on the machine.
     pub costs: Costs,
 }
 
-/// The capabilities of a kernel.
+/// A kernel's ability to load eBPF programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kernel {
     /// The kernel permits Streamline to load eBPF programs.
     Open {
-        /// The kernel's release.
+        /// The release of the kernel, as `uname -r` prints it.
         release: String,
         /// True if programs must load without CAP_PERFMON (CONTRACT 25).
         hardened: bool,
     },
     /// The kernel permits no eBPF program to be loaded.
     Closed {
-        /// The kernel's release.
+        /// The release of the kernel, as `uname -r` prints it.
         release: String,
         /// An explanation of why programs cannot be loaded.
         why: String,

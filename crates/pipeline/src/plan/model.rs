@@ -9,7 +9,7 @@ use filter::Arguments;
 use filter::sharing::ShardKey;
 use std::fmt;
 
-/// A placed graph.
+/// A graph whose nodes are placed in spaces.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The checked graph, with sinks added where the request has none.
@@ -25,7 +25,7 @@ pub struct Plan {
     /// For each source outside the kernel that can filter in the kernel, the filter that it
     /// evaluates there, or the reason why there is none.
     pub pushdowns: Vec<Pushdown>,
-    /// The kernel programs.
+    /// The eBPF programs that the plan loads into the kernel.
     pub programs: Vec<Program>,
     /// The kernel refusals that led to this plan.
     pub refusals: Vec<KernelRefusal>,
@@ -117,7 +117,7 @@ pub enum SpaceKind {
 /// The placement of a node, and the reason.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placement {
-    /// An index into `Plan::spaces`.
+    /// The index in `Plan::spaces` of the space in which the node runs.
     pub space: usize,
     /// The index of the space that writes the node's input. It equals `space`, except for a
     /// process, whose input the last thread upstream writes.
@@ -157,7 +157,7 @@ pub struct Candidate {
 /// The kind of an edge, which determines how blocks are transferred.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlannedEdge {
-    /// A function call.
+    /// A function call, which passes blocks between nodes of one space.
     Call,
     /// A bounded work list, for a back edge.
     Back,
@@ -177,7 +177,7 @@ pub struct PlacementChoice {
     pub policy: Policy,
     /// The cost of sending one block from every source through the graph, in ns.
     pub cost_ns: f64,
-    /// The number of placements examined.
+    /// The number of placements that the search examined.
     pub examined: u64,
     /// True if the search was exact; the placement is then optimal under [`Policy::Cost`].
     pub proved: bool,
@@ -247,7 +247,7 @@ pub struct ReplicaRefusal {
 /// loaded. The planner then places the node elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelRefusal {
-    /// The refused node.
+    /// The node that was refused.
     pub node: NodeId,
     /// The reason that was given for the refusal.
     pub why: String,

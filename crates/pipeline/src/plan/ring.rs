@@ -19,7 +19,7 @@ const POINTER_BYTES: usize = 16;
 /// The parameters of a ring, with their reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingPlan {
-    /// The maximum number of entries.
+    /// The maximum number of entries in the ring.
     pub entries: usize,
     /// The number of entries to which the ring may shrink; equal to `entries` if the ring has a
     /// fixed size.

@@ -11,7 +11,7 @@ use super::signal::is_named;
 use crate::graph::Graph;
 use crate::names::unique_names;
 
-/// The name of the option.
+/// The name of the option for ring sizes, without its dashes.
 pub(crate) const RING_OPTION: &str = "ring";
 
 /// The permitted number of entries. The minimum is the size of a batch.

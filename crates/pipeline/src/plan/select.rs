@@ -22,7 +22,7 @@ const SEARCH_STEPS_MAX: u64 = 200_000;
 /// A placement of all nodes, and the result of the search that found it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Selection {
-    /// The space of every node.
+    /// The index of the space in which each node runs.
     pub(super) spaces: Vec<usize>,
     /// The space that writes the input of each node.
     pub(super) input_spaces: Vec<usize>,

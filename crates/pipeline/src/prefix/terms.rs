@@ -89,7 +89,7 @@ pub(super) fn check_request_independence(term: &FilterTerm) -> Result<(), Unshar
     }
 }
 
-/// Builds a pipeline from these stages.
+/// Builds a pipeline from its first term and the stages after it.
 pub(super) fn build_pipeline(first: Term, rest: &[Stage]) -> Term {
     Term::Pipeline(Pipeline { first: Box::new(first), rest: rest.to_vec(), span: Span::default() })
 }

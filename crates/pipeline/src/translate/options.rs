@@ -13,7 +13,7 @@ enum OptionEquivalent {
     Sink(&'static str),
     /// The number of blocks after which to stop.
     Count,
-    /// A filter expression.
+    /// A filter expression, which is the value of the option.
     Expression,
     /// No equivalent; the translation ignores the option and its value.
     Nothing,

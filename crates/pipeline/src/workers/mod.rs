@@ -20,7 +20,7 @@ use crate::names::is_path;
 use filter::sharing::ShardKey;
 use filter::{FilterKind, Form, OutputForm, STATE, StateScope, WorkerRule};
 
-/// The name of the option.
+/// The name of the option for worker processes, without its dashes.
 pub(crate) const WORKERS_OPTION: &str = "engines";
 /// Maximum number of worker processes.
 pub const WORKERS_MAX: u64 = 64;

@@ -32,7 +32,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 
-    /// Returns a number below `end`.
+    /// Returns a random number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next_u64() % end.max(1) as u64) as usize
     }

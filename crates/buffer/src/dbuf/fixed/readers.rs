@@ -227,7 +227,7 @@ impl Drop for SlotWalk {
     }
 }
 
-/// A reader in the writer's process.
+/// A reader of a ring of slots in the writer's process.
 pub type SlotReader = readers::RingReader<SlotWalk, readers::Local>;
 
 /// A reader in a process other than the writer's. Copies blocks, and never returns references into
@@ -246,7 +246,7 @@ impl ForeignSlotReader {
         &mut self.0.side
     }
 
-    /// Returns the number of slots.
+    /// Returns the number of slots in the ring.
     pub(super) const fn slots(&self) -> u64 {
         self.0.shape.slots as u64
     }

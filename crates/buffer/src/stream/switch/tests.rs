@@ -12,7 +12,7 @@ fn stream_config(policy: Policy) -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(4096).policy(policy)
 }
 
-/// Reads all available bytes.
+/// Reads until no more bytes are available, and returns the bytes.
 fn drain_input(input: &mut Input) -> Vec<u8> {
     let (mut all, mut out) = (Vec::new(), [0; 700]);
     while let Some(count) = input.try_read(&mut out).unwrap() {

@@ -14,7 +14,7 @@ pub(super) struct Options {
     pub(super) head_max: usize,
     /// Maximum number of pending requests per connection.
     pub(super) pending_max: usize,
-    /// Maximum number of connections.
+    /// Maximum number of connections whose state is stored at a time.
     pub(super) connections_max: usize,
     /// Maximum size of a coded body and of a decoded body, in bytes.
     pub(super) decoded_max: usize,

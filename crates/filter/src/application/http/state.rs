@@ -17,7 +17,7 @@ pub(super) struct HttpConnection {
     /// Pending descriptions: the request with sequence number `n` under key `4 n`, the size of its
     /// body under `4 n + 1`, its response under `4 n + 2`.
     pub(super) pending_descriptions: HeldList,
-    /// Sequence number of the next request.
+    /// Sequence number that the next request of the connection gets.
     pub(super) next_request: u32,
     /// Number of requests that follow those in `pending_descriptions` and could not be held.
     pub(super) unheld_requests: u32,
@@ -63,7 +63,7 @@ const BODY_HELP: &str = "observed of the body of the open message";
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct HttpDirection {
-    /// Progress in the open message's body.
+    /// Progress of the parser in the open message's body.
     pub(super) body: Body,
     /// Number of bytes of the open message's body that were observed.
     pub(super) observed_bytes: u64,
@@ -98,7 +98,7 @@ pub(super) struct HttpDirection {
 pub(super) enum Phase {
     /// No byte of the direction has been observed yet.
     New,
-    /// The next bytes begin a message.
+    /// A message has ended or has not begun; the next bytes begin a message.
     BetweenMessages,
     /// The next bytes belong to an incomplete head, whose pieces are held.
     InHead,
@@ -148,7 +148,7 @@ impl HttpDirection {
         all.get(usize::from(self.phase_number)).copied().unwrap_or(FramingLost)
     }
 
-    /// Changes the parse state.
+    /// Changes the parse state of the direction.
     pub(super) const fn enter(&mut self, phase: Phase) {
         self.phase_number = phase as u8;
     }

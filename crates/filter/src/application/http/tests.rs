@@ -36,7 +36,7 @@ fn end_block(back: bool) -> StreamBlock {
     StreamBlock { flags: BlockFlags::END, ..hole_block(back, 0) }
 }
 
-/// A reassembled output message.
+/// An output message, reassembled from its fragments.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct OutputMessage {
     class: u32,

@@ -56,9 +56,9 @@ struct TlsDirection {
     /// Decision about the direction: 0 while undecided, 1 for TLS, otherwise 1 plus the
     /// [`Reason::mark`] of the cause.
     decision: u8,
-    /// Nonzero after the first block.
+    /// Nonzero after the first block of the direction.
     has_begun: u8,
-    /// Nonzero after the last block.
+    /// Nonzero after the last block of the direction.
     has_ended: u8,
     /// Progress of a HelloRetryRequest, after which the server sends a second hello: 0 if there was
     /// none, 1 in the block that contains the request, 2 after that block.

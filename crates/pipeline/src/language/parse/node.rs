@@ -363,7 +363,7 @@ fn split_key_and_value(word: &str, skip: usize) -> (&str, Option<&str>) {
     }
 }
 
-/// Returns true for `[a-z][a-z0-9_-]*`.
+/// Returns true if the word can be the key of an option or parameter: `[a-z][a-z0-9_-]*`.
 fn is_key(word: &str) -> bool {
     word.bytes().next().is_some_and(|b| b.is_ascii_lowercase())
         && word
@@ -371,7 +371,7 @@ fn is_key(word: &str) -> bool {
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-')
 }
 
-/// Returns true for `[A-Za-z][A-Za-z0-9_]*`.
+/// Returns true if the word can be a mark: `[A-Za-z][A-Za-z0-9_]*`.
 fn is_mark(word: &str) -> bool {
     word.bytes().next().is_some_and(|b| b.is_ascii_alphabetic())
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')

@@ -29,9 +29,9 @@ use chain::{Chain, ChainSearch};
 use insert::insert_replicas;
 use load::{ReplicaGain, ThreadLoad};
 
-/// The maximum number of replicas.
+/// The maximum number of replicas of a chain.
 pub const REPLICAS_MAX: u64 = 64;
-/// The minimum speedup that justifies replicas.
+/// The minimum speedup at which a chain gets replicas.
 const SPEEDUP_MIN: f64 = 1.1;
 /// Factor by which the minimum speedup is multiplied if blocks are distributed by session. The
 /// merge waits for the slowest replica of a batch, a delay that the sum of costs does not include
@@ -99,9 +99,9 @@ impl Demand {
 enum Parallelism {
     /// The largest number of replicas that meets the demand.
     Measured(Demand),
-    /// The given number of replicas.
+    /// This number of replicas, given by the user.
     Number(usize),
-    /// No replicas.
+    /// No replicas are created.
     No,
 }
 
