@@ -41,7 +41,7 @@ const HANDOVERS_MAX: u32 = 8;
 /// two, and a signal handler that interrupts it may take more.
 const HELD_LOCKS_MAX: usize = 4;
 
-/// The locks that a thread holds as their owner.
+/// The record of a thread: the locks that the thread, as their owner, holds at the moment.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Record {

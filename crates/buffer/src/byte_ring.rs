@@ -74,7 +74,7 @@ impl<W: RingWordAccess> RingWordAccess for std::sync::Arc<W> {
     }
 }
 
-/// The error returned if the other side has published an impossible position.
+/// The error returned if the position that the other side of the ring has published is impossible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PositionFault;
 
@@ -169,7 +169,7 @@ pub enum Notification {
     Closed,
 }
 
-/// The state of a ring for its reader.
+/// The state of a ring as its reader sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReaderState {
     /// Number of bytes that are available to read.

@@ -161,7 +161,7 @@ impl Doorbells {
 pub struct DepartedReaders(Box<[AtomicBool]>);
 
 impl DepartedReaders {
-    /// Creates flags for `readers` readers, all of them present.
+    /// Creates the flags of `readers` readers, none of which has departed.
     #[must_use]
     pub fn new(readers: usize) -> Arc<Self> {
         Arc::new(Self((0..readers).map(|_| AtomicBool::new(false)).collect()))

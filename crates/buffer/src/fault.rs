@@ -15,7 +15,7 @@ pub enum Fault {
         .0.length(), .0.position()
     )]
     OutOfWindow(Extent),
-    /// The block exceeds its segment or its record.
+    /// The block extends beyond the end of its segment or of its record.
     #[error(
         "{} bytes at position {} extend beyond the end of their segment", .0.length(), .0.position()
     )]

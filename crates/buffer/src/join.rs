@@ -76,7 +76,7 @@ pub struct ReaderConnection {
     pub(crate) page: OwnedFd,
 }
 
-/// Readers that joined or left since the last drain.
+/// Readers that have joined or left since the writer last drained the queue.
 #[derive(Debug, Default)]
 pub(crate) struct QueueChanges {
     pub(crate) joined: Vec<JoiningReader>,

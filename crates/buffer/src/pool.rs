@@ -383,8 +383,8 @@ impl Pool {
         usage
     }
 
-    /// Locates a block like [`Slots::locate`](crate::slots::Slots::locate), but first unpacks its
-    /// segment if necessary.
+    /// Locates a block like [`Slots::locate`](crate::slots::Slots::locate), but first unpacks the
+    /// block's segment if it is compressed.
     #[inline]
     fn locate(&self, place: Extent) -> Result<(usize, usize), Fault> {
         self.memory.locate(place).or_else(|fault| self.unpack(place, fault))

@@ -101,7 +101,7 @@ impl Region {
         unsafe { self.base.add(word) }
     }
 
-    /// Returns one word. Panics if `index` is out of range.
+    /// Returns the word at `index`. Panics if `index` is out of range.
     #[expect(clippy::indexing_slicing, reason = "indices are constants of the layout or masked")]
     #[inline]
     pub fn word(&self, index: usize) -> &AtomicU64 {

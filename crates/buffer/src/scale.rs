@@ -178,7 +178,7 @@ pub enum SizeReason {
     Small,
     /// The processors share no cache, and a ring larger than all caches is faster or on trial.
     Remote,
-    /// The size is at its minimum or maximum.
+    /// The pressure calls for another size, but the size is already at its minimum or maximum.
     Bound,
     /// The ring was full recently and is not allowed to shrink yet.
     WasFull,
@@ -203,9 +203,10 @@ pub struct SizingState {
     pub grown: u64,
     /// Number of times that the ring has shrunk.
     pub shrunk: u64,
-    /// The last round, and the decision after it.
+    /// The last round and the decision after this round; `None` before the end of the first round.
     pub last: Option<(RoundMeasurements, SizeDecision)>,
-    /// The last round after which the size changed, and the decision after it.
+    /// The last round after which the size changed, and the decision after this round; `None` if
+    /// the size has not changed.
     last_change: Option<(RoundMeasurements, SizeDecision)>,
     /// Number of the first round in which the ring may shrink again.
     shrinkable_from_round: u64,

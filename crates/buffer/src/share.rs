@@ -304,7 +304,7 @@ struct SharedFiles {
 }
 
 impl SharedFiles {
-    /// Creates both files and seals the geometry.
+    /// Creates the files for the geometry and for the ring, and seals the geometry.
     fn create(geometry: &RingGeometry) -> sys::Result<Self> {
         let bytes = usize::try_from(geometry.capacity.max(geometry.extent)).unwrap_or(usize::MAX);
         let ring = Memfd::create("streamline-ring", bytes.saturating_add(PAGE))?;

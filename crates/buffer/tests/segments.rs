@@ -308,7 +308,8 @@ fn valid_geometry() -> RingGeometry {
     RingGeometry { magic: RingGeometry::MAGIC, capacity, id: 1, readers: 1, ..Default::default() }
 }
 
-/// Announces the next segment, with an invalid property if one is given.
+/// Announces the next segment. `lie` names the property of the segment to falsify; an unknown name
+/// falsifies nothing.
 fn announce_false_segment(lie: &str, doorbell: &SocketDoorbell) {
     // The start follows the header, the five bytes with padding, and the switch.
     let start = 16 + 16 + 16;

@@ -184,7 +184,7 @@ fn run_other_process() {
     }
 }
 
-/// Kills this process if `step` equals `last`.
+/// Kills this process if `step` equals `last`, the step before which it must die.
 fn kill_self_at(step: usize, last: usize) {
     if step == last {
         let itself = rustix::process::getpid();

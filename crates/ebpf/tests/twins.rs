@@ -24,7 +24,8 @@ fn truncated_frames<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item
     })
 }
 
-/// Yields every frame truncated to every length, with only a part of it linear.
+/// Yields every frame truncated to every length, each with several lengths of the linear part, the
+/// rest of the frame being in a second buffer.
 fn nonlinear_frames(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
     frames.iter().flat_map(|frame| truncations(frame)).flat_map(|bytes| {
         let linear = [0, 14, 33, bytes.len().saturating_sub(1)];

@@ -116,7 +116,7 @@ impl<'a> Batch<'a> {
         self.count
     }
 
-    /// Returns true if there are no entries.
+    /// Returns true if the batch has no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0

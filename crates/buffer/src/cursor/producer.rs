@@ -26,7 +26,7 @@ pub struct WriterCursor {
     resume_position: u64,
     /// Position at which the current segment begins. The segment's memory contains no older data.
     start: u64,
-    /// The last in-place change to the capacity; `None` after all readers have passed it.
+    /// The last in-place change to the capacity; `None` after all readers have passed its position.
     capacity_change: Option<CapacityChange>,
     /// Oldest position that a reader still needs, as of the last refresh.
     oldest: u64,

@@ -57,7 +57,7 @@ impl DataArea {
         self.mask + 1
     }
 
-    /// Returns the number of bytes from a position to the end of its lap.
+    /// Returns the number of bytes from a position to the end of the lap that contains it.
     #[inline]
     pub(crate) const fn bytes_to_lap_end(&self, position: u64) -> u64 {
         self.mask + 1 - (position & self.mask)

@@ -45,7 +45,7 @@ pub struct RecordWalk {
     /// Number of the segment in which the ring continues; `None` until all of the current segment
     /// has been read.
     next_segment: Option<u64>,
-    /// True if a change to capacity was passed since the last call to
+    /// True if this reader has passed a change to the capacity since the last call to
     /// [`RecordWalk::take_capacity_change`].
     has_passed_cut: bool,
 }

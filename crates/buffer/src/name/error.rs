@@ -56,7 +56,7 @@ pub enum Error {
         /// Permission bits of the access list.
         mode: u32,
     },
-    /// All reader slots are in use, or all that one untrusted user may occupy.
+    /// All reader slots are in use, or all slots that one untrusted user is allowed to occupy.
     #[error(
         "{address} has {limit} readers{}",
         if *of_user { USER_LIMIT_SUFFIX } else { CREATOR_LIMIT_SUFFIX }

@@ -19,7 +19,7 @@ use sys::abstract_socket::AcceptedContent;
 pub(super) enum SocketOwner {
     /// A process of the user that owns the name. Contains the connection to that process.
     Owner(OwnedFd),
-    /// A process of another user, whose ID is given.
+    /// A process of another user. Contains the user's ID.
     Other(u32),
     /// The connection queue is full, so the user cannot be determined.
     Full,
@@ -148,7 +148,8 @@ fn is_address_in_use(taken: &sys::Result<OwnedFd>) -> bool {
 
 /// Maximum time spent on probing the spare sockets of a name, of which a squatter may create many.
 const SPARE_PROBES_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time that a host of this user needs to empty its queue.
+/// Maximum time that a host needs to empty its connection queue, if the host runs as the user of
+/// this process.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Flag of a listening socket in `/proc/net/unix`.
 const LISTENING_FLAG: u32 = 0x0001_0000;

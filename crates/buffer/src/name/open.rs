@@ -11,7 +11,7 @@ use std::time::Duration;
 /// An object opened by name.
 #[derive(Debug)]
 pub enum OpenedObject {
-    /// A stream, read from its current position.
+    /// A stream, to be read from the next published block on.
     Stream(Box<Input>),
     /// A region, writable if this user has permission.
     Region(SharedRegion),

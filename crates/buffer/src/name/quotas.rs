@@ -92,7 +92,7 @@ impl<T> Clients<T> {
 pub(super) struct ReaderEvents(Vec<Weak<EventFd>>);
 
 impl ReaderEvents {
-    /// Adds an event, which is notified for as long as the caller keeps it.
+    /// Adds an event, which is notified until the caller drops it.
     pub(super) fn add(&mut self, event: &Arc<EventFd>) {
         self.0.push(Arc::downgrade(event));
     }

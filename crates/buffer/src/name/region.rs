@@ -166,7 +166,8 @@ impl SharedRegion {
         }
     }
 
-    /// Replaces some bytes of the word that contains offset `at`, in one atomic update.
+    /// Replaces bytes of the word that contains offset `at`, beginning at that offset, in one
+    /// atomic update.
     fn change_bytes(&self, at: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;

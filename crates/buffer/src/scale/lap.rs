@@ -10,7 +10,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct Scaler {
     pub(crate) scale: SizingState,
-    /// True if the ring was full since the last decision.
+    /// True if the writer has found the ring full since the last decision on the size.
     was_full: bool,
     /// Head position at the last decision on the size, initially `Some(0)`, because nothing is to
     /// be decided before the first block.

@@ -32,11 +32,11 @@ pub struct SpinState {
     taken_at_last_wait: u64,
 }
 
-/// Number of consecutive fruitless waits after which each further one reduces the polls.
+/// Number of consecutive fruitless waits that do not yet reduce the number of polls.
 const FRUITLESS_WAITS_IGNORED: u32 = 4;
 /// Interval, in fruitless waits, at which the full number of polls is tried again.
 const RETRY_INTERVAL: u32 = 32;
-/// Minimum number of blocks since the last wait that counts as a continuous flow.
+/// Number of blocks since the last wait from which on the blocks count as a continuous flow.
 const FLOW_BLOCKS_MIN: u64 = 8;
 /// Maximum number of extra pauses. Together they take about as long as a sleep and a wake-up.
 const EXTRA_PAUSES_MAX: u32 = 127;

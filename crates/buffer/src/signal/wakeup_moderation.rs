@@ -90,7 +90,7 @@ impl WakeupCounts {
     }
 }
 
-/// The writer's state of event moderation for one buffer.
+/// The state that a writer keeps to moderate the events of one buffer.
 #[derive(Debug)]
 pub struct Moderator {
     threshold: WakeupThreshold,
@@ -279,7 +279,8 @@ impl fmt::Debug for Alarm {
     }
 }
 
-/// A thread that sends events on behalf of writers that miss their deadlines.
+/// A thread that sends the events of writers that are busy elsewhere when the time limit T_t of a
+/// block passes.
 #[derive(Debug)]
 pub struct Timer {
     alarms: Mutex<Vec<Weak<Alarm>>>,

@@ -4,7 +4,7 @@ use super::layout::TableShape;
 use crate::atomic::AtomicU64;
 use crate::name::{Address, SharedRegion};
 
-/// A table mapped by its writer or by a reader.
+/// A table of filter state, mapped by its writer or by a reader.
 #[derive(Debug)]
 pub struct Table {
     pub(super) region: SharedRegion,
@@ -32,7 +32,7 @@ impl Table {
         self.region.words()
     }
 
-    /// Returns the words of a row; empty if there is no such row.
+    /// Returns the words of row `at`, or an empty slice if there is no such row.
     pub(super) fn row(&self, at: usize) -> &[AtomicU64] {
         let from = self.first + at * self.shape.row_words();
         self.words().get(from..from + self.shape.row_words()).unwrap_or_default()

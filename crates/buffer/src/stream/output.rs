@@ -38,7 +38,8 @@ pub struct Output {
     pub(super) scaler: Option<Scaler>,
     /// State of the adaptive spinning before a sleep.
     pub(super) spin: SpinState,
-    /// State of the bound on the latency, or `None` if there is no bound.
+    /// State with which the writer keeps the latency below the configured bound, or `None` if there
+    /// is no bound.
     latency: Option<LatencyState>,
     waking: WakingOverrides,
 }

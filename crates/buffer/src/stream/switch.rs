@@ -25,7 +25,7 @@ pub(super) struct Segments {
     pub(super) number: u64,
     /// Admission state, or `None` if readers cannot join the running stream.
     joining: Option<Arc<JoinState>>,
-    /// File of the ring if its capacity changes in place; otherwise `None`.
+    /// File of the ring's memory if the capacity changes in place; otherwise `None`.
     pub(super) file: Option<Memfd>,
 }
 

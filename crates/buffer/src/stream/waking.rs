@@ -24,7 +24,7 @@ pub struct WakingOverrides {
     pub limit: Option<Duration>,
 }
 
-/// State of one stream's latency bound.
+/// The state with which a stream's writer keeps the latency below its bound.
 #[derive(Debug)]
 pub(super) struct LatencyState {
     moderator: Moderator,

@@ -23,7 +23,7 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Writes the blocks with these numbers and publishes them.
+/// Writes the blocks with the given numbers, in ascending order, and publishes them.
 #[track_caller]
 pub(crate) fn write(output: &mut impl WriteBlocks, numbers: Range<u64>) -> Result<(), Fault> {
     with_watchdog("room for a block", || {

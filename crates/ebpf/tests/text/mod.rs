@@ -5,7 +5,8 @@ use ebpf::insn::{Alu, Cond, Insn, Operand, Reg, Size, atomic, class, mode};
 
 type Tokens<'a> = std::slice::Iter<'a, &'a str>;
 
-/// Parses one instruction; returns `None` for any other text.
+/// Parses the text of one instruction into its slots. Returns `None` if the text is not an
+/// instruction.
 pub(crate) fn parse(line: &str) -> Option<Vec<Insn>> {
     let spaced: String = line.chars().flat_map(add_spaces).collect();
     let tokens: Vec<&str> = spaced.split_whitespace().collect();

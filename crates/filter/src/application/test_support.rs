@@ -15,7 +15,7 @@ pub(super) struct TestPiece {
     bytes: Result<Vec<u8>, u32>,
 }
 
-/// Creates a piece with these bytes from the client, in session 1.
+/// Creates a piece that contains `bytes`, sent by the client in session 1.
 pub(super) fn client_piece(bytes: &[u8]) -> TestPiece {
     TestPiece { session: 1, flags: BlockFlags::NONE, bytes: Ok(bytes.to_vec()) }
 }

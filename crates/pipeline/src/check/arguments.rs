@@ -12,7 +12,7 @@ use crate::registry::Registry;
 pub(crate) struct ArgumentTexts<'a> {
     node: &'a FilterTerm,
     entry: &'static Description,
-    /// The text of each value, with its parameter's name.
+    /// The text of each value in the arguments, with the name of the parameter that it sets.
     texts: Vec<(&'static str, &'a Text)>,
     /// True if no argument is invalid, unknown, surplus or missing. The arguments are not yet
     /// checked in combination.

@@ -103,7 +103,7 @@ impl FormSet {
         Self(all & 0xff & !either.0 | (all & either.0) << Self::FRAMELESS_SHIFT)
     }
 
-    /// Returns these forms except streams and messages that are not contained in a frame.
+    /// Returns the set without streams and messages that are not contained in a frame.
     fn inside_frames(self) -> Self {
         Self(self.0 & 0xff)
     }
@@ -355,7 +355,7 @@ fn output_description(draft: &Draft<'_>, id: NodeId) -> String {
     }
 }
 
-/// Joins words with commas, and the last two with `or`.
+/// Joins words to a list in a sentence, with commas and with `or` before the last word.
 fn alternatives(words: &[String]) -> String {
     match words {
         [first @ .., before, last] => [first, &[format!("{before} or {last}")]].concat().join(", "),

@@ -193,7 +193,7 @@ fn arc_label(graph: &Graph, classifier: NodeId, edge: &Edge) -> String {
     name.map_or_else(|| edge.classes.to_string(), |(name, _)| (*name).to_owned())
 }
 
-/// Returns true if an arc passes one of these classes.
+/// Returns true if an arc passes at least one class of `classes`.
 fn has_any_class(edge: &Edge, classes: ValueRange) -> bool {
     edge.classes.ranges().iter().any(|(low, high)| *low <= classes.high && classes.low <= *high)
 }

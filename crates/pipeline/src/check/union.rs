@@ -224,7 +224,7 @@ pub(super) fn check_overlaps(draft: &mut Draft<'_>, used: &mut [Option<Use>]) {
     draft.mistakes.append(&mut mistakes);
 }
 
-/// Returns the sources upstream of these nodes.
+/// Returns the sources upstream of the nodes in `exits`.
 fn sources_of_exits(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
     let inputs = |to| draft.edges.iter().filter(move |edge| edge.to == to).map(|edge| edge.from);
     let mut heads = reachable(exits, inputs);

@@ -244,7 +244,7 @@ fn isolate_arc(
     Ok(None)
 }
 
-/// Refuses to attach a node to itself, or to a node below it.
+/// Fails if the new parent is the node itself or a node below it.
 pub(super) fn refuse_cycle(
     (node, at): (&str, Span),
     (parent, parent_at): (&str, Span),

@@ -158,7 +158,7 @@ pub struct EditResult {
     pub upgraded: Option<Span>,
 }
 
-/// A node of a request with everything below it.
+/// A node of a request and all nodes below it, as text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subtree {
     /// The subtree in the syntax of a request.

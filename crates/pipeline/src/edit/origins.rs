@@ -10,7 +10,7 @@ use crate::language::{Request, Span};
 pub(super) struct Origins {
     /// The name and the span of each filter in the old text.
     filters: Vec<(String, Span)>,
-    /// Each mark, with the span of its first use.
+    /// Each mark of the old text, with the span of the first filter term that has it.
     marks: Vec<(String, Span)>,
     /// The spans of all filter terms whose mark an earlier term has too.
     repeated: Vec<Span>,

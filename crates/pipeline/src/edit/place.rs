@@ -14,7 +14,7 @@ use crate::language::tree::Term;
 use crate::language::{Request, Span};
 use crate::registry::Registry;
 
-/// Applies an edit of one filter term.
+/// Applies an edit that changes, inserts or removes one filter of the request.
 pub(super) fn apply_term_edit(
     edit: &Edit,
     node: &str,

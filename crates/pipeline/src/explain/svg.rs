@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 const CHARACTER_WIDTH: usize = 8;
 /// Height of a line of text in px.
 const LINE_HEIGHT: usize = 16;
-/// Distance between the text of a node and its border, in px.
+/// Distance in px between the text and the border of a node.
 const NODE_PADDING: usize = 10;
 /// Minimum distance between two columns, in px. The labels of edges are drawn between the columns.
 const COLUMN_GAP: usize = 130;

@@ -166,7 +166,7 @@ pub(super) fn describe_kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) ->
     )
 }
 
-/// Describes a program: its attachment, its size and its output.
+/// Describes an eBPF program of a plan: its attachment, its size and its output.
 pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
     let attach = &program.attach;
     let way = match (attach.own_sockets, attach.side) {

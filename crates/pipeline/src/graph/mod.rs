@@ -47,7 +47,7 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// The edges. Edges to the same target are in text order.
     pub edges: Vec<Edge>,
-    /// The nodes where branches meet, with the order of their incoming blocks.
+    /// The nodes where branches meet, each with the order of the blocks that arrive there.
     pub joins: Vec<Join>,
     /// The checked options of the request, without defaults.
     pub options: Arguments,

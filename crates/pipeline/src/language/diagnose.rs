@@ -37,7 +37,7 @@ impl Span {
         Self { start: self.start, end: other.end.max(self.start) }
     }
 
-    /// Returns the empty span at the end of this one.
+    /// Returns the empty span at the end of this span.
     pub fn empty_after(self) -> Self {
         Self { start: self.end, end: self.end }
     }

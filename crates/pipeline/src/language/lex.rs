@@ -100,7 +100,7 @@ impl Lexer<'_> {
         found
     }
 
-    /// Skips white space and comments. Returns true if there was any.
+    /// Skips white space and comments. Returns true if it has skipped any character.
     fn skip_white_space(&mut self) -> bool {
         let start = self.at;
         while let Some(c) = self.peek() {

@@ -11,7 +11,7 @@ use filter::{Form, Forms};
 
 /// The default maximum time in ns before the reader of a block is notified. [Th §5.2.2]
 const SIGNAL_NS_MAX: u64 = 1_000_000;
-/// The assumed size, in bytes, of a frame or of its contents.
+/// The size, in bytes, that is assumed for a frame or for the contents of a frame.
 const FRAME_BYTES: usize = 2048;
 /// The assumed size, in bytes, of any other block.
 const ASSUMED_BLOCK_BYTES: usize = 16 << 10;

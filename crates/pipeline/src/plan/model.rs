@@ -94,7 +94,7 @@ impl Plan {
 /// A space of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedSpace {
-    /// The name, as it appears in pins and in `explain`.
+    /// The name of the space, as it appears in pins and in `explain`.
     pub name: String,
     /// The kind of the space.
     pub kind: SpaceKind,
@@ -249,7 +249,8 @@ pub struct ReplicaRefusal {
 pub struct KernelRefusal {
     /// The node that was refused.
     pub node: NodeId,
-    /// The reason that was given for the refusal.
+    /// The reason with which the verifier, the loader, the interface or the daemon refused the
+    /// node.
     pub why: String,
 }
 

@@ -26,7 +26,7 @@ pub struct Processors {
 /// The processors on which the threads that start together run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ThreadPlacement {
-    /// The threads run on these processors, which share a cache.
+    /// The threads run on the processors in this list, which share a cache.
     SharedCache(Vec<usize>),
     /// The threads run on any allowed processor, for this reason.
     Anywhere(String),

@@ -189,7 +189,8 @@ impl Default for KernelRing {
 }
 
 impl KernelRing {
-    /// Returns the ring of a program whose edges have these parameters.
+    /// Returns the ring sizes and the doorbell frequency of a program whose edges have the
+    /// parameters `ring`.
     pub(super) fn from_ring_plan(ring: &RingPlan) -> Self {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Self {

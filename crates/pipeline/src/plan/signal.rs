@@ -11,7 +11,7 @@ use crate::graph::Graph;
 use crate::names::unique_names;
 use filter::{Parameter, ParameterType, Value};
 
-/// The name of the option, without its dashes.
+/// The name of the option for notification thresholds, without its dashes.
 pub(crate) const SIGNAL_OPTION: &str = "signal";
 
 /// Maximum value of T_b in the option.

@@ -366,7 +366,7 @@ impl<'p> StageSearch<'p> {
 }
 
 impl ThreadLayout {
-    /// Returns the layout with these nodes moved to another thread.
+    /// Returns the layout with the nodes of `stage` moved to thread `to`.
     fn with_stage_moved(&self, stage: &[NodeId], to: usize) -> Self {
         let mut next = self.clone();
         stage.iter().for_each(|id| next.thread[id.0] = Some(to));

@@ -94,7 +94,7 @@ pub(super) fn build_pipeline(first: Term, rest: &[Stage]) -> Term {
     Term::Pipeline(Pipeline { first: Box::new(first), rest: rest.to_vec(), span: Span::default() })
 }
 
-/// Builds the term of an endpoint with a prefix as its argument.
+/// Builds the term of a source or sink with a prefix as its argument.
 pub(super) fn endpoint_term(name: &str, prefix: &str) -> FilterTerm {
     FilterTerm {
         name: build_name(name),

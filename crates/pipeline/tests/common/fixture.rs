@@ -158,7 +158,7 @@ fn entries() -> Vec<&'static Description> {
     entries
 }
 
-/// Plans a request without errors on a machine that can run it.
+/// Plans a request, which must have no errors, on a machine that can run it.
 pub(crate) fn plan_without_errors(request: &str, machine: &Machine) -> Plan {
     let (graph, mistakes) = pipeline::read_request(request, &planner_registry());
     assert!(mistakes.is_empty(), "{}", pipeline::render(request, &mistakes, false));

@@ -110,7 +110,7 @@ pub(super) enum Phase {
     OtherProtocol,
     /// Both peers have switched to another protocol, for example after CONNECT.
     Switched,
-    /// The last message of the connection has ended, in strict mode.
+    /// The last message of the connection has ended; in strict mode, later bytes get no class.
     Closed,
     /// The direction has ended.
     Ended,

@@ -12,7 +12,7 @@ use super::state::{HttpConnection, HttpDirection, Phase, Protocol};
 use crate::prelude::*;
 use wire::http::{BodyPart, ContentCodings};
 
-/// The processing of one block, with the state of the block's connection.
+/// A pass over the bytes of one block, with the state of the block's connection.
 pub(super) struct BlockWalk<'w, 'c, 'a> {
     pub(super) options: &'w Options,
     pub(super) head_buffer: &'w mut Vec<u8>,

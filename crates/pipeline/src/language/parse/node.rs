@@ -76,7 +76,7 @@ impl Parser<'_> {
         if named { Term::Filter(node) } else { Term::Hole(node.span) }
     }
 
-    /// Parses arguments up to the first token that cannot start one.
+    /// Parses arguments up to the first token that cannot start an argument.
     fn parse_arguments(&mut self, node: &mut FilterTerm) {
         loop {
             let span = self.span();
