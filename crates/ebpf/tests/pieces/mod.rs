@@ -64,8 +64,8 @@ pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth, Step::Vlan, Step::Ip, Step::Dport],
 ];
 
-/// Targets for which the chains are compiled: every hook except cgroups, with packet pointers and,
-/// as without CAP_PERFMON, without them.
+/// Targets for which the chains are compiled: every hook except cgroups, and TC and XDP a second
+/// time as without CAP_PERFMON, where programs have no packet pointers.
 pub const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
