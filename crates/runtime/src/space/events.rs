@@ -37,7 +37,7 @@ pub enum SpaceEvent {
         node: usize,
         /// Time on the path's clock, in nanoseconds.
         now: Time,
-        /// Number of blocks.
+        /// Number of blocks taken from the ring.
         count: usize,
     },
     /// Filters whose timers had expired were called.
@@ -45,10 +45,10 @@ pub enum SpaceEvent {
         /// Time on the path's clock, in nanoseconds.
         now: Time,
     },
-    /// A sink was permitted to accept some of the blocks that the path may still deliver under its
-    /// limit (`-c`).
+    /// The limit on delivered blocks (`-c`) permitted the sinks of this space to accept more
+    /// blocks.
     Claim {
-        /// Number of blocks that the sink may accept.
+        /// Number of blocks that the sinks may accept in addition to earlier claims.
         count: u32,
     },
     /// The run ends. Unless the space has failed, its nodes then release the blocks that they hold.
@@ -61,7 +61,7 @@ pub enum SpaceEvent {
     /// The space has stopped for a hot swap. The events from here to [`SpaceEvent::Changed`] drain
     /// the old graph.
     Change {
-        /// Number of the hot swap in the path.
+        /// Sequence number of the hot swap among all hot swaps of the path.
         number: u64,
     },
     /// The removed nodes are about to release their blocks and end.
@@ -83,9 +83,11 @@ pub enum SpaceEvent {
         /// Blocks lost before they reached the path: each location of a loss, and the number of
         /// blocks lost there, which is `None` if unknown.
         dropped: Vec<(String, Option<u64>)>,
-        /// Positions of the lost blocks, by location, where they are known.
+        /// Ranges of block numbers that the source lost, by location of the loss; only where they
+        /// are known.
         missing: Vec<(String, LossRanges)>,
-        /// The source's note for the user; true if it is a warning.
+        /// Note of the source for the user, and a flag that is true if the note is a warning;
+        /// `None` without a note.
         remark: Option<(String, bool)>,
     },
     /// Final counts of a program's input.
@@ -121,9 +123,9 @@ pub trait EventReader: fmt::Debug + Send {
     /// [`Self::next_event`].
     fn peek(&mut self) -> Option<SpaceEvent>;
 
-    /// Removes and returns the next block of the event that was read last. `follow` is the number
-    /// of blocks of the event that follow this one. Returns `None` if the record is truncated or
-    /// damaged.
+    /// Removes and returns the next block of the event returned last by [`Self::next_event`].
+    /// `follow` is the number of further blocks of this event. Returns `None` if the record is
+    /// truncated or damaged.
     fn next_block(&mut self, follow: usize) -> Option<(Entry, &[u8])>;
 
     /// Returns the number of blocks that the sinks may accept in the current pass under the limit
@@ -131,9 +133,10 @@ pub trait EventReader: fmt::Debug + Send {
     /// not been read yet.
     fn grants(&self, blocks: usize) -> u32;
 
-    /// Reads the closing entries of a run or of a hot swap: final counts and claims. Returns the
-    /// number of blocks that the sinks may still accept under the limit on delivered blocks (`-c`)
-    /// and, if the counts differ from those of the replay, a description of the difference.
+    /// Reads the entries at the end of a run or of a hot swap: final counts, and the number of
+    /// blocks that the sinks may still accept under the limit on delivered blocks (`-c`). Returns
+    /// this number and, if the counts differ from those of the replay, a description of the
+    /// difference.
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
     /// Adds `amount` to the amount emitted by the source with node number `planned`.
@@ -148,8 +151,8 @@ pub trait EventReader: fmt::Debug + Send {
     /// Reports that the record ends before the end of the recorded run.
     fn note_truncated(&self);
 
-    /// Decides how a space proceeds when it reaches a recorded hot swap. `requested` is true if the
-    /// thread that replays the swap has asked to borrow the space.
+    /// Decides how a space proceeds when it reaches the recorded hot swap with this number.
+    /// `requested` is true if the thread that replays the swap has asked to borrow the space.
     fn decide_swap(&self, number: u64, requested: bool) -> SwapDecision;
 
     /// Returns the state shared by the spaces of this replay.
@@ -176,13 +179,13 @@ pub enum EventPort {
     Off,
     /// Events are recorded.
     Journal(Box<dyn Journal>),
-    /// Events are replayed. Contains `None` while the reader is in use outside the port.
+    /// Events are replayed by this reader; `None` while the replay loop has taken the reader.
     Replay(Option<Box<dyn EventReader>>),
 }
 
 impl EventPort {
-    /// Returns the policy by which the space claims blocks from the limit on delivered blocks
-    /// (`-c`). `counted` is true if the path has such a limit.
+    /// Returns the policy by which the sinks of the space claim their share of the limit on
+    /// delivered blocks (`-c`). `counted` is true if the path has such a limit.
     pub(super) fn claim_policy(&self, counted: bool) -> ClaimPolicy {
         match self {
             Self::Journal(_) if counted => ClaimPolicy::Recorded(Vec::new()),

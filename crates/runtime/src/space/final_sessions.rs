@@ -5,10 +5,10 @@ use super::node::{Node, Operator};
 use super::sessions::SessionEnds;
 use filter::{Filter, Time};
 
-/// Position in the final output: number, counted from 1, of the filter that emits it, then rank of
-/// the session ([`super::replica_shutdown`]).
+/// Position of a block in the final output: the number, counted from 1, of the emitting filter, and
+/// the rank of the emitting session ([`super::replica_shutdown`]).
 pub(super) type FinalOutputPosition = (u32, u32);
-/// Position after all other positions.
+/// The end position, which follows the positions of all blocks.
 pub(super) const FINAL_OUTPUT_POSITION_MAX: FinalOutputPosition = (u32::MAX, u32::MAX);
 
 /// The sessions that the replica in the join's space has not ended yet.
@@ -26,7 +26,8 @@ pub(crate) struct FinalSessions {
 }
 
 impl FinalSessions {
-    /// Collects the replicated stream filters of a space. `order` is the nodes' topological order.
+    /// Collects the replicated stream filters among `nodes`, which will end at time `now`. `order`
+    /// is the topological order of the nodes.
     pub(super) fn new(nodes: &[Node], order: &[NodeId], now: Time) -> Self {
         let lets_out = |at: &NodeId| {
             let node: &Node = &nodes[*at];

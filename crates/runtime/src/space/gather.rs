@@ -16,7 +16,7 @@ use filter::{BatchMemory, LANES};
 
 impl Space {
     /// Takes at most one batch of the blocks dispatched to the replica in this space, and passes it
-    /// through the graph.
+    /// through the graph. `i` is the index of the replica's input in the space.
     pub(super) fn walk_dispatched_batch(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Replica { node, import, ended, own } = &mut self.inputs.list[i] else { return };
         if *ended {
@@ -67,8 +67,8 @@ impl Space {
         }
     }
 
-    /// Passes the next batch of all replicas through the graph or, after the last batch, the next
-    /// part of the final output.
+    /// Passes the next joined batch through the graph or, after the last batch, a part of the
+    /// replicas' final output. `i` is the index of the join among the inputs of the space.
     pub(super) fn join_replicas(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Join(gather) = &mut self.inputs.list[i] else { return };
         if gather.ended {
@@ -98,8 +98,8 @@ impl Space {
         self.graph.pass.failure = Some(PathFailure::from_ring(name, fault));
     }
 
-    /// Reports, for each dispatcher in this space, that the replica in this space has finished its
-    /// batches or, if `ends` is true, that it has ended.
+    /// Notifies each dispatcher in this space that the local replica has finished its batches or,
+    /// if `ends` is true, that the replica has ended.
     pub(super) fn report_local_replica_finished(&mut self, ends: bool) {
         for at in &self.graph.shape.dispatchers {
             if let Operator::Dispatch(dispatcher) = &self.graph.nodes[*at].operator {
@@ -113,8 +113,8 @@ impl Space {
 }
 
 impl LocalGraph {
-    /// Joins the next batch or, after the last batch, final output. Returns true if it made
-    /// progress.
+    /// Joins the next batch or, after the last batch, a part of the final output. Returns true if
+    /// blocks were passed through the graph.
     fn join_next_batch(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
         // Read before the batch id: once the chain is closed, no further batch follows.
         let closed = gather.progress.is_closed();

@@ -9,8 +9,9 @@
 
 use filter::{Batch, lanes};
 
-/// Merges batches of several branches into full batches in input order. `branches` must be sorted
-/// by branch. A single batch that is already in order is returned unchanged.
+/// Merges batches of several branches into full batches in input order. Each batch is paired with
+/// the index of its branch, in ascending order. A single batch that is already in order is returned
+/// unchanged.
 pub(super) fn merge<'a>(mut branches: Vec<(usize, Batch<'a>)>) -> Vec<Batch<'a>> {
     let in_order = |batch: &Batch<'a>| lanes(batch.live()).is_sorted_by_key(|l| batch.order(l));
     if branches.len() < 2

@@ -36,7 +36,7 @@ pub struct ReplicaJoin {
     pub(super) inputs: Vec<ReplicaInput>,
     /// Node at which the inputs join.
     pub(super) node: NodeId,
-    /// True if a batch may be split between several replicas.
+    /// True if the blocks of one batch may be divided among several replicas.
     pub(super) splits_batches: bool,
     /// Lowest batch id that has not been joined.
     pub(super) batch_id: u64,
@@ -66,20 +66,20 @@ pub struct ReplicaInput {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,
-    /// True if the ring will receive no more entries of the batch.
+    /// True if the replica will put no more entries of the current batch into the ring.
     pub(super) is_complete: bool,
-    /// True if the ring contains so many of these entries that the replica may be waiting for room.
-    /// A full ring wakes its writer only once at least half of it is free.
+    /// True if the counted entries fill so much of the ring that the replica may be waiting for
+    /// room. A full ring wakes its writer only once at least half of it is free.
     may_block: bool,
-    /// Sequence number of the last of these entries; 0 if there are none.
+    /// Sequence number of the last counted entry; 0 if no entry is counted.
     last_seq: u32,
-    /// Number of entries that belong to earlier batches.
+    /// Number of counted entries that arrived after their batch was joined.
     pub(super) late: u64,
 }
 
 impl ReplicaJoin {
-    /// Creates a join at `node`. `splits_batches` is true if a batch may be split between several
-    /// replicas.
+    /// Creates a join at `node` from one input per replica. `splits_batches` is true if the blocks
+    /// of one batch may be divided among several replicas.
     #[must_use]
     pub const fn new(
         progress: Arc<ReplicaProgress>,
@@ -114,14 +114,14 @@ impl ReplicaJoin {
         self.inputs.iter_mut().map(|way| &mut way.import)
     }
 
-    /// Returns, for each input, the number of entries in its ring that may be forwarded now: all
-    /// entries of the current batch, or those at its beginning. The caller must then take these
-    /// entries from the rings. If the join must wait, returns an empty list, or counts of 0.
-    /// Records the batch for which the join waits.
+    /// Returns, for each input, the number of entries of the current batch that may be forwarded
+    /// now. The caller must then take the counted entries from the rings. Returns an empty list, or
+    /// counts of 0, if the join must wait for a replica, and then records the id of the awaited
+    /// batch.
     ///
-    /// A replica that waits for room in its ring finishes its batch only if entries are taken.
-    /// Entries that a replica adds later follow the last entry in its ring in sequence order. So
-    /// all entries up to the lowest of these last sequence numbers may be forwarded in order.
+    /// A replica that waits for room in its ring finishes its batch only if the join takes entries.
+    /// The entries in each ring are in sequence order, so the entries up to the lowest of the
+    /// rings' last sequence numbers may be forwarded before the batch is complete.
     pub(super) fn shares(&mut self) -> Result<Vec<BatchShare>, Fault> {
         let (batch_id, progress) = (self.batch_id, &self.progress);
         let shares = self.inputs.iter_mut().enumerate().map(|(copy, way)| {
@@ -149,7 +149,7 @@ impl ReplicaJoin {
         Ok(shares)
     }
 
-    /// Advances to the next batch.
+    /// Makes the batch after the current one the next batch to join.
     pub(super) fn advance(&mut self) {
         self.batch_id = next_batch_id(self.batch_id);
         self.is_partial = false;
@@ -193,7 +193,8 @@ impl ReplicaInput {
         Ok(share)
     }
 
-    /// Reduces a share of the batch `batch_id` to the entries up to the sequence number `until`.
+    /// Reduces `share` to the entries of the batch `batch_id` with sequence numbers up to and
+    /// including `until`.
     fn limit_batch_share(
         &mut self,
         share: &mut BatchShare,

@@ -23,11 +23,11 @@ pub(crate) struct Memory<'a> {
     pub(crate) imported: &'a [buffer::crossing::Batch<'a>],
 }
 
-/// Number of the pool `work` in a pin; greater than the number of any intake. A pin stores the pool
-/// number in its top byte, which the pools leave unused.
+/// Number that stands for the pool `work` in a [`PinId`]; greater than the index of any intake. The
+/// top byte of a [`PinId`] is the number of the pool; the pools themselves leave this byte unused.
 const WORK_POOL: u64 = 0xff;
 const PIN_POOL_SHIFT: u32 = 56;
-/// The pin of a hole, which occupies no memory.
+/// The [`PinId`] of a held block without bytes (a hole), for which no memory is pinned.
 const HOLE_PIN: PinId = PinId(u64::MAX);
 
 impl<'a> Memory<'a> {
@@ -73,8 +73,8 @@ impl<'a> Memory<'a> {
         Some((Entry::new(pointer, entry.context, entry.marks), encode_pin(WORK_POOL, pin)))
     }
 
-    /// Returns the index and the pool of the intake in which a held block may stay. Returns `None`
-    /// if the block must be copied.
+    /// Returns the index and the pool of the intake that contains a block, if the block can be held
+    /// there without a copy. Returns `None` if the block must be copied to the pool `work`.
     fn pinnable_intake(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
         let stays = |pool: &Pool| !pool.is_lent() && !is_mostly_pinned(pool);
         (0..WORK_POOL)
@@ -84,8 +84,8 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Returns true if held blocks pin at least half of the intake's segments. Further held blocks must
-/// then be copied; otherwise the source would soon run out of memory.
+/// Returns true if at least half of the intake's segments are pinned by held blocks. A block that a
+/// filter holds must then be copied to another pool; otherwise the source would run out of memory.
 fn is_mostly_pinned(intake: &Pool) -> bool {
     let usage = intake.usage();
     usage.pinned * 2 >= usage.segments

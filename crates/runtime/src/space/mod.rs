@@ -117,7 +117,8 @@ pub struct Space {
 #[derive(Debug)]
 struct Ports {
     control: Arc<Control>,
-    /// Value of [`Control::position_request_count`] when the space last stored its positions.
+    /// Value of [`Control::position_request_count`] when the space last stored the positions of its
+    /// sources.
     answered_requests: u32,
     commands: CommandReceiver,
     /// Pending request to lend the space before its next pass, if any.

@@ -34,7 +34,7 @@ pub struct Node {
     pub numbers_sessions: bool,
     /// True if every filter downstream accepts fragments.
     pub fragments: bool,
-    /// Output counters.
+    /// Counters of the blocks that leave the node, by their fate.
     pub flow: OutputCounters,
     /// Counts that the filter itself maintains.
     pub counts: Counts,
@@ -47,7 +47,7 @@ pub struct Node {
     /// Writers outside the path whose blocks are added to the node's output; `None` if there have
     /// never been any.
     pub writers: Option<Box<WriterPort>>,
-    /// Input over arcs that have been removed.
+    /// Amount taken from incoming arcs that hot swaps have removed.
     pub taken_before: Amount,
     /// Number of the node, which stays the same across changes to the path.
     pub planned: usize,
@@ -110,7 +110,7 @@ impl Operator {
 pub struct SourceOperator {
     /// The source.
     pub source: Box<dyn Source>,
-    /// Properties of the source.
+    /// Properties that the source declared when it was opened, such as whether it chooses arcs.
     pub properties: SourceProperties,
     /// True if the source has ended.
     pub ended: bool,
@@ -160,7 +160,7 @@ impl std::fmt::Debug for SinkOperator {
     }
 }
 
-/// Output counters of a node.
+/// Counters of the blocks that leave a node, by their fate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct OutputCounters {
@@ -178,14 +178,14 @@ pub struct OutputCounters {
     pub beyond_count: Amount,
     /// Time spent in the filter, in nanoseconds; 0 if not measured.
     pub busy_ns: u64,
-    /// Edits of blocks, by method.
+    /// Numbers of block edits: in place, in a copy, or by a new block.
     pub edits: EditCounts,
 }
 
 impl OutputCounters {
-    /// Splits the count of blocks that reached a sink, after the sink has ended. The amount
-    /// `written` counts as accepted, the amounts in `dropped` are counted elsewhere, and the
-    /// remaining blocks count as failed.
+    /// Corrects the counters of a sink after its end: of the blocks that reached the sink, the
+    /// amount `written` counts as accepted, and the rest, except the amounts in `dropped`, as
+    /// failed. The caller counts the dropped amounts by reason.
     pub(super) fn split_accepted_amount(
         &mut self,
         written: Amount,

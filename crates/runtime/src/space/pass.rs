@@ -11,9 +11,10 @@ use std::sync::Arc;
 /// The state of a pass. Some fields keep their values across passes.
 #[derive(Debug, Default)]
 pub(crate) struct PassState {
-    /// Limit on delivered blocks (`-c`); `None` for no limit.
+    /// The path's limit on delivered blocks (`-c`); `None` for no limit.
     pub(crate) count_limit: Option<Arc<CountLimit>>,
-    /// Policy by which this space claims blocks from the limit.
+    /// Policy by which the sinks of this space claim their share of the limit on delivered blocks
+    /// (`-c`).
     pub(crate) claims: ClaimPolicy,
     /// Observers of the walk.
     pub(crate) observers: Observers,
@@ -31,7 +32,7 @@ pub(crate) struct PassState {
     pub(crate) last: bool,
     /// Unused memory for deferred batches.
     pub(crate) spare_memories: Vec<BatchMemory>,
-    /// Sequence number for replica output that was not made from an input block, for example on a
+    /// Sequence number for blocks that a replica creates without an input block, for example on a
     /// timer ([`crate::replicas`]).
     pub(crate) order: u32,
     /// For each session of the replica in this space, the sequence number of the session's first
@@ -40,11 +41,13 @@ pub(crate) struct PassState {
     /// Number, counted from 1, of the filter that the replica in this space is ending during its
     /// shutdown ([`super::replica_shutdown`]); 0 before the shutdown.
     pub(crate) step: u32,
-    /// First sequence number after the last batch. Valid once dispatch has ended.
+    /// First sequence number after the last batch that the dispatcher of a replica chain has
+    /// dispatched. Valid once the dispatch has ended.
     pub(crate) end: u32,
 }
 
-/// Maximum number of unused batch memories. One editing filter needs this many.
+/// Maximum number of unused batch memories that a space retains, which is the number that one
+/// editing filter uses.
 const SPARE_MEMORIES_MAX: usize = 4;
 
 /// Minimum wall time, in nanoseconds, for a write to count as blocking the thread. In 20 ms, a
@@ -65,10 +68,10 @@ impl PassState {
         }
     }
 
-    /// Counts the blocks that arrive from a source after a long write, and returns the stall if at
-    /// least [`STALL_BLOCKS_MIN`] have arrived. Discards the stored write if it returns the stall,
-    /// if no blocks arrived, or if `drained` is true, which means that this read has emptied the
-    /// source.
+    /// Counts `arrived` blocks that a source emitted after a long write of a sink. Returns the
+    /// stall once at least [`STALL_BLOCKS_MIN`] blocks have arrived. Forgets the write when it
+    /// returns the stall, when no blocks arrive, or when `drained` is true because this read has
+    /// emptied the source.
     #[cold]
     pub(crate) fn check_stall(&mut self, arrived: usize, drained: bool) -> Option<SinkStall> {
         let stall = self.stall.as_mut()?;
@@ -92,7 +95,8 @@ impl PassState {
 /// The result of one pass over the inputs.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PassResult {
-    /// True if the pass has moved blocks, so that the next pass follows at once.
+    /// True if an input supplied blocks in this pass, so that the space starts the next pass
+    /// without sleeping.
     pub(super) moved: bool,
     /// True if more input may arrive.
     pub(super) open: bool,

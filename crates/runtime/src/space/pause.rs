@@ -87,7 +87,7 @@ impl<'a> Walk<'_, 'a> {
         self.walk_waiting_batches();
     }
 
-    /// Defers a batch at an editing filter.
+    /// Defers a batch, which has followed `hops` back edges so far, at an editing filter.
     pub(super) fn defer_batch(
         &mut self,
         at: NodeId,

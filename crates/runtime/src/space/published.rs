@@ -29,8 +29,9 @@ pub struct PublishedState {
 }
 
 impl PublishedState {
-    /// Creates the table that the arguments request. Returns `None` if they request none, or if the
-    /// filter has no state to publish.
+    /// Creates the table in shared memory for the state of a filter if its arguments request one
+    /// (`state=NAME`). `title` is the name of the filter in the table. Returns `None` if the
+    /// arguments request no table, or if the filter has no state to publish.
     ///
     /// # Errors
     ///
@@ -59,13 +60,13 @@ impl PublishedState {
         Ok(Some(Self { table, whose, due: 0, all_rows: true }))
     }
 
-    /// Marks all rows to be rewritten. Called after the filter was replaced.
+    /// Makes the next update write all rows. Called after the filter was replaced.
     pub fn mark_all_rows_changed(&mut self) {
         self.all_rows = true;
     }
 
-    /// Writes the changed rows, or all rows if they are marked. `now` is monotonic time in
-    /// nanoseconds.
+    /// Publishes the rows that have changed or, after [`Self::mark_all_rows_changed`], all rows.
+    /// `now` is monotonic time in nanoseconds.
     pub(super) fn write_rows(&mut self, filter: &mut Filter, now: u64) {
         let Some(state) = filter.state() else { return };
         let all_rows = std::mem::take(&mut self.all_rows);

@@ -14,17 +14,18 @@ use filter::{Batch, BatchMemory, Time};
 /// The parameters of one read from a ring.
 #[derive(Clone, Copy)]
 pub(super) struct RingReadLimits {
-    /// Maximum number of blocks.
+    /// Maximum number of blocks to take from the ring.
     pub(super) most: usize,
     /// Time on the path's clock according to the record, in a replay; `None` if the clock is read.
     pub(super) now: Option<Time>,
-    /// True if the pass ends after these blocks.
+    /// True if the read ends the pass, so that expired timers are served afterwards.
     pub(super) last: bool,
 }
 
 impl Space {
-    /// Takes a batch from a source and passes it through the graph. If `until` is given, takes only
-    /// blocks up to that time, because the source is merged with others by time.
+    /// Takes a batch from the source at node `at`, which uses the intake with index `from`, and
+    /// passes the batch through the graph. If `until` is given, takes only blocks up to that time,
+    /// because the source is merged with others by time.
     pub(super) fn pull(
         &mut self,
         (at, from): (NodeId, usize),
@@ -94,8 +95,9 @@ impl Space {
         self.graph.pass.last = false;
     }
 
-    /// Passes the blocks of a source through the graph, calls the filters whose timers have
-    /// expired, and ends the pass. Returns the blocks' memory for reuse.
+    /// Passes the blocks in `room`, which the source at node `at` put into the intake `from`,
+    /// through the graph, over the arc `edge` if the source chose one. Then calls the filters whose
+    /// timers have expired, and ends the pass. Returns the blocks' memory for reuse.
     pub(super) fn complete_source_pass(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
@@ -117,8 +119,10 @@ impl Space {
         room
     }
 
-    /// Passes blocks of an intake through the graph. `last` must be true for the last blocks of a
-    /// pass; filters whose timers have expired are then called afterwards.
+    /// Passes the blocks in `room`, which the source at node `at` put into the intake `from`,
+    /// through the graph, over the arc `edge` if the source chose one. If `last` is true, no
+    /// further blocks follow in this pass, and the filters whose timers have expired are then
+    /// called. Returns the blocks' memory for reuse.
     pub(super) fn walk_pulled_blocks(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
@@ -151,7 +155,7 @@ impl Space {
         spare.unwrap_or_default()
     }
 
-    /// Takes a batch from a ring and passes it through the graph.
+    /// Takes a batch from the ring at input `i` of the space, and passes it through the graph.
     pub(super) fn import(&mut self, i: usize, pass: &mut PassResult) {
         self.walk_imported_blocks(
             i,

@@ -60,8 +60,8 @@ impl Space {
         journal.pull(&SpaceEvent::Pull { node, now, count, edge, failure }, &mut blocks);
     }
 
-    /// Records how many blocks the limit on delivered blocks (`-c`) has permitted the sinks to
-    /// accept since the last call. Does nothing if the run is not recorded.
+    /// Records the number of blocks that the sinks were permitted to accept under the limit on
+    /// delivered blocks (`-c`) since the last call. Does nothing if the run is not recorded.
     pub(super) fn record_claims(&mut self) {
         if let ClaimPolicy::Recorded(noted) = &mut self.graph.pass.claims {
             for count in noted.drain(..) {
@@ -155,7 +155,8 @@ impl Space {
         self.into_results()
     }
 
-    /// Executes queued commands and answers position requests.
+    /// Executes queued commands, and stores the positions of the sources if another thread has
+    /// requested them.
     fn serve_requests(&mut self) {
         if self.ports.commands.0.has_queued_command() {
             self.execute_commands();
@@ -165,8 +166,9 @@ impl Space {
         }
     }
 
-    /// Reads the closing entries of a run or swap, and applies the claims in them. In the record
-    /// they follow the closing event, to which the claims already apply.
+    /// Reads the entries after the event that ends a run or a hot swap. Sets the number of blocks
+    /// that the sinks may accept from now on, and fails the path if the recorded final counts
+    /// contradict the replay.
     fn apply_closing_entries(&mut self, player: &mut dyn EventReader) {
         let (claimed, contradiction) = player.closing_notes();
         if let Some(what) = contradiction {
@@ -177,9 +179,10 @@ impl Space {
         }
     }
 
-    /// Counts a poll that found no input. Fails the path and returns true if no space of the replay
-    /// can make progress any more. The first call only begins the wait: `what` describes the wait,
-    /// and `change` is true if the space waits for a hot swap.
+    /// Records that a poll found no input. The first call registers the wait with the stall
+    /// detector; `what` describes the wait, and `change` is true if the space waits for a hot swap.
+    /// Later calls fail the path and return true if no space of the replay can make progress any
+    /// more.
     pub(super) fn is_stalled(
         &mut self,
         wait: &mut Option<StallWait>,
@@ -220,8 +223,8 @@ impl Space {
         }
     }
 
-    /// Fails the path with a recorded failure. Does nothing if there is none, or if the path has
-    /// already failed.
+    /// Fails the path with the failure of the recorded run. Does nothing if `failure` is `None`, or
+    /// if the path has already failed.
     fn fail_as_recorded(&mut self, failure: Option<&str>) {
         let Some(why) = failure else { return };
         let failed = || {

@@ -21,7 +21,8 @@ use crate::replicas::{ReplicaProgress, SESSIONLESS_RANK};
 use filter::{Filter, Time};
 
 impl Walk<'_, '_> {
-    /// Ends a replicated filter: first its sessions one by one, then its remaining state.
+    /// Ends the filter of a replica: first its sessions one by one, then its state outside
+    /// sessions.
     pub(super) fn finish_replica(&mut self, at: NodeId) {
         self.pass.step += 1;
         let mut leaving =
@@ -32,8 +33,8 @@ impl Walk<'_, '_> {
         self.call_filter_without_input(at, true, SESSIONLESS_RANK);
     }
 
-    /// Restores the next session in its filter, and ends the filter while it contains only this
-    /// session.
+    /// Puts the next of the removed sessions, `leaving`, back into its filter, and then ends the
+    /// filter, so that it emits the final output of this session alone.
     pub(super) fn finish_session(&mut self, at: NodeId, leaving: &mut SessionEnds) {
         let Some((rank, moved)) = leaving.sessions.pop() else { return };
         let node = &mut self.nodes[at];
@@ -49,8 +50,9 @@ impl Walk<'_, '_> {
 }
 
 impl Space {
-    /// Sets the first sequence number after the last batch, and returns the time at which all
-    /// replicas end. Returns `now` if the space is not part of a replica chain.
+    /// Reads from the shared progress of the replica chain the end of the dispatched sequence
+    /// numbers and the time at which all replicas end. Stores the former and returns the latter.
+    /// Returns `now` if the space is not part of a replica chain.
     pub(super) fn begin_replica_shutdown(&mut self, now: Time) -> Time {
         let known = self
             .chain_progress()
@@ -60,8 +62,8 @@ impl Space {
         self.graph.clock.advance_to(clock, now)
     }
 
-    /// Ends the dispatch and closes the rings to the replicas. Called before the replica in the
-    /// dispatcher's space ends.
+    /// Announces to the replicas that the dispatcher at node `at` dispatches no more batches, and
+    /// closes the rings to them. Called before the replica in the dispatcher's space ends.
     pub(super) fn close_dispatch(&mut self, at: NodeId) {
         let Operator::Dispatch(dispatch) = &self.graph.nodes[at].operator else { return };
         dispatch.close(match self.graph.clock {
@@ -93,7 +95,8 @@ impl Space {
         dispatch.or(input)
     }
 
-    /// Removes the sequence numbers of ended sessions, if more are stored than the limit allows.
+    /// Forgets the birth sequence numbers of ended sessions once the number of entries exceeds the
+    /// limit of [`SessionBirths`](super::sessions::SessionBirths).
     pub(super) fn prune_session_births(&mut self) {
         if !self.graph.pass.births.is_over_entry_limit() {
             return;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The results and counters that a space returns when it ends.
 #[derive(Debug, Default)]
 pub struct SpaceResults {
-    /// Nodes with their counters.
+    /// All nodes of the space, each with its final counters.
     pub nodes: Vec<Node>,
     /// Blocks and bytes taken from each ring.
     pub imported: Vec<ImportCounters>,
@@ -40,7 +40,7 @@ impl SpaceResults {
 /// The memory that a space uses, and the processes of its programs.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceResources {
-    /// Total size, in bytes, of the slots in the space's pools that have memory, used or not.
+    /// Number of bytes of memory that back the slots of the space's pools, including unused slots.
     pub memory: u64,
     /// Programs, each with its node number and its process id.
     pub processes: Vec<(usize, u32)>,

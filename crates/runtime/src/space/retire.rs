@@ -94,10 +94,9 @@ impl Space {
         })
     }
 
-    /// Returns the end of the program with node number `number` that `of` selects: the sink that
-    /// writes the program's input, or the source that reads its output. `of` returns that sink or
-    /// source for its node, and `None` for other nodes. Returns `None` if the sink or source runs
-    /// in another space.
+    /// Returns one end of the program with node number `number`: the sink that writes the program's
+    /// input, or the source that reads its output. `of` extracts the desired end from a node, and
+    /// returns `None` for all other nodes. Returns `None` if the desired end is in another space.
     pub fn program_endpoint<H>(
         &mut self,
         number: usize,

@@ -200,8 +200,9 @@ impl Space {
         pass
     }
 
-    /// Stores the positions of the space's sources in the control state. Omits programs that get
-    /// input from the path. `last` is true if the positions are final.
+    /// Stores how many blocks each source of the space has emitted in the shared
+    /// [`Control`](crate::control::Control). Omits programs that receive input from the path.
+    /// `last` is true if the values are final.
     pub(super) fn store_source_positions(&mut self, last: bool) {
         self.ports.answered_requests = self.ports.control.position_request_count();
         for input in &self.inputs.list {

@@ -27,7 +27,8 @@ pub struct SavedSession {
     pub key: u64,
     /// Plain data of the session.
     pub bytes: Vec<u8>,
-    /// Held blocks of the session: one list of blocks, in order, for each of the session's lists.
+    /// Copies of the blocks that the session holds. A session may hold several lists of blocks;
+    /// each element is one list, in order.
     pub lists: Vec<Vec<SavedBlock>>,
 }
 
@@ -65,9 +66,9 @@ impl Space {
         Some(SavedState { sessions, wake })
     }
 
-    /// Passes the filter's state to `put`, session by session. Returns the due time of the filter's
-    /// next timer, if one is set. The outer `Option` is `None` if the filter runs in another space
-    /// or `put` returns `None`.
+    /// Calls `put` for each session of the filter with node number `number`. Returns `Some(due)`,
+    /// where `due` is the due time of the filter's next timer, if any. Returns `None` if the filter
+    /// runs in another space, or if `put` returns `None`.
     pub fn save_sessions(
         &mut self,
         number: usize,
@@ -77,8 +78,9 @@ impl Space {
         self.save_node_sessions(at, &mut |_, _| true, put)
     }
 
-    /// Like [`Space::save_sessions`], but saves only the sessions of node `at` for whose key and
-    /// number `wanted` returns true.
+    /// Saves sessions as [`Space::save_sessions`] does, but only those of the filter at node `at`
+    /// for which `wanted` returns true. The arguments of `wanted` are the key and the number of a
+    /// session.
     pub(super) fn save_node_sessions(
         &mut self,
         at: usize,
@@ -121,9 +123,8 @@ impl Space {
         Ok(())
     }
 
-    /// Adds sessions to a filter, without counting their blocks. If a session fails, the filter
-    /// keeps the sessions that were added before, and the blocks of the failed session are
-    /// released.
+    /// Adds saved sessions to a filter, without counting their held blocks. If a session cannot be
+    /// added, its held blocks are released, and the sessions added before it stay.
     pub(super) fn load_sessions(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
         let mut memory =
             Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };

@@ -24,9 +24,10 @@ pub struct MovedSessions {
     filters: Vec<SavedState>,
     /// The session numbers, each with the sequence number of the session's first block.
     births: Vec<(u32, u32)>,
-    /// Number of sessions that moved, as counted in the filter that finds the sessions of a bucket.
+    /// Number of sessions that moved, counted at the first filter that has them.
     pub sessions: usize,
-    /// True if the chain contains a filter that can find the sessions of a bucket.
+    /// True if the chain contains a filter that determines which sessions belong to a bucket of the
+    /// dispatcher.
     are_found: bool,
 }
 
@@ -39,8 +40,8 @@ impl MovedSessions {
 }
 
 impl Space {
-    /// Returns how many blocks of each bucket of sessions the dispatcher in this space has
-    /// dispatched since the last call, and to which replica. Returns `None` if there is no
+    /// Returns, for each bucket of sessions, its replica and the number of blocks that the
+    /// dispatcher in this space has sent to it since the last call. Returns `None` if there is no
     /// dispatcher, or if its sessions cannot move.
     pub fn take_session_shares(&mut self) -> Option<SessionShares> {
         let at = *self.graph.shape.dispatchers.first()?;
@@ -62,7 +63,8 @@ impl Space {
         })
     }
 
-    /// Dispatches the buckets of a move to their new replica, which already has their sessions.
+    /// Makes the dispatcher send the buckets in `chosen` to the new replica, which already has
+    /// their sessions.
     pub fn reassign_buckets(&mut self, chosen: &SessionMove) {
         let Some(at) = self.graph.shape.dispatchers.first().copied() else { return };
         if let Operator::Dispatch(dispatcher) = &mut self.graph.nodes[at].operator {
@@ -70,8 +72,9 @@ impl Space {
         }
     }
 
-    /// Copies the sessions of these buckets from the replica in this space, whose state does not
-    /// change. `sharing` is the key of the dispatcher.
+    /// Copies the sessions in these buckets from the replica in this space, whose state does not
+    /// change. `buckets` must be sorted. `sharing` is the property of blocks by which the
+    /// dispatcher assigns them to buckets.
     pub fn copy_sessions(&mut self, sharing: ShardKey, buckets: &[u16]) -> MovedSessions {
         let mut moved = MovedSessions::default();
         let mut numbers: Option<HashSet<u64>> = None;
@@ -164,8 +167,9 @@ impl Space {
         filters.map(|(at, _)| at).collect()
     }
 
-    /// Returns true if this filter finds the sessions of a bucket: the filter that numbers the
-    /// sessions or, if they were numbered upstream of the chain, any filter with sessions.
+    /// Returns true if the filter at node `at` determines which sessions belong to a bucket: the
+    /// filter that numbers the sessions or, if they were numbered upstream of the replica chain,
+    /// any filter with sessions.
     fn finds_sessions(&mut self, at: usize, sharing: ShardKey) -> bool {
         let node = &mut self.graph.nodes[at];
         match (&mut node.operator, sharing) {

@@ -9,15 +9,15 @@ use std::collections::HashMap;
 pub(crate) struct SessionBirths {
     /// Sequence number of the first block, by session number.
     pub(super) first_seqs: HashMap<u32, u32>,
-    /// Number of entries above which the entries of ended sessions are removed.
+    /// Maximum number of entries in `first_seqs` before the entries of ended sessions are removed.
     pub(super) entries_max: usize,
 }
 
-/// Number of entries that is always permitted, even if `entries_max` is less.
+/// Lower bound of the entry limit, so that a few live sessions do not cause frequent removals.
 const SESSION_ENTRIES_LIMIT_MIN: usize = 4096;
 
 impl SessionBirths {
-    /// Adds sessions with the sequence numbers of their first blocks.
+    /// Adds an entry for each new session: its number, and the sequence number of its first block.
     pub(super) fn add(&mut self, begun: Vec<(u32, u32)>) {
         self.first_seqs.extend(begun);
     }

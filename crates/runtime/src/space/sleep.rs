@@ -35,7 +35,8 @@ impl Space {
 
     /// Sleeps until the doorbell is notified, a source or writer becomes readable, or the time of
     /// the next event of a source or timer is reached. If that time has already passed, sleeps for
-    /// at most [`MEMORY_WAIT_MAX`].
+    /// at most [`MEMORY_WAIT_MAX`]. `ticket` proves that the space has announced its sleep on the
+    /// doorbell.
     pub(super) fn sleep(&mut self, pass: PassResult, ticket: SleepTicket) {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min();
         let until = match self.graph.clock {

@@ -43,8 +43,8 @@ pub struct StallDetector(Mutex<StallState>);
 
 #[derive(Debug, Default)]
 struct StallState {
-    /// Progress counter: number of times so far that a space, or the thread that replays hot swaps,
-    /// has done something for which another space may have been waiting.
+    /// Number of progress reports so far. A space, or the thread that replays hot swaps, reports
+    /// progress after each step for which another space may have been waiting.
     progress_count: u64,
     spaces: Vec<SpaceActivity>,
     changer: SwapThreadActivity,
@@ -55,8 +55,8 @@ struct StallState {
 struct SpaceActivity {
     space: Arc<SpaceStatus>,
     doing: Activity,
-    /// True if the space rejects commands, so that a hot swap that waits for it fails instead of
-    /// stalling.
+    /// True if the space rejects commands. A hot swap that waits for the space then fails instead
+    /// of waiting forever.
     rejects: bool,
 }
 
@@ -88,7 +88,7 @@ enum SwapThreadActivity {
     AwaitsCommand(Arc<SpaceStatus>),
     /// The thread waits until this space has ended.
     AwaitsEnd(Arc<SpaceStatus>),
-    /// The thread waits until this many spaces have been drained.
+    /// The thread waits until this number of spaces have drained their removed rings.
     AwaitsDraining(usize),
 }
 
@@ -124,7 +124,7 @@ impl StallDetector {
         self.set_swap_thread_activity(SwapThreadActivity::AwaitsEnd(Arc::clone(space)));
     }
 
-    /// Reports that the hot swap waits until this many spaces have been drained.
+    /// Reports that the hot swap waits until `spaces` spaces have drained their removed rings.
     pub fn note_swap_awaits_draining(&self, spaces: usize) {
         if spaces > 0 {
             self.set_swap_thread_activity(SwapThreadActivity::AwaitsDraining(spaces));
@@ -230,8 +230,8 @@ impl StallProbe {
         drop(self.set_activity(Activity::Active));
     }
 
-    /// Reports that the space has been drained for a hot swap. The swap continues once every space
-    /// has reported this.
+    /// Reports that the space has drained its removed rings for a hot swap. The swap continues once
+    /// every space has reported this.
     pub fn note_drained(&self) {
         let mut state = self.set_activity(Activity::Lent);
         if let SwapThreadActivity::AwaitsDraining(left) = &mut state.changer {
@@ -251,8 +251,9 @@ impl StallProbe {
         state
     }
 
-    /// Sleeps on this doorbell until `ready` returns true. Ignores a stall verdict, because the
-    /// verdict also ends the space for which this one waits, and `ready` then returns true.
+    /// Sleeps on `doorbell` until `ready` returns true. `what` describes the wait. Continues to
+    /// wait after a stall verdict: the verdict also ends the awaited space, and `ready` then
+    /// returns true.
     pub fn wait_until(
         &self,
         doorbell: &Doorbell,
@@ -274,8 +275,8 @@ impl StallProbe {
         }
     }
 
-    /// Begins a wait; `what` describes it. All output so far counts as progress. `change` is true
-    /// if the space waits for a hot swap.
+    /// Begins a wait of the space, after reporting its earlier work as progress. `what` describes
+    /// the wait; `change` is true if the space waits for a hot swap.
     pub fn begin_wait(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
         self.note_progress();
         let what = format!("{} (byte {})", what(), self.byte());
@@ -307,7 +308,7 @@ pub struct StallWait {
 }
 
 impl StallWait {
-    /// Begins a poll: stores the progress counter, and counts consecutive polls without progress.
+    /// Begins a poll. Counts the polls since the last progress of any space.
     pub fn begin_poll(&mut self) {
         let progress_count = self.probe.stalls.state().progress_count;
         self.polls = if self.progress_at_poll == progress_count { self.polls + 1 } else { 1 };

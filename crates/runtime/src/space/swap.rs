@@ -30,7 +30,8 @@ pub struct HotSwap {
     pub renewed: Vec<(NodeKey, Filter)>,
     /// New inputs, in addition to the inputs of kept nodes.
     pub inputs: Vec<Input>,
-    /// Pools of the new inputs, to which the inputs refer by index.
+    /// Pools into which the new sources write. A new input refers to its pool by the index in this
+    /// list.
     pub intakes: Vec<Pool>,
     /// CPU to which the space is pinned after the swap; `None` if it is not pinned.
     pub processor: Option<usize>,
@@ -38,7 +39,8 @@ pub struct HotSwap {
     pub live: Vec<usize>,
 }
 
-/// The identity of an arc across hot swaps: start node, end node, and number of the edge.
+/// The identity of an arc across hot swaps: its start node, its end node, and the number of its
+/// edge.
 type ArcKey = (NodeKey, NodeKey, usize);
 /// Counters of an arc: amounts put, dropped, and taken.
 type ArcCounters = (Amount, EdgeDrops, Amount);
@@ -62,7 +64,7 @@ impl Space {
         all
     }
 
-    /// Loads the state that a filter's kernel twin saved when it ended into the filter, which has
+    /// Restores `bytes`, the final state of a filter's kernel twin, in the user implementation with
     /// node number `number`. Does nothing if the filter does not run in this space.
     pub fn load_twin_state(&mut self, number: usize, bytes: &[u8]) {
         let mut nodes = self.graph.nodes.iter_mut();

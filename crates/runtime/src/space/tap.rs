@@ -124,8 +124,8 @@ pub struct TapStart {
 pub struct Tap {
     pub(super) shared: Arc<TapState>,
     thread: Option<JoinHandle<()>>,
-    /// Receiver of the file with the records that did not fit into the pipe; disconnected once the
-    /// thread has ended.
+    /// Receives, when the tap's thread ends, a file with the records that did not fit into the
+    /// pipe, or `None` if all of them fit.
     ended: mpsc::Receiver<Option<Memfd>>,
 }
 
@@ -191,13 +191,14 @@ impl std::fmt::Debug for HeldValue {
 
 #[derive(Debug, Default)]
 pub(super) struct TapState {
-    /// True if several replicas send blocks, which have no common order.
+    /// True if the tap receives blocks from several replicas, whose blocks have no common order.
     pub(super) is_merged: bool,
     /// Header of the first frame, with its link type; a capture contains only one link type.
     pub(super) first: OnceLock<FrameHeader>,
     /// Number of bytes that the thread has not yet put into the output.
     pub(super) backlog: AtomicUsize,
-    /// Number of bytes in the ring, which also belong to the backlog; `None` without a ring.
+    /// Number of bytes that wait in the ring for the reader, and that count as backlog; `None`
+    /// without a ring.
     ring_level: Option<TapRingLevel>,
     pub(super) frames: AtomicU64,
     pub(super) skipped: AtomicU64,
@@ -243,7 +244,7 @@ impl TapFeed {
 }
 
 impl TapState {
-    /// Drops the value that the tap owns.
+    /// Drops the value that was transferred with [`Tap::hold`], if any.
     pub(super) fn release(&self) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(held);

@@ -32,7 +32,8 @@ pub enum TapForm {
 #[derive(Debug, Default)]
 pub(super) struct ConvertedRecords {
     pub(super) bytes: Vec<u8>,
-    /// Positions at which records end; empty for a capture, and if the output may be cut anywhere.
+    /// End offsets of the records in the output; empty for a capture, and if the output may be cut
+    /// anywhere.
     ends: Vec<usize>,
     /// For a capture, the length in bytes of the file header at the beginning of these records, or
     /// 0 if they begin without a file header; `None` for any other form.

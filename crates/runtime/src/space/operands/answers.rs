@@ -32,7 +32,8 @@ struct OperandResults {
     at: HashMap<u32, OutputPosition>,
     /// Tickets of the blocks that have new results.
     touched: BTreeSet<u32>,
-    /// The ticket of the remaining block, by the ticket of each block that was merged into it.
+    /// For each block that was merged into another one: its ticket, and the ticket of the other
+    /// block.
     joined: HashMap<u32, u32>,
 }
 
@@ -151,8 +152,9 @@ impl OperandSection {
         known
     }
 
-    /// Adds the earlier results of the blocks that wait for this step to `known`, and stores the
-    /// sums in the waiting blocks. Marks waiting blocks that were merged.
+    /// Combines the new results in `known` with the earlier results of the blocks that wait for
+    /// this step, and stores the combined results in both places. Marks waiting blocks that were
+    /// merged into others.
     fn add_waiting_results(&mut self, program: usize, step: usize, known: &mut OperandResults) {
         let waiting = &mut self.programs[program].waiting;
         for (ticket, into) in &known.joined {

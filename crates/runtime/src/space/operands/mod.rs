@@ -48,7 +48,8 @@ pub struct OperandSection {
     /// Number of copies of each block that filters of the operands currently hold, by ticket of the
     /// block.
     held: HashMap<u32, u32>,
-    /// Tickets of the blocks that were merged into another block, by the ticket of that block.
+    /// Tickets of the blocks that were merged into another block, by the ticket of that other
+    /// block.
     joined: HashMap<u32, Vec<u32>>,
     /// Class with which a block entered the section, by ticket. Used only if `needs_entry_classes`
     /// is true.
@@ -67,7 +68,7 @@ pub struct OperandSection {
 #[derive(Debug, Default)]
 struct Program {
     steps: Vec<Step>,
-    /// Step at which a block begins.
+    /// The first step for a block that enters the program.
     first: NextStep,
     /// Position of the operand that contains this program; `None` for the outermost program.
     inside: Option<OperandPosition>,
@@ -81,15 +82,15 @@ type OperandPosition = (usize, usize, usize);
 /// A step of a program: an operand, and the next step for each answer.
 #[derive(Debug)]
 struct Step {
-    /// The operand processes only blocks that entered the section with one of these classes. All
-    /// other blocks continue at `no`.
+    /// Classes of the blocks that the operand processes, as assigned before the section. A block
+    /// with any other class continues at [`Step::no`].
     accepted: SelectedClasses,
     /// Parts of the operand in order, each with the classes that it accepts from the previous part.
-    /// If there are no parts, all blocks continue at `yes`.
+    /// If there are no parts, all accepted blocks continue at [`Step::yes`].
     operand: Vec<(SelectedClasses, OperandPart)>,
     yes: NextStep,
     no: NextStep,
-    /// True if the operand's class becomes the class of the block.
+    /// True if the class that the operand returns becomes the class of the block.
     sets_class: bool,
 }
 
@@ -285,8 +286,9 @@ fn compile<'e>(
     NextStep::Ask(steps.len() - 1)
 }
 
-/// Flattens nested chains into a list of parts, each with the classes that it accepts from the
-/// previous part.
+/// Appends the parts of a chain to `operand`, each with the classes that it accepts from the
+/// previous part. Nested chains are flattened. `wanted` contains the classes that the first part
+/// accepts.
 fn flatten_chain<'e>(
     wanted: &SelectedClasses,
     part: &'e OperandExpr,

@@ -130,7 +130,8 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Counts the output of a filter as routed or unselected.
+    /// Counts each block that an operand's filter has emitted: as routed if `goes_on` returns true
+    /// for it, otherwise as unselected. Does nothing if `part` is an inner program.
     fn count_routed(
         &mut self,
         part: OperandPart,
@@ -260,8 +261,9 @@ impl OperandSection {
         answer
     }
 
-    /// Continues the evaluation after a filter of an operand has released blocks when its timer
-    /// expired or when it ended.
+    /// Continues the evaluation after a filter of an operand, at the given position, has released
+    /// the blocks in `answer` because its timer expired or it ended. Returns the blocks that leave
+    /// the section.
     pub(super) fn resume_operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -274,8 +276,8 @@ impl OperandSection {
         self.continue_enclosing_programs(walk, at, (program, step), flow)
     }
 
-    /// Runs decided blocks through the remaining steps, and then through the steps of the enclosing
-    /// programs. Returns the blocks that leave the section.
+    /// Runs decided blocks through the steps after `step`, and then through the steps of the
+    /// enclosing programs. Returns the blocks that leave the section.
     pub(super) fn continue_enclosing_programs<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

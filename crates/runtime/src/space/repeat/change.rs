@@ -73,7 +73,7 @@ impl Space {
         self.ports.events = EventPort::Replay(Some(player));
     }
 
-    /// Reports to the stall detector that a hot swap has borrowed the space.
+    /// Reports to the stall detector that a hot swap has borrowed the space from its thread.
     pub fn note_lent(&self) {
         self.ports.stall_probe().iter().for_each(StallProbe::note_lent);
     }
@@ -89,7 +89,7 @@ impl Space {
         self.ports.stall_probe().iter().for_each(StallProbe::note_progress);
     }
 
-    /// Reports to the stall detector that the space has been drained for a hot swap.
+    /// Reports to the stall detector that the space has drained its removed rings for a hot swap.
     pub fn note_drained(&self) {
         self.ports.stall_probe().iter().for_each(StallProbe::note_drained);
     }
