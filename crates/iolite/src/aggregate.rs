@@ -121,13 +121,14 @@ impl Aggregate {
         self.length == 0
     }
 
-    /// Returns the slices in order. No slice is empty.
+    /// Returns the slices of the aggregate in order. No slice is empty.
     #[must_use]
     pub fn slices(&self) -> Slices<'_> {
         self.slices.iter()
     }
 
-    /// Returns the bytes in order, one nonempty piece per slice.
+    /// Returns the bytes of the aggregate in order, as one nonempty byte slice for each slice of
+    /// the aggregate.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.slices().map(Slice::bytes)
     }
@@ -363,14 +364,15 @@ pub enum Error {
     /// The lease does not cover the block, or the block is longer than the pool allows.
     #[error("{0}")]
     Fault(#[from] Fault),
-    /// The pool has no free segment.
+    /// The pool has no free segment for the copied or allocated bytes. Contains the occupancy of
+    /// the pool.
     #[error(
         "the pool is full: of its {} segments, {} are held by leases and {} by pins; drop \
          aggregates, or make the pool larger",
         .0.segments, .0.leased, .0.pinned
     )]
     Full(PoolUsage),
-    /// The result would exceed [`SLICES_MAX`] slices.
+    /// The aggregate would have more than [`SLICES_MAX`] slices.
     #[error("an aggregate of {slices} slices exceeds the maximum of {SLICES_MAX}: gather it")]
     TooMany {
         /// Number of slices in the result.

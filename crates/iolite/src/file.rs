@@ -118,8 +118,8 @@ impl CachedFile {
         Ok(self.refresh_view()?.size)
     }
 
-    /// Returns a pointer to the `length` bytes at offset `at`, or to the first [`BLOCK_MAX`] of
-    /// them if there are more. The range is not checked against the size of the file.
+    /// Returns a pointer to `length` bytes at offset `at` of the file, but to at most [`BLOCK_MAX`]
+    /// bytes. The range is not checked against the size of the file.
     #[must_use]
     pub fn pointer(&self, at: u64, length: usize) -> RichPointer {
         let length = u32::try_from(length.min(BLOCK_MAX)).unwrap_or(0);
@@ -176,8 +176,8 @@ impl CachedFile {
         self.inner.file.as_fd()
     }
 
-    /// Returns the mapping and the file size. Checks the size again if it was less than `end` at
-    /// the last check.
+    /// Returns the mapping and the file size. If the size at the last check was less than `end`,
+    /// checks the size again, and remaps the file if it has grown.
     fn view(&self, end: u64) -> Result<FileView, Refusal> {
         let view = self.inner.view.read().unwrap_or_else(PoisonError::into_inner).clone();
         if end <= view.size { Ok(view) } else { self.refresh_view() }
@@ -250,7 +250,8 @@ pub enum Refusal {
     Truncated {
         /// Number of bytes transferred.
         sent: usize,
-        /// Number of leading bytes that are file contents; the remaining bytes are zeros.
+        /// Number of transferred bytes that are file contents. They come first; the remaining
+        /// transferred bytes are zeros.
         good: usize,
     },
     /// A system call failed.

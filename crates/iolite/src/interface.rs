@@ -74,7 +74,7 @@ pub trait StreamReader: fmt::Debug {
         Ok(0)
     }
 
-    /// Consumes `count` bytes that were peeked or lent.
+    /// Consumes `count` bytes that the caller has peeked or forwarded.
     fn take(&mut self, count: usize);
 
     /// Waits for input or the end of the stream, for at most `limit` (`None` means no limit).

@@ -50,23 +50,23 @@ pub enum MergeOrder {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProducerId(u64);
 
-/// The result of a read.
+/// The result of a read from a [`MergedReader`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// A block.
+    /// A block was copied to the caller's buffer.
     Block {
         /// Producer of the block.
         from: ProducerId,
         /// Length of the block in bytes.
         length: usize,
     },
-    /// No block is available yet.
+    /// No block is available yet; producers remain.
     Nothing,
     /// There are no producers.
     End,
 }
 
-/// A producer that has been removed.
+/// A producer that has been removed from a [`MergedReader`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DepartedProducer {
     /// Id of the producer.
@@ -85,7 +85,7 @@ pub struct MergedReader {
     producers: Vec<Producer>,
     departed: VecDeque<DepartedProducer>,
     next_id: u64,
-    /// Index of the current producer.
+    /// Index of the producer from which the next block is taken in round-robin order.
     current: usize,
     taken_in_round: usize,
     spins: u32,
@@ -97,7 +97,8 @@ struct Producer {
     input: Box<dyn ProducerReader>,
     /// Blocks consumed but not returned yet; used only with [`MergeOrder::Stamped`].
     stage: StagedBlocks,
-    /// `None` while the producer is running; afterwards its fault, if there was one.
+    /// Reason for the producer's end: `None` while it is running, `Some(None)` after it closed its
+    /// stream, and `Some` of a fault otherwise.
     ended: Option<Option<Fault>>,
 }
 

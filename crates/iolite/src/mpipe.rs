@@ -104,7 +104,8 @@ fn first_message_begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, Pip
     Ok(length == 0 || (length == first.len() && first == *magic))
 }
 
-/// The message in the writing end: the configuration of the ring that opening the end creates.
+/// The message that waits in the writing end of a multiway pipe until the end is opened: the
+/// configuration of the ring to create.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct RingConfigMessage {

@@ -40,8 +40,9 @@ impl<'a> Table<'a> {
         Self::default()
     }
 
-    /// Registers held memory. Memories are searched in the order of registration, so register the
-    /// most frequently used memory first.
+    /// Registers memory whose bytes stay unchanged while the table borrows it. The table searches
+    /// its memories in the order of registration, so register the most frequently used memory
+    /// first.
     pub fn hold(&mut self, held: HeldMemory<'a>) {
         self.held.push(held);
     }

@@ -121,7 +121,7 @@ where
     Ok(())
 }
 
-/// The result of an attempt to forward a block as a pointer.
+/// The result of an attempt to move a block from a source to a destination as a pointer.
 enum ForwardResult {
     /// The destination has accepted or dropped the pointer.
     Forwarded,

@@ -114,7 +114,7 @@ impl Space {
         self.lock_space_state().dbufs.remove(&dbuf).is_some()
     }
 
-    /// Returns the counters of queries.
+    /// Returns the numbers of granted and refused queries that the space has sent to owners.
     #[must_use]
     pub fn faults(&self) -> QueryCounts {
         self.lock_space_state().faults
@@ -126,13 +126,14 @@ impl Space {
         self.0.is_trusting && TrustProof::of(user).is_some()
     }
 
-    /// Returns a dbuf, or `None` if the dbuf is not mapped.
+    /// Returns the mapping of a dbuf, or `None` if the dbuf is not mapped.
     fn mapped(&self, dbuf: DbufId) -> Option<Arc<ForeignDbuf>> {
         self.lock_space_state().dbufs.get(&dbuf).cloned()
     }
 
-    /// Returns a dbuf. If the dbuf is not mapped, requests it from the owners and blocks until they
-    /// reply. Fails if no owner grants it, or if the space already maps [`DBUFS_MAX`] dbufs.
+    /// Returns the mapping of a dbuf. If the dbuf is not mapped, requests it from the owners and
+    /// blocks until they reply. Fails if no owner grants it, or if the space already maps
+    /// [`DBUFS_MAX`] dbufs.
     fn map(&self, dbuf: DbufId) -> Result<Arc<ForeignDbuf>, Fault> {
         let mut known = self.lock_space_state();
         if let Some(foreign) = known.dbufs.get(&dbuf) {
@@ -209,7 +210,7 @@ pub(crate) struct ForeignDbuf {
     /// The mapping, or an empty region for a file.
     region: Region,
     file: Option<CachedFile>,
-    /// Mask that converts positions to offsets.
+    /// Bit mask that converts a position in the dbuf to an offset in the mapping.
     mask: u64,
     frozen: bool,
     trusted: bool,

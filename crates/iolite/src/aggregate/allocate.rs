@@ -19,13 +19,14 @@ use std::sync::Arc;
 pub struct AllocationPool {
     pool: Pool,
     access: Arc<AccessList>,
-    /// Lease on the segment of the last block, shared by later blocks in that segment; `None` if no
-    /// segment is open.
+    /// Lease on the segment that contains the last block and still has room for later blocks;
+    /// `None` if the next block begins a new segment.
     open: Option<Arc<Lease>>,
 }
 
 impl AllocationPool {
-    /// Creates a pool. `id` must be unique.
+    /// Creates a pool whose data the users in `access` may read. `id` must be unique among all
+    /// dbufs.
     pub fn new(id: DbufId, config: PoolConfig, access: AccessList) -> sys::Result<Self> {
         Ok(Self { pool: Pool::new(id, config)?, access: Arc::new(access), open: None })
     }
@@ -91,8 +92,8 @@ impl AllocationPool {
         Some(RichPointer::new(self.pool.id(), draft.commit(used), Class::YES))
     }
 
-    /// Reclaims unreferenced segments. Returns the number of segments that are still leased. The
-    /// next block begins in the lowest free segment.
+    /// Reclaims segments to which no aggregate refers, so that the next block begins in the lowest
+    /// free segment. Returns the number of segments that are still leased.
     pub(crate) fn reclaim_segments(&mut self) -> usize {
         // The exclusive borrow rules out unleased readers of the pool.
         self.open = None;
@@ -137,8 +138,8 @@ impl AllocationPool {
         Writer { pool: self, aggregate: Aggregate::new() }
     }
 
-    /// Reserves a block of `min` to `max` bytes, reclaiming unreferenced segments if necessary.
-    /// Fails if the pool is full.
+    /// Reserves a block of `min` to `max` bytes, which the caller fills. Reclaims unreferenced
+    /// segments if necessary. Fails if the pool is full.
     fn draft(&mut self, min: usize, max: usize) -> Result<Draft<'_>, Error> {
         if self.pool.draft(min, min).is_none() {
             // The exclusive borrow rules out unleased readers of the pool.
@@ -151,8 +152,8 @@ impl AllocationPool {
         self.pool.draft(min, max).ok_or_else(|| Error::Full(self.pool.usage()))
     }
 
-    /// Gives up the rest of the open segment, if no aggregate refers to the segment. A block that
-    /// is too long for the rest can then reuse the segment from its start.
+    /// Closes the open segment if no aggregate refers to it, so that a block that is too long for
+    /// the remaining bytes can reuse the segment from its start.
     fn abandon_open_segment(&mut self) {
         let Some(place) = self.pool.draft(1, 1).map(|rest| rest.commit(0)) else { return };
         if self.pool.lease(place).is_ok_and(|lease| lease.is_only_lease()) {

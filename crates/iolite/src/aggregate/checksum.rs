@@ -8,7 +8,7 @@
 
 use super::{Aggregate, ContentId, Slice};
 
-/// A cache of slice sums.
+/// A cache of the Internet checksums of slices.
 ///
 /// The cache is a fixed table of sets with four entries each. In a set, the least recently used
 /// entry is replaced. Lookup is O(1), and nothing is allocated after [`ChecksumCache::new`].
@@ -22,7 +22,8 @@ pub struct ChecksumCache {
     misses: u64,
 }
 
-/// One cached sum. `used` is the number of the last lookup of this sum; 0 if the entry is free.
+/// A cached checksum of a slice. `used` is the number of the lookup that returned it last; 0 if the
+/// entry is free.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     content: Option<ContentId>,
@@ -34,7 +35,8 @@ struct Entry {
 const WAYS_PER_SET: usize = 4;
 
 impl ChecksumCache {
-    /// Creates a cache for at least `slices` slices, with 40 bytes per slice.
+    /// Creates a cache for the checksums of at least `slices` slices. Allocates about 40 bytes per
+    /// slice.
     #[must_use]
     pub fn new(slices: usize) -> Self {
         let sets = slices.div_ceil(WAYS_PER_SET).max(1).next_power_of_two();
@@ -42,8 +44,8 @@ impl ChecksumCache {
         Self { sets, now: 0, hits: 0, misses: 0 }
     }
 
-    /// Returns the sum of all bytes, folded to 16 bits and not complemented: the same as `of`
-    /// returns for all bytes in one piece. Does not read slices whose sums are cached.
+    /// Returns the Internet checksum of the aggregate, folded to 16 bits and not complemented. `of`
+    /// must return such a sum for a byte slice; it is not called for slices whose sums are cached.
     pub fn sum(&mut self, aggregate: &Aggregate, of: impl Fn(&[u8]) -> u16) -> u16 {
         let mut total = SliceSum::default();
         for slice in aggregate.slices() {

@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 use std::io::{self, BufRead, ErrorKind, IoSlice, Read, Write};
 
 impl Aggregate {
-    /// Returns the byte at an offset, or `None` beyond the end.
+    /// Returns the byte of the aggregate at an offset, or `None` beyond the end.
     #[must_use]
     pub fn byte(&self, mut at: usize) -> Option<u8> {
         for slice in self.slices() {
@@ -19,7 +19,8 @@ impl Aggregate {
         None
     }
 
-    /// Returns all bytes as one slice, or `None` if there are several slices.
+    /// Returns all bytes of the aggregate as one byte slice, or `None` if the aggregate has several
+    /// slices.
     #[must_use]
     pub fn contiguous(&self) -> Option<&[u8]> {
         let mut slices = self.slices();
@@ -90,14 +91,14 @@ const VECTORED_SLICES_MAX: usize = 64;
 /// A reader of an aggregate's bytes. Implements [`Read`], and [`BufRead`] without a copy.
 #[derive(Clone, Debug)]
 pub struct AggregateReader<'a> {
-    /// Unread part of the current slice; empty only at the end.
+    /// Unread bytes of the slice at the read position; empty only at the end of the aggregate.
     piece: &'a [u8],
     rest: Slices<'a>,
 }
 
 impl<'a> AggregateReader<'a> {
-    /// Fills `out` with the next pieces for a vectored write, without consuming them
-    /// ([`BufRead::consume`] does). Returns the number of pieces.
+    /// Fills `out` with the next unread byte ranges for a vectored write, and returns their number.
+    /// Consumes nothing; the caller reports the written bytes with [`BufRead::consume`].
     pub fn io_slices(&self, out: &mut [IoSlice<'a>]) -> usize {
         let pieces = std::iter::once(self.piece).filter(|piece| !piece.is_empty());
         let mut count = 0;

@@ -31,7 +31,7 @@ pub struct FrozenData {
 }
 
 impl FrozenData {
-    /// Copies an aggregate into a new memfd and freezes it. `id` must be unique.
+    /// Copies an aggregate into a new memfd and freezes it. `id` must be unique among all dbufs.
     pub fn copy(id: DbufId, aggregate: &Aggregate) -> io::Result<Self> {
         Self::write(id, aggregate.len(), |file| {
             aggregate.write_to(file)?;
@@ -39,8 +39,8 @@ impl FrozenData {
         })
     }
 
-    /// Reads up to `max` bytes into a new memfd and freezes it. The file has only as many pages as
-    /// the bytes need. `id` must be unique.
+    /// Reads up to `max` bytes into a new memfd and freezes it. The memfd is truncated to the pages
+    /// that the bytes need. `id` must be unique among all dbufs.
     pub fn read(id: DbufId, from: impl Read, max: usize) -> io::Result<Self> {
         let max = max.min(MAPPED_SIZE_MAX);
         Self::write(id, max, |mut file| {

@@ -50,11 +50,11 @@ struct HeldSegment {
 /// Counters of the segments and slices held for one peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeldCounts {
-    /// Number of segments that cannot be reused because of the peer.
+    /// Number of segments that are held for the peer and therefore cannot be reused.
     pub segments: usize,
     /// Number of slices sent but not yet released.
     pub references: u64,
-    /// Number of reported releases of slices in segments that the peer did not hold.
+    /// Number of invalid releases: the peer released a slice in a segment that it did not hold.
     pub mistakes: u64,
 }
 
@@ -113,13 +113,14 @@ impl Holders {
         known
     }
 
-    /// Removes a peer and releases all its segments. Returns the peer's last counters, or `None` if
-    /// there is no such peer.
+    /// Removes a peer and releases the segments held for it. Returns the counters of the peer at
+    /// that moment, or `None` if there is no such peer.
     pub fn remove(&mut self, peer: PeerId) -> Option<HeldCounts> {
         self.peers.remove(&peer).map(|peer| peer.holding())
     }
 
-    /// Returns the counters of a peer, or `None` if there is no such peer.
+    /// Returns the numbers of segments and slices held for a peer, or `None` if there is no such
+    /// peer.
     #[must_use]
     pub fn holding(&self, peer: PeerId) -> Option<HeldCounts> {
         self.peers.get(&peer).map(Peer::holding)
@@ -127,7 +128,8 @@ impl Holders {
 }
 
 impl Peer {
-    /// Holds one slice. Does nothing and returns false if the peer would exceed its limit.
+    /// Holds a slice for this peer. Returns false, and holds nothing, if the peer would then hold
+    /// more than `limit` segments.
     fn hold(&mut self, slice: &Slice, limit: usize) -> bool {
         let key = (slice.pointer().dbuf(), slice.segment_position());
         if let Some(held) = self.held.get_mut(&key) {

@@ -124,7 +124,7 @@ impl PoolOwner {
         self.pools.remove(&dbuf).is_some() || self.files.remove(&dbuf).is_some()
     }
 
-    /// Checks that a peer may read all pools that contain slices of an aggregate (CONTRACT 21). A
+    /// Fails unless a peer may read all pools that contain slices of an aggregate (CONTRACT 21). A
     /// pool that is not shared is readable by no peer, not even by root.
     pub fn may_read(&self, aggregate: &Aggregate, peer: &Credentials) -> Result<(), GrantRefusal> {
         let mut checked = DbufId::HOLE;
@@ -146,13 +146,14 @@ impl PoolOwner {
         self.holders.hold(peer, aggregate)
     }
 
-    /// Returns the peers, with the segments held for each.
+    /// Returns the peers of this owner, with the segments that the owner holds for each.
     #[must_use]
     pub const fn holders(&self) -> &Holders {
         &self.holders
     }
 
-    /// Returns a mutable reference to the peers.
+    /// Returns the peers of this owner, with the segments that the owner holds for each, for
+    /// modification.
     pub const fn holders_mut(&mut self) -> &mut Holders {
         &mut self.holders
     }
@@ -205,7 +206,7 @@ pub struct Grant {
     kind: MemoryKind,
 }
 
-/// The kind of memory that a grant makes accessible.
+/// The kind of memory to which a grant gives access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryKind {
     /// Sealed memory.
@@ -215,13 +216,13 @@ pub enum MemoryKind {
 }
 
 impl Grant {
-    /// Returns the id of the dbuf.
+    /// Returns the id of the dbuf to which the grant gives access.
     #[must_use]
     pub const fn dbuf(&self) -> DbufId {
         self.dbuf
     }
 
-    /// Returns the descriptor to send to the peer.
+    /// Returns the descriptor of the granted memory or file, to be sent to the peer.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

@@ -29,8 +29,9 @@ use buffer::{Fault, share};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Creates a pipe for a reader with these credentials. Returns the sending end, and the offer for
-/// the reader. `id` is the id of the ring of pointers.
+/// Creates a pipe that sends aggregates to a reader with these credentials. Returns the sending
+/// end, and the descriptors with which the reader opens the receiving end. `id` is the unique id of
+/// the pipe's ring of pointers.
 pub fn pipe(
     server: &GrantServer,
     id: DbufId,
@@ -45,7 +46,7 @@ pub fn pipe(
     ))
 }
 
-/// The five descriptors that a reader needs to open the receiving end.
+/// The five descriptors that a reader needs to open the receiving end of a pipe of aggregates.
 #[derive(Debug)]
 pub struct PipeOffer {
     stream: stream::Offer,
@@ -53,10 +54,10 @@ pub struct PipeOffer {
 }
 
 impl PipeOffer {
-    /// Number of descriptors in an offer.
+    /// Number of descriptors that a reader needs to open the receiving end of a pipe.
     pub const DESCRIPTOR_COUNT: usize = stream::Offer::DESCRIPTOR_COUNT + 1;
 
-    /// Returns the descriptors in the order in which they are sent.
+    /// Returns the descriptors of the offer, in the order in which they are sent to the reader.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = self.stream.descriptors().to_vec();
@@ -64,7 +65,8 @@ impl PipeOffer {
         all
     }
 
-    /// Creates an offer from received descriptors. Fails if the number of descriptors is wrong.
+    /// Creates an offer of a pipe from the received descriptors, in the order in which they were
+    /// sent. Fails if the number of descriptors is wrong.
     pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, share::Refusal> {
         let count = descriptors.len();
         match descriptors.pop() {
@@ -75,7 +77,8 @@ impl PipeOffer {
         }
     }
 
-    /// Validates the offer and opens the receiving end. Fails if the offer is invalid.
+    /// Validates the offer and opens the receiving end of the pipe of aggregates. Fails if the
+    /// offer is invalid.
     pub fn open(self) -> Result<Receiver, share::Refusal> {
         let input = self.stream.open()?;
         Ok(Receiver {
@@ -89,8 +92,8 @@ impl PipeOffer {
 /// Size of a pointer in bytes.
 const POINTER_SIZE: usize = size_of::<RichPointer>();
 
-/// The sending end. Dropping it ends the pipe. Aggregates that have already been sent stay held
-/// until they are released.
+/// The sending end of a pipe of aggregates. Dropping it ends the pipe. Aggregates that have already
+/// been sent stay held until the reader releases them.
 #[derive(Debug)]
 pub struct Sender {
     output: Output,
@@ -154,12 +157,12 @@ impl Sender {
     }
 }
 
-/// The receiving end.
+/// The receiving end of a pipe of aggregates.
 #[derive(Debug)]
 pub struct Receiver {
     input: Input,
     client: Client,
-    /// Buffer for the messages received.
+    /// Buffer for a received message, which contains the pointers of one aggregate.
     buffer: Vec<u8>,
 }
 
@@ -242,7 +245,8 @@ impl Receiver {
         received.pointers.iter().try_for_each(|pointer| self.client.release(*pointer))
     }
 
-    /// Decodes the pointers of a received message.
+    /// Decodes the pointers in the first `length` bytes of the buffer, which contain a received
+    /// message.
     fn pointers(&self, length: usize) -> Result<ReceivedAggregate, Fault> {
         let (words, rest) = self.buffer.get(..length).unwrap_or_default().as_chunks::<8>();
         let (pairs, odd) = words.as_chunks::<2>();
@@ -309,7 +313,8 @@ pub enum SendError {
     /// The stream failed, for example because the reader has departed.
     #[error("{0}")]
     Fault(#[source] Fault),
-    /// The ring has no room for so many pointers in one message. Gather the aggregate first.
+    /// The ring of pointers has no room for so many pointers in one message. [`Aggregate::gather`]
+    /// reduces the number of slices.
     #[error("an aggregate of {slices} slices is too long for one message: gather it")]
     TooMany {
         /// Number of slices in the aggregate.

@@ -56,7 +56,7 @@ pub enum GrantRefusal {
     Size {
         /// Dbuf whose memory is the file.
         dbuf: DbufId,
-        /// Size of the file in bytes.
+        /// Actual size of the file in bytes.
         is: usize,
     },
     /// The owner has departed, has evicted this process, has sent an invalid reply, or has not

@@ -45,7 +45,8 @@ struct ServerState {
     creator: PoolOwner,
     clients: Vec<(PeerId, Arc<OwnedFd>)>,
     is_closing: bool,
-    /// Number of slices released so far, plus the number of departed clients.
+    /// Number of events after which a sender may find its reader below the limit: slices released,
+    /// and clients departed.
     returns: u64,
 }
 
@@ -99,8 +100,9 @@ impl GrantServer {
         descriptor::send(socket, message.as_bytes(), &[grant.descriptor()]).is_ok()
     }
 
-    /// Calls `work` with the owner, to share pools or lend aggregates. Requests are not handled
-    /// until `work` returns. `work` must not call this server.
+    /// Calls `work` with the owner of the pools, so that the caller can share pools or lend
+    /// aggregates. Requests of clients are not handled until `work` returns. `work` must not call
+    /// this server.
     pub fn owner<T>(&self, work: impl FnOnce(&mut PoolOwner) -> T) -> T {
         work(&mut lock_state(&self.state).creator)
     }
@@ -233,13 +235,13 @@ struct Message {
     words: [u64; 2],
 }
 
-/// Message kind: a client requests a dbuf.
+/// Message kind: a client requests a grant of a dbuf.
 const REQUEST_GRANT: u32 = 1;
 /// Message kind: a client releases a slice.
 const RELEASE_SLICE: u32 = 2;
 /// Message kind: a reply with the descriptor of a dbuf.
 const REPLY_GRANTED: u32 = 3;
-/// Message kind: a reply that refuses a dbuf.
+/// Message kind: a reply that refuses the grant of a dbuf.
 const REPLY_REFUSED: u32 = 4;
 /// Message kind: a reply with the descriptor of a dbuf that is a file.
 const REPLY_GRANTED_FILE: u32 = 5;
@@ -248,7 +250,7 @@ const REASON_UNKNOWN_DBUF: u64 = 1;
 const REASON_FORBIDDEN: u64 = 2;
 const REASON_SYSTEM: u64 = 3;
 
-/// EAGAIN: the socket has no message or no room.
+/// EAGAIN: the socket has no message to receive, or no room to send one.
 const EAGAIN: i32 = 11;
 const EINTR: i32 = 4;
 

@@ -44,7 +44,7 @@ impl Slice {
         Ok(Self { lease, pointer })
     }
 
-    /// Returns the bytes.
+    /// Returns the bytes of the slice.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &[u8] {
@@ -53,7 +53,7 @@ impl Slice {
         bytes.unwrap_or_default()
     }
 
-    /// Returns the number of bytes, never 0.
+    /// Returns the number of bytes in the slice, which is never 0.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a slice of an aggregate is never empty")]
     pub const fn len(&self) -> usize {
@@ -74,7 +74,7 @@ impl Slice {
         &self.lease
     }
 
-    /// Returns the id of the content.
+    /// Returns the id of the slice's content, under which properties of the bytes can be cached.
     #[must_use]
     pub fn content(&self) -> ContentId {
         let position = self.lease.position(self.pointer.place);

@@ -66,7 +66,7 @@ impl FileReader {
         self.at = at;
     }
 
-    /// Returns the peeked bytes that have not been consumed.
+    /// Returns the bytes that a peek has copied and that have not been consumed.
     fn peeked_bytes(&self) -> &[u8] {
         let from = self.at.checked_sub(self.peeked_at).and_then(|from| usize::try_from(from).ok());
         from.and_then(|from| self.peeked.get(from..)).unwrap_or_default()
@@ -82,7 +82,7 @@ impl FileReader {
         Ok((length > 0).then(|| self.file.pointer(self.at, length)))
     }
 
-    /// Skips `count` bytes.
+    /// Advances the read position by `count` bytes without reading them.
     pub const fn skip(&mut self, count: u64) {
         self.at = self.at.saturating_add(count);
     }

@@ -15,9 +15,9 @@ use sys::file::{FileKind, RANGES_MAX};
 /// The result of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TransferResult {
-    /// Number of bytes accepted, possibly fewer than requested.
+    /// Number of bytes that the target descriptor accepted, possibly fewer than requested.
     Bytes(usize),
-    /// The extent is beyond the end of the file.
+    /// No byte was transferred, because the requested range is beyond the end of the file.
     End,
 }
 
@@ -47,9 +47,9 @@ impl SpliceCall {
     }
 }
 
-/// Minimum number of bytes for which a pipe receives references to the pages instead of a copy.
-/// Compared with read and write, 512 B by reference are 0.4 times as fast, 4 KB 1.2 to 1.5 times,
-/// and 16 KB or more 2.3 times (`examples/splice_calls.rs`).
+/// Minimum length in bytes of a transfer to a pipe for which the pipe gets references to the pages
+/// (`vmsplice`) instead of a copy. Compared with read and write, 512 B by reference are 0.4 times
+/// as fast, 4 KB 1.2 to 1.5 times, and 16 KB or more 2.3 times (`examples/splice_calls.rs`).
 const VMSPLICE_BYTES_MIN: usize = 4 << 10;
 
 impl CachedFile {
@@ -125,10 +125,10 @@ impl CachedFile {
         self.check_not_truncated(&view, sent, &pieces)
     }
 
-    /// Checks that the file still contains the bytes transferred. Fails with [`Refusal::Truncated`]
-    /// otherwise. If some bytes were requested and none transferred, returns
-    /// [`TransferResult::End`] if the file has shrunk, and otherwise fails with EFAULT, so that the
-    /// transfer is retried.
+    /// Checks, after a transfer of `sent` bytes from the ranges `pieces` (offset and length), that
+    /// the file still contains these bytes. Fails with [`Refusal::Truncated`] if it has become
+    /// shorter. If `sent` is 0 although bytes were requested, returns [`TransferResult::End`] if
+    /// the file has shrunk, and otherwise fails with EFAULT, so that the caller retries.
     fn check_not_truncated(
         &self,
         view: &FileView,

@@ -32,16 +32,16 @@ pub(super) enum WriteRefusal {
 }
 
 impl Backing {
-    /// Wraps this pool.
+    /// Makes this pool the backing dbuf of one or several streams.
     #[must_use]
     pub fn new(pool: AllocationPool) -> Self {
         let (id, block_max) = (pool.pool().id(), pool.block_max());
         Self { pool: Arc::new(Mutex::new(pool)), id, block_max, window: None }
     }
 
-    /// Limits the stream to the part of the pool that this window permits. The window grows and
-    /// shrinks with the number of segments that readers still need. Has no effect if the dbuf has
-    /// clones, because the size then depends on several streams. [SL §5.4]
+    /// Limits the stream to a part of the pool, whose size `window` adapts to the number of
+    /// segments that readers still need. Has no effect if the dbuf has clones, because the size
+    /// then depends on several streams. [SL §5.4]
     #[must_use]
     pub fn within(self, window: SegmentWindow) -> Self {
         Self { window: Some(Arc::new(window)), ..self }
@@ -131,8 +131,9 @@ impl BackingHandle {
 }
 
 impl BackingHandle {
-    /// Adjusts the size of the window after all of it has been used. Returns true if the window has
-    /// grown, so that the stream need not wait; false if it has not, or if there is no window.
+    /// Adapts the part of the pool that the stream may use, once all of it has been used. `sides`
+    /// returns whether writer and readers share a processor. Returns true if the part has grown, so
+    /// that the stream need not wait for its readers.
     pub(super) fn end_round(&mut self, sides: impl FnOnce() -> SidePlacement) -> bool {
         match &mut self.pool {
             Pool::Own { pool, window: Some(window) } => {

@@ -65,9 +65,10 @@ impl HeldSegments {
         Self { shared, upstream: Vec::new() }
     }
 
-    /// Holds the segment of the next pointer to be published, until readers have passed `until`,
-    /// and makes it the last segment. Also extends the hold on the previous last segment to
-    /// `until`. Calls `lease` only if the segment is not held yet. Returns the lease.
+    /// Adds a hold, until readers have passed position `until`, on the segment of the next pointer
+    /// to be published. This segment becomes the last one in the list, and the hold on the previous
+    /// last one is extended to `until`. Calls `lease` only if the segment is not held yet. Returns
+    /// the lease.
     pub(super) fn advance_to(
         &self,
         pointer: RichPointer,
@@ -89,15 +90,15 @@ impl HeldSegments {
         Ok(lease)
     }
 
-    /// Extends the hold on the segment of the newest pointer until readers have passed `until`.
+    /// Extends the hold on the last segment in the list until readers have passed position `until`.
     pub(super) fn extend(&self, until: u64) {
         if let Some(last) = self.lock().back_mut() {
             last.until = last.until.max(until);
         }
     }
 
-    /// Releases the holds that are no longer needed after all readers have passed this position
-    /// (F2). Returns true if the last segment is still held.
+    /// Releases the holds that end at or before position `passed`, which all readers have passed
+    /// (F2). Returns true if the last segment in the list is still held.
     pub(super) fn reap(&mut self, passed: u64) -> bool {
         self.upstream.iter_mut().for_each(|upstream| upstream.reap(passed));
         let mut segments = self.lock();
@@ -106,7 +107,7 @@ impl HeldSegments {
         last.is_some_and(|until| until > passed)
     }
 
-    /// Returns the lowest position at which a hold would be released, or `None` if nothing is held.
+    /// Returns the lowest reader position that releases a hold, or `None` if nothing is held.
     pub(super) fn first_release_position(&self) -> Option<u64> {
         let ends = self.upstream.iter().filter_map(|up| up.claims.front().map(|claim| claim.until));
         self.lock().iter().map(|kept| kept.until).chain(ends).min()
@@ -117,8 +118,8 @@ impl HeldSegments {
         self.lock().len() + self.upstream.iter().map(|up| up.claims.len()).sum::<usize>()
     }
 
-    /// Returns the position that readers must pass before `eighths`/8 of the segments can be
-    /// released; 0 if there is no such segment.
+    /// Returns the reader position that releases `eighths`/8 of the held segments; 0 if that many
+    /// are not held.
     pub(super) fn release_position(&self, eighths: usize) -> u64 {
         let segments = self.lock();
         segments.get(segments.len() * eighths / 8).map_or(0, |kept| kept.until)

@@ -51,15 +51,16 @@ pub struct Input {
     is_trusted: bool,
     policy: Policy,
     current: Option<CurrentEntry>,
-    /// The next entry of the ring, if it has been lent without mapping its dbuf.
+    /// Pointer of the entry at the read position, if the entry has been lent without mapping its
+    /// dbuf; otherwise `None`.
     lent: Option<RichPointer>,
     /// Copy of the current entry's bytes.
     staging: Vec<u8>,
     /// True if `staging` holds the bytes of the current entry.
     is_staged: bool,
-    /// Number of passed entries that are released together: an eighth of the ring.
+    /// Number of consumed entries that are released to the writer together: an eighth of the ring.
     release_interval: u64,
-    /// Number of bytes in passed entries that have not been released.
+    /// Number of bytes in consumed entries that have not been released to the writer yet.
     owed_bytes: u64,
     /// True once the writer's process has exited, with or without closing the ring.
     writer_exited: bool,
@@ -72,7 +73,7 @@ pub struct Input {
     pub(crate) late: buffer::late::LateEvent,
 }
 
-/// The next entry of the ring, validated.
+/// The entry at the read position of the ring, after the validation of its pointer.
 #[derive(Clone, Copy, Debug)]
 struct CurrentEntry {
     pointer: RichPointer,
@@ -130,8 +131,9 @@ impl Input {
         }
     }
 
-    /// Sets the number of polls before sleeping. 0 suits an input that shares its processor with
-    /// the writer. By default the number adapts to how often polling succeeds.
+    /// Sets the number of times that the reader polls the ring before it sleeps. 0 suits a reader
+    /// that shares its processor with the writer. By default the number adapts to how often polling
+    /// succeeds.
     pub const fn spin(&mut self, spins: u32) {
         self.spin.fix_polls(spins);
     }

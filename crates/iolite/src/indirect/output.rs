@@ -52,14 +52,14 @@ pub struct Output {
     sleeper: Sleeper,
     spins: u32,
     policy: Policy,
-    /// Head position below which the ring has room for another entry, as of the last check.
+    /// Head position (number of appended entries) up to which the ring had room at the last check.
     limit: u64,
-    /// Head position at which the next publication is due.
+    /// Head position (number of appended entries) at which the written entries are published next.
     publish_at: u64,
     /// Head position below which a write needs no check: the lesser of `limit` and `publish_at`, or
     /// 0 in a ring that overwrites.
     stop: u64,
-    /// Number of bytes copied but not published.
+    /// Number of bytes copied into the backing dbuf whose pointers are not published yet.
     unpublished_bytes: usize,
     every: usize,
     backing: BackingHandle,
@@ -67,8 +67,9 @@ pub struct Output {
     hot: HotSegment,
     ranges: RangeTable,
     known_dbufs: Vec<RegisteredDbuf>,
-    /// In a ring that overwrites, the lowest position that the writer announces: all entries more
-    /// than a lap before it count as overwritten, because their memory was freed.
+    /// In a ring that overwrites, lower bound of the position that the writer announces to the
+    /// readers: entries more than a lap before it count as overwritten, because their memory was
+    /// freed.
     announced_min: u64,
     copied_blocks: u64,
 }
@@ -176,8 +177,8 @@ impl Output {
         self.every
     }
 
-    /// Sets the number of polls before sleeping. 0 suits an output that shares its processor with
-    /// the reader.
+    /// Sets the number of times that a waiting writer polls for room before it sleeps. 0 suits a
+    /// writer that shares its processor with the reader.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -245,8 +246,8 @@ impl Output {
         }
     }
 
-    /// Extends the hold on the segment of the last hit until readers have passed the current head
-    /// position.
+    /// Extends the hold on the hot segment, in which the last write found its bytes, until readers
+    /// have passed the current head position.
     fn extend_hold(&self) {
         self.flights.extend(self.ring.side.head);
     }

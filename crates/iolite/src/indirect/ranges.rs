@@ -15,7 +15,7 @@ pub(super) struct RangeTable {
     line: RangeLine,
     /// Index of the registered dbuf, for each range.
     indices: [usize; RANGE_COUNT],
-    /// Index of the next range to replace.
+    /// Index of the range that the next insertion replaces if the table is full.
     next: usize,
 }
 
@@ -46,7 +46,8 @@ impl RangeTable {
         self.indices.get(hits.trailing_zeros() as usize).copied()
     }
 
-    /// Adds the range of a dbuf. Replaces another range if the line is full.
+    /// Adds the address range of a registered dbuf. Replaces another range if all [`RANGE_COUNT`]
+    /// are in use.
     pub(super) fn insert(&mut self, address: usize, length: usize, index: usize) {
         let first = address as u64 >> PAGE_BITS;
         let end = (address as u64).saturating_add(length as u64).div_ceil(1 << PAGE_BITS);

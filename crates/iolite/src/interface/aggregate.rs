@@ -24,7 +24,7 @@ pub struct AggregateBlocks<'a> {
 }
 
 impl<'a> AggregateBlocks<'a> {
-    /// Creates a reader that returns blocks of up to `block` bytes.
+    /// Creates a reader of the aggregate that returns blocks of up to `block` bytes.
     #[must_use]
     pub fn new(all: &'a Aggregate, block: usize) -> Self {
         let slices =
@@ -35,7 +35,7 @@ impl<'a> AggregateBlocks<'a> {
         held
     }
 
-    /// Restarts at the first byte.
+    /// Moves the read position back to the first byte of the aggregate.
     #[inline]
     pub fn rewind(&mut self) {
         self.next = 0;
@@ -62,8 +62,8 @@ impl<'a> AggregateBlocks<'a> {
         }
     }
 
-    /// Returns a pointer to up to `max` bytes of the current slice; `None` at the end, or if the
-    /// memory of the slice cannot be granted to other processes.
+    /// Lends up to `max` bytes of the current slice as a pointer. Returns `None` at the end, or if
+    /// the memory of the slice cannot be granted to other processes.
     #[inline]
     fn lend_piece(&self, max: usize) -> Option<LentBlock<'_>> {
         let lease = self.lease.filter(|lease| lease.memory().can_be_granted())?;

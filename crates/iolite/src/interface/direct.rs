@@ -20,14 +20,14 @@ pub struct ByteReader {
 const PEEK_MAX: usize = 64 << 10;
 
 impl ByteReader {
-    /// Wraps the reading end of a stream.
+    /// Wraps the reading end of a byte stream.
     #[must_use]
     pub const fn new(input: Input) -> Self {
         Self { input, peeked: Vec::new(), from: 0 }
     }
 
-    /// Returns the stream, for waiting on it. A read from the stream itself misses the bytes that a
-    /// peek has copied.
+    /// Returns the underlying byte stream, on which the caller can wait. Do not read from it: such
+    /// a read would miss the bytes that a peek has copied.
     pub const fn input(&mut self) -> &mut Input {
         &mut self.input
     }

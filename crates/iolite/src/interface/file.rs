@@ -48,7 +48,8 @@ impl FrozenReader {
         (self.slice, self.consumed) = (slice, left);
     }
 
-    /// Returns a pointer to up to `max` bytes of the current slice; `None` at the end.
+    /// Lends up to `max` bytes of the current slice as a pointer. Returns `None` at the end of the
+    /// data.
     #[inline]
     fn lend_piece(&self, max: usize) -> Option<LentBlock<'_>> {
         let slice = self.slices.get(self.slice)?;

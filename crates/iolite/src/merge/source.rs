@@ -22,7 +22,8 @@ pub trait ProducerReader: Skip + AsFd + fmt::Debug + Send {
     /// Announces that the caller is about to sleep on the doorbell. Returns true if a block is
     /// already available.
     fn announce_sleep(&mut self) -> Result<bool, Fault>;
-    /// Withdraws the announcement. `notified` is true if the doorbell was readable.
+    /// Withdraws the announcement made by [`Self::announce_sleep`]. `notified` is true if the
+    /// doorbell was readable.
     fn wake(&mut self, notified: bool);
     /// Returns the counts that the producer has published.
     fn writer_counts(&self) -> WriterCounts;

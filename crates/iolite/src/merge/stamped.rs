@@ -13,12 +13,12 @@ type Stamp = dyn FnMut(&[u8]) -> u64 + Send;
 pub struct Stamped {
     /// Function that extracts the timestamp of a block, in any unit.
     stamp: Box<Stamp>,
-    /// Maximum expected difference between timestamps of concurrent producers, in the unit of the
-    /// timestamps.
+    /// Maximum expected difference between the timestamps that different producers write at the
+    /// same moment, in the unit of the timestamps.
     window: u64,
     /// Maximum time to wait for a silent producer while others have blocks.
     pub(super) patience: Duration,
-    /// Latest timestamp returned so far.
+    /// Latest timestamp of any block returned so far.
     last_stamp: u64,
     /// Producer of the last late block. It is skipped once, so that another producer is served in
     /// between.
@@ -92,7 +92,8 @@ impl MergedReader {
         self.producers.iter().any(|producer| !producer.stage.is_empty())
     }
 
-    /// Consumes blocks of every producer, as many as are needed to determine the order.
+    /// Consumes available blocks of every producer into its stage, but no more than the merge needs
+    /// to determine which staged block is the oldest.
     pub(super) fn stage_blocks(&mut self) {
         let MergeOrder::Stamped(stamped) = &mut self.order else { return };
         for producer in &mut self.producers {

@@ -36,14 +36,14 @@ mod forward;
 
 use forward::ForwardingReader;
 
-/// Tag of the message in a writing end.
+/// Tag of the message that waits in an unopened writing end of a pipe that carries pointers.
 const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe2");
 /// Size in bytes of a segment in the memory for copied bytes, which is also the maximum size of a
 /// copied block.
 const SEGMENT_SIZE: usize = 64 << 10;
-/// Minimum number of segments: one is written while others are read.
+/// Minimum number of segments in the memory for copied bytes: one is written while others are read.
 const SEGMENTS_MIN: usize = 4;
-/// Initial size in bytes of memory that sizes itself.
+/// Initial size in bytes of the memory for copied bytes, if its size adapts to the readers.
 const INITIAL_SIZE: usize = 1 << 20;
 /// Maximum size in bytes of the memory for copied bytes.
 const BYTES_MAX: u64 = 1 << 36;
@@ -163,7 +163,7 @@ fn config(shape: &RingConfigMessage) -> Option<(Config, Option<usize>)> {
 }
 
 impl PointerWriter {
-    /// Returns the stream.
+    /// Returns the indirect stream that the pipe writes.
     #[inline]
     pub const fn output(&mut self) -> &mut Output {
         &mut self.output

@@ -11,7 +11,7 @@ use abi::{DbufId, RichPointer};
 use buffer::Fault;
 use std::sync::Arc;
 
-/// The translations of one reader.
+/// The cached mappings and refusals of the dbufs to which one reader's pointers refer.
 #[derive(Debug)]
 pub(crate) struct Translation {
     space: Space,
@@ -37,7 +37,7 @@ pub(crate) struct BackOff {
     failures: u32,
 }
 
-/// Maximum back-off, in number of attempts.
+/// Maximum length of a back-off, in skipped attempts.
 const BACK_OFF_MAX: u32 = 1 << 16;
 
 impl BackOff {
@@ -94,7 +94,8 @@ impl Translation {
         }
     }
 
-    /// Returns a mapped dbuf, or `None` if the dbuf is not in the table.
+    /// Returns the mapping of a dbuf from this reader's cache, or `None` if the cache does not
+    /// contain it.
     pub(crate) fn mapped(&self, dbuf: DbufId) -> Option<&Arc<ForeignDbuf>> {
         match self.lines.get(index(dbuf)) {
             Some(TranslationLine::Mapped(foreign)) if foreign.id == dbuf => Some(foreign),

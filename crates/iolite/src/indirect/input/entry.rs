@@ -245,8 +245,8 @@ impl Input {
         Ok(None)
     }
 
-    /// Skips to an entry that the writer will not overwrite soon, if possible half a lap behind the
-    /// published position, and counts the skipped entries as lost.
+    /// Skips, from position `start`, to an entry that the writer will not overwrite soon, if
+    /// possible half a lap behind the published position. Counts the skipped entries as lost.
     fn resume(&mut self, start: u64) -> Result<(), Fault> {
         let capacity = self.ring.side.store.capacity;
         let commit = self.ring.side.refresh()?;

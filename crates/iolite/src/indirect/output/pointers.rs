@@ -32,9 +32,9 @@ impl Output {
         })
     }
 
-    /// Appends a pointer to a slice that is expected in a registered dbuf. Returns false, and
-    /// appends nothing, if the bytes are not published, or if the dbuf is not searched now because
-    /// recent searches failed.
+    /// Appends a pointer to the bytes of `block` if the registered dbuf `index` contains them.
+    /// Returns false, and appends nothing, if the bytes are not published, or while searches in
+    /// this dbuf are suspended because recent ones failed.
     fn write_registered_pointer(&mut self, index: usize, block: &[u8]) -> bool {
         let Some(known) = self.known_dbufs.get_mut(index) else { return false };
         // After a miss in an expected dbuf, the next attempts are skipped. [SL §5.3.3]
@@ -65,9 +65,9 @@ impl Output {
         true
     }
 
-    /// Searches the registered dbufs whose ranges are not in the cache line, and inserts the range
-    /// of the dbuf that contains the block into the cache line. Returns the index of that dbuf, or
-    /// `None` if no dbuf contains the block.
+    /// Searches the registered dbufs whose address ranges are not in the range table, and inserts
+    /// the range of the dbuf that contains the block. Returns the index of that dbuf, or `None` if
+    /// no dbuf contains the block.
     fn find_uncached_dbuf(&mut self, block: &[u8]) -> Option<usize> {
         if self.known_dbufs.len() <= RANGE_COUNT {
             return None;

@@ -40,8 +40,8 @@ impl Output {
         Ok(head < self.limit)
     }
 
-    /// Loads the readers' cursors, releases the memory that all readers have passed, and returns
-    /// the position that all have passed. In a ring that overwrites, overwritten entries count as
+    /// Loads the positions of the readers, releases the memory that all readers have passed, and
+    /// returns the lowest reader position. In a ring that overwrites, overwritten entries count as
     /// passed. Fails with [`Fault::Abandoned`] if no reader is left.
     pub(super) fn refresh_passed_position(&mut self) -> Result<u64, Fault> {
         let oldest = self.ring.side.refresh()?;
@@ -110,7 +110,7 @@ impl Output {
         }
     }
 
-    /// Adjusts the size of the memory for copied bytes after all of it has been used. Returns true
+    /// Adapts the size of the memory for copied bytes, once all of it has been used. Returns true
     /// if the memory has grown.
     fn end_round(&mut self) -> bool {
         let Self { backing, ring, spins, .. } = self;
@@ -123,8 +123,8 @@ impl Output {
         })
     }
 
-    /// Blocks until `done` returns true. Readers wake the writer after they have passed `until`.
-    /// Fails with [`Fault::Abandoned`] if no reader is left.
+    /// Blocks until `done` returns true; it is called again each time the readers, having passed
+    /// position `until`, wake the writer. Fails with [`Fault::Abandoned`] if no reader is left.
     pub(super) fn wait_until_passed(
         &mut self,
         until: u64,

@@ -15,8 +15,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use sys::process::identity;
 
-/// The reader `from`, which lends blocks to be forwarded into a pipe. Before the first block of a
-/// dbuf is lent, the dbuf is sent to the readers of the pipe.
+/// An adapter that lends the blocks of `from` to a pipe that carries pointers. Before it lends the
+/// first block of a dbuf, it sends the dbuf to the readers of the pipe.
 #[derive(Debug)]
 pub(super) struct ForwardingReader<'a, F> {
     from: &'a mut F,
