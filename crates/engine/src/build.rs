@@ -45,12 +45,12 @@ mod signals;
 pub(crate) use builder::{ProgramSuccession, SwapContext};
 pub(crate) use rebuild::{Prepared, prepare};
 
-/// The spaces of one connected component of a request, built but not yet running.
+/// The spaces of one connected component of a request's graph, built but not yet running.
 #[derive(Debug)]
 pub struct BuiltPath {
     /// The spaces, in the order of the plan.
     pub(crate) spaces: Vec<Space>,
-    /// The kernel programs that feed these spaces.
+    /// The kernel programs whose output enters these spaces.
     pub(crate) kernels: running::Kernels,
     /// Handle that stops the spaces.
     pub(crate) control: Arc<Control>,

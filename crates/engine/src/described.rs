@@ -12,7 +12,8 @@ pub(crate) fn zero_counts(description: &Description) -> Counts {
     Counts::new(description.reasons.len(), description.counters.len())
 }
 
-/// Returns `node` with the reason names, counter names and hold limits of a description.
+/// Returns `node` with the names of its drop reasons and counters and its hold limits set from a
+/// filter description.
 pub(crate) fn with_description(mut node: Node, description: &'static Description) -> Node {
     node.reasons = description.reasons;
     node.counters = description.counters;

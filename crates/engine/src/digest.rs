@@ -68,8 +68,8 @@ fn format_amount(amount: Amount) -> String {
     format!("{}/{}", amount.blocks, amount.bytes)
 }
 
-/// Returns the lines in which two digests differ, as pairs of an earlier and a later line. `None`
-/// stands for a line that is missing from one of the digests.
+/// Compares the digest of an earlier run with that of a later run. Returns the lines that differ,
+/// as pairs (earlier, later); `None` stands for a line that the other digest lacks.
 #[must_use]
 pub fn changed_lines(before: &str, now: &str) -> Vec<(Option<String>, Option<String>)> {
     let key = |line: &str| line.split(':').next().unwrap_or_default().to_owned();

@@ -55,10 +55,10 @@ pub(crate) struct AdaptationThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A message to the observing thread.
+/// A message to the thread that observes paths ([`AdaptationThread`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ObserverMessage {
-    /// Ends the thread.
+    /// Requests the end of the observing thread.
     End,
     /// Reports an event in a space of an observed path.
     Space(ControlEvent),
@@ -106,12 +106,14 @@ struct PathObserver {
     replica_policy: ReplicaPolicy,
     move_policy: MovePolicy,
     session_balance: SessionBalance,
-    /// Stages that were moved to threads of their own, if any.
+    /// Stages (filters with everything downstream of them) that now run in threads of their own;
+    /// `None` if there are none.
     made_stages: Option<StagesInThreads>,
-    /// True once the user has been informed that the counters of the path's kernel programs are
-    /// unreadable.
+    /// True once the user has been told that the counters of the path's kernel programs cannot be
+    /// read.
     reported_unreadable: bool,
-    /// Numbers of the sink nodes for which a thread of their own was created or refused.
+    /// Node numbers of the sinks that already got a thread of their own, or for which this was
+    /// refused.
     tried_sinks: HashSet<usize>,
 }
 
@@ -202,9 +204,10 @@ impl PathObserver {
         }))
     }
 
-    /// Makes a change if one is due, corrects the cost table with the observation, and doubles the
-    /// length of observations, up to a limit, while few blocks arrive. Returns true if a change was
-    /// made or refused, or will be made if the next observations agree with this one.
+    /// Adapts the paths to an observation: corrects the cost table, and makes a change if one is
+    /// due. Also doubles the length of later observations, up to a limit, while few blocks arrive.
+    /// Returns true if a change was made or refused, or will be made if the next observations agree
+    /// with this one.
     fn adapt(&mut self, observation: &Observation) -> bool {
         let most =
             self.adapt.rate_policy.observation_ns.saturating_mul(OBSERVATION_LENGTH_FACTOR_MAX);
@@ -242,8 +245,9 @@ impl PathObserver {
         (self.adapt.copies || self.adapt.stages) && self.spread_work(observation, &plan, &machine)
     }
 
-    /// Moves filters if a move is due; the report gives `why` as the reason. Returns true if a move
-    /// was made, was refused, or will be made if the next observations agree with this one.
+    /// Moves filters between spaces if a move is due; `why` is the reason that users see. Returns
+    /// true if a move was made, was refused, or will be made if the next observations agree with
+    /// this one.
     fn move_filters(&mut self, at: u64, plan: &Plan, machine: &Machine, why: &str) -> bool {
         let offer = predicted_moves(plan, machine);
         let offer = offer.map(|(now, then, places)| MoveProposal { now, then, places });

@@ -17,8 +17,7 @@ use std::collections::HashSet;
 pub(super) struct MoveThreshold {
     /// Minimum saving per block, as a fraction of its current cost.
     saving_min: f64,
-    /// Number of agreeing observations that a move requires in addition to the number required to
-    /// add replicas.
+    /// Number of agreeing observations that a move needs beyond the number that replicas need.
     extra_votes: u32,
 }
 
@@ -32,7 +31,8 @@ impl MoveThreshold {
     pub(super) const START: Self = Self { saving_min: 1.0 / 11.0, extra_votes: 0 };
 }
 
-/// A proposed move, with the current and the predicted cost of a block.
+/// A proposed move of nodes to other spaces, with the current and the predicted average cost per
+/// block.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MoveProposal {
     /// Current cost of a block in ns.
@@ -54,7 +54,7 @@ impl MoveProposal {
 pub(super) struct MovePolicy {
     rate_policy: RatePolicy,
     threshold: MoveThreshold,
-    /// Number of consecutive observations that propose the moves in `last`.
+    /// Number of consecutive observations that proposed the same moves.
     votes: u32,
     last: Vec<NodePlacement>,
     /// Nodes that were moved at least once; moving one of them again lengthens the pause.

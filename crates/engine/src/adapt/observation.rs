@@ -10,7 +10,8 @@ use runtime::ledger::{EdgeKind, Ledger, RingEnd};
 use runtime::space::{Space, TimeSpent};
 use std::time::Duration;
 
-/// Minimum fraction of wall time that a saturated thread spends running on a processor.
+/// Minimum fraction of the observed interval that a thread spends running on a processor for it to
+/// count as saturated.
 const SATURATED_BUSY_RATIO_MIN: f64 = 0.8;
 
 /// A snapshot of a path's counters, in all its spaces and kernel programs.
@@ -21,8 +22,8 @@ pub(super) struct CounterSnapshot {
     /// Counters of each kernel program's current generation.
     in_kernel: Vec<GenerationCounters>,
     spent: Vec<(String, TimeSpent)>,
-    /// Number of changes to the path so far. Two snapshots with the same number describe the same
-    /// plan.
+    /// Number of changes to the path before the snapshot. It detects a change between two
+    /// snapshots.
     changes: u64,
 }
 
@@ -61,7 +62,7 @@ impl CounterSnapshot {
     }
 }
 
-/// The difference between two snapshots of the counters.
+/// The activity of a path during an interval: the difference between two snapshots of its counters.
 #[derive(Debug)]
 pub(super) struct Observation {
     /// End of the interval on the monotonic clock, in ns.
@@ -139,16 +140,16 @@ impl Observation {
         most as f64 >= SATURATED_BUSY_RATIO_MIN * self.measured.elapsed_ns as f64
     }
 
-    /// Returns the cost table `known` with the arc shares of this observation; the costs themselves
-    /// stay unchanged.
+    /// Returns a copy of the cost table `known` that contains, for each arc, the fraction of blocks
+    /// observed to take it. The costs themselves stay unchanged.
     pub(super) fn costs_with_arc_shares(&self, known: &Costs) -> Costs {
         let mut costs = known.clone();
         let _ = explain::learn_costs(&self.plan, &self.measured, &mut costs);
         Costs { shares: costs.shares, ..known.clone() }
     }
 
-    /// Returns the cost table `known`, corrected by this observation. The time that a thread spends
-    /// outside its filters is attributed to its sources.
+    /// Returns a copy of the cost table `known` with the costs measured in this observation. The
+    /// time that a thread spends outside its filters is attributed to its sources.
     pub(super) fn corrected_costs(&self, known: &Costs) -> Costs {
         let mut costs = Costs { origin: "measured at run time".to_owned(), ..known.clone() };
         let _ = explain::learn_costs(&self.plan, &self.measured, &mut costs);

@@ -9,13 +9,13 @@
 
 use crate::path::RatePolicy;
 
-/// Longest sleep between two observations, as a multiple of the observation length.
+/// Maximum sleep between two observations, as a multiple of the length of an observation.
 const SLEEP_FACTOR_MAX: u64 = 80;
-/// Longest pause after a change, in ns.
+/// Maximum pause after a change of the replicas or placement, in ns.
 pub(super) const PAUSE_MAX_NS: u64 = 3_600_000_000_000;
 /// Factor by which the pause grows after each undone change.
 pub(super) const PAUSE_GROWTH_FACTOR: u64 = 8;
-/// Fraction of time spent asleep above which a thread has spare capacity.
+/// Minimum fraction of an interval that a thread sleeps for it to count as having spare capacity.
 const SPARE_IDLE_RATIO_MIN: f64 = 0.3;
 /// Minimum ratio of the throughput with replicas to the throughput without, for the replicas to
 /// stay.
@@ -57,8 +57,8 @@ impl ReplicaStep {
 #[derive(Debug)]
 pub(super) struct ReplicaPolicy {
     rate_policy: RatePolicy,
-    /// Rates of the latest consecutive observations that agree on adding replicas or, while
-    /// replicas are evaluated, that measure their effect.
+    /// Block rates of consecutive observations: of those that agree on adding replicas, or, after
+    /// replicas were added, of those that measure their effect.
     votes: Vec<f64>,
     /// Number of consecutive observations in which all threads together used less than
     /// [`SINGLE_INSTANCE_BUSY_RATIO_MAX`] of a processor.
@@ -66,7 +66,8 @@ pub(super) struct ReplicaPolicy {
     /// The rate without replicas, measured before replicas were added. `None` if there are no
     /// replicas, or once the replicas have proved worthwhile.
     rate_without_replicas: Option<f64>,
-    /// Time in ns before which no replicas are added, and none are removed for lack of work.
+    /// Time in ns at which the current pause ends. Until then, no replicas are added, and none are
+    /// removed for lack of work.
     pause_until_ns: u64,
     pause_ns: u64,
     sleep: u64,
@@ -86,7 +87,7 @@ impl ReplicaPolicy {
     }
 
     /// Returns the time, in ns, to sleep until the next observation: 0 if `soon` is true, because a
-    /// change depends on the next observation; otherwise twice the previous time, within limits.
+    /// pending change awaits another observation; otherwise twice the previous time, within limits.
     pub(super) fn next_sleep_ns(&mut self, soon: bool) -> u64 {
         let next = (self.sleep * 2).clamp(
             self.rate_policy.observation_ns,
@@ -108,8 +109,8 @@ impl ReplicaPolicy {
         self.pause_until_ns = u64::MAX;
     }
 
-    /// Chooses a step from an observation that ended at `at` (in ns). Returns `None` if nothing
-    /// should change.
+    /// Decides from an observation that ended at `at` (in ns) whether to add or remove replicas.
+    /// Returns `None` if the replicas should stay as they are.
     pub(super) fn decide(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<ReplicaStep> {
         let step = match inputs.has_replicas {
             false => self.should_add_replicas(at, inputs).then_some(ReplicaStep::Add),

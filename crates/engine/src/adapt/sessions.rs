@@ -19,9 +19,9 @@ use std::time::Duration;
 const INTERVAL_NS: u64 = 200_000_000;
 /// Maximum wait, during which the path is paused, for the replicas to empty their queues.
 const MOVE_WAIT_MAX: Duration = Duration::from_millis(50);
-/// Minimum time between two moves, in ns.
+/// Minimum value of the pause between two moves of sessions, in ns.
 const SESSION_MOVE_PAUSE_MIN_NS: u64 = 1_000_000_000;
-/// Maximum time between two moves, in ns.
+/// Maximum value of the pause between two moves, in ns.
 const PAUSE_MAX_NS: u64 = 64_000_000_000;
 
 /// The state of load balancing between replicas.
@@ -30,7 +30,7 @@ pub(super) struct SessionBalance {
     /// The replicas (from, to) between which the last reading proposed a move; `None` if it
     /// proposed none.
     proposed: Option<(u8, u8)>,
-    /// Minimum time between the last move and the next one, in ns.
+    /// Pause that must follow the last move before the next one, in ns.
     pause_ns: u64,
     /// Time of the last move on the monotonic clock, in ns; 0 if there was none.
     last_ns: u64,

@@ -26,8 +26,8 @@ enum SpreadProposal {
 /// Stages that were moved to threads of their own, and the spaces in which their nodes ran before.
 #[derive(Debug)]
 pub(super) struct StagesInThreads {
-    /// Number of changes to the path when the stages were created. A higher current number means
-    /// that the path has a different plan.
+    /// Number of changes to the path when the stages were created. If the path has changed since
+    /// then, the stages no longer match its plan.
     changes: u64,
     homes: Vec<NodePlacement>,
 }

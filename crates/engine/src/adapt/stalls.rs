@@ -54,8 +54,8 @@ impl PathObserver {
     }
 }
 
-/// Returns an unused thread name in the sink's component of the plan. Its number is one more than
-/// the highest number of a thread there, or 0 if no thread has a number.
+/// Returns a thread name that the connected component of the sink does not use yet: `thread` with
+/// the next higher number, or 0 if no thread there has a number.
 fn new_thread_name(plan: &Plan, node: NodeId) -> String {
     let part = plan.space_of(node).component;
     let threads = plan.spaces.iter().filter(|space| space.component == part);

@@ -22,13 +22,14 @@ use pipeline::plan::{ArcShare, Costs, Machine, MovePeriod};
 use runtime::control::ControlEvent;
 use std::sync::mpsc::Receiver;
 
-/// Length of the observed period, in ns.
+/// Length of the observation period at the start of a path, in ns.
 const START_OBSERVATION_NS: u64 = 2_000_000_000;
-/// Rate policy during the period. Counters are read every 100 ms and two readings must agree, so a
-/// wrong placement is corrected after a tenth of the period.
+/// Rate policy during the first seconds of a path. Counters are read every 100 ms and two readings
+/// must agree, so a wrong placement is corrected after a tenth of the observation period.
 const START_RATE_POLICY: RatePolicy =
     RatePolicy { observation_ns: 100_000_000, agreeing_observations: 2, pause_ns: 500_000_000 };
-/// Fraction of a filter's input below which an arc is reported as a reason for a move.
+/// Maximum fraction of a filter's input that takes an arc for the arc to be named as a reason for a
+/// move.
 const REPORTED_ARC_SHARE_MAX: f64 = 0.9;
 
 impl PathObserver {
@@ -96,8 +97,9 @@ impl PathObserver {
         between.is_some_and(|observation| observation.is_saturated())
     }
 
-    /// Times the filters for 25 ms. Then moves stages to threads of their own, or undoes an earlier
-    /// distribution, if either is due. Returns false if the path ends.
+    /// Times the filters for 25 ms. Then moves stages (filters with everything downstream of them)
+    /// to threads of their own, or undoes an earlier such move, if either is due. Returns false if
+    /// the path ends.
     fn spread_work_early(&mut self, wakes: &Receiver<ObserverMessage>, table: &Costs) -> bool {
         let Some(observation) = self.observation(wakes) else { return false };
         let plan = self.lives.first().and_then(Live::plan);
@@ -146,7 +148,7 @@ impl PathObserver {
 
 /// The result of one comparison of the counters.
 enum CounterCheckOutcome {
-    /// Counting continues from the same snapshot.
+    /// Nothing has changed, so the next comparison uses the same snapshot.
     Continue,
     /// The path has changed, so counting restarts from a new snapshot.
     Restart,

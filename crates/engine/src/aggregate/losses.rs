@@ -17,8 +17,8 @@ use super::share::WorkerCounters;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
 
-/// The drop reason for a loss of which only a lower bound is known. The counts of the actual
-/// locations are then unknown.
+/// The drop reason for a loss at the workers' own sockets and rings of which only a lower bound is
+/// known.
 pub(super) const LOSS_LOWER_BOUND: DropReason =
     DropReason::Named("own sockets and rings, at least");
 

@@ -66,8 +66,8 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
     merged
 }
 
-/// Reduces the counters of each worker process to the worker's own share of a source. The first
-/// worker with an entry for the source gets the aggregated losses.
+/// Reduces the counters of each worker process to the worker's own share of the source. The
+/// aggregated losses of the source are added to the first worker that has counters for it.
 fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [WorkerReport]) {
     let leave = |engine: &mut WorkerReport| match engine.killed {
         true => shared.reduce_killed_worker(graph, &mut engine.outcome.ledger),

@@ -34,11 +34,12 @@ pub(super) struct DividedSource {
     pub(super) edge: usize,
     /// The name of the source.
     pub(super) name: String,
-    /// Index of the source among the sources with the same name.
+    /// Position of the source among the sources with the same name, from 0.
     nth: usize,
 }
 
-/// The counters of one worker on the route from a source to the dividing filter.
+/// The counters of one worker process between a source and the filter that divides the blocks among
+/// workers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WorkerCounters {
     /// Blocks of the worker's own share that reached the filter.
@@ -89,8 +90,8 @@ pub fn has_dividing_filters(graph: &Graph) -> bool {
     divided_sources(graph).len() == graph.heads().len()
 }
 
-/// Returns the index and the target of a node's only outgoing edge, or `None` if the node has no
-/// such edge or several.
+/// Returns the outgoing edge of a node, as its index and its target, or `None` unless the node has
+/// exactly one outgoing edge.
 fn single_outgoing_edge(graph: &Graph, from: NodeId) -> Option<(usize, NodeId)> {
     let mut out = graph.edges.iter().enumerate().filter(|(_, edge)| edge.from == from);
     let (number, edge) = out.next()?;

@@ -42,8 +42,8 @@ pub(crate) struct SwapContext<'a> {
     pub(crate) exit_edges: &'a HashMap<usize, usize>,
     /// True if the swap replaces the kernel program.
     pub(crate) replaces_program: bool,
-    /// Number of spaces in all earlier plans, which in a recording is the number of the first new
-    /// space.
+    /// Number of spaces that earlier plans of the path had. A recording numbers the new spaces from
+    /// this number on.
     pub(crate) spaces: usize,
 }
 
@@ -60,7 +60,7 @@ impl SwapContext<'_> {
 /// A successor of a running kernel program, ready to be installed.
 #[derive(Debug)]
 pub(crate) struct ProgramSuccession {
-    /// Index of the program in the component.
+    /// Index of the running program among the kernel programs of its connected component.
     pub(crate) kernel: usize,
     /// The number of the source node that represents the program in the ledger.
     pub(crate) first: usize,
@@ -76,17 +76,18 @@ pub(super) struct Draft {
     pub(super) sinks: Vec<(Local, NodeId)>,
     pub(super) programs: Vec<(Local, NodeId)>,
     pub(super) inputs: Vec<Input>,
-    /// Intakes that each serve a single source. A source either lends the memory of its intake, or
-    /// the space allocates it.
+    /// Pools for the blocks of single sources: the memory that a source lends, or a pool that the
+    /// space allocates for it.
     pub(super) lent: Vec<Pool>,
     /// Sources that lend memory to the space.
     pub(super) lenders: Vec<Arc<dyn Lender>>,
     /// Kernel programs whose output enters this space.
     pub(super) kernels: Vec<(Local, Kernel)>,
-    /// Entry nodes of running kernel programs, each with the program that replaces it.
+    /// For each running kernel program to be replaced: the node through which its output enters the
+    /// space, and its successor.
     pub(super) successors: Vec<(Local, ProgramSuccession)>,
-    /// Entry nodes for the output of running kernel programs, each with the edges out of the kernel
-    /// and their targets.
+    /// For each running kernel program: the node through which its output enters the space, and its
+    /// edges out of the kernel, each with the target node.
     pub(super) kernel_exits: Vec<(Local, Vec<(usize, NodeId)>)>,
     /// Placeholders for nodes that already run, with the keys of those nodes.
     pub(super) kept: Vec<(Local, NodeKey)>,
@@ -257,8 +258,8 @@ pub(super) fn entry_thread_space(plan: &Plan, space: usize) -> usize {
     thread_spaces(plan, kernel.component).first().copied().unwrap_or(space)
 }
 
-/// Creates the doorbell that wakes a space. If the space may sleep on descriptors, the doorbell
-/// also interrupts that sleep.
+/// Creates the doorbell that wakes a space. If the space may sleep on file descriptors, a
+/// notification also interrupts that sleep.
 pub(super) fn create_doorbell(
     plan: &Plan,
     space: usize,
@@ -271,7 +272,8 @@ pub(super) fn create_doorbell(
     Doorbell::with_alarm()
 }
 
-/// Returns true if a space may sleep on descriptors.
+/// Returns true if a source or process emits its blocks in this space, so that the space may sleep
+/// on a file descriptor.
 pub(super) fn sleeps_on_descriptors(plan: &Plan, space: usize) -> bool {
     let leaves = |id: NodeId| entry_thread_space(plan, plan.placements[id.0].output_space);
     let graph = &plan.graph;

@@ -42,7 +42,8 @@ pub(super) struct EndpointContext<'p> {
     pub(super) origins: &'p Origins,
     pub(super) settings: Settings,
     pub(super) extras: &'p PathOptions,
-    /// True once the path has been stopped, so that endpoints stop waiting.
+    /// True once the path has been stopped. Endpoints that wait while they are being opened check
+    /// this flag and give up.
     pub(super) stopped: Arc<AtomicBool>,
 }
 
@@ -103,7 +104,8 @@ impl EndpointContext<'_> {
     }
 
     /// Opens a sink. Opens `discard` instead if the sinks of the path discard their output
-    /// ([`PathOptions::silent`]), or if this is a replay and the sink sends.
+    /// ([`PathOptions::silent`]), or if this is a replay and the sink would send frames or blocks
+    /// to others.
     pub(super) fn open_sink(
         &self,
         id: NodeId,

@@ -36,8 +36,8 @@ pub(super) fn thread_name(plan: &Plan, space: usize) -> String {
 }
 
 impl Draft {
-    /// Returns the kernel programs to be installed whose output enters this space, each with its
-    /// entry node. Programs that replace a running one are included.
+    /// Returns the new kernel programs whose output enters this space, each with the node through
+    /// which it enters. Successors of running programs are included.
     fn generations(&self) -> impl Iterator<Item = (Local, &Generation)> {
         let first = self.kernels.iter().map(|(local, kernel)| (*local, &kernel.generation));
         first.chain(self.successors.iter().map(|(local, one)| (*local, &one.next.generation)))
@@ -129,7 +129,8 @@ impl Builder<'_> {
         self.plan.spaces[space].component == self.part
     }
 
-    /// Calls `make` with the inputs for building a kernel program.
+    /// Calls `make` with the inputs for building the kernel program `planned`, whose first source
+    /// is `first`. `origin` is the number of the source in the metadata of its blocks.
     fn with_kernel_inputs<M>(
         &self,
         (first, planned): (NodeId, &Program),
@@ -185,7 +186,8 @@ impl Builder<'_> {
         nodes
     }
 
-    /// Returns the edges over which the kernel programs of this space pass blocks to threads.
+    /// Returns, for each kernel program whose output enters this space, the edges over which it
+    /// passes blocks to threads.
     pub(super) fn kernel_exits(&self, draft: &Draft) -> Vec<KernelExit> {
         let kernel_exits = |(local, generation): (Local, &Generation)| KernelExit {
             first: draft.assembly.nodes()[local].planned,

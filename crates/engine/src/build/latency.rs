@@ -64,9 +64,9 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns the time in ns that frames may wait before the source with node number `number`
-    /// reads them, or `None` if the source reads no kernel ring. `program` is true if the source
-    /// receives the output of a kernel program.
+    /// Returns the maximum time in ns that frames may wait in a kernel ring before the source with
+    /// node number `number` reads them, or `None` if the source reads no kernel ring. `program` is
+    /// true if the ring contains the output of a kernel program.
     fn wait_bound_ns(&self, number: usize, program: bool) -> Option<u64> {
         let id =
             self.plan.graph.ids().map(|(id, _)| id).find(|id| self.node_number(*id) == number)?;

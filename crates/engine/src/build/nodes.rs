@@ -181,8 +181,8 @@ impl Builder<'_> {
     }
 }
 
-/// Converts the expression of a section. `node` converts each operand; if it fails, so does the
-/// conversion.
+/// Converts the Boolean expression of a section from the plan's form to the runtime's form. `node`
+/// converts each operand; if it fails, so does the conversion.
 fn convert_section<N>(
     body: &Boolean,
     node: &dyn Fn(NodeId) -> Result<N, BuildError>,

@@ -21,7 +21,7 @@ use runtime::space::select::SelectedClasses;
 use std::sync::Arc;
 use sys::steps::StepResource;
 
-/// A ring between two spaces while the path is being built.
+/// A ring between two spaces of a path that is being built, with the nodes at its ends.
 ///
 /// All edges from one space to one node share a ring, which keeps the order of their blocks.
 pub(super) struct PendingRing {
@@ -55,8 +55,9 @@ impl PendingRing {
 const REPLAY_ENTRIES_MIN: usize = 1 << 16;
 
 impl Draft {
-    /// Adds the node at one end of a ring: a node that owns the writing end `export` or, if
-    /// `export` is `None`, a node without an operation. `name` names the space at the opposite end.
+    /// Adds the node at one end of a ring to a space: a node that owns the writing end `export` or,
+    /// if `export` is `None`, a node without an operation. `name` is the name of the space at the
+    /// other end, and `planned` the node number.
     pub(super) fn add_ring_node(
         &mut self,
         (end, name): (RingEnd, String),
@@ -105,7 +106,9 @@ impl Builder<'_> {
         Ok(rings)
     }
 
-    /// Describes the ring that this edge needs, with numbers that stay the same in every plan.
+    /// Describes the ring that the edge with index `edge` needs from space `near` to space `far`,
+    /// with entries of `stride` bytes. Nodes and edges are identified by numbers that stay the same
+    /// in every plan.
     fn required_ring(&self, edge: usize, near: usize, far: usize, stride: usize) -> RunningRing {
         RunningRing {
             number: self.ids.edges[edge],
@@ -117,7 +120,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Describes a ring for the path's running state.
+    /// Describes a pending ring in the form in which the path lists its running rings.
     pub(super) fn running_ring(&self, ends: &PendingRing) -> RunningRing {
         let first = ends.edges[0];
         let edge = &self.plan.graph.edges[first];

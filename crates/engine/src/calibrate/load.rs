@@ -20,10 +20,11 @@ use wire::emit::udp_frame;
 const IDLE_CPU_NS_MAX: u64 = 50_000;
 /// Interval between two checks that all threads are idle.
 const IDLE_WINDOW: Duration = Duration::from_millis(4);
-/// Maximum number of checks before the wait for idle threads ends.
+/// Maximum number of checks, after which the wait for idle threads ends even if some thread still
+/// runs.
 const IDLE_CHECKS_MAX: u32 = 250;
 
-/// Length of a frame in bytes.
+/// Length in bytes of each frame that a measurement sends.
 pub(super) const FRAME_BYTES: usize = 128;
 
 /// Returns a frame with a datagram to port 53, so that most filters find the headers that they

@@ -22,7 +22,7 @@ use sys::packet::{PacketSender, QdiscMode};
 const SENDING_INTERFACE: &str = "calibrate0";
 /// Name of the other end of the veth pair, at which the frames arrive and requests receive them.
 const RECEIVING_INTERFACE: &str = "calibrate1";
-/// Number of rounds. The result is the minimum over all rounds.
+/// Number of rounds of the whole measurement. The result is the minimum over all rounds.
 const ROUNDS: usize = 8;
 /// Number of frames sent per measurement, fewer than an AF_XDP socket can hold.
 const FRAMES_PER_MEASUREMENT: usize = 1_024;
@@ -61,7 +61,7 @@ struct RedirectCosts {
     sent: f64,
     /// Time per frame when a thread receives it and sends it through [`SENDING_INTERFACE`].
     thread: f64,
-    /// Time per frame when a thread receives and discards it.
+    /// Time per frame when a thread receives and discards it, without sending.
     alone: f64,
 }
 

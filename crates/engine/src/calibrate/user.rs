@@ -25,7 +25,7 @@ const LONG_FRAME_BYTES: u32 = 1400;
 const ROUNDS: usize = 5;
 /// Minimum reported cost of a filter in ns.
 const FILTER_COST_MIN_NS: f64 = 0.5;
-/// The node name that stands for all filters of a request.
+/// The empty name, which [`measure_node_cost`] takes to mean all filters of a request together.
 const ALL_FILTERS: &str = "";
 
 /// Average cost and length of the blocks that arrive at a node.

@@ -28,7 +28,7 @@ use sys::steps::StepResource;
 /// run while the spaces of the change are paused.
 pub(super) struct SwitchHooks<'h, 'a> {
     pub(super) replay: Option<&'h record::Replay>,
-    /// Called when the switch can no longer fail.
+    /// Called when the old graph is finished and the switch can no longer fail.
     pub(super) settled: &'h dyn Fn(),
     pub(super) handover: Option<Handover<'a>>,
 }

@@ -64,8 +64,8 @@ impl Handover<'_> {
         }
     }
 
-    /// Removes the state that has moved from the filters of the old graph. Does nothing on the path
-    /// that receives the filters.
+    /// On the path that gives filters away, removes their state from the old graph. Does nothing on
+    /// the path that receives the filters.
     pub(super) fn commit(&self, taken: &mut StoppedSpaces) {
         let Self::Give { filters, .. } = self else { return };
         for number in filters.iter().filter_map(|(number, _)| *number) {

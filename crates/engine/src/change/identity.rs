@@ -252,7 +252,7 @@ impl MatchedPlan {
         Self { plan, ids, kept, renewed, crossed, exit_edges, replaced_programs, origins }
     }
 
-    /// Fails if this change is impossible while the path runs.
+    /// Fails with the reason if the running path cannot change to this plan without being stopped.
     pub(super) fn check_change_is_possible(&self, state: &PathState) -> Result<(), ChangeError> {
         let refused = |why: String| Err(ChangeError::Refused(why));
         let count = |plan: &Plan| plan.spaces.iter().map(|space| space.component + 1).max();
@@ -402,15 +402,16 @@ impl MatchedPlan {
     }
 }
 
-/// Returns the setting that a filter derives from its position in the plan, or `None` if the filter
-/// has no such setting.
+/// Returns the setting that a filter derives from its neighbors in the plan, such as the form of
+/// its input, or `None` if the filter has no such setting. A change of the setting requires a new
+/// instance of the filter.
 fn context_setting(plan: &Plan, id: NodeId) -> Option<bool> {
     let setting = plan.graph.node(id).filter()?.description.analysis.context_setting?;
     plan.arguments_in_context(id).map(|arguments| setting(&arguments))
 }
 
-/// A function that maps a new node to the corresponding old node, using the numbers of the
-/// preceding new nodes.
+/// A function that returns the node of the old plan that is the same as a node of the new plan, if
+/// any. The second argument contains the numbers of the preceding nodes of the new plan.
 type OldNodeLookup<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
 
 /// The identity of an edge: start node, end node, classes, a flag for back edges, the two spaces,

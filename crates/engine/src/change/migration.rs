@@ -189,9 +189,9 @@ impl FilterMigration {
         }
     }
 
-    /// Returns the number of held blocks that return with the filter's state from another process
-    /// to this one; 0 if the filter moves to another process. These blocks counted as consumed when
-    /// they were sent to the process.
+    /// Returns the number of held blocks that come back with the filter's state from a sandbox
+    /// process; 0 if the filter moves into a process. These blocks were counted as consumed when
+    /// they were sent there.
     pub(super) fn returning_block_count(&self, taken: &mut StoppedSpaces) -> u64 {
         let is = |node: &&mut Node| {
             node.planned == self.number && matches!(node.operator, Operator::Filter(_))

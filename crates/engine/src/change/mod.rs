@@ -54,8 +54,8 @@ use std::time::Duration;
 use subtree_move::SubtreeMove;
 use sys::steps::RollbackLog;
 
-/// Maximum number of retries of a change. A change is retried if the process that runs the path's
-/// kernel programs was restarted during the change.
+/// Maximum number of times that a change is retried because the process that runs the path's kernel
+/// programs was restarted in the meantime.
 const RETRIES_MAX: usize = 4;
 
 /// The machine for which a change is planned. Inspecting the machine takes as long as many changes,

@@ -21,10 +21,10 @@ pub struct SwitchReport {
     pub lost: u64,
     /// Number of blocks that left the old graph more than once, or that both graphs processed.
     pub duplicated: u64,
-    /// Number of blocks that reached the new graph before the old graph was finished.
+    /// Number of blocks that the new graph received before the old graph was finished.
     pub reordered: u64,
-    /// Number of blocks in the rings of removed spaces that had not ended when this report was
-    /// created. These blocks are processed later.
+    /// Number of blocks that were still in the rings of removed spaces when this report was
+    /// created. The removed spaces process them before they end.
     pub draining: u64,
     /// Duration of the pause in ns, from the moment the first space stopped until the last space
     /// resumed.

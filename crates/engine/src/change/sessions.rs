@@ -39,9 +39,9 @@ pub struct SessionMoveReport {
     pub paused_ns: u64,
 }
 
-/// Returns how many blocks of each bucket of sessions were dispatched since the last call, and to
-/// which replica. Returns `None` if the path has no replicas whose sessions can move, or if their
-/// dispatcher does not respond within `limit`.
+/// Returns, for each bucket of sessions, its replica and the number of blocks dispatched to it
+/// since the last call. Returns `None` if the path has no replicas whose sessions can move, or if
+/// their dispatcher does not respond within `limit`.
 #[must_use]
 pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
     let commands = {
@@ -51,13 +51,14 @@ pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
     commands.ask(limit, Space::take_session_shares).ok()?
 }
 
-/// Moves the sessions of some buckets from one replica to another. Blocks for at most `limit` until
-/// the replicas have processed the blocks dispatched to them.
+/// Moves the sessions of the buckets in `chosen` from one replica to another. Blocks for at most
+/// `limit` until the replicas have processed the blocks dispatched to them.
 ///
 /// # Errors
 ///
-/// Fails if the path has no such replicas or has ended, if the replicas do not finish in time, or
-/// if the receiving replica has no memory for the held blocks. The path then runs as before.
+/// Fails if the path has no replicas whose sessions can move or has ended, if the replicas do not
+/// finish in time, or if the receiving replica has no memory for the held blocks. The path then
+/// runs as before.
 pub fn move_sessions(
     live: &Live,
     chosen: &SessionMove,

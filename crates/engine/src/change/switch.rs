@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// A space whose content will be replaced.
+/// A space whose nodes, rings and inputs a switch replaces.
 pub(super) struct SpaceSwitch {
     commands: Arc<CommandQueue>,
     doorbell: Arc<Doorbell>,
@@ -31,7 +31,8 @@ pub(super) struct SpaceSwitch {
     hot_swap: HotSwap,
     /// Keys of the existing nodes that the space contains after the switch.
     stays: HashSet<NodeKey>,
-    /// Index of the space in the old plan; `usize::MAX` for a new space.
+    /// Index of the space in the old plan, by which switched spaces are ordered; `usize::MAX` for a
+    /// new space.
     rank: usize,
 }
 
@@ -90,7 +91,8 @@ impl EmptiedSpace {
     }
 }
 
-/// A stopped space: a running space that the switch has borrowed, or a new space.
+/// A space that stands still during a switch: a running space that the switch has borrowed from its
+/// thread, or a new space.
 pub(super) enum StoppedSpace {
     Lent(ExclusiveBorrow),
     Unstarted(Box<Space>),
@@ -439,7 +441,7 @@ struct SwitchCounts {
     begin: Vec<SpaceCounters>,
     /// Counters of the old graph, read once it was finished.
     before: Vec<SpaceCounters>,
-    /// Counters of the new graph, read just before the spaces resume.
+    /// Counters of the new graph, read just before the spaces resumed.
     after: Vec<SpaceCounters>,
     /// Final counters of removed spaces that have ended since the spaces were stopped.
     last: Vec<SpaceCounters>,
@@ -516,7 +518,8 @@ fn lost_blocks(ledger: &Ledger) -> u64 {
 struct BlockTotals([u64; 8]);
 
 impl BlockTotals {
-    /// Counts blocks that return from a process, both as made and as held.
+    /// Adds blocks that return from a process with the state of a filter to the totals of made and
+    /// of held blocks.
     const fn add_returning_blocks(&mut self, blocks: u64) {
         self.0[1] += blocks;
         self.0[5] += blocks;

@@ -29,7 +29,7 @@ use std::cell::{Cell, RefCell};
 pub(super) struct AssembledProgram {
     /// Code of the program.
     pub(super) program: ebpf::Program,
-    /// The first header of the frames at each exit.
+    /// For each exit, the kind of the first header of the frames that leave there.
     pub(super) first_headers: Vec<FirstHeader>,
 }
 
@@ -51,7 +51,8 @@ pub(super) struct AssemblyError {
     pub(super) why: String,
 }
 
-/// Emits the program. Fails if a request has too many exits, or if a filter cannot be emitted.
+/// Assembles one program for the fused tree of several requests. Fails if a request has too many
+/// exits, or if a filter has no code for its arguments.
 pub(super) fn assemble(
     fused: &FusedTree,
     members: &[FusedRequest<'_>],
@@ -96,7 +97,8 @@ struct Emitter<'t> {
     redirect_egress: Option<&'t [(usize, u32)]>,
     fused: &'t FusedTree,
     members: &'t [FusedRequest<'t>],
-    /// The request and node emitted last. If emission fails, this node is at fault.
+    /// Index of the request and node whose code was emitted last. If emission fails, this node is
+    /// reported as the cause.
     at: Cell<Option<(usize, NodeId)>>,
     /// A node whose frames leave through one exit but begin with different headers. The program is
     /// then refused, because the reader infers the first header of a frame from its exit.
@@ -182,7 +184,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Returns the number of the pointer ring of a request that takes frames.
+    /// Returns the number of the ring of pointers to the frames that a request takes from the host.
     fn pointer_ring(&self, line: usize) -> Result<u16, UnfitReason> {
         u16::try_from(line)
             .map_err(|_| UnfitReason::new("too many requests at this interface share the program"))

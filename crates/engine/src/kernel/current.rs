@@ -12,7 +12,8 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Counters of the current generation so far: blocks by node number, and blocks by edge number.
+/// Counters that a kernel program has collected since the last change of the path: blocks by node
+/// number, and blocks by edge number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct GenerationCounters {
     pub(crate) nodes: Vec<(usize, u64)>,
@@ -48,9 +49,9 @@ pub(crate) fn query_counters(
 }
 
 impl Kernel {
-    /// Returns the counters of the nodes and edges of all generations while the current program
-    /// runs. `queried` contains the program's counters, or is `None` if they are unknown;
-    /// `received` contains the totals that this process has received from the program.
+    /// Returns the counters of the nodes and edges in the current program and in all programs that
+    /// it replaced. `queried` contains the current program's counters, or is `None` if they are
+    /// unknown; `received` contains the totals that this process has received from the program.
     fn current_results(
         &self,
         queried: Option<FinalCounters>,
@@ -69,8 +70,8 @@ impl Kernel {
         })
     }
 
-    /// Returns the counters of the current generation so far, or `None` if this process cannot read
-    /// them.
+    /// Returns the counters that the program has collected since the last change of the path, or
+    /// `None` if this process cannot read them.
     pub(crate) fn generation_counters(&self) -> Option<GenerationCounters> {
         let Generation { graph, ids, tree, sources, handle, .. } = &self.generation;
         let counted = handle.current_counters()?.counted;

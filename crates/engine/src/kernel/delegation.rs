@@ -72,10 +72,10 @@ pub struct DelegatedProgram {
 pub struct DelegatedLayout {
     /// Number and sizes of the rings.
     pub shape: RingsLayout,
-    /// Total number of exits and taps.
+    /// Total number of exits and taps of the request.
     pub exits: usize,
-    /// Fingerprint of the running filter tree, which must equal the fingerprint computed by the
-    /// requesting process.
+    /// Fingerprint of the filter tree that the serving process runs. The requesting process
+    /// compares it with the fingerprint of its own tree.
     pub tree: u64,
 }
 
@@ -321,8 +321,8 @@ impl DelegatedRequest {
         self.held.current_counters().unwrap_or_else(FinalCounters::lost_counters)
     }
 
-    /// Opens and closes taps of the request until exactly the taps in `open` are open. Fails with
-    /// the reason.
+    /// Opens and closes taps of the request until exactly the taps in `open` are open. On failure,
+    /// returns the reason.
     pub fn set_taps(&self, open: &OpenTaps) -> Result<(), String> {
         self.held.set_taps(open, Duration::ZERO)
     }
@@ -341,7 +341,8 @@ impl DelegatedSuccessor {
         self.switch.switch().map(|()| self.running)
     }
 
-    /// Returns the prepared request, with its attach point and resources.
+    /// Returns the prepared request, which will run after the switch, with its attach point and
+    /// resources.
     #[must_use]
     pub const fn running(&self) -> &DelegatedRequest {
         &self.running

@@ -18,15 +18,16 @@ pub struct FinalCounters {
     /// Number of doorbell notifications sent for the request.
     #[serde(rename = "bells")]
     pub(super) notifications: u64,
-    /// Number of packets at the user's sockets that were skipped because all memory regions of
-    /// their processor were in use.
+    /// For a request at a user's sockets, the number of packets that were skipped because all
+    /// memory regions of their processor were in use.
     pub(super) busy: u64,
     /// The taps that were open when the counters were read.
     #[serde(default)]
     pub(super) taps: OpenTaps,
     /// Number of measured runs of the request's programs, and their total time in ns.
     pub(super) measured: (u64, u64),
-    /// True if the counters were lost with the process that ran the request.
+    /// True if the counters are unknown, because the process that ran the request ended without
+    /// reporting them.
     #[serde(skip)]
     pub(super) lost: bool,
 }

@@ -19,7 +19,8 @@ use std::collections::HashMap;
 pub(super) struct FusedRequest<'m> {
     pub(super) tree: &'m RequestTree,
     pub(super) graph: &'m Graph,
-    /// Number of the request among all requests ever attached; part of the labels of its filters.
+    /// Number of the request among all requests ever attached, by which the labels of its filters
+    /// are distinguished from those of other requests.
     pub(super) request: u32,
 }
 
@@ -48,7 +49,8 @@ pub(super) struct FusedStep {
     pub(super) from: Option<usize>,
     /// The classes of the preceding step's output that lead to this step.
     pub(super) classes: ClassSet,
-    /// The requests that share the step; the node of the first request represents it.
+    /// Indices of the requests that share the step. The node of the first one stands for the step
+    /// in messages and counters.
     pub(super) lines: Vec<usize>,
     /// The number of the step in the tree of the first request. `None` for a gate, because that
     /// tree contains no gates.
@@ -363,7 +365,8 @@ impl FusedTree {
         self.forks.iter().enumerate().filter(move |(_, fork)| fork.at == at)
     }
 
-    /// Returns the index of the request and the node that represent a step.
+    /// Returns the index of the first request that uses a step, and the node of that request that
+    /// the step implements.
     pub(super) fn node(&self, members: &[FusedRequest<'_>], step: usize) -> (usize, NodeId) {
         let shared = &self.steps[step];
         let line = shared.lines[0];
@@ -437,8 +440,8 @@ impl FusedTree {
 pub(super) const REFUSED_COUNTER: &str = "refused";
 
 impl RequestPositions {
-    /// Converts the number of a step in the request's own tree to its number in the fused tree. For
-    /// the source (`None`), returns the number of the request's gate, if it has one.
+    /// Returns the number in the fused tree of a step, given its number in the request's own tree.
+    /// For the source (`None`), returns the number of the request's gate, if it has one.
     fn position(&self, from: Option<usize>) -> Option<usize> {
         from.map_or(self.root, |from| self.steps.get(from).copied())
     }
@@ -458,7 +461,7 @@ impl Fork {
 }
 
 impl KernelCounters {
-    /// Adds the counters that another program collected for the same request.
+    /// Adds the counters that another program collected for the same request to these counters.
     pub(super) fn add(&mut self, more: &Self) {
         self.ran += more.ran;
         for (to, from) in [

@@ -35,7 +35,7 @@ pub struct KernelRequest<'p> {
     pub source: NodeId,
     /// True if programs must load without CAP_PERFMON.
     pub hardened: bool,
-    /// A refusal that a test injects.
+    /// The refusal by the kernel that a test simulates, if any.
     pub refuses: InjectedRefusal,
     /// The allocation log, by which a failure is rolled back.
     pub steps: &'p RollbackLog,
@@ -50,7 +50,7 @@ pub struct KernelAttachment {
     pub rings: Arc<ProgramRings>,
     /// The doorbell that the program notifies.
     pub doorbell: RingBuffer,
-    /// The handle that keeps the request attached.
+    /// The handle of the request, which stays attached while the handle exists.
     pub held: Arc<dyn AttachmentHandle>,
 }
 
@@ -130,10 +130,10 @@ pub enum SwitchError {
     Again(String),
 }
 
-/// A refusal by the kernel that a test injects.
+/// A refusal by the kernel that is simulated for a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum InjectedRefusal {
-    /// Injects no refusal.
+    /// No refusal is simulated.
     #[default]
     Nothing,
     /// Refuses to load any program.

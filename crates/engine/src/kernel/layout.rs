@@ -47,11 +47,11 @@ pub(super) fn rings_layout(
     })
 }
 
-/// Returns the size of a region's records in bytes, a power of two and at least the start of
-/// `planned`. If the request sets a total size (`asked`), a region gets an equal share of it, but
-/// at most [`BYTES_MAX`]. Otherwise a region gets the end of `planned`, or less if all regions
-/// together would exceed [`RECORDS_BYTES_MAX`] or their part of `memory`
-/// ([`RECORDS_MEMORY_DIVISOR`]).
+/// Returns the size in bytes of a region's records, which is a power of two. If the request sets a
+/// total size (`asked`), each region gets an equal share of it, but at most [`BYTES_MAX`].
+/// Otherwise a region gets the upper bound of `planned`, or less if all regions together would
+/// exceed [`RECORDS_BYTES_MAX`] or their part of `memory` ([`RECORDS_MEMORY_DIVISOR`]). The result
+/// is never less than the lower bound of `planned`.
 fn region_size(asked: Option<u64>, regions: u32, planned: RangeInclusive<u32>, memory: u64) -> u32 {
     let (all, most) = match asked {
         Some(all) => (all, BYTES_MAX),

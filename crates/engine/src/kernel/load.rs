@@ -24,7 +24,7 @@ pub(super) struct LoadFailure {
     /// filter.
     pub(super) named: Option<String>,
     pub(super) why: String,
-    /// True if the program exceeds a kernel limit: 64 maps, or the verifier's instruction budget.
+    /// True if the program needs more than 64 maps, or exceeds the verifier's instruction budget.
     pub(super) too_large: bool,
 }
 
@@ -51,9 +51,10 @@ impl LoadFailure {
 pub(super) struct LoadOptions {
     pub(super) kind: ProgramKind,
     pub(super) license: License,
-    /// See [`LoadParameters::fragments`].
+    /// True if the program accepts multi-buffer XDP frames ([`LoadParameters::fragments`]).
     pub(super) fragments: bool,
-    /// See [`LoadParameters::device`].
+    /// Index of the interface to which an XDP program is bound; `None` if it is not bound
+    /// ([`LoadParameters::device`]).
     pub(super) device: Option<u32>,
 }
 

@@ -68,15 +68,15 @@ use tree::{RequestTree, Step};
 /// The kernel part of a path at one interface: its current generation and the earlier ones.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// The current generation.
+    /// The attached request since the last change of the path, with its counters.
     pub(crate) generation: Generation,
-    /// Earlier generations, oldest first.
+    /// The requests that ran before earlier changes of the path, oldest first.
     before: Vec<Generation>,
     /// A guard that keeps the kernel's run-time statistics enabled, or `None` if run time is not
     /// measured.
     timing: Option<Timing>,
     place: AttachPoint,
-    /// The nodes whose output has a reader.
+    /// The nodes of the path whose output a tap reads.
     taps: NodeTapReaders,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Generation {
     /// The graph of the plan. The numbers of its nodes and edges are in `ids`.
     graph: Arc<Graph>,
     ids: PlanNumbers,
-    /// The first element of `sources`, which represents the program in the ledger.
+    /// The first source in `sources`, under which the ledger reports the program.
     source: NodeId,
     /// The tree of the request's filters.
     pub(crate) tree: RequestTree,
@@ -95,8 +95,8 @@ pub(crate) struct Generation {
     handle: Arc<dyn AttachmentHandle>,
     /// The number of the source in the metadata of its blocks.
     pub(crate) origin: u16,
-    /// Totals of the blocks that this process had received by the end of the generation, or `None`
-    /// while the generation runs.
+    /// Totals of the blocks that this process had received when the next change ended this
+    /// generation; `None` while it runs.
     taken: Option<SourceCounters>,
 }
 
@@ -160,7 +160,7 @@ pub(crate) struct KernelInputs<'p> {
     pub(crate) refuses: InjectedRefusal,
     /// True if the run time of the programs is measured, provided that the kernel permits it.
     pub(crate) timed: bool,
-    /// Options with which the source would be opened in user space.
+    /// The options with which the source would be opened if it ran in user space.
     pub(crate) opening: &'p OpenArguments<'p>,
 }
 

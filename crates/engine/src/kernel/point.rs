@@ -94,17 +94,18 @@ struct PointState {
     full: bool,
     /// Number of times that the program was replaced.
     replaced: u64,
-    /// Number of frames processed by replaced programs, except those in `retired`.
+    /// Number of frames processed by replaced programs whose counters have been collected.
     frames: u64,
     lines: Vec<AttachedRequest>,
     running: Option<RunningProgram>,
     /// Replaced programs whose counters are not yet added to their requests.
     retired: Vec<Version>,
     grace: Option<GracePeriod>,
-    /// True if programs may still run for a moment after they are unlinked.
+    /// True if a program may still process frames for a moment after its link has switched to
+    /// another program.
     may_linger: bool,
-    /// Final counters of removed requests with their notes, newest last. They are persisted, so
-    /// that the next process can deliver them if this one exits first.
+    /// Notes and final counters of removed requests, newest last. They are persisted, so that the
+    /// next process can deliver them if this one exits first.
     final_counters: VecDeque<(String, FinalCounters)>,
     /// Names of the descriptors that the keeper holds.
     stored: StoredDescriptorNames,
@@ -256,7 +257,8 @@ impl Point {
         Ok(KernelAttachment { held: Arc::new(handle), rings, doorbell })
     }
 
-    /// Replaces the running program, or attaches the first one.
+    /// Makes `version` the program of this point: replaces the running program, or attaches the
+    /// first one.
     fn install(
         &self,
         state: &mut PointState,
@@ -377,7 +379,7 @@ impl Point {
         state.lines.iter().find(|line| line.number == number).map(|line| line.uid)
     }
 
-    /// Returns the counters of a request in programs that no longer run, and its state.
+    /// Returns the filter state of a request, and its counters from programs that no longer run.
     fn final_counters(&self, line: &AttachedRequest) -> FinalCounters {
         FinalCounters {
             busy: self.busy_packets().saturating_sub(line.busy_before),

@@ -57,8 +57,8 @@ impl Kernel {
         let _ = self.set_taps(&before, Duration::ZERO);
     }
 
-    /// Opens and closes the program's taps so that they match the readers. Does nothing if the
-    /// readers need the same taps as `before`.
+    /// Opens and closes the program's taps so that they match the current readers. Does nothing if
+    /// the current readers need the same taps as the readers `before`.
     fn set_taps(&self, before: &NodeTapReaders, limit: Duration) -> Result<(), String> {
         let Generation { tree, ids, handle, .. } = &self.generation;
         let open = self.taps.open_taps_in_tree(tree, ids);

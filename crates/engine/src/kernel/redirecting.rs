@@ -47,7 +47,8 @@ pub(super) struct RedirectProgram {
     ended: OnceLock<FinalCounters>,
 }
 
-/// The program loaded last, and the refusal of the last attempt if that attempt failed.
+/// The outcome of the attempts to load a program: the program and maps that were loaded last, and
+/// the refusal of the last attempt, if it failed.
 #[derive(Default)]
 struct LastProgram {
     refusal: Option<KernelRefusal>,

@@ -45,7 +45,8 @@ const LAPPED_REASON: &str = "lapped";
 const NOT_COPIED_REASON: &str = "not copied";
 
 impl Kernel {
-    /// Returns the nodes and edges of all generations. The programs must no longer run.
+    /// Returns the nodes and edges of the current program and of all programs that it replaced,
+    /// with their final counters. The programs must no longer run.
     pub(crate) fn final_results(&self, process: &[SpaceResults]) -> Vec<SpaceResults> {
         self.collect_results(|generation| {
             let taken = generation.taken.clone();
@@ -54,8 +55,9 @@ impl Kernel {
         })
     }
 
-    /// Returns the nodes and edges of all generations. `counted` returns the counters of a
-    /// generation, and the totals that this process received from it.
+    /// Returns the nodes and edges of the current program and of all programs that it replaced.
+    /// `counted` returns, for each of them, its counters and the totals that this process received
+    /// from it.
     pub(super) fn collect_results<'k>(
         &'k self,
         counted: impl Fn(&'k Generation) -> (Cow<'k, FinalCounters>, SourceCounters),
@@ -124,8 +126,9 @@ impl Generation {
         }
     }
 
-    /// Returns the nodes and edges of this generation with the counters `ended`. `number` is the
-    /// index of the generation, and `taken` holds the totals that this process received.
+    /// Returns the nodes and edges of this generation (the request between two changes of the
+    /// path), with the counters `ended`. `number` is the index of the generation, and `taken` holds
+    /// the totals that this process received.
     fn final_results(
         &self,
         ended: &FinalCounters,
@@ -147,9 +150,8 @@ impl Generation {
         SpaceResults { nodes, kernel_counts: Some(counts), ..SpaceResults::default() }
     }
 
-    /// Compares the counters at the exits of an ended generation. Returns the number of lost blocks
-    /// and the number of duplicated blocks. `taken` holds the final totals that this process
-    /// received.
+    /// Compares the counts of a replaced program at its exits with `taken`, the totals that this
+    /// process received. Returns the number of lost blocks and the number of duplicated blocks.
     pub(crate) fn count_missing_blocks(&self, taken: &SourceCounters) -> (u64, u64) {
         let mut missing = (0, 0);
         for (_, edge) in self.exit_edges(self.handle.final_counters(), taken.clone()) {

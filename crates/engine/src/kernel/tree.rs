@@ -53,8 +53,8 @@ pub(crate) struct TreeExit {
     pub(crate) edge: usize,
     /// The node in user space that receives the blocks.
     pub(crate) to: NodeId,
-    /// The number of the ring output in which the program writes pointers to the frames that take
-    /// this exit. A frame takes at most one of the exits that share a ring output.
+    /// The number of the sequence of pointers (the ring output) to which the program adds the
+    /// frames that take this exit. Exits share a ring output only if no frame can take two of them.
     pub(crate) sink: u32,
 }
 
@@ -107,8 +107,8 @@ impl RequestTree {
         tree
     }
 
-    /// Assigns a ring output to each exit. Exits share a ring output if no frame can take two of
-    /// them; each exit gets the first ring output that it can share.
+    /// Assigns a ring output, a sequence of pointers, to each exit: the first one whose other exits
+    /// no frame can take together with this exit.
     fn assign_sinks(&mut self) {
         let mut sinks: Vec<Vec<usize>> = Vec::new();
         for way in 0..self.exits.len() {
@@ -148,7 +148,7 @@ impl RequestTree {
         }
     }
 
-    /// Returns the number of ring outputs that the exits use.
+    /// Returns the number of ring outputs (sequences of pointers in each ring) that the exits need.
     pub(crate) fn sink_count(&self) -> usize {
         self.exits.iter().map(|exit| exit.sink as usize + 1).max().unwrap_or(0)
     }
@@ -168,8 +168,9 @@ impl RequestTree {
         self.steps[kept].nodes.first().copied()
     }
 
-    /// Returns a tree of the first `kept` filters, without taps. The tree contains the exits of
-    /// these filters and an additional exit to each filter that follows one of them.
+    /// Returns a tree of the first `kept` filters, without taps. Its exits are the exits of these
+    /// filters and, for each later filter that directly follows one of them, an exit to that
+    /// filter.
     fn prefix(&self, kept: usize) -> Self {
         let here = |from: &Option<usize>| from.is_none_or(|from| from < kept);
         let (steps, rest) = self.steps.split_at(kept);

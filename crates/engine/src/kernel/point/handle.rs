@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(crate) struct RequestHandle {
     pub(super) point: Arc<Point>,
     pub(super) number: u32,
-    /// True once the removal of the request has begun.
+    /// True once a caller has begun to remove the request from its attach point.
     pub(super) leaving: AtomicBool,
     pub(super) ended: OnceLock<FinalCounters>,
 }

@@ -19,12 +19,13 @@ pub(super) struct Note {
     pub(super) numbers: u32,
     pub(super) replaced: u64,
     pub(super) frames: u64,
-    /// The number of each request, the requester's note, and its counters from finished programs.
+    /// The requests: number, note of the requester, and counters from programs that no longer run,
+    /// as text.
     pub(super) lines: Vec<(u32, String, String)>,
     /// The programs, oldest first, each with its program id, the fingerprint of its code, and its
     /// request numbers.
     pub(super) versions: Vec<(u32, u64, Vec<u32>)>,
-    /// Notes and final counters of removed requests.
+    /// Removed requests: note of the requester, and final counters as text.
     pub(super) left: Vec<(String, String)>,
 }
 

@@ -49,7 +49,7 @@ pub(super) struct AttachedRequest {
     pub(super) pointers: Arc<ProgramRings>,
     pub(super) wake_policy: WakePolicy,
     pub(super) doorbell_map: OwnedFd,
-    /// Egress interfaces by step; see [`NewRequest::leads`].
+    /// The steps that send frames, each with the index of its egress interface.
     pub(super) leads: Vec<(usize, u32)>,
     /// State of the request's filters, by step number.
     pub(super) states: Vec<(usize, Arc<Map>)>,
@@ -57,8 +57,8 @@ pub(super) struct AttachedRequest {
     pub(super) counted: KernelCounters,
     /// Number of measured runs of programs that no longer run, and their total time in ns.
     pub(super) measured: (u64, u64),
-    /// Value of the point's counter of packets that found all memory regions in use, read when the
-    /// request was attached.
+    /// Number of packets that had found all memory regions in use at this point before the request
+    /// was attached.
     pub(super) busy_before: u64,
     /// True if the request will be removed as soon as a smaller program can be installed.
     pub(super) leaving: bool,
@@ -151,7 +151,8 @@ impl AttachedRequest {
         ))
     }
 
-    /// Combines a request with its resources and its earlier counters.
+    /// Creates an attached request from a new request, its resources and the counters `before`,
+    /// which it has from programs that no longer run.
     pub(super) fn new(
         number: u32,
         new: NewRequest,
@@ -207,7 +208,8 @@ impl AttachedRequest {
         self.control_word(region_offset::FAILED)
     }
 
-    /// Adds the runs of a program, as the kernel counted and timed them.
+    /// Adds the number and the total time of a program's runs, as measured by the kernel, to the
+    /// totals of the request.
     pub(super) fn add_program_runs(&mut self, program: &Program) {
         if let Ok(info) = program.info() {
             self.measured.0 += info.runs;

@@ -43,9 +43,9 @@ pub struct RequestStatus {
     pub number: u32,
     /// The owner's user id.
     pub owner: u32,
-    /// Frames processed while the request was attached.
+    /// Frames that the program processed while the request was attached.
     pub taken: Amount,
-    /// Frames delivered to the request, summed over all exits.
+    /// Frames delivered to the reader of the request, summed over all exits.
     pub given: Amount,
     /// Frames that could not be copied for the request.
     pub lost: u64,

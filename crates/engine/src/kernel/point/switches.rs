@@ -21,8 +21,8 @@ pub(super) struct TapSwitches {
     layout: SwitchLayout,
     /// The slots in use, by place.
     slots: BTreeMap<u32, u32>,
-    /// The slot after the last assigned slot. Slots are assigned in rotation, so a slot is not
-    /// reused while the program still processes a frame that is marked in it.
+    /// Number of the slot to try first for the next tap. Slots are assigned in rotation, so a slot
+    /// is not reused while the program still processes a frame that is marked in it.
     next_slot: u32,
 }
 

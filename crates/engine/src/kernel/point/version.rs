@@ -36,7 +36,7 @@ pub(super) struct Version {
     words: Vec<ebpf::FilterSpan>,
 }
 
-/// A failure to build a program, with the node at fault if it is known.
+/// A failure to build a program for an attach point, with the node that caused it if known.
 #[derive(Debug)]
 pub(super) struct VersionError {
     at: Option<(u32, NodeId)>,
@@ -46,7 +46,8 @@ pub(super) struct VersionError {
 }
 
 impl VersionError {
-    /// Returns the node at fault if it belongs to the request with number `line`.
+    /// Returns the node that caused the failure, if it is known and belongs to the request with
+    /// number `line`.
     pub(super) fn node_at_fault(&self, line: u32) -> Option<NodeId> {
         self.at.filter(|(number, _)| *number == line).map(|(_, node)| node)
     }
@@ -138,7 +139,8 @@ impl Version {
         Ok(Self::new(drawn, (program, counters, Vec::new()), (tallies, tallies_map)))
     }
 
-    /// Combines an assembled program with its loaded form and its counters.
+    /// Creates a version from an assembled program, the loaded program with its maps, and its
+    /// mapped counters.
     fn new(
         drawn: Assembly<'_>,
         (program, counters, tables): (Program, Option<Map>, Vec<Map>),
