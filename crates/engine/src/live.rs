@@ -50,14 +50,15 @@ pub struct Snapshot {
     pub spaces: Vec<SpaceStatus>,
 }
 
-/// The age of a space's counters.
+/// The freshness of a space's counters in a [`Snapshot`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CounterFreshness {
     /// The space responded, so the counters are current.
     Now,
     /// The space has ended; these are its final counters.
     Ended,
-    /// The space did not respond, for this reason. The counters are its previous ones, if any.
+    /// The space did not respond, for the contained reason. The counters are those of its last
+    /// response, if there was one.
     Old(CommandError),
 }
 
@@ -80,8 +81,8 @@ impl Live {
         self.whole.as_ref().map(|(whole, _)| whole)
     }
 
-    /// Sets the thread starter of this path. `None` means that the path has ended or runs without
-    /// threads.
+    /// Sets the handle that starts threads for added spaces of this path. `None` means that the
+    /// path has ended or runs without threads.
     pub(crate) fn set_starter(&self, starter: Option<ThreadStarter>) {
         if let Some((whole, part)) = &self.whole {
             whole.set_starter(*part, starter);
@@ -135,14 +136,14 @@ impl Live {
         self.running_path().map_or_else(Vec::new, |whole| whole.state().ids.nodes.clone())
     }
 
-    /// Returns the number of changes so far, requested and automatic.
+    /// Returns the number of changes to the path so far, requested and automatic.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.running_path().map_or(0, |whole| whole.state().changes)
     }
 
-    /// Returns the counters that kernel programs have collected since the last change, by plan
-    /// index of the node or edge. Omits programs whose counters this process cannot read.
+    /// Returns, for each kernel program, the counters collected since the last change of the path,
+    /// by plan index of the node or edge. Omits programs whose counters this process cannot read.
     pub(crate) fn kernel_counters(&self) -> Vec<GenerationCounters> {
         let Some((whole, part)) = &self.whole else { return Vec::new() };
         let state = whole.state();
@@ -204,7 +205,8 @@ impl Live {
         self.running_path()?.extras.budget.take_breach(sys::clock::monotonic_ns())
     }
 
-    /// Returns the number of observations made so far to decide on automatic changes.
+    /// Returns the number of observations of the path's costs made so far in order to decide on
+    /// automatic changes.
     #[must_use]
     pub fn observation_count(&self) -> u64 {
         self.running_path().map_or(0, |whole| whole.state().observations)

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use sys::eventfd::EventFd;
 
 impl Live {
-    /// Notifies `event` once, after the next pass of a space with input or an expired timer.
-    /// Without such a pass, the counters of the path do not change. Replaces the event of an
+    /// Arranges that `event` is notified once: after the next pass in which a space has input or an
+    /// expired timer. Until then, the counters of the path do not change. Replaces the event of an
     /// earlier call.
     pub fn notify_after_input(&self, event: &Arc<EventFd>) {
         self.control.notify_after_input(event);
     }
 
-    /// Wakes the sleeping spaces of the path. Each woken space calls [`endpoint::Sink::on_idle`] of
-    /// its sinks before it sleeps again.
+    /// Wakes all sleeping spaces of the path, each of which then calls [`endpoint::Sink::on_idle`]
+    /// for its sinks before it sleeps again.
     pub fn wake(&self) {
         self.control.notify_spaces();
     }

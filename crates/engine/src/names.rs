@@ -35,9 +35,9 @@ fn look_up_in_libc(question: NameQuery, name: &str) -> Result<NameAnswer, String
     })
 }
 
-/// Looks up a port name with libpcap's semantics. Returns the TCP port with this name, valid for
-/// both transports if the UDP port is the same. If there is no such TCP port, returns the UDP port.
-/// Returns `None` for an unknown name.
+/// Looks up a port name with libpcap's semantics. Returns the port number and the transports for
+/// which it is valid: the TCP port, valid also for UDP if the UDP port with this name has the same
+/// number, or else the UDP port. Returns `None` for an unknown name.
 fn look_up_port_name(name: &str) -> Option<(u16, Transports)> {
     match (name_service::find_port(name, c"tcp"), name_service::find_port(name, c"udp")) {
         (Some(tcp), Some(udp)) if tcp == udp => Some((tcp, Transports::Both)),

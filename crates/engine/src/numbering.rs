@@ -21,7 +21,8 @@ use std::collections::VecDeque;
 pub(crate) struct PlanNumbers {
     pub(crate) nodes: Vec<usize>,
     pub(crate) edges: Vec<usize>,
-    /// The number of the first ring to or from a replica; such rings are not edges of the graph.
+    /// The number of the first ring between a replica and its dispatcher or join. These rings have
+    /// numbers although they are not edges of the graph.
     pub(crate) copies: usize,
     /// Session numbers, by filter.
     pub(crate) numbering: SessionNumbering,
@@ -41,7 +42,7 @@ impl PlanNumbers {
     }
 }
 
-/// Returns the number of ring numbers to reserve for the replicas of a plan, two per replica.
+/// Returns how many ring numbers the replicas of a plan need: two per replica.
 pub(crate) fn replica_ring_count(plan: &Plan) -> usize {
     plan.replicas.iter().map(|copied| 2 * copied.spaces.len()).sum()
 }
@@ -49,22 +50,24 @@ pub(crate) fn replica_ring_count(plan: &Plan) -> usize {
 /// The session numbers of a plan's filters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SessionNumbering {
-    /// Number of filters that number sessions in the first plan; 1 if there are none.
+    /// Number of filters in the first plan that assign session numbers; 1 if there are none.
     initial: u32,
     /// Each filter's share of the session numbers, with the number of the filter's node.
     shares: Vec<(usize, SessionNumberShare)>,
-    /// Unused shares, longest unused first.
+    /// Shares of session numbers that no filter uses now, longest unused first.
     free: VecDeque<SessionNumberShare>,
-    /// True if every filter uses all numbers, as in recordings of the first two formats.
+    /// True if every filter uses all session numbers, as in recordings in the first two versions of
+    /// the format.
     independent: bool,
-    /// True if the plan has more filters that number sessions than shares.
+    /// True if there are not enough shares for all filters of the plan that assign session numbers.
     is_short: bool,
 }
 
 /// A filter's share of the session numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SessionNumberShare {
-    /// The share of a filter in the first plan: every n-th number, beginning with this one.
+    /// The share of a filter in the first plan. If that plan has n such filters, the share consists
+    /// of every n-th number, beginning with the contained one.
     Initial(u32),
     /// The share of a filter that a change added: the contiguous range with this index.
     Later(u32),
@@ -84,7 +87,8 @@ impl SessionNumbering {
         none.for_next_plan(graph, nodes)
     }
 
-    /// Returns the assignment for the next plan of the path. A surviving filter keeps its share.
+    /// Returns the assignment of session numbers for the next plan of the path. A filter that
+    /// survives the change keeps its share.
     pub(crate) fn for_next_plan(&self, graph: &Graph, nodes: &[usize]) -> Self {
         let mut next = Self { shares: Vec::new(), is_short: false, ..self.clone() };
         let stays = |number: usize| self.shares.iter().find(|(known, _)| *known == number);
@@ -128,7 +132,7 @@ impl SessionNumbering {
     }
 }
 
-/// Returns the numbers of the nodes whose filters number sessions.
+/// Returns the node numbers of the filters that assign session numbers.
 fn numbering_nodes<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<Item = usize> + 'g {
     let gives = |node: &Node| {
         node.filter().is_some_and(|used| used.description.state.writes_session_numbers)

@@ -81,10 +81,10 @@ impl fmt::Debug for ProgressWatch<'_> {
 pub struct Progress {
     /// Elapsed time in ns.
     pub elapsed_ns: u64,
-    /// Counters of the sources, by name, each as of the source's latest response; empty before the
-    /// first response.
+    /// Counters of each source at its latest response, with the name of the source; empty before
+    /// the first response.
     pub sources: Vec<(String, SourceCounters)>,
-    /// True if the paths were stopped and blocks in flight are draining.
+    /// True if the paths were stopped and only process the blocks in flight.
     pub stopped: bool,
     /// Names of sources that did not respond in time, usually because a downstream node blocks
     /// their space.
@@ -109,7 +109,7 @@ pub struct Outcome {
     pub latency: Option<Latency>,
     /// True if a signal or the time limit ended the run.
     pub stopped: bool,
-    /// Run time in ns.
+    /// Duration of the run, in ns.
     pub elapsed_ns: u64,
 }
 

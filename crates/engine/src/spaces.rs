@@ -16,7 +16,7 @@ use sys::task::{self, Task};
 pub struct SpaceStatus {
     /// Name of the space.
     pub name: String,
-    /// Age of the space's counters.
+    /// Freshness of the space's counters.
     pub fresh: CounterFreshness,
     /// The thread or process that runs the space; `None` if its thread has not started or has
     /// ended, or if a thread of the caller runs the space.
@@ -24,7 +24,8 @@ pub struct SpaceStatus {
     /// The kernel's statistics for the task, read before the space was queried; `None` if `runs` is
     /// `None` or the task has ended.
     pub task: Option<Task>,
-    /// The edge of the plan that the space waits to write to; `None` if it does not wait.
+    /// Index in the plan of the edge at whose full ring the space waits; `None` if it does not
+    /// wait.
     pub held_up: Option<usize>,
     /// For a thread, the memory in bytes that backs the space's own pools, as of its last response;
     /// for a process, its resident memory in bytes. `None` if unknown.
@@ -52,7 +53,8 @@ pub enum PinError {
 }
 
 impl Live {
-    /// Returns the status of each process that the spaces of the path report.
+    /// Returns the status of each child process (a program or a sandboxed filter) that the spaces
+    /// of the path have reported in `has`.
     pub(crate) fn processes(&self, has: &[SpaceResources]) -> Vec<SpaceStatus> {
         let Some(whole) = self.running_path() else { return Vec::new() };
         let state = whole.state();

@@ -36,7 +36,8 @@ pub fn parse_tap_origin(text: &str) -> Result<TapOrigin, String> {
 /// A failure to tap a node.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TapError {
-    /// No node matches, or several nodes match. The text is the message.
+    /// No node, or more than one node, matches the given name. The text is the message for the
+    /// user.
     #[error("{0}")]
     Which(String),
     /// The node's output cannot be tapped. The text is the reason.
@@ -86,11 +87,12 @@ pub struct TapRequest {
     pub since: Option<TapOrigin>,
     /// The policy for blocks that the reader does not read in time.
     pub policy: OverrunPolicy,
-    /// Time without progress of the reader after which the tap ends.
+    /// Time after which the tap ends if its reader has read nothing.
     pub patience: Duration,
-    /// Write end of the pipe that receives the blocks, or a socket for packets if there is a ring.
+    /// Write end of the pipe that receives the blocks or, if there is a ring, a SEQPACKET socket
+    /// for notifications.
     pub pipe: OwnedFd,
-    /// The ring that receives the blocks instead, if the reader has agreed.
+    /// The ring that receives the blocks instead of the pipe, if the reader has agreed to a ring.
     pub ring: Option<TapRingWriter>,
 }
 
@@ -263,9 +265,10 @@ impl Live {
         node.is_some_and(|(plan, at)| plan.graph.node(at).kind() == Some(FilterKind::Source))
     }
 
-    /// Adds a reader of a node to the programs of this path, until the returned value is dropped.
-    /// Returns `None` if the path has no program. Fails if `in_kernel` is true and no program
-    /// contains the node.
+    /// Registers `reader` with this path's kernel programs as a reader of the node's output, until
+    /// the returned value is dropped. Returns `None` if the path has no kernel program. Fails if
+    /// `in_kernel` is true, so that the node must be in the kernel, and no program contains the
+    /// node.
     fn open_kernel_tap(
         &self,
         (number, reader): (usize, TapEndHandle),

@@ -57,9 +57,9 @@ pub struct NodeFate {
 /// A query about a flow, shared by the spaces of the path that runs again.
 #[derive(Debug)]
 pub struct FlowQuery {
-    /// The class names of each plan node, and the node that assigned the session numbers of its
-    /// blocks. The second value is 0 for all nodes, except in replays of older recordings, where
-    /// each filter numbers sessions independently.
+    /// For each node of the plan, the class names of its output, and the index of the node that
+    /// numbered the sessions of its blocks. This index matters only in replays of older recordings,
+    /// where each filter numbers sessions independently; in other runs it is always 0.
     nodes: Vec<(Classes, usize)>,
     /// The upstream neighbor of each node, by node index.
     upstream: Vec<usize>,
@@ -74,13 +74,15 @@ struct QueryState {
     sessions: HashSet<(usize, u32)>,
     /// Held blocks by node and key, each with the time at which its hold began.
     held: HashMap<(usize, u64), Time>,
-    /// Packet numbers of the flow's frames, by frame key.
+    /// Packet numbers of the flow's frames, by a key that is derived from a frame's time and bytes
+    /// ([`frame_key`]).
     numbers: HashMap<u64, u64>,
     /// Number of packets so far, by source node number.
     packets: HashMap<usize, u64>,
 }
 
-/// Maximum number of frames whose packet numbers are remembered, and of packets listed per node.
+/// Maximum number of frames whose packet numbers a query stores, and maximum number of packet
+/// numbers listed per node.
 const PACKET_NUMBERS_MAX: usize = 1 << 20;
 
 impl FlowQuery {
@@ -113,9 +115,10 @@ impl FlowQuery {
         self.state().rows.values().cloned().collect()
     }
 
-    /// Discards the recorded fates if fragments arrived before the first fragment of their
-    /// datagram, which alone contains the ports. Returns true if it did so; the same path must then
-    /// run again, and that run recognizes these fragments.
+    /// Prepares a second run of the path if the first one was incomplete: if fragments arrived
+    /// before the first fragment of their datagram, which alone contains the ports, discards the
+    /// recorded fates and returns true. The second run recognizes these fragments. Otherwise does
+    /// nothing and returns false.
     #[must_use]
     pub fn rewind(&self) -> bool {
         let mut state = self.state();
@@ -135,7 +138,7 @@ impl FlowQuery {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an observer that feeds this query from one space.
+    /// Returns an observer that reports the walks of one space to this query.
     pub(crate) fn observer(self: &Arc<Self>) -> Box<dyn Observer> {
         Box::new(FlowObserver { why: Arc::clone(self), running: Vec::new() })
     }
@@ -226,12 +229,13 @@ impl FlowQuery {
     }
 }
 
-/// The observer of one space, which feeds the query.
+/// The observer that reports the walks of one space to a query about a flow.
 #[derive(Debug)]
 struct FlowObserver {
     why: Arc<FlowQuery>,
-    /// For each running node, the key of the only block of the flow that arrived, with the node's
-    /// counters at that time; `None` if none or several arrived.
+    /// For each node that is running (outermost first), the key of the flow's block in its input
+    /// and the node's counters at that time; `None` unless the input contains exactly one block of
+    /// the flow.
     running: Vec<Option<(u64, Counts)>>,
 }
 

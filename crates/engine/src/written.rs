@@ -13,7 +13,8 @@ use std::time::Duration;
 pub struct WriterRequest {
     /// The node; `None` for the first source.
     pub node: Option<TapNode>,
-    /// The class of the blocks, as after `|` in a request; empty for the class that sources assign.
+    /// The class label of the blocks, as after `|` in a request; an empty label stands for the
+    /// class that sources assign.
     pub class: String,
     /// True if the writer writes a capture.
     pub capture: bool,
@@ -61,8 +62,9 @@ impl Live {
         }
     }
 
-    /// Returns the form of the blocks that are created from bytes written to a node's output.
-    /// `capture` is true if the writer writes a capture.
+    /// Returns the form of the blocks that are made from bytes written to a node's output; it
+    /// depends on the form of the node's output. `capture` is true if the writer writes a capture.
+    /// Fails if such blocks cannot be made.
     fn form_of_written_blocks(
         &self,
         number: usize,

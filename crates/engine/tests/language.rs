@@ -149,7 +149,8 @@ fn a12_negation_passes_unanswered_blocks_unchanged() {
     assert_eq!(node_input_counts(&text, ["count"]), [300]);
 }
 
-/// Sinks are activated first, so that every writer finds an active reader. [SL §7.1]
+/// Expects spaces to be activated from the sinks to the sources, so that every writer finds an
+/// active reader. [SL §7.1]
 #[test]
 fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
     use engine::build::{PathOptions, build_with};

@@ -108,7 +108,7 @@ const EXPRESSIONS: &[&str] = &[
 /// Number of frames on which each pair of programs is compared.
 const FRAME_COUNT: usize = 60;
 
-/// Numbers of results of each kind, for one expression on one link type.
+/// Numbers of comparisons by outcome, for one expression on one link type.
 #[derive(Default)]
 struct ComparisonCounts {
     both: usize,

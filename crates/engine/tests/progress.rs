@@ -13,8 +13,8 @@ const REPORT_INTERVAL_NS: u64 = 100_000_000;
 /// A time limit in ns, so long that no test reaches it.
 const TIME_LIMIT_NS: u64 = 60_000_000_000;
 
-/// Runs a request until `enough` returns true for the reports so far. Returns the reports and the
-/// outcome.
+/// Runs a request until `enough` returns true for the progress reports received so far. Returns the
+/// reports and the outcome.
 fn collect_progress(text: &str, enough: impl Fn(&[Progress]) -> bool) -> (Vec<Progress>, Outcome) {
     collect_reports(REPORT_INTERVAL_NS, text, enough)
 }

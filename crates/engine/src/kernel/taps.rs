@@ -43,13 +43,13 @@ impl OpenTaps {
         ))
     }
 
-    /// Returns the indices of the open taps, in ascending order.
+    /// Returns the indices of the request's open taps, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().copied()
     }
 
-    /// Creates a set of these taps. If there are more than [`OPEN_MAX`], the taps with the highest
-    /// indices are omitted.
+    /// Creates the set of the open taps with these indices. If there are more than [`OPEN_MAX`],
+    /// the taps with the highest indices are omitted.
     #[must_use]
     pub fn from_indices(indices: impl IntoIterator<Item = usize>) -> Self {
         let all: BTreeSet<usize> = indices.into_iter().collect();
@@ -61,9 +61,9 @@ impl OpenTaps {
     }
 }
 
-/// The readers of a path's nodes, by node number. A node number stays the same across changes to
-/// the path. Some of these nodes may currently run in a thread; a change can move them into the
-/// kernel.
+/// The readers of the output of a path's nodes, by node number. Node numbers stay the same across
+/// changes to the path. A node with readers may run in a thread now and be moved into the kernel by
+/// a change.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeTapReaders {
     /// The readers of each node.
@@ -71,12 +71,12 @@ pub(crate) struct NodeTapReaders {
 }
 
 impl NodeTapReaders {
-    /// Adds a reader of a node.
+    /// Adds a reader of the output of a node.
     pub(super) fn add_reader(&mut self, node: usize, reader: &TapEndHandle) {
         self.readers.entry(node).or_default().push(reader.clone());
     }
 
-    /// Removes `reader` from the readers of a node, if it is registered there.
+    /// Removes `reader` from the readers of a node's output. Does nothing if it is not one of them.
     pub(super) fn remove_reader(&mut self, node: usize, reader: &TapEndHandle) {
         let Some(readers) = self.readers.get_mut(&node) else { return };
         readers.retain(|known| !known.is_same_tap(reader));
@@ -85,7 +85,7 @@ impl NodeTapReaders {
         }
     }
 
-    /// Returns true if a node has a reader.
+    /// Returns true if the output of a node has a reader.
     pub(super) fn has_reader(&self, node: usize) -> bool {
         self.readers.contains_key(&node)
     }

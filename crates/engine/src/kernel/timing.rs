@@ -7,9 +7,9 @@
 use ebpf::insn::{Insn, R0, encode};
 use sys::bpf::{Program, ProgramKind, RunStatisticsGuard};
 
-/// The frame that the test runs process.
+/// The frame that test runs of the empty program process.
 const FRAME: [u8; 64] = [0; 64];
-/// Number of test runs.
+/// Number of test runs over which the time of an empty program is averaged.
 const TEST_RUN_COUNT: u32 = 10_000;
 
 /// A guard that keeps the kernel's run-time statistics enabled.
@@ -28,7 +28,8 @@ impl Timing {
         Some(Self { _counts: counts, empty_run_ns: measure_empty_run().unwrap_or_default() })
     }
 
-    /// Returns the time of these runs in ns, less the overhead of the measurement.
+    /// Returns the total time in ns of `runs` runs, without the overhead of measuring them; `ns` is
+    /// the measured total.
     pub(super) fn subtract_overhead(&self, runs: u64, ns: u64) -> u64 {
         let added = (runs as f64 * self.empty_run_ns) as u64;
         ns.saturating_sub(added)

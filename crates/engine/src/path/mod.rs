@@ -37,8 +37,8 @@ pub struct Settings {
     pub timed: bool,
     /// True if the kernel measures the run time of its programs (`--analyze`).
     pub programs_timed: bool,
-    /// Index of this worker process, from 0, and the number of worker processes; `None` if there is
-    /// only one process. Each worker uses its own share of the session numbers.
+    /// If the request runs in several worker processes, the index of this process, from 0, and
+    /// their number; otherwise `None`. Each worker uses its own share of the session numbers.
     pub one_of: Option<(u32, u32)>,
     /// True if an edit always copies the block instead of changing it in place.
     pub copies: bool,
@@ -51,15 +51,16 @@ pub struct Settings {
 pub struct PathOptions {
     /// Mode of the path: live, recorded, or a replay.
     pub record_mode: RecordMode,
-    /// Directory that contains all files written by sinks, whatever directories the request names;
-    /// `None` if the sinks use the directories in the request.
+    /// Directory into which all files written by sinks are confined, whatever directories the
+    /// request names; `None` if the sinks use the directories in the request.
     pub into: Option<PathBuf>,
     /// True if sinks discard their output.
     pub silent: bool,
     /// Number of bytes of output that each source of a live path retains for taps; `None` if
     /// sources retain no output.
     pub history: Option<usize>,
-    /// A query about one flow, if any. A path with a query forms batches of one block.
+    /// A query about the fate of one flow; `None` in an ordinary run. With a query, all batches
+    /// consist of one block.
     pub why: Option<Arc<FlowQuery>>,
     /// Automatic changes that the path may make, or `None` if it may make none.
     pub adapt: Option<Arc<AdaptationSettings>>,
@@ -74,7 +75,7 @@ pub struct PathOptions {
 /// Automatic changes that a path may make.
 #[derive(Clone, Debug)]
 pub struct AdaptationSettings {
-    /// The machine, with cost estimates made before the run.
+    /// The machine on which the path runs, with its cost table from before the run.
     pub machine: Machine,
     /// True if filters may be replicated over several spaces.
     pub copies: bool,
@@ -110,11 +111,12 @@ impl AdaptationSettings {
 /// The rate of observations, and the agreement among observations that a change requires.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RatePolicy {
-    /// Length of an observation in ns.
+    /// Length of one observation of the path's costs, in ns.
     pub observation_ns: u64,
-    /// Number of consecutive observations that must agree.
+    /// Number of consecutive observations that must propose the same change before it is made.
     pub agreeing_observations: u32,
-    /// Initial pause after a change, in ns.
+    /// Pause after an automatic change, in ns; it is longer after a change that did not pay off or
+    /// was repeated.
     pub pause_ns: u64,
 }
 

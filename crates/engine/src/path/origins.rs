@@ -16,14 +16,15 @@ pub(crate) fn sources(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
         .filter(|(_, used)| used.description.kind == FilterKind::Source || used.endpoint.is_program)
 }
 
-/// The origins of a path, and the source of each origin.
+/// The origins of a path: a number for each source, which the blocks of the source carry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     /// Titles of the sources, by origin.
     pub(crate) names: Vec<String>,
     /// Node numbers of the sources, by origin.
     nodes: Vec<usize>,
-    /// Names of the sources as sinks see them; only [`Origins::publish`] updates them.
+    /// Names of the sources, by origin, in the copy that sinks read; only [`Origins::publish`]
+    /// updates it.
     pub(crate) published: endpoint::Origins,
 }
 
@@ -48,8 +49,7 @@ impl Origins {
         }
     }
 
-    /// Publishes the names to all holders of [`Origins::published`], including holders of earlier
-    /// clones.
+    /// Makes the current names visible to the sinks, in all clones of [`Origins::published`].
     pub(crate) fn publish(&self) {
         self.published.extend_to(&self.names);
     }

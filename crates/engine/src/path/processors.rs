@@ -2,7 +2,7 @@
 
 use pipeline::plan::{Processors, ThreadPlacement};
 
-/// Returns the processors that a path could use if this thread started it now.
+/// Returns the processors on which a path's threads could run if this thread started the path now.
 pub(crate) fn processors() -> Processors {
     let start = sys::machine::current_processor();
     Processors {

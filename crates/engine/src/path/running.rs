@@ -34,7 +34,7 @@ pub(crate) struct RunningPath {
     pub(crate) settings: Settings,
     pub(crate) extras: PathOptions,
     state: Mutex<PathState>,
-    /// Notified when the thread starter of a connected component is set or removed.
+    /// Wakes threads that wait until a connected component has started or ended.
     starter_changed: Condvar,
 }
 
@@ -53,8 +53,8 @@ impl std::fmt::Debug for AdaptationListener {
 pub(crate) struct PathState {
     /// The text of the request, or `None` if it was never set.
     pub(crate) text: Option<String>,
-    /// The graph that was read from the text by the latest change, so that the next change need not
-    /// read the same text again.
+    /// The graph that the latest change parsed from the text; the next change uses it instead of
+    /// parsing the text again.
     pub(crate) read: Option<Graph>,
     /// Number of changes so far.
     pub(crate) changes: u64,
@@ -86,7 +86,8 @@ pub(crate) struct RunningComponent {
     pub(crate) rings: Vec<RunningRing>,
     /// Command queues of spaces that changes have removed from the component.
     pub(crate) removed_queues: Vec<Arc<CommandQueue>>,
-    /// The list of spaces that [`Live`](crate::live::Live) reads.
+    /// The command queues of the component's spaces, in the list that [`Live`](crate::live::Live)
+    /// reads.
     pub(crate) listed: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
     /// Edges that leave the kernel, by kernel program.
     pub(crate) kernel_exits: Vec<KernelExit>,
@@ -111,12 +112,13 @@ pub(crate) enum StarterState {
 /// Kernel programs of a connected component. The runner of the path owns the list.
 pub(crate) type Kernels = Arc<Mutex<Vec<Kernel>>>;
 
-/// The edges over which a kernel program passes blocks to a thread, in the order of its exits.
+/// The edges over which a kernel program passes blocks to a thread, in the order of the program's
+/// exits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KernelExit {
-    /// The number of the source that represents the program.
+    /// The node number of the source under which the ledger reports the program.
     pub(crate) first: usize,
-    /// The numbers of the edges.
+    /// The numbers of the edges that leave the kernel.
     pub(crate) exit_edges: Vec<usize>,
 }
 
@@ -138,8 +140,8 @@ pub(crate) struct RunningRing {
     /// Number of the node that reads the ring.
     pub(crate) to: usize,
     pub(crate) stride: usize,
-    /// True if the entries carry marks. For blocks from the kernel, this cannot be derived from
-    /// `stride` alone.
+    /// True if the entries of the ring carry marks. For blocks from the kernel, the entry size
+    /// (`stride`) does not determine this.
     pub(crate) marks: bool,
 }
 

@@ -22,7 +22,8 @@ pub(crate) struct ThreadStarter {
     pub(crate) ended: mpsc::Sender<EndedSpace>,
     pub(crate) done: Arc<EventFd>,
     pub(crate) running: Arc<AtomicUsize>,
-    /// Processors for the spaces that start with the path; empty means all processors.
+    /// Processors on which the spaces that start with the path may run; an empty list permits all
+    /// processors.
     pub(crate) near: Arc<[usize]>,
 }
 
@@ -35,7 +36,7 @@ pub(crate) struct SpaceThread {
 }
 
 impl SpaceThread {
-    /// Passes the space to the thread and detaches the thread.
+    /// Passes the space to the waiting thread, which runs it, and detaches the thread.
     pub(crate) fn run_space(mut self, space: Space) {
         // The counter is incremented before the space can end, so that a waiter for all spaces
         // includes this space.
@@ -58,8 +59,8 @@ impl Drop for SpaceThread {
 }
 
 impl ThreadStarter {
-    /// Starts a thread for a space that a change adds. The index of the space follows the indices
-    /// of the existing spaces.
+    /// Starts a thread for a space that a change adds to the running path. The space gets the next
+    /// free space index of the path.
     pub(crate) fn start_added_thread(&self, name: String) -> sys::Result<SpaceThread> {
         let anywhere = Self { near: Arc::default(), ..self.clone() };
         anywhere.start(name, self.next.fetch_add(1, Ordering::Relaxed))

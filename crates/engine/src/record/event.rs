@@ -6,7 +6,8 @@ use super::form::{
 use endpoint::{Gap, LossRanges};
 use runtime::space::events::SpaceEvent;
 
-/// Appends the encoding of an event. The caller must then append the blocks of the event.
+/// Appends the encoding of an event to `out`. The caller then appends the blocks that belong to the
+/// event.
 pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
     append_local_block(out, LocalBlockKind::Event, |out| match event {
         SpaceEvent::Pull { node, now, count, edge, failure } => {
@@ -94,8 +95,9 @@ fn read_ranges(take: &mut ValueReader<'_>) -> Option<LossRanges> {
     Some(ranges)
 }
 
-/// Reads what follows the counts of a source: the positions of lost blocks, and the note. Both are
-/// absent from recordings of earlier versions, where at most the padding of the block remains.
+/// Reads the details that follow the counts of a source in a record: the positions of its lost
+/// blocks, and its note. Returns empty details for a recording of an earlier version, which has
+/// none. Returns `None` if the details are malformed.
 fn read_source_details(take: &mut ValueReader<'_>) -> Option<SourceDetails> {
     let Some(places) = take.read_u32() else { return Some(SourceDetails::default()) };
     let mut missing = Vec::new();
@@ -106,7 +108,8 @@ fn read_source_details(take: &mut ValueReader<'_>) -> Option<SourceDetails> {
     Some((missing, is_remark.then(|| (text.to_owned(), warns != 0))))
 }
 
-/// Positions of lost blocks by location, and a note that is true if it is a warning.
+/// Details of a source: block numbers that it lost, by location of the loss; and its note for the
+/// user, with a flag that is true if the note is a warning.
 pub(super) type SourceDetails = (Vec<(String, LossRanges)>, Option<(String, bool)>);
 
 impl FileBlock<'_> {

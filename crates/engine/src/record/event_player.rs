@@ -25,7 +25,8 @@ pub struct Replay {
     record: Record,
     /// Counters of the sources, by node number: output replayed so far, input and losses recorded.
     source_counts: Mutex<HashMap<usize, SourceCounters>>,
-    /// Recorded input of the programs, by node number.
+    /// Amounts that the programs accepted and dropped in the recorded run, by node number of the
+    /// program.
     inputs: Mutex<HashMap<usize, RecordedCounts>>,
     /// True if a space reached the end of a recording that is shorter than the recorded run.
     short: AtomicBool,
@@ -37,9 +38,10 @@ pub struct Replay {
 /// Progress in repeating the recorded changes.
 #[derive(Debug, Default)]
 struct ChangeProgress {
-    /// Number of the change in progress, or of the last completed change.
+    /// Sequence number of the change in progress, or of the last completed change.
     number: u64,
-    /// `Some` once no more changes follow; the inner value is the failure that prevents them.
+    /// `None` while further changes may follow; `Some(None)` after the last change, and
+    /// `Some(Some(why))` after a change that failed because of `why`.
     ended: Option<Option<String>>,
 }
 
@@ -69,12 +71,13 @@ impl Replay {
             || self.short.load(Ordering::Relaxed)
     }
 
-    /// Announces that the change with this number is being made.
+    /// Announces to the replaying spaces that the change with this number has begun.
     pub(crate) fn begin_change(&self, number: u64) {
         self.changes().number = number;
     }
 
-    /// Announces that no more changes follow, because of the failure `why` if there is one.
+    /// Announces to the replaying spaces that no more changes follow. `why` is the failure of a
+    /// change, if that is the reason.
     pub(crate) fn end_changes(&self, why: Option<String>) {
         self.changes().ended.get_or_insert(why);
         self.stalls.unregister_swap_thread();
@@ -172,8 +175,8 @@ impl Replay {
     }
 }
 
-/// The substitute for a source in a replay. Its blocks come from the recording, so it is never
-/// polled.
+/// The source that takes the place of a recorded source in a replay. Its blocks come from the
+/// recording, so it is never polled.
 #[derive(Debug)]
 pub(crate) struct RecordedSource {
     pub(crate) replay: Arc<Replay>,
@@ -196,14 +199,16 @@ impl Source for RecordedSource {
     }
 }
 
-/// The recorded input of a program, and the blocks that the program did not accept, by reason.
+/// The amount that a program accepted in the recorded run, and the amounts that it did not accept,
+/// by reason.
 #[derive(Clone, Debug, Default)]
 struct RecordedCounts {
     written: Amount,
     dropped: Vec<(DropReason, Amount)>,
 }
 
-/// The substitute for the input of a program in a replay. The program itself does not run.
+/// The sink that takes the place of a program's input in a replay. The program itself does not run,
+/// so the sink only reports the recorded amounts.
 #[derive(Debug)]
 pub(crate) struct RecordedInput {
     pub(crate) replay: Arc<Replay>,
@@ -245,7 +250,7 @@ impl Sink for RecordedInput {
 pub(crate) struct EventPlayer {
     replay: Arc<Replay>,
     space: u32,
-    /// Index of the next chunk.
+    /// Index, among the chunks of the recording, of the next chunk to load.
     next: usize,
     chunk: Vec<u8>,
     at: usize,

@@ -42,7 +42,7 @@ const BLOCK_MIN: usize = 12;
 /// Maximum length of a block in bytes: a block of data with its metadata.
 const FILE_BLOCK_BYTES_MAX: usize = BLOCK_MAX + (1 << 20);
 
-/// The kind of a block in the range for local use.
+/// The kind of a pcapng block of the local block type, which only Streamline reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LocalBlockKind {
     RecordingHead = 1,
@@ -50,7 +50,7 @@ pub(super) enum LocalBlockKind {
     Event,
     Bytes,
     End,
-    /// A change to the path, written after the old graph was finished.
+    /// A change to the path, written after all events that precede the change.
     Change,
 }
 
@@ -128,7 +128,7 @@ impl<'b> ValueReader<'b> {
     }
 }
 
-/// Appends a block with a body that `fill` writes.
+/// Appends a pcapng block of type `kind`, whose body `fill` writes.
 fn append_block(out: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
     out.put_u32s(&[kind, 0]);
@@ -146,7 +146,7 @@ fn append_padding(out: &mut Vec<u8>, from: usize) {
     out.resize(from + length, 0);
 }
 
-/// Appends an option, padded to 32 bits.
+/// Appends a pcapng option, padded to a multiple of 32 bits.
 fn append_option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     let at = out.len();
     out.put_u16s(&[code, u16::try_from(value.len()).unwrap_or(0)]);
@@ -154,7 +154,7 @@ fn append_option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     append_padding(out, at);
 }
 
-/// Appends a local block of this kind, with contents that `fill` writes.
+/// Appends a block of the local block type with this kind, whose contents `fill` writes.
 pub(super) fn append_local_block(
     out: &mut Vec<u8>,
     what: LocalBlockKind,
@@ -192,7 +192,7 @@ pub(super) fn append_interface(out: &mut Vec<u8>, link: u16, name: &str) {
     });
 }
 
-/// Appends a received block and its bytes, as a frame of this interface or, if `interface` is
+/// Appends a block from a source with its bytes: as a frame of this interface or, if `interface` is
 /// `None`, as raw bytes.
 pub(super) fn append_entry(out: &mut Vec<u8>, entry: &Entry, bytes: &[u8], interface: Option<u32>) {
     let (length, time) = (saturating_u32(bytes.len()), entry.context.time);

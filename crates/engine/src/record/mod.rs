@@ -50,15 +50,15 @@ pub enum RecordMode {
 }
 
 impl RecordMode {
-    /// Returns true if this is the replay of a recording in which each filter numbered its sessions
-    /// independently.
+    /// Returns true in the replay of a recording in which each filter numbered its sessions
+    /// independently of the others.
     #[must_use]
     pub fn has_independent_numbers(&self) -> bool {
         matches!(self, Self::Play(replay) if replay.record().version < head::UNIQUE_NUMBERS_VERSION)
     }
 
-    /// Returns the interface through which the space with this number records its events or, in a
-    /// replay, reads them.
+    /// Returns the port of the space with this number, through which the space records its events,
+    /// replays recorded ones, or does neither.
     pub(crate) fn event_port(&self, space: usize) -> EventPort {
         match self {
             Self::Off => EventPort::Off,

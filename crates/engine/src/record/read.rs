@@ -23,7 +23,7 @@ pub struct Record {
     pub head: RecordingHead,
     /// The version of the file format.
     pub version: u32,
-    /// Completeness of the recording.
+    /// Result of the check that the recording covers the entire run and that the file is intact.
     pub whole: Completeness,
     /// The changes to the path while it ran, oldest first.
     pub changes: Vec<Change>,
@@ -44,7 +44,7 @@ pub enum Completeness {
     },
     /// The recording reached its size limit before the run ended.
     Full {
-        /// Input that is missing from the recording.
+        /// Number and time of the blocks that arrived after the size limit was reached.
         beyond: MissingInput,
     },
     /// The recording is truncated: the writer was killed, or the file was shortened or a block was
@@ -291,8 +291,8 @@ impl RecordScan {
         Ok(there)
     }
 
-    /// Checks the digest of the file and decodes the completeness of the recording. `take` reads
-    /// the last block. Returns `None` if this block is malformed.
+    /// Checks the digest of the file and decodes, from the contents of the last block, the
+    /// completeness of the recording. Returns `None` if the last block is malformed.
     fn decode_completeness(&self, mut take: ValueReader<'_>) -> Option<Completeness> {
         let digest = take.read_bytes(32)?;
         let sum = self.digest.clone().chain_update(take.0).finalize();

@@ -60,16 +60,16 @@ pub struct Recording {
 /// Input that arrived after the recording had reached its size limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MissingInput {
-    /// Number of blocks from sources.
+    /// Number of blocks from sources that are missing from the recording.
     pub blocks: u64,
-    /// Size of these blocks in bytes.
+    /// Total size of the missing blocks in bytes.
     pub bytes: u64,
     /// Time, in ns on the path's clock, at which the first missing input arrived; `None` if nothing
     /// is missing.
     pub since: Option<Time>,
 }
 
-/// The summary of a finished recording.
+/// The result of writing a recording: the file, its size, and the input that did not fit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordingSummary {
     /// Path of the file, for messages.
@@ -79,7 +79,7 @@ pub struct RecordingSummary {
     /// Limit on the bytes of the head, events and changes in the file. The file may be slightly
     /// longer.
     pub bytes_max: u64,
-    /// Input that is missing from the recording.
+    /// Blocks that arrived after the recording had reached its size limit.
     pub beyond: MissingInput,
     /// The failure that ended the writing early, if any.
     pub failure: Option<String>,
@@ -87,8 +87,8 @@ pub struct RecordingSummary {
 
 enum Message {
     Bytes(Vec<u8>),
-    /// The contents of the last block of the file. The writing thread prepends a digest of all
-    /// preceding bytes and of these contents.
+    /// The contents of the last block of the file. The writing thread adds a digest of all bytes of
+    /// the file up to and including these contents.
     End(Vec<u8>),
 }
 
@@ -163,8 +163,8 @@ impl Recording {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Reserves `bytes` bytes of the recording's size limit. If fewer bytes remain, returns false
-    /// and ends the recording.
+    /// Subtracts `bytes` bytes from what the recording may still write. If fewer bytes remain, ends
+    /// the recording and returns false.
     fn reserve(&self, bytes: usize) -> bool {
         // Relaxed suffices, because the counter guards no other memory.
         let before = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -292,8 +292,8 @@ impl EventRecorder {
         Self { recording, space, chunk: Vec::new(), beyond: MissingInput::default() }
     }
 
-    /// Keeps the bytes of the chunk after `begin` and returns true if the recording's size limit
-    /// permits them; otherwise discards them and returns false.
+    /// Accepts the bytes of the chunk from offset `begin` on if the recording's size limit permits
+    /// them, and then returns true. Otherwise removes them from the chunk and returns false.
     fn commit(&mut self, begin: usize) -> bool {
         if !self.recording.reserve(self.chunk.len() - begin) {
             self.chunk.truncate(begin);

@@ -113,7 +113,7 @@ pub(super) struct LatencyChecks<'f> {
     live: &'f Live,
     /// Monotonic time of the next check in ns.
     next: u64,
-    /// Monotonic time in ns before which no further breach is reported.
+    /// Monotonic time in ns before which further breaches are not reported.
     quiet_until_ns: u64,
 }
 
@@ -137,9 +137,9 @@ impl<'f> LatencyChecks<'f> {
     }
 }
 
-/// Time that sources have to respond before their previous totals are reported, in ns. A space
-/// checks for queries after every batch; a sleeping space wakes up within 50 µs if a processor is
-/// free.
+/// Time that sources have to respond to a query, in ns; the report then contains the previous
+/// totals of the others. A space checks for queries after every batch; a sleeping space wakes up
+/// within 50 µs if a processor is free.
 const ANSWER_TIMEOUT_NS: u64 = 50_000_000;
 
 /// Periodic progress reports. Each round first queries the sources, and later reports their
@@ -163,8 +163,9 @@ impl<'f> ProgressReports<'f> {
         if self.has_queried { self.next } else { self.next.saturating_sub(ANSWER_TIMEOUT_NS) }
     }
 
-    /// Queries the sources for the next report or, if they have been queried already, calls the
-    /// callback with their responses. `stopped` is true if the paths were stopped.
+    /// Performs the step that is due: queries the sources for the next report or, if they have been
+    /// queried, calls the callback with their responses. `stopped` is true if the paths were
+    /// stopped.
     fn advance(&mut self, controls: &[Arc<Control>], now: u64, stopped: bool) {
         self.has_queried = !self.has_queried;
         if self.has_queried {

@@ -95,7 +95,8 @@ fn serve() -> Result<(), String> {
     process_blocks(space, &streams, held_max)
 }
 
-/// The input and output streams, shared by the space and the loop that drives the space.
+/// The input and output streams of a sandbox process, shared by its space and by the loop that runs
+/// the space.
 #[derive(Clone, Debug)]
 struct Streams {
     /// The stream of input blocks. The process sleeps while this stream is empty.
@@ -104,7 +105,7 @@ struct Streams {
     output: Arc<Mutex<Option<Output>>>,
 }
 
-/// The reader of the input stream.
+/// The reader of a sandbox process's input stream.
 #[derive(Debug)]
 struct Reader {
     input: Input,
@@ -162,7 +163,8 @@ impl Reader {
         }
     }
 
-    /// Decodes the latest message. Returns `None` if it is a block.
+    /// Decodes the latest message from the path as a state record. Returns `None` if the message is
+    /// a block.
     fn decode_record(&self) -> Option<Result<StateRecord<'_>, MessageDefect>> {
         StateRecord::read(self.message.get(..self.pending?).unwrap_or_default())
     }
@@ -280,8 +282,9 @@ fn failure_message(failure: PathFailure) -> String {
     }
 }
 
-/// Handles a request from the path: sends the filter's state, or restores a state. Blocks until the
-/// request is complete. After sending the state, also blocks until the next message from the path.
+/// Handles a state message from the path: either sends the filter's state, or restores the state
+/// that follows. Blocks until this is complete and, after sending the state, until the next message
+/// from the path.
 fn save_or_restore_state(
     space: &mut Space,
     streams: &Streams,
@@ -334,7 +337,8 @@ fn save_or_restore_state(
     Ok(())
 }
 
-/// Ignores the loss of the path, which the next read reports. Returns any other fault as an error.
+/// Returns `Ok` if the fault means that the path has ended, because the next read reports that.
+/// Returns any other fault as an error.
 const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
     match fault {
         Fault::Abandoned => Ok(()),

@@ -19,7 +19,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The node that sends blocks to the process.
+/// The node that sends the input of a sandboxed filter to the filter's process.
 #[derive(Debug)]
 pub(crate) struct InputHalf {
     /// The stream to the process, or `None` after the stream has ended.
@@ -61,9 +61,9 @@ impl InputHalf {
         self.write_with(length, false, &mut |room| message::write(block, room))
     }
 
-    /// Writes a message. Blocks until the ring has room. `has_room` is true if the process has room
-    /// for its own output and therefore must make progress. Returns false if the process has
-    /// exited.
+    /// Writes a message to the process. Blocks until the ring has room. `has_room` is true if the
+    /// ring for the process's output has room, so that the process has no reason to wait. Returns
+    /// false if the process has exited.
     fn write_with(
         &mut self,
         length: usize,
@@ -163,8 +163,8 @@ impl InputHalf {
         self.report_progress();
     }
 
-    /// Returns the number of blocks sent to the process, less the blocks that it did not consume
-    /// before its end.
+    /// Returns the number of blocks that the process has accepted: those sent to it, less those
+    /// that it had not consumed at its end.
     pub(crate) const fn blocks_sent(&self) -> u64 {
         self.written.blocks
     }
@@ -209,7 +209,8 @@ impl InputHalf {
         self.supervisor.set_input_counts(put, taken);
     }
 
-    /// Ends the stream, and counts the blocks not yet consumed as dropped.
+    /// Ends the input stream of the process, and counts the blocks that the process has not
+    /// consumed as dropped.
     fn end_output(&mut self) {
         self.report_progress();
         self.output = None;

@@ -18,7 +18,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The node that receives blocks from the process.
+/// The node that receives the output of a sandboxed filter from the filter's process.
 #[derive(Debug)]
 pub(crate) struct Exit {
     /// The stream from the process, or `None` after the stream has ended.
@@ -26,12 +26,12 @@ pub(crate) struct Exit {
     /// The latest message, until its block has been copied to a pool.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// The sources that may be the origin of a block from the process.
+    /// Sources of the path, one of which each block from the process must name as its origin.
     origins: Origins,
     given: Amount,
     /// True if this reader has announced to the process that it sleeps.
     asleep: bool,
-    /// Number of wake-ups since the last block.
+    /// Number of times that the process has woken this reader since the last block.
     empty_wakeups: u32,
     /// The filter's state as received so far, if it was requested.
     gathering: Option<StateCollector>,
@@ -45,7 +45,8 @@ pub(crate) struct Exit {
 
 /// Interval between progress checks while the process has no pending work.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of consecutive wake-ups without a block.
+/// Maximum number of consecutive times that the process may wake this reader without sending a
+/// block.
 const EMPTY_WAKEUPS_MAX: u32 = 10_000;
 
 impl Exit {
@@ -96,10 +97,10 @@ impl Exit {
         Ok(Some((known, self.account.clone(), self.given.blocks)))
     }
 
-    /// Blocks until more messages may be available, for at most [`CHECK_INTERVAL`]. The wait is
-    /// shorter if the request for the state did not fit in its ring (`asked` is false), or if there
-    /// is no memory for a message, because no notification announces that a ring has room again or
-    /// that memory is free again.
+    /// Blocks until more messages from the process may be available, for at most
+    /// [`CHECK_INTERVAL`]. Waits only for a short interval if `asked` is false, because the ring to
+    /// the process has no room for the request for the filter's state, or if there is no memory for
+    /// a message: no notification announces room in a ring or free memory.
     pub(crate) fn wait_for_messages(&self, asked: bool) {
         match &self.input {
             Some(input) if asked && self.asleep => {
@@ -152,8 +153,8 @@ impl Exit {
         self.release_stream();
     }
 
-    /// Consumes the latest message if it belongs to the filter's state or is a report of its
-    /// counters. Returns false for an output block.
+    /// Consumes the latest message if it is a state record or a report of counters. Returns false,
+    /// and consumes nothing, if the message is an output block.
     fn consume_record(&mut self, length: usize) -> Result<bool, MessageDefect> {
         let message = self.message.get(..length).unwrap_or_default();
         match (StateRecord::read(message), &mut self.gathering) {
@@ -172,8 +173,8 @@ impl Exit {
         Ok(true)
     }
 
-    /// Copies the next message, if there is one, unless the previous one is still pending. Returns
-    /// the length of the pending message.
+    /// Copies the next message of the process, if there is one, unless the previous one is still to
+    /// be processed. Returns the length of the message to process.
     fn next(&mut self) -> Result<BlockRead, Fault> {
         if let Some(length) = self.pending {
             return Ok(BlockRead::Block(length));

@@ -13,7 +13,8 @@ const RING_BYTES: usize = 4 << 20;
 /// includes two pools of 16 MB for blocks, and 64 MB of blocks that the filter may hold.
 pub const ADDRESS_SPACE_BYTES_MAX: u64 = 512 << 20;
 
-/// Returns the configuration of the stream with this id.
+/// Returns the configuration of a stream between a path and a sandbox process. `id` is the id of
+/// the stream's ring.
 pub(super) fn stream_config(id: u32) -> Config {
     Config::new(abi::DbufId::new(id).unwrap_or_default()).capacity(RING_BYTES)
 }

@@ -35,9 +35,9 @@ const HELD_LISTS_MAX: u64 = 64;
 /// A state record: a message that is not a block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum StateRecord<'m> {
-    /// Requests the state. The filter then pauses until the next message.
+    /// Requests the filter's state. The filter then pauses until the next message.
     Save,
-    /// Cancels the request; the filter continues.
+    /// Cancels a request for the filter's state; the filter continues.
     Resume,
     /// A session: its key, the number of its held-block lists, and its plain data.
     Session(u64, u64, &'m [u8]),
@@ -63,9 +63,10 @@ pub(crate) struct Account {
     pub(crate) received_or_made: u64,
     /// Blocks that the filter forwarded, consumed, dropped or holds.
     pub(crate) accounted_for: u64,
-    /// Totals of unanswered blocks, in the order of the description's reasons.
+    /// Number of blocks that the filter left unanswered, by reason, in the order of the filter's
+    /// description.
     pub(super) unanswered: Vec<u64>,
-    /// Values of the description's counters.
+    /// Values of the filter's own counters, in the order of the filter's description.
     pub(super) counters: Vec<u64>,
 }
 
@@ -261,7 +262,8 @@ impl StateCollector {
         Self { saved, held: None, so_far: (0, 0, 0), held_max, origins, done: false }
     }
 
-    /// Adds the next message. Returns true if it was the last one. Fails if the message is invalid.
+    /// Adds the next message to the collected state. Returns true if the state is then complete.
+    /// Fails if the message is invalid.
     pub(super) fn add_message(&mut self, message: &[u8]) -> Result<bool, MessageDefect> {
         if let Some((list, key)) = self.held.take() {
             let (entry, frame) = message::read(message, self.origins)?;
@@ -304,8 +306,9 @@ impl StateCollector {
         Ok(self.done)
     }
 
-    /// Returns true if a message is valid at this point: a record before the end of the state, or a
-    /// block that [`StateRecord::Held`] has announced.
+    /// Returns true if a message is valid at this point. `is_record` is true for a state record,
+    /// which is valid until the state is complete, and false for a block, which is valid only after
+    /// [`StateRecord::Held`].
     pub(super) const fn accepts(&self, is_record: bool) -> bool {
         !self.done && (is_record || self.held.is_some())
     }

@@ -45,19 +45,19 @@ pub(super) struct Supervisor {
     owes_reply: AtomicBool,
     /// True once the output of the process has ended without a fault.
     output_ended: AtomicBool,
-    /// Number of messages written to the process's input ring.
+    /// Number of messages that the path has written to the process's input ring.
     put: AtomicU64,
     taken: AtomicU64,
     given: AtomicU64,
     latest_progress: Mutex<LatestProgress>,
 }
 
-/// The latest progress of the process.
+/// The counters of a sandbox process at the last time that it made progress.
 #[derive(Debug)]
 struct LatestProgress {
-    /// Numbers of messages that the process had consumed and produced by its latest progress.
+    /// Numbers of messages that the process had consumed and produced when it last made progress.
     moved: (u64, u64),
-    /// Processor time that the process had used by its latest progress, in ns.
+    /// Processor time that the process had used when it last made progress, in ns.
     processor_ns: u64,
     /// Time since which the process has had room for output without making progress; `None` if it
     /// lacks room or makes progress.
@@ -102,7 +102,8 @@ impl Supervisor {
         self.why.get().is_some() || self.process.ended().is_some()
     }
 
-    /// Waits for [`CHECK_INTERVAL`] / 20, or until the process has exited.
+    /// Waits for a twentieth of [`CHECK_INTERVAL`], but no longer than until the process has
+    /// exited.
     pub(super) fn wait_short_interval(&self) {
         let _ = self.process.wait(CHECK_INTERVAL / 20);
     }
@@ -135,7 +136,8 @@ impl Supervisor {
         self.given.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns true if the process has pending work: input, an owed reply, or its exit.
+    /// Returns true if the process has something to do: input to consume, a reply to send, or to
+    /// exit.
     pub(super) fn has_pending_work(&self) -> bool {
         let waits = self.put.load(Ordering::Relaxed) > self.taken.load(Ordering::Relaxed);
         waits || self.input_ended.load(Ordering::Relaxed) || self.owes_reply.load(Ordering::Relaxed)
@@ -188,8 +190,8 @@ impl Supervisor {
         }
     }
 
-    /// Formats the report of the process's exit. Returns `None` if the process exited normally or
-    /// was released.
+    /// Describes the exit of the process for the user. Returns `None` if the process exited
+    /// normally or was released.
     fn end_report(&self, ended: ProcessOutcome) -> Option<String> {
         let describe_end = match (self.why.get(), ended) {
             (Some(why), _) => why.clone(),

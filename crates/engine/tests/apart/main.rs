@@ -1,7 +1,7 @@
 //! Tests of changes to filters that run in processes of their own while blocks flow: the output
 //! equals the output of the same request in one process, byte for byte.
 //!
-//! A filter's process is this test program, started again. The test therefore has its own `main`,
+//! The process of a filter runs this test program again. The test therefore has its own `main`,
 //! which runs a filter if the program was started for one, and otherwise runs the tests one after
 //! the other.
 

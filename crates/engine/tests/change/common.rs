@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A time limit so long that no test reaches it.
+/// A time limit for commands to a path, so long that no test reaches it.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The blocks that a sink has received, each as the number in its frame and its class.

@@ -28,12 +28,13 @@ pub(crate) type OutputBlock = (u32, u32, Vec<u8>);
 static SCRIPT_LOCK: Mutex<()> = Mutex::new(());
 /// The frames that the next script emits.
 static FRAMES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
-/// Number of frames that the script may emit so far.
+/// Number of frames, from the first one on, that the script may emit until the test opens the gate
+/// further.
 static GATE_POSITION: AtomicUsize = AtomicUsize::new(0);
 /// The output of the latest script.
 static SCRIPT_OUTPUT: Mutex<Vec<OutputBlock>> = Mutex::new(Vec::new());
 
-/// A source that emits the frames of the script up to the gate.
+/// A source that emits the frames of the script up to [`GATE_POSITION`].
 struct Script {
     next: usize,
     given: Amount,

@@ -190,7 +190,8 @@ pub(crate) fn random_frames(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Injects frames, with occasional short pauses. Calls `act` with the index of each frame.
+/// Injects `frames` into a path, with occasional short pauses. Calls `act` with the index of each
+/// frame after its injection.
 pub(crate) fn inject_frames(
     injector: Injector,
     frames: &[Vec<u8>],

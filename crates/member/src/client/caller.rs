@@ -24,7 +24,7 @@ pub const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) struct Caller {
     socket: OwnedFd,
     overdue: AtomicBool,
-    /// Timeout of the next send or receive, in ms; 0 for the initial timeout of the socket.
+    /// Timeout for the next send or receive, in ms; 0 leaves the initial timeout of the socket.
     timeout_ms: AtomicU64,
     /// Timeout that the socket has, in ms; 0 for its initial timeout.
     socket_timeout_ms: AtomicU64,
@@ -63,15 +63,15 @@ impl Caller {
         self.result()
     }
 
-    /// Receives the result of the last call. Blocks and fails as
+    /// Receives the reply to the last call and returns its result. Blocks and fails as
     /// [`receive_reply`](Self::receive_reply) does.
     pub(crate) fn result<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
         self.receive_with(|bytes, _| parse_result(bytes))
             .inspect_err(|error| self.record_timeout(error))
     }
 
-    /// Receives the next result of a call that may have several results. Also returns true if more
-    /// follow. Blocks and fails as [`receive_reply`](Self::receive_reply) does.
+    /// Receives the next result of a call that may have several results. The second value is true
+    /// if more results follow. Blocks and fails as [`receive_reply`](Self::receive_reply) does.
     pub(super) fn receive_next_result<T: DeserializeOwned>(
         &self,
     ) -> Result<(T, bool), ClientError> {
@@ -170,14 +170,15 @@ impl Caller {
     }
 }
 
-/// A reply whose parameters are parsed directly as the result of the call.
+/// The form of a successful reply in which the parameters are the result of the call, so that one
+/// pass parses both.
 #[derive(Deserialize)]
 struct DirectReply<T> {
     parameters: T,
     error: Option<String>,
 }
 
-/// First bytes of every result that this library sends.
+/// The bytes with which every reply begins that contains a result and was written by this library.
 const REPLY_START: &[u8] = b"{\"parameters\":{";
 
 /// Parses the result of a call from the bytes of its reply: in one pass if the reply has the form

@@ -64,8 +64,8 @@ fn is_named(path: &RegisteredPath, text: &str) -> bool {
             .is_some_and(|(uid, rest)| uid.parse() == Ok(path.uid) && name == Some(rest))
 }
 
-/// A connection over which the daemon reports the ends of paths; `None` if the daemon has refused
-/// the connection, for example because this user has too many connections.
+/// A connection over which the daemon reports that paths have ended; `None` if the daemon has
+/// refused the connection, for example because this user has too many connections.
 struct PathWatcher(Option<Client>);
 
 impl PathWatcher {

@@ -176,8 +176,9 @@ impl Client {
         self.connect(path)
     }
 
-    /// Calls the same methods, which must have no parameters, on many paths in parallel. Passes
-    /// each connection with its replies to `take`.
+    /// Calls each of `methods`, which must have no parameters, on many paths in parallel. A path is
+    /// given by the user id of its owner and its name. Passes each connection with its replies to
+    /// `take`, whose result is the result for the path.
     ///
     /// Blocks for at most `limit` in total, including the wait for the daemon. Returns the results
     /// in the order of `paths`; the result for a path that has not replied in time is
@@ -195,8 +196,8 @@ impl Client {
         self.call_all(&Vec::from_iter(paths.iter().map(each)), limit, take)
     }
 
-    /// Queries many paths as [`query_all`](Self::query_all) does, but with separate calls for each
-    /// path.
+    /// Queries many paths as [`query_all`](Self::query_all) does, but with a list of calls for each
+    /// path. A path is given by the user id of its owner, its name, and the calls.
     pub fn call_all<R>(
         &self,
         paths: &[(u32, (String, Vec<Call>))],
@@ -320,7 +321,7 @@ impl Client {
     }
 }
 
-/// A path from which replies are still outstanding.
+/// A queried path that has not sent all replies yet.
 struct PendingReplies {
     to: PathClient,
     /// True if the connection was open before the query.
