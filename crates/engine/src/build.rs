@@ -52,7 +52,7 @@ pub struct BuiltPath {
     pub(crate) spaces: Vec<Space>,
     /// The kernel programs whose output enters these spaces.
     pub(crate) kernels: running::Kernels,
-    /// Handle that stops the spaces.
+    /// The shared control state, with which other threads stop the spaces and query them.
     pub(crate) control: Arc<Control>,
     pub(crate) live: Live,
     /// The rollback log of the steps that allocated this path's resources.

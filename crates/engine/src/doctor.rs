@@ -46,7 +46,7 @@ pub struct MachineFacts {
     pub limits: Vec<SystemLimit>,
     /// The network interfaces, or the reason why they could not be listed.
     pub interfaces: Result<Vec<Interface>, Refusal>,
-    /// Programs and packet sockets at these interfaces, including programs and sockets of other
+    /// BPF programs and packet sockets at the network interfaces, including those of other
     /// applications.
     pub neighbors: neighbors::Neighbors,
     /// Helper programs, each with its path, and libraries, each with a note on how it was found.
@@ -54,7 +54,7 @@ pub struct MachineFacts {
     pub helpers: Vec<(&'static str, Option<String>)>,
 }
 
-/// The file of the running program, and a mount option that affects it.
+/// The file of the running program, and a property of its mount that affects file capabilities.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Binary {
     /// Path of the file, or `None` if it cannot be determined.

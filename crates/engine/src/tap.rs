@@ -266,9 +266,9 @@ impl Live {
     }
 
     /// Registers `reader` with this path's kernel programs as a reader of the node's output, until
-    /// the returned value is dropped. Returns `None` if the path has no kernel program. Fails if
-    /// `in_kernel` is true, so that the node must be in the kernel, and no program contains the
-    /// node.
+    /// the returned value is dropped. Returns `None` for a path that was not built from a plan.
+    /// Fails if `in_kernel` is true, so that the node must be in the kernel, and no program
+    /// contains the node.
     fn open_kernel_tap(
         &self,
         (number, reader): (usize, TapEndHandle),
@@ -295,7 +295,8 @@ impl Live {
         Ok(Some(KernelTap { kernels, number, reader }))
     }
 
-    /// Returns the kernel programs of this path.
+    /// Returns the list of kernel programs of this path, or `None` for a path that was not built
+    /// from a plan.
     fn kernels(&self) -> Option<Weak<Mutex<Vec<Kernel>>>> {
         let (whole, part) = self.whole_path()?;
         Some(whole.state().parts.get(part)?.kernels.clone())

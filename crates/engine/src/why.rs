@@ -37,15 +37,15 @@ pub struct NodeFate {
     /// Blocks that left the node and have no packet number: blocks that this node or a node
     /// upstream created or edited.
     pub made: u64,
-    /// Blocks that the node consumed.
+    /// Number of blocks that the node consumed.
     pub consumed: u64,
-    /// Blocks that the node held.
+    /// Number of blocks that the node held for a time.
     pub held: u64,
     /// The longest time that the node held a block, in ns.
     pub held_max: Time,
     /// Held blocks that the node released.
     pub released: u64,
-    /// Dropped blocks, by reason.
+    /// Number of blocks that the node dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
     /// Blocks for which the node returned no class, by reason.
     pub unanswered: BTreeMap<String, u64>,
@@ -173,8 +173,9 @@ impl FlowQuery {
         true
     }
 
-    /// Derives a node's action on a block of the flow, from the node's counters before and after
-    /// the call. Forwarded blocks are recorded by [`FlowQuery::record_departure`] instead.
+    /// Derives a node's action on a block of the flow from the node's counters before and after the
+    /// call. `reasons` contains the names of the node's drop reasons. A forwarded block is recorded
+    /// by [`FlowQuery::record_departure`] instead.
     fn record_action(
         &self,
         planned: usize,

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::os::fd::AsFd as _;
 use sys::eventfd::EventFd;
 
-/// The reporting interval.
+/// Interval between two progress reports, in ns.
 const REPORT_INTERVAL_NS: u64 = 100_000_000;
 /// A time limit in ns, so long that no test reaches it.
 const TIME_LIMIT_NS: u64 = 60_000_000_000;

@@ -109,7 +109,7 @@ impl Aggregate {
         Ok(aggregate)
     }
 
-    /// Returns the number of bytes.
+    /// Returns the number of bytes in the aggregate.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.length
@@ -378,7 +378,7 @@ pub enum Error {
         /// Number of slices in the result.
         slices: usize,
     },
-    /// The range exceeds the aggregate.
+    /// The requested range is not within the aggregate.
     #[error("bytes {from} to {to} exceed an aggregate of {length}")]
     OutOfRange {
         /// Start of the range in bytes.

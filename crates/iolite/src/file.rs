@@ -248,7 +248,7 @@ pub enum Refusal {
          contents"
     )]
     Truncated {
-        /// Number of bytes transferred.
+        /// Number of bytes that the transfer wrote to its target.
         sent: usize,
         /// Number of transferred bytes that are file contents. They come first; the remaining
         /// transferred bytes are zeros.

@@ -55,7 +55,7 @@ pub struct Config {
     pub entries: usize,
     /// Policy for a full ring and for a full backing dbuf.
     pub policy: Policy,
-    /// Number of readers.
+    /// Number of readers of the stream.
     pub readers: usize,
     /// Number of blocks after which written pointers are published (T_b). A registered dbuf with a
     /// lower threshold lowers this number.

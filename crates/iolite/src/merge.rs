@@ -62,7 +62,7 @@ pub enum Next {
     },
     /// No block is available yet; producers remain.
     Nothing,
-    /// There are no producers.
+    /// The reader has no producers any more, so no blocks will follow.
     End,
 }
 
@@ -145,7 +145,7 @@ impl MergedReader {
         true
     }
 
-    /// Returns the number of producers.
+    /// Returns the number of producers that have not been removed.
     #[must_use]
     pub fn producers(&self) -> usize {
         self.producers.len()

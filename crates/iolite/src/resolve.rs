@@ -27,7 +27,7 @@ pub struct Table<'a> {
 pub enum HeldMemory<'a> {
     /// The space's own memory.
     Pool(&'a Pool),
-    /// Blocks received from another space.
+    /// Blocks that the space has received over a ring from another space.
     Batch(Batch<'a>),
     /// A leased segment.
     Lease(&'a Lease),

@@ -71,9 +71,9 @@ impl Losses {
         }
     }
 
-    /// Adds the losses at locations that each belong to one worker. A count is exact if it follows
-    /// from the shares; otherwise it is unknown, and a lower bound of the sum and a note are added.
-    /// `quiet` and `alone` are the flags of [`aggregate_losses`].
+    /// Adds the losses at locations that each belong to one worker. If the workers' shares
+    /// determine the loss, the count is exact; otherwise it is unknown, and a lower bound of the
+    /// sum and a note are added. `quiet` and `alone` are the flags of [`aggregate_losses`].
     fn add_worker_losses(&mut self, all: &[WorkerCounters], (quiet, alone): (bool, bool)) {
         let mut places: Vec<(DropReason, Option<u64>)> = Vec::new();
         for (place, blocks) in all.iter().flat_map(|view| &view.lost) {

@@ -155,7 +155,9 @@ impl Builder<'_> {
         })
     }
 
-    /// Adds the source node where a kernel program's blocks enter the space. Returns its index.
+    /// Adds the source node where the blocks of a kernel program enter the space. `first` is the
+    /// program's first source, `taps` are its taps, and `intake` is the pool that `source` fills.
+    /// Returns the index of the node.
     fn add_kernel_source(
         &self,
         (first, taps): (NodeId, &[TreeTap]),

@@ -48,7 +48,8 @@ pub(crate) struct PreparedSpace {
     pub(crate) replaces_program: bool,
 }
 
-/// Builds the new nodes, rings and sinks of a component for another plan.
+/// Builds the new nodes, rings and sinks that the connected component `part` of a running path
+/// needs for the new plan.
 pub(crate) fn prepare(
     (plan, ids): (&Plan, &PlanNumbers),
     part: usize,

@@ -61,8 +61,9 @@ impl InPlaceChange {
         (!nodes.is_empty() && nodes.iter().all(in_thread)).then_some(Self { plan, nodes })
     }
 
-    /// Sets the arguments. Waits at most `limit` for the spaces to stop. Fails without effect if a
-    /// space cannot be borrowed in time, or if a filter refuses its arguments.
+    /// Sets the new arguments in the running filters; `text` is the new text of the request. Waits
+    /// at most `limit` for the spaces to stop. Fails without effect if a space cannot be borrowed
+    /// in time, or if a filter refuses its arguments.
     pub(super) fn apply(
         self,
         state: &mut PathState,

@@ -33,7 +33,7 @@ pub(super) enum Handover<'a> {
         agree: SendStatesFn<'a>,
     },
     Take {
-        /// Node number of each filter.
+        /// Node number of each filter that the path receives.
         filters: Vec<usize>,
         agree: ReceiveStatesFn<'a>,
     },

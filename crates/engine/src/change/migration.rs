@@ -78,8 +78,10 @@ impl FilterMigration {
         Ok(())
     }
 
-    /// Requests the filter's state from its process. Blocks until the state arrives, and forwards
-    /// the output of the process along the old arcs in the meantime.
+    /// Requests the filter's state from its process, which the space at index `entrance` feeds and
+    /// the space at index `exit` reads. Blocks until the state arrives, and forwards the output of
+    /// the process along the old arcs in the meantime. Returns the state, the counters that the
+    /// process reports, and the number of its output blocks.
     fn request_state(
         &self,
         taken: &mut StoppedSpaces,

@@ -65,7 +65,7 @@ pub enum ChangeError {
     Mistakes {
         /// The text of the request.
         text: String,
-        /// The mistakes in the text.
+        /// The mistakes, with their positions in the text.
         mistakes: Vec<Diagnostic>,
     },
     /// A node of the new request cannot run in any space.

@@ -21,10 +21,10 @@ use sys::steps::RollbackLog;
 /// A node of the plan, and the name of its new space.
 pub type NodePlacement = (NodeId, String);
 
-/// Moves nodes of a running path to these spaces and keeps all other nodes in their spaces. If
-/// `shared` is true, stateless filters are replicated where the machine's costs predict a gain;
-/// otherwise existing replicas are removed. Blocks until the spaces have stopped, for at most
-/// `limit`.
+/// Moves the nodes in `places` to the named spaces and keeps all other nodes of a running path
+/// where they are. If `shared` is true, stateless filters are replicated where the machine's costs
+/// predict a gain; otherwise existing replicas are removed. Blocks until the spaces have stopped,
+/// for at most `limit`.
 ///
 /// # Errors
 ///

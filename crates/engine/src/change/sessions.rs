@@ -152,7 +152,8 @@ fn session_replicas(state: &PathState) -> Option<&ReplicaChain> {
     all.find(|replicas| replicas.sharing.is_some_and(|sharing| sharing.finds_sessions()))
 }
 
-/// Returns the command queue of the space that runs the replica with index `copy`.
+/// Returns the command queue of the space that runs the replica with index `copy`, or `None` if
+/// there is no such space.
 fn replica_command_queue(
     state: &PathState,
     replicas: &ReplicaChain,

@@ -449,7 +449,7 @@ struct SwitchCounts {
     left_behind: u64,
     /// Number of held blocks that return from another process to this one.
     returning: u64,
-    /// Numbers of removed rings.
+    /// Numbers of the rings that the switch removes.
     rings: HashSet<usize>,
     /// True if a removed space has not ended yet.
     drains: bool,

@@ -36,10 +36,10 @@ pub(super) struct AssembledProgram {
 /// The final action of a program on a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FrameAction<'l> {
-    /// Copies the frame into these rings, and passes it to the host.
+    /// Copies the frame into the rings of the requests that receive it, and passes it to the host.
     Tap(&'l tap::FusedTap),
-    /// Redirects the frame to a socket. For a step in this list, redirects it to the interface with
-    /// the paired index instead. The host does not receive the frame.
+    /// Redirects the frame to a socket or, after a step in the list, to the interface with the
+    /// index paired with that step. The host does not receive the frame.
     Redirect(&'l Redirect, &'l [(usize, u32)]),
 }
 
@@ -302,7 +302,8 @@ impl Emitter<'_> {
         s.tally(self.fused.counter_index(counter), length);
     }
 
-    /// Emits code for a frame whose headers the program cannot read.
+    /// Emits code that counts a frame whose headers the program cannot read, and that delivers the
+    /// frame unless requests take frames from the host.
     fn emit_unreadable_frame<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         self.emit_count(s, CounterId::Ran, on);
         self.taps.emit(s, None, on);
@@ -332,7 +333,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits a filter and all steps downstream of it. The emitted code continues at `end`.
+    /// Emits the code of a filter and of all steps downstream of the filter. The emitted code
+    /// continues at `end`.
     fn emit_step<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -384,8 +386,8 @@ impl Emitter<'_> {
         s.deliver(self.delivery(exit), on, on.class);
     }
 
-    /// Emits code that delivers an unreadable frame. All successors of the source are unsure about
-    /// such a frame.
+    /// Emits code that delivers a frame with unreadable headers: at the exits of the source, and at
+    /// the exits for unsure blocks of each filter after the source.
     fn emit_unreadable_delivery<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         let fused = self.fused;
         let length = s.view_length(on);

@@ -162,7 +162,7 @@ pub(crate) struct KernelCounters {
 }
 
 impl FusedTree {
-    /// Fuses the trees of these requests.
+    /// Creates the fused tree of the requests in `members`.
     pub(super) fn fuse(members: &[FusedRequest<'_>]) -> Self {
         let mut fused = Self::default();
         for (line, member) in members.iter().enumerate() {
@@ -524,8 +524,9 @@ fn step_use<'m>(member: &FusedRequest<'m>, step: &Step) -> Option<&'m Use> {
     step.nodes.first().and_then(|id| member.graph.node(*id).filter())
 }
 
-/// Returns true if these steps of two requests are the same filter with the same arguments, as
-/// defined by [`Use::is_same`]. If so, the state of one filter can be loaded into the other.
+/// Returns true if a step of one request and a step of another are the same filter with the same
+/// arguments, as defined by [`Use::is_same`]. The state of one filter can then be loaded into the
+/// other.
 pub(super) fn is_same_filter(
     one: (&FusedRequest<'_>, usize),
     other: (&FusedRequest<'_>, usize),

@@ -31,7 +31,7 @@ pub struct KernelRequest<'p> {
     pub planned: &'p Planned,
     /// The nodes of this component, in ascending order.
     pub nodes: &'p [NodeId],
-    /// The first source among these nodes.
+    /// The first source of the request among `nodes`, which represents the program.
     pub source: NodeId,
     /// True if programs must load without CAP_PERFMON.
     pub hardened: bool,
@@ -63,8 +63,9 @@ pub trait AttachmentHandle: Attachment {
     fn current_counters(&self) -> Option<FinalCounters> {
         None
     }
-    /// Returns the counters like [`Self::current_counters`], but queries another process if only
-    /// that process can read them. Blocks for at most `limit`.
+    /// Returns the counters like [`Self::current_counters`], but queries the process that runs the
+    /// request if only that process can read them. Blocks for at most `limit`. If that process does
+    /// not reply in time, returns the counters that it last reported, or `None` if it never did.
     fn query_counters(&self, limit: Duration) -> Option<FinalCounters> {
         let _ = limit;
         self.current_counters()
@@ -136,11 +137,11 @@ pub enum InjectedRefusal {
     /// No refusal is simulated.
     #[default]
     Nothing,
-    /// Refuses to load any program.
+    /// The kernel refuses to load any program.
     Loading,
-    /// Refuses to attach any program.
+    /// The kernel refuses to attach any program.
     Attaching,
-    /// Refuses the code of the filter with this name.
+    /// The kernel refuses the code of the filter with this name.
     Filter(&'static str),
 }
 

@@ -149,7 +149,7 @@ pub(crate) struct KernelInputs<'p> {
     /// The numbers of the plan's nodes and edges.
     pub(crate) ids: &'p PlanNumbers,
     pub(crate) planned: &'p Planned,
-    /// The nodes of this component.
+    /// The nodes of the path's connected component that the program implements.
     pub(crate) nodes: &'p [NodeId],
     /// The number of the source in the metadata of its blocks.
     pub(crate) origin: u16,
@@ -317,9 +317,9 @@ impl KernelRequest<'_> {
         Ok(NewRequest { leads, ..new })
     }
 
-    /// Returns the request in the form that an attach point accepts, for this owner and without
-    /// egress interfaces. Fails if the request exceeds the limits of a program, or if it would
-    /// share packets of the user's own sockets with other users.
+    /// Converts the request to the form that an attach point accepts, with `owner` as its owner and
+    /// without egress interfaces. Fails if the request exceeds the limits of a program, or if it
+    /// would share packets of the user's own sockets with other users.
     fn new_request(&self, owner: u32) -> Result<NewRequest, BuildError> {
         let Self { graph, planned, source, refuses, steps, .. } = *self;
         let tree = self.tree();

@@ -182,8 +182,9 @@ impl AttachPoints {
         Ok(self.create_point((attach, hardened), place, sockets))
     }
 
-    /// Creates a point without requests. `hardened` is true if programs must load without
-    /// CAP_PERFMON; `sockets` is `None` at an interface.
+    /// Creates an attach point without requests. `hardened` is true if its programs must load
+    /// without CAP_PERFMON. `sockets` contains the user's sockets whose packets the programs
+    /// process, or is `None` for an attach point at an interface.
     fn create_point(
         &self,
         (attach, hardened): (&Attach, bool),
@@ -469,7 +470,7 @@ impl PointState {
 /// link and the second link.
 const SECOND_LINK_STEP: &str = "the second link follows the first";
 
-/// Replaces the program at all links, or at none if a link refuses the new program.
+/// Replaces the program `old` by `new` at all links, or at none if a link refuses the new program.
 fn update_links(
     links: &[Link],
     (new, old): (&Program, &Program),

@@ -68,8 +68,8 @@ impl Kernel {
         handle.set_taps(&open, limit)
     }
 
-    /// Fails if the program of a new generation could not export the output of a node that has a
-    /// reader. The refusal names the node, which can run in a thread instead.
+    /// Fails if the program that is about to replace the current one could not export the output of
+    /// a node that has a reader. The refusal names the node, which can run in a thread instead.
     pub(super) fn check_output_exported(
         &self,
         (tree, ids): (&RequestTree, &PlanNumbers),

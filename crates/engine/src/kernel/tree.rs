@@ -21,7 +21,7 @@ use std::fmt::Write as _;
 pub(crate) struct RequestTree {
     /// The filters, each after its predecessor.
     pub(crate) steps: Vec<Step>,
-    /// The exits.
+    /// The exits, over which blocks leave the kernel.
     pub(crate) exits: Vec<TreeExit>,
     /// The source whose expression selects the frames that the request takes from the host; `None`
     /// if the request observes every frame.
@@ -61,7 +61,7 @@ pub(crate) struct TreeExit {
 /// The blocks that take an exit.
 #[derive(Clone, Debug)]
 pub(crate) enum ExitBlocks {
-    /// Blocks of these classes.
+    /// Blocks whose class is in the set.
     Classes(ClassSet),
     /// Blocks that the step is unsure about.
     Unsure,

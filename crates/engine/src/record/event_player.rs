@@ -153,8 +153,8 @@ impl Replay {
         true
     }
 
-    /// Stores the final input counters of a program: the amount accepted, and the amount dropped
-    /// for each reason.
+    /// Stores the final input counters of the program with node number `planned`: the blocks and
+    /// bytes that it accepted, and those that were dropped for each reason.
     fn set_program_input(
         &self,
         planned: usize,

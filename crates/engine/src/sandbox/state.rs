@@ -55,9 +55,9 @@ pub(super) enum StateRecord<'m> {
 /// Counters that a sandboxed filter reports, counted since its start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Account {
-    /// Blocks that the filter received.
+    /// Number of blocks that the filter received.
     pub(crate) taken: u64,
-    /// Blocks that the filter emitted.
+    /// Number of blocks that the filter emitted.
     pub(crate) given: u64,
     /// Blocks that the filter received or created.
     pub(crate) received_or_made: u64,
@@ -318,7 +318,7 @@ impl StateCollector {
         self.done
     }
 
-    /// Returns the state if it is complete.
+    /// Returns the collected state, or `None` if it is not complete.
     pub(super) fn into_state(self) -> Option<SavedState> {
         self.done.then_some(self.saved)
     }

@@ -169,7 +169,8 @@ pub(crate) fn run_script_with_request(
     (std::mem::take(&mut *SCRIPT_OUTPUT.lock().expect("no panic")), outcome)
 }
 
-/// Returns the current ledger entry of the filter with this name.
+/// Returns the current ledger entry of the filter with this name, or `None` if there is no such
+/// filter.
 pub(crate) fn ledger_entry(live: &Live, name: &str) -> Option<NodeEntry> {
     live.counters(TIME_LIMIT).ledger.filters.into_iter().find(|node| node.name == name)
 }

@@ -168,12 +168,12 @@ fn v3_v10_random_changes_are_replayed_identically() {
     assert!(made > 12 && refused > 0, "{made} made, {refused} refused");
 }
 
-/// Changes, and a predicate that returns true for changes that must succeed. The path must refuse
-/// all other changes.
+/// Edits to make, and a predicate that returns true for an edit that must succeed. The path must
+/// refuse all other edits.
 pub(crate) type Changes<'c> = (&'c [&'c str], &'c dyn Fn(&str) -> bool);
 
-/// Records this request and these changes in this directory. Returns the path of the recording and
-/// the digest of the run.
+/// Records a run of the request `line` with the given changes in `folder`. Returns the path of the
+/// recording and the digest of the run.
 pub(crate) fn record_changes(
     folder: &Folder,
     (name, line): (&str, &str),

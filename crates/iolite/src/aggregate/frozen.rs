@@ -81,7 +81,7 @@ impl FrozenData {
         Ok(all)
     }
 
-    /// Returns the number of bytes.
+    /// Returns the number of bytes of data.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.length

@@ -209,7 +209,7 @@ pub struct Grant {
 /// The kind of memory to which a grant gives access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryKind {
-    /// Sealed memory.
+    /// Memory of a pool or of frozen data, sealed against truncation.
     Memory,
     /// A file, which other processes may truncate and write.
     File,
@@ -304,7 +304,7 @@ enum MappedDbuf {
 }
 
 impl Window {
-    /// Creates a window without mappings.
+    /// Creates a window in which no dbuf is mapped yet.
     #[must_use]
     pub const fn new() -> Self {
         Self { views: BTreeMap::new() }

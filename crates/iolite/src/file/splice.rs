@@ -12,7 +12,7 @@ use abi::{Extent, RichPointer};
 use std::os::fd::{AsFd, BorrowedFd};
 use sys::file::{FileKind, RANGES_MAX};
 
-/// The result of a transfer.
+/// The result of a transfer of file contents to another descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TransferResult {
     /// Number of bytes that the target descriptor accepted, possibly fewer than requested.

@@ -338,7 +338,7 @@ static HELD_SEGMENTS: Mutex<ProcessHeldSegments> =
 #[derive(Debug)]
 struct ProcessHeldSegments {
     live: Vec<Weak<SharedHeldSegments>>,
-    /// Holds of dropped writers (F3).
+    /// Memory that dropped writers still hold for their readers (F3).
     dropped: Vec<DroppedWriterSegments>,
 }
 

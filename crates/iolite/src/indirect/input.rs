@@ -79,7 +79,7 @@ struct CurrentEntry {
     pointer: RichPointer,
     /// Offset of the entry's bytes in the dbuf.
     dbuf_offset: usize,
-    /// Number of consumed bytes.
+    /// Number of bytes of the entry that the caller has consumed.
     consumed: usize,
     /// Address of the entry's first byte if the entry is read in place; otherwise `None`.
     in_place: Option<InPlaceAddress>,

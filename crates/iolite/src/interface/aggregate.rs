@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct AggregateBlocks<'a> {
     slices: Box<[(&'a [u8], RichPointer, &'a Lease)]>,
-    /// Index of the next slice.
+    /// Index, in the aggregate, of the slice that follows the current one.
     next: usize,
     block: usize,
     /// Unread part of the current slice.

@@ -27,7 +27,7 @@ impl FrozenReader {
         Ok(Self { slices, slice: 0, consumed: 0, block: block.max(1), length: frozen.len() })
     }
 
-    /// Returns the number of bytes.
+    /// Returns the length of the frozen data in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.length

@@ -20,8 +20,8 @@ pub struct Stamped {
     pub(super) patience: Duration,
     /// Latest timestamp of any block returned so far.
     last_stamp: u64,
-    /// Producer of the last late block. It is skipped once, so that another producer is served in
-    /// between.
+    /// Producer of the block that was returned last, if the block was late: the next read skips
+    /// this producer once, so that another one is served in between.
     skipped_producer: Option<ProducerId>,
     /// Number of blocks that were returned after a block with a later timestamp.
     pub(super) late_block_count: u64,

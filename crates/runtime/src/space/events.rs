@@ -24,11 +24,12 @@ pub enum SpaceEvent {
         node: usize,
         /// Time on the path's clock, in nanoseconds.
         now: Time,
-        /// Number of blocks that follow.
+        /// Number of blocks that follow this event in the record.
         count: usize,
-        /// Index of the arc to which the blocks were sent, if the source chose it.
+        /// Index of the arc that the source chose for the blocks; `None` if the source does not
+        /// choose arcs.
         edge: Option<usize>,
-        /// Failure of the source, if it failed.
+        /// Failure that ended the source; `None` if it did not fail.
         failure: Option<String>,
     },
     /// Blocks were taken from a ring.
@@ -73,7 +74,7 @@ pub enum SpaceEvent {
     },
     /// The new graph has been installed. Node indices in later events refer to it.
     Changed,
-    /// Final counts of a source.
+    /// Final counts of a source: its input, and the blocks that it lost.
     SourceCounts {
         /// Node number of the source.
         planned: usize,
@@ -166,7 +167,7 @@ pub enum SwapDecision {
     Wait,
     /// Take part in the hot swap.
     TakePart,
-    /// End, because the record contains no such hot swap.
+    /// End, because the record does not contain the hot swap with this number.
     End,
     /// Fail, because the hot swap was not possible. Contains the reason.
     Failed(String),

@@ -163,8 +163,9 @@ impl LocalGraph {
     }
 
     /// Passes the blocks of several rings through the graph together. The blocks of each ring enter
-    /// at the ring's node. `last` is true if these are the last blocks of their batch; filters
-    /// whose timers have expired are then called, as after any batch in a path without replicas.
+    /// at the ring's node. `nodes` contains the node of each ring. `last` is true if the rings
+    /// supply the last blocks of a batch; filters whose timers have expired are then called, as
+    /// after any batch in a path without replicas.
     pub(super) fn walk_ring_batches(
         &mut self,
         all: &[RingBatch<'_>],

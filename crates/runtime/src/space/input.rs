@@ -12,7 +12,8 @@ pub(super) struct InputSet {
     pub(super) list: Vec<Input>,
     /// Maximum number of blocks per batch.
     pub(super) batch_max: usize,
-    /// Memory of the last batch, for reuse by the next batch; `None` while a batch uses it.
+    /// Memory of an earlier batch, for reuse by the next batch; `None` while a batch occupies the
+    /// memory.
     pub(super) spare: Option<BatchMemory>,
 }
 

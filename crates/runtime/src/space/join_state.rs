@@ -10,12 +10,12 @@ use std::sync::Arc;
 /// Counter names of a join. `late` counts blocks that arrived after their batch was joined.
 pub const JOIN_COUNTERS: &[&str] = &["late"];
 
-/// The state of a replica, in the space that runs it.
+/// The state of a replica, kept by the space that runs the replica.
 #[derive(Debug)]
 pub struct LocalReplica {
     /// Progress of the chain, shared by the dispatcher, the replicas and the join.
     pub progress: Arc<ReplicaProgress>,
-    /// Index of the replica.
+    /// Index of the replica in its chain, from 0.
     pub number: usize,
     /// Id of the last batch received.
     pub last_batch_id: u64,
@@ -57,12 +57,13 @@ pub struct ReplicaInput {
     pub import: Import,
     /// Capacity of the ring, in entries.
     pub entries: usize,
-    /// The replica, if it runs in this space; otherwise `None`.
+    /// State of the replica that fills this input, if it runs in the space of the join; otherwise
+    /// `None`.
     pub own: Option<LocalReplica>,
 }
 
-/// The entries at the beginning of one ring that belong to the current batch or, if they are late,
-/// to an earlier batch.
+/// The entries at the front of a ring to the join that belong to the current batch, or that are
+/// late and belong to an earlier batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,

@@ -4,8 +4,8 @@ use super::arc::NodeId;
 use super::input::Input;
 use super::node::{Node, Operator};
 
-/// The identity of a node. It consists of a node number or an edge number, which, unlike an index,
-/// does not change during the path's lifetime.
+/// The identity of a node across hot swaps: the number of a node or edge of the plan, which stays
+/// the same for the path's lifetime, unlike an index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NodeKey {
     /// The node of the request with this number; for a program, the node that writes its input.

@@ -136,7 +136,7 @@ impl Ports {
         self.stall.as_ref().map(|registration| registration.0.clone())
     }
 
-    /// Connects the exports of these nodes to the space's status, which records a full ring.
+    /// Makes the exports among `nodes` report a full ring in the space's status.
     fn connect_exports(&self, nodes: &mut [Node]) {
         for node in nodes {
             if let Operator::Export(export) = &mut node.operator {

@@ -117,7 +117,7 @@ pub struct SourceOperator {
     /// Gauge of the age of the source's blocks; `None` if it is not measured.
     pub age: Option<AgeGauge>,
     /// For each arc of the source that leads to taps instead of a node: the numbers of the kernel
-    /// nodes whose output it carries. These arcs are numbered after the node's own arcs.
+    /// nodes whose output this arc carries. The arcs to taps are numbered after the arcs to nodes.
     pub taps: Vec<Vec<usize>>,
 }
 
@@ -210,8 +210,8 @@ impl OutputCounters {
 }
 
 impl Node {
-    /// Returns the program (`exec`) whose input the node writes or whose output it reads; `None`
-    /// for other nodes.
+    /// Returns the program (`exec`) for which the node writes input or reads output; `None` for
+    /// other nodes.
     pub fn process(&self) -> Option<&std::sync::Arc<Process>> {
         match &self.operator {
             Operator::Sink(sink) => sink.sink.process(),

@@ -100,8 +100,8 @@ impl Observers {
         self.active = self.timing.is_some() || self.taps.is_some() || self.tracer.is_some();
     }
 
-    /// Iterates over the active observers. Timing begins last, so it excludes the time that the
-    /// other observers take.
+    /// Iterates over the active observers. The observer that measures time comes last, so its start
+    /// time excludes the time that the others take.
     fn active_observers(&mut self) -> impl Iterator<Item = &mut dyn Observer> {
         let tracer = self.tracer.as_mut().map(|one| &mut **one as &mut dyn Observer);
         let taps = self.taps.as_mut().map(|one| &mut **one as &mut dyn Observer);

@@ -16,11 +16,11 @@ pub(crate) struct PassState {
     /// Policy by which the sinks of this space claim their share of the limit on delivered blocks
     /// (`-c`).
     pub(crate) claims: ClaimPolicy,
-    /// Observers of the walk.
+    /// Observers of the space's walks.
     pub(crate) observers: Observers,
     /// Failure that ended the path, if any.
     pub(crate) failure: Option<PathFailure>,
-    /// A long write of a sink, stored until the blocks that arrived at the source during the write
+    /// A long write of a sink; `None` after all blocks that arrived at the source during the write
     /// have been read.
     pub(crate) stall: Option<SinkStall>,
     /// True if every edit is made in a copy.
@@ -30,7 +30,7 @@ pub(crate) struct PassState {
     pub(crate) in_place: bool,
     /// True if the space will sleep after this walk unless input arrives.
     pub(crate) last: bool,
-    /// Unused memory for deferred batches.
+    /// Unused memory of batches, for reuse when an edit is deferred.
     pub(crate) spare_memories: Vec<BatchMemory>,
     /// Sequence number for blocks that a replica creates without an input block, for example on a
     /// timer ([`crate::replicas`]).

@@ -34,8 +34,9 @@ impl Space {
         self.ports.events.event(|| SpaceEvent::Tick { now });
     }
 
-    /// Records a batch from a source, if the run is recorded. Omits an empty batch, unless the
-    /// source has failed or a timer has expired.
+    /// Records a batch that the source at node `node` put into its intake (index `from`), if the
+    /// run is recorded. `edge` is the arc that the source chose, if any. Omits an empty batch,
+    /// unless the source has failed or a timer has expired.
     pub(super) fn record_pull(
         &mut self,
         (node, from, edge): (NodeId, usize, Option<usize>),
@@ -346,8 +347,8 @@ impl Space {
         }
     }
 
-    /// Waits until a ring has `count` entries or its writer has closed it. If the path is stopped,
-    /// continues to wait only if `ends` is true. Returns true if the ring has at least one entry;
+    /// Waits until the ring at input `i` has `count` entries or is closed by its writer. A stopped
+    /// path ends the wait, unless `ends` is true. Returns true if the ring has at least one entry;
     /// returns false if it has none or if the path fails.
     fn wait_for_ring_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;

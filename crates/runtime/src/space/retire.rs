@@ -11,8 +11,8 @@ use super::sessions::SessionBirths;
 use endpoint::SourceCounters;
 
 impl Space {
-    /// Ends all nodes for which `stays` is false, in order from the sources to the sinks. Blocks
-    /// that these nodes hold are released over the old arcs.
+    /// Ends all nodes for which `stays` returns false, in order from the sources to the sinks.
+    /// Blocks that these nodes hold are released over the arcs of the old graph.
     pub fn retire(&mut self, stays: &dyn Fn(NodeKey) -> bool) {
         let keys = self.node_keys();
         let now = self.record_retire_time();

@@ -54,8 +54,8 @@ impl Space {
         self.ports.borrow.is_some()
     }
 
-    /// Lends the space to a waiting borrower, if any, and blocks until the borrower returns it.
-    /// Fails if the borrower drops the space; the results then contain only this failure.
+    /// Lends the space to a waiting borrower, if any, and blocks until the borrower returns it. If
+    /// the borrower drops the space instead, fails with results that contain only this failure.
     pub fn lend(mut self) -> Result<Self, Box<SpaceResults>> {
         match self.ports.borrow.take() {
             Some(request) => request.lend(self),

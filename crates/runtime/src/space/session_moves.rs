@@ -52,8 +52,8 @@ impl Space {
     }
 
     /// Blocks for at most `limit` until all replicas in other spaces have processed the blocks from
-    /// the dispatcher in this space. Returns true if they have. The caller must have stopped this
-    /// space and flushed its outputs.
+    /// the dispatcher in this space. Returns false if the limit expires first. The caller must have
+    /// stopped this space and flushed its outputs.
     #[must_use]
     pub fn wait_for_replicas(&self, limit: Duration) -> bool {
         let mut dispatchers = self.graph.shape.dispatchers.iter();

@@ -80,7 +80,7 @@ enum Activity {
 /// The activity of the thread that replays hot swaps.
 #[derive(Debug, Default)]
 enum SwapThreadActivity {
-    /// There is no such thread, or no more hot swaps follow.
+    /// The replay has no thread that repeats hot swaps, or no more hot swaps follow.
     #[default]
     Finished,
     Active,

@@ -224,8 +224,9 @@ impl Space {
         lost
     }
 
-    /// Installs the inputs of kept nodes, and the new inputs. Adds the counters of removed rings to
-    /// the retired counters.
+    /// Installs the inputs of kept nodes, and the new inputs. `old_keys` and `old_names` contain
+    /// the identity and name of each old node, `places` the new nodes of the kept ones. Adds the
+    /// counters of removed rings to the retired counters.
     fn install_inputs(
         &mut self,
         (old_keys, old_names): (&[NodeKey], &[NodeName]),

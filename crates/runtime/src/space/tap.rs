@@ -22,7 +22,7 @@ pub const BACKLOG_MAX: usize = 8 << 20;
 /// The policy for frames that arrive while the backlog of a tap is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OverrunPolicy {
-    /// Skip and count the frames.
+    /// Skip the frames that do not fit, and count them.
     #[default]
     Skip,
     /// End the tap at the first frame that does not fit into the backlog.
@@ -99,8 +99,8 @@ pub struct TapStats {
     pub missing: LossRanges,
     /// Number of blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
-    /// Number of messages that were truncated or dropped because they were too long, or because too
-    /// many were in progress.
+    /// Number of messages that the tap truncated or dropped, because they were too long or too many
+    /// messages were in progress.
     pub cut: u64,
     /// Reason why the tap has ended; `None` while it runs.
     pub end_reason: Option<TapEnd>,
@@ -113,7 +113,8 @@ pub struct TapStart {
     pub block: u64,
     /// Number of blocks that were taken from the history.
     pub past: u64,
-    /// Age of the first block from the history, in nanoseconds; 0 if there is no such block.
+    /// Age of the first block that was taken from the history, in nanoseconds; 0 if no block was
+    /// taken from there.
     pub ago_ns: u64,
     /// True if the path has a history of this node's output.
     pub remembers: bool,
@@ -140,7 +141,7 @@ pub struct TapFeed {
     /// Position of the next block: the number of blocks that had left the node when the tap began,
     /// plus the number that the tap has selected since.
     pub(super) position: u64,
-    /// Form of the records.
+    /// Form of the records that the space sends to the tap's thread.
     pub(super) records: RecordForm,
     /// Classes of the blocks to send, or `None` to send all blocks that at least one arc accepts.
     pub(super) classes: Option<SelectedClasses>,
@@ -221,7 +222,8 @@ pub(super) struct TapState {
 pub struct TapEndHandle(Weak<TapState>);
 
 impl TapEndHandle {
-    /// Ends the tap for this reason, unless it has already ended. Does not block.
+    /// Ends the tap, with `why` as the reason that users see. Does nothing if the tap has already
+    /// ended. Never blocks.
     pub fn end(&self, why: TapEnd) {
         if let Some(shared) = self.0.upgrade() {
             shared.end(why);
@@ -250,7 +252,8 @@ impl TapState {
         drop(held);
     }
 
-    /// Ends the tap for this reason, unless it has already ended.
+    /// Ends the tap, with `why` as the reason that users see. Does nothing if the tap has already
+    /// ended.
     pub(super) fn end(&self, why: TapEnd) {
         self.end_reason.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
         // Relaxed: the flag guards no other memory.
@@ -351,10 +354,10 @@ impl Tap {
         self.shared.finishes.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the final counters of the tap, and a sealed file with the records that follow the
-    /// contents of the pipe; `None` if the pipe holds all of them or if they were lost. Waits for
-    /// at most `limit` until the records are written. The reader may read the pipe and the file at
-    /// any later time.
+    /// Returns the final counters of the tap, and a sealed file with the records that did not fit
+    /// into the pipe; `None` if the pipe contains all records, or if the others were lost. Waits
+    /// for at most `limit` until the records are written. The reader may read the pipe and the file
+    /// at any later time.
     pub fn finish(mut self, limit: Duration) -> (TapStats, Option<Memfd>) {
         self.finish_without_waiting();
         let rest = match self.ended.recv_timeout(limit) {

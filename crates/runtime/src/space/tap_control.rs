@@ -42,8 +42,8 @@ impl Space {
         Some(taps.add((number, left), from, feed, now))
     }
 
-    /// Returns the number of blocks that left a node in the kernel and were lost before they
-    /// reached its taps.
+    /// Returns the number of blocks that left the kernel node with number `number` and were lost
+    /// before they reached the taps of this node.
     fn blocks_lost_before_taps(&self, number: usize) -> u64 {
         let lost = self.graph.nodes.iter().filter_map(|node| {
             let Operator::Source(part) = &node.operator else { return None };

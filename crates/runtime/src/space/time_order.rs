@@ -34,8 +34,9 @@ impl Space {
         earliest_source(sources)
     }
 
-    /// Takes a batch from a source. If the source is merged with others by time, and another source
-    /// comes first, does nothing.
+    /// Takes a batch from the source at node `at` (input `input`, intake `from`). If `next` is
+    /// given, only the source that it names may supply blocks now; does nothing for another source
+    /// that is merged by time.
     pub(super) fn pull_in_time_order(
         &mut self,
         input: usize,

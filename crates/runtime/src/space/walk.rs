@@ -38,7 +38,7 @@ pub(crate) struct Walk<'w, 'a> {
     pub(super) now: Time,
     pub(super) waiting: Vec<WaitingBatch<'a>>,
     pub(super) on_back_edges: Vec<(WaitingBatch<'a>, u8)>,
-    /// Deferred input of editing filters.
+    /// Batches at editing filters that are deferred until the walk pauses.
     pub(super) deferred: Vec<DeferredEdit>,
     /// Sequence number that the next fork assigns to its first block.
     pub(super) next: u32,
@@ -68,7 +68,7 @@ pub(super) enum RunResult<'a> {
     Unchanged,
     /// These blocks continue instead of the batch.
     Replaced(Output<'a>),
-    /// No blocks continue.
+    /// No blocks continue, because the node has dropped, held or passed on all of them.
     Ended,
 }
 

@@ -16,7 +16,8 @@ use sys::bpf::{Map, Program};
 use sys::memory::Mapping;
 use sys::steps::{RollbackLog, StepResource};
 
-/// A loaded program, with the requests that it runs.
+/// A program that has been loaded for an attach point, with its memory and the requests that it
+/// runs.
 #[derive(Debug)]
 pub(super) struct Version {
     pub(super) program: Program,
@@ -70,7 +71,8 @@ pub(super) struct NextProgram<'n> {
 }
 
 impl Version {
-    /// Assembles and loads a program for these requests.
+    /// Assembles and loads one program for the requests in `lines`. Also returns the new state maps
+    /// of their filters.
     pub(super) fn load(
         site: &AttachSite,
         lines: &[&AttachedRequest],
@@ -123,8 +125,9 @@ impl Version {
         Ok((version, states))
     }
 
-    /// Adopts a program that an earlier process loaded for these requests, together with its
-    /// counters. Compare [`Self::fingerprint`] to check that the program is current.
+    /// Adopts a loaded program of an earlier process, together with its counters, as the program
+    /// for the requests in `lines`. The caller must compare [`Self::fingerprint`] to check that the
+    /// program is current.
     pub(super) fn adopt(
         site: &AttachSite,
         lines: &[&AttachedRequest],
@@ -282,8 +285,9 @@ fn group_by_frame_ring<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedReq
     sorted
 }
 
-/// Divides the maps of a program into the map of reason counters, the new state maps, each with the
-/// request number and the step number, and all other maps.
+/// Divides the maps of a program into the map of reason counters (`None` if there is none), the
+/// state maps of filters, each with its request and step number, and all other maps. `step_of`
+/// returns the request and step number of a filter.
 fn partition_maps(
     code: &ebpf::Program,
     maps: Vec<Option<Map>>,

@@ -158,7 +158,7 @@ impl Client {
         Ok(None)
     }
 
-    /// Returns the mapped pools.
+    /// Returns the window that contains the client's mappings of pools.
     #[must_use]
     pub const fn window(&self) -> &Window {
         &self.window

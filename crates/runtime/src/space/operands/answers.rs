@@ -38,9 +38,10 @@ struct OperandResults {
 }
 
 impl OperandSection {
-    /// Applies an operand's answer to the blocks in `flow`, which the operand has processed, and to
-    /// the blocks that were already waiting for it. Returns the blocks that have a verdict, in
-    /// input order; the other blocks wait.
+    /// Applies the new results `answer` of the operand at step `step` of program `program`, both to
+    /// the blocks in `flow`, which the operand has just processed, and to the blocks that were
+    /// already waiting for it. Returns the blocks that have a verdict, in input order; the other
+    /// blocks wait.
     pub(super) fn apply_answer<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -193,8 +194,8 @@ impl OperandSection {
         self.programs[program].waiting.get(&ticket)?.merged_into
     }
 
-    /// Sets the next step of a block for which the current step has a verdict. Returns false if the
-    /// block is dropped.
+    /// Applies the verdict on a block at step `step` of program `program`: sets the class of the
+    /// block and its next step. Returns false if the operand dropped the block.
     fn set_next_step(
         &mut self,
         walk: &mut Walk<'_, '_>,
@@ -235,8 +236,9 @@ impl OperandSection {
         self.fates.extend((around != 0).then_some(Fate::Dropped(around)));
     }
 
-    /// Makes a block wait until its operand has answered. If the block cannot be held, discards it,
-    /// and counts it as evicted or, in an inner program, reports it as dropped.
+    /// Makes a block wait at step `step` of program `program` until the operand has answered. If
+    /// the block cannot be held, discards it, and counts it as evicted or, in an inner program,
+    /// reports it as dropped.
     fn suspend_block<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -265,8 +267,8 @@ impl OperandSection {
         self.programs[program].waiting.insert(subject.ticket, waiting);
     }
 
-    /// Removes a block from the waiting blocks, so that it can continue. Returns `None` if the
-    /// block is not waiting for this step.
+    /// Removes a block that waits at step `step` of program `program` from the waiting blocks, so
+    /// that it can continue. Returns `None` if the block does not wait there.
     fn release_block<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -345,8 +347,8 @@ impl OperandSection {
         all
     }
 
-    /// Releases blocks whose operand no longer exists. Each of these blocks gets class 0 if the
-    /// operand passed a part of it with class 0; otherwise, it gets its result so far
+    /// Releases the waiting blocks whose operand no longer exists. A block gets class 0 if the
+    /// operand passed a part of it with class 0; otherwise, the block gets its result so far
     /// ([`super::Classes::result`]).
     pub(super) fn release_orphaned_blocks<'a>(
         &mut self,

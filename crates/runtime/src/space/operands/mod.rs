@@ -54,8 +54,8 @@ pub struct OperandSection {
     /// Class with which a block entered the section, by ticket. Used only if `needs_entry_classes`
     /// is true.
     entry_classes: HashMap<u32, Class>,
-    /// True if a program inside an operand selects blocks by the class with which they entered the
-    /// section.
+    /// True if a program inside an operand selects blocks by the class that a block had on entry
+    /// into the section.
     needs_entry_classes: bool,
     /// Events of blocks in inner programs (held, released, dropped or merged), which the enclosing
     /// program has not processed yet.
@@ -72,7 +72,7 @@ struct Program {
     first: NextStep,
     /// Position of the operand that contains this program; `None` for the outermost program.
     inside: Option<OperandPosition>,
-    /// Waiting blocks, by ticket.
+    /// Blocks that wait for the answer of an operand of this program, by ticket.
     waiting: BTreeMap<u32, WaitingBlock>,
 }
 
@@ -122,7 +122,7 @@ struct WaitingBlock {
     list: HeldList,
     /// Index of the step whose answer the block waits for.
     step: usize,
-    /// Ticket of the block with which this block was merged; `None` if it was not merged.
+    /// Ticket of the block into which this block was merged; `None` if it was not merged.
     merged_into: Option<u32>,
     classes: Classes,
     so_far: PartialAnswer,

@@ -8,7 +8,7 @@ use abi::Class;
 use filter::{Batch, Block, Fate, Filter, Output, lanes};
 use std::collections::HashSet;
 
-/// A block under evaluation.
+/// A block on its way through the programs of a section.
 pub(super) struct EvaluatedBlock<'a> {
     /// The block, which the section leaves unchanged.
     pub(super) block: Block<'a>,
@@ -50,8 +50,9 @@ impl<'a> Walk<'_, 'a> {
         self.with_detached_section(at, |asks, walk| asks.run_program(walk, at, 0, blocks))
     }
 
-    /// Continues the evaluation with blocks that an operand released when its timer expired or when
-    /// it ended.
+    /// Continues the evaluation of `section` with the blocks in `output`, which its operand at node
+    /// `at` released when a timer expired or when the operand ended. Returns the blocks that leave
+    /// the section.
     pub(in crate::space) fn continue_section(
         &mut self,
         (at, section): (NodeId, NodeId),
@@ -179,8 +180,8 @@ impl OperandSection {
         self.run_program_steps(walk, at, (program, 0), flow)
     }
 
-    /// Runs blocks through the steps of a program, starting at step `from`. Returns the decided
-    /// blocks.
+    /// Runs blocks through the steps of program `program`, starting at step `from`. Returns the
+    /// blocks for which the program has decided; the other blocks wait.
     pub(super) fn run_program_steps<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

@@ -127,8 +127,8 @@ impl<'a> Walk<'_, 'a> {
         routed
     }
 
-    /// Puts a batch on an arc. Returns the arrival of the batch, or `None` if the batch waits or
-    /// was dropped.
+    /// Puts a batch on arc `arc` of node `from`; `amount` is the number of blocks and bytes in the
+    /// batch. Returns the arrival at the next node, or `None` if the batch waits or was dropped.
     #[inline]
     fn send_batch_over_arc(
         &mut self,
@@ -146,8 +146,9 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// Queues a batch at a join or on a back edge. Drops a batch for a back edge if it has already
-    /// followed the maximum number of back edges, or if the work list is full.
+    /// Queues a batch on arc `arc` of node `from`, which leads to a join or is a back edge. On a
+    /// back edge, drops the batch if it has already followed the maximum number of back edges, or
+    /// if the work list is full.
     fn queue_at_arc(
         &mut self,
         (from, arc): (NodeId, usize),
