@@ -36,7 +36,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Returns the median time of several rounds, each with a new pipe and a thread that drains it.
+/// Returns the median time of several calls of `round`. Each call gets a new pipe, which a thread
+/// drains.
 fn median_time(mut round: impl FnMut(OwnedFd) -> Outcome<()>) -> Outcome<Duration> {
     let mut times = Vec::new();
     for _ in 0..ROUNDS {

@@ -143,7 +143,8 @@ fn indirect_stream_loses_no_published_block() {
     }
 }
 
-/// A splice neither maps nor reads the block, so it has its own check for the end of the stream.
+/// Expects a splice to forward a block that was published before the writer died. A splice neither
+/// maps nor reads the block, so it has its own check for the end of the stream.
 #[test]
 fn published_blocks_are_spliced_before_writer_death() {
     for how in ENDS {

@@ -60,7 +60,7 @@ fn create_ends(n: usize, shape: &RingConfigMessage) -> Result<Vec<OwnedFd>, Pipe
 pub const PIPE_ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
 
 /// Opens the writing end: creates the ring and sends it to the readers. Consumes the descriptor.
-/// Also returns the number of blocks after which written blocks are published.
+/// Returns the stream, and the number of blocks after which written blocks are published.
 pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     if !first_message_begins_with(&end, &MAGIC.to_ne_bytes())? {
         return Err(PipeError::NotAPipeEnd);

@@ -263,8 +263,8 @@ impl ForeignDbuf {
         Ok(at as usize)
     }
 
-    /// Checks the end of a block that exceeds the mapping. Such a block is valid only in a file
-    /// whose current size includes it.
+    /// Checks a block that ends at offset `end`, beyond the mapping. Such a block is valid only in
+    /// a file whose current size includes it.
     #[cold]
     fn check_file_extent(&self, place: Extent, end: u64) -> Result<(), Fault> {
         match &self.file {

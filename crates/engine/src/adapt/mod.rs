@@ -65,8 +65,8 @@ enum ObserverMessage {
 }
 
 impl AdaptationThread {
-    /// Starts a thread that observes these paths. Returns `None` if the paths may not adapt or the
-    /// kernel refuses to start a thread; the paths then never adapt.
+    /// Starts a thread that observes the paths in `lives` and adapts them. Returns `None` if the
+    /// paths may not adapt, or if the kernel refuses to start a thread; the paths then never adapt.
     pub(crate) fn start_for(lives: &[Live]) -> Option<Self> {
         let adapt = lives.first()?.running_path()?.extras.adapt.clone()?;
         let (wakes, received) = mpsc::channel();

@@ -22,8 +22,8 @@ pub(super) struct MoveThreshold {
 }
 
 impl MoveThreshold {
-    /// The evidence required while a path runs. It is high because costs come from short
-    /// observations and no later measurement verifies the move.
+    /// The evidence that a move requires after the first seconds of a path. It is high because the
+    /// costs come from short observations, and because the effect of a move is not verified later.
     pub(super) const RUNNING: Self = Self { saving_min: 0.2, extra_votes: 1 };
     /// The evidence required during the first seconds of a path, when costs come from block counts
     /// alone. A placement that costs at most 1.1 times the minimum stays, which wastes at most one

@@ -113,8 +113,8 @@ impl PathObserver {
         true
     }
 
-    /// Compares the counters with the snapshot `before`, and moves filters if the fractions of
-    /// blocks that took each arc since then justify it.
+    /// Computes the fraction of blocks that took each arc since the snapshot `before`, and moves
+    /// filters if these fractions make another placement cheaper.
     fn adapt_to_counters(
         &mut self,
         before: &CounterSnapshot,

@@ -141,8 +141,8 @@ fn format_location_names(places: &[(DropReason, Option<u64>)]) -> String {
     names.join(" and ")
 }
 
-/// Sets the losses of a source, and sets its input to the sum of its output and these losses; the
-/// input is unknown if one of the losses is. Clears the positions of lost blocks, and appends the
+/// Sets the losses of a source, and sets its input to the sum of its output and its losses; the
+/// input is unknown if a loss is unknown. Clears the positions of lost blocks, and appends the
 /// remark of `losses` to that of the source.
 pub(super) fn set_source_losses(source: &mut SourceCounters, losses: Losses) {
     let lost: Option<u64> = losses.dropped.iter().map(|(_, blocks)| *blocks).sum();

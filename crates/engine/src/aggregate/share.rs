@@ -156,7 +156,8 @@ impl DividedSource {
         WorkerCounters { own, ..WorkerCounters::default() }
     }
 
-    /// Adds blocks of the worker's own share that the worker never reported. They count as dropped.
+    /// Adds blocks of the worker's own share that the worker never reported, and counts them as
+    /// dropped.
     pub(super) fn add_unreported_share(&self, ledger: &mut Ledger, more: Amount) {
         if more.blocks == 0 {
             return;

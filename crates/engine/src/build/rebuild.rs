@@ -43,7 +43,7 @@ pub(crate) struct PreparedSpace {
     /// The space itself if it is new; `None` if it already runs.
     pub(crate) fresh: Option<Space>,
     pub(crate) hot_swap: HotSwap,
-    /// True if the output of kernel programs enters this space and the swap replaces these
+    /// True if the output of kernel programs enters this space and the hot swap replaces the
     /// programs.
     pub(crate) replaces_program: bool,
 }

@@ -323,7 +323,8 @@ impl Builder<'_> {
         to_selected_classes(&ClassSet::union_of(&classes))
     }
 
-    /// Builds the node that reads a ring into the space, and connects it to `to`.
+    /// Builds the node that reads a ring into the space, and connects this node to the node `to`.
+    /// `from` is the name of the space that writes the ring.
     fn build_ring_entry(
         &self,
         copied: &ReplicaChain,

@@ -65,7 +65,8 @@ pub fn load(directory: &Path) -> Result<Option<StoredCosts>, String> {
 }
 
 impl StoredCosts {
-    /// Creates a table of these costs, with the current time and this machine.
+    /// Creates a cost table to be stored, with the current time and this machine as time and place
+    /// of the measurement.
     #[must_use]
     pub fn measured_now(costs: Costs) -> Self {
         let measured = sys::clock::realtime_ns() / 1_000_000_000;

@@ -17,11 +17,11 @@ pub struct TransferredState {
 }
 
 /// A function that passes the state of each filter to the receiving path, and returns once the
-/// receiving path has changed. Fails with the reason if it does not change.
+/// receiving path has changed. Fails with the reason if the receiving path does not change.
 pub(super) type SendStatesFn<'a> = &'a mut dyn FnMut(&[TransferredState]) -> Result<(), String>;
 
 /// A function that obtains the state of each filter from the giving path, once the giving path is
-/// paused. Fails with the reason if it keeps its filters.
+/// paused. Fails with the reason if the giving path keeps its filters.
 pub(super) type ReceiveStatesFn<'a> = &'a mut dyn FnMut() -> Result<Vec<TransferredState>, String>;
 
 /// One path's side of a move of filters between two paths.

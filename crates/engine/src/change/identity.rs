@@ -101,8 +101,8 @@ impl MatchedPlan {
         }
     }
 
-    /// Plans again with new nodes in threads, except those that the request pins to the kernel.
-    /// Returns `None` if no new node can move from the kernel to a thread.
+    /// Plans the request again, with all new nodes in threads except those that the request pins to
+    /// the kernel. Returns `None` if no new node can move from the kernel to a thread.
     fn plan_new_nodes_in_threads(
         &self,
         asked: &Graph,
@@ -393,8 +393,8 @@ impl MatchedPlan {
             || has_replicas(&state.plan, part, name)
     }
 
-    /// Returns true if a space that only the running plan contains must stop for the switch,
-    /// because other spaces take over some of its nodes or because it has replicas.
+    /// Returns true if a space that only the running plan contains must be stopped for the switch,
+    /// because other spaces take over some of its nodes or because the space contains replicas.
     pub(super) fn must_stop_for_switch(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)

@@ -68,9 +68,10 @@ pub enum NeighborKind {
         /// True if the socket receives packets without their link-layer header.
         cooked: bool,
     },
-    /// A program in the TCX chain of this direction, and the id of its BPF link, if it has one.
+    /// A program in the TCX chain of the given direction, and the id of its BPF link, if it has
+    /// one.
     Tcx(Side, Option<u32>),
-    /// A tc classifier (clsact) of this direction, with its name and priority.
+    /// A tc classifier (clsact) of the given direction, with its name and priority.
     Tc(Side, String, u16),
 }
 

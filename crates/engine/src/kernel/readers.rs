@@ -48,8 +48,8 @@ impl Kernel {
         set
     }
 
-    /// Removes `reader` from the readers of the output of the node with the number `node`, if it is
-    /// registered there. Does not block.
+    /// Removes `reader` from the readers of the node with number `node`. Does nothing if it is not
+    /// one of them. Does not block.
     pub(crate) fn close_tap(&mut self, node: usize, reader: &TapEndHandle) {
         let before = self.taps.clone();
         self.taps.remove_reader(node, reader);

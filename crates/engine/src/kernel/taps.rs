@@ -100,8 +100,8 @@ impl NodeTapReaders {
         }))
     }
 
-    /// Returns the nodes of a tree that have readers and whose output the program does not export
-    /// while these taps are open.
+    /// Returns the nodes of a tree whose output a reader wants but the program does not export
+    /// while exactly the taps in `open` are open.
     pub(super) fn unexported_nodes(
         &self,
         tree: &RequestTree,

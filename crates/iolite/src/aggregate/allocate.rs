@@ -107,7 +107,7 @@ impl AllocationPool {
         self.draft(length, length).is_ok()
     }
 
-    /// Copies these bytes into the pool, beginning in the rest of the current segment. A slice ends
+    /// Copies `bytes` into the pool, beginning after the last block in its segment. A slice ends
     /// only at the end of its segment or at [`AllocationPool::block_max`] bytes. Fails if the pool
     /// is full, or if the aggregate would exceed [`SLICES_MAX`](super::SLICES_MAX) slices.
     pub fn copy(&mut self, bytes: &[u8]) -> Result<Aggregate, Error> {
@@ -116,8 +116,8 @@ impl AllocationPool {
         Ok(writer.finish())
     }
 
-    /// Makes one read call on `from`, into this pool, for up to `max` bytes. Like any read, it may
-    /// return fewer bytes. Returns an empty aggregate at the end of the file. Fails with
+    /// Reads up to `max` bytes from `from` into the pool, with a single call, which may return
+    /// fewer bytes. Returns an empty aggregate at the end of the file. Fails with
     /// [`io::ErrorKind::StorageFull`] if the pool is full. This is `IOL_read` with a pool.
     pub fn read(&mut self, mut from: impl Read, max: usize) -> io::Result<Aggregate> {
         if max == 0 {

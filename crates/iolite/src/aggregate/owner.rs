@@ -345,9 +345,9 @@ impl Window {
         Ok(())
     }
 
-    /// Copies the bytes named by these pointers into a pool of this process as one aggregate. The
-    /// copy is immutable, and the pointers can then be released. Fails if a pointer is invalid, its
-    /// dbuf is not mapped, or `pool` is full.
+    /// Copies the bytes named by `pointers` into a pool of this process, as one aggregate, which is
+    /// immutable. The caller can then release the pointers. Fails if a pointer is invalid, its dbuf
+    /// is not mapped, or `pool` is full.
     pub fn receive(
         &self,
         pointers: &[RichPointer],

@@ -60,7 +60,7 @@ impl Slice {
         self.pointer.length() as usize
     }
 
-    /// Returns the rich pointer by which other spaces refer to these bytes.
+    /// Returns the rich pointer by which other spaces refer to the bytes of the slice.
     #[must_use]
     #[inline]
     pub const fn pointer(&self) -> RichPointer {

@@ -36,9 +36,9 @@ pub(super) struct HeldSegments {
     upstream: Vec<Upstream>,
 }
 
-/// The segments held by one writer, with the state that shows which of them are still needed. When
-/// other writers of this process run short of memory, they release the segments that are no longer
-/// needed.
+/// The segments held by one writer, with the state that shows which of them are still needed.
+/// Another writer of this process that is short of memory uses this state to release segments that
+/// are no longer needed.
 #[derive(Debug)]
 struct SharedHeldSegments {
     segments: Mutex<VecDeque<Segment>>,
@@ -129,9 +129,9 @@ impl HeldSegments {
         lock(&self.shared.segments)
     }
 
-    /// Searches for these bytes in the blocks that callers have peeked from the followed inputs.
-    /// Returns the index of the input in `upstream` and a pointer to the bytes, or `None` if none
-    /// of the blocks contains them.
+    /// Searches for the address of `slice` in the blocks that callers have peeked from followed
+    /// inputs. Returns the index of the input in `upstream` and a pointer to the bytes, or `None`
+    /// if no peeked block contains them.
     pub(super) fn find_peeked(&self, slice: &[u8]) -> Option<(usize, RichPointer)> {
         let found = |(at, up): (usize, &Upstream)| up.keeper.peeked_pointer(slice).map(|p| (at, p));
         self.upstream.iter().enumerate().find_map(found)

@@ -94,7 +94,8 @@ pub struct PointerWriter {
 
 /// Opens the writing end: creates the ring and sends it to the readers. `backing` is the id of the
 /// memory for copied bytes, and `grants` serves the memory of this process. Consumes the
-/// descriptor. Also returns the number of blocks after which written blocks are published.
+/// descriptor. Returns the writer, and the number of blocks after which written blocks are
+/// published.
 pub fn open_write(
     end: OwnedFd,
     backing: DbufId,

@@ -21,8 +21,8 @@ const OPEN_MESSAGES_MAX: usize = 16 << 10;
 pub enum TapForm {
     /// Frames, as a pcap capture.
     Capture,
-    /// The bytes in view. With a gatherer, only complete messages are written, in the order in
-    /// which they end.
+    /// The bytes in view. With a [`MessageGatherer`], only complete messages are written, in the
+    /// order in which they end; without one, every block is written at once.
     Bytes(Option<MessageGatherer>),
     /// A line of JSON for each block or for each message with a description.
     Json(Box<JsonLines>),
@@ -35,8 +35,8 @@ pub(super) struct ConvertedRecords {
     /// End offsets of the records in the output; empty for a capture, and if the output may be cut
     /// anywhere.
     ends: Vec<usize>,
-    /// For a capture, the length in bytes of the file header at the beginning of these records, or
-    /// 0 if they begin without a file header; `None` for any other form.
+    /// For a capture, the length in bytes of the pcap file header that precedes the records in this
+    /// output, or 0 if the header was sent earlier; `None` for any other form.
     header: Option<usize>,
 }
 
@@ -184,8 +184,8 @@ impl MessageGatherer {
         to.ends.push(to.bytes.len());
     }
 
-    /// Drops the oldest open messages while there are too many or they are too long in total, and
-    /// counts them as cut.
+    /// Drops the oldest open messages until the number and the total length of open messages are
+    /// within their limits. Counts the dropped messages as cut.
     fn make_room(&mut self) {
         while self.open.len() >= OPEN_MESSAGES_MAX || self.length > OPEN_MAX {
             let Some(oldest) = self.start_order.pop_front() else { return };

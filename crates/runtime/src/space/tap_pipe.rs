@@ -23,8 +23,8 @@ impl TapPipe {
         Ok(Self { pipe: File::from(pipe), ring })
     }
 
-    /// Writes as many of the bytes as the output accepts without blocking, and returns their
-    /// number. Fails with `WouldBlock` if it accepts none, and with `BrokenPipe` if there is no
+    /// Writes as many of the bytes as the pipe or ring accepts without blocking, and returns their
+    /// number. Fails with `WouldBlock` if there is no room, and with `BrokenPipe` if there is no
     /// reader.
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(ring) = &mut self.ring else { return self.pipe.write(bytes) };
@@ -50,8 +50,8 @@ impl TapPipe {
         Ok(length)
     }
 
-    /// Waits for at most `limit` until the output accepts bytes or has no reader any more; returns
-    /// true if it accepts bytes.
+    /// Waits for at most `limit` until the pipe or ring has room, or until its reader has left.
+    /// Returns true if there is room.
     pub(super) fn wait_until_writable(&self, limit: Duration) -> bool {
         let Some(ring) = &self.ring else {
             return sys::poll::wait_until_writable(&self.pipe, limit);

@@ -24,7 +24,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl TapFeed {
-    /// Sends the frames of the history, starting at `from`, even if they exceed the backlog limit.
+    /// Sends the frames of the history, starting at `from`, without regard to the backlog limit.
     /// For a capture, omits frames whose link type differs from that of the first frame. Returns
     /// the number of frames sent.
     fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
@@ -206,8 +206,8 @@ impl Taps {
         began
     }
 
-    /// Records the number of blocks of these nodes that were lost so far between the kernel and
-    /// this process. The taps of the nodes count the losses since the last call as skipped.
+    /// Records that `lost` blocks of the nodes in `nodes` have been lost so far between the kernel
+    /// and this process. The taps of the nodes count the losses since the last call as skipped.
     pub(super) fn count_lost_blocks(&mut self, nodes: &[usize], lost: u64) {
         for node in nodes {
             let before = match self.lost.iter_mut().find(|(known, _)| known == node) {

@@ -66,7 +66,7 @@ struct Arrival {
 pub(super) enum RunResult<'a> {
     /// The same batch continues, with the lanes that are still live.
     Unchanged,
-    /// These blocks continue instead of the batch.
+    /// The contained blocks, which the node has emitted, continue instead of the batch.
     Replaced(Output<'a>),
     /// No blocks continue, because the node has dropped, held or passed on all of them.
     Ended,

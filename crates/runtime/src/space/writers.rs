@@ -31,7 +31,7 @@ impl Space {
     }
 
     /// Attaches a writer to the output of the node with number `number`. Fails if the run is
-    /// recorded, or if this space has no such node that accepts writers.
+    /// recorded, if this space does not contain the node, or if the node accepts no writers.
     pub fn attach_writer(
         &mut self,
         number: usize,

@@ -91,7 +91,7 @@ impl SharingDomain {
     }
 }
 
-/// A ring of frames, and the sharing domain that uses it.
+/// A ring of frames, and the sharing domain whose requests use the ring.
 #[derive(Debug)]
 pub(super) struct OwnedFrames {
     pub(super) whose: SharingDomain,

@@ -15,7 +15,7 @@ use ebpf::emit::tap::{self, SWITCHED_SLOTS_MAX, SWITCHED_WORD_SIZE, SwitchLayout
 use std::collections::BTreeMap;
 use sys::memory::{Mapping, ReadMapping};
 
-/// The machine words that open taps. They follow the counters in a program's memory.
+/// The machine words that open taps. In a program's memory, these words follow the counters.
 #[derive(Debug)]
 pub(super) struct TapSwitches {
     layout: SwitchLayout,
@@ -34,8 +34,8 @@ struct OpenTap {
     exit: u32,
 }
 
-/// Returns the layout of the switches. They begin `base` bytes after the start of the map of
-/// counters.
+/// Returns the layout of the machine words that open taps (the switches), which begin `base` bytes
+/// after the start of the map of counters.
 pub(super) fn switch_layout(fused: &FusedTree, base: u32) -> SwitchLayout {
     let places = u32::try_from(fused.steps.len() + 1).unwrap_or(u32::MAX);
     SwitchLayout { map: 0, base, places }
@@ -74,8 +74,8 @@ impl TapSwitches {
         (self.layout.base + SWITCHED_WORD_SIZE * word) as usize
     }
 
-    /// Opens and closes taps of these requests, which are in the order of the fused tree, until
-    /// exactly the taps that they require are open. `None` stands for a request that has been
+    /// Opens and closes taps until exactly those are open that the requests in `lines` require. The
+    /// requests are in the order of the fused tree; `None` stands for a request that has been
     /// removed. Fails if the taps need more slots than the program has.
     pub(super) fn set(
         &mut self,
@@ -160,9 +160,9 @@ impl Version {
         self.set_open_taps(&here)
     }
 
-    /// Opens and closes taps of these requests, which are in the order of the fused tree, until
-    /// exactly the taps that they require are open. Fails if the taps need more slots than the
-    /// program has.
+    /// Opens and closes taps of the program until exactly those are open that the requests in
+    /// `lines` require. The requests are in the order of the fused tree; `None` stands for a
+    /// request that has been removed. Fails if the taps need more slots than the program has.
     pub(super) fn set_open_taps(
         &mut self,
         lines: &[Option<&AttachedRequest>],

@@ -44,7 +44,7 @@ impl Client {
         }
     }
 
-    /// Copies the bytes named by these pointers into a pool of this process as one aggregate
+    /// Copies the bytes named by `pointers` into a pool of this process, as one aggregate
     /// ([`Window::receive`]). Maps pools as needed. Fails if a pool cannot be mapped, a pointer is
     /// invalid, or `pool` is full.
     pub fn receive(

@@ -50,8 +50,8 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// If an observer requires it, routes the blocks one by one and returns true. Otherwise does
-    /// nothing and returns false.
+    /// Routes the blocks one by one and returns true, if an observer requires batches of one block.
+    /// Otherwise does nothing and returns false.
     #[cold]
     fn route_blocks_singly(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
         let live = batch.live();
