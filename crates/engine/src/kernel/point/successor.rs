@@ -151,8 +151,8 @@ impl PreparedSwitch {
     }
 }
 
-/// Sets the start state, derived from the arguments and the current time, in the new state maps of
-/// the filters of a request whose twins need one.
+/// Sets the initial state of the twins of filters that move into the kernel with a request. The
+/// state is computed from the arguments of the filter and the time on the kernel's clock.
 fn initialize_states(line: &AttachedRequest, states: &StateMaps) -> Result<(), String> {
     let now = sys::clock::monotonic_ns();
     for (_, step, map) in states.iter().filter(|(number, ..)| *number == line.number) {
