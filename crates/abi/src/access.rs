@@ -20,7 +20,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Creates the credentials of a user without supplementary groups.
+    /// Creates credentials with this user and group id and no supplementary groups.
     #[must_use]
     pub const fn new(uid: u32, gid: u32) -> Self {
         Self { uid, gid, groups: Vec::new() }
@@ -130,7 +130,7 @@ mod tests {
         Credentials { groups: groups.to_vec(), ..Credentials::new(uid, gid) }
     }
 
-    /// Returns a set of additional readers.
+    /// Returns grantees with these user and group ids, for [`AccessList::readers`].
     fn additional_readers(users: &[u32], groups: &[u32]) -> Grantees {
         Grantees { users: users.to_vec(), groups: groups.to_vec() }
     }

@@ -22,10 +22,12 @@ pub const EDGES_VARIABLE: &str = "STREAMLINE_EDGES";
 /// Name of the variable that identifies the memory in which programs count the bytes of each edge:
 /// a descriptor and its inode, separated by a colon.
 pub const COUNTS_VARIABLE: &str = "STREAMLINE_COUNTS";
-/// Name of the variable that enables lazy copies when set to `1`.
+/// Name of the variable that, if set to `1`, makes programs copy bytes read from a stream only when
+/// they first access them (lazy copies).
 pub const LAZY_VARIABLE: &str = "STREAMLINE_LAZY";
-/// Lowest number of the descriptors that a program inherits for its edges (rendezvous sockets,
-/// memory for counts, counter of ids), above the numbers that programs usually use.
+/// Lowest number of the descriptors that a program inherits for its edges: rendezvous sockets, the
+/// memory for byte counts, and the file with the counter of dbuf ids. Programs usually use lower
+/// numbers.
 pub const INHERITED_DESCRIPTOR_MIN: i32 = 700;
 /// Maximum number of edges per program.
 pub const EDGES_MAX: usize = 4;
@@ -39,7 +41,7 @@ pub enum PipeEnd {
     Writes,
 }
 
-/// One edge of a program: a pipe that can become a stream.
+/// A pipe of a program that can become a stream (an edge).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Edge {
     /// The end of the pipe that the program holds.
@@ -63,7 +65,7 @@ pub enum EdgeCount {
     WrittenToPipe,
     /// Bytes that the writer has copied into the ring.
     CopiedIn,
-    /// Bytes that the writer has passed as pointers into a file, without a copy.
+    /// Bytes of a file that the writer has passed as pointers into the file, without copying them.
     PassedIn,
     /// Bytes that the reader has read from the kernel pipe.
     ReadFromPipe,

@@ -30,7 +30,7 @@ pub struct BlockMetadata {
 const _: () = assert!(size_of::<BlockMetadata>() == 16);
 
 impl BlockMetadata {
-    /// Returns the metadata with the flags in `others` cleared.
+    /// Returns this metadata without the flags that are set in `others`.
     #[must_use]
     pub const fn without_flags(self, others: BlockFlags) -> Self {
         Self { flags: self.flags.without(others), ..self }
@@ -126,11 +126,12 @@ pub struct Marks {
     pub transport: u16,
     /// Offset of the layer 4 payload in bytes.
     pub payload: u16,
-    /// Sequence number of the block among the blocks dispatched to a filter's replicas
+    /// Sequence number of the block among all blocks that are distributed to a filter's replicas
     /// ([`Marks::with_seq`]). Used only in rings to and from the replicas.
     seq: u32,
-    /// In a ring to a replica, 1 for the last block of a batch; in a ring from a replica, the step
-    /// of its shutdown ([`Marks::with_end_step`]).
+    /// In a ring to a replica, 1 for the last block of a batch, otherwise 0. In a ring from a
+    /// replica, 0 until the replica shuts down, then the number of the filter that emitted the
+    /// block ([`Marks::with_end_step`]).
     last: u32,
     /// Number of the block in a Boolean section while operands evaluate a copy of the block
     /// ([`Marks::with_ticket`]); 0 outside sections. The field also pads the marks to two 16-byte
@@ -188,32 +189,33 @@ impl Marks {
         Self { seq, last: last as u32, ..self }
     }
 
-    /// Returns the marks with the sequence number and the shutdown step of a block that leaves a
-    /// replica. Before the shutdown, the step is 0 and the sequence number is the number from
-    /// [`Marks::with_seq`].
+    /// Returns the marks of a block that leaves a replica. Until the replica shuts down, `step` is
+    /// 0 and `seq` is the number from [`Marks::with_seq`]. During the shutdown, `step` is the
+    /// position in the chain, counted from 1, of the filter that emits its last blocks, and `seq`
+    /// is the rank of the block's session.
     #[inline]
     #[must_use]
     pub const fn with_end_step(self, seq: u32, step: u32) -> Self {
         Self { seq, last: step, ..self }
     }
 
-    /// Returns the shutdown step and the sequence number of a block from a replica, in this order.
+    /// Returns `(step, seq)` of a block from a replica, as stored by [`Marks::with_end_step`].
     #[inline]
     #[must_use]
     pub const fn end_step(&self) -> (u32, u32) {
         (self.last, self.seq)
     }
 
-    /// Returns the sequence number of the block, and true if the block is the last of a batch
-    /// dispatched to one replica.
+    /// Returns the sequence number that [`Marks::with_seq`] stored, and true if the block is the
+    /// last of a batch dispatched to one replica.
     #[inline]
     #[must_use]
     pub const fn seq(&self) -> (u32, bool) {
         (self.seq, self.last != 0)
     }
 
-    /// Returns the marks with the block's number in a section. A filter that replaces the marks of
-    /// a block must copy the ticket.
+    /// Returns the marks with the block's number in a Boolean section (its ticket). A filter that
+    /// replaces the marks of a block must copy the ticket.
     #[inline]
     #[must_use]
     pub const fn with_ticket(self, ticket: u32) -> Self {
@@ -258,7 +260,7 @@ pub struct Entry {
 const _: () = assert!(size_of::<Entry>() == 64);
 
 impl Entry {
-    /// Creates an entry.
+    /// Creates the entry of a block from its pointer, metadata and marks.
     #[must_use]
     pub const fn new(pointer: RichPointer, context: BlockMetadata, marks: Marks) -> Self {
         Self { pointer, context, marks }

@@ -38,7 +38,7 @@ impl DbufId {
     }
 }
 
-/// A filter's answer about a block, by which arcs select blocks (CONTRACT 9).
+/// The value with which a filter answers a block, and by which arcs select blocks (CONTRACT 9).
 #[derive(
     Clone,
     Copy,
@@ -119,8 +119,8 @@ impl Extent {
     }
 
     /// Returns the 64-bit position nearest to `near` whose low 44 bits are the position of this
-    /// extent. If the original position is less than 2⁴³ bytes from `near`, which holds within the
-    /// window of a ring, the result is the original position.
+    /// extent. The result is the position given to [`Extent::new`] if that position is less than
+    /// 2⁴³ bytes from `near`, as it always is within the window of a ring.
     #[must_use]
     pub const fn complete(self, near: u64) -> u64 {
         let half = 1u64 << (Self::POSITION_BITS - 1);

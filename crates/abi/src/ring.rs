@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const PAGE: usize = 4096;
 /// Size in 8-byte words of a page of control words.
 pub const PAGE_WORDS: usize = PAGE / 8;
-/// Distance between control words, in 8-byte words.
+/// Distance in 8-byte words from one control word in a page to the next.
 pub const LINE_WORDS: usize = 16;
 /// Distance in words between the two copies of a party's counters. The first word of a copy is the
 /// position at which the copy was made. The valid copy is the one whose position equals the
@@ -28,10 +28,10 @@ pub const COPY_STRIDE_WORDS: usize = LINE_WORDS / 2;
 pub mod writer {
     use super::LINE_WORDS;
 
-    /// Offset of the position up to which the writer may be writing. Only rings that overwrite use
-    /// this word.
+    /// Offset of the position up to which the writer may already be overwriting old data. Only
+    /// rings that overwrite use this word.
     pub const RESERVE: usize = 0;
-    /// Offset of the position up to which all blocks are published.
+    /// Offset of the position up to which all blocks are published to the readers.
     pub const COMMIT: usize = LINE_WORDS;
     /// Offset of the position of a record in the newer half of the ring, at which a lapped reader
     /// resumes.
@@ -45,11 +45,11 @@ pub mod writer {
     /// Offset of the words with which the writer announces that it sleeps until readers reach a
     /// position ([`super::wait`]).
     pub const WAIT: usize = 5 * LINE_WORDS;
-    /// Offset of the word with the number, plus 1, of the CPU on which the writer last checked for
-    /// room. The word is 0 if the CPU is unknown.
+    /// Offset of the number of the CPU, plus 1, on which the writer last checked for room; 0 if the
+    /// CPU is unknown.
     pub const PROCESSOR: usize = 6 * LINE_WORDS;
-    /// Offset of the number of blocks that the writer's program lost before it could put them into
-    /// the ring. The word is 0 if the program does not count them.
+    /// Offset of the number of blocks that were lost in the writer's program before they could be
+    /// put into the ring; 0 if the program does not count them.
     pub const LOST_BEFORE: usize = 7 * LINE_WORDS;
 }
 
@@ -67,8 +67,8 @@ pub mod reader {
     /// Offset of the words with which the reader announces that it sleeps until the writer reaches
     /// a position ([`super::wait`]).
     pub const WAIT: usize = 3 * LINE_WORDS;
-    /// Offset of the word with the number, plus 1, of the CPU on which the reader last released
-    /// data. The word is 0 if the CPU is unknown.
+    /// Offset of the number of the CPU, plus 1, on which the reader last released data; 0 if the
+    /// CPU is unknown.
     pub const PROCESSOR: usize = 4 * LINE_WORDS;
 }
 
@@ -79,8 +79,9 @@ pub mod wait {
     pub const SLEEP_COUNT: usize = 0;
     /// Offset of the position that the other party must reach before it wakes the sleeper.
     pub const WAKE_POSITION: usize = 1;
-    /// Bit of the word at [`WAKE_POSITION`]. If it is set, a flush before the position must not
-    /// wake the party, which sleeps only for a limited time. No position has this bit.
+    /// Flag in the word at [`WAKE_POSITION`]: the other party must not wake the sleeper before this
+    /// position is reached, not even when it flushes the ring, because the sleep has a time limit.
+    /// No position has this bit set.
     pub const THRESHOLD_ONLY: u64 = 1 << 63;
 }
 
@@ -166,23 +167,24 @@ impl RecordHeader {
     /// Kind of a cut: the ring continues in the same memory with another capacity.
     pub const CUT: u32 = 0xc07d;
 
-    /// Returns the number of bytes that a block of `length` bytes occupies in the ring, including
-    /// header and padding.
+    /// Returns the number of bytes that the record of a block of `length` bytes occupies in the
+    /// ring, including its header and padding.
     #[inline]
     #[must_use]
     pub const fn span(length: u32) -> u64 {
         Self::span_for_length(length as usize)
     }
 
-    /// Returns [`RecordHeader::span`] for the length of a slice.
+    /// Returns the number of bytes that the record of a block of `length` bytes occupies, like
+    /// [`RecordHeader::span`].
     #[inline]
     #[must_use]
     pub const fn span_for_length(length: usize) -> u64 {
         (length as u64 + 2 * Self::SIZE as u64 - 1) & !(Self::SIZE as u64 - 1)
     }
 
-    /// Returns the header of a block as two words. A `length` of more than 32 bits yields an
-    /// invalid header.
+    /// Returns the record header of a block of `length` bytes, as the two words that are stored in
+    /// the ring. A `length` of more than 32 bits yields an invalid header.
     #[inline]
     #[must_use]
     pub const fn block_words(length: usize, sequence: u64) -> [u64; 2] {

@@ -7,7 +7,8 @@
 
 use core::fmt::{self, Display, Formatter, Write as _};
 
-/// Replacement for a hidden character: one column wide, so that tables and carets stay aligned.
+/// Character displayed in place of each character that [`is_hidden`]: one column wide, so that
+/// tables and carets stay aligned.
 pub const PLACEHOLDER: char = '·';
 
 /// Returns true if a terminal interprets the character or does not display it. Such characters are
@@ -92,7 +93,8 @@ mod tests {
     use super::*;
     use std::string::ToString as _;
 
-    /// Characters used for attacks on terminals and readers, each with its name.
+    /// Hidden characters that are used to deceive readers or to control terminals, each with its
+    /// name.
     const HIDDEN_CHARACTERS: &[(char, &str)] = &[
         ('\0', "nul"),
         ('\x1b', "escape"),
