@@ -40,7 +40,7 @@ impl Default for BtfBuilder {
 }
 
 impl BtfBuilder {
-    /// Creates an empty section.
+    /// Creates a BTF section without types.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -74,7 +74,7 @@ impl BtfBuilder {
         self.push_type(name, kind::FUNC << 24 | BTF_FUNC_GLOBAL, prototype, &[])
     }
 
-    /// Loads the section into the kernel.
+    /// Loads the section into the kernel, and returns the verified type information.
     pub fn load(&self) -> Result<Btf> {
         let bytes = self
             .encode()

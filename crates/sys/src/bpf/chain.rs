@@ -1,7 +1,7 @@
 //! Queries of chains: the programs attached to one hook, both our own and those of other processes,
 //! in execution order.
 //!
-//! Used to report a chain, to adopt a link, and to choose an
+//! Used to report a chain, to adopt a link, and to choose a
 //! [`ChainPosition`](super::ChainPosition). Programs attached by netlink (XDP, clsact) are listed
 //! by [`net`](crate::net).
 
@@ -20,7 +20,7 @@ const CHAIN_MEMBERS_MAX: usize = 128;
 pub struct Chain {
     /// The kernel's change counter for this chain; 0 if the kernel does not report one.
     pub revision: u64,
-    /// Programs in execution order.
+    /// Programs attached to the hook, in execution order.
     pub members: Vec<ChainMember>,
 }
 

@@ -8,11 +8,11 @@ use crate::error::Result;
 /// A kind of kernel object that has an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
-    /// Loaded programs.
+    /// Programs that are loaded in the kernel.
     Programs,
-    /// Maps.
+    /// Maps that programs and processes share.
     Maps,
-    /// Links.
+    /// Links, which attach programs to hooks.
     Links,
 }
 

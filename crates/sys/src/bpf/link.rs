@@ -37,9 +37,9 @@ pub enum XdpMode {
 /// An attached XDP program and the mode that was obtained.
 #[derive(Debug)]
 pub struct XdpAttachment {
-    /// The link, which keeps the program attached.
+    /// Link that keeps the program attached while this value exists.
     pub link: Link,
-    /// The mode in effect.
+    /// Mode in which the program runs.
     pub mode: XdpMode,
     /// The error with which the driver refused native mode; `None` if native mode is in effect or
     /// was not tried.
@@ -58,8 +58,8 @@ pub enum Side {
 /// A position in a chain of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainPosition {
-    /// The position before all other programs. Only here does a tap see every packet, because an
-    /// earlier program may return a verdict for the whole chain.
+    /// The position before all other programs. A program at this position sees every packet, while
+    /// an earlier program may return a verdict for the whole chain.
     Head,
     /// The position after all other programs.
     Tail,
@@ -100,7 +100,7 @@ pub enum LinkTarget {
     Cgroup(u64),
     /// A network namespace, by inode number.
     Namespace(u32),
-    /// Any other target, with the type of the link (BPF_LINK_TYPE_*).
+    /// Any other kind of attachment point, given as the type number of the link (BPF_LINK_TYPE_*).
     Other(u32),
 }
 
@@ -146,9 +146,9 @@ impl Link {
         Self::create(program, chain::tcx_attach_type(side), interface, flags, place, target)
     }
 
-    /// Attaches a program to a cgroup, after the programs that are already attached. The program
-    /// sees the traffic of the group and of its descendants. `group` is a descriptor of the group's
-    /// cgroup v2 directory.
+    /// Attaches a program to a cgroup, after the programs that are already attached, for packets in
+    /// the direction `side`. The program sees the traffic of the group and of its descendants.
+    /// `group` is a descriptor of the group's cgroup v2 directory.
     pub fn cgroup(program: &Program, group: impl AsFd, side: Side) -> Result<Self> {
         let fd = group.as_fd().as_raw_fd().cast_unsigned();
         let target = format!("cgroup {side:?}").to_lowercase();
@@ -190,7 +190,7 @@ impl Link {
         call_bpf(command::LINK_DETACH, "LINK_DETACH", &self.target, &mut attr).map(drop)
     }
 
-    /// Queries the kernel about the link.
+    /// Queries the kernel for the ids of the link and its program, and for the attachment point.
     pub fn info(&self) -> Result<LinkInfo> {
         let info: KernelLinkInfo = query_object_info(self.fd.as_raw_fd(), &self.target)?;
         Ok(LinkInfo { id: info.id, program: info.program, target: info.target() })

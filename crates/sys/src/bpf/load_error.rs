@@ -8,13 +8,13 @@ use crate::machine::Capabilities;
 /// The kernel's refusal to load a program.
 #[derive(Clone, Debug)]
 pub struct LoadError {
-    /// Error of the failed call.
+    /// Error of the bpf(2) call that failed.
     pub error: Error,
     /// The verifier's log; empty if verification did not start, or if the program is too complex
     /// (E2BIG).
     pub log: String,
-    /// Capabilities that loading network programs needs and this thread lacks. Without CAP_PERFMON,
-    /// programs can be loaded, but the verifier is stricter.
+    /// Capabilities that the loading thread lacked, of those needed to load network programs.
+    /// CAP_PERFMON is not always needed, but without it the verifier is stricter.
     pub missing: Vec<&'static str>,
 }
 
@@ -25,7 +25,7 @@ impl LoadError {
         Self { error, log, missing: missing_capabilities() }
     }
 
-    /// Returns the missing capabilities that can explain this refusal.
+    /// Returns those missing capabilities that may have caused the kernel's refusal.
     fn missing_capability_causes(&self) -> impl Iterator<Item = &'static str> {
         let refused = matches!(self.error.errno, libc::EPERM | libc::EACCES);
         let verified = !self.log.is_empty();

@@ -43,7 +43,7 @@ impl MapKind {
     }
 }
 
-/// Parameters of a new map.
+/// Parameters with which a BPF map is created.
 #[derive(Clone, Copy, Debug)]
 pub struct MapSpecification<'a> {
     /// Name for diagnostics. The kernel stores the first 15 characters.
@@ -61,7 +61,7 @@ pub struct MapSpecification<'a> {
 }
 
 impl<'a> MapSpecification<'a> {
-    /// Describes a map with keys and values of four bytes.
+    /// Creates the parameters of a map whose keys and values have four bytes each.
     pub(super) const fn from_words(name: &'a str, kind: MapKind, entries: u32) -> Self {
         Self { name, kind, key_size: 4, value_size: 4, entries, mappable: false }
     }
@@ -91,14 +91,14 @@ pub struct MapInfo {
     pub value_size: u32,
     /// Capacity in elements, or in bytes for a ring buffer.
     pub entries: u32,
-    /// Creation flags.
+    /// Flags with which the map was created (BPF_F_*).
     pub flags: u32,
-    /// Name, truncated to 15 characters.
+    /// Name of the map, truncated to 15 characters.
     pub name: String,
 }
 
 impl Map {
-    /// Creates a map.
+    /// Creates a BPF map with these parameters.
     pub fn create(wanted: &MapSpecification<'_>) -> Result<Self> {
         Self::create_with_inner(wanted, 0)
     }
@@ -138,7 +138,7 @@ impl Map {
         Self::create(&MapSpecification::from_words(name, MapKind::Programs, entries))
     }
 
-    /// Creates an array of AF_XDP sockets, for XDP redirect.
+    /// Creates an array of `entries` AF_XDP sockets, to which XDP programs redirect frames.
     pub fn xdp_sockets(name: &str, entries: u32) -> Result<Self> {
         Self::create(&MapSpecification::from_words(name, MapKind::XdpSockets, entries))
     }
@@ -200,8 +200,8 @@ impl Map {
         ReadMapping::shared(self.fd.as_fd(), 0, self.mapping_size()?, &self.name)
     }
 
-    /// Queries the kernel about the map. The receiver of a map checks the result before trusting
-    /// the map.
+    /// Queries the kernel for the map's type, sizes, flags and name. The receiver of a map checks
+    /// them before it trusts the map.
     pub fn info(&self) -> Result<MapInfo> {
         let info: KernelMapInfo = query_object_info(self.fd.as_raw_fd(), &self.name)?;
         let KernelMapInfo { kind, id, key_size, value_size, entries, flags, name } = info;

@@ -118,7 +118,7 @@ fn encode_object_name(name: &str) -> [u8; 16] {
     kept
 }
 
-/// Converts a kernel object name to text.
+/// Converts a kernel object name to text, up to its first zero byte.
 fn decode_object_name(kept: [u8; 16]) -> String {
     kept.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect()
 }

@@ -70,7 +70,7 @@ impl License {
     }
 }
 
-/// The amount of detail in the verifier's log.
+/// The amount of detail that the verifier writes to its log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLevel {
     /// Only the path that leads to the rejected instruction.
@@ -97,9 +97,9 @@ pub struct LoadParameters<'a> {
     /// Index of the interface to which an XDP program is bound, which lets the program query the
     /// driver's metadata about a frame; `None` if the program is not bound.
     pub device: Option<u32>,
-    /// Type information, functions and source lines.
+    /// Type information, functions and source lines of the program; `None` if it has none.
     pub source: Option<SourceInfo<'a>>,
-    /// Declared license.
+    /// License of the program, declared to the kernel.
     pub license: License,
     /// Level of detail of the verifier's log, which is produced if the kernel rejects the program.
     pub detail: LogLevel,
@@ -110,7 +110,7 @@ pub struct LoadParameters<'a> {
 pub struct SourceInfo<'a> {
     /// Types and strings that the records refer to.
     pub btf: &'a Btf,
-    /// Functions, ordered by first instruction; required for timer callbacks.
+    /// Functions of the program, ordered by first instruction. Required for timer callbacks.
     pub functions: &'a [FunctionInfo],
     /// Source lines that the verifier's log quotes, ordered by first instruction.
     pub lines: &'a [LineInfo],
@@ -179,7 +179,7 @@ struct LoadAttributes {
 unsafe impl Attributes for LoadAttributes {}
 
 impl<'a> LoadParameters<'a> {
-    /// Creates load parameters without source information or attach type.
+    /// Creates load parameters of a program without source information or attach type.
     #[must_use]
     pub const fn new(kind: ProgramKind, name: &'a str, code: &'a [u8]) -> Self {
         let (license, detail) = (License::ApacheOrMit, LogLevel::Path);
@@ -307,7 +307,7 @@ impl Program {
         Self::from_received(fd)
     }
 
-    /// Returns the program type.
+    /// Returns the type of the loaded program.
     #[must_use]
     pub const fn kind(&self) -> ProgramKind {
         self.kind

@@ -12,7 +12,7 @@ pub struct ProgramInfo {
     pub id: u32,
     /// Program type (BPF_PROG_TYPE_*).
     pub kind: u32,
-    /// Name, truncated to 15 characters.
+    /// Name of the program, truncated to 15 characters.
     pub name: String,
     /// Id of the user who loaded the program.
     pub loaded_by: u32,
@@ -50,8 +50,8 @@ impl ProgramInfo {
         }
     }
 
-    /// Returns the mean duration of a run in ns; `None` if no run was counted. Counting adds about
-    /// 70 ns per run, most of it outside the measured interval.
+    /// Returns the mean duration of a run in ns; `None` if no run was counted. Counting itself
+    /// slows each run by about 70 ns, most of which the result does not include.
     #[must_use]
     pub fn ns_per_run(&self) -> Option<f64> {
         (self.runs > 0).then(|| self.run_time_ns as f64 / self.runs as f64)
@@ -59,7 +59,7 @@ impl ProgramInfo {
 }
 
 impl Program {
-    /// Queries the kernel about this program.
+    /// Queries the kernel for the facts about this program and the statistics of its runs.
     pub fn info(&self) -> Result<ProgramInfo> {
         query_program_info(self.fd.as_raw_fd(), &self.name).map(ProgramInfo::from_kernel)
     }
@@ -89,7 +89,7 @@ pub struct RunStatisticsGuard {
 }
 
 impl RunStatisticsGuard {
-    /// Starts counting.
+    /// Makes the kernel count the runs and the run time of all programs until the guard is dropped.
     pub fn enable() -> Result<Self> {
         /// BPF_STATS_RUN_TIME: count runs and their duration.
         const BPF_STATS_RUN_TIME: u32 = 0;

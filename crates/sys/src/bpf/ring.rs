@@ -20,17 +20,17 @@ use super::map::{Map, MapKind};
 use crate::error::{Error, Result};
 use crate::memory::{GatherWrite, ReadMapping};
 
-/// Byte offsets and sizes within a region. Words for readers and words private to the writer are on
-/// separate cache lines.
+/// Byte offsets and sizes within the memory region of one CPU. Words for readers and words private
+/// to the writer are on separate cache lines.
 pub mod region_offset {
     /// Offset of the position up to which the writer may be writing (u64).
     pub const RESERVED: u32 = 0;
-    /// Offset of the position up to which records are complete (u64).
+    /// Offset of the position up to which records are completely written (u64).
     pub const COMMITTED: u32 = 8;
-    /// Offset of the flag that is 1 while the program may be writing for a consumer that it has
-    /// found awake (u64).
+    /// Offset of the flag that is 1 while the program may be writing frames for a consumer whose
+    /// awake flag it has read as set (u64).
     pub const WRITING: u32 = 40;
-    /// Offset of the counts of pointers ever written, one per sink (u64 each).
+    /// Offset of the numbers of pointers written since the start, one per sink (u64 each).
     pub const HEADS: u32 = 64;
     /// Offset of the writer's private words, which fill the rest of the page after the last sink's
     /// head.
@@ -39,7 +39,7 @@ pub mod region_offset {
     pub const POINTERS: u32 = 4096;
     /// Offset of the time of this CPU's last notification, in ns of the monotonic clock (u64).
     pub const LAST_NOTIFICATION_TIME: u32 = SCRATCH + 24;
-    /// Offset of the number of frames that could not be copied (u64).
+    /// Offset of the number of frames that the program could not copy into the ring (u64).
     pub const FAILED: u32 = SCRATCH + 8;
     /// Offset of the number of notifications sent, followed by the number of notifications
     /// suppressed (u64 each).
@@ -47,8 +47,9 @@ pub mod region_offset {
     /// Offset of the program's tallies, one per event that the program counts. Each tally is a
     /// number of blocks followed by a number of bytes (u64 each).
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
-    /// Offset of the counts of pointers ever written, one per exit edge that shares a sink (u64
-    /// each). Programs that keep all data in one map use the same area for other data.
+    /// Offset of the numbers of pointers written since the start, one per exit edge that shares a
+    /// sink (u64 each). Only programs that keep pointers and records in separate maps write these
+    /// numbers; other programs use this area as scratch memory.
     pub const COUNTS: u32 = SCRATCH + 64;
     /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4),
     /// class (4), view offset (4, with [`AFTER_TAG`]), exit edge (4), and, if edges share the sink,
@@ -61,7 +62,7 @@ pub mod region_offset {
     /// being written (8), wire length (4), captured length (4), time (8), VLAN TCI (2), VLAN
     /// protocol (2), segment size (2), and flags (2: tag present, sent by this host).
     pub const HEADER_SIZE: u32 = 32;
-    /// Alignment of records in bytes.
+    /// Alignment of records in a ring, in bytes.
     pub const ALIGNMENT: u32 = 16;
 }
 
@@ -69,7 +70,7 @@ pub mod region_offset {
 /// of these edges.
 pub const SINKS_MAX: u32 = 32;
 
-/// Sizes of a program's rings.
+/// Sizes and counts that determine the memory layout of a program's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingsLayout {
     /// Number of possible CPUs; each CPU has a region.
@@ -86,21 +87,22 @@ pub struct RingsLayout {
 }
 
 impl RingsLayout {
-    /// Returns the byte offset of the records in a region.
+    /// Returns the byte offset of the records within the region of a CPU.
     #[must_use]
     #[inline]
     pub const fn records_offset(&self) -> u32 {
         region_offset::POINTERS + self.sinks * self.pointers * region_offset::POINTER_SIZE
     }
 
-    /// Returns the byte offset of a sink's pointers in a region.
+    /// Returns the byte offset of a sink's pointers within the region of a CPU.
     #[must_use]
     #[inline]
     pub const fn sink_pointers_offset(&self, sink: u32) -> u32 {
         region_offset::POINTERS + sink * self.pointers * region_offset::POINTER_SIZE
     }
 
-    /// Returns the size of a region in bytes, including the tail, rounded up to pages.
+    /// Returns the size in bytes of a CPU's region, rounded up to pages, including the tail into
+    /// which a record at the end of the ring continues.
     #[must_use]
     #[inline]
     pub const fn stride(&self) -> u32 {
@@ -108,13 +110,13 @@ impl RingsLayout {
         (self.records_offset() + self.bytes + tail).next_multiple_of(4096)
     }
 
-    /// Returns the layout of rings that hold only the records of this layout.
+    /// Returns the layout of rings that hold the records described by `self`, but no pointers.
     #[must_use]
     pub const fn records_only(self) -> Self {
         Self { sinks: 0, ..self }
     }
 
-    /// Returns the layout of rings that hold only the pointers of this layout.
+    /// Returns the layout of rings that hold the pointers described by `self`, but no records.
     #[must_use]
     pub const fn pointers_only(self) -> Self {
         Self { bytes: 0, ..self }
@@ -152,7 +154,8 @@ pub struct ProgramRings {
 }
 
 impl ProgramRings {
-    /// Creates zeroed, frozen rings.
+    /// Creates a map with zeroed rings of this shape, and freezes it so that processes cannot write
+    /// it.
     pub fn create(name: &str, shape: RingsLayout) -> Result<Self> {
         let map = Map::array(name, shape.check()?, 1, true)?;
         map.freeze()?;
@@ -188,16 +191,16 @@ impl ProgramRings {
         Ok(Self { records: Some(records), ..self })
     }
 
-    /// Returns the rings that hold the records: the separate rings, if there are any, otherwise
-    /// `self`.
+    /// Returns the rings that hold the records: separate rings if [`ProgramRings::with_records`]
+    /// has joined them, otherwise `self`.
     #[must_use]
     #[inline]
     pub fn records(&self) -> &Self {
         self.records.as_deref().unwrap_or(self)
     }
 
-    /// Returns the layout. [`RingsLayout::bytes`] is the size of the records even if separate rings
-    /// hold them.
+    /// Returns the layout of the rings. [`RingsLayout::bytes`] is the size of the records even if
+    /// separate rings hold them.
     #[must_use]
     #[inline]
     pub fn shape(&self) -> RingsLayout {
@@ -211,7 +214,7 @@ impl ProgramRings {
         self.shape
     }
 
-    /// Returns the map, for use by programs.
+    /// Returns the map that contains the rings, to which programs refer by its descriptor.
     #[must_use]
     pub const fn map(&self) -> &Map {
         &self.map
@@ -223,8 +226,8 @@ impl ProgramRings {
         &self.memory
     }
 
-    /// Returns true if the program may be writing for a consumer that it has found awake
-    /// ([`RingBuffer::set_awake`](super::RingBuffer::set_awake)).
+    /// Returns true if the program may be writing frames for its consumer, whose awake flag it has
+    /// read as set ([`RingBuffer::set_awake`](super::RingBuffer::set_awake)).
     #[must_use]
     pub fn is_written(&self) -> bool {
         let mut regions = (0..self.shape.cpus).filter_map(|cpu| self.region(cpu));
@@ -264,9 +267,9 @@ pub struct FramePointer {
     /// True if the view begins after the VLAN tag, for a frame whose tag the kernel stores outside
     /// the frame.
     pub after_tag: bool,
-    /// Number of the exit edge that the frame takes.
+    /// Number of the exit edge over which the frame leaves the program.
     pub edge: u32,
-    /// Number of earlier pointers for the same edge; counted only if edges share the sink.
+    /// Number of pointers written earlier for the same edge; counted only if edges share the sink.
     pub number: u64,
 }
 
@@ -275,7 +278,7 @@ pub struct FramePointer {
 pub struct CpuRing<'a> {
     rings: &'a ProgramRings,
     base: usize,
-    /// The rings that hold the records; may be the same as `rings`.
+    /// Rings that hold the records; the same as `rings` if no separate rings hold them.
     records: &'a ProgramRings,
     from: usize,
 }
@@ -377,8 +380,8 @@ impl<'a> CpuRing<'a> {
         Some(self.from + start as usize + from as usize)
     }
 
-    /// Returns the writer's private word at offset `at` of the region; `None` if no private word is
-    /// at this offset.
+    /// Returns the word at byte offset `at` of the region, if `at` is in the area that is private
+    /// to the writer; otherwise `None`.
     #[must_use]
     pub fn scratch(&self, at: u32) -> Option<u64> {
         let inside = (region_offset::SCRATCH..region_offset::POINTERS).contains(&at);

@@ -24,7 +24,7 @@ const BPF_RINGBUF_BUSY_BIT: u32 = 1 << 31;
 /// BPF_RINGBUF_DISCARD_BIT: the record was discarded.
 const RECORD_DISCARDED: u32 = 1 << 30;
 
-/// A ring buffer and its consumer.
+/// A BPF ring buffer, owned together with the consumer's state.
 #[derive(Debug)]
 pub struct RingBuffer {
     map: Map,
@@ -84,15 +84,15 @@ impl RingBuffer {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// Returns the number of bytes not yet consumed.
+    /// Returns the number of bytes in the ring buffer that have not been consumed.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         let put = self.producer.word(0).unwrap_or(0);
         put.wrapping_sub(self.consumer.word(0).unwrap_or(0))
     }
 
-    /// Consumes the records before the first incomplete one, and calls `each` with those that were
-    /// not discarded. Returns the number of calls.
+    /// Consumes the completed records, up to the first record that is still being written, and
+    /// calls `each` with those that were not discarded. Returns the number of calls.
     pub fn drain(&mut self, mut each: impl FnMut(&[u8])) -> usize {
         let (mut count, mut record) = (0, Vec::new());
         let mut taken = self.consumer.word(0).unwrap_or(0);
@@ -132,7 +132,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Creates a waiter for ring buffers, each given by a descriptor.
+    /// Creates a listener for the ring buffers with these descriptors.
     pub fn new(doorbells: &[BorrowedFd<'_>]) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "")?;
         for doorbell in doorbells {
@@ -144,8 +144,8 @@ impl Listener {
         Ok(Self { epoll })
     }
 
-    /// Blocks until there is a notification that no earlier call has reported, a signal arrives, or
-    /// `limit` passes. Returns true if a notification arrived.
+    /// Blocks until a record arrives that no earlier call has reported, a signal arrives, or
+    /// `limit` passes. Returns true if a record arrived.
     pub fn wait(&self, limit: Duration) -> bool {
         let limit = timespec(limit);
         let mut events = Vec::with_capacity(8);

@@ -5,13 +5,13 @@ use std::os::fd::AsRawFd as _;
 use super::{Attributes, Program, call_bpf, command};
 use crate::error::Result;
 
-/// Byte offset of `cb` in `__sk_buff`.
+/// Byte offset of the field `cb` (control buffer) in `__sk_buff`.
 const CB_OFFSET: usize = 48;
 
 /// The result of a test run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestRun {
-    /// The program's return value.
+    /// Return value of the program in the last run.
     pub value: u32,
     /// Mean duration per run in ns.
     pub duration_ns: u32,

@@ -15,7 +15,7 @@ mod number {
     pub(super) const REQUEST_DUMP: u16 = 0x301;
     pub(super) const ADDRESS: u16 = 1;
     pub(super) const LOCAL_ADDRESS: u16 = 2;
-    /// The narrowest scope of addresses that are valid beyond the link.
+    /// The narrowest scope, as the kernel numbers it, of addresses that are valid beyond the link.
     pub(super) const SCOPE_SITE: u8 = 200;
 }
 

@@ -10,7 +10,7 @@ use std::fs;
 
 const FILE: &str = "/proc/net/softnet_stat";
 
-/// A snapshot of the backlog's counters, per CPU.
+/// A snapshot of the backlog queues' counters, one set per CPU.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Backlog(Vec<ProcessorCounters>);
 
@@ -21,7 +21,7 @@ struct ProcessorCounters {
 }
 
 impl Backlog {
-    /// Reads the counters.
+    /// Reads the current counters of all CPUs.
     pub fn read() -> Result<Self> {
         let text = fs::read_to_string(FILE).context("read", FILE)?;
         Self::parse(&text).ok_or_else(|| Error::new("read", FILE, libc::EBADMSG))

@@ -12,7 +12,8 @@ const RXNFC_COMMAND_SIZE: usize = 192;
 /// Byte offset of `rule_cnt` in `struct ethtool_rxnfc`.
 const RULE_COUNT_OFFSET: usize = 184;
 
-/// `struct ethtool_rxnfc`. A query for the number of rules uses two of its fields.
+/// `struct ethtool_rxnfc`, as bytes. A query for the number of rules uses only its command and rule
+/// count.
 #[repr(C, align(8))]
 struct RxnfcCommand([u8; RXNFC_COMMAND_SIZE]);
 

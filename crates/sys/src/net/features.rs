@@ -29,7 +29,7 @@ const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 /// NETDEV_A_DEV_XDP_FEATURES: attribute with the XDP features.
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
-/// NETDEV_XDP_ACT_NDO_XMIT: the device accepts redirected frames.
+/// NETDEV_XDP_ACT_NDO_XMIT: feature bit of a device that accepts redirected frames.
 const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
 /// Size of `struct genlmsghdr` in bytes.
 const GENL_HEADER_SIZE: usize = 4;
@@ -78,7 +78,7 @@ fn find_attribute(attributes_of: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(attributes_of).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
-/// Sends one request and returns the attributes of the reply.
+/// Sends one generic netlink request to `family` and returns the attributes of the reply.
 fn query_attributes(
     socket: &OwnedFd,
     family: u16,

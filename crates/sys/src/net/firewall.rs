@@ -13,7 +13,7 @@ mod number {
     pub(super) const NEW_CHAIN: u16 = 10 << 8 | 3;
     /// `NLM_F_REQUEST | NLM_F_DUMP`.
     pub(super) const REQUEST_DUMP: u16 = 0x301;
-    /// `NFTA_CHAIN_HOOK`: attribute of a chain that packets enter from the network stack.
+    /// `NFTA_CHAIN_HOOK`: attribute of a chain through which the network stack passes packets.
     pub(super) const CHAIN_HOOK: u16 = 4;
     /// Mask of the type of an attribute, without the flag bits.
     pub(super) const TYPE_MASK: u16 = 0x3fff;
@@ -50,7 +50,8 @@ pub fn has_packet_rules() -> Result<bool> {
     }
 }
 
-/// Returns true if the chain in this message has a hook, through which packets enter it.
+/// Returns true if the chain that this netlink message describes has a hook, through which the
+/// network stack passes packets to it.
 fn has_hook(body: &[u8]) -> bool {
     let mut rest = body.get(MESSAGE_SIZE..).unwrap_or_default();
     while let Some((&[a, b, c, d], _)) = rest.split_first_chunk::<4>() {

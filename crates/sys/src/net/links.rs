@@ -139,8 +139,8 @@ impl RouteSocket {
         &self.socket
     }
 
-    /// Sends a request and collects the replies. The second result is true if the dump was not
-    /// interrupted by a concurrent change.
+    /// Sends a request and collects the interfaces in the replies. Also returns true if no
+    /// concurrent change interrupted the dump.
     fn query_interfaces(
         &self,
         index: u32,
@@ -195,8 +195,9 @@ pub(super) fn encode_attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Sends a request, and passes the datagrams that arrive to `read` until it returns true. Fails
-/// with ETIMEDOUT if none arrives in time, and with EMSGSIZE if one is too long.
+/// Sends a request, and passes each datagram that arrives to `read` until `read` returns true.
+/// Fails with ETIMEDOUT if no datagram arrives in time, and with EMSGSIZE if a datagram is too
+/// long.
 pub(super) fn exchange_request(
     socket: &OwnedFd,
     request: &[u8],
@@ -256,8 +257,8 @@ impl Replies {
 
 pub(super) type Message<'a> = (u16, u16, u32, &'a [u8], &'a [u8]);
 
-/// Splits off the first message. Returns its type, flags, sequence number and body, then the
-/// remaining bytes; `None` if there is no complete message.
+/// Splits the first netlink message off `bytes`. Returns its type, flags, sequence number and body,
+/// then the remaining bytes; `None` if there is no complete message.
 pub(super) fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
     let length = usize::try_from(u32::from_ne_bytes(array_at(bytes, 0)?)).ok()?;
     let body = bytes.get(HEADER_SIZE..length)?;
@@ -299,7 +300,7 @@ fn parse_interface(body: &[u8]) -> Option<Interface> {
     Some(found)
 }
 
-/// Parses the attached XDP program and its mode; `None` if no program is attached.
+/// Parses the XDP program attached to an interface and its mode; `None` if no program is attached.
 fn parse_xdp(value: &[u8]) -> Option<XdpProgram> {
     let value_of =
         |wanted| attributes(value).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
@@ -318,7 +319,7 @@ fn parse_xdp(value: &[u8]) -> Option<XdpProgram> {
 
 /// Iterates over the types and values of attributes, until the first invalid length.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    /// Mask of the type; the two high bits are flags.
+    /// Mask of an attribute's type, whose two high bits are flags.
     const KIND: u16 = 0x3fff;
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(array_at(bytes, 0)?));
@@ -329,7 +330,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// Parses `struct rtnl_link_stats64`. Fields that this kernel lacks are 0.
+/// Parses `struct rtnl_link_stats64`. Counters that this kernel does not report are 0.
 fn parse_counters(value: &[u8]) -> Counters {
     let at = |place: usize| array_at(value, place * 8).map_or(0, u64::from_ne_bytes);
     Counters {
@@ -403,7 +404,7 @@ mod tests {
         );
     }
 
-    /// Builds a message with the given flags and sequence number.
+    /// Builds a netlink message with the given flags and sequence number.
     fn netlink_message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
         let mut bytes = encode_link_request(sequence, 0, &[], false);
         bytes.truncate(HEADER_SIZE);

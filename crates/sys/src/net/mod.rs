@@ -35,9 +35,9 @@ use crate::error::Result;
 pub struct Interface {
     /// Interface index, which survives a rename and is not soon reused.
     pub index: u32,
-    /// Current name.
+    /// Current name of the interface.
     pub name: String,
-    /// Alternative names.
+    /// Alternative names of the interface.
     pub alternative: Vec<String>,
     /// Link type (ARPHRD_*: 1 Ethernet, 772 loopback, 65534 none).
     pub hatype: u16,
@@ -57,7 +57,7 @@ pub struct Interface {
     pub operstate: u8,
     /// Attached XDP program, regardless of which process attached it; `None` if there is none.
     pub xdp: Option<XdpProgram>,
-    /// Traffic counters.
+    /// Traffic counters of the interface.
     pub counters: Counters,
 }
 
@@ -114,8 +114,8 @@ pub struct Counters {
     pub rx_bytes: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Frames received with an error. Covers at least some of the more specific receive errors
-    /// below.
+    /// Frames received with an error. The sum includes at least some of the more specific receive
+    /// errors.
     pub rx_errors: u64,
     /// Frames that could not be sent because of an error.
     pub tx_errors: u64,
@@ -125,21 +125,21 @@ pub struct Counters {
     pub tx_dropped: u64,
     /// Multicast frames received.
     pub multicast: u64,
-    /// Frames of invalid length.
+    /// Received frames of invalid length.
     pub rx_length_errors: u64,
-    /// Overflows of the device's buffer.
+    /// Received frames lost because the device's buffer overflowed.
     pub rx_over_errors: u64,
-    /// Frames with an invalid checksum.
+    /// Received frames with an invalid checksum.
     pub rx_crc_errors: u64,
-    /// Frames with invalid alignment.
+    /// Received frames with invalid alignment.
     pub rx_frame_errors: u64,
-    /// Overflows of the device's queue.
+    /// Received frames lost because the device's queue overflowed.
     pub rx_fifo_errors: u64,
     /// Frames missed because the host supplied too few buffers.
     pub rx_missed_errors: u64,
-    /// Losses of carrier while sending.
+    /// Frames not sent because the carrier was lost while sending.
     pub tx_carrier_errors: u64,
-    /// Underruns of the device's queue while sending.
+    /// Frames not sent because the device's queue ran empty while sending.
     pub tx_fifo_errors: u64,
     /// Frames dropped because the interface was not meant to receive, such as the backup of a bond.
     pub rx_nohandler: u64,
@@ -147,7 +147,7 @@ pub struct Counters {
 
 impl Counters {
     /// Returns the number of frames that reached the device but not the host, as reported by the
-    /// driver. Excludes `rx_errors`, which counts some of these frames again.
+    /// driver. Excludes `rx_errors`, because drivers count some of these frames there as well.
     #[must_use]
     pub const fn rx_lost(&self) -> u64 {
         self.rx_dropped

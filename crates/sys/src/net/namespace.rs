@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Directory where `ip netns` keeps namespaces.
 const NAMES_DIRECTORY: &str = "/run/netns";
-/// The calling thread's namespace, which may differ from the namespace of its process.
+/// Path of the calling thread's namespace, which may differ from the namespace of its process.
 const CURRENT_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
 /// A network namespace, kept alive by this value.
@@ -90,7 +90,7 @@ impl AsFd for Namespace {
 
 /// Returns the user namespace that owns a network namespace.
 fn owner_user_namespace(space: &OwnedFd) -> Result<OwnedFd> {
-    /// NS_GET_USERNS: returns the user namespace that owns a namespace (ioctl_ns(2)).
+    /// NS_GET_USERNS: ioctl that returns the user namespace that owns a namespace (ioctl_ns(2)).
     const NS_GET_USERNS: libc::Ioctl = 0xb701;
     // SAFETY: NS_GET_USERNS takes no argument, and the descriptor is open.
     let answer = unsafe { libc::ioctl(space.as_raw_fd(), NS_GET_USERNS) };

@@ -29,16 +29,16 @@ mod number {
     pub(super) const TCA_BPF_ID: u16 = 11;
 }
 
-/// A tc filter.
+/// A tc filter of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcFilter {
     /// Direction of the packets that the filter sees.
     pub side: Side,
     /// Classifier kind, such as `bpf`, `flower` or `matchall`.
     pub kind: String,
-    /// Priority. Filters with lower values run first.
+    /// Priority of the filter. Filters with lower values run first.
     pub preference: u16,
-    /// Handle, unique among the filters of one priority.
+    /// Handle of the filter, unique among the filters of one priority.
     pub handle: u32,
     /// Name of the filter's BPF program, if there is one.
     pub name: Option<String>,
@@ -47,7 +47,7 @@ pub struct TcFilter {
 }
 
 impl RouteSocket {
-    /// Lists the filters of both directions on an interface.
+    /// Lists the ingress and egress filters of the interface with this index.
     pub fn filters(&self, index: u32) -> Result<Vec<TcFilter>> {
         let mut found = Vec::new();
         for (parent, side) in [(TC_INGRESS_PARENT, Side::Ingress), (TC_EGRESS_PARENT, Side::Egress)]

@@ -16,9 +16,9 @@ mod message {
     pub(super) const INTERRUPTED: u16 = 0x10;
     pub(super) const DUMP: u16 = 0x300;
 }
-/// Offset of the interface in `struct inet_diag_msg`, in bytes.
+/// Byte offset of the bound interface's index in `struct inet_diag_msg`.
 const INTERFACE_OFFSET: usize = 40;
-/// Offset of the inode in `struct inet_diag_msg`, in bytes.
+/// Byte offset of the socket's inode in `struct inet_diag_msg`.
 const INODE_OFFSET: usize = 68;
 
 /// Lists the UDP sockets of this thread's network namespace that are bound to `port`, over both

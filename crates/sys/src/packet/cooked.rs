@@ -18,7 +18,8 @@ pub const EXCLUDED_INTERFACES_MAX: usize = 250;
 /// Offset in classic BPF programs at which the interface index of a packet can be loaded
 /// (`SKF_AD_OFF + SKF_AD_IFINDEX`).
 const INTERFACE_INDEX_OFFSET: u32 = 0xffff_f008;
-/// Protocol that no packet has. A socket bound to this protocol adds no cost to any packet.
+/// Protocol number that no packet has. A socket bound to this protocol receives nothing, and the
+/// kernel spends no time on it.
 const NO_PROTOCOL: u16 = 0;
 /// Size of the buffer for control messages in bytes: a timestamp and the auxiliary data.
 const CONTROL_BUFFER_SIZE: usize = 128;
@@ -27,7 +28,7 @@ const CONTROL_BUFFER_SIZE: usize = 128;
 #[derive(Debug)]
 pub struct CookedSocket(OwnedFd);
 
-/// A received packet without its bytes.
+/// Metadata of a received packet; the caller's buffer has the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CookedPacket {
     /// Time of day of the packet, in nanoseconds since 1970.
@@ -36,7 +37,7 @@ pub struct CookedPacket {
     pub length: usize,
     /// Number of received bytes, less than `length` if the buffer was too short.
     pub captured: usize,
-    /// Index of the interface.
+    /// Index of the interface that received or sent the packet.
     pub interface: u32,
     /// Link type of the interface (ARPHRD_*).
     pub hatype: u16,
@@ -46,9 +47,9 @@ pub struct CookedPacket {
     pub protocol: u16,
     /// Link-layer address of the sender, padded with zeros.
     pub sender: [u8; 8],
-    /// Length of the address in bytes.
+    /// Length of the sender's address in bytes.
     pub sender_length: u8,
-    /// VLAN tag that the kernel has removed from the packet.
+    /// VLAN tag that the kernel has removed from the packet; `None` if there was none.
     pub vlan: Option<VlanTag>,
 }
 
@@ -97,7 +98,7 @@ impl CookedSocket {
         Ok(statistics.tp_drops)
     }
 
-    /// Receives a packet into `to`, without waiting. Returns `None` if there is none.
+    /// Receives a packet into `to`, without waiting. Returns `None` if no packet is available.
     pub fn receive(&self, to: &mut [u8]) -> Option<CookedPacket> {
         let mut address = MaybeUninit::<libc::sockaddr_ll>::zeroed();
         let mut control = ControlBuffer([0; CONTROL_BUFFER_SIZE]);

@@ -25,14 +25,14 @@ const TIMED_OUT: u32 = 1 << 5;
 /// Byte offset of the status word in a block header.
 pub(super) const STATUS_OFFSET: usize = 8;
 
-/// The header of a block.
+/// The header of a block of packets in a packet ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockHeader {
     /// Number of packets in the block.
     pub packets: u32,
-    /// Byte offset of the first packet header.
+    /// Byte offset of the first packet header in the block.
     pub first: usize,
-    /// Number of bytes in use.
+    /// Number of bytes of the block that are in use, including its header.
     pub used: usize,
     /// Sequence number of the block, counted from 1.
     pub sequence: u64,
@@ -62,7 +62,7 @@ impl BlockHeader {
     }
 }
 
-/// The header of a packet.
+/// The header of a packet in a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacketHeader {
     /// Byte offset of this header in the block.
@@ -73,17 +73,17 @@ pub struct PacketHeader {
     pub frame: usize,
     /// Byte offset of layer 3 in the block, as determined by the kernel and clamped to the frame.
     pub network: usize,
-    /// Captured length in bytes.
+    /// Captured length of the packet in bytes.
     pub captured: u32,
     /// Length on the wire in bytes, excluding a VLAN tag that the kernel removed.
     pub length: u32,
-    /// Timestamp, in ns since 1970.
+    /// Time at which the packet was received or sent, in ns since 1970.
     pub time_ns: u64,
-    /// Status flags.
+    /// Status flags of the packet.
     pub status: PacketStatus,
     /// VLAN tag that the kernel removed from the frame; `None` if there was none.
     pub vlan: Option<VlanTag>,
-    /// Link-layer address.
+    /// Link-layer address of the packet's sender, with link type, packet type and interface.
     pub link: LinkAddress,
 }
 
@@ -243,8 +243,8 @@ pub struct Packets<'a> {
 }
 
 impl Packets<'_> {
-    /// Returns the number of packets that the block header announces but iteration has not returned
-    /// yet.
+    /// Returns the number of packets that the iterator has not returned yet, according to the block
+    /// header.
     #[must_use]
     pub const fn left(&self) -> u32 {
         self.left

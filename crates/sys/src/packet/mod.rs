@@ -50,7 +50,7 @@ impl PacketSocket {
         option::set(self.as_fd(), libc::SOL_SOCKET, option::ATTACH_PROGRAM, &number)
     }
 
-    /// Excludes frames sent by this host.
+    /// Makes the socket ignore frames that this host sends.
     pub fn ignore_outgoing(&self) -> Result<()> {
         option::set(self.as_fd(), libc::SOL_PACKET, option::IGNORE_OUTGOING, &1_i32)
     }

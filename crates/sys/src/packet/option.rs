@@ -31,7 +31,7 @@ pub(super) const PACKET_MR_PROMISC: libc::c_ushort = 1;
 /// ETH_P_ALL: frames of all protocols.
 pub(super) const ETH_P_ALL: u16 = 3;
 
-/// Instruction `ret #0`, a complete program that drops every frame.
+/// Instruction `ret #0`, which alone is a program that drops every frame.
 pub(super) const DROP_ALL: Instruction = (6, 0, 0, 0);
 
 /// A value of a socket option.
@@ -103,7 +103,7 @@ pub(crate) fn get<T: OptionValue>(
     Ok(unsafe { value.assume_init() })
 }
 
-/// Attaches a classic BPF program, which replaces the current one.
+/// Attaches a classic BPF program to a socket, in place of the program attached before.
 pub(super) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> Result<()> {
     let length = u16::try_from(program.len()).ok().filter(|length| *length > 0);
     let length = length.ok_or_else(|| Error::new("setsockopt", ATTACH_FILTER.1, libc::EINVAL))?;

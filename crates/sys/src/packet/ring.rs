@@ -47,7 +47,7 @@ impl PacketRingParameters {
         self.segment.saturating_mul(self.segments)
     }
 
-    /// Converts the shape to the kernel's structure; returns `None` if the sizes are invalid.
+    /// Converts the parameters to the kernel's structure; returns `None` if the sizes are invalid.
     fn request(&self) -> Option<libc::tpacket_req3> {
         let whole = self.segment.is_power_of_two()
             && self.segments.is_power_of_two()
@@ -69,9 +69,9 @@ impl PacketRingParameters {
 /// Counters of the frames that passed the filter since the ring was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RingStatistics {
-    /// Number of frames, including dropped ones.
+    /// Number of frames that passed the filter, including dropped ones.
     pub packets: u64,
-    /// Number of frames dropped for lack of room.
+    /// Number of frames that passed the filter but were dropped because the ring had no room.
     pub drops: u64,
     /// Number of times the ring froze because this process still owned the next segment.
     pub freezes: u64,
@@ -100,7 +100,7 @@ struct Totals {
 /// A run of consecutive dropped frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
-    /// Number of segments filled before the drops.
+    /// Number of segments that the kernel filled before it dropped these frames.
     pub behind: u64,
     /// Number of dropped frames.
     pub drops: u64,
@@ -111,13 +111,15 @@ pub struct Gap {
 /// position.
 #[derive(Debug, Default)]
 struct Gaps {
-    /// Gaps that [`PacketRing::take_gap`] has not returned yet.
+    /// Gaps, oldest first, that [`PacketRing::take_gap`] has not returned yet.
     known: VecDeque<Gap>,
     /// Number of dropped frames already assigned to a gap.
     counted: u64,
-    /// Number of segments returned before the first segment that this process still owns.
+    /// Number of segments, counted since the creation of the ring, that precede the first segment
+    /// that this process still owns.
     passed: u64,
-    /// For each slot, true if its segment has been returned before an earlier segment.
+    /// For each slot, true if its segment has been returned while this process still owns an
+    /// earlier segment.
     ahead: Vec<bool>,
 }
 
@@ -149,7 +151,7 @@ impl Gaps {
         (slot, self.ahead.get(slot).is_some_and(|ahead| *ahead))
     }
 
-    /// Records that a segment was returned.
+    /// Records that this process has returned the segment in `slot` to the kernel.
     fn record_returned_segment(&mut self, slot: usize, segments: usize) {
         self.ahead.resize(segments, false);
         self.ahead[slot] = true;
@@ -204,8 +206,9 @@ impl PacketRing {
         Ok(totals.ring)
     }
 
-    /// Removes and returns the oldest gap if the gap precedes segment number `before`. Segments are
-    /// numbered from 0 in the order in which they were filled. Returns `None` otherwise.
+    /// Removes and returns the oldest gap if it precedes the segment with number `before`;
+    /// otherwise returns `None`. Segments are numbered from 0 in the order in which the kernel
+    /// filled them.
     pub fn take_gap(&self, before: u64) -> Option<Gap> {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut totals.gaps.known;

@@ -14,7 +14,7 @@ const BATCH_FRAMES_MAX: usize = 64;
 /// Flags that make a send to a full socket return EAGAIN.
 const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
-/// The choice between using and bypassing the queueing discipline.
+/// The treatment of sent frames by the interface's queueing discipline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QdiscMode {
     /// Frames pass through the queueing discipline of the interface, like other frames of the host.
@@ -30,7 +30,7 @@ pub struct PacketSender(OwnedFd);
 /// The result of sending frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendReport {
-    /// Number of frames sent, counted from the first.
+    /// Number of frames sent, which are the first frames of the batch.
     pub frames: usize,
     /// Reason why the next frame was not sent; `None` if all frames were sent.
     pub stopped: Option<SendStopReason>,
@@ -39,8 +39,8 @@ pub struct SendReport {
 /// A reason why a frame was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendStopReason {
-    /// There is no room at present, or a signal arrived. The errno is EAGAIN for a full socket
-    /// buffer, ENOBUFS for a full queue, ENOMEM, or EINTR.
+    /// The frame cannot be sent at present. The errno is EAGAIN if the socket's buffer is full,
+    /// ENOBUFS if a queue is full, ENOMEM, or EINTR if a signal arrived.
     Full(i32),
     /// The frame was refused, with this errno: it is too long, or the interface is down or no
     /// longer exists.

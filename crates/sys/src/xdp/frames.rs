@@ -34,7 +34,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// State bit of a frame that has been received and not yet given back.
+/// State bit of a frame that has been taken from a receive ring and not yet given back.
 const RECEIVED: u32 = 1 << 31;
 
 /// The frames of one path, which all sockets of the path share.
@@ -44,7 +44,7 @@ pub struct Frames {
     /// State of each frame (see F1 to F3).
     words: Box<[AtomicU32]>,
     free: Mutex<Vec<u32>>,
-    /// Number of free frames that are reserved for senders that copy.
+    /// Number of free frames that are reserved for senders, which copy packets into them.
     reserve: AtomicUsize,
     /// The socket with which the UMEM was registered. Other sockets share the UMEM through this
     /// socket.
@@ -52,8 +52,8 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Creates `frames` frames of one page each. `frames` must be a power of two and at least 2.
-    /// The kernel permits no larger frames, and a pool no smaller ones.
+    /// Creates `frames` frames of one page each, the only size that both the kernel and a pool
+    /// permit. `frames` must be a power of two and at least 2.
     pub fn create(name: &str, frames: u32) -> Result<Arc<Self>> {
         if !frames.is_power_of_two() || frames < 2 {
             let target = format!("a memory of {frames} frames");
@@ -95,7 +95,7 @@ impl Frames {
         self.lock_free_list().len()
     }
 
-    /// Reserves at least `frames` free frames for senders that copy.
+    /// Reserves at least `frames` free frames for senders, which copy packets into them.
     pub fn reserve(&self, frames: usize) {
         self.reserve.fetch_max(frames, Ordering::Relaxed);
     }
@@ -125,8 +125,8 @@ impl Frames {
         })
     }
 
-    /// Copies bytes from an address. Returns false if the range is not inside one frame. Does not
-    /// check that the frame has been received.
+    /// Copies bytes at an address of the UMEM into `to`. Returns false if the range is not inside
+    /// one frame. Does not check that the frame has been received.
     #[must_use]
     pub fn copy(&self, address: u64, to: &mut [u8]) -> bool {
         let length = u32::try_from(to.len()).unwrap_or(u32::MAX);
@@ -134,7 +134,8 @@ impl Frames {
         self.umem.holds(address, length) && self.umem.memory().copy(at, to)
     }
 
-    /// Binds a socket to a queue. The first call registers the UMEM; later sockets share it.
+    /// Binds a new socket to a queue of an interface. The first call registers the UMEM with the
+    /// kernel; later sockets share it.
     pub(super) fn bind(&self, settings: SocketSettings) -> Result<XdpSocket> {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(registered) = first.upgrade() {
@@ -150,8 +151,8 @@ impl Frames {
         &self.umem
     }
 
-    /// Removes up to `most` frames from the free list, leaving the reserve, and appends their
-    /// addresses to `into`. Returns the number of frames.
+    /// Removes up to `most` frames from the free list, except those reserved for senders, and
+    /// appends their addresses to `into`. Returns the number of frames removed.
     pub(super) fn take_free_frames(&self, most: usize, into: &mut Vec<u64>) -> usize {
         let mut free = self.lock_free_list();
         let available = free.len().saturating_sub(self.reserve.load(Ordering::Relaxed));
@@ -168,8 +169,8 @@ impl Frames {
             .extend(addresses.iter().rev().filter_map(|at| self.umem.frame_at_address(*at)));
     }
 
-    /// Marks a frame as received (F2). Returns false if the frame is already received or is being
-    /// sent. Does not distinguish a lent frame from a free one.
+    /// Marks the frame at `address` as received (F2). Returns false if the frame is already
+    /// received or is being sent. Does not notice if the frame was never lent to the kernel.
     pub(super) fn mark_frame_received(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_at_address(address) else { return false };
         let word = self.word(frame);

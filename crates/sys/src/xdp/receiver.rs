@@ -33,25 +33,25 @@ impl XdpReceiver {
         Ok(Self { socket, frames: Arc::clone(frames), lent: 0, addresses: Vec::new() })
     }
 
-    /// Returns the socket, for [`Redirect::redirect`](super::Redirect::redirect).
+    /// Returns the receiver's socket, for [`Redirect::redirect`](super::Redirect::redirect).
     pub(super) const fn socket(&self) -> &XdpSocket {
         &self.socket
     }
 
-    /// Returns the shared memory.
+    /// Returns the frames in shared memory that this receiver lends to the kernel.
     #[must_use]
     pub const fn frames(&self) -> &Arc<Frames> {
         &self.frames
     }
 
-    /// Returns the number of frames lent to this queue.
+    /// Returns the number of frames lent to the kernel for this queue and not yet received.
     #[must_use]
     pub const fn lent(&self) -> usize {
         self.lent
     }
 
-    /// Lends free frames until `target` frames are lent or the fill ring is full. Returns the
-    /// number of frames added. Takes time proportional to that number.
+    /// Lends free frames to the kernel until `target` frames are lent or the fill ring is full.
+    /// Returns the number of frames newly lent. Takes time proportional to that number.
     pub fn lend_free_frames(&mut self, target: usize) -> Result<usize> {
         let Some(fill) = self.socket.fill.as_mut() else { return Ok(0) };
         let wanted = target.saturating_sub(self.lent).min(fill.room()? as usize);
@@ -94,7 +94,7 @@ impl XdpReceiver {
         Ok(count)
     }
 
-    /// Returns the number of descriptors in the receive ring.
+    /// Returns the number of received descriptors that wait in the receive ring.
     pub fn unread(&self) -> Result<u32> {
         self.socket.rx.as_ref().map_or(Ok(0), super::ring::RxRing::waiting)
     }

@@ -49,17 +49,17 @@ pub type BuildRedirectProgramFn<'m, E> =
 /// Counters of the redirecting program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RedirectCounts {
-    /// Frames redirected to sockets, including frames for which a socket had no room.
+    /// Number of frames redirected to sockets, including frames for which a socket had no room.
     pub redirected: u64,
-    /// Frames of queues without a socket, passed to the host.
+    /// Number of frames passed to the host because their queue had no socket.
     pub passed: u64,
 }
 
 /// Data that the program stores before a frame: time and VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// Time at which the program saw the frame, in ns of the monotonic clock; `None` if the program
-    /// stored no stamp.
+    /// Time at which the program saw the frame, in ns of the monotonic clock; `None` if there is no
+    /// stamp before the frame.
     pub time: Option<u64>,
     /// VLAN tag that the device stripped; `None` if there was none or the driver did not report it.
     pub tag: Option<VlanTag>,
@@ -86,7 +86,8 @@ impl Stamp {
 }
 
 impl Redirect {
-    /// Creates the map and the program, without attaching the program.
+    /// Creates the map of sockets and the XDP program that redirects frames to them, without
+    /// attaching the program. `queues` is the number of queues.
     pub fn load(name: &str, queues: u32, fragments: bool) -> std::result::Result<Self, LoadError> {
         Self::create(name, queues, fragments, None)
     }
@@ -103,7 +104,7 @@ impl Redirect {
         Self::attach_first_accepted_program(interface, &make, &ready)
     }
 
-    /// Attaches like [`Redirect::create_and_attach`], but with a program that `make` builds.
+    /// Attaches a program like [`Redirect::create_and_attach`], but one that `make` builds.
     pub fn create_and_attach_with<E: From<LoadError> + From<Error>>(
         (name, queues): (&str, u32),
         make: BuildRedirectProgramFn<'_, E>,
@@ -171,7 +172,7 @@ impl Redirect {
         Ok(Self { sockets, program, counters, queues })
     }
 
-    /// Returns the program.
+    /// Returns the redirecting program.
     #[must_use]
     pub const fn program(&self) -> &Program {
         &self.program

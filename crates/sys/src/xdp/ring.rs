@@ -16,15 +16,15 @@ const XDP_RING_NEED_WAKEUP: u32 = 1;
 /// XDP_PKT_CONTD: the next descriptor continues the packet.
 const XDP_PKT_CONTD: u32 = 1;
 
-/// Address, beyond any memory, of an entry that the kernel must skip.
+/// Address of a ring entry that the kernel must skip, because the address is beyond any memory.
 const SKIPPED_ENTRY_ADDRESS: u64 = u64::MAX >> 1;
 
-/// A part of a packet, within one frame.
+/// A packet, or a part of one, within one frame of the UMEM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpDescriptor {
     /// Address of the first byte in the UMEM.
     pub address: u64,
-    /// Length in bytes.
+    /// Length of the described bytes.
     pub length: u32,
     /// True if the next descriptor continues the packet.
     pub continues: bool,
@@ -63,12 +63,12 @@ impl FillRing {
         self.0.needs_wakeup()
     }
 
-    /// Returns the number of free entries.
+    /// Returns the number of free entries of the fill ring.
     pub fn room(&self) -> Result<u32> {
         self.0.room()
     }
 
-    /// Returns the number of lent frames that the kernel has not yet used.
+    /// Returns the number of lent frames that the kernel has not yet taken from the fill ring.
     pub fn waiting(&self) -> Result<u32> {
         Ok(self.0.size - self.0.room()?)
     }
@@ -112,13 +112,14 @@ impl RxRing {
 }
 
 impl TxRing {
-    /// Returns the number of descriptors that the kernel has not yet consumed.
+    /// Returns the number of descriptors to send that the kernel has not yet taken from the ring.
     pub fn waiting(&self) -> Result<u32> {
         Ok(self.0.size - self.0.room()?)
     }
 
-    /// Replaces all descriptors that the kernel has not yet consumed with at least as many others.
-    /// Sound only if the kernel reads the ring only during calls of this process.
+    /// Replaces all descriptors that the kernel has not yet taken by those in `all`, of which there
+    /// must be at least as many. Correct only if the kernel reads the ring only during calls of
+    /// this process.
     pub(super) fn rewrite(&mut self, all: &[XdpDescriptor]) -> Result<()> {
         let old = self.waiting()?;
         self.0.index = self.0.index.wrapping_sub(old);
@@ -127,7 +128,7 @@ impl TxRing {
         Ok(())
     }
 
-    /// Makes the kernel skip the last `entries` descriptors.
+    /// Makes the kernel skip the last `entries` descriptors in the ring instead of sending them.
     pub(super) fn forget(&mut self, entries: usize) -> Result<()> {
         let entries = u32::try_from(entries).unwrap_or(u32::MAX).min(self.waiting()?);
         for number in 1..=entries {
@@ -153,7 +154,7 @@ impl TxRing {
         })
     }
 
-    /// Returns the number of free entries.
+    /// Returns the number of free entries of the send ring.
     pub fn room(&self) -> Result<u32> {
         self.0.room()
     }
@@ -165,7 +166,7 @@ impl TxRing {
     }
 }
 
-/// The layout of a ring's mapping.
+/// The parameters for mapping a ring: its offset, size and field offsets.
 pub(super) struct RingLayout<'a> {
     pub(super) name: &'static str,
     pub(super) at: u64,
@@ -196,7 +197,8 @@ pub(super) struct EntryRing {
     entries: usize,
     entry: usize,
     size: u32,
-    /// Index of this process's side, not reduced modulo the ring size.
+    /// Number of entries that this process has produced or consumed, modulo 2³² but not modulo the
+    /// ring size.
     index: u32,
 }
 
@@ -327,7 +329,8 @@ mod tests {
         (CompletionRing(ring), theirs)
     }
 
-    /// Returns indices that a correct kernel cannot publish.
+    /// Returns values of the kernel's index that a correct kernel cannot publish while this
+    /// process's index is `index`.
     fn impossible_indices(index: u32) -> impl Iterator<Item = u32> {
         [SIZE + 1, SIZE + 2, 1 << 16, 1 << 31, u32::MAX - 1]
             .map(|by| index.wrapping_add(by))

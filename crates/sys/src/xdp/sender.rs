@@ -29,11 +29,12 @@ const FRAGMENTS_MAX: usize = 18;
 pub struct XdpSender {
     socket: XdpSocket,
     frames: Arc<Frames>,
-    /// Entries in the send ring, oldest first.
+    /// Entries in the send ring that the kernel has not taken, oldest first.
     queued: VecDeque<SendRingEntry>,
     /// Number of packets in `queued`, not counting ghosts.
     packets: usize,
-    /// Number of frames that the kernel has not returned, including those in `queued`.
+    /// Number of frames to send, including those in `queued`, that the kernel has not yet returned
+    /// through the completion ring.
     in_flight: usize,
     back: Vec<u64>,
     /// Descriptors of the packet that the kernel took last, in case the device has dropped it.
@@ -90,7 +91,7 @@ impl XdpSender {
         })
     }
 
-    /// Returns the shared memory.
+    /// Returns the frames in shared memory from which this sender sends.
     #[must_use]
     pub const fn frames(&self) -> &Arc<Frames> {
         &self.frames
@@ -102,13 +103,14 @@ impl XdpSender {
         self.frames.frame() * if self.fragments { FRAGMENTS_MAX - 1 } else { 1 }
     }
 
-    /// Returns the number of packets that the kernel has not yet taken.
+    /// Returns the number of queued packets that the kernel has not yet taken.
     #[must_use]
     pub const fn packets(&self) -> usize {
         self.packets
     }
 
-    /// Returns the number of frames that the kernel has not returned.
+    /// Returns the number of frames that the kernel has not yet returned through the completion
+    /// ring.
     #[must_use]
     pub const fn in_flight_frame_count(&self) -> usize {
         self.in_flight
@@ -121,8 +123,8 @@ impl XdpSender {
     }
 
     /// Queues a packet. Returns false if the ring or the free frames are exhausted; retry after
-    /// [`XdpSender::push`]. Always returns false for an empty packet, for a packet of more than 17
-    /// frames, and for a part of a free or lent frame.
+    /// [`XdpSender::push`]. Also returns false, whenever it is called, for an empty packet, for a
+    /// packet of more than 17 frames, and for a part of a frame that is free or lent to the kernel.
     pub fn enqueue(&mut self, packet: TxPacket<'_>) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
         // Keeps room for one packet, so that a dropped one can be put back.
@@ -187,7 +189,8 @@ impl XdpSender {
         Ok(packets)
     }
 
-    /// Wakes the kernel if necessary. Loops, because the kernel stops at each skipped entry.
+    /// Wakes the kernel if necessary, repeatedly, because the kernel stops sending at each skipped
+    /// entry.
     fn wake(&mut self) -> Result<WakeOutcome> {
         let Some(tx) = self.socket.tx.as_ref().filter(|tx| tx.needs_wakeup()) else {
             return Ok(WakeOutcome::Done);
@@ -250,8 +253,8 @@ impl XdpSender {
         }
     }
 
-    /// Puts the packet in `last` back before the waiting packets. Returns false if there is no
-    /// room.
+    /// Puts the packet in `last` back before the waiting packets, because the device has dropped
+    /// it. Returns false if the ring has no room for it.
     fn put_back(&mut self) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
         if (tx.room()? as usize) < self.last.len() {

@@ -21,30 +21,30 @@ pub enum CopyMode {
     Either,
 }
 
-/// Parameters of a socket.
+/// Parameters with which an AF_XDP socket is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketSettings {
     /// Interface index.
     pub interface: u32,
-    /// Queue number. The socket receives only frames of this queue.
+    /// Number of the interface's queue. The socket receives only frames of this queue.
     pub queue: u32,
-    /// Copy mode.
+    /// Copy mode in which the socket is opened.
     pub mode: CopyMode,
     /// True to allow packets that span several frames (Linux 6.6).
     pub fragments: bool,
     /// Number of entries of the fill ring: a power of two, or 0 for no ring. A socket that shares
     /// memory with another one on the same queue has neither fill ring nor completion ring.
     pub fill: u32,
-    /// Number of entries of the completion ring, like `fill`.
+    /// Number of entries of the completion ring: a power of two, or 0 for no ring.
     pub completion: u32,
-    /// Number of entries of the receive ring, like `fill`.
+    /// Number of entries of the receive ring: a power of two, or 0 for no ring.
     pub rx: u32,
-    /// Number of entries of the send ring, like `fill`.
+    /// Number of entries of the send ring: a power of two, or 0 for no ring.
     pub tx: u32,
 }
 
 impl SocketSettings {
-    /// Creates parameters with four rings of `entries` entries.
+    /// Creates the parameters of a socket with four rings of `entries` entries each.
     #[must_use]
     pub const fn new(interface: u32, queue: u32, entries: u32) -> Self {
         let (mode, fragments) = (CopyMode::Either, false);
@@ -58,7 +58,8 @@ impl SocketSettings {
 pub enum WakeOutcome {
     /// The kernel has taken all packets, or will do so without another call.
     Done,
-    /// The kernel has taken some packets. Call again later for the remaining packets.
+    /// The kernel has taken some packets. The caller must wake it again later for the remaining
+    /// packets.
     Again,
     /// The device had no room for the packet taken last, and dropped it.
     Refused,
@@ -70,9 +71,9 @@ pub struct XdpStatistics {
     /// Received frames dropped for a reason other than a full receive ring, such as excessive
     /// length.
     pub rx_dropped: u64,
-    /// Invalid descriptors found in the fill ring.
+    /// Number of invalid descriptors that the kernel found in the fill ring.
     pub rx_invalid: u64,
-    /// Invalid descriptors found in the send ring.
+    /// Number of invalid descriptors that the kernel found in the send ring.
     pub tx_invalid: u64,
     /// Received frames dropped because the receive ring was full.
     pub rx_full: u64,
@@ -82,7 +83,7 @@ pub struct XdpStatistics {
     pub tx_empty: u64,
 }
 
-/// A socket and its rings. Dropping the socket discards the contents of the rings.
+/// An AF_XDP socket and its rings. Dropping the socket discards the contents of the rings.
 #[derive(Debug)]
 pub struct XdpSocket {
     /// Ring of frames lent to the kernel; `None` if the settings request no such ring.
@@ -99,8 +100,8 @@ pub struct XdpSocket {
 }
 
 impl XdpSocket {
-    /// Opens a socket in the calling thread's network namespace and registers the memory. Needs
-    /// CAP_NET_RAW.
+    /// Opens a socket in the calling thread's network namespace and registers `umem` as its memory.
+    /// Needs CAP_NET_RAW.
     ///
     /// Fails with ENOBUFS if the memory exceeds the limit on locked memory, which applies without
     /// CAP_IPC_LOCK.
@@ -140,7 +141,7 @@ impl XdpSocket {
         &self.socket
     }
 
-    /// Returns the memory.
+    /// Returns the memory (UMEM) that holds the socket's frames.
     #[must_use]
     pub const fn umem(&self) -> &Arc<Umem> {
         &self.umem

@@ -13,16 +13,16 @@ pub(super) const XDP_UMEM_COMPLETION_RING: SocketOption = (6, "XDP_UMEM_COMPLETI
 pub(super) const XDP_STATISTICS: SocketOption = (7, "XDP_STATISTICS");
 pub(super) const XDP_OPTIONS: SocketOption = (8, "XDP_OPTIONS");
 
-/// Offset at which to map the receive ring.
+/// Offset in the socket at which mmap(2) maps the receive ring.
 pub(super) const RX_MAP_OFFSET: u64 = 0;
-/// Offset at which to map the send ring.
+/// Offset in the socket at which mmap(2) maps the send ring.
 pub(super) const TX_MAP_OFFSET: u64 = 0x8000_0000;
-/// Offset at which to map the fill ring.
+/// Offset in the socket at which mmap(2) maps the fill ring.
 pub(super) const FILL_MAP_OFFSET: u64 = 0x1_0000_0000;
-/// Offset at which to map the completion ring.
+/// Offset in the socket at which mmap(2) maps the completion ring.
 pub(super) const COMPLETION_MAP_OFFSET: u64 = 0x1_8000_0000;
 
-/// XDP_SHARED_UMEM: share the memory of another socket.
+/// XDP_SHARED_UMEM: bind flag to share the memory of another socket.
 pub(super) const XDP_SHARED_UMEM: u16 = 1;
 /// XDP_COPY: the kernel copies frames.
 pub(super) const XDP_COPY: u16 = 1 << 1;

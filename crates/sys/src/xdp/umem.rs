@@ -3,12 +3,12 @@
 use crate::error::{Error, Result};
 use crate::memory::{Mapping, Memfd, Seals};
 
-/// Sizes of a UMEM.
+/// Number and size of the frames in a UMEM, and the headroom in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmemSizes {
     /// Size of a frame in bytes: a power of two between 2048 and the page size.
     pub frame: u32,
-    /// Number of frames.
+    /// Number of frames in the UMEM.
     pub frames: u32,
     /// Number of free bytes before received data, in addition to the kernel's 256.
     pub headroom: u32,
@@ -47,7 +47,7 @@ impl Umem {
         self.shape
     }
 
-    /// Returns the file of the memory, for parties that may write to all of it.
+    /// Returns the file of the memory, for processes that may write to all of it.
     #[must_use]
     pub const fn file(&self) -> &Memfd {
         &self.file
@@ -59,7 +59,7 @@ impl Umem {
         &self.memory
     }
 
-    /// Returns the total size in bytes.
+    /// Returns the total size of all frames in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.shape.frame as u64 * self.shape.frames as u64

@@ -1,4 +1,4 @@
-//! Access to the elements of arrays.
+//! Access to the elements of BPF array maps.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
