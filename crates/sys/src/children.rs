@@ -25,7 +25,7 @@ static CHILDREN: SignalTable<CHILDREN_MAX> = SignalTable::new();
 /// at once.
 static LAST_RECEIVED_SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-/// Exit status returned by [`wait`] if the status of the child is unknown.
+/// Exit status that [`wait`] returns if the child's own status is unknown, because waiting failed.
 const WAIT_FAILED_STATUS: i32 = 127;
 
 /// Restores the default action of SIGCHLD, so that the id and the exit status of an exited child
@@ -143,11 +143,13 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::sync::{Mutex, PoisonError};
 
-    /// Lock of the tests that use the statics of this module.
+    /// Lock held by each test that uses the statics of this module, so that these tests run one
+    /// after another.
     static STATICS_LOCK: Mutex<()> = Mutex::new(());
 
-    /// Number of children that [`child_is_not_reaped_while_it_gets_signals`] waits for. If `wait`
-    /// reaped children before it removes them from the table, most of them would be found reaped.
+    /// Number of children for which [`child_is_not_reaped_while_it_gets_signals`] waits: so many
+    /// that a `wait` that reaps a child before removing it from the table would almost certainly be
+    /// noticed.
     const CHILDREN_WAITED_FOR: usize = 100;
 
     #[test]
@@ -177,7 +179,8 @@ mod tests {
         assert_eq!(reaped, 0);
     }
 
-    /// Without this, one program of a pipeline would go on if ^C came while it was started.
+    /// A pipeline would otherwise keep a program running if the user pressed ^C while the program
+    /// was being started.
     #[test]
     fn child_started_around_a_signal_of_the_terminal_gets_it() {
         let _alone = STATICS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);

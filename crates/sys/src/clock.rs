@@ -14,13 +14,13 @@ pub fn realtime_ns() -> u64 {
     read_clock(ClockId::Realtime)
 }
 
-/// Returns the user and system CPU time used by this process, in ns.
+/// Returns the CPU time that all threads of this process have used, user and system, in ns.
 #[must_use]
 pub fn process() -> u64 {
     read_clock(ClockId::ProcessCPUTime)
 }
 
-/// Returns the user and system CPU time used by this thread, in ns.
+/// Returns the CPU time that this thread has used, user and system, in ns.
 #[must_use]
 pub fn thread() -> u64 {
     read_clock(ClockId::ThreadCPUTime)

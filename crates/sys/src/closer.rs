@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// Maximum number of threads that close descriptors.
 const THREADS_MAX: usize = 64;
-/// Number of waiting descriptors of one user at which the user counts as overloaded.
+/// Number of descriptors of one user that wait to be closed, at which [`is_user_overloaded`]
+/// returns true for the user.
 const WAITING_DESCRIPTORS_MAX: usize = 256;
 /// Time after which an idle thread exits.
 const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,7 +36,7 @@ impl Foreign {
         Self { descriptor: Some(descriptor), uid }
     }
 
-    /// Wraps descriptors that user `uid` has sent.
+    /// Wraps several descriptors that user `uid` has sent.
     #[must_use]
     pub fn all(descriptors: Vec<OwnedFd>, uid: u32) -> Vec<Self> {
         descriptors.into_iter().map(|descriptor| Self::new(descriptor, uid)).collect()
@@ -82,7 +83,7 @@ pub fn is_user_overloaded(uid: u32) -> bool {
 struct DescriptorCloser {
     users: BTreeMap<u32, User>,
     threads: usize,
-    /// Number of threads that are waiting for a descriptor.
+    /// Number of closing threads that are waiting for a descriptor to close.
     idle: usize,
 }
 
@@ -112,8 +113,8 @@ impl DescriptorCloser {
         }
     }
 
-    /// Removes a waiting descriptor of a user for whom no other descriptor is being closed, and
-    /// returns it with the user's id. Returns `None` if there is no such descriptor.
+    /// Removes and returns a waiting descriptor, with the id of its user, of a user for whom no
+    /// descriptor is being closed at present. Returns `None` if there is none.
     fn take_due_descriptor(&mut self) -> Option<(u32, OwnedFd)> {
         let (uid, user) = self.users.iter_mut().find(|(_, user)| user.is_due())?;
         user.is_closing = true;

@@ -37,7 +37,7 @@ pub const EXIT_REFUSED_CALL: i32 = 128 + libc::SIGSYS;
 /// First byte of a report about a refused system call. The call's number follows as a little-endian
 /// u32.
 pub const REFUSED_CALL_REPORT_BYTE: u8 = b'S';
-/// First byte of a report as text. The text follows.
+/// First byte of a report that contains text. The text follows.
 pub const TEXT_REPORT_BYTE: u8 = b'T';
 
 /// The Landlock ABI version that defines the access rights to deny. An older kernel denies only the
@@ -47,7 +47,7 @@ const LANDLOCK_ABI: ABI = ABI::V6;
 /// Descriptor of the report socket; -1 if none.
 static REPORT_SOCKET: AtomicI32 = AtomicI32::new(-1);
 
-/// The extent to which the kernel enforces the Landlock rules.
+/// The extent to which the kernel enforces Landlock rules on this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LandlockSupport {
     /// The kernel enforces all rules.
@@ -97,8 +97,8 @@ pub fn report(text: &str) {
     send_report(&message[..=length]);
 }
 
-/// Reports that the process is ready. The message consists of `words` alone, without a first byte
-/// that marks its kind, such as [`TEXT_REPORT_BYTE`].
+/// Reports that the process is ready. Sends `words` unchanged, without a first byte such as
+/// [`TEXT_REPORT_BYTE`], which marks all other messages.
 pub fn report_ready(words: &[u8]) {
     send_report(words);
 }
@@ -114,8 +114,8 @@ fn send_report(message: &[u8]) {
 }
 
 /// Confines this process and returns the extent to which Landlock is enforced. The calling thread
-/// must be the only thread of the process. `memory` is the number of bytes by which the address
-/// space may still grow.
+/// must be the only thread of the process. `memory` is the number of bytes by which the process's
+/// address space may still grow.
 pub fn confine(memory: u64) -> Result<LandlockSupport> {
     drop_privileges()?;
     // A change of user clears the parent-death signal (prctl(2)).

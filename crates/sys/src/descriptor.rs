@@ -74,8 +74,8 @@ pub fn send_all(socket: impl AsFd, messages: &[&[u8]]) -> Result<()> {
     Ok(())
 }
 
-/// Sends one message with duplicates of `descriptors`. Fails with E2BIG if there are more than
-/// [`DESCRIPTORS_MAX`].
+/// Sends one message with duplicates of `descriptors`, using the given send flags. Fails with E2BIG
+/// if there are more than [`DESCRIPTORS_MAX`] descriptors.
 pub(crate) fn send_with(
     socket: impl AsFd,
     message: &[u8],

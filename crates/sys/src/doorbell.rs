@@ -12,12 +12,12 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// One end of a pair of doorbells. Readable when the other end has sent a notification or is
-/// closed.
+/// One end of a pair of connected doorbells. Its descriptor is readable when the other end has sent
+/// a notification or has been closed.
 #[derive(Debug)]
 pub struct SocketDoorbell(OwnedFd);
 
-/// Maximum number of bytes in one notification.
+/// Maximum number of payload bytes in one notification.
 const NOTIFICATION_BYTES_MAX: usize = 16;
 /// Maximum number of descriptors in one notification.
 const NOTIFICATION_DESCRIPTORS_MAX: usize = 4;
@@ -27,13 +27,13 @@ const NOTIFICATION_DESCRIPTORS_MAX: usize = 4;
 pub enum DrainResult {
     /// No notification is pending.
     Nothing,
-    /// A notification with its bytes and descriptors. Both are unchecked.
+    /// A notification, with its bytes and descriptors, neither of which has been checked.
     Notification(Vec<u8>, Vec<OwnedFd>),
-    /// The other end is closed.
+    /// The process that held the other end has closed it.
     Gone,
 }
 
-/// The outcome of [`SocketDoorbell::send`].
+/// The outcome of [`SocketDoorbell::send`], which never blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendResult {
     /// The notification is queued at the other end.

@@ -12,7 +12,7 @@ pub struct Error {
     pub call: &'static str,
     /// Object of the call, such as a file, an interface or a size; empty if there is none.
     pub target: Cow<'static, str>,
-    /// Error number.
+    /// Error number (`errno`) with which the call failed.
     pub errno: i32,
 }
 
@@ -102,7 +102,8 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// Adds call and target to an error of `rustix` or of the standard library.
+/// Conversion of errors of `rustix` and of the standard library to [`Error`], with the call and its
+/// target.
 pub(crate) trait ErrorContext<T> {
     /// Converts the error to [`Error`], naming `call` and `target`.
     fn context(self, call: &'static str, target: impl Into<Cow<'static, str>>) -> Result<T>;

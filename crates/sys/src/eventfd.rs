@@ -13,15 +13,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// Creates a counter at 0, closed on exec.
+    /// Creates an eventfd whose counter is 0 and which is closed on exec.
     pub fn new() -> Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map(Self)
             .map_err(|e| Error::new("eventfd", "", e.raw_os_error()))
     }
 
-    /// Makes the descriptor readable. Has no effect if the descriptor is readable already, for
-    /// example because a hostile peer has filled the counter.
+    /// Notifies waiters by making the descriptor readable. Has no effect if it is readable already,
+    /// for example because a hostile peer has filled the counter.
     pub fn notify(&self) {
         let full = rustix::io::write(&self.0, &1u64.to_ne_bytes());
         debug_assert!(matches!(full, Ok(8) | Err(rustix::io::Errno::AGAIN)), "{full:?}");

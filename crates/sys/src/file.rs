@@ -16,11 +16,11 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 pub struct FileStatus {
     /// File type.
     pub kind: FileKind,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
     /// Owner's user id.
     pub uid: u32,
-    /// Group id.
+    /// Id of the file's group.
     pub gid: u32,
     /// Permission bits, including set-user-ID, set-group-ID and the sticky bit.
     pub mode: u32,
@@ -79,8 +79,8 @@ pub fn access_mode(file: impl AsFd) -> Result<AccessMode> {
     })
 }
 
-/// Opens a path without opening the file itself (O_PATH), for [`status`] followed by
-/// [`reopen_read_only`]. Neither waits for the peer of a pipe nor activates a device.
+/// Opens a path without opening the file itself (O_PATH), for [`status`] and then
+/// [`reopen_read_only`]. The call neither waits for the peer of a pipe nor activates a device.
 pub fn open_path(path: &std::path::Path) -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let printable = path.display().to_string();
@@ -116,7 +116,7 @@ pub fn has_capabilities(file: impl AsFd) -> bool {
     rustix::fs::fgetxattr(file, name, &mut [0_u8; 0]).is_ok_and(|length| length > 0)
 }
 
-/// A read-only file mapping that only system calls access.
+/// A read-only mapping of a file, whose bytes only system calls read.
 #[derive(Debug)]
 pub struct FileMapping(ReadMapping);
 
@@ -144,8 +144,9 @@ impl FileMapping {
         retry_interrupted("write", || unsafe { libc::write(to, from, len) })
     }
 
-    /// Writes several ranges, each an offset and a length, with one call (`writev(2)`). Returns the
-    /// number of bytes written. Only the first [`RANGES_MAX`] ranges are written.
+    /// Writes several ranges of the file, each given as offset and length, with one call
+    /// (`writev(2)`). Returns the number of bytes written. Only the first [`RANGES_MAX`] ranges are
+    /// written.
     pub fn write_ranges(&self, pieces: &[(usize, usize)], to: impl AsFd) -> Result<usize> {
         let io_vectors = self.io_vectors(pieces)?;
         let (to, count) = (to.as_fd().as_raw_fd(), saturate_to_i32(io_vectors.len()));
@@ -153,8 +154,9 @@ impl FileMapping {
         retry_interrupted("writev", || unsafe { libc::writev(to, io_vectors.as_ptr(), count) })
     }
 
-    /// Maps ranges of the file into a pipe without copying (`vmsplice(2)`). Returns the number of
-    /// bytes spliced. Later writes to the file may become visible in the pipe.
+    /// Maps ranges of the file, each given as offset and length, into a pipe without copying
+    /// (`vmsplice(2)`). Returns the number of bytes spliced. Later writes to the file may become
+    /// visible in the pipe.
     pub fn splice_to(&self, pieces: &[(usize, usize)], pipe: impl AsFd) -> Result<usize> {
         let io_vectors = self.io_vectors(pieces)?;
         let pipe = pipe.as_fd().as_raw_fd();
@@ -226,8 +228,8 @@ fn saturate_to_i32(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// Makes a system call, repeats it after each interruption by a signal, and returns its byte count.
-/// EFAULT counts as 0.
+/// Makes the system call `make`, repeats it while signals interrupt it, and returns its byte count.
+/// The error EFAULT counts as 0 bytes.
 fn retry_interrupted(call: &'static str, mut make: impl FnMut() -> isize) -> Result<usize> {
     loop {
         if let Ok(count) = usize::try_from(make()) {

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// File system name in mount tables.
+/// File system name that mount tables show for our mounts.
 const NAME: &str = "pipesfs";
 /// File mode of the mount's root directory, in octal.
 const ROOT_MODE: &str = "40000";
@@ -24,10 +24,10 @@ const MOUNT_HELPER: &str = "fusermount3";
 /// requests. Users other than the caller have access only if `for_all` is true. Needs CAP_SYS_ADMIN
 /// in the user namespace of this process.
 ///
-/// The kernel checks permissions against the attributes of the files, unless only root has access.
-/// Root passes all checks, and each check would request the attributes of a directory again after
-/// every change in the directory. Instead, the kernel then sends ACCESS requests for access(2) and
-/// chdir(2).
+/// The kernel itself checks permissions against the attributes of the files, except on a mount that
+/// only root may access. There, root would pass every check, and each check would make the kernel
+/// request the attributes of a directory again after every change in the directory. On such a mount
+/// the kernel asks the server only for access(2) and chdir(2), with ACCESS requests.
 pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let device =
@@ -78,9 +78,9 @@ pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     })
 }
 
-/// Splits the helper's message, such as `fusermount3: failed to open /dev/fuse: Permission denied`,
-/// into the failed operation and the error number. The number is EPERM if the message does not end
-/// with the text of an expected error.
+/// Splits the helper's error message, such as `fusermount3: failed to open /dev/fuse: Permission
+/// denied`, into the failed operation and an error number. The number is EPERM if the end of the
+/// message is not the text of a known error.
 fn parse_helper_failure(words: &str) -> (&str, i32) {
     let words = words.trim();
     let words =

@@ -30,8 +30,8 @@ impl FutexScope {
     }
 }
 
-/// Blocks until woken if the word equals `expected`; otherwise returns at once. May also return
-/// early or spuriously, so callers check the word again.
+/// Blocks until the word is woken if it equals `expected`; otherwise returns at once. The call may
+/// also return early or spuriously, so callers check the word again.
 pub fn wait(word: &AtomicU32, expected: u32, reach: FutexScope) {
     let woken = futex::wait(word, reach.flags(), expected, None);
     debug_assert!(matches!(woken, Ok(()) | Err(Errno::AGAIN | Errno::INTR)), "{woken:?}");

@@ -23,7 +23,8 @@ pub struct HelperProcess {
     end: Arc<HelperOutcome>,
 }
 
-/// The outcome of the process, once known. Until then, the process id is not reused.
+/// The outcome of the process, `None` inside until it is known. Before it is known, the kernel does
+/// not reuse the process id.
 #[derive(Debug, Default)]
 struct HelperOutcome {
     known: Mutex<Option<ProcessOutcome>>,
@@ -72,7 +73,7 @@ impl HelperProcess {
         self.id.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Returns the outcome; `None` while the process is running.
+    /// Returns the outcome of the process; `None` while it is running.
     #[must_use]
     pub fn ended(&self) -> Option<ProcessOutcome> {
         *self.end.lock_outcome()

@@ -5,26 +5,27 @@ use std::fs::File;
 use std::net::TcpStream;
 use std::ptr;
 
-/// Names of the acts that [`HostileAct::prepare`] accepts.
+/// Names of the hostile acts that [`HostileAct::prepare`] accepts.
 pub const HOSTILE_ACT_NAMES: &[&str] = &[
     "abort", "allocate", "connect", "cursor", "exec", "exit", "flood", "fork", "hang", "kill",
     "memfd", "open", "panic", "ptrace", "ring", "segment", "setuid", "signal", "sleep", "spoof",
     "thread",
 ];
 
-/// A hostile act, with the facts that were gathered before the process was confined.
+/// A hostile act, with facts about the process that were gathered before it was confined.
 #[derive(Debug)]
 pub struct HostileAct {
     name: String,
-    /// Shared mappings: address, length, true if writable, and file name.
+    /// Shared mappings of this process, each with its address, its length in bytes, true if it is
+    /// writable, and the name of its file.
     shared: Vec<(usize, usize, bool, String)>,
-    /// Process id of the parent.
+    /// Process id of the parent process.
     parent: libc::pid_t,
 }
 
 impl HostileAct {
-    /// Records the shared mappings of this process and the id of its parent. Hostile code that runs
-    /// before the confinement could record them too.
+    /// Prepares the act called `name`: records the shared mappings of this process and the id of
+    /// its parent, as hostile code that runs before the confinement could do.
     #[must_use]
     pub fn prepare(name: &str) -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

@@ -25,7 +25,7 @@ pub struct Machine {
     pub release: String,
     /// Effective user id.
     pub uid: u32,
-    /// Effective capabilities.
+    /// Effective capabilities of this process.
     pub capabilities: Capabilities,
 }
 
@@ -134,15 +134,15 @@ pub fn count_possible_processors() -> crate::Result<usize> {
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
-    /// Permits configuring network interfaces and attaching programs to them.
+    /// Capability that permits configuring network interfaces and attaching programs to them.
     pub const NET_ADMIN: u32 = 12;
-    /// Permits opening raw and packet sockets.
+    /// Capability that permits opening raw and packet sockets.
     pub const NET_RAW: u32 = 13;
-    /// Permits most administrative operations.
+    /// Capability that permits most administrative operations.
     pub const SYS_ADMIN: u32 = 21;
-    /// Permits loading programs that read kernel memory.
+    /// Capability that permits loading programs that read kernel memory.
     pub const PERFMON: u32 = 38;
-    /// Permits loading eBPF programs.
+    /// Capability that permits loading eBPF programs.
     pub const BPF: u32 = 39;
 
     /// Returns true if capability `number` is in the set.

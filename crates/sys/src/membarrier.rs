@@ -8,10 +8,10 @@
 
 use std::sync::OnceLock;
 
-/// The command that makes all running threads of the process pass a full barrier. libc does not
-/// export the numbers of `linux/membarrier.h` for every target.
+/// The membarrier(2) command that makes all running threads of the process pass a full barrier.
+/// libc does not export the numbers of `linux/membarrier.h` for every target.
 const PRIVATE_EXPEDITED: i32 = 1 << 3;
-/// The command that registers the process for [`PRIVATE_EXPEDITED`].
+/// The membarrier(2) command that registers the process for [`PRIVATE_EXPEDITED`].
 const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 
 /// Returns true if the kernel lets this process use [`fence_all_threads`]. Queries the kernel only

@@ -49,13 +49,13 @@ impl Seals {
     /// Seals of a file that can never change again.
     pub const FROZEN: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::WRITE.0 | Self::SEAL.0);
 
-    /// Returns true if all seals of `other` are set.
+    /// Returns true if this set contains all seals of `other`.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Returns the union of both sets.
+    /// Returns the seals that are in `self` or in `other`.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -97,8 +97,8 @@ impl Memfd {
         Ok(Self { fd, len: usize::try_from(stat.st_size).unwrap_or(0) })
     }
 
-    /// Returns the size in bytes at creation or adoption. The size is final once [`Seals::SIZE`] is
-    /// set.
+    /// Returns the size in bytes at the time when the file was created or adopted. The size cannot
+    /// change once [`Seals::SIZE`] is set.
     #[must_use]
     #[expect(
         clippy::len_without_is_empty,
@@ -124,19 +124,19 @@ impl Memfd {
             .context("fallocate", format!("to give back {len} bytes of memory"))
     }
 
-    /// Returns the number of bytes that are currently allocated.
+    /// Returns the number of bytes of the file that are currently allocated.
     pub fn resident(&self) -> Result<u64> {
         let stat = rustix::fs::fstat(&self.fd).context("fstat", "a memfd")?;
         Ok(u64::try_from(stat.st_blocks).unwrap_or(0) * 512)
     }
 
-    /// Adds seals.
+    /// Adds `seals` to the file permanently.
     pub fn seal(&self, seals: Seals) -> Result<()> {
         rustix::fs::fcntl_add_seals(&self.fd, SealFlags::from_bits_retain(seals.0))
             .context("fcntl", "F_ADD_SEALS")
     }
 
-    /// Returns the seals. Fails for a descriptor that does not support sealing.
+    /// Returns the seals of the file. Fails for a descriptor that does not support sealing.
     pub fn seals(&self) -> Result<Seals> {
         let seals =
             rustix::fs::fcntl_get_seals(&self.fd).context("fcntl", "F_GET_SEALS: not a memfd?")?;
@@ -213,7 +213,7 @@ impl Mapping {
         self.0.0.advise(offset, len, Advice::LinuxPopulateWrite)
     }
 
-    /// Requests transparent huge pages for the mapping.
+    /// Asks the kernel to back the mapping with transparent huge pages.
     pub fn request_huge_pages(&self) -> Result<()> {
         self.0.0.advise(0, self.len(), Advice::LinuxHugepage)
     }
@@ -230,13 +230,13 @@ impl ReadMapping {
         Ok(Self(Span::shared(fd, offset, len, ProtFlags::READ, what)?))
     }
 
-    /// Returns the address of the first byte, page-aligned.
+    /// Returns the address of the mapping's first byte, which is page-aligned.
     #[must_use]
     pub const fn base(&self) -> NonNull<u8> {
         self.0.base
     }
 
-    /// Returns the size in bytes.
+    /// Returns the size of the mapping in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "the kernel maps no empty range")]
     pub const fn len(&self) -> usize {
@@ -272,7 +272,7 @@ impl ReadMapping {
 /// 2. After `has_arrived(slot)` has returned true, the other party must not write the segment until
 ///    `give_back(slot)` is called.
 pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
-    /// Returns the address of the first byte.
+    /// Returns the address of the first byte of the first segment.
     fn base(&self) -> NonNull<u8>;
     /// Returns the size of a segment in bytes: a power of two, at least a page.
     fn segment_size(&self) -> usize;
@@ -286,7 +286,7 @@ pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
     fn give_back(&self, slot: usize);
 }
 
-/// An address range that this value owns and unmaps on drop.
+/// A mapped address range that this value owns and unmaps on drop.
 #[derive(Debug)]
 struct Span {
     base: NonNull<u8>,

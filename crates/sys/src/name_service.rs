@@ -37,8 +37,8 @@ pub fn find_host(name: &str) -> Result<Vec<IpAddr>, String> {
     Ok(addresses)
 }
 
-/// Returns the number of a network (networks(5)), which has up to four bytes and is right-aligned;
-/// `None` if the name is unknown.
+/// Returns the number of a network (networks(5)), or `None` if the name is unknown. Networks of
+/// fewer than four bytes are right-aligned: 10 stands for 10.0.0.0.
 pub fn find_network(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -61,7 +61,7 @@ impl RegularOpenOptions {
         Self { flags: self.flags.union(OFlags::NOFOLLOW), own: true, ..self }
     }
 
-    /// Opens the file at a path.
+    /// Opens the file at a path with these options.
     pub fn open(self, path: impl AsRef<Path>) -> io::Result<File> {
         self.open_at(CWD, path)
     }
@@ -110,7 +110,8 @@ impl RegularOpenOptions {
     }
 }
 
-/// Advice to the user if another user's file already has a name that this program wants to use.
+/// Advice to the user for a path where this program wants to create a file but another user has
+/// already put one.
 const REMOVE_ADVICE: &str = "remove it, or choose another place";
 
 /// The position of the first write to an existing regular file.
@@ -175,9 +176,10 @@ fn set_blocking(file: &File) -> io::Result<()> {
 /// Rules of this process for waits until a named pipe has a reader.
 #[derive(Clone, Copy, Debug)]
 pub struct PipeWaitRules {
-    /// Called with the path of a pipe once the pipe has had no reader for [`PIPE_NOTICE_DELAY`].
+    /// Function that is called with the path of a pipe once the pipe has had no reader for
+    /// [`PIPE_NOTICE_DELAY`].
     pub notify: fn(&Path),
-    /// Time at which each wait fails; `None` means no limit.
+    /// Time at which every wait for a reader fails; `None` means that waits are unlimited.
     pub deadline: Option<Instant>,
 }
 
@@ -196,8 +198,8 @@ fn is_pipe(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
 }
 
-/// Rejects a pipe that another user may have planted. Applies the rule of `fs.protected_fifos`,
-/// regardless of the value of this setting.
+/// Rejects a pipe that another user may have planted in the directory of `path`. Applies the rule
+/// of `fs.protected_fifos`, regardless of the value of this setting.
 fn reject_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
     const STICKY_BIT: u32 = 0o1000;
     const WRITABLE_BY_OTHERS: u32 = 0o022;

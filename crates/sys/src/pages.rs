@@ -136,7 +136,8 @@ mod tests {
         assert_eq!(chosen, expected);
     }
 
-    /// The test also runs on a machine with one node, where the request has no effect.
+    /// Checks the placement as far as the machine allows: with only one node, the request has no
+    /// effect.
     #[test]
     fn d18_memory_prefers_the_requested_node() {
         let memory = Mapping::anonymous(1 << 16).unwrap();

@@ -5,8 +5,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Blocks until a descriptor is readable or closed by its peer, a signal arrives, or `limit` passes
-/// (`None` means no limit). Returns, for each descriptor, true if it is ready.
+/// Waits until at least one descriptor is readable or closed by its peer, a signal arrives, or
+/// `limit` passes (`None` means no limit). Returns, for each descriptor, true if it is readable or
+/// closed.
 pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<PollFd<'_>> =
         descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
@@ -55,7 +56,8 @@ pub fn wait_until_readable_or_hung_up(
 pub struct PollSet(OwnedFd);
 
 impl PollSet {
-    /// Creates a set. A descriptor leaves the set once it and all its duplicates are closed.
+    /// Creates a set of these descriptors. A descriptor leaves the set once it and all its
+    /// duplicates are closed.
     pub fn new(all: &[impl AsFd]) -> Result<Self> {
         let group = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "")?;
         let set = Self(group);
@@ -63,7 +65,7 @@ impl PollSet {
         Ok(set)
     }
 
-    /// Adds a descriptor.
+    /// Adds a descriptor to the set.
     pub fn add(&self, one: impl AsFd) -> Result<()> {
         let data = epoll::EventData::new_u64(0);
         epoll::add(&self.0, one, data, epoll::EventFlags::IN).context("epoll_ctl", "")

@@ -80,7 +80,8 @@ impl Privilege {
     }
 }
 
-/// Returns true if `map` is the identity mapping of the initial user namespace.
+/// Returns true if `map`, the text of a uid map, is the identity mapping of the initial user
+/// namespace.
 fn is_identity_mapping(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
@@ -98,7 +99,7 @@ pub struct UserNamespaceSettings {
 }
 
 impl UserNamespaceSettings {
-    /// Reads the settings.
+    /// Reads the settings from `/proc/sys`.
     #[must_use]
     pub fn detect() -> Self {
         let number = |name: &str| -> Option<u64> {

@@ -40,7 +40,7 @@ pub enum KernelFeature {
 }
 
 impl KernelFeature {
-    /// Returns the name of the feature in reports.
+    /// Returns the name by which reports call the feature.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ pub struct FeatureProbeResult {
     pub facility: KernelFeature,
     /// The purpose for which Streamline uses the feature.
     pub serves: &'static str,
-    /// The result: the error if the feature is missing or forbidden.
+    /// Result of the probe: an error if the feature is missing or forbidden.
     pub outcome: Result<()>,
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-/// User and group id of `nobody`.
+/// User and group id of `nobody`, which also stands for ids that a user namespace does not map.
 pub const OVERFLOW_ID: u32 = 65534;
 
 /// Returns the user id that the kernel shows for users without an id in this user namespace.
@@ -39,9 +39,9 @@ pub struct UserIds {
     pub groups: Vec<u32>,
 }
 
-/// Makes a command run with the rights of a user: with these ids as real, effective and saved ids,
-/// without capabilities unless the user is root, in a session of its own, and with the standard
-/// streams as its only descriptors. Needs root.
+/// Makes a command run with the rights of a user: the ids of `user` as real, effective and saved
+/// ids, no capabilities unless the user is root, a session of its own, and no open descriptors
+/// except the standard streams. Needs root.
 pub fn run_as<'c>(command: &'c mut Command, user: &UserIds) -> &'c mut Command {
     use rustix::fs::{Gid, Uid};
     use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -74,7 +74,7 @@ fn set_close_on_exec_from(first: libc::c_uint) -> std::io::Result<()> {
     }
 }
 
-/// Spawns a command. An error names the program.
+/// Starts a command as a child process. An error names the program.
 pub fn spawn(command: &mut Command) -> Result<Child> {
     let target = command.get_program().to_string_lossy().into_owned();
     command.spawn().context("execve", target)

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Maximum number of groups at one time, which is the maximum number of filters in one request.
 const GROUPS_MAX: usize = 1000;
 
-/// Leader ids of the running groups.
+/// Process ids of the leaders of all running groups.
 static RUNNING: SignalTable<GROUPS_MAX> = SignalTable::new();
 
 /// A running program and its descendants in the same process group. Dropping this value kills the
@@ -33,7 +33,7 @@ pub struct ProcessGroup {
     reaped: Option<ProcessOutcome>,
 }
 
-/// The outcome of an ended program.
+/// The way in which a program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProcessOutcome {
     /// The program exited with this status.
@@ -59,8 +59,8 @@ impl ProcessOutcome {
 }
 
 impl ProcessOutcome {
-    /// Returns the outcome of a child without reaping the child. Returns `None` while the child is
-    /// running if `more` contains NOHANG; blocks otherwise.
+    /// Returns the outcome of child `id` without reaping the child. If `more` contains NOHANG,
+    /// returns `None` while the child is running; otherwise blocks until the child has ended.
     pub(crate) fn observe(id: Pid, more: WaitIdOptions) -> Result<Option<Self>> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | more;
         let found = retry_on_intr(|| rustix::process::waitid(WaitId::Pid(id), options));
@@ -195,7 +195,8 @@ impl ProcessGroup {
         self.signal(Signal::TERM);
     }
 
-    /// Returns the leader's outcome without reaping the leader, like [`ProcessOutcome::observe`].
+    /// Returns the leader's outcome without reaping the leader. If `more` contains NOHANG, returns
+    /// `None` while the leader is running; otherwise blocks.
     fn observe(&self, more: WaitIdOptions) -> Result<Option<ProcessOutcome>> {
         if self.reaped.is_some() {
             return Ok(self.reaped);
@@ -203,8 +204,8 @@ impl ProcessGroup {
         ProcessOutcome::observe(self.id, more)
     }
 
-    /// Removes the group from the table, then reaps the leader. Never blocks, because the leader
-    /// has ended.
+    /// Removes the group from the table of running groups, then reaps the leader. Never blocks,
+    /// because the leader has ended.
     fn reap(&mut self, ended: ProcessOutcome) {
         self.reaped = Some(ended);
         RUNNING.remove(self.slot);
@@ -230,7 +231,7 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// State of a process, from /proc/PID/stat (proc(5)).
+/// Facts about a process from /proc/PID/stat (proc(5)).
 #[derive(Clone, Copy, Debug)]
 struct ProcessStat {
     /// True if the process is suspended by a signal or a debugger.
@@ -268,7 +269,7 @@ impl ProcessStat {
     }
 }
 
-/// Maximum time to wait until a process is suspended.
+/// Maximum time for which [`kill_process_with_programs`] waits until the process is suspended.
 const SUSPENSION_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Kills another process of Streamline and the groups of its programs. Blocks for at most a second.

@@ -64,7 +64,7 @@ impl Replacement {
         last.map(|(file, name)| Self { file, name, target: target.to_owned() })
     }
 
-    /// Returns the new file.
+    /// Returns the new file, for writing its contents.
     pub const fn file(&mut self) -> &mut File {
         &mut self.file
     }
@@ -90,7 +90,8 @@ impl Drop for Replacement {
     }
 }
 
-/// Returns true if a new file at this path would differ from the old file only in its contents.
+/// Returns true if a new file at `target` would differ from the old file, whose metadata is
+/// `about`, only in its contents.
 fn can_be_replaced_atomically(target: &Path, about: &Metadata) -> bool {
     let Ok(metadata) = fs::symlink_metadata(target) else { return false };
     let still = (metadata.dev(), metadata.ino()) == (about.dev(), about.ino());
@@ -117,7 +118,7 @@ fn has_extra_attributes(path: &Path) -> bool {
     }
 }
 
-/// Returns true for an error that prevents the creation of a new file but not the overwriting of an
+/// Returns true if `error` prevents the creation of a new file but not the overwriting of an
 /// existing one.
 #[must_use]
 pub fn must_write_in_place(error: &io::Error) -> bool {

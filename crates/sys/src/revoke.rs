@@ -29,9 +29,9 @@ const LAZY_BUFFERS_MAX: usize = 8;
 static SLOTS: [BufferSlot; LAZY_BUFFERS_MAX] = [const { BufferSlot::free() }; LAZY_BUFFERS_MAX];
 static INSTALL_HANDLER: Once = Once::new();
 
-/// The addresses of a buffer, which the signal handler reads.
+/// The addresses of a lazy buffer and its source, which the SIGSEGV handler reads.
 struct BufferSlot {
-    /// Address of the buffer; 0 marks a free slot, 1 a reserved one.
+    /// Address of the lazy buffer; 0 marks a free slot, 1 a reserved one.
     base: AtomicUsize,
     len: AtomicUsize,
     /// Address of the source; 0 while access to the pages is not revoked.
@@ -50,7 +50,8 @@ impl BufferSlot {
     }
 }
 
-/// A buffer whose pages can be made inaccessible.
+/// A buffer that can become a lazy copy: its pages are then inaccessible until the program touches
+/// them.
 #[derive(Debug)]
 pub struct LazyBuffer {
     pages: Mapping,
@@ -90,7 +91,7 @@ impl LazyBuffer {
         Ok(LazyCopy { buffer: self, source: PhantomData })
     }
 
-    /// Returns the number of copies that the handler has made.
+    /// Returns the number of accesses that made the handler copy bytes into the buffer.
     #[must_use]
     pub fn faults(&self) -> u64 {
         SLOTS[self.place].faults.load(Ordering::Relaxed)

@@ -45,8 +45,8 @@ pub fn take_descriptors() -> Vec<(String, OwnedFd)> {
     taken.collect()
 }
 
-/// Sends lines such as `READY=1` to the service manager, with duplicates of `descriptors`. Returns
-/// false if there is no service manager.
+/// Sends assignments such as `READY=1`, one per line, to the service manager, with duplicates of
+/// `descriptors`. Returns false if there is no service manager.
 pub fn notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
     send_lines(lines, descriptors, SocketFlags::CLOEXEC)
 }

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Number of stop signals counted so far.
 static STOP_SIGNAL_COUNT: AtomicU32 = AtomicU32::new(0);
-/// Descriptor of the eventfd to which the handler writes; -1 if there is none.
+/// Descriptor number of the eventfd to which the signal handler writes; -1 if there is none.
 static STOP_EVENT_FD: AtomicI32 = AtomicI32::new(-1);
-/// Owner of the eventfd in [`STOP_EVENT_FD`].
+/// Eventfd whose descriptor number is in [`STOP_EVENT_FD`].
 static STOP_EVENT: OnceLock<EventFd> = OnceLock::new();
 
 /// Monotonic time in ns of the first stop signal; 0 if there was none.
@@ -26,7 +26,7 @@ static FIRST_STOP_SIGNAL_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Time in ns after the first signal during which further signals are ignored.
 const REPEAT_INTERVAL_NS: u64 = 100_000_000;
-/// Exit status after a second stop signal.
+/// Exit status of a process that a second stop signal ends.
 const EXIT_INTERRUPTED: i32 = 130;
 
 /// Starts counting SIGINT, SIGTERM and SIGHUP. The returned eventfd becomes readable with the first
@@ -85,7 +85,8 @@ extern "C" fn on_stop_signal(signal: libc::c_int) {
     });
 }
 
-/// Runs `body`, a part of a signal handler, and then restores `errno` for the interrupted code.
+/// Runs `body`, which is part of a signal handler, and then restores `errno` for the interrupted
+/// code.
 pub(crate) fn preserve_errno(body: impl FnOnce()) {
     // SAFETY: errno belongs to this thread; its address is valid as long as the thread runs.
     let errno = unsafe { libc::__errno_location() };
@@ -134,7 +135,8 @@ mod tests {
         assert_eq!(unsafe { libc::raise(signal) }, 0);
     }
 
-    /// The only test that raises signals, because the count is global to the process.
+    /// Must remain the only test that raises stop signals, because their count is global to the
+    /// process.
     #[test]
     fn first_stop_signal_is_counted_and_wakes_the_watcher() {
         let event = watch().unwrap();

@@ -7,9 +7,9 @@
 
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-/// Content of a slot that is free.
+/// Content of a slot that holds no process id.
 const FREE: i32 = 0;
-/// Content of a slot whose process has not started.
+/// Content of a slot that is reserved for a process that has not started yet.
 const RESERVED: i32 = -1;
 
 /// A table of at most `SLOTS` process ids. Handlers on any thread may read it at any time.
@@ -37,7 +37,8 @@ impl<const SLOTS: usize> SignalTable<SLOTS> {
         self.slots[slot].store(id.unwrap_or(FREE), Ordering::SeqCst);
     }
 
-    /// Returns the slot of a process, which the caller has not reaped.
+    /// Returns the slot of the process with this id, which the caller has not reaped; `None` if it
+    /// is not in the table.
     pub(crate) fn find(&self, id: i32) -> Option<usize> {
         self.slots.iter().position(|slot| slot.load(Ordering::Acquire) == id)
     }

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub enum StepResource {
     /// A descriptor.
     Descriptor,
-    /// A mapping, or kernel memory.
+    /// A memory mapping, or memory in the kernel.
     Memory,
     /// A BPF program or its attachment.
     Program,
@@ -51,7 +51,7 @@ impl StepResource {
     }
 }
 
-/// A fault to inject, for tests.
+/// A fault that the rollback log injects into an allocation, for tests.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum InjectedFault {
     /// No fault.
@@ -101,7 +101,7 @@ struct Log {
 
 #[derive(Default)]
 struct RollbackLogState {
-    /// Kind and name of each announced step; recorded only if a fault is set.
+    /// Kind and name of each announced step, in order; recorded only if the log injects a fault.
     taken: Vec<String>,
     undo: Vec<(String, RollbackAction)>,
 }
@@ -113,7 +113,7 @@ type RollbackAction = Box<dyn FnOnce() + Send>;
 pub struct Savepoint(usize);
 
 impl RollbackLog {
-    /// Creates a log that injects `fault`.
+    /// Creates a log that injects `fault` into the steps that it announces.
     #[must_use]
     pub fn with_fault(fault: InjectedFault) -> Self {
         Self(Some(Arc::new(Log { fault, state: Mutex::default() })))
@@ -147,7 +147,7 @@ impl RollbackLog {
         let _ = self.announce(StepResource::Nothing, what);
     }
 
-    /// Registers the rollback action `back`, under the name `what`, for a new object that no Rust
+    /// Registers `back` as a rollback action, called `what`, that removes a new object that no Rust
     /// value owns. Discards the action if this is [`NO_ROLLBACK_LOG`].
     pub fn on_rollback(&self, what: impl Into<String>, back: impl FnOnce() + Send + 'static) {
         if let Some(log) = &self.0 {
@@ -161,7 +161,8 @@ impl RollbackLog {
         Savepoint(self.0.as_ref().map_or(0, |log| log.lock_state().undo.len()))
     }
 
-    /// Runs the actions registered since `mark`, in reverse order.
+    /// Runs the rollback actions registered since the position `mark`, in reverse order, and
+    /// removes them.
     pub fn roll_back_to(&self, mark: Savepoint) {
         let Some(log) = &self.0 else { return };
         loop {
@@ -173,12 +174,12 @@ impl RollbackLog {
         }
     }
 
-    /// Runs all actions, in reverse order.
+    /// Runs all rollback actions, in reverse order, and removes them.
     pub fn roll_back(&self) {
         self.roll_back_to(Savepoint(0));
     }
 
-    /// Discards all actions, because the allocation is complete.
+    /// Discards all rollback actions, because the allocation is complete.
     pub fn commit(&self) {
         if let Some(log) = &self.0 {
             log.lock_state().undo.clear();
@@ -191,7 +192,7 @@ impl RollbackLog {
         self.0.as_ref().map(|log| log.lock_state().taken.clone()).unwrap_or_default()
     }
 
-    /// Returns the names of the registered actions, in the order of registration.
+    /// Returns the names of the registered rollback actions, in the order of registration.
     #[must_use]
     pub fn registered_actions(&self) -> Vec<String> {
         let names =

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 /// A thread, or a process with all its threads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
-    /// Run state. A process counts as running if any of its threads is running.
+    /// Run state of the task. A process counts as running if any of its threads is running.
     pub run_state: RunState,
     /// Parent process id.
     pub parent: u32,
@@ -19,6 +19,7 @@ pub struct Task {
     /// CPUs that the task may use.
     pub processors: Vec<usize>,
     /// CPU on which the task is running or last ran; for a process, the CPU of its first thread.
+    /// `None` if the kernel does not report it.
     pub processor: Option<usize>,
     /// Resident memory of the process in bytes, including shared pages.
     pub resident: u64,
@@ -130,7 +131,8 @@ fn read_process_text(process: u32, address: u64) -> Option<Vec<u8>> {
 
 /// Maximum length of a path in bytes, including the final zero.
 const PATH_MAX: usize = 4096;
-/// Maximum number of attempts to read the system call of a thread that is still running.
+/// Maximum number of attempts to read which system call a thread is executing, while the thread is
+/// still running.
 const SYSCALL_READ_ATTEMPTS_MAX: usize = 1000;
 /// System calls that create a directory, each with the index of its path argument.
 #[cfg(target_arch = "x86_64")]
@@ -182,11 +184,12 @@ pub fn set_background_priority() {
 /// The nice value of the lowest priority.
 const LOWEST_PRIORITY_NICE: i32 = 19;
 
-/// Maximum number of times that the threads of a process are listed. After each listing, the
-/// threads that are new in it are pinned.
+/// Maximum number of times that [`pin_process`] lists the threads of a process. After each listing,
+/// it pins the threads that the previous listings lack.
 const THREAD_LISTINGS_MAX: usize = 16;
 
-/// Pins all threads of a process, and the threads that they start later.
+/// Pins all threads of a process, and the threads that they start later, to the CPUs in
+/// `processors`.
 pub fn pin_process(process: u32, processors: &[usize]) -> Result<()> {
     let mut done = BTreeSet::new();
     // A thread started by a pinned thread inherits its affinity.

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
 
-/// The resource usage of a process.
+/// The resources that a process has used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ResourceUsage {
     /// User and system CPU time, in ns.

@@ -38,22 +38,22 @@ pub struct WatchEvent {
     pub gone: bool,
 }
 
-/// Maximum number of events returned at once.
+/// Maximum number of events that one wait returns.
 const EVENTS_PER_WAIT_MAX: usize = 256;
 
 impl EpollWatcher {
-    /// Creates an empty set.
+    /// Creates an epoll instance that watches no descriptors.
     pub fn new() -> Result<Self> {
         epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "").map(Self)
     }
 
-    /// Adds a descriptor, identified by `number`.
+    /// Adds a descriptor, identified by `number` in its events, and the events to wait for.
     pub fn watch(&self, descriptor: impl AsFd, number: u64, interest: EventInterest) -> Result<()> {
         let data = epoll::EventData::new_u64(number);
         epoll::add(&self.0, descriptor, data, flags(interest)).context("epoll_ctl", "add")
     }
 
-    /// Changes the number and the events of interest of a descriptor.
+    /// Changes the number that identifies a watched descriptor, and the events to wait for.
     pub fn change(
         &self,
         descriptor: impl AsFd,
@@ -64,7 +64,7 @@ impl EpollWatcher {
         epoll::modify(&self.0, descriptor, data, flags(interest)).context("epoll_ctl", "modify")
     }
 
-    /// Removes a descriptor.
+    /// Removes a descriptor from the watched set.
     pub fn forget(&self, descriptor: impl AsFd) -> Result<()> {
         epoll::delete(&self.0, descriptor).context("epoll_ctl", "delete")
     }

@@ -18,7 +18,7 @@ use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 
 const SILENT: DevicePairSettings = DevicePairSettings { addresses: false, mtu: 1500, queues: 1 };
 
-/// Source code of programs that others attach with their own tools.
+/// C source of a program that stands for those of other users and is attached with their tools.
 const FOREIGN_PROGRAM_SOURCE: &str = r#"
 __attribute__((section("xdp"), used)) int foreign(void *ctx) { return 2; }
 __attribute__((section("license"), used)) char _license[] = "GPL";

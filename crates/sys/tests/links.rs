@@ -317,7 +317,8 @@ fn killed_process_leaves_no_program_on_interface() {
     }
 }
 
-/// Runs in a separate process, which `attach::kill_at_step` starts and kills.
+/// Attaches programs step by step in a separate process, which `attach::kill_at_step` starts and
+/// kills.
 #[test]
 #[ignore = "is killed"]
 fn child_process_attaches_step_by_step() {
@@ -337,7 +338,7 @@ fn socket_lookup_program_runs_in_its_namespace() {
     assert_eq!(link.info().unwrap().target, LinkTarget::Namespace(identity));
 }
 
-/// Uses a cgroup in a mount that only this test sees.
+/// Attaches the program to a cgroup in a mount that only this test sees.
 #[test]
 fn cgroup_program_sees_the_packets_of_its_group() {
     let Some(_) = need::require_bpf() else { return };

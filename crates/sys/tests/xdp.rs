@@ -58,8 +58,8 @@ fn open_socket(umem: &Arc<Umem>, settings: SocketSettings) -> Option<XdpSocket> 
     }
 }
 
-/// Sends frames from the client in batches that fit the receiver's rings, and calls `between` after
-/// each batch.
+/// Sends frames from the client in batches that fit the receiver's rings. After each batch, calls
+/// `between` with the number of frames sent.
 fn send_batches(
     pair: &NamespacePair,
     device: &str,

@@ -8,11 +8,12 @@ use std::sync::atomic::AtomicU64;
 
 /// Minimum length in bytes for [`copy_bytes`]. Shorter ranges are copied faster word by word.
 pub const COPY_LENGTH_MIN: usize = 16;
-/// Minimum length in bytes at which AVX gains more than the final `vzeroupper` costs.
+/// Minimum length in bytes of a copy for which AVX gains more than the final `vzeroupper` costs.
 const AVX_LENGTH_MIN: usize = 192;
 /// Minimum length in bytes at which libc's memcpy is used for copies within private memory.
 pub const LIBC_COPY_LENGTH_MIN: usize = 1 << 20;
-/// Minimum length in bytes at which aligning stores to 32 bytes gains more than it costs.
+/// Minimum length in bytes of a copy for which aligning stores to 32 bytes gains more than it
+/// costs.
 const ALIGNED_LENGTH_MIN: usize = 1024;
 
 /// Copies `length` bytes: 64 at a time, then 16 at a time, then the last 16 again, overlapping.

@@ -10,7 +10,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
-/// Maximum number of ranges per system call (UIO_MAXIOV).
+/// Maximum number of memory ranges that one system call writes (UIO_MAXIOV).
 const RANGES_PER_CALL_MAX: usize = 1024;
 
 /// A list of memory ranges, in the order in which they are to be written.
@@ -22,7 +22,7 @@ pub struct GatherWrite<'a> {
 }
 
 impl<'a> GatherWrite<'a> {
-    /// Creates an empty list with room for `parts` ranges.
+    /// Creates an empty list with room for `parts` memory ranges.
     #[must_use]
     pub fn with_capacity(parts: usize) -> Self {
         Self { parts: Vec::with_capacity(parts), length: 0, lifetime: PhantomData }
@@ -102,8 +102,8 @@ impl<'a> GatherWrite<'a> {
         (done, Ok(()))
     }
 
-    /// Removes the first `written` bytes of the list, counted from the start of the range with
-    /// index `first`. Returns the number of ranges that have been written completely.
+    /// Removes the first `written` bytes from the list, counted from the start of the range with
+    /// index `first`. Returns the number of ranges that have now been written completely.
     fn remove_written_bytes(&mut self, first: usize, mut written: usize) -> usize {
         let mut whole = 0;
         for part in self.parts.iter_mut().skip(first) {

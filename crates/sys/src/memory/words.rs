@@ -78,7 +78,7 @@ impl Span {
         self.atomic(offset)
     }
 
-    /// Returns the atomic integer of type `A` at an offset. Returns `None` if it is not aligned or
+    /// Returns the atomic integer of type `A` at an offset; `None` if the offset is misaligned or
     /// not inside the mapping.
     #[inline]
     fn atomic<A>(&self, offset: usize) -> Option<&A> {

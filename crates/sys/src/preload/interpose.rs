@@ -268,7 +268,7 @@ pub fn catch_panic<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| otherwise())
 }
 
-/// Runs `body`, then restores `errno`.
+/// Runs `body`, then restores the value that `errno` had before.
 pub fn with_preserved_errno<T>(body: impl FnOnce() -> T) -> T {
     let before = errno();
     let result = body();
@@ -305,7 +305,8 @@ pub fn copy_to_malloc_memory(values: &[c_int]) -> *mut c_int {
 
 type DlsymFn = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// The C library's `dlsym(3)`, for a preloaded library that replaces this function.
+/// The address of the C library's own `dlsym(3)`, needed by a preloaded library that exports a
+/// replacement of `dlsym`.
 #[derive(Clone, Copy, Debug)]
 pub struct CLibraryLookup(DlsymFn);
 
@@ -324,21 +325,22 @@ impl CLibraryLookup {
         unsafe { std::mem::transmute::<*mut c_void, Option<DlsymFn>>(address) }.map(Self)
     }
 
-    /// Returns the address of the function.
+    /// Returns the address of the C library's `dlsym`.
     #[must_use]
     pub fn address(self) -> *const c_void {
         self.0 as *const c_void
     }
 
-    /// Finds a symbol in the library of a handle and in that library's dependencies; `None` if
-    /// there is none.
+    /// Finds a symbol in the library that `handle` refers to and in the dependencies of that
+    /// library; `None` if none of them defines it.
     #[must_use]
     pub fn find(self, handle: LibraryHandle, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: I1; the name is a valid C string, and dlopen(3) has returned the handle.
         NonNull::new(unsafe { (self.0)(handle.0, name.as_ptr()) })
     }
 
-    /// Finds the first definition of a symbol in the loader's order; `None` if there is none.
+    /// Finds the first definition of a symbol in the loader's search order; `None` if no library
+    /// defines it.
     #[must_use]
     pub fn find_first(self, name: &CStr) -> Option<NonNull<c_void>> {
         self.find(LibraryHandle(libc::RTLD_DEFAULT), name)

@@ -11,9 +11,9 @@ use std::os::fd::BorrowedFd;
 /// Name of the environment variable that contains the descriptor and its inode: `900:17`.
 pub const VARIABLE: &str = "STREAMLINE_MESSAGES";
 
-/// Writes a line to the message descriptor, or to standard error if the variable is not set. Writes
-/// nothing if the variable is set but its descriptor is closed or refers to another file. May
-/// block.
+/// Writes a line to the descriptor that the variable [`VARIABLE`] names, or to standard error if
+/// the variable is not set. Writes nothing if the variable is set but its descriptor is closed or
+/// refers to another file. May block.
 pub fn print_message(text: &str) {
     let line = format!("streamline: {text}\n");
     match std::env::var(VARIABLE) {

@@ -172,8 +172,9 @@ pub fn wait_readable(number: c_int, limit: Duration) -> TimedWaitOutcome {
     }
 }
 
-/// Returns true if a call interrupted by a signal should be restarted. Returns false if the program
-/// has installed any signal handler without SA_RESTART, because the interrupting signal is unknown.
+/// Returns true if a call that a signal has interrupted should be restarted. It is not known which
+/// signal interrupted the call, so returns false if the program has installed any signal handler
+/// without SA_RESTART.
 #[must_use]
 pub fn should_restart_call() -> bool {
     (1..=libc::SIGRTMAX()).all(|signal| {
@@ -316,8 +317,8 @@ pub fn close_descriptors_except(keep: &mut [c_int]) {
     }
 }
 
-/// Makes descriptor `number` of the program refer to the same file as `by`. Keeps the FD_CLOEXEC
-/// and O_NONBLOCK flags of `number`.
+/// Makes descriptor `number` of the program refer to the file of `by`. Keeps the FD_CLOEXEC and
+/// O_NONBLOCK flags of `number`.
 pub fn replace(number: c_int, by: BorrowedFd<'_>) {
     use std::os::fd::AsRawFd as _;
     let Some(old) = borrow(number) else { return };
@@ -332,14 +333,14 @@ pub fn replace(number: c_int, by: BorrowedFd<'_>) {
     unsafe { libc::syscall(libc::SYS_dup3, by.as_raw_fd(), number, flags) };
 }
 
-/// Reads once, retrying if a signal interrupts the call. Returns the number of bytes read; 0 at the
-/// end of the file or on an error.
+/// Reads from a descriptor once, again only if a signal interrupts the call. Returns the number of
+/// bytes read; 0 at the end of the file or on an error.
 pub fn read_retrying_interrupts(number: c_int, room: &mut [u8]) -> usize {
     let read = |fd| retry_on_intr(|| rustix::io::read(fd, &mut *room)).ok();
     borrow(number).and_then(read).unwrap_or(0)
 }
 
-/// Writes all bytes, retrying if a signal interrupts a call. Returns false on an error.
+/// Writes all of `bytes`, and repeats calls that a signal interrupts. Returns false on an error.
 pub fn write_all(to: impl std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         let Ok(count) = retry_on_intr(|| rustix::io::write(&to, bytes)) else { return false };
@@ -348,7 +349,7 @@ pub fn write_all(to: impl std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
     true
 }
 
-/// Closes a descriptor that no longer has an owner in Rust.
+/// Closes a descriptor that no Rust value owns.
 pub fn close(number: c_int) {
     // SAFETY: close(2); the caller has forgotten the value that would close it again.
     unsafe { libc::syscall(libc::SYS_close, number) };
@@ -389,7 +390,7 @@ pub fn regular_file_size(number: c_int) -> Option<u64> {
     plain.then(|| u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// Sets the file position in bytes.
+/// Sets the file position of a descriptor to byte `at`.
 pub fn seek(number: c_int, at: u64) {
     if let Some(fd) = borrow(number) {
         // Callers pass seekable files only.
@@ -397,7 +398,7 @@ pub fn seek(number: c_int, at: u64) {
     }
 }
 
-/// Returns the file position in bytes; `None` if the file has no position.
+/// Returns the file position of a descriptor in bytes; `None` if its file has no position.
 #[must_use]
 pub fn position(number: c_int) -> Option<u64> {
     rustix::fs::seek(borrow(number)?, rustix::fs::SeekFrom::Current(0)).ok()

@@ -4,15 +4,15 @@ use super::{errno, set_errno};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// A spinning wait. Signals are blocked while the thread is between two steps, so that a signal
-/// that arrives there interrupts the next step.
+/// A spinning wait. Signals are blocked between two steps, so a signal that arrives between them
+/// interrupts the next step and is not lost.
 #[derive(Debug)]
 pub struct SpinWait {
     before: libc::sigset_t,
 }
 
 impl SpinWait {
-    /// Begins a wait; `None` if signals cannot be blocked.
+    /// Begins a wait by blocking signals; `None` if they cannot be blocked.
     #[must_use]
     pub fn begin() -> Option<Self> {
         let mut all = MaybeUninit::uninit();
@@ -26,7 +26,8 @@ impl SpinWait {
         (failed == 0).then(|| Self { before: unsafe { before.assume_init() } })
     }
 
-    /// Yields the processor once. Returns false if a signal handler has run.
+    /// Yields the processor once, with signals unblocked. Returns false if a signal handler has
+    /// run.
     #[must_use]
     pub fn step(&self) -> bool {
         std::thread::yield_now();

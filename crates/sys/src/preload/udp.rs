@@ -10,7 +10,7 @@ use std::time::Duration;
 /// (`FD_SETSIZE`).
 pub const DESCRIPTORS_MAX: c_int = 1024;
 
-/// A UDP socket.
+/// Properties of a bound UDP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpSocketFacts {
     /// The address to which the socket is bound.
@@ -63,7 +63,8 @@ pub enum ControlMessage {
     TrafficClass,
 }
 
-/// The options that request a [`ControlMessage`], with their levels.
+/// The socket options that request a [`ControlMessage`], each with its level, its number and the
+/// message.
 const CONTROL_OPTIONS: [(c_int, c_int, ControlMessage); 10] = [
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, ControlMessage::Microseconds),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, ControlMessage::Nanoseconds),
@@ -82,7 +83,7 @@ const CONTROL_OPTIONS: [(c_int, c_int, ControlMessage); 10] = [
 pub struct ControlMessages(u16);
 
 impl ControlMessages {
-    /// The empty set.
+    /// The set without control messages.
     pub const NONE: Self = Self(0);
 
     /// Returns the control messages that the options of a socket request.
@@ -108,8 +109,8 @@ pub fn is_control_message_option(level: c_int, name: c_int) -> bool {
     CONTROL_OPTIONS.iter().any(|(l, n, _)| (*l, *n) == (level, name))
 }
 
-/// Options with an effect that only the kernel can implement, each with its level, its number and
-/// the reason.
+/// Socket options whose effect only the kernel can implement, each with its level, its number and
+/// the reason for messages.
 const KERNEL_ONLY_OPTIONS: &[(c_int, c_int, &str)] = &[
     (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, "it asks for timestamps (SO_TIMESTAMP_NEW)"),
     (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, "it asks for timestamps (SO_TIMESTAMPNS_NEW)"),

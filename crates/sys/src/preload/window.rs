@@ -21,17 +21,17 @@ const WINDOWS_MAX: usize = 4;
 
 #[derive(Debug)]
 struct Window {
-    /// Address of the first page; 0 marks a free window.
+    /// Address of the first page of the window; 0 marks a free window.
     base: AtomicUsize,
-    /// Number of inaccessible bytes.
+    /// Size of the window's inaccessible pages in bytes.
     span: AtomicUsize,
     /// Number of bytes that represent the file; 0 if the pages hold the program's own contents.
     len: AtomicUsize,
-    /// Number of this library's own descriptor for the file.
+    /// Descriptor number under which this library holds the file open.
     number: AtomicUsize,
-    /// Offset in the file that corresponds to the first byte.
+    /// Offset in the file of the byte that the window's first byte represents.
     at: AtomicU64,
-    /// True once the program has touched the window.
+    /// True once the program has accessed the window's pages.
     observed: AtomicBool,
 }
 
@@ -136,8 +136,8 @@ pub fn create_window(base: usize, len: usize, number: usize, at: u64) -> bool {
     true
 }
 
-/// Returns the file descriptor and file offset of a range that lies inside a window; `None` for any
-/// other range.
+/// Returns the file descriptor and the file offset that correspond to the start of a range, if the
+/// range lies inside a window; `None` for any other range.
 #[must_use]
 pub fn find(from: usize, count: usize) -> Option<(usize, u64)> {
     WINDOWS.iter().find_map(|window| {
@@ -153,13 +153,13 @@ fn overlaps(from: usize, count: usize) -> bool {
     WINDOWS.iter().any(|window| window.overlaps(from, count))
 }
 
-/// Restores the program's bytes in all windows that overlap a range, before a call that needs these
-/// bytes.
+/// Fills all windows that overlap a range with the file's bytes and makes them accessible, before a
+/// call that needs these bytes.
 pub fn restore_windows_in_range(from: usize, count: usize) {
     WINDOWS.iter().filter(|window| window.overlaps(from, count)).for_each(Window::restore);
 }
 
-/// Restores the program's bytes in all windows.
+/// Fills all windows with the file's bytes and makes them accessible.
 pub fn restore_all_windows() {
     WINDOWS
         .iter()
@@ -174,7 +174,7 @@ impl Window {
         base != 0 && from < end && base < from.saturating_add(count)
     }
 
-    /// Makes the pages accessible and fills them from the file, up to the end of the file.
+    /// Makes the window's pages accessible and fills them from the file, up to the end of the file.
     fn restore(&self) {
         let base = self.base.load(Ordering::Acquire);
         let span = self.span.swap(0, Ordering::Relaxed);

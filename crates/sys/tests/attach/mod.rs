@@ -64,7 +64,7 @@ pub(crate) fn send_frames(pair: &NamespacePair, count: u64) {
     wait_until_received(&pair.server, SERVER_DEVICE, before + count);
 }
 
-/// Number of steps in [`attach_step_by_step`].
+/// Number of steps that [`attach_step_by_step`] can perform.
 pub(crate) const STEPS: u32 = 13;
 
 /// Name of the environment variable that contains the index of the target interface.
@@ -122,7 +122,7 @@ pub(crate) fn attach_step_by_step() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// Opens an AF_XDP socket with its memory and its redirecting program.
+/// Opens an AF_XDP socket on the interface `index`, with its memory and its redirecting program.
 fn open_xdp_socket(index: u32) -> (Redirect, XdpSocket) {
     let shape = UmemSizes { frame: 2048, frames: 64, headroom: 0 };
     let umem = Arc::new(Umem::create("killed", shape).unwrap());
@@ -133,7 +133,7 @@ fn open_xdp_socket(index: u32) -> (Redirect, XdpSocket) {
     (redirect, socket)
 }
 
-/// Loads type information, and a program with source lines.
+/// Loads BTF type information, and a program with source lines that refers to it.
 fn load_program_with_btf() -> (Btf, Program) {
     let mut types = BtfBuilder::new();
     let int = types.add_int("int", 4);
@@ -150,7 +150,7 @@ fn load_program_with_btf() -> (Btf, Program) {
     (btf, program)
 }
 
-/// Creates frozen per-CPU rings.
+/// Creates frozen per-CPU rings, into which programs write frames.
 fn create_kernel_rings() -> ProgramRings {
     let shape = RingsLayout { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
     let rings = ProgramRings::create("killed", shape).unwrap();
@@ -158,7 +158,7 @@ fn create_kernel_rings() -> ProgramRings {
     rings
 }
 
-/// Opens a socket with an attached program.
+/// Opens a packet socket with an attached filter program.
 fn socket_with_filter(program: &Program) -> PacketSocket {
     let socket = PacketSocket::open().unwrap();
     socket.attach_program(program).unwrap();

@@ -28,14 +28,14 @@ pub struct KernelJudge {
 }
 
 impl KernelJudge {
-    /// Loads a program that the verifier must accept.
+    /// Loads a program, and panics if the verifier rejects it.
     pub fn load(program: &Program, name: &str) -> Self {
         Self::try_load(program, name).unwrap_or_else(|refused| {
             panic!("{refused}\n{}\n{}", refused.log, disasm::list_program(program))
         })
     }
 
-    /// Loads a program that the verifier may reject.
+    /// Loads a program; returns the kernel's error if the verifier rejects it.
     pub fn try_load(program: &Program, name: &str) -> Result<Self, LoadError> {
         let array = |map: &MapSpec| match map.programs {
             0 => Map::array(&map.name, map.value_size, 1, map.mappable).expect("a map"),
