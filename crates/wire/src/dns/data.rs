@@ -16,7 +16,8 @@ const DISPLAYED_BYTES_MAX: usize = 64;
 /// The data of a resource record.
 #[derive(Clone, Copy, Debug)]
 pub struct ResourceData<'m> {
-    /// The message up to the end of the data, because compressed names refer back into the message.
+    /// The DNS message from its start up to the end of the data. Compressed names in the data refer
+    /// to earlier parts of the message.
     message: &'m [u8],
     at: usize,
     kind: RecordType,
@@ -39,8 +40,8 @@ impl<'m> ResourceData<'m> {
         self.message.get(self.at..).unwrap_or_default()
     }
 
-    /// Returns the name if the data consist of one name; `None` if they are malformed or of another
-    /// type.
+    /// Returns the name in the data of a type whose data are a single name; `None` if they are
+    /// malformed or of another type.
     #[must_use]
     fn name(&self) -> Option<Name<'m>> {
         match self.kind.0 {
@@ -59,8 +60,8 @@ impl<'m> ResourceData<'m> {
         be16(self.message, self.at + offset)
     }
 
-    /// Parses the data according to the record type. Returns `None` if the data are malformed or
-    /// the type is not supported.
+    /// Parses the data into the format of their record type. Returns `None` if the data are
+    /// malformed or the type is not supported.
     fn parse_by_type(&self) -> Option<ParsedData<'m>> {
         let bytes = self.bytes();
         match self.kind.0 {

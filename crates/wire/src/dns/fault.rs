@@ -7,8 +7,8 @@ use core::fmt;
 pub enum DnsFault {
     /// The message ends inside the item that begins at this offset.
     Truncated(usize),
-    /// The item that begins at this offset is invalid: a label, a pointer, or a name that is too
-    /// long.
+    /// The item that begins at this offset is invalid: an invalid label or compression pointer, or
+    /// a name that is too long.
     Invalid(usize),
 }
 

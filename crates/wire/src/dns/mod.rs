@@ -26,14 +26,14 @@ pub use number::{
 
 use crate::read::{be16, be32};
 
-/// Length of the header in bytes.
+/// Length of the DNS message header in bytes.
 pub const HEADER_LENGTH: usize = 12;
-/// Minimum length in bytes of a question: the length of a question about the root.
+/// Minimum length in bytes of a question: one with the root as its name.
 const QUESTION_LENGTH_MIN: usize = 5;
-/// Minimum length in bytes of a record: the length of a record about the root that has no data.
+/// Minimum length in bytes of a record: one with the root as its name and without data.
 const RECORD_LENGTH_MIN: usize = 11;
 
-/// A section of a message that contains records.
+/// A section of a DNS message that contains records.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Section {
     /// The answers; in an update, the prerequisites.
@@ -44,7 +44,7 @@ pub enum Section {
     Additional,
 }
 
-/// A view of a message whose header is complete.
+/// A view of a DNS message whose header is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'m> {
     bytes: &'m [u8],
@@ -119,7 +119,7 @@ impl<'m> Message<'m> {
         Rcode(self.header_word(2) & 0xf)
     }
 
-    /// Iterates over the names of the flags that are set.
+    /// Iterates over the names of those flags that are set in the header.
     pub fn flags(&self) -> impl Iterator<Item = &'static str> + use<> {
         const NAMES: [(&str, u16); 7] = [
             ("aa", 0x0400),

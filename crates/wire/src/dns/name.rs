@@ -10,10 +10,11 @@ use core::fmt::{self, Write as _};
 /// Maximum length in bytes of a name on the wire, including length bytes and the root (RFC 1035
 /// §2.3.4).
 pub const NAME_MAX: usize = 255;
-/// Maximum number of pointers per name, which allows one pointer before each of up to 127 labels.
+/// Maximum number of compression pointers per name, which allows one pointer before each of up to
+/// 127 labels.
 const POINTERS_MAX: usize = 127;
 
-/// A name whose labels have all been verified.
+/// A domain name in a message, whose labels have all been verified.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'m> {
     message: &'m [u8],
@@ -22,7 +23,8 @@ pub struct Name<'m> {
 }
 
 impl<'m> Name<'m> {
-    /// Parses the name at offset `at`. Also returns the offset after the name.
+    /// Parses the name at offset `at` of a message. Also returns the offset of the first byte after
+    /// it.
     pub fn read(message: &'m [u8], at: usize) -> Result<(Self, usize), DnsFault> {
         let mut walk = LabelIterator::new(message, at);
         let mut length = 1;
@@ -109,17 +111,18 @@ impl<'m> Iterator for Labels<'m> {
     }
 }
 
-/// The state of a walk from label to label.
+/// The state of a walk over the labels of a name, which follows compression pointers.
 #[derive(Clone, Debug)]
 struct LabelIterator<'m> {
     message: &'m [u8],
     at: usize,
-    /// Start of the current run of labels. A pointer to this offset or beyond counts as a forward
-    /// pointer.
+    /// Offset of the first label since the last compression pointer. A pointer to this offset or
+    /// beyond counts as a forward pointer.
     begin: usize,
     /// True if any pointer so far pointed forward.
     has_forward_pointer: bool,
-    /// Offset after the first pointer, where the record continues; `None` before any pointer.
+    /// Offset after the first compression pointer, where the enclosing record continues; `None`
+    /// before any pointer.
     end: Option<usize>,
     pointers: usize,
 }

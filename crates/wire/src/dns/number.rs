@@ -2,23 +2,23 @@
 
 use core::fmt::{self, Write as _};
 
-/// A record type.
+/// A DNS record type, as a number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordType(pub u16);
 
-/// A record class. Almost always 1 (Internet).
+/// A DNS record class, as a number. Almost always 1 (Internet).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordClass(pub u16);
 
-/// A response code of at most 12 bits.
+/// A DNS response code of at most 12 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Rcode(pub u16);
 
-/// A 4-bit operation code.
+/// A 4-bit DNS operation code.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Opcode(pub u8);
 
-/// Type of the pseudo-record that extends the header (RFC 6891).
+/// Record type of the pseudo-record OPT, which extends the message header (RFC 6891).
 pub const OPT_RECORD_TYPE: RecordType = RecordType(41);
 
 /// Record types and their names in lower case.
@@ -104,13 +104,13 @@ pub const RCODE_NAMES: [(&str, u16); 20] = [
 ];
 
 impl Opcode {
-    /// Standard query.
+    /// Operation code of a standard query.
     pub const QUERY: Self = Self(0);
-    /// Server status request, whose format is not defined.
+    /// Operation code of a server status request, whose format is not defined.
     pub const STATUS: Self = Self(2);
-    /// Dynamic update (RFC 2136).
+    /// Operation code of a dynamic update (RFC 2136).
     pub const UPDATE: Self = Self(5);
-    /// DNS stateful operation (RFC 8490).
+    /// Operation code of DNS stateful operations (RFC 8490).
     pub const STATEFUL_OPERATIONS: Self = Self(6);
 
     /// Returns true if IANA has assigned this operation code. Code 1 is the obsolete inverse query,

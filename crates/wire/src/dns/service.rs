@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use core::fmt::{self, Write as _};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// The parameters of a record, all of which are well-formed.
+/// The parameters of an SVCB or HTTPS record, all of which are well-formed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameters<'m>(&'m [u8]);
 
@@ -19,7 +19,7 @@ const IPV4_HINT_KEY: u16 = 4;
 const ECH_KEY: u16 = 5;
 const IPV6_HINT_KEY: u16 = 6;
 
-/// Names of the parameters, by key.
+/// Names of the SVCB parameters, indexed by key.
 const NAMES: [&str; 7] =
     ["mandatory", "alpn", "no-default-alpn", "port", "ipv4hint", "ech", "ipv6hint"];
 
@@ -38,7 +38,7 @@ impl<'m> Parameters<'m> {
         Some(Self(bytes))
     }
 
-    /// Iterates over the keys and values.
+    /// Iterates over the keys and values of the parameters.
     fn iter(self) -> impl Iterator<Item = (u16, &'m [u8])> {
         let mut rest = self.0;
         core::iter::from_fn(move || {
@@ -72,7 +72,8 @@ fn is_valid_parameter_value(key: u16, value: &[u8]) -> bool {
     }
 }
 
-/// Returns true if the bytes are a sequence of length-prefixed protocols, none of which is empty.
+/// Returns true if the bytes are a sequence of length-prefixed ALPN protocols, none of which is
+/// empty.
 fn is_alpn_list(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let Some((&length, after)) = rest.split_first() {
@@ -85,7 +86,7 @@ fn is_alpn_list(bytes: &[u8]) -> bool {
 }
 
 impl fmt::Display for Parameters<'_> {
-    /// Writes each parameter after a space.
+    /// Writes each parameter in presentation format, preceded by a space.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (key, value) in self.iter() {
             f.write_char(' ')?;
@@ -143,8 +144,8 @@ fn write_comma_separated<const N: usize>(
     Ok(())
 }
 
-/// Writes protocols, separated by commas. A comma or a backslash in a protocol is escaped twice:
-/// once for the list, and once for the text (RFC 9460 appendix A.1).
+/// Writes ALPN protocols, separated by commas. A comma or a backslash in a protocol is escaped
+/// twice: once for the list, and once for the text (RFC 9460 appendix A.1).
 fn write_alpn_protocols(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     let mut rest = bytes;
     let mut first = true;

@@ -19,12 +19,12 @@ pub struct Body {
     /// Number of remaining bytes in the body or chunk. While the digits of a chunk size are being
     /// read, the value of the digits so far.
     left: u64,
-    /// Parse state, one of the constants below.
+    /// State of the parser, one of the constants of this module such as `IN_CHUNK_DATA`.
     state: u8,
     /// 1 in lenient mode, 0 in strict mode.
     lenient: u8,
-    /// Value of the `Content-Length` of a response body that was also announced as chunked, in six
-    /// bytes (little endian), if the mode is lenient. 0 in all other cases.
+    /// In lenient mode, the value of `Content-Length` (six bytes, little endian) of a response
+    /// whose body was also announced as chunked; 0 in all other cases.
     stated_length: [u8; 6],
 }
 
@@ -35,41 +35,41 @@ pub enum BodyPart {
     Data(usize),
     /// Number of bytes of framing: chunk sizes, line ends and trailers.
     Framing(usize),
-    /// The body has ended, and the bytes do not belong to it.
+    /// The body has ended; the bytes after its end do not belong to it.
     End,
 }
 
-/// State after the end of the body.
+/// State of the body parser after the end of the body.
 const ENDED: u8 = 0;
-/// State in a body whose length was stated.
+/// State of the body parser in a body whose length the head stated.
 const IN_LENGTH_BODY: u8 = 1;
-/// State in a body that ends with its connection.
+/// State of the body parser in a body that ends only when its connection ends.
 const UNTIL_CLOSE: u8 = 2;
-/// State after a switch to another protocol.
+/// State of the body parser after a switch to another protocol.
 const PROTOCOL_SWITCHED: u8 = 3;
-/// State before the size of a chunk.
+/// State of the body parser before the size of a chunk.
 const BEFORE_CHUNK_SIZE: u8 = 4;
 /// State within the digits of a chunk size.
 const IN_SIZE_DIGITS: u8 = 5;
-/// State in white space between the size and an extension.
+/// State of the body parser in white space between the size of a chunk and a chunk extension.
 const AFTER_SIZE_BLANK: u8 = 6;
-/// State after the semicolon that begins an extension.
+/// State of the body parser after the semicolon that begins a chunk extension.
 const IN_EXTENSION: u8 = 7;
-/// State in the name of an extension.
+/// State of the body parser in the name of a chunk extension.
 const IN_EXTENSION_NAME: u8 = 8;
-/// State in white space after the name of an extension.
+/// State of the body parser in white space after the name of a chunk extension.
 const AFTER_EXTENSION_NAME: u8 = 9;
-/// State after the equals sign of an extension.
+/// State of the body parser after the equals sign of a chunk extension.
 const AFTER_EXTENSION_EQUALS: u8 = 10;
-/// State in the unquoted value of an extension.
+/// State of the body parser in the unquoted value of a chunk extension.
 const IN_EXTENSION_VALUE: u8 = 11;
-/// State in the quoted value of an extension.
+/// State of the body parser in the quoted value of a chunk extension.
 const IN_QUOTED_VALUE: u8 = 12;
-/// State after a backslash in a quoted value.
+/// State of the body parser after a backslash in a quoted value of a chunk extension.
 const AFTER_BACKSLASH: u8 = 13;
-/// State after the closing quote of a value.
+/// State of the body parser after the closing quote of a chunk extension's value.
 const AFTER_QUOTED_VALUE: u8 = 14;
-/// State after the CR of a size line.
+/// State of the body parser after the CR of a line with a chunk size.
 const AFTER_SIZE_CR: u8 = 15;
 /// State in the data of a chunk.
 const IN_CHUNK_DATA: u8 = 16;
@@ -87,15 +87,18 @@ const IN_TRAILER_VALUE: u8 = 21;
 const AFTER_TRAILER_CR: u8 = 22;
 /// State after the CR of the final empty line.
 const AFTER_LAST_CR: u8 = 23;
-/// State in bytes after a size, which lenient mode skips.
+/// State of the body parser in bytes after a chunk size, which lenient mode skips.
 const IGNORED_AFTER_SIZE: u8 = 24;
-/// State before the size of the first chunk, where the body may turn out to have no chunks.
+/// State of the body parser before the size of the first chunk, where lenient mode may find that
+/// the body has no chunks.
 const BEFORE_FIRST_SIZE: u8 = 25;
-/// State in white space after the value of an extension.
+/// State of the body parser in white space after the value of a chunk extension.
 const AFTER_EXTENSION_VALUE: u8 = 26;
-/// State in which either a body of a stated length or another response follows.
+/// State of the body parser at the first byte after a head, where either a body of stated length or
+/// another response begins.
 const LENGTH_OR_RESPONSE: u8 = 27;
-/// State in which either a body that ends with its connection or another response follows.
+/// State of the body parser at the first byte after a head, where either a body that ends with its
+/// connection or another response begins.
 const CLOSE_OR_RESPONSE: u8 = 28;
 
 impl Body {
@@ -116,8 +119,8 @@ impl Body {
     }
 
     /// Returns the body that follows the head of a response to a request with this method (RFC 9112
-    /// §6.3). If the method is unknown and the connection persists, the body is empty if another
-    /// response begins where it should: the method was `HEAD`.
+    /// §6.3). If the method is unknown and the connection persists, it may have been `HEAD`: the
+    /// body is empty if another response begins where the body should begin.
     #[must_use]
     pub fn after_response_head(head: &Head<'_>, method: RequestMethod, mode: ParseMode) -> Self {
         let Start::Response { status, .. } = head.start else { return Self::default() };
@@ -143,7 +146,7 @@ impl Body {
         .or_response(method == RequestMethod::Unknown && head.is_persistent())
     }
 
-    /// If `maybe` is true, lets the body be empty if another response begins at its first byte.
+    /// If `maybe` is true, makes the body empty if another response begins at its first byte.
     const fn or_response(mut self, maybe: bool) -> Self {
         self.state = match self.state {
             IN_LENGTH_BODY if maybe => LENGTH_OR_RESPONSE,
@@ -153,7 +156,8 @@ impl Body {
         self
     }
 
-    /// Decides that a body is present where another response could have begun.
+    /// Records that a body is present, after its first bytes have turned out not to begin another
+    /// response.
     const fn decide(&mut self) {
         self.state = match self.state {
             LENGTH_OR_RESPONSE => IN_LENGTH_BODY,
@@ -162,7 +166,7 @@ impl Body {
         };
     }
 
-    /// Returns a body of `length` bytes.
+    /// Creates a body of `length` bytes.
     #[must_use]
     pub fn length(length: u64) -> Self {
         Self {
@@ -172,19 +176,19 @@ impl Body {
         }
     }
 
-    /// Returns a body that ends when its connection ends.
+    /// Creates a body that ends when its connection ends.
     #[must_use]
     pub fn until_close() -> Self {
         Self { state: UNTIL_CLOSE, ..Self::default() }
     }
 
-    /// Returns an empty body, after which another protocol follows.
+    /// Creates an empty body, after which the connection switches to another protocol.
     #[must_use]
     pub fn switched() -> Self {
         Self { state: PROTOCOL_SWITCHED, ..Self::default() }
     }
 
-    /// Returns a chunked body.
+    /// Creates a chunked body that is parsed in this mode.
     fn new_chunked(mode: ParseMode) -> Self {
         Self {
             state: BEFORE_CHUNK_SIZE,
@@ -193,9 +197,9 @@ impl Body {
         }
     }
 
-    /// Returns a chunked body for lenient mode. If the first chunk turns out to have no size, the
-    /// body instead is empty if another response begins there; otherwise it has `stated` bytes or,
-    /// if `stated` is 0, ends with its connection.
+    /// Creates a body for lenient mode that was announced as chunked. If it does not begin with a
+    /// chunk size, the body is empty if another response begins there; otherwise it has `stated`
+    /// bytes or, if `stated` is 0, ends with its connection.
     fn new_maybe_chunked(stated: u64) -> Self {
         // A length of more than 6 bytes exceeds the data of any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
@@ -234,7 +238,8 @@ impl Body {
         }
     }
 
-    /// Consumes the longest prefix of `bytes` that is of one kind, and returns its kind and length.
+    /// Consumes the longest prefix of `bytes` that consists only of data or only of framing, and
+    /// returns its kind and length.
     pub fn take(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         if matches!(self.state, LENGTH_OR_RESPONSE | CLOSE_OR_RESPONSE) {
             if bytes.starts_with(b"HTTP/1.") {

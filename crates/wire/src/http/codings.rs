@@ -21,8 +21,8 @@ pub enum ContentCoding {
 /// Content Coding Registry).
 const OTHER_REGISTERED: &str = "zstd compress x-compress exi pack200-gzip aes128gcm dcb dcz";
 
-/// Content codings in the order of application, without `identity`, in 2 bytes of plain data. A
-/// list of more than four ends with [`ContentCoding::OtherRegistered`].
+/// Content codings in the order of application, without `identity`, in 2 bytes of plain data. If
+/// there are more than four codings, the last one stored is [`ContentCoding::OtherRegistered`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct ContentCodings(u16);
@@ -62,7 +62,7 @@ impl ContentCodings {
         })
     }
 
-    /// Appends the coding with this name, unless it is `identity`.
+    /// Appends the coding called `word` to the list, unless it is `identity`.
     pub(super) fn add(&mut self, word: &[u8]) {
         let number = match word {
             _ if eq_ignore_case(word, b"gzip") || eq_ignore_case(word, b"x-gzip") => 1,

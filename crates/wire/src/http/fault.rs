@@ -43,7 +43,7 @@ pub enum HttpFault {
     Folded,
     /// `Content-Length` is not a number (RFC 9112 §6.3).
     Length,
-    /// `Content-Length` occurs twice (RFC 9112 §6.3).
+    /// `Content-Length` occurs more than once (RFC 9112 §6.3).
     LengthTwice,
     /// `Content-Length` occurs together with `Transfer-Encoding` (RFC 9112 §6.1).
     LengthAndTransfer,

@@ -4,8 +4,8 @@ use super::codings::ContentCodings;
 use super::fault::HttpFault;
 use super::mode::ParseMode;
 
-/// Values of the fields that the parser evaluates. An absent text is empty, except for `user_agent`
-/// and `referer`: they are `None`, because logs report their absence.
+/// Values of the header fields that the parser evaluates. The text of an absent field is empty,
+/// except that of `user_agent` and `referer`: they are `None`, because logs report their absence.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EvaluatedFields<'b> {
     /// Value of `Host`.
@@ -44,7 +44,7 @@ pub struct EvaluatedFields<'b> {
     pub upgrade: bool,
 }
 
-/// The fields that the parser evaluates.
+/// The header fields that the parser evaluates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum KnownField {
     Host,
@@ -60,7 +60,7 @@ pub(super) enum KnownField {
 }
 
 impl KnownField {
-    /// Returns the field with this name; `None` if the field is unknown.
+    /// Returns the header field with this name; `None` if the parser does not evaluate it.
     #[inline]
     pub(super) fn from_name(name: &[u8]) -> Option<Self> {
         match name.len() {
@@ -79,8 +79,8 @@ impl KnownField {
         }
     }
 
-    /// Returns the field of a well-formed line and the bytes after the colon; `None` if the field
-    /// is unknown.
+    /// Returns the header field of a well-formed line, and the bytes after the colon; `None` if the
+    /// parser does not evaluate this field.
     #[inline]
     pub(super) fn from_line(line: &[u8]) -> Option<(Self, &[u8])> {
         let candidates: &[(&[u8], Self)] = match line.first()? | 0x20 {
@@ -104,8 +104,8 @@ impl KnownField {
         })
     }
 
-    /// Returns the field with this name after removal of zero bytes; `None` if the field is
-    /// unknown.
+    /// Returns the header field whose name is `name` without its zero bytes, which lenient mode
+    /// ignores; `None` if the parser does not evaluate it.
     pub(super) fn from_name_with_zeros(name: &[u8]) -> Option<Self> {
         /// Maximum length of a known field name in bytes.
         const FIELD_NAME_LENGTH_MAX: usize = 17;
@@ -120,7 +120,7 @@ impl KnownField {
 }
 
 impl<'b> EvaluatedFields<'b> {
-    /// Stores the parts of a field's value that [`EvaluatedFields`] contains. `value` must be
+    /// Stores in [`EvaluatedFields`] what the value of a header field states. `value` must be
     /// trimmed.
     #[inline]
     pub(super) fn take(
@@ -195,8 +195,8 @@ impl<'b> EvaluatedFields<'b> {
         Ok(())
     }
 
-    /// Checks the combination of fields. A length together with a transfer coding is a fault in
-    /// strict mode, and an ambiguity in lenient mode.
+    /// Checks the header fields that determine the length of the body. A length together with a
+    /// transfer coding is a fault in strict mode, and an ambiguity in lenient mode.
     pub(super) fn check(&mut self, mode: ParseMode) -> Result<(), HttpFault> {
         match (mode, self.transfer, self.length) {
             (ParseMode::Strict, true, Some(_)) => return Err(HttpFault::LengthAndTransfer),
@@ -229,14 +229,15 @@ static TOKEN: [bool; 256] = {
     table
 };
 
-/// Returns true if no byte is a control character other than a tab (RFC 9110 §5.5).
+/// Returns true if no byte of a field's value is a control character other than a tab (RFC 9110
+/// §5.5).
 #[inline]
 pub(super) fn is_text(value: &[u8]) -> bool {
     let control = |byte: u8| (byte < 0x20 && byte != b'\t') | (byte == 0x7f);
     !value.iter().fold(false, |found, byte| found | control(*byte))
 }
 
-/// Trims spaces and tabs from both ends.
+/// Trims spaces and tabs from both ends of a field's value.
 #[inline]
 pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
@@ -248,7 +249,7 @@ pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Trims white space and control characters from both ends.
+/// Trims white space and control characters from both ends of `text`.
 pub(super) fn trim_blank_and_control(text: &[u8]) -> &[u8] {
     trim_bytes(text, |byte| byte <= b' ')
 }
@@ -269,7 +270,7 @@ pub(super) fn trim_value(known: KnownField, text: &[u8]) -> &[u8] {
     text
 }
 
-/// Trims bytes for which `is_blank` returns true from both ends.
+/// Trims bytes for which `is_blank` returns true from both ends of `text`.
 fn trim_bytes(mut text: &[u8], is_blank: impl Fn(u8) -> bool) -> &[u8] {
     while let [byte, rest @ ..] = text
         && is_blank(*byte)

@@ -21,7 +21,7 @@ pub enum ProtocolGuess {
     Other,
 }
 
-/// Maximum length in bytes of a word that [`guess_protocol`] accepts as a method.
+/// Maximum length in bytes of a request method that [`guess_protocol`] recognizes.
 const METHOD_LENGTH_MAX: usize = 24;
 
 /// Guesses the protocol from the first bytes of one direction. Skips line ends and white space
@@ -51,9 +51,9 @@ pub fn guess_protocol(bytes: &[u8]) -> ProtocolGuess {
     }
 }
 
-/// Returns [`ProtocolGuess::Request`] if the bytes begin with a method and a space,
-/// [`ProtocolGuess::TooShort`] if they could do so with more bytes, and [`ProtocolGuess::Other`]
-/// otherwise.
+/// Returns [`ProtocolGuess::Request`] if `rest` begins with a method and a space,
+/// [`ProtocolGuess::TooShort`] if more bytes could complete a method and a space, and
+/// [`ProtocolGuess::Other`] otherwise.
 fn guess_request(rest: &[u8]) -> ProtocolGuess {
     let end = rest.iter().take(METHOD_LENGTH_MAX + 1).position(|byte| !is_token_byte(*byte));
     match end {

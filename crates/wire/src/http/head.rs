@@ -20,13 +20,13 @@ pub struct Head<'b> {
     pub begin: usize,
     /// Offset in the parsed bytes after the empty line that ends the head.
     pub end: usize,
-    /// Parsed start line.
+    /// Parsed request line or status line.
     pub start: Start<'b>,
     /// Version as sent, without `HTTP/`. Empty in an HTTP/0.9 request, which has none.
     pub version: &'b [u8],
     /// True if connections persist by default in this version of HTTP.
     pub is_persistent_version: bool,
-    /// Parsed fields.
+    /// Parsed header fields.
     pub fields: EvaluatedFields<'b>,
 }
 
@@ -142,7 +142,8 @@ fn offset_after_empty_lines(bytes: &[u8], mode: ParseMode) -> usize {
     }
 }
 
-/// Parses field lines up to the empty line. Also returns the offset after that line.
+/// Parses field lines up to the empty line that ends the head. Also returns the offset after the
+/// empty line.
 fn parse_fields_strictly(
     bytes: &[u8],
     from: usize,
@@ -206,9 +207,9 @@ fn parse_fields_leniently(
     }
 }
 
-/// Returns the offset after the head if the empty line `line` ends the head. CR LF and LF always
-/// end the head. Any other line end does so only if no known field follows; if a CR LF follows, the
-/// CR LF belongs to the head.
+/// Returns the offset after the head if the empty line `line` ends the head, otherwise `None`. A
+/// line end of CR LF or LF always ends the head. Any other line end does so only if no known field
+/// follows; a CR LF that follows it then also belongs to the head.
 fn head_end_after_empty_line(bytes: &[u8], line: HeadLine) -> Option<usize> {
     let suffix = bytes.get(line.end..line.next).unwrap_or_default();
     if matches!(suffix, b"\r\n" | b"\n") {
@@ -224,8 +225,8 @@ fn head_end_after_empty_line(bytes: &[u8], line: HeadLine) -> Option<usize> {
 
 /// Returns true if the bytes begin with a known field, without white space before it.
 fn begins_with_known_field(rest: &[u8]) -> bool {
-    /// Number of bytes to examine: the length of the longest known field name, plus some white
-    /// space.
+    /// Number of bytes to examine for the name of a field: the length of the longest known name,
+    /// plus some white space.
     const FIELD_SEARCH_SIZE: usize = 24;
     if matches!(rest, [b' ' | b'\t', ..]) {
         return false;

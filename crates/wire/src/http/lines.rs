@@ -4,7 +4,8 @@ use super::fault::{HeadError, HttpFault};
 use super::mode::ParseMode;
 use memchr::memchr2;
 
-/// A line of a head: offsets of its start, of the end of its text, and of the next line.
+/// A line of a head, given by three offsets: of its start, of the end of its text, and of the next
+/// line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadLine {
     pub(super) start: usize,
@@ -19,7 +20,7 @@ pub(super) const fn is_blank(byte: u8) -> bool {
     matches!(byte, b'\r' | b'\n' | b' ' | b'\t')
 }
 
-/// Returns the line that begins at `start`.
+/// Returns the line of a head that begins at `start`.
 ///
 /// In lenient mode, a line may also end with LF or CR alone, and several CR before an LF count as
 /// one line end.
@@ -57,21 +58,21 @@ pub(super) fn next_head_line(
 #[repr(transparent)]
 pub struct HeadSearch(u8);
 
-/// State before the first line.
+/// State of the search for the end of a head, before the first line.
 const BEFORE_HEAD: u8 = 0;
-/// State in a line that contains text.
+/// State of the search in a line that contains text.
 const IN_TEXT_LINE: u8 = 1;
-/// State after one CR in a line that contains text.
+/// State of the search after one CR in a line that contains text.
 const AFTER_TEXT_CR: u8 = 2;
-/// State after several CRs in a line that contains text.
+/// State of the search after several CRs in a line that contains text.
 const AFTER_TEXT_CRS: u8 = 3;
-/// State at the beginning of a line.
+/// State of the search at the beginning of a line.
 const AT_LINE_START: u8 = 4;
-/// State after a CR in an empty line.
+/// State of the search after a CR in an empty line.
 const AFTER_EMPTY_LINE_CR: u8 = 5;
-/// State after one space or tab in an otherwise empty line.
+/// State of the search after one space or tab in an otherwise empty line.
 const BLANK: u8 = 6;
-/// State after a line that consists of a space or tab and LF.
+/// State of the search after a line that consists of a space or tab and LF.
 const AFTER_BLANK_LINE: u8 = 7;
 
 impl HeadSearch {

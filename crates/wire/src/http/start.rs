@@ -22,7 +22,7 @@ pub enum Start<'b> {
     Response {
         /// Status code; 0 if the code is invalid.
         status: u16,
-        /// Reason phrase.
+        /// Reason phrase as sent; empty if there is none.
         reason: &'b [u8],
     },
 }
@@ -59,8 +59,8 @@ pub(super) fn parse_request_strictly(text: &[u8]) -> Result<(Start<'_>, &[u8]), 
     Ok((Start::Request { method, number: method_number(method), target }, version))
 }
 
-/// Returns a fault if the version in the incomplete line is invalid in strict mode, and
-/// [`HeadError::Incomplete`] otherwise.
+/// Returns the error for a request line that is incomplete so far: a fault if its version is
+/// already invalid in strict mode, otherwise [`HeadError::Incomplete`].
 pub(super) fn classify_unfinished_request(
     bytes: &[u8],
     begin: usize,
@@ -152,8 +152,8 @@ pub(super) fn parse_response_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8])
     ))
 }
 
-/// Returns the version without `HTTP/`. Accepts HTTP/1.1, HTTP/1.0 and HTTP/0.9, and HTTP/2.0,
-/// which some faulty gateways send in a start line.
+/// Checks a version text in strict mode and returns it without `HTTP/`. Accepts HTTP/1.1, HTTP/1.0
+/// and HTTP/0.9, and HTTP/2.0, which some faulty gateways send in a start line.
 fn parse_version_strictly(text: &[u8]) -> Result<&[u8], HttpFault> {
     match text.strip_prefix(b"HTTP/") {
         Some(version @ (b"1.1" | b"1.0" | b"0.9" | b"2.0")) => Ok(version),

@@ -5,21 +5,22 @@
 use super::{Version, is_grease};
 use crate::read::be16;
 
-/// Extension numbers.
+/// Numbers of TLS extensions.
 pub mod extension {
-    /// Server name (RFC 6066 §3).
+    /// Number of the extension with the server name (RFC 6066 §3).
     pub const SERVER_NAME_EXTENSION: u16 = 0;
-    /// Signature algorithms (RFC 8446 §4.2.3).
+    /// Number of the extension with the signature algorithms (RFC 8446 §4.2.3).
     pub const SIGNATURE_ALGORITHMS_EXTENSION: u16 = 13;
-    /// Application-layer protocols (RFC 7301).
+    /// Number of the extension with the application-layer protocols (RFC 7301).
     pub const ALPN_EXTENSION: u16 = 16;
-    /// Pre-shared key, in TLS 1.3 (RFC 8446 §4.2.11).
+    /// Number of the extension with a pre-shared key, in TLS 1.3 (RFC 8446 §4.2.11).
     pub const PRE_SHARED_KEY_EXTENSION: u16 = 41;
-    /// Supported versions (RFC 8446 §4.2.1).
+    /// Number of the extension with the supported versions (RFC 8446 §4.2.1).
     pub const SUPPORTED_VERSIONS_EXTENSION: u16 = 43;
 }
 
-/// Random value of a ServerHello that is a HelloRetryRequest (RFC 8446 §4.1.3).
+/// Value of the random field that identifies a ServerHello as a HelloRetryRequest (RFC 8446
+/// §4.1.3).
 const HELLO_RETRY_RANDOM: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
@@ -92,7 +93,7 @@ impl<'b> ClientHello<'b> {
         None
     }
 
-    /// Iterates over the offered application protocols.
+    /// Iterates over the application protocols that the client offers (ALPN).
     pub fn protocols(&self) -> impl Iterator<Item = &'b [u8]> + use<'b> {
         alpn_protocols(self.extensions())
     }
@@ -104,8 +105,8 @@ impl<'b> ClientHello<'b> {
         U16List(data.map(list_contents).unwrap_or_default())
     }
 
-    /// Iterates over the supported versions, including GREASE values; `None` if the hello lacks
-    /// this extension.
+    /// Iterates over the versions in the extension `supported_versions`, including GREASE values;
+    /// `None` if the hello lacks this extension.
     #[must_use]
     pub fn offered_versions(&self) -> Option<U16List<'b>> {
         let mut data = self.extensions().find(extension::SUPPORTED_VERSIONS_EXTENSION)?;
@@ -143,7 +144,7 @@ impl<'b> ServerHello<'b> {
         Some(Self { version, is_retry, session, cipher, extensions })
     }
 
-    /// Iterates over the extensions.
+    /// Iterates over the extensions of the ServerHello.
     #[must_use]
     pub fn extensions(&self) -> Extensions<'b> {
         Extensions(self.extensions)
@@ -172,7 +173,7 @@ impl<'b> ServerHello<'b> {
     }
 }
 
-/// An iterator over extensions as pairs of number and data.
+/// An iterator over TLS extensions as pairs of number and data.
 #[derive(Clone, Debug)]
 pub struct Extensions<'b>(&'b [u8]);
 
@@ -198,7 +199,7 @@ impl<'b> Iterator for Extensions<'b> {
 pub struct U16List<'b>(&'b [u8]);
 
 impl U16List<'_> {
-    /// Iterates over the remaining values except the GREASE values.
+    /// Iterates over the remaining values, skipping GREASE values (RFC 8701).
     pub fn without_grease(self) -> impl Iterator<Item = u16> {
         self.filter(|value| !is_grease(*value))
     }
@@ -212,8 +213,8 @@ impl Iterator for U16List<'_> {
     }
 }
 
-/// Returns the list of extensions; `None` if the list is malformed. If there is no list, returns an
-/// empty one.
+/// Returns the list of extensions at the end of a hello; `None` if the list is malformed. If there
+/// is no list, returns an empty one.
 fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
     if rest.is_empty() {
         return Some(rest);
@@ -248,15 +249,15 @@ fn take_u16(rest: &mut &[u8]) -> Option<u16> {
     split_off(rest, 2).and_then(|bytes| be16(bytes, 0))
 }
 
-/// Removes a length of one byte, and as many bytes as it states, from the front of `rest`. Returns
-/// the bytes after the length; `None` if they are truncated.
+/// Splits a one-byte length, and as many bytes as it states, off the front of `rest`. Returns the
+/// bytes after the length; `None` if they are truncated.
 fn take_list_with_u8_length<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let length = split_off(rest, 1)?.first().copied()?;
     split_off(rest, usize::from(length))
 }
 
-/// Removes a length of two bytes, and as many bytes as it states, from the front of `rest`. Returns
-/// the bytes after the length; `None` if they are truncated.
+/// Splits a two-byte length, and as many bytes as it states, off the front of `rest`. Returns the
+/// bytes after the length; `None` if they are truncated.
 fn take_list_with_u16_length<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let length = take_u16(rest)?;
     split_off(rest, usize::from(length))

@@ -21,10 +21,10 @@ pub use hello::{ClientHello, Extensions, ServerHello, U16List, extension};
 use crate::read::{array, be16};
 use core::fmt;
 
-/// Length of a record header in bytes.
+/// Length of a TLS record header in bytes.
 pub const RECORD_HEADER_SIZE: usize = 5;
-/// Maximum payload of a record in bytes: 2¹⁴, plus 2,048 of expansion by encryption (RFC 5246
-/// §6.2.3).
+/// Maximum length of a TLS record's payload in bytes: 2¹⁴, plus 2,048 of expansion by encryption
+/// (RFC 5246 §6.2.3).
 pub const RECORD_MAX: usize = (1 << 14) + 2048;
 /// Maximum length of a hello in bytes.
 pub const HELLO_LENGTH_MAX: usize = 1 << 15;
@@ -32,11 +32,11 @@ pub const HELLO_LENGTH_MAX: usize = 1 << 15;
 pub const SEARCHED_BYTES_MAX: usize = 1 << 16;
 /// Length in bytes of the header of a handshake message: type and length.
 const HANDSHAKE_HEADER_SIZE: usize = 4;
-/// Content type of ChangeCipherSpec.
+/// Content type of a record with a ChangeCipherSpec message.
 const CHANGE_CIPHER_SPEC: u8 = 20;
-/// Content type of alerts.
+/// Content type of a record with alerts.
 const ALERT: u8 = 21;
-/// Content type of handshake messages.
+/// Content type of a record with handshake messages.
 pub const HANDSHAKE: u8 = 22;
 
 /// A protocol version, as a number on the wire.
@@ -84,7 +84,7 @@ pub const fn is_grease(value: u16) -> bool {
     high == low && high & 0x0f == 0x0a
 }
 
-/// A record header.
+/// The header of a TLS record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
     /// Content type: 20 to 24.
@@ -119,10 +119,10 @@ pub enum FirstHello<'b> {
     Client(ClientHello<'b>),
     /// A ServerHello.
     Server(ServerHello<'b>),
-    /// A malformed hello.
+    /// The first hello is malformed.
     Malformed,
-    /// The hello exceeds [`HELLO_LENGTH_MAX`] bytes, or the messages and records before its end
-    /// exceed [`SEARCHED_BYTES_MAX`] bytes.
+    /// The first hello exceeds [`HELLO_LENGTH_MAX`] bytes, or the messages and records before its
+    /// end exceed [`SEARCHED_BYTES_MAX`] bytes.
     TooLong,
     /// The bytes are TLS, but begin with an alert that ends the connection.
     Alert,
@@ -171,7 +171,7 @@ pub fn find_first_hello<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHell
     }
 }
 
-/// The part of a record that may precede a hello.
+/// The leading part of a record that consists of messages that may precede a hello.
 enum Preamble {
     /// The entire record may precede a hello.
     All,
@@ -179,7 +179,7 @@ enum Preamble {
     Some(usize),
     /// There are too few bytes to decide; the search needs this many bytes of the record.
     More(usize),
-    /// An alert that ends the connection.
+    /// The record is an alert that ends the connection.
     Alert,
     /// No part of the record may precede a hello, or the record is unreadable.
     Other,
@@ -246,16 +246,16 @@ fn parse_hello(kind: u8, message: &[u8]) -> FirstHello<'_> {
     read.unwrap_or(FirstHello::Malformed)
 }
 
-/// Returns true if the first three bytes can begin a record. Bytes that are not present yet may
+/// Returns true if the first three bytes can begin a TLS record. Bytes that are not present yet may
 /// have any value.
 fn can_begin_record(bytes: &[u8]) -> bool {
     let may = |at: usize, fits: fn(u8) -> bool| bytes.get(at).is_none_or(|byte| fits(*byte));
     may(0, |content| matches!(content, 20..=24)) && may(1, |major| major == 3) && may(2, |b| b <= 4)
 }
 
-/// Returns the handshake message that begins `before` bytes into the payload of the first record.
-/// The message is either returned in place or assembled in `room`. If there is no complete message,
-/// fails with the result of the search.
+/// Returns the handshake message that begins after `before` bytes of the payload of the record
+/// `first`. The message is either returned in place or assembled in `room`. If the message is
+/// incomplete or invalid, returns the result of the search instead.
 fn assemble_message<'b>(
     bytes: &'b [u8],
     first: RecordHeader,

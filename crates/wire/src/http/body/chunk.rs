@@ -4,7 +4,7 @@ use super::*;
 use crate::http::fields::is_token_byte;
 
 impl Body {
-    /// Advances the state by one byte of framing.
+    /// Advances the state of a chunked body by one byte of framing.
     pub(super) fn step(&mut self, byte: u8) -> Result<(), HttpFault> {
         let lenient = self.lenient != 0;
         self.state = match self.state {
@@ -26,8 +26,8 @@ impl Body {
         Ok(())
     }
 
-    /// Advances the state within a chunk size. Lenient mode allows white space and line ends before
-    /// the size, and anything after it.
+    /// Advances the state within a chunk size by one byte. Lenient mode allows white space and line
+    /// ends before the size, and any bytes between the size and the end of the line.
     fn advance_in_chunk_size(&mut self, byte: u8, lenient: bool) -> Result<(), HttpFault> {
         let before = self.state != IN_SIZE_DIGITS;
         self.state = match byte {
@@ -51,12 +51,12 @@ impl Body {
         Ok(())
     }
 
-    /// Returns the state that follows a size line.
+    /// Returns the state that follows the line with a chunk size.
     const fn state_after_size(&self) -> u8 {
         if self.left == 0 { AT_TRAILER_LINE } else { IN_CHUNK_DATA }
     }
 
-    /// Returns the state after another byte of an extension, according to the strict grammar.
+    /// Returns the state after `byte` of a chunk extension, according to the strict grammar.
     /// Accepts the white space that recipients must ignore (RFC 9112 §7.1.1).
     fn next_extension_state(&self, byte: u8) -> Result<u8, HttpFault> {
         let token = is_token_byte(byte);
