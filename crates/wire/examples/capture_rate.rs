@@ -21,7 +21,8 @@ const CAPTURE_SIZE: usize = 100_000_000;
 /// Number of passes per candidate.
 const PASSES: usize = 11;
 
-/// One pass of a reader over a capture, which returns a sum of times and lengths.
+/// One pass of a capture reader over a capture. Returns the sum of the packets' times and lengths,
+/// so that results can be compared.
 type CapturePass = fn(&[u8]) -> u64;
 
 /// The candidates and their names in the output.
@@ -49,7 +50,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the median time of each candidate.
+/// Reads the capture `file` repeatedly with each candidate, and returns the median time of a pass
+/// per candidate.
 fn median_read_times(file: &[u8]) -> [Duration; 4] {
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..PASSES {

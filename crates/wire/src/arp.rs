@@ -11,11 +11,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::address::Mac;
 use crate::ethernet::ethertype;
 
-/// Length of the message in bytes.
+/// Length of an ARP message in bytes.
 pub const MESSAGE_LENGTH: usize = 28;
-/// Operation code of a request.
+/// ARP operation code of a request.
 pub const REQUEST: u16 = 1;
-/// Operation code of a reply.
+/// ARP operation code of a reply.
 pub const ARP_REPLY: u16 = 2;
 
 /// A view of an ARP message.

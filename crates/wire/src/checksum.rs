@@ -16,7 +16,7 @@ pub struct ChecksumSum {
 }
 
 impl ChecksumSum {
-    /// Creates an empty sum.
+    /// Creates the sum of no bytes.
     pub const fn new() -> Self {
         Self { total: 0, odd: false }
     }
@@ -41,7 +41,8 @@ impl ChecksumSum {
     }
 }
 
-/// Returns the checksum of `bytes`. The result is 0 for a header that contains a valid checksum.
+/// Returns the Internet checksum of `bytes`. The result is 0 if `bytes` contain their own valid
+/// checksum.
 pub fn compute(bytes: &[u8]) -> u16 {
     ChecksumSum::new().with(bytes).checksum()
 }
@@ -102,8 +103,8 @@ pub const fn update_checksum_u32(checksum: u16, old: u32, new: u32) -> u16 {
     !fold(0xffff + !checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Updates the sum of a pseudo header after a change to a 32-bit word. The checksum field contains
-/// such a sum until a device completes the checksum.
+/// Updates the sum of a pseudo header after a change to a 32-bit word that it covers. The checksum
+/// field of a packet contains the sum of its pseudo header until a device completes the checksum.
 #[must_use]
 pub const fn update_pseudo_header_sum_u32(sum: u16, old: u32, new: u32) -> u16 {
     fold(sum as u64 + !old as u64 + new as u64)
@@ -122,7 +123,7 @@ fn sum_big_endian_words(bytes: &[u8]) -> u16 {
     fold(truncate_to_u64(wide >> 64) + u64::from(fold(truncate_to_u64(wide))))
 }
 
-/// Folds carries into the low 16 bits.
+/// Folds the carries of a one's complement sum into its low 16 bits.
 const fn fold(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 16) + (sum & 0xffff);

@@ -22,9 +22,9 @@ pub mod kind {
 /// The content of a cooked header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CookedHeader {
-    /// Index of the interface, which only version 2 contains.
+    /// Index of the packet's interface. Only headers of version 2 (LINUX_SLL2) contain it.
     pub interface: u32,
-    /// Addressee of the packet, see [`kind`].
+    /// Addressee of the packet, one of the constants in [`kind`].
     pub kind: u8,
     /// Link type of the interface (`ARPHRD_*`).
     pub hardware: u16,
@@ -64,8 +64,9 @@ impl CookedHeader {
         Some((header, at))
     }
 
-    /// Writes the header of this link type to the end of `to`. Returns its length in bytes; `None`
-    /// if the link type has no cooked header or `to` is too short.
+    /// Writes the header in the format of this link type to the last bytes of `to`, so that it
+    /// precedes a packet that follows `to`. Returns its length in bytes; `None` if the link type
+    /// has no cooked header or `to` is too short.
     pub fn write_header_before(&self, link: LinkType, to: &mut [u8]) -> Option<usize> {
         let [h0, h1] = self.hardware.to_be_bytes();
         let [p0, p1] = self.protocol.to_be_bytes();

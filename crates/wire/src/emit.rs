@@ -11,8 +11,8 @@ use crate::ipv4::Ipv4;
 use crate::udp::{self, Udp};
 
 /// Returns an Ethernet frame with a UDP datagram over IPv4, with valid checksums and without
-/// padding; `None` if the payload is too long for an IPv4 packet. `hardware` and `ends` each
-/// contain the sender first, then the receiver.
+/// padding; `None` if the payload is too long for an IPv4 packet. `hardware` and `ends` each give
+/// the address of the sender, then that of the receiver.
 pub fn udp_frame(
     hardware: (Mac, Mac),
     ends: (SocketAddrV4, SocketAddrV4),

@@ -8,13 +8,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::address::Mac;
 
-/// Offset in bytes of the destination address.
+/// Byte offset of the destination address in an Ethernet header.
 pub const DST_OFFSET: usize = 0;
-/// Offset in bytes of the source address.
+/// Byte offset of the source address in an Ethernet header.
 pub const SRC_OFFSET: usize = 6;
-/// Offset in bytes of the ethertype or length.
+/// Byte offset of the ethertype or length in an Ethernet header.
 pub const ETHERTYPE_FIELD_OFFSET: usize = 12;
-/// Length of the header in bytes.
+/// Length of an Ethernet header in bytes.
 pub const HEADER_LENGTH: usize = 14;
 /// Lowest ethertype. Smaller numbers are lengths (IEEE 802.3 §3.2.6).
 pub const LOWEST_ETHERTYPE: u16 = 0x0600;

@@ -32,7 +32,7 @@ pub struct Flow {
     pub ports: Option<Ports>,
 }
 
-/// The direction of a packet relative to its normalized flow.
+/// The direction of a packet between the two ends of its flow, as [`Flow::normalized`] orders them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Direction {
     /// From the lower address and port to the higher.
@@ -67,7 +67,7 @@ impl Flow {
         Some((usize::from(l4) + offset, pseudo_header_sum(source, target, protocol, length)?))
     }
 
-    /// Returns the flow of the opposite direction.
+    /// Returns the flow of packets in the opposite direction.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {

@@ -57,16 +57,16 @@ pub mod protocol {
 /// The position of a frame among the fragments of an IP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fragment {
-    /// The packet is not fragmented.
+    /// The IP packet is not fragmented.
     Whole,
-    /// The first fragment, with the transport header or its beginning.
+    /// The frame holds the first fragment, with the transport header or its beginning.
     First,
-    /// A later fragment, without a transport header.
+    /// The frame holds a later fragment, which has no transport header.
     Later,
 }
 
 impl Fragment {
-    /// Classifies a fragment by its offset and its more-fragments flag.
+    /// Classifies a fragment by its offset in the packet and by the more-fragments flag `more`.
     #[inline]
     pub const fn classify(offset: u16, more: bool) -> Self {
         match (offset, more) {

@@ -11,29 +11,29 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use crate::checksum;
 use crate::ip::Fragment;
 
-/// Offset in bytes of the byte with version and header length.
+/// Byte offset, in the IPv4 header, of the byte with version and header length.
 pub const VERSION_IHL_OFFSET: usize = 0;
-/// Offset in bytes of the total length.
+/// Byte offset of the total length in the IPv4 header.
 pub const TOTAL_LENGTH_OFFSET: usize = 2;
-/// Offset in bytes of the identification.
+/// Byte offset of the identification in the IPv4 header.
 pub const IDENTIFICATION_OFFSET: usize = 4;
-/// Offset in bytes of the flags and fragment offset.
+/// Byte offset of the word with flags and fragment offset in the IPv4 header.
 pub const FLAGS_FRAGMENT_OFFSET: usize = 6;
-/// Offset in bytes of the time to live.
+/// Byte offset of the time to live in the IPv4 header.
 pub const TTL_OFFSET: usize = 8;
-/// Offset in bytes of the protocol.
+/// Byte offset of the protocol number in the IPv4 header.
 pub const PROTOCOL_OFFSET: usize = 9;
-/// Offset in bytes of the header checksum.
+/// Byte offset of the header checksum in the IPv4 header.
 pub const CHECKSUM_OFFSET: usize = 10;
-/// Offset in bytes of the source address.
+/// Byte offset of the source address in the IPv4 header.
 pub const SRC_OFFSET: usize = 12;
-/// Offset in bytes of the destination address.
+/// Byte offset of the destination address in the IPv4 header.
 pub const DST_OFFSET: usize = 16;
-/// Length in bytes of a header without options.
+/// Length in bytes of an IPv4 header without options.
 pub const LENGTH_MIN: usize = 20;
-/// Maximum length of a header, in bytes, which includes 40 bytes of options.
+/// Maximum length of an IPv4 header in bytes, which includes 40 bytes of options.
 pub const LENGTH_MAX: usize = 60;
-/// Fragment offset bits in the word at [`FLAGS_FRAGMENT_OFFSET`].
+/// Mask of the fragment offset in the word at [`FLAGS_FRAGMENT_OFFSET`].
 pub const IPV4_FRAGMENT_OFFSET_MASK: u16 = 0x1fff;
 /// Don't-fragment bit in the word at [`FLAGS_FRAGMENT_OFFSET`].
 pub const DONT_FRAGMENT: u16 = 0x4000;

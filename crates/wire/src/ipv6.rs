@@ -13,19 +13,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::ip::{Fragment, protocol};
 use crate::read::{array, be16, be32, truncate_to_u16};
 
-/// Offset in bytes of the payload length.
+/// Byte offset of the payload length in the IPv6 header.
 pub const PAYLOAD_LENGTH_OFFSET: usize = 4;
-/// Offset in bytes of the next header number.
+/// Byte offset of the next header number in the IPv6 header.
 pub const NEXT_HEADER_OFFSET: usize = 6;
-/// Offset in bytes of the hop limit.
+/// Byte offset of the hop limit in the IPv6 header.
 pub const HOP_LIMIT_OFFSET: usize = 7;
-/// Offset in bytes of the source address.
+/// Byte offset of the source address in the IPv6 header.
 pub const SRC_OFFSET: usize = 8;
-/// Offset in bytes of the destination address.
+/// Byte offset of the destination address in the IPv6 header.
 pub const DST_OFFSET: usize = 24;
-/// Length of the fixed header in bytes.
+/// Length of the fixed IPv6 header in bytes.
 pub const HEADER_LENGTH: usize = 40;
-/// Length of a fragment header in bytes.
+/// Length of an IPv6 fragment header in bytes.
 pub const FRAGMENT_HEADER_LENGTH: usize = 8;
 /// Maximum number of extension headers that [`find_upper_layer`] follows. The recommended order in
 /// RFC 8200 §4.1 has seven headers.
@@ -88,7 +88,7 @@ impl Ipv6 {
     }
 }
 
-/// The result of walking the extension headers.
+/// The result of walking the extension headers of an IPv6 packet ([`find_upper_layer`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UpperLayer {
     /// An upper-layer header was found.
@@ -101,7 +101,7 @@ pub enum UpperLayer {
         /// [`Fragment::Whole`].
         fragment: Fragment,
     },
-    /// The packet is a later fragment.
+    /// The packet is a later fragment, without an upper-layer header.
     Fragment {
         /// Type of the first header in the fragmentable part of the complete packet.
         protocol: u8,
@@ -130,7 +130,7 @@ pub fn find_upper_layer(packet: &[u8]) -> UpperLayer {
     walk_extensions(packet, next)
 }
 
-/// A fragment header.
+/// The fields of an IPv6 fragment header, and its location.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FragmentHeader {
     /// Offset of the fragment header from the start of the IPv6 header, in bytes.

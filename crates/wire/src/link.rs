@@ -174,14 +174,14 @@ impl Network {
 /// The result of parsing a link header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkHeader {
-    /// Network protocol.
+    /// Network protocol of the frame.
     pub network: Network,
     /// Offset of layer 3 in bytes; `None` if the link header is unknown or truncated.
     pub l3: Option<u16>,
     /// VLAN tags between the link header and layer 3.
     pub tags: Tags,
-    /// Offset in bytes of the end of the data according to an 802.3 length field; `None` for frames
-    /// without such a field.
+    /// Byte offset in the frame at which the data end according to an 802.3 length field; `None`
+    /// for frames without such a field.
     pub end: Option<u16>,
 }
 
@@ -236,8 +236,8 @@ fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader>
     parse_tags_or_length(frame, ethertype, at)
 }
 
-/// Follows VLAN tags or an 802.3 length. A separate function keeps the code for frames without tags
-/// short.
+/// Parses VLAN tags or an 802.3 length at offset `at`. A separate function keeps the code for
+/// frames without tags short.
 #[inline(never)]
 fn parse_tags_or_length(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     let (tags, ethertype, at) = vlan::parse_tags(frame, ethertype, at)?;
@@ -300,9 +300,9 @@ fn read_cooked_v2(frame: &[u8]) -> Option<LinkHeader> {
     read_cooked_protocol(frame, be16(frame, HARDWARE)?, be16(frame, PROTOCOL)?, LENGTH)
 }
 
-/// Interprets the protocol field of a Linux cooked header. For some hardware types (frame relay,
-/// three forms of 802.11, netlink) the field is not an ethertype. Values below 1536 are Linux's
-/// own: 1 is Novell's raw 802.3, and 4 is LLC.
+/// Parses a Linux cooked packet's data at offset `at`, given the header's protocol field. For some
+/// hardware types (frame relay, three forms of 802.11, netlink) the field is not an ethertype.
+/// Values below 1536 are Linux's own: 1 is Novell's raw 802.3, and 4 is LLC.
 fn read_cooked_protocol(frame: &[u8], hardware: u16, protocol: u16, at: u16) -> Option<LinkHeader> {
     if matches!(hardware, 770 | 801 | 802 | 803 | 824) {
         return Some(LinkHeader::at(Network::Unknown, at));

@@ -3,9 +3,9 @@
 use crate::ip::protocol;
 use crate::read::array;
 
-/// Offset in bytes of the source port in layer 4.
+/// Byte offset of the source port in the transport header.
 pub const SRC_PORT_OFFSET: usize = 0;
-/// Offset in bytes of the destination port in layer 4.
+/// Byte offset of the destination port in the transport header.
 pub const DST_PORT_OFFSET: usize = 2;
 /// Protocols that have ports, as `port` in pcap-filter(7) defines them.
 pub const PROTOCOLS_WITH_PORTS: [u8; 3] = [protocol::TCP, protocol::UDP, protocol::SCTP];
@@ -31,7 +31,7 @@ impl Ports {
         Some(Self { source: u16::from_be_bytes([a, b]), target: u16::from_be_bytes([c, d]) })
     }
 
-    /// Returns the ports for the opposite direction.
+    /// Returns the ports with source and destination swapped, for the opposite direction.
     pub const fn with_ports_swapped(self) -> Self {
         Self { source: self.target, target: self.source }
     }

@@ -37,8 +37,8 @@ pub(crate) const fn decode64(big: bool, bytes: [u8; 8]) -> u64 {
     if big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
 }
 
-/// Returns a length or offset as 16 bits. No bits are lost, because the formats limit such values
-/// to far less than 65,536.
+/// Returns a length or offset in a packet as 16 bits. No bits are lost, because packet formats
+/// limit such values to far less than 65,536.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the truncation is the purpose of the function"

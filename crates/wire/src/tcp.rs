@@ -8,32 +8,32 @@ use core::fmt::{self, Write as _};
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Offset in bytes of the flags.
+/// Byte offset of the flags in the TCP header.
 pub const FLAGS_OFFSET: usize = 13;
-/// Offset in bytes of the checksum.
+/// Byte offset of the checksum in the TCP header.
 pub const CHECKSUM_OFFSET: usize = 16;
-/// Length in bytes of a header without options.
+/// Length in bytes of a TCP header without options.
 pub const LENGTH_MIN: usize = 20;
-/// Maximum length of a header, in bytes, which includes 40 bytes of options.
+/// Maximum length of a TCP header in bytes, which includes 40 bytes of options.
 pub const LENGTH_MAX: usize = 60;
 
 /// Bits of the byte at [`FLAGS_OFFSET`].
 pub mod flag {
-    /// The sender has no more data.
+    /// Flag FIN: the sender has no more data.
     pub const FIN: u8 = 0x01;
-    /// Synchronizes sequence numbers.
+    /// Flag SYN: synchronizes sequence numbers at the start of a connection.
     pub const SYN: u8 = 0x02;
-    /// Resets the connection.
+    /// Flag RST: resets the connection.
     pub const RST: u8 = 0x04;
-    /// Asks the receiver to push data to the application.
+    /// Flag PSH: asks the receiver to push the data to the application.
     pub const PSH: u8 = 0x08;
-    /// The acknowledgment number is valid.
+    /// Flag ACK: the acknowledgment number is valid.
     pub const ACK: u8 = 0x10;
-    /// The urgent pointer is valid.
+    /// Flag URG: the urgent pointer is valid.
     pub const URG: u8 = 0x20;
-    /// Congestion was experienced (RFC 3168).
+    /// Flag ECE: congestion was experienced (RFC 3168).
     pub const ECE: u8 = 0x40;
-    /// The congestion window was reduced (RFC 3168).
+    /// Flag CWR: the sender has reduced its congestion window (RFC 3168).
     pub const CWR: u8 = 0x80;
 
     /// Flags and the letters that tcpdump prints for them, in tcpdump's order.

@@ -8,11 +8,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::checksum::pseudo_header_sum;
 use crate::ip::protocol;
 
-/// Offset in bytes of the length.
+/// Byte offset of the length in the UDP header.
 pub const UDP_LENGTH_OFFSET: usize = 4;
-/// Offset in bytes of the checksum.
+/// Byte offset of the checksum in the UDP header.
 pub const CHECKSUM_OFFSET: usize = 6;
-/// Length of the header in bytes.
+/// Length of the UDP header in bytes.
 pub const HEADER_LENGTH: usize = 8;
 
 /// A view of a UDP header.
@@ -26,8 +26,9 @@ pub struct Udp {
 }
 
 impl Udp {
-    /// Returns the header of a datagram from `ends.0` to `ends.1` with a valid checksum (never 0,
-    /// RFC 768); `None` if the addresses are of different IP versions or the payload is too long.
+    /// Returns the header of a datagram from `ends.0` to `ends.1`, with a valid checksum, which is
+    /// never 0 (RFC 768). Returns `None` if the addresses are of different IP versions or the
+    /// payload is too long.
     pub fn new(ends: (SocketAddr, SocketAddr), payload: &[u8]) -> Option<Self> {
         let length = u16::try_from(HEADER_LENGTH + payload.len()).ok()?;
         let (source, target) = (ends.0.port().into(), ends.1.port().into());

@@ -5,29 +5,29 @@
 
 use crate::read::{array, truncate_to_u16};
 
-/// Ethertype of a customer tag (C-TAG).
+/// Ethertype of an 802.1Q customer tag (C-TAG).
 pub const CUSTOMER_TAG: u16 = 0x8100;
 /// Ethertype of a service tag (S-TAG).
 pub const SERVICE_TAG: u16 = 0x88a8;
 /// Ethertype of an outer tag under conventions older than 802.1ad.
 pub const STACKED_TAG: u16 = 0x9100;
-/// Length of a tag in bytes: control information and next ethertype.
+/// Length of a VLAN tag in bytes, from its control information to the next ethertype.
 pub const TAG_LENGTH: usize = 4;
-/// Offset in bytes of the control information in a tag.
+/// Byte offset of the control information in a VLAN tag, which begins after its own ethertype.
 pub const CONTROL_OFFSET: usize = 0;
-/// Offset in bytes of the next ethertype in a tag.
+/// Byte offset of the next ethertype in a VLAN tag, which begins after its own ethertype.
 pub const NEXT_OFFSET: usize = 2;
 /// Maximum number of tags that the parser follows. Arkime has the same limit, and at most two occur
 /// in practice.
 pub const TAGS_MAX: u8 = 8;
 
-/// Returns true if the ethertype announces a tag.
+/// Returns true if the ethertype announces a VLAN tag.
 #[inline]
 pub const fn is_tag_ethertype(ethertype: u16) -> bool {
     matches!(ethertype, CUSTOMER_TAG | SERVICE_TAG | STACKED_TAG)
 }
 
-/// Tag control information.
+/// The control information of a VLAN tag: VLAN id, priority and drop eligibility.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag(pub u16);
 
@@ -48,7 +48,7 @@ impl Tag {
 pub struct Tags {
     /// Offset in bytes of the control information of the first tag.
     pub at: u8,
-    /// Number of tags.
+    /// Number of VLAN tags.
     pub count: u8,
 }
 

@@ -29,8 +29,8 @@ fn corpus_captures_match_pcap_parser() {
     assert!(refused < 40, "{refused} refused");
 }
 
-/// Compares both readers on all captures. Returns the number of captures, the number that both
-/// readers read identically, and the number that this crate rejects.
+/// Compares this crate's reader with `pcap-parser` on all captures. Returns the number of captures,
+/// the number that both read identically, and the number that this crate rejects.
 fn compare_with_reference_reader(captures: &Captures) -> (usize, usize, usize) {
     let (mut agreed, mut packets, mut refused) = (0, 0, Vec::new());
     let captures = &captures.paths;
@@ -176,10 +176,11 @@ const BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of packets per capture that the destructive tests dissect.
 const DISSECTED_PACKETS_MAX: usize = 12;
 
-/// A packet of a capture: time in ns, and data.
+/// Time in ns and data of a packet.
 type TimedPacket<'a> = (u64, &'a [u8]);
 
-/// Reads and dissects all packets of a capture. Returns the packets and the final fault.
+/// Reads and dissects all packets of a capture. Returns the packets, and the fault that ended the
+/// reading, if any.
 fn read_capture(bytes: &[u8]) -> (Vec<TimedPacket<'_>>, Option<CaptureFault>) {
     let mut all = Vec::new();
     for packet in capture::packets(bytes) {
@@ -198,8 +199,7 @@ fn read_capture(bytes: &[u8]) -> (Vec<TimedPacket<'_>>, Option<CaptureFault>) {
     (all, None)
 }
 
-/// Reads a capture as from a pipe: whenever the reader needs more bytes, adds `piece` bytes to the
-/// buffer.
+/// Reads a capture as from a pipe: adds `piece` bytes to the buffer whenever the reader needs more.
 fn read_in_pieces(bytes: &[u8], piece: usize) {
     let (mut reader, mut start, mut end) = (Reader::new(), 0, 0);
     loop {
@@ -219,7 +219,7 @@ fn read_in_pieces(bytes: &[u8], piece: usize) {
     }
 }
 
-/// Dissects a frame and checks the invariants that hold for any bytes.
+/// Dissects a frame, checks the invariants that hold for arbitrary bytes, and returns the layers.
 fn check_dissection(link: LinkType, frame: &[u8]) -> Layers {
     let found = layers(link, frame);
     assert!(found.end as usize <= frame.len(), "{found:?}");

@@ -74,7 +74,8 @@ fn layers_of_damaged_frames_agree_with_etherparse() {
     assert!(compared > rounds / 10, "only {compared} frames");
 }
 
-/// Compares ports and payload if both parsers find a TCP or UDP header. Returns true if both do.
+/// Compares the ports and payloads that this crate and `etherparse` find. Returns true if both find
+/// a TCP or UDP header; if not, compares nothing.
 fn compare_with_etherparse(found: &Layers, frame: &[u8], round: u32) -> bool {
     let Ok(theirs) = LaxSlicedPacket::from_ethernet(frame) else { return false };
     let (kind, source, target, payload) = match &theirs.transport {

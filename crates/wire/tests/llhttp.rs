@@ -51,8 +51,8 @@ struct ParserEvents {
 }
 
 impl ParserEvents {
-    /// Removes the events on which the parsers may differ. Of a rejected message, only the body
-    /// before the fault remains.
+    /// Removes the events on which this crate and llhttp may differ. Of a rejected message, only
+    /// the body before the fault remains.
     fn without_tolerated_differences(mut self) -> Self {
         if self.refused {
             self.messages.retain(|message| message.end.is_some() || !message.body.is_empty());
@@ -292,8 +292,8 @@ fn corpus_messages_match_llhttp_events() {
     assert!(run >= LLHTTP_CASES_MIN, "only {run} cases");
 }
 
-/// A message of a case: the head as sent, the body as sent, the body as read, and true if the end
-/// of the body is reached.
+/// A message of a test case: its head as sent, its body as sent, the body as the parser must report
+/// it, and true if the end of the body is reached.
 type SentMessage<'s> = (&'s str, &'s str, &'s str, bool);
 
 /// Builds a case and its expected events.
@@ -320,7 +320,7 @@ fn build_case(kind: &str, messages: &[SentMessage<'_>], rest: &str) -> (LlhttpCa
     (case, events)
 }
 
-/// Builds a head from lines.
+/// Joins lines to the head of an HTTP message.
 macro_rules! head {
     ($($line:literal)*) => { concat!($($line, "\r\n",)* "\r\n") };
 }

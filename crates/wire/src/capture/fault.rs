@@ -14,7 +14,7 @@ pub struct CaptureFault {
     pub why: FaultKind,
 }
 
-/// Kinds of faults.
+/// Kinds of faults that end the reading of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
     /// The file is not a capture.
@@ -22,7 +22,7 @@ pub enum FaultKind {
         /// First four bytes of the file.
         magic: [u8; 4],
     },
-    /// The format version is unknown.
+    /// The version of the capture's format is unknown.
     Version {
         /// Format: `pcap` or `pcapng`.
         format: &'static str,
@@ -31,15 +31,15 @@ pub enum FaultKind {
         /// Minor version.
         minor: u16,
     },
-    /// A reserved bit in the link type field is set.
+    /// A reserved bit in the link type field of the file header is set.
     Reserved {
         /// Value of the reserved bits.
         bits: u32,
     },
     /// The capture ends in the middle of a record or header.
     Truncated,
-    /// A record is longer than its link type allows, or a pcapng block that must be complete is
-    /// longer than [`super::BLOCK_MAX`].
+    /// A record is longer than its link type allows, or a pcapng block that must be complete in the
+    /// buffer is longer than [`super::BLOCK_MAX`].
     TooLong {
         /// Length that the record states, in bytes.
         length: u32,
@@ -54,7 +54,7 @@ pub enum FaultKind {
         /// Length that the block states, in bytes.
         length: u32,
     },
-    /// The lengths at the beginning and the end of a pcapng block differ.
+    /// The total length is not the same at the beginning and at the end of a pcapng block.
     BlockTrailer {
         /// Block length at the beginning of the block.
         before: u32,

@@ -37,7 +37,7 @@ pub const RECORD_DATA_MAX: u32 = (1 << 20) - 1;
 /// KB of options, as in libpcap.
 pub const BLOCK_MAX: u32 = RECORD_DATA_MAX + 128 * 1024;
 
-/// A packet record of a capture.
+/// A packet record of a capture file, whose bytes stay in the caller's buffer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
     /// Timestamp in ns since 1970; 0 if the record has none.
@@ -76,7 +76,7 @@ pub enum Step {
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     state: ReaderState,
-    /// Number of bytes consumed so far.
+    /// Number of bytes of the capture consumed so far.
     at: u64,
     /// Number of packets read so far.
     packets: u64,
@@ -91,7 +91,8 @@ enum ReaderState {
     Failed(CaptureFault),
 }
 
-/// The result of the reader for one format: a packet, or the reason why the buffer yields none.
+/// The result of the reader of one capture format: a packet, or the reason why the buffer yields
+/// none.
 type ReadResult = Result<Packet, NoPacketReason>;
 
 /// The reason the buffer yields no packet.
@@ -119,9 +120,9 @@ impl Reader {
         self.next_in_uncommon_state(buffer)
     }
 
-    /// Checks that the capture is complete; `rest` is the number of unconsumed bytes at its end.
-    /// Otherwise returns the fault: the capture is truncated, or an earlier call of
-    /// [`Reader::next`] has returned this fault.
+    /// Checks that the capture is complete, given the number `rest` of bytes at its end that have
+    /// not been consumed. Returns a fault if the capture is truncated, or again the fault that
+    /// [`Reader::next`] has returned.
     pub fn finish(&self, rest: usize) -> Result<(), CaptureFault> {
         let between = match &self.state {
             ReaderState::Start => false,
@@ -143,7 +144,7 @@ impl Reader {
     }
 
     /// Iterates over the link types declared so far. For pcapng, these are the link types of the
-    /// current section. There are none after a fault.
+    /// current section. Yields nothing after a fault.
     pub fn link_types(&self) -> impl Iterator<Item = LinkType> {
         let (one, several) = match &self.state {
             ReaderState::Pcap(pcap) => (Some(pcap.link()), None),
@@ -153,8 +154,8 @@ impl Reader {
         one.into_iter().chain(several.into_iter().flatten())
     }
 
-    /// Reads the next packet in the less common cases, which are the beginning of the capture, a
-    /// pcapng capture, and any state after a fault.
+    /// Reads the next packet in all cases but the common one, a packet in a pcap capture: at the
+    /// beginning of the capture, in a pcapng capture, and after a fault.
     #[inline(never)]
     fn next_in_uncommon_state(&mut self, buffer: &[u8]) -> Step {
         let found = match &mut self.state {

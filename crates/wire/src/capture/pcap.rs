@@ -11,11 +11,11 @@ use crate::read::{array, decode16, decode32};
 /// Length of the file header in bytes.
 pub(super) const FILE_HEADER_LENGTH: usize = 24;
 
-/// A parsed file header.
+/// A parsed pcap file header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pcap {
     big: bool,
-    /// Length in nanoseconds of one unit of a record's fraction field.
+    /// Number of nanoseconds in one unit of a record's fraction field.
     tick_ns: u64,
     /// Length of a record header in bytes: 16, or 24 with Kuznetzov's extension.
     record: usize,
@@ -38,7 +38,7 @@ enum LengthOrder {
 }
 
 impl Pcap {
-    /// Parses the file header.
+    /// Parses the pcap file header at the beginning of `buffer`.
     pub(super) fn read(buffer: &[u8]) -> Result<Self, NoPacketReason> {
         let bad = |why| NoPacketReason::Bad { at: 0, why };
         let magic: [u8; 4] =

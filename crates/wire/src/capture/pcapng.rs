@@ -20,7 +20,7 @@ pub(super) struct PcapngReader {
     skipping: Option<SkipProgress>,
 }
 
-/// The progress of skipping an unwanted block.
+/// The progress of skipping a block that contains neither packets nor interfaces.
 #[derive(Clone, Copy, Debug)]
 struct SkipProgress {
     /// Number of bytes to skip before the trailing length.
@@ -48,7 +48,8 @@ enum TickConversion {
     Binary(u8),
 }
 
-/// A complete block: its bytes from the type to the trailing length, and its offset in the buffer.
+/// A complete pcapng block: its bytes from the type to the trailing length, and its offset in the
+/// buffer.
 #[derive(Clone, Copy)]
 struct Block<'a> {
     bytes: &'a [u8],
@@ -67,9 +68,9 @@ const SIMPLE_PACKET_BLOCK: u32 = 3;
 /// Type of an enhanced packet block.
 const ENHANCED_PACKET_BLOCK: u32 = 6;
 
-/// Minimum length in bytes of a block, which consists of two lengths and a type.
+/// Minimum length of a pcapng block in bytes: a type and two lengths.
 const BLOCK_MIN: u32 = 12;
-/// Offset of the body in a block, in bytes.
+/// Byte offset of the body in a pcapng block.
 const BODY_OFFSET: usize = 8;
 /// Length in bytes of the length field at the end of a block.
 const TRAILER: usize = 4;
@@ -135,8 +136,8 @@ impl PcapngReader {
         }
     }
 
-    /// Continues to skip an unwanted block if one is being skipped. Returns the offset of the next
-    /// block, which is `at` if no block is being skipped.
+    /// Continues to skip an unwanted block, if the previous call has not finished skipping it.
+    /// Returns the offset of the next block, which is `at` if there was nothing to skip.
     fn continue_skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, NoPacketReason> {
         let Some(skip) = &mut self.skipping else { return Ok(at) };
         let held = buffer.len() - at;
@@ -154,7 +155,8 @@ impl PcapngReader {
         Ok(at + TRAILER)
     }
 
-    /// Reads the type and length of the block at `at`. A section header also sets the byte order.
+    /// Reads the type and length of the pcapng block at offset `at`. If the block is a section
+    /// header, also sets the byte order.
     fn read_block_header(
         &mut self,
         buffer: &[u8],
@@ -327,7 +329,7 @@ impl Block<'_> {
 }
 
 impl Interface {
-    /// Converts ticks to ns since 1970, saturating at the limits of u64.
+    /// Converts ticks of this interface's clock to ns since 1970, saturating at the limits of u64.
     fn ticks_to_ns(&self, ticks: u64) -> u64 {
         let ns = match self.resolution {
             TickConversion::Multiply(factor) => u128::from(ticks) * u128::from(factor),

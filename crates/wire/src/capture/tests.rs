@@ -73,7 +73,7 @@ impl CaptureBuilder {
 /// A packet: timestamp in ns, wire length, link type, interface and data.
 type PacketRow = (u64, u32, u16, u16, Vec<u8>);
 
-/// Reads all packets of a capture.
+/// Reads all packets of a capture, or returns the fault at which the reader stopped.
 fn read_packets(capture: &[u8]) -> Result<Vec<PacketRow>, CaptureFault> {
     let all = packets(capture).map(|packet| {
         let (packet, data) = packet?;

@@ -9,12 +9,12 @@ use crate::link::LinkType;
 /// Maximum number of captured bytes in a record that every reader accepts. Also the snap length in
 /// the file header.
 pub const SNAP_LENGTH_MAX: u32 = 262_144;
-/// Length of the file header in bytes.
+/// Length of the pcap file header in bytes.
 pub const FILE_HEADER_SIZE: usize = 24;
-/// Length of a record header in bytes.
+/// Length of a pcap record header in bytes.
 pub const RECORD_HEADER_SIZE: usize = 16;
 
-/// Returns the file header.
+/// Returns the header of a pcap file for frames of this link type.
 pub fn file_header(link: LinkType) -> [u8; FILE_HEADER_SIZE] {
     const PCAP_MAGIC_NS: u32 = 0xa1b2_3c4d;
     const VERSION: u32 = 4 << 16 | 2;
@@ -22,8 +22,8 @@ pub fn file_header(link: LinkType) -> [u8; FILE_HEADER_SIZE] {
     little_endian(words)
 }
 
-/// Returns a record header. Times after 2106 are clamped to the last time that the format can
-/// represent.
+/// Returns the header of a pcap record. Times after 2106 are clamped to the last time that the
+/// format can represent.
 pub fn encode_record_header(
     time_ns: u64,
     captured: u32,

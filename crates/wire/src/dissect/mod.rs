@@ -45,8 +45,8 @@ pub struct Layers {
     /// have no transport header. `None` for network protocols other than IP, and if an IP header is
     /// malformed or truncated, or there are too many extension headers.
     pub protocol: Option<u8>,
-    /// Offset past the last captured byte of the innermost layer. Excludes padding and bytes beyond
-    /// UDP's stated length.
+    /// Offset past the last captured byte of the packet. Excludes padding and bytes beyond UDP's
+    /// stated length.
     pub end: u32,
     /// Position of this frame among the fragments of an IP packet.
     pub fragment: Fragment,
@@ -129,8 +129,8 @@ pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
     layers
 }
 
-/// Locates the layers of a frame without IP. In such a frame, only the link header can state a
-/// length.
+/// Locates the layers of a frame without IP, after its link header `found`. In such a frame, only
+/// the link header can state a length.
 fn locate_non_ip_layers(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
     if let Network::Other(ethertype) = found.network {
         layers.faults.deep = crate::vlan::is_tag_ethertype(ethertype);

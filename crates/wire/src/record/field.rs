@@ -1,17 +1,17 @@
 //! The fields of records, defined in one table of names and types.
 
-/// The type of a field's value.
+/// The type of the value of a record field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldType {
-    /// Text, as the bytes on the wire.
+    /// Text, stored as the bytes on the wire.
     Text,
     /// Text in a field that a record may contain several times.
     List,
-    /// A number.
+    /// A number, stored in little-endian bytes.
     Number,
     /// A flag, whose stored value is always 1.
     Flag,
-    /// Nanoseconds since the epoch.
+    /// A time in nanoseconds since the Unix epoch.
     Time,
     /// An IPv4 address in 4 bytes, or an IPv6 address in 16 bytes.
     Address,

@@ -27,8 +27,8 @@ pub use field::{Field, FieldType};
 pub const TEXT_MAX: usize = 8192;
 /// Byte that marks the end of a record with omitted fields or truncated text.
 const OMITTED_MARKER: u8 = 0xff;
-/// Number of bytes before the value of a field: the number of the field, and the length of the
-/// value.
+/// Number of bytes before the value of a field: one for the number of the field, two for the length
+/// of the value.
 const FIELD_HEADER_SIZE: usize = 3;
 
 /// The kind of message that a record describes.
@@ -50,7 +50,7 @@ impl RecordKind {
     const ALL: [Self; 5] =
         [Self::HttpRequest, Self::HttpResponse, Self::HttpExchange, Self::Dns, Self::Tls];
 
-    /// Returns the name of the kind as printed.
+    /// Returns the name of the message kind, as sinks print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ pub struct Writer<'r> {
 }
 
 impl<'r> Writer<'r> {
-    /// Begins a record without fields.
+    /// Begins a record of this kind, without fields, at the start of `room`.
     pub fn new(room: &'r mut [u8], kind: RecordKind) -> Self {
         // One byte stays free for the omission marker.
         let used = match room {
@@ -101,18 +101,18 @@ impl<'r> Writer<'r> {
         self.add(field as u8, text);
     }
 
-    /// Marks this record as truncated, because the caller leaves out facts or the end of a text.
+    /// Marks this record as truncated. The caller leaves out facts or shortens a text.
     pub const fn mark_truncated(&mut self) {
         self.cut = true;
     }
 
-    /// Marks this record as truncated if `other`, of which it repeats fields, is truncated.
+    /// Marks this record as truncated if `other`, whose fields it repeats, is truncated.
     pub fn mark_like(&mut self, other: &Record<'_>) {
         self.cut |= other.is_truncated();
     }
 
-    /// Adds a field with the value of a header field. Line ends in folded lines become spaces (RFC
-    /// 9112 §5.2).
+    /// Adds a field whose value is that of an HTTP header field. Line ends in folded lines become
+    /// spaces (RFC 9112 §5.2).
     pub fn add_header_value(&mut self, field: Field, value: &[u8]) {
         let before = self.used;
         self.add_text(field, value);
@@ -246,7 +246,7 @@ impl<'b> Record<'b> {
     }
 }
 
-/// Decodes a stored number; `None` if the value has more than 8 bytes.
+/// Decodes the value of a number field; `None` if the value has more than 8 bytes.
 #[must_use]
 pub fn number(value: &[u8]) -> Option<u64> {
     if value.len() > 8 {
