@@ -10,18 +10,18 @@ use std::collections::HashMap;
 use super::insn::{Instruction, code};
 use super::program::{INSTRUCTIONS_MAX, MEMORY_WORDS};
 
-/// A jump target, identified by its number.
+/// A jump target of classic BPF code, identified by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct JumpLabel(pub(super) u32);
 
-/// An instruction or an assembler directive.
+/// An instruction of classic BPF with labels as jump targets, or a directive to the assembler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PseudoInsn {
     /// An instruction that does not branch.
     NonBranching(Instruction),
-    /// A conditional jump.
+    /// A conditional jump to `yes` or `no`, depending on a comparison.
     Branch { compare: Comparison, yes: JumpLabel, no: JumpLabel },
-    /// An unconditional jump.
+    /// An unconditional jump to a label.
     Goto(JumpLabel),
     /// Binds a label to the next instruction.
     Bind(JumpLabel),
@@ -30,7 +30,7 @@ pub(super) enum PseudoInsn {
 /// A comparison of register A with another operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Comparison {
-    /// `JEQ`, `JGT`, `JGE` or `JSET`.
+    /// Operation code of the comparison: `JEQ`, `JGT`, `JGE` or `JSET`.
     pub(super) op: u16,
     /// The constant to compare with, or `None` to compare with X.
     pub(super) with: Option<u32>,
@@ -76,9 +76,9 @@ pub(super) const TAX: PseudoInsn = non_branching(code::MISC | code::TAX, 0);
 /// Instruction that copies X to A.
 pub(super) const TXA: PseudoInsn = non_branching(code::MISC | code::TXA, 0);
 
-/// Assembles a program. Scratch words that might be read before they are written are set to 0 at
-/// the start. If the program has more than [`INSTRUCTIONS_MAX`] instructions, fails with their
-/// number.
+/// Assembles a program. Sets scratch words that might be read before they are written to 0 at the
+/// start. If the program has more than [`INSTRUCTIONS_MAX`] instructions, returns their number as
+/// the error.
 pub(super) fn assemble_program(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction>, usize> {
     let lines = remove_dead_code(lines);
     let least = lines.iter().filter(|line| !matches!(line, PseudoInsn::Bind(_))).count();

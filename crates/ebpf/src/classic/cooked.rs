@@ -19,7 +19,8 @@ const ETHERNET_HEADER_BYTES: u32 = 14;
 const ETHERTYPE_OFFSET: u32 = 12;
 /// Smallest EtherType; smaller values are lengths.
 const ETHERTYPE_MIN: u32 = 0x0600;
-/// Return value of the rewritten filter for frames that it accepts without a decision.
+/// Return value with which the rewritten filter accepts frames without testing them, such as tagged
+/// ones.
 const ACCEPT_RETURN_VALUE: u32 = 0x0004_0000;
 
 /// The reason why a filter for cooked packets cannot be rewritten.
@@ -29,7 +30,7 @@ pub enum CookedError {
     LinkType,
     /// The filter reads a field of the cooked header other than the protocol.
     Header,
-    /// The filter reads metadata or stores the length of the packet in X.
+    /// The filter reads kernel metadata, or loads the length of the packet into X.
     Instruction,
     /// A jump of the rewritten filter would exceed 255 instructions.
     Jump,
@@ -99,7 +100,8 @@ pub fn rewrite_for_ethernet(
     Ok(rewritten)
 }
 
-/// Returns the instructions that accept frames with a tag or a length in place of an EtherType.
+/// Returns the instructions, placed before the rewritten filter, that accept frames with a VLAN tag
+/// or with a length in place of an EtherType.
 fn prologue() -> Vec<Instruction> {
     let compare = |operation: u16, k, jt, jf| {
         let code = code::JMP | operation | code::K;

@@ -152,11 +152,11 @@ pub(super) fn condition(code: u16) -> Option<Cond> {
 pub struct Instruction {
     /// The opcode, see [`code`].
     pub code: u16,
-    /// Number of instructions to skip if the comparison holds.
+    /// Number of following instructions to skip if the comparison holds.
     pub jt: u8,
-    /// Number of instructions to skip if the comparison does not hold.
+    /// Number of following instructions to skip if the comparison does not hold.
     pub jf: u8,
-    /// The constant operand.
+    /// Constant operand: a number, an offset or a jump distance, depending on the opcode.
     pub k: u32,
 }
 

@@ -20,7 +20,7 @@ pub enum ListingError {
         /// Text of the line.
         text: String,
     },
-    /// The instructions are not a valid program.
+    /// The lines are instructions, but they do not form a valid program, for this reason.
     ClassicProgram(InvalidProgram),
 }
 

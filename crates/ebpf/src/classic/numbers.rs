@@ -35,7 +35,7 @@ pub fn parse_numeric_program(text: &str) -> Result<ClassicProgram, String> {
     ClassicProgram::new(instructions).map_err(|invalid| invalid.to_string())
 }
 
-/// Writes instructions in the form that [`parse_numeric_program`] reads.
+/// Writes a program in the numeric form that [`parse_numeric_program`] reads.
 #[must_use]
 pub fn write_numeric_program(instructions: &[Instruction]) -> String {
     let each = instructions.iter().map(|one| {

@@ -28,14 +28,14 @@ pub struct ClassicProgram {
     has_loop: bool,
 }
 
-/// The rule that a sequence of instructions violates.
+/// A rule of classic BPF that a sequence of instructions violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidProgram {
     /// There are no instructions.
     Empty,
     /// There are more than [`INSTRUCTIONS_MAX`] instructions.
     TooLong {
-        /// Number of instructions.
+        /// Number of instructions in the rejected program.
         length: usize,
     },
     /// An opcode is unknown.

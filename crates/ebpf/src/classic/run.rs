@@ -21,11 +21,11 @@ pub struct ClassicMetadata {
     pub vlan: Option<VlanTag>,
     /// Packet type (`PACKET_HOST` … `PACKET_OUTGOING`).
     pub packet_type: u8,
-    /// Protocol, as an EtherType.
+    /// Protocol of the frame, as an EtherType.
     pub protocol: u16,
-    /// Interface index.
+    /// Index of the interface that received or sent the frame.
     pub interface_index: u32,
-    /// Device type (`ARPHRD_…`).
+    /// Device type of the interface (`ARPHRD_…`).
     pub hardware_type: u16,
 }
 
@@ -43,7 +43,7 @@ impl ClassicMetadata {
     pub const EMPTY: Self =
         Self { vlan: None, packet_type: 0, protocol: 0, interface_index: 0, hardware_type: 0 };
 
-    /// Returns the value that an ancillary load of this field yields.
+    /// Returns the value that an ancillary load of the metadata field `field` yields.
     fn load(&self, field: AncillaryField) -> u32 {
         match field {
             AncillaryField::Protocol => u32::from(self.protocol),

@@ -11,7 +11,7 @@ use super::names;
 use super::token::Keyword;
 use crate::insn::{Alu, Cond};
 
-/// A range of bytes in the text of the expression.
+/// A range of byte offsets in the text of the expression.
 pub(crate) type Span = Range<usize>;
 
 /// A protocol, used as a test (`tcp`), as the header to index (`tcp[13]`), or to qualify an address
@@ -102,9 +102,10 @@ pub(crate) enum Identifier {
     Number(u32),
     /// Two to four numbers separated by dots, as written in the expression and not yet checked.
     Dotted(String),
-    /// Bytes separated by dots, and a prefix length.
+    /// An IPv4 network: one to four bytes separated by dots, as written, and a prefix length.
     DottedPrefix(String, u32),
-    /// Bytes separated by dots, and a mask, also in dotted form.
+    /// An IPv4 network: one to four bytes separated by dots, and a mask in the same form, both as
+    /// written.
     DottedMask(String, String),
     /// An IPv6 address and a prefix length.
     Ip6(Ipv6Addr, u32),
@@ -114,7 +115,7 @@ pub(crate) enum Identifier {
     Mac8(u8),
 }
 
-/// A node of the syntax tree.
+/// A node of the syntax tree of an expression.
 #[derive(Debug)]
 pub(crate) enum Tree {
     /// A conjunction, evaluated from left to right.
@@ -123,11 +124,11 @@ pub(crate) enum Tree {
     Any(Vec<Self>),
     /// A negation.
     Not(Box<Self>),
-    /// A primitive and its span.
+    /// A primitive, and its span in the text.
     Leaf(Primitive, Span),
 }
 
-/// A single test of a frame.
+/// A primitive of the language: a single test of a frame.
 #[derive(Debug)]
 pub(crate) enum Primitive {
     /// A protocol without further qualifiers.
@@ -189,7 +190,7 @@ pub(crate) enum LlcFrameType {
     Unnumbered(Option<u32>),
 }
 
-/// A numeric value computed from the frame.
+/// An arithmetic expression that is computed from constants and the frame.
 #[derive(Debug)]
 pub(crate) enum Arithmetic {
     Number(u32),
@@ -207,12 +208,12 @@ impl Protocol {
 }
 
 impl DirQualifier {
-    /// Returns true if the addresses that this qualifier selects exist only in 802.11 frames.
+    /// Returns true if the qualifier selects addresses that exist only in 802.11 frames.
     pub(crate) const fn is_wlan(self) -> bool {
         !matches!(self, Self::Source | Self::Target | Self::Either | Self::Both)
     }
 
-    /// Returns the keywords of the qualifier.
+    /// Returns the keywords with which an expression writes the qualifier.
     pub(crate) fn keywords(self) -> &'static str {
         match self {
             Self::Either => "src or dst",
@@ -223,7 +224,7 @@ impl DirQualifier {
 }
 
 impl TypeQualifier {
-    /// Returns the keyword of the qualifier.
+    /// Returns the keyword with which an expression writes the qualifier.
     pub(crate) fn keyword(self) -> &'static str {
         names::word_of_value(names::KEYWORDS, &Keyword::Type(self))
     }

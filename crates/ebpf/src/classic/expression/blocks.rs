@@ -10,7 +10,7 @@
 use super::super::insn::{Instruction, alu_operation, code, condition};
 use super::condition::{Comparison, Condition, ConditionTest, PseudoInsn};
 
-/// The target of an edge.
+/// The target of an edge of the control-flow graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EdgeTarget {
     Accept,
@@ -18,7 +18,7 @@ pub(super) enum EdgeTarget {
     Block(usize),
 }
 
-/// A basic block: instructions, and a comparison with two successors.
+/// A basic block of the control-flow graph: instructions, and a comparison with two successors.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) lines: Vec<PseudoInsn>,
@@ -27,7 +27,7 @@ pub(super) struct Block {
     pub(super) no: EdgeTarget,
 }
 
-/// A control-flow graph.
+/// The control-flow graph of a filter program.
 #[derive(Debug)]
 pub(super) struct ControlFlowGraph {
     pub(super) blocks: Vec<Block>,
@@ -60,7 +60,7 @@ impl ControlFlowGraph {
         }
     }
 
-    /// Optimizes the graph.
+    /// Optimizes the graph by jump threading and by dropping redundant loads.
     pub(super) fn optimize(&mut self) {
         for _ in 0..JUMP_THREADING_ROUNDS_MAX {
             if !self.thread_jumps() {
@@ -98,8 +98,8 @@ impl ControlFlowGraph {
         reached
     }
 
-    /// Redirects every edge past blocks whose outcome is known on that edge. Returns true if any
-    /// edge changed.
+    /// Redirects every edge past blocks whose comparison has a known outcome on that edge. Returns
+    /// true if any edge changed.
     fn thread_jumps(&mut self) -> bool {
         let mut known: Vec<Option<Vec<ComparisonFact>>> = vec![None; self.blocks.len()];
         if let EdgeTarget::Block(entry) = self.entry {
@@ -168,7 +168,8 @@ impl ControlFlowGraph {
 
 /// Maximum number of rounds of jump threading. Each round may enable further rounds.
 const JUMP_THREADING_ROUNDS_MAX: usize = 4;
-/// Maximum number of facts that are tracked along a path. The oldest facts are dropped first.
+/// Maximum number of known comparison outcomes that are tracked along a path. The oldest are
+/// dropped first.
 const PATH_FACTS_MAX: usize = 24;
 
 /// The known outcome of a comparison with A: the instructions that computed A, the comparison, and

@@ -10,7 +10,7 @@ pub(super) use super::super::assemble::{
     load_x_from_word, non_branching, store_a,
 };
 
-/// A test: instructions and a final comparison. If there is no comparison, the test always
+/// A test of a frame: instructions and a final comparison. Without a comparison, the test always
 /// succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ConditionTest {
@@ -30,7 +30,7 @@ pub(super) enum Condition {
 }
 
 impl Condition {
-    /// Returns the conjunction of both conditions. `then` is evaluated only if `self` holds.
+    /// Returns the conjunction of `self` and `then`. `then` is evaluated only if `self` holds.
     pub(super) fn and(self, then: Self) -> Self {
         match (self, then) {
             (Self::Never, _) | (_, Self::Never) => Self::Never,
@@ -44,8 +44,8 @@ impl Condition {
         }
     }
 
-    /// Returns the disjunction of both conditions. `otherwise` is evaluated only if `self` does not
-    /// hold.
+    /// Returns the disjunction of `self` and `otherwise`. `otherwise` is evaluated only if `self`
+    /// does not hold.
     pub(super) fn or(self, otherwise: Self) -> Self {
         match (self, otherwise) {
             (Self::Always, _) | (_, Self::Always) => Self::Always,

@@ -8,8 +8,8 @@ use super::super::insn::{Instruction, code};
 use super::blocks::{ControlFlowGraph, EdgeTarget};
 use super::condition::{JumpLabel, PseudoInsn};
 
-/// Converts `graph` to a program. If the program is too long, fails with its number of
-/// instructions.
+/// Converts `graph` to a program that returns `accept` for accepted frames. If the program is too
+/// long, returns its number of instructions as the error.
 pub(super) fn emit_program(
     graph: &ControlFlowGraph,
     accept: u32,
@@ -32,8 +32,8 @@ pub(super) fn emit_program(
     assemble_program(lines)
 }
 
-/// Returns the label of an edge target. These labels count down from the maximum, so that they do
-/// not collide with labels inside conditions, which count up from zero.
+/// Returns the assembler label of an edge's target. These labels count down from the maximum, so
+/// that they do not collide with labels inside conditions, which count up from zero.
 fn edge_label(target: EdgeTarget) -> JumpLabel {
     match target {
         EdgeTarget::Accept => JumpLabel(u32::MAX),

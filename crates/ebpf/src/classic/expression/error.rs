@@ -8,7 +8,7 @@ use std::ops::Range;
 pub struct ExpressionError {
     /// Range of bytes in the text of the expression.
     pub span: Range<usize>,
-    /// Description of the error.
+    /// Description of the error, for the user.
     pub what: String,
     /// Suggested correction, if any.
     pub hint: Option<String>,
@@ -19,11 +19,11 @@ pub struct ExpressionError {
 /// The category of an [`ExpressionError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The text is invalid.
+    /// The text of the expression is invalid.
     Invalid,
-    /// The text is valid, but this compiler does not support it.
+    /// The text of the expression is valid, but this compiler does not support it.
     Unsupported,
-    /// The text is valid, but no frame of this link type can match it.
+    /// The text of the expression is valid, but no frame of this link type can match it.
     RejectsAll,
 }
 

@@ -8,11 +8,12 @@ use super::super::link::{LINK_TYPE_MAX, LinkType};
 /// the field or its position is unknown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeaderLayout {
-    /// Offset of the link header.
+    /// Offset of the link header in the frame.
     pub(super) header: u32,
-    /// Offset of the protocol number.
+    /// Offset of the protocol number in the frame; `None` if there is none.
     pub(super) protocol: Option<u32>,
-    /// Offset of the payload, or the constant part of a varying offset.
+    /// Offset of the link header's payload, or the constant part of this offset if it varies;
+    /// `None` if it is unknown.
     pub(super) payload: Option<u32>,
     /// Offset of the network header, relative to the payload. If an LLC header precedes the network
     /// header, this offset applies to frames in which a SNAP header follows the LLC header.
@@ -20,9 +21,9 @@ pub(super) struct HeaderLayout {
     /// Offset of the network header, relative to the payload, in frames with an LLC header but no
     /// SNAP header.
     pub(super) network_offset_without_snap: u32,
-    /// True if the offset of the link header varies and must be computed.
+    /// True if the offset of the link header varies from frame to frame and must be computed.
     pub(super) has_varying_header: bool,
-    /// True if the offset of the payload varies and must be computed.
+    /// True if the offset of the payload varies from frame to frame and must be computed.
     pub(super) has_varying_payload: bool,
 }
 

@@ -64,7 +64,7 @@ fn next_token(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> 
     }
 }
 
-/// Returns the longest match among link addresses, IPv6 addresses and words, with its length.
+/// Returns the longest link address, IPv6 address or word at offset `at`, with its length.
 fn lex_address_or_word(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
     let rest = &text.as_bytes()[at..];
     let word = leading_name_length(rest);

@@ -112,7 +112,8 @@ pub(super) const UNSUPPORTED_KEYWORDS: &str = "\
     rset ruleset rnr rulenum srnr subrulenum reason action fisu lssu lsu msu hfisu hlssu hmsu \
     sio opc dpc sls hsio hopc hdpc hsls decnet";
 
-/// Keywords that denote numbers.
+/// Keywords that denote numbers, such as `icmptype` (an offset) or `tcp-syn` (a flag), with these
+/// numbers.
 pub(super) const NUMBER_KEYWORDS: &[(&str, u32)] = &[
     ("icmptype", 0),
     ("icmpcode", 1),
@@ -173,7 +174,7 @@ pub(super) const NUMBER_KEYWORDS: &[(&str, u32)] = &[
     ("tcp-cwr", 0x80),
 ];
 
-/// Names of 802.11 frame types.
+/// Names of 802.11 frame types, with the type bits of the first frame byte.
 pub(super) const WLAN_TYPES: &[(&str, u32)] =
     &[("data", 0x08), ("mgt", 0x00), ("management", 0x00), ("ctl", 0x04), ("control", 0x04)];
 
@@ -225,14 +226,14 @@ pub(super) const WLAN_SUBTYPES: &[(&str, u32)] = &[
     ("qos-cf-ack-poll", 0xf8),
 ];
 
-/// Names of 802.11 directions.
+/// Names of 802.11 directions, with the value of the direction bits.
 pub(super) const WLAN_DIRECTIONS: &[(&str, u32)] =
     &[("nods", 0), ("tods", 1), ("fromds", 2), ("dstods", 3)];
 
-/// Names of LLC supervisory frames.
+/// Names of LLC supervisory frames, with the value of the LLC control field.
 pub(super) const LLC_SUPERVISORY: &[(&str, u32)] = &[("rr", 0x01), ("rnr", 0x05), ("rej", 0x09)];
 
-/// Names of LLC unnumbered frames.
+/// Names of LLC unnumbered frames, with the value of the LLC control field.
 pub(super) const LLC_UNNUMBERED: &[(&str, u32)] = &[
     ("ui", 0x03),
     ("ua", 0x63),
@@ -244,7 +245,7 @@ pub(super) const LLC_UNNUMBERED: &[(&str, u32)] = &[
     ("frmr", 0x87),
 ];
 
-/// Names that may follow `link proto`.
+/// Names that may follow `link proto`, with their EtherTypes or LLC service access points.
 pub(super) const LINK_PROTOCOLS: &[(&str, u32)] = &[
     ("aarp", 0x80f3),
     ("arp", 0x0806),
@@ -266,16 +267,16 @@ pub(super) const LINK_PROTOCOLS: &[(&str, u32)] = &[
     ("netbeui", 0xf0),
 ];
 
-/// Names that may follow `iso proto`.
+/// Names that may follow `iso proto`, with their network layer protocol identifiers.
 pub(super) const ISO_PROTOCOLS: &[(&str, u32)] = &[("esis", 0x82), ("isis", 0x83), ("clnp", 0x81)];
 
-/// Returns the value of `word` in a table, ignoring case, or `None` if the word is not in the
-/// table.
+/// Returns the value of `word` in a table of words and values, ignoring case; `None` if the word is
+/// not in the table.
 pub(super) fn find_word_value(table: &[(&str, u32)], word: &str) -> Option<u32> {
     table.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
 }
 
-/// Returns the first word in a table that has the given meaning; `?` if there is none.
+/// Returns the first word in a table that has the value `meaning`; `?` if there is none.
 pub(super) fn word_of_value<T: PartialEq>(
     table: &[(&'static str, T)],
     meaning: &T,

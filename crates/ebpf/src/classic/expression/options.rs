@@ -11,9 +11,9 @@ pub struct Options<'a> {
     /// Snapshot length: the number of bytes of an accepted frame to capture, which is also the
     /// return value of the program.
     pub snaplen: u32,
-    /// True to optimize the program.
+    /// True to optimize the compiled program.
     pub optimize: bool,
-    /// Resolver of names.
+    /// Resolver of the host, network, port and protocol names in the expression.
     pub resolver: &'a dyn Resolver,
     /// True if the program will run on a live Linux socket, where it can read kernel metadata: a
     /// removed VLAN tag, the interface and the direction. False for frames from files.

@@ -9,7 +9,8 @@ use std::net::IpAddr;
 
 /// A resolver for the names in an expression. The default methods use the built-in tables.
 pub trait Resolver: fmt::Debug {
-    /// Returns the addresses of a host, or the reason why there are none.
+    /// Returns the addresses of the host called `name`, or the reason why there are none, for the
+    /// user.
     fn resolve_host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         let _ = name;
         Err("host names are not resolved here: write the address".to_owned())

@@ -160,7 +160,8 @@ fn vlan_tag_in_metadata_shifts_no_offsets() {
     assert!(accepts(&tagged, &ClassicMetadata::default()));
 }
 
-/// Uses an expression for which libpcap's own program reads uninitialized scratch words.
+/// Compiles an expression for which libpcap's own program reads uninitialized scratch words, and
+/// checks that a tunneled frame matches.
 #[test]
 fn vxlan_tunnel_inside_802_11_is_matched() {
     let program = compile("vxlan 7 and tcp", LinkType::IEEE802_11, &Options::default()).unwrap();

@@ -65,7 +65,8 @@ pub(super) enum Keyword {
     IfIndex,
     Encapsulation(Encapsulation),
     Llc,
-    /// A keyword in [`UNSUPPORTED_KEYWORDS`](super::names::UNSUPPORTED_KEYWORDS).
+    /// A keyword that libpcap supports and this compiler does not: one of
+    /// [`UNSUPPORTED_KEYWORDS`](super::names::UNSUPPORTED_KEYWORDS).
     Foreign,
 }
 
@@ -96,7 +97,7 @@ pub(super) enum Symbol {
 }
 
 impl Symbol {
-    /// Returns true for operators and relations, which can only follow or precede a value.
+    /// Returns true for operators and relations, which occur only next to arithmetic values.
     pub(super) fn is_operator_or_relation(self) -> bool {
         !matches!(
             self,

@@ -151,7 +151,8 @@ const RAW_HARDWARE_TYPES: [u16; 8] = [65534, 519, 512, 768, 769, 776, 778, 823];
 /// Packet type of sent frames (`PACKET_OUTGOING`).
 const PACKET_OUTGOING: u32 = 4;
 
-/// Fails if the program cannot be copied into a socket filter.
+/// Fails if the program cannot be copied into a socket filter, because it jumps backward or loads
+/// ancillary data that user space lacks.
 fn check_copyable(program: &ClassicProgram) -> Result<(), SocketFilterError> {
     if program.has_loop() {
         return Err(SocketFilterError::BackwardJump);
@@ -162,8 +163,9 @@ fn check_copyable(program: &ClassicProgram) -> Result<(), SocketFilterError> {
     ancillary.map_or(Ok(()), |at| Err(SocketFilterError::Ancillary { at }))
 }
 
-/// Emits a branch that rejects the frames that `direction` excludes. Other frames continue at
-/// `types`, where A may have any value, or at `type_in_a`, where A contains the device type.
+/// Emits a branch that rejects the frames that `direction` excludes. Other frames continue at the
+/// label `types`, where A may have any value, or at the label `type_in_a`, where A contains the
+/// device type.
 fn branch_on_direction(
     writer: &mut CodeWriter,
     direction: Direction,

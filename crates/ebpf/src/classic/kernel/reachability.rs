@@ -9,7 +9,7 @@ use super::super::insn::{Instruction, code, condition};
 
 /// EtherTypes of the tags that the kernel removes: 802.1Q and 802.1ad.
 pub(super) const TPIDS: [u32; 2] = [0x8100, 0x88a8];
-/// Offset at which the tag would begin if it were inline.
+/// Byte offset in a frame at which its VLAN tag would begin if it were inline.
 pub(super) const TAG_START_OFFSET: u32 = 12;
 
 /// The reachability of an instruction in the copy of the program for tagged frames.
@@ -17,13 +17,14 @@ pub(super) const TAG_START_OFFSET: u32 = 12;
 pub(super) enum InsnReachability {
     /// The instruction is never executed for tagged frames.
     Unreachable,
-    /// The instruction may be executed for tagged frames.
+    /// The instruction may be executed for tagged frames, and is copied without a change.
     Unchanged,
-    /// The instruction is a comparison whose result is known.
+    /// The instruction is a comparison that has this result for all tagged frames.
     Decided(bool),
 }
 
-/// Returns the reachability of each instruction. One pass suffices, because jumps are forward only.
+/// Returns, for each instruction, its reachability for tagged frames. One pass suffices, because
+/// jumps are forward only.
 pub(super) fn instruction_reachability(instructions: &[Instruction]) -> Vec<InsnReachability> {
     // For each instruction, true if A holds the type of the tag before the instruction; `None`
     // until a predecessor of the instruction has been processed.
@@ -61,8 +62,8 @@ pub(super) fn instruction_reachability(instructions: &[Instruction]) -> Vec<Insn
     fates
 }
 
-/// Returns true if A contains the type of the tag after the instruction. `before` is true if A
-/// contained it before the instruction.
+/// Returns true if A contains the type of the VLAN tag after the instruction. `before` is true if A
+/// already contained the type before the instruction.
 fn leaves_tag_type_in_a(instruction: Instruction, before: bool) -> bool {
     match instruction.class() {
         code::LD => {
@@ -74,8 +75,8 @@ fn leaves_tag_type_in_a(instruction: Instruction, before: bool) -> bool {
     }
 }
 
-/// Returns the result of a comparison with the tag's type, or `None` if the result differs between
-/// the two types or depends on X.
+/// Returns the result of comparing A with the instruction's operand, if A contains the type of a
+/// VLAN tag; `None` if the result differs between the types of tags or depends on X.
 fn decide_comparison(instruction: Instruction) -> Option<bool> {
     let test = condition(instruction.code).filter(|_| instruction.code & code::X == 0)?;
     let [first, second] = TPIDS.map(|tpid| test.holds(tpid.into(), instruction.k.into()));

@@ -23,7 +23,8 @@ use super::tagged::{
 use super::writer::CodeWriter;
 
 impl CodeWriter {
-    /// Appends the rewritten form of an instruction, which may use the scratch word `free`.
+    /// Appends the rewritten form of an instruction. Fails if this form needs a scratch word and
+    /// `free` is `None`.
     pub(super) fn rewrite_for_restored_tag(
         &mut self,
         instruction: Instruction,
@@ -68,7 +69,8 @@ impl CodeWriter {
         }
     }
 
-    /// Appends a load of `size` bytes at X plus `k` into A. Preserves X.
+    /// Appends a load of `size` bytes at X plus `k` into A. Preserves X. May use the scratch word
+    /// `free`.
     fn push_load_at_x(
         &mut self,
         k: u32,
@@ -115,7 +117,8 @@ pub(super) fn rewrite_for_absent_tag(instruction: Instruction) -> PseudoInsn {
     }
 }
 
-/// Returns the parts of a load of `size` bytes at `k`, in the order of the bytes that they load.
+/// Returns the partial loads, in byte order, that replace a load of `size` bytes at `k`, so that
+/// none of them crosses the restored tag.
 fn split_at_tag(k: u32, size: u32) -> Vec<LoadPart> {
     let end = k.saturating_add(size);
     let mut parts: Vec<LoadPart> = split_frame_bytes(k.max(TAG_START_OFFSET), end).collect();

@@ -25,7 +25,7 @@ use super::error::SocketFilterError;
 use super::reachability::TAG_START_OFFSET;
 use super::writer::CodeWriter;
 
-/// Offset of the second half of an inline tag, its control information.
+/// Byte offset of the control information, the second half of an inline tag.
 pub(super) const TCI_OFFSET: u32 = 14;
 /// Offset at which an inline tag ends.
 pub(super) const TAG_END_OFFSET: u32 = 16;
@@ -102,7 +102,7 @@ impl CodeWriter {
         self.push_load_parts(&split_load(k, size), free)
     }
 
-    /// Appends code that assembles a value in A from partial loads. Preserves X.
+    /// Appends code that assembles a value in A from the partial loads `parts`. Preserves X.
     pub(super) fn push_load_parts(
         &mut self,
         parts: &[LoadPart],
@@ -185,18 +185,19 @@ impl CodeWriter {
     }
 }
 
-/// One of the loads that together replace a load across a boundary of the tag.
+/// One of the partial loads that together replace a load across a boundary of the VLAN tag.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadPart {
     pub(super) size: u32,
-    /// Offset in the frame, or ancillary offset of one half of the tag.
+    /// Offset in the frame from which the part is loaded, or the ancillary offset of one half of
+    /// the tag.
     pub(super) from: u32,
     /// The byte that this part uses from the loaded half of the tag, or `None` if it uses the
     /// entire loaded value.
     cut: Option<TagByte>,
 }
 
-/// One byte of a half of the tag.
+/// One byte of a 16-bit half of a VLAN tag.
 #[derive(Clone, Copy, Debug)]
 enum TagByte {
     High,
@@ -215,7 +216,8 @@ impl LoadPart {
     }
 }
 
-/// Returns the parts of a load of `size` bytes at `k`, in the order of the bytes that they load.
+/// Returns the partial loads, in byte order, that replace a load of `size` bytes at `k` for a frame
+/// whose tag is in the skb.
 fn split_load(k: u32, size: u32) -> Vec<LoadPart> {
     let end = k + size;
     let half = |from: u32, begins: u32| {
@@ -249,7 +251,7 @@ pub(super) fn split_frame_bytes(from: u32, to: u32) -> impl Iterator<Item = Load
     parts.map(|(from, size)| LoadPart { size, from, cut: None })
 }
 
-/// Returns the size code of a load of `size` bytes.
+/// Returns the size bits of the opcode of a load of `size` bytes.
 pub(super) const fn size_code(size: u32) -> u16 {
     match size {
         1 => code::B,

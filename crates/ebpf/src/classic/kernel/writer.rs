@@ -31,14 +31,14 @@ pub(super) enum TagPlacement {
 }
 
 impl TagPlacement {
-    /// Returns true if the copy returns what the program returns, instead of [`ACCEPT_WHOLE_FRAME`]
-    /// or 0.
+    /// Returns true if the copy of a program returns the program's own values, instead of
+    /// [`ACCEPT_WHOLE_FRAME`] or 0.
     const fn keeps_returned_values(self) -> bool {
         matches!(self, Self::Restored | Self::Absent)
     }
 }
 
-/// Code under construction.
+/// The code of a socket filter under construction.
 #[derive(Debug)]
 pub(super) struct CodeWriter {
     code: Vec<PseudoInsn>,
@@ -56,7 +56,7 @@ impl Default for CodeWriter {
 }
 
 impl CodeWriter {
-    /// Creates a label.
+    /// Creates a label that is not bound yet.
     pub(super) const fn new_label(&mut self) -> JumpLabel {
         self.labels += 1;
         JumpLabel(self.labels - 1)
@@ -87,12 +87,12 @@ impl CodeWriter {
         self.code.push(PseudoInsn::Goto(label));
     }
 
-    /// Appends a branch on a comparison of A with a constant.
+    /// Appends a jump to `yes` if the comparison `op` of A with `k` holds, and otherwise to `no`.
     pub(super) fn branch(&mut self, op: u16, k: u32, yes: JumpLabel, no: JumpLabel) {
         self.code.push(PseudoInsn::Branch { compare: Comparison { op, with: Some(k) }, yes, no });
     }
 
-    /// Appends a branch to `yes` if A equals a constant, and otherwise to `no`.
+    /// Appends a jump to `yes` if A equals `k`, and otherwise to `no`.
     pub(super) fn branch_if_equal(&mut self, k: u32, yes: JumpLabel, no: JumpLabel) {
         self.branch(code::JEQ, k, yes, no);
     }
@@ -155,7 +155,8 @@ impl CodeWriter {
         Ok(())
     }
 
-    /// Appends the copy of an instruction that does not branch.
+    /// Appends the copy of an instruction that does not branch, rewritten for frames whose tag is
+    /// at `tag`.
     fn copy_instruction(
         &mut self,
         instruction: Instruction,
@@ -207,7 +208,8 @@ impl CodeWriter {
         self.bind(done);
     }
 
-    /// Appends the two return instructions. Fails if the program has too many instructions.
+    /// Appends the two return instructions of the filter and assembles it. Fails if it has too many
+    /// instructions.
     pub(super) fn finish(mut self) -> Result<ClassicProgram, SocketFilterError> {
         for (label, value) in [(self.pass, ACCEPT_WHOLE_FRAME), (self.reject, 0)] {
             self.bind(label);
@@ -220,15 +222,16 @@ impl CodeWriter {
     }
 }
 
-/// Returns true if the load is at an offset beyond every frame, where the kernel would load
-/// ancillary data instead.
+/// Returns true if the instruction loads at an offset beyond every frame, where the kernel would
+/// load ancillary data instead.
 fn is_beyond_every_frame(instruction: Instruction) -> bool {
     let loads = matches!(instruction.class(), code::LD | code::LDX);
     let mode = instruction.code & 0xe0;
     loads && matches!(mode, code::ABS | code::IND | code::MSH) && instruction.k > i32::MAX as u32
 }
 
-/// Returns a scratch word that the program does not use, or `None` if it uses all.
+/// Returns the number of a scratch word that the program does not use; `None` if the program uses
+/// all of them.
 fn find_unused_word(instructions: &[Instruction]) -> Option<u32> {
     let uses = |instruction: &&Instruction| match instruction.class() {
         code::ST | code::STX => true,

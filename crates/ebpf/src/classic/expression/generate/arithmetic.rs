@@ -23,7 +23,8 @@ use crate::insn::{Alu, Cond};
 /// ancillary loads.
 const OFFSET_MAX: u32 = 0x7fff_ffff;
 
-/// Code that computes a value in A, and the condition under which the frame contains that value.
+/// Code that computes a value in A, and the condition under which the frame contains the header
+/// from which the value is computed.
 struct LoweredValue {
     lines: Code,
     given: Condition,
@@ -65,8 +66,8 @@ impl Generator<'_> {
         Ok(given.and(test.negate_unless(wanted)))
     }
 
-    /// Returns the value if it does not depend on the frame, or `None` if it does. Fails if a
-    /// constant divisor is 0 or a constant shift exceeds 31 bits.
+    /// Returns the value of an arithmetic expression if it is constant; `None` if it depends on the
+    /// frame. Fails if a constant divisor is 0 or a constant shift exceeds 31 bits.
     fn fold_constant(&self, value: &Arithmetic) -> Generated<Option<u32>> {
         match value {
             Arithmetic::Number(number) => Ok(Some(*number)),
@@ -91,7 +92,7 @@ impl Generator<'_> {
     }
 
     /// Returns code that computes a value in A, and the condition under which the frame contains
-    /// the value. The code stores pending values in scratch words from `free` on.
+    /// the value. The code stores intermediate results in the scratch words from number `free` on.
     fn lower_value(&mut self, value: &Arithmetic, free: u32) -> Generated<LoweredValue> {
         if let Some(number) = self.fold_constant(value)? {
             return Ok(LoweredValue {
@@ -186,7 +187,7 @@ impl Generator<'_> {
         Ok(LoweredValue { lines: value.lines, given: value.given.and(given) })
     }
 
-    /// Returns the base to which offsets in the header of `protocol` are relative, and the
+    /// Returns the position from which offsets in the header of `protocol` are measured, and the
     /// condition under which the frame contains this header.
     fn locate_header(&mut self, protocol: Protocol) -> Generated<(HeaderBase, Condition)> {
         match protocol {

@@ -28,7 +28,7 @@ pub(super) struct Ipv6Net {
 }
 
 impl Ipv6Net {
-    /// Creates the network that contains `address` and has a prefix of `length` bits.
+    /// Creates the network that consists of the first `length` bits of `address`.
     pub(super) fn new(address: Ipv6Addr, length: u32) -> Self {
         let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
         Self { address, mask }
@@ -130,7 +130,7 @@ impl Generator<'_> {
     }
 
     /// Generates `test` for the offset of the source address, of the destination address, or of
-    /// both, as `direction` selects, and combines the tests.
+    /// both, as `direction` selects. Combines two tests by `and` or `or`, as `direction` selects.
     pub(super) fn apply_by_direction(
         &mut self,
         direction: Option<DirQualifier>,
@@ -141,8 +141,8 @@ impl Generator<'_> {
         self.combine_by_direction(direction, |g| test(g, source), |g| test(g, target))
     }
 
-    /// Generates the tests of the source, the destination, or both, as `direction` selects, and
-    /// combines them.
+    /// Generates the test of the source, of the destination, or both tests, as `direction` selects.
+    /// Combines two tests by `and` or `or`, as `direction` selects.
     pub(super) fn combine_by_direction(
         &mut self,
         direction: Option<DirQualifier>,
@@ -174,8 +174,9 @@ impl Generator<'_> {
         ))
     }
 
-    /// Returns the condition that an address of the frame belongs to a named host or, if `gateway`
-    /// is true, that no IPv4 address of the frame does.
+    /// Returns the condition that an address of the frame is an address of the host `name`. If
+    /// `gateway` is true, instead returns the condition that none of the frame's IPv4 addresses is
+    /// one.
     pub(super) fn test_host_name(
         &mut self,
         q: Qualifiers,

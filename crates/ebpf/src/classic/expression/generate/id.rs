@@ -174,8 +174,8 @@ impl Generator<'_> {
         self.test_ipv6_nets(q, &[net], true, &thing)
     }
 
-    /// Parses one to four decimal bytes, most significant byte first. Returns their value and their
-    /// total length in bits.
+    /// Parses one to four decimal bytes separated by dots, most significant first. Returns their
+    /// value and their total length in bits.
     fn parse_dotted_bytes(&self, text: &str) -> Generated<(u32, u32)> {
         let mut value = 0u32;
         let mut bits = 0;
@@ -192,8 +192,8 @@ impl Generator<'_> {
     }
 }
 
-/// Returns the network whose first bytes form this number. For example, 10 is the network
-/// 10.0.0.0/8.
+/// Returns the IPv4 network whose leading bytes are those of `number`. For example, 10 is the
+/// network 10.0.0.0/8.
 fn left_aligned_net(number: u32) -> Ipv4Net {
     let (mut address, mut mask) = (number, u32::MAX);
     while address != 0 && address >> 24 == 0 {

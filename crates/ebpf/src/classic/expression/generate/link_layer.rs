@@ -7,11 +7,11 @@ use super::{Generated, Generator};
 use crate::classic::insn::{ANCILLARY, code};
 use crate::classic::link::LinkType as L;
 
-/// Packet type of frames that this host sends (`PACKET_OUTGOING`).
+/// Kernel packet type of frames that this host sends (`PACKET_OUTGOING`).
 const PACKET_OUTGOING: u32 = 4;
-/// Ancillary offset of the packet type (`SKF_AD_PKTTYPE`).
+/// Offset of an ancillary load of the packet type (`SKF_AD_PKTTYPE`).
 const PACKET_TYPE_OFFSET: u32 = ANCILLARY + 4;
-/// Ancillary offset of the interface index (`SKF_AD_IFINDEX`).
+/// Offset of an ancillary load of the interface index (`SKF_AD_IFINDEX`).
 const INTERFACE_INDEX_OFFSET: u32 = ANCILLARY + 8;
 
 /// Mask of the LLC control field bits that identify the kind of a supervisory frame.

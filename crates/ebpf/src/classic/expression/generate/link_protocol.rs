@@ -117,9 +117,9 @@ impl Generator<'_> {
         self.error(ErrorKind::Unsupported, what)
     }
 
-    /// Returns the condition that the one-byte protocol field contains the number of `protocol`.
-    /// `numbers` maps each supported protocol to its number; the condition never holds for other
-    /// protocols.
+    /// Returns the condition that the frame's protocol field, a single byte, contains the number of
+    /// `protocol`. `numbers` maps each supported protocol to its number; the condition never holds
+    /// for other protocols.
     fn test_byte_protocol(
         &mut self,
         protocol: u32,
@@ -131,7 +131,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns the condition that the version field of an IP header has this value.
+    /// Returns the condition that the version field of the IP header at `base` has this value.
     pub(super) fn test_ip_version(
         &mut self,
         base: HeaderBase,
@@ -261,8 +261,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns the condition that the first word of the header is the address family of `protocol`,
-    /// byte-swapped if `swapped` is true.
+    /// Returns the condition that the first word of the loopback header is the address family of
+    /// `protocol`, byte-swapped if `swapped` is true.
     fn test_address_family(&mut self, protocol: u32, swapped: bool) -> Generated<Condition> {
         let numbers: &[u32] = match (protocol, self.options.families) {
             (IP, AddressFamilies::Any) => &[2],
@@ -296,8 +296,8 @@ impl Generator<'_> {
         self.test_equal(HeaderBase::Header.half(2), 0x0300 | nlpid)
     }
 
-    /// Returns the condition under which the current tunnel carries a frame with a link header, or
-    /// `None` outside of tunnels.
+    /// Returns the condition under which the frame inside the current tunnel begins with a link
+    /// header; `None` outside of tunnels.
     pub(super) fn preceding_header_condition(&mut self) -> Generated<Option<Condition>> {
         self.is_in_tunnel.then(|| self.test_inner_header()).transpose()
     }

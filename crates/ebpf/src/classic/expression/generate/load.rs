@@ -71,7 +71,7 @@ impl HeaderBase {
 }
 
 impl Generator<'_> {
-    /// Returns code that loads a field into A.
+    /// Returns code that loads a header field into A.
     pub(super) fn load_field(&mut self, field: HeaderField) -> Generated<Code> {
         let HeaderField { base, offset, size } = field;
         let (mut lines, constant, indirect) = self.load_base_offset(base)?;
@@ -80,8 +80,8 @@ impl Generator<'_> {
         Ok(lines)
     }
 
-    /// Returns three results: code that loads the variable part of the offset of `base` into X, the
-    /// constant part of the offset, and true if there is a variable part.
+    /// Returns code that loads the varying part of the offset of `base` into X, the constant part
+    /// of the offset, and true if there is a varying part.
     pub(super) fn load_base_offset(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
         let place = self.base_offset(base)?;
         if base == HeaderBase::TransportIp4 {
@@ -108,8 +108,8 @@ impl Generator<'_> {
         })
     }
 
-    /// Returns code that loads the length of the IPv4 header into X, and adds the variable part of
-    /// the header's offset to X.
+    /// Returns code that sets X to the length of the IPv4 header whose offset is `place`, plus the
+    /// varying part of this offset.
     pub(super) fn load_header_length_to_x(&mut self, place: Offset) -> Code {
         let Some(word) = self.use_offset_word(place) else {
             return vec![non_branching(code::LDX | code::MSH | code::B, place.constant)];
@@ -124,8 +124,8 @@ impl Generator<'_> {
         ]
     }
 
-    /// Returns the scratch word that contains the variable part of an offset, and records that the
-    /// word is needed. Returns `None` if the offset is constant.
+    /// Returns the number of the scratch word that contains the varying part of an offset, and
+    /// records that the program must set this word. Returns `None` if the offset is constant.
     pub(super) fn use_offset_word(&mut self, place: Offset) -> Option<u32> {
         self.header_used |= place.word == Some(HEADER_OFFSET_WORD);
         self.payload_used |= place.word == Some(PAYLOAD_OFFSET_WORD);

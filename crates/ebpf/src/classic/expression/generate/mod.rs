@@ -37,12 +37,12 @@ use load::HeaderBase;
 type Generated<T> = Result<T, ExpressionError>;
 
 /// Maximum number of tests in a condition: twice the maximum number of instructions, because
-/// optimization may drop tests.
+/// optimization may drop many tests.
 const CONDITION_TESTS_MAX: usize = 2 * super::super::program::INSTRUCTIONS_MAX;
 
-/// Scratch word for the offset of the outermost header, if it varies.
+/// Number of the scratch word for the offset of the outermost header, if that offset varies.
 const HEADER_OFFSET_WORD: u32 = 15;
-/// Scratch word for the offset of the outermost payload, if it varies.
+/// Number of the scratch word for the offset of the outermost payload, if that offset varies.
 const PAYLOAD_OFFSET_WORD: u32 = 14;
 
 /// Generates the condition for `tree`. If there is no tree, the condition accepts every frame.
@@ -92,7 +92,7 @@ pub(super) fn generate(
     Ok(generator.prepend_prologue(condition))
 }
 
-/// An offset in the frame: a constant plus, if given, the contents of a scratch word.
+/// An offset in the frame: a constant plus, if `word` is given, the contents of that scratch word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Offset {
     constant: u32,
@@ -110,16 +110,16 @@ struct Generator<'a> {
     options: &'a Options<'a>,
     /// Link type of the frame.
     outer: LinkType,
-    /// Link type of the current header.
+    /// Link type of the header that the next test applies to, which may be inside a tunnel.
     link: LinkType,
-    /// Offset of the current link header.
+    /// Offset of the link header that the next test applies to.
     header: Offset,
     /// True while tests apply to the link header inside a PPPoE session or a tunnel, rather than to
     /// the link header of the frame.
     has_inner_link: bool,
-    /// Offset of the current protocol number, or `None` if there is none.
+    /// Offset of the protocol number that the next test compares; `None` if the header has none.
     protocol: Option<Offset>,
-    /// Offset of the current payload, or `None` if it is unknown.
+    /// Offset of the payload of the current link header; `None` if it is unknown.
     payload: Option<Offset>,
     nl: u32,
     network_offset_without_snap: u32,
@@ -130,12 +130,12 @@ struct Generator<'a> {
     is_in_tunnel: bool,
     header_used: bool,
     payload_used: bool,
-    /// Number of the lowest scratch word that is used for an offset. Lower words are for pending
-    /// values.
+    /// Number of the lowest scratch word that is used for an offset. Lower words hold intermediate
+    /// results.
     lowest_offset_word: u32,
     labels: u32,
     tests: usize,
-    /// Span of the current primitive in the text.
+    /// Span of the primitive for which code is being generated, for errors.
     span: Span,
 }
 
@@ -218,13 +218,13 @@ impl Generator<'_> {
         })
     }
 
-    /// Creates a label for use inside one condition.
+    /// Creates a label for jumps inside one condition.
     fn new_label(&mut self) -> JumpLabel {
         self.labels += 1;
         JumpLabel(self.labels - 1)
     }
 
-    /// Allocates a scratch word for an offset. Fails if all words are in use.
+    /// Allocates a scratch word for a varying offset. Fails if all words are in use.
     fn allocate_word(&mut self) -> Generated<u32> {
         if self.lowest_offset_word <= 1 {
             let what = "too many nested headers: no scratch word is left";
@@ -273,5 +273,5 @@ fn comparison_operator(relation: Cond) -> (u16, bool) {
     }
 }
 
-/// Instructions without jumps to other code.
+/// Instructions that are executed one after another, without jumps to other code.
 type Code = Vec<PseudoInsn>;

@@ -16,7 +16,7 @@ const PPPOE_DISCOVERY: u32 = 0x8863;
 const PPPOE_SESSION: u32 = 0x8864;
 /// Maximum MPLS label, a number of 20 bits.
 const LABEL_MAX: u32 = 0xf_ffff;
-/// Length of a label stack entry in bytes.
+/// Length of an MPLS label stack entry in bytes.
 const LABEL_ENTRY_LENGTH: u32 = 4;
 
 impl Generator<'_> {
@@ -48,7 +48,8 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Returns the condition that the previous entry is at the bottom of the label stack.
+    /// Returns the condition that the label stack entry before the current header is the last of
+    /// the stack.
     fn test_bottom_of_stack(&mut self) -> Generated<Condition> {
         self.test_any_bit(HeaderBase::Network.byte(2u32.wrapping_sub(LABEL_ENTRY_LENGTH)), 0x01)
     }
@@ -91,8 +92,8 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Sets the current header, to which later tests apply, to the header of type `link` at offset
-    /// `header`.
+    /// Makes the header of type `link` at offset `header` the current header, to which later tests
+    /// apply.
     pub(super) fn set_current_header(&mut self, link: L, header: Offset) {
         self.has_inner_link = true;
         self.link = link;

@@ -86,8 +86,9 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns the transport that both the qualifiers and the service allow, or `None` if they
-    /// allow every transport.
+    /// Returns the transport protocol to test: the only one that both the qualifiers and the
+    /// service `name` allow, or `None` if they allow every transport. Fails if they exclude each
+    /// other.
     fn common_transports(
         &self,
         wanted: Option<Protocol>,

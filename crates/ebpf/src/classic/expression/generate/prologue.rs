@@ -14,8 +14,8 @@ const fn load_absolute(size: u16, at: u32) -> PseudoInsn {
 }
 
 impl Generator<'_> {
-    /// Prepends the prologue, which computes the offsets, to the condition. For PPI, also prepends
-    /// a test that the frame is an 802.11 frame.
+    /// Prepends the prologue, which computes the varying offsets, to the condition. For PPI frames,
+    /// also prepends a test that the frame is an 802.11 frame.
     pub(super) fn prepend_prologue(mut self, condition: Condition) -> Condition {
         if condition == Condition::Never {
             return condition;
@@ -36,8 +36,8 @@ impl Generator<'_> {
         is_wlan.and(condition)
     }
 
-    /// Emits code that computes the length of the header before the 802.11 header, and stores it in
-    /// X and in a scratch word.
+    /// Emits code that computes the length of the header before the 802.11 header, such as
+    /// radiotap, and stores it in X and in a scratch word.
     fn emit_header_length(&mut self, lines: &mut Code) {
         match self.outer {
             L::PRISM_HEADER => {
@@ -102,13 +102,13 @@ impl Generator<'_> {
 
     /// Emits code that rounds the payload offset up if the radiotap header declares padding.
     fn emit_wlan_padding(&mut self, lines: &mut Code, end: JumpLabel) {
-        /// Presence bit of the flags field, in big-endian order.
+        /// Radiotap presence bit of the flags field, in big-endian order.
         const FLAGS: u32 = 0x0200_0000;
-        /// Presence bit that announces another word of presence bits, in big-endian order.
+        /// Radiotap presence bit that announces another word of presence bits, in big-endian order.
         const PRESENCE_CONTINUES_BIT: u32 = 0x0000_0080;
-        /// Presence bit of the timestamp, in big-endian order.
+        /// Radiotap presence bit of the timestamp, in big-endian order.
         const TIME: u32 = 0x0100_0000;
-        /// Bit of the flags field that marks a padded header.
+        /// Bit of the radiotap flags field that marks a padded 802.11 header.
         const PADDED_HEADER_FLAG: u32 = 0x20;
         let (early, padded) = (self.new_label(), self.new_label());
         lines.push(load_absolute(code::W, 4));

@@ -32,7 +32,7 @@ const ISIS_L2_PSNP: u32 = 27;
 /// Maximum IS-IS PDU type.
 const ISIS_PDU_TYPE_MAX: u32 = 31;
 
-/// Returns the IP protocol number of a protocol, or `None` if it has none.
+/// Returns the IP protocol number of a protocol; `None` if it does not run directly over IP.
 pub(super) fn ip_protocol_number(protocol: Protocol) -> Option<u32> {
     Some(match protocol {
         Protocol::Icmp => 1,
@@ -130,8 +130,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns the condition of `[within] proto number`: the header of `within`, or of IPv4 or IPv6
-    /// if `within` is `None`, contains this protocol number.
+    /// Returns the condition of the primitive `[within] proto number`: the header of `within`, or
+    /// of IPv4 or IPv6 if `within` is `None`, contains this protocol number.
     pub(super) fn test_protocol_number(
         &mut self,
         within: Option<Protocol>,
@@ -187,12 +187,12 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns the condition that the protocol field of an IPv4 header has this value.
+    /// Returns the condition that the protocol field of the IPv4 header has the value `number`.
     pub(super) fn test_ip_protocol(&mut self, number: u32) -> Generated<Condition> {
         self.test_equal(HeaderBase::Network.byte(9), number)
     }
 
-    /// Returns the condition that the next-header field of an IPv6 header has this value.
+    /// Returns the condition that the next-header field of the IPv6 header has the value `number`.
     pub(super) fn test_ip6_next_header(&mut self, number: u32) -> Generated<Condition> {
         self.test_equal(HeaderBase::Network.byte(6), number)
     }

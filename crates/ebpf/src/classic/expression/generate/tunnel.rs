@@ -19,14 +19,14 @@ use crate::classic::link::LinkType;
 const GENEVE_PORT: u16 = 6081;
 /// UDP port of VXLAN.
 const VXLAN_PORT: u16 = 4789;
-/// Maximum network identifier, a number of 24 bits.
+/// Maximum network identifier of a tunnel, a number of 24 bits.
 const NETWORK_ID_MAX: u32 = 0xff_ffff;
 /// EtherType of an inner Ethernet frame (transparent Ethernet bridging).
 const BRIDGED_ETHERNET: u32 = 0x6558;
 /// Length of the UDP header in bytes.
 const UDP_HEADER_LENGTH: u32 = 8;
 
-/// The scratch words for the offsets of an inner frame.
+/// The scratch words that hold the offsets of the frame inside a tunnel.
 struct InnerOffsetWords {
     header: u32,
     protocol: u32,
@@ -94,8 +94,8 @@ impl Generator<'_> {
 
     /// Returns the condition that the frame is in a tunnel with this destination port and, if one
     /// is given, this network identifier. `mark` returns the condition on the tunnel header itself.
-    /// For a matching frame, the code leaves in A the offset of the UDP header, minus the constant
-    /// part of the network header's offset.
+    /// For a matching frame, the code leaves a number in A: the offset of the UDP header minus the
+    /// constant part of the offset of the network header.
     fn test_tunnel(
         &mut self,
         port: u16,
@@ -162,8 +162,8 @@ impl Generator<'_> {
         condition_from_code(lines)
     }
 
-    /// Returns the condition that the tunnel carries a frame with a link header. Without a link
-    /// header, the inner frame begins with its payload.
+    /// Returns the condition that the frame inside the tunnel begins with a link header. Without a
+    /// link header, it begins with its payload.
     pub(super) fn test_inner_header(&mut self) -> Generated<Condition> {
         let (Some(header), Some(payload)) =
             (self.header.word, self.payload.and_then(|place| place.word))

@@ -12,13 +12,13 @@ use super::{Code, Generated, Generator};
 use crate::classic::insn::{ANCILLARY, code};
 use crate::classic::link::LinkType as L;
 
-/// Ancillary offset of the tag (`SKF_AD_VLAN_TAG`).
+/// Offset of an ancillary load of the VLAN tag (`SKF_AD_VLAN_TAG`).
 const TAG_OFFSET: u32 = ANCILLARY + 44;
-/// Ancillary offset of the tag-present flag (`SKF_AD_VLAN_TAG_PRESENT`).
+/// Offset of an ancillary load of the flag that a VLAN tag is present (`SKF_AD_VLAN_TAG_PRESENT`).
 const TAG_PRESENT_OFFSET: u32 = ANCILLARY + 48;
 /// Maximum VLAN id.
 const VLAN_ID_MAX: u32 = 0x0fff;
-/// Length of a tag in bytes.
+/// Length of a VLAN tag in bytes.
 const TAG_LENGTH: u32 = 4;
 
 impl Generator<'_> {

@@ -6,31 +6,31 @@ use super::super::condition::Condition;
 use super::load::HeaderBase;
 use super::{Generated, Generator};
 
-/// Type bits of control frames, in the first byte of a frame.
+/// Type bits of control frames, in the first byte of an 802.11 frame.
 const TYPE_CONTROL: u32 = 0x04;
-/// Type bits of data frames, in the first byte of a frame.
+/// Type bits of data frames, in the first byte of an 802.11 frame.
 const TYPE_DATA: u32 = 0x08;
-/// Mask of the type in the first byte of a frame.
+/// Mask of the type in the first byte of an 802.11 frame.
 const TYPE_MASK: u32 = 0x0c;
-/// Mask of the subtype in the first byte of a frame.
+/// Mask of the subtype in the first byte of an 802.11 frame.
 const SUBTYPE_MASK: u32 = 0xf0;
-/// Subtype of CTS frames.
+/// Subtype bits of CTS frames, in the first byte of an 802.11 frame.
 const SUBTYPE_CTS: u32 = 0xc0;
-/// Subtype of ACK frames.
+/// Subtype bits of ACK frames, in the first byte of an 802.11 frame.
 const SUBTYPE_ACK: u32 = 0xd0;
 
-/// Bit of the second byte that marks frames sent to the distribution system.
+/// Bit of the second byte of an 802.11 frame that marks frames sent to the distribution system.
 const TO_DS: u32 = 0x01;
-/// Bit of the second byte that marks frames sent by the distribution system.
+/// Bit of the second byte of an 802.11 frame that marks frames sent by the distribution system.
 const FROM_DS: u32 = 0x02;
 
-/// Offset of the first address in bytes.
+/// Byte offset of the first address in an 802.11 header.
 const ADDRESS1_OFFSET: u32 = 4;
-/// Offset of the second address in bytes.
+/// Byte offset of the second address in an 802.11 header.
 const ADDRESS2_OFFSET: u32 = 10;
-/// Offset of the third address in bytes.
+/// Byte offset of the third address in an 802.11 header.
 const ADDRESS3_OFFSET: u32 = 16;
-/// Offset of the fourth address in bytes.
+/// Byte offset of the fourth address in an 802.11 header.
 const ADDRESS4_OFFSET: u32 = 24;
 
 impl Generator<'_> {
@@ -132,8 +132,8 @@ impl Generator<'_> {
     }
 
     /// Returns the condition that the address at offset `place` satisfies `test_address`, for
-    /// management frames and for data frames whose `bit` is clear. For other data frames, the
-    /// condition is the one that `otherwise` returns.
+    /// management frames and for data frames whose direction bit `bit` is clear. For all other data
+    /// frames, uses the condition that `otherwise` returns.
     fn test_wlan_endpoint(
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,

@@ -10,7 +10,7 @@ use super::super::token::{Keyword, Symbol, Token};
 use super::{ParseResult, Parser, invalid_text_error};
 use crate::insn::{Alu, Cond};
 
-/// Maximum number of operators in a relation.
+/// Maximum number of arithmetic operators in a relation.
 const OPERATORS_MAX: usize = 200;
 /// Precedence of unary minus, above all binary operators.
 const UNARY_MINUS_PRECEDENCE: u8 = 6;
@@ -68,8 +68,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns the next operator, and its precedence if it has one, or `None` if no operator
-    /// follows.
+    /// Returns the next operator and its precedence, which `%` and `^` lack. Returns `None` if no
+    /// operator follows.
     fn peek_operator(&self) -> Option<(Alu, Option<u8>)> {
         let Token::Symbol(symbol) = self.peek() else { return None };
         Some(match symbol {

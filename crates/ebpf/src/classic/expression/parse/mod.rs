@@ -19,8 +19,8 @@ use super::token::{Keyword, Lexeme, Symbol, Token};
 
 /// Maximum nesting depth of parentheses and negations.
 pub(super) const NESTING_MAX: usize = 200;
-/// Maximum number of `and` and `or` nodes in the tree. Consecutive uses of one of these words form
-/// a single node, and each change to the other word adds a level.
+/// Maximum number of `and` and `or` nodes in the syntax tree. Consecutive uses of the same word
+/// form a single node; each change to the other word makes the tree one level deeper.
 const ALTERNATIONS_MAX: usize = 500;
 
 type ParseResult<T> = Result<T, ExpressionError>;
@@ -61,7 +61,7 @@ struct Parser<'a> {
     operators: usize,
 }
 
-/// A parsed term, and the qualifiers that the next identifier inherits.
+/// A parsed term of the expression, and the qualifiers that the next identifier inherits.
 type Term = (Tree, Option<Qualifiers>);
 
 fn match_parentheses(lexemes: &[Lexeme]) -> Vec<Option<usize>> {
@@ -279,8 +279,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Returns true if the `(` at this index encloses a value: the matching `)` is followed by an
-    /// operator.
+    /// Returns true if the `(` at index `at` encloses an arithmetic value: an operator follows the
+    /// matching `)`.
     fn opens_value(&self, at: usize) -> bool {
         let Some(close) = self.closing[at] else { return false };
         self.is_operator_at(close + 1)

@@ -74,7 +74,8 @@ impl Parser<'_> {
         Some(direction)
     }
 
-    /// Parses a test that may follow a protocol: broadcast, multicast, or an 802.11 field.
+    /// Parses a test that may follow the keyword of `protocol`: broadcast, multicast, or an 802.11
+    /// field.
     fn parse_test_after_protocol(&mut self, protocol: Option<Protocol>) -> ParseResult<Primitive> {
         let word = match self.peek() {
             Token::Word(word) => word,
@@ -124,8 +125,8 @@ impl Parser<'_> {
         Ok(Primitive::WlanType { value, mask: 0xfc })
     }
 
-    /// Parses a number whose bits are all in `mask`, or a name from `table`. `what` names the value
-    /// in errors.
+    /// Parses a number that has no bits outside `mask`, or a name from `table`. `what` names the
+    /// value in errors.
     fn parse_named_value(
         &mut self,
         what: &str,
