@@ -46,12 +46,12 @@ pub(super) struct Builder {
     /// For each position variable, its maximum distance from the frame's first byte, and the
     /// `epoch` in which it was set.
     pub(super) position_reaches: Vec<(u32, u16)>,
-    /// Number of times that computed positions were invalidated, by an edit of the frame, a reset
-    /// of the verifier's state, or a new part.
+    /// Number of times that computed positions have become invalid, because of an edit of the
+    /// frame, a reset of the verifier's state, or a new part.
     pub(super) epoch: u16,
     /// True if r9 may no longer contain the address of this processor's region of a tap's memory.
     pub(super) region_lost: bool,
-    /// The final action on each frame of a counting program; `None` in other programs.
+    /// Final action of a counting program on each frame; `None` for other programs.
     frame_end: Option<FrameEnd>,
     deliveries: Vec<Delivery>,
     /// True if the program redirects frames and therefore reserves a stack slot for the frame
@@ -63,7 +63,7 @@ pub(super) struct Builder {
     pub(super) is_tag_out: bool,
     /// Number of stack bytes that are never released.
     pub(super) floor: SlotDepth,
-    /// End offset of the deepest frame byte that the code emitted so far may read.
+    /// End offset of the last frame byte that the code emitted so far may read.
     pub(super) reach: u32,
     /// Indices of instructions whose immediate must be set to the final value of `reach`, which is
     /// known only when the program is complete.
@@ -74,12 +74,12 @@ pub(super) struct Builder {
     /// Maps of the program other than the map of its counters. Entry n is map n + 1.
     tables: Vec<ProgramMap>,
     finish: ReturnConversion,
-    /// Finished parts, each with its source map and the indices of the instructions to patch with
-    /// `reach`.
+    /// Finished parts of the program, each with its code, its source map, and the indices of the
+    /// instructions whose immediate must be set to `reach`.
     finished_parts: Vec<(Assembler, Vec<CodeOwner>, Vec<usize>)>,
     /// Number of arms and twins whose code has begun but not ended.
     depth: usize,
-    /// Slot of the instruction at which the verifier's state was last reset.
+    /// Number of the instruction slot at which the verifier's state was last reset.
     verifier_reset_at: usize,
     edits: bool,
     filters: Vec<FilterSpan>,
@@ -145,14 +145,14 @@ impl Builder {
         self.frame_end.as_ref().and_then(FrameEnd::switches)
     }
 
-    /// Adds a delivery to the list of all deliveries that the program may make.
+    /// Adds a delivery to the list of all deliveries to readers that the program may make.
     pub(super) fn record_delivery(&mut self, delivery: Delivery) {
         if !self.deliveries.contains(&delivery) {
             self.deliveries.push(delivery);
         }
     }
 
-    /// Attributes the code that follows to this filter.
+    /// Attributes the code that is emitted from now on to this filter.
     pub(super) fn begin_filter(&mut self, filter: FilterSpan) {
         let known = self.filters.iter().position(|known| *known == filter);
         self.filter = Some(known.unwrap_or(self.filters.len()));

@@ -70,16 +70,16 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Facts that hold before an instruction, on every path to the instruction.
+/// Facts about registers and frame that hold before an instruction, on every path to it.
 #[derive(Clone, Copy)]
 struct KnownFacts {
     /// Number of bytes from the start of the frame that are proven to be present.
     proven: u32,
-    /// Upper bound of A.
+    /// Upper bound of the value of A.
     a: u32,
-    /// Upper bound of X.
+    /// Upper bound of the value of X.
     x: u32,
-    /// Upper bounds of the scratch words.
+    /// Upper bounds of the values of the scratch words.
     words: [u32; WORDS],
 }
 
@@ -220,8 +220,8 @@ impl<'b> Translation<'b> {
         u32::MAX
     }
 
-    /// Loads a field of the tag that is stored outside the frame, the only ancillary data that a
-    /// copied program can load. Returns the maximum value of the field.
+    /// Loads a field of the VLAN tag that is stored outside the frame. Such fields are the only
+    /// ancillary data that a copied program can load. Returns the maximum value of the field.
     fn load_tag_field(&mut self, field: u32) -> u32 {
         let (offset, bound) = match field {
             44 => (skb::TAG_TCI, 0xffff),
@@ -309,7 +309,7 @@ impl<'b> Translation<'b> {
     }
 
     /// Converts the number of `size` bytes in `reg` from network byte order. Returns the maximum
-    /// value of such a number.
+    /// value of a number of this size.
     fn swap_byte_order(&mut self, size: Size, reg: Reg) -> u32 {
         self.b.convert_byte_order(size, reg);
         match size {
@@ -401,7 +401,7 @@ impl<'b> Translation<'b> {
     }
 
     /// Continues at instruction `next`, which follows the current one. Emits a jump only if `next`
-    /// returns a constant, because its exit is elsewhere.
+    /// returns a constant, because the exit for this constant is elsewhere.
     fn fall_through(&mut self, next: usize) {
         match self.answers.get(next) {
             Some(true) => self.emit_jump_to_instruction(next),
@@ -434,8 +434,8 @@ impl<'b> Translation<'b> {
     }
 }
 
-/// Returns the maximum result of an operation on operands of at most `a` and `b`. If `by_x` is
-/// false, `b` is the exact value of the second operand.
+/// Returns the maximum result of an operation whose operands are at most `a` and `b`. If `by_x` is
+/// false, the second operand is exactly `b`.
 fn maximum_result(operation: Alu, a: u32, b: u32, by_x: bool) -> u32 {
     let filled = |n: u32| n.checked_ilog2().map_or(0, |bits| u32::MAX >> (31 - bits));
     match operation {
@@ -471,8 +471,8 @@ fn access_size(code: u16) -> Size {
     }
 }
 
-/// Converts an offset to the type of the instruction field. The caller has checked that it fits;
-/// helpers perform loads at greater offsets.
+/// Converts an offset to the type of an instruction's offset field. The caller has checked that the
+/// offset fits; loads at greater offsets call helpers.
 fn instruction_offset(k: u32) -> i16 {
     i16::try_from(k).unwrap_or(i16::MAX)
 }

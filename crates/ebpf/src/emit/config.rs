@@ -8,25 +8,24 @@
 use super::ring_layout::{DELIVERIES_MAX, SWITCHED_SLOTS_MAX, TALLIES_MAX, offset};
 use super::switch_layout::SwitchLayout;
 
-/// The ring layout of a tap for one request. Each processor has a region of memory, and the layout
-/// of this region determines all fields except `cpus`, `record_max`, `wake` and `sent`, which the
-/// caller chooses.
+/// The ring layout of a tap for one request. The layout of a processor's memory region determines
+/// all fields except `cpus`, `record_max`, `wake` and `sent`, which the caller chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tap {
     /// Number of processors that have a region in the tap's memory.
     pub cpus: u32,
-    /// Size in bytes of a processor's region of memory.
+    /// Size in bytes of a processor's region in the tap's memory.
     pub stride: u32,
-    /// Byte offset, in a region, of the pointers for the first reader. The pointers for the other
-    /// readers follow.
+    /// Byte offset, in a processor's region, of the pointers for the first reader. The pointers for
+    /// the other readers follow.
     pub pointers_at: u32,
     /// Number of pointers per reader: a power of two.
     pub pointers: u32,
-    /// Byte offset, in a region, of the records, which contain the copied frames.
+    /// Byte offset, in a processor's region, of the records, which contain the copied frames.
     pub records_at: u32,
-    /// Size in bytes of the records: a power of two.
+    /// Size in bytes of the area for records in a processor's region: a power of two.
     pub bytes: u32,
-    /// Maximum number of captured bytes per frame.
+    /// Maximum number of bytes of a frame that are copied.
     pub record_max: u32,
     /// Conditions for sending a doorbell.
     pub wake: WakePolicy,
@@ -49,9 +48,9 @@ pub struct WakePolicy {
     /// a doorbell. An idle reader that knows the time of the last doorbell sleeps for at most this
     /// time.
     pub wait_ns: u32,
-    /// Number of bytes, counted from the last doorbell, after which the next doorbell is sent.
+    /// Number of bytes written since the last doorbell at which the next doorbell is sent.
     pub bytes: u32,
-    /// Number of frames, counted from the last doorbell, after which the next doorbell is sent.
+    /// Number of frames written since the last doorbell at which the next doorbell is sent.
     pub most: u32,
     /// The processes that a doorbell wakes.
     pub wakes: WakeupTarget,
@@ -84,13 +83,15 @@ pub struct FusedTap {
     pub sent: bool,
     /// At a cgroup, the user whose packets are delivered. `None` at other hooks.
     pub user: Option<UserSocketsConfig>,
-    /// Layout of the scratch memory, which is the first of the caller's maps.
+    /// Layout of the program's scratch memory. The scratch memory is in the first of the caller's
+    /// maps.
     pub scratch: Scratch,
-    /// Rings for frames, one per owner.
+    /// Rings for copied frames, one per owner, which is a set of requests that may see each other's
+    /// frames.
     pub rings: Vec<FrameRing>,
     /// Interfaces through which copies of frames may be sent.
     pub egresses: Vec<Egress>,
-    /// Index of the mark ([`Scope::mark`](crate::emit::Scope::mark)) that the body sets to withhold
+    /// Index of the mark ([`Scope::mark`](crate::emit::Scope::mark)) with which the body withholds
     /// a frame from the host. The mark is clear at the beginning of each frame. `None` if the host
     /// receives every frame.
     pub taken: Option<u16>,
@@ -126,8 +127,8 @@ pub struct Scratch {
     pub(super) marks_max: u16,
     pub(super) tallies: i16,
     pub(super) tallies_max: u16,
-    /// Byte offset of the bit set of the slots that a frame has taken (eight bytes), followed by
-    /// the views in these slots. 0 if there are no switched exits.
+    /// Byte offset of the bit set of those slots in which the body has recorded the current frame
+    /// (eight bytes), followed by the views in these slots. 0 if the program has no switched exits.
     pub(super) switched: i16,
 }
 
@@ -136,13 +137,13 @@ pub struct Scratch {
 pub struct FrameRing {
     /// Index of the ring's map among the caller's maps.
     pub map: u32,
-    /// Size in bytes of a processor's region of memory.
+    /// Size in bytes of a processor's region in the ring's map.
     pub stride: u32,
-    /// Byte offset, in a region, of the records, which contain the copied frames.
+    /// Byte offset, in a processor's region, of the records, which contain the copied frames.
     pub records_at: u32,
-    /// Size in bytes of the records: a power of two.
+    /// Size in bytes of the area for records in a processor's region: a power of two.
     pub bytes: u32,
-    /// Maximum number of captured bytes per frame.
+    /// Maximum number of bytes of a frame that are copied.
     pub record_max: u32,
     /// Pointer rings, one per request. They are numbered consecutively over all owners.
     pub pointer_rings: Vec<PointerRing>,
@@ -155,10 +156,10 @@ pub struct PointerRing {
     pub map: u32,
     /// Index of the ring's doorbell map among the caller's maps.
     pub doorbell_map: u32,
-    /// Size in bytes of a processor's region of memory.
+    /// Size in bytes of a processor's region in the ring's map.
     pub stride: u32,
-    /// Byte offset, in a region, of the pointers for the first reader. The pointers for the other
-    /// readers follow.
+    /// Byte offset, in a processor's region, of the pointers for the first reader. The pointers for
+    /// the other readers follow.
     pub pointers_at: u32,
     /// Number of pointers per reader: a power of two.
     pub pointers: u32,
@@ -190,12 +191,12 @@ impl Scratch {
         Self { stride, tallies_max, ..Self::SINGLE_REQUEST }
     }
 
-    /// The layout for a program without deliveries, marks or tallies.
+    /// The layout of scratch memory for a program without deliveries, marks or tallies.
     pub(super) const NONE: Self =
         Self { outlets: 0, marks_max: 0, tallies_max: 0, ..Self::SINGLE_REQUEST };
 
-    /// Creates a layout for these numbers of pointer rings, marks and tallies; `None` if its
-    /// offsets exceed 16 bits.
+    /// Creates a layout of scratch memory for these numbers of pointer rings (`outlets`), marks and
+    /// tallies; `None` if its offsets exceed 16 bits.
     #[must_use]
     pub fn new(outlets: usize, marks: usize, tallies: usize) -> Option<Self> {
         let delivered_views = outlets.checked_mul(8)?;
@@ -219,14 +220,15 @@ impl Scratch {
         })
     }
 
-    /// Returns the offset of a tally in a region. A tally is a pair of counters, for blocks and for
-    /// bytes.
+    /// Returns the byte offset of tally `number` in a processor's region. A tally is a pair of
+    /// counters, for blocks and for bytes.
     #[must_use]
     pub const fn tally_offset(&self, number: u16) -> u32 {
         self.tallies.cast_unsigned() as u32 + 16 * number as u32
     }
 
-    /// Returns the offset of a tally, a pair of counters, or `None` if the tally does not exist.
+    /// Returns the byte offset of tally `number`, a pair of counters; `None` if there is no such
+    /// tally.
     pub(super) fn checked_tally_offset(&self, number: u16) -> Option<i16> {
         (number < self.tallies_max).then(|| self.tallies + 16 * number.cast_signed())
     }
@@ -245,7 +247,7 @@ impl Scratch {
 }
 
 impl FusedTap {
-    /// Returns the pointer ring with this number; `None` if there is none.
+    /// Returns the pointer ring with this number, counted over all owners; `None` if there is none.
     pub(super) fn pointer_ring(&self, number: u16) -> Option<PointerRing> {
         let all = self.rings.iter().flat_map(|owner| &owner.pointer_rings);
         all.copied().nth(number.into())
@@ -296,8 +298,8 @@ pub struct Delivery {
     pub reader: u8,
     /// Number of the exit at which the frame is delivered. It is stored in the pointer.
     pub exit: u32,
-    /// True if several exits share this slot and reader. A frame must then be delivered at one of
-    /// these exits at most, and `failed - exit` must be the same for all of them.
+    /// True if several exits share this delivery's slot and reader. A frame must then be delivered
+    /// at one of these exits at most, and `failed - exit` must be the same for all of them.
     pub shared: bool,
     /// Index of the tally, a pair of counters, for frames that could not be copied; `None` if such
     /// frames are not counted.
@@ -305,17 +307,19 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Returns the number of the pointer ring and the bit of this delivery in the ring's word.
+    /// Returns the number of the pointer ring to which this delivery belongs, and the number of the
+    /// delivery's bit in the bit set of this ring.
     pub(super) fn ring_and_bit(self) -> (u16, u32) {
         let number = u32::from(self.number);
         (self.number / DELIVERIES_MAX as u16, number % DELIVERIES_MAX)
     }
 }
 
-/// Number of regions per processor, one for each program that can run at the same time. Programs
-/// are nested more than two deep only on kernels that preempt a process while it sends.
+/// Number of memory regions per processor, so that a program that interrupts another on the same
+/// processor has a region of its own. More than two programs are nested only on kernels that
+/// preempt a process while it sends.
 pub const REGIONS_PER_CPU: u32 = 4;
-/// The user whose packets a program delivers.
+/// The user whose packets a tap at a cgroup delivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserSocketsConfig {
     /// User id.
@@ -331,19 +335,20 @@ pub struct UserSocketsConfig {
 /// The configuration of a redirecting program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// Number of processors that have a region of memory for counting.
+    /// Number of processors that have a region of memory for counters.
     pub cpus: u32,
     /// Size in bytes of a processor's region of memory.
     pub stride: u32,
     /// BTF id of the kfunc that returns the tag that the driver removed
     /// (`bpf_xdp_metadata_rx_vlan_tag`); `None` to ignore such tags.
     pub tag_kfunc: Option<i32>,
-    /// Maximum number of deliveries per frame. The program reserves headroom for each of them.
+    /// Maximum number of deliveries per frame. The program reserves room for each of them before
+    /// the frame.
     pub deliveries: u16,
 }
 
 impl Redirect {
-    /// Returns the layout of the memory for the program's counters.
+    /// Returns the layout of the memory that contains the program's counters.
     #[must_use]
     pub const fn scratch(&self) -> Scratch {
         Scratch::plain(self.stride)
@@ -370,7 +375,7 @@ impl FrameEnd {
         }
     }
 
-    /// Returns the layout of the scratch memory.
+    /// Returns the layout of the program's scratch memory.
     pub(super) const fn scratch(&self) -> Scratch {
         match self {
             Self::Tap(fused) => fused.scratch,
@@ -388,19 +393,19 @@ impl FrameEnd {
     }
 }
 
-/// Stack slots, as byte offsets from r10, that a counting program reserves throughout: the address
-/// of the scratch memory, and either the region number or the tag and length of the frame.
+/// Stack slots, as byte offsets from r10, that a counting program reserves from start to end: the
+/// address of the scratch memory, and either the region number or the tag and length of the frame.
 pub(super) struct FixedSlots;
 
 impl FixedSlots {
-    /// Slot for the address of the scratch memory.
+    /// Stack slot for the address of the scratch memory.
     pub(super) const SCRATCH: i16 = -8;
-    /// Slot for the region number, in a tap.
+    /// Stack slot for the region number, in a tap.
     pub(super) const REGION_NUMBER: i16 = -16;
-    /// Slot for the tag that the driver removed, in a redirecting program.
+    /// Stack slot for the VLAN tag that the driver removed, in a redirecting program.
     pub(super) const TAG: i16 = -16;
-    /// Slot for the frame length, in a redirecting program.
+    /// Stack slot for the frame length, in a redirecting program.
     pub(super) const LENGTH: i16 = -24;
-    /// Number of reserved slots.
+    /// Number of stack slots that a counting program reserves from start to end.
     pub(super) const FIXED_SLOT_COUNT: i16 = 3;
 }

@@ -33,14 +33,14 @@ pub enum ChecksumCoverage {
     Transport {
         /// True if the edited number is part of the pseudo header, as addresses are.
         pseudo: bool,
-        /// True if a checksum of 0 means that there is no checksum, as in UDP.
+        /// True if a checksum of 0 means that the packet has no checksum, as in UDP.
         may_be_absent: bool,
     },
 }
 
-/// `BPF_F_PSEUDO_HDR`: the number is part of the pseudo header.
+/// `BPF_F_PSEUDO_HDR`: the edited number is part of the pseudo header.
 const PSEUDO: i32 = 0x10;
-/// `BPF_F_MARK_MANGLED_0`: a checksum of 0 means that there is none.
+/// `BPF_F_MARK_MANGLED_0`: a checksum of 0 means that the packet has no checksum.
 const ABSENT: i32 = 0x20;
 
 /// The layers of a frame in a form that stays valid after edits.
@@ -59,7 +59,7 @@ impl<'s> FrameOffset<'s> {
         Self { base: Value::Const(0), off: bytes, reach: bytes.into() }
     }
 
-    /// Returns the offset `bytes` bytes after this one.
+    /// Returns the offset that is `bytes` bytes after this offset.
     #[must_use]
     pub fn plus_bytes(self, bytes: u16) -> Self {
         let off = self.off.saturating_add(bytes);
@@ -70,7 +70,8 @@ impl<'s> FrameOffset<'s> {
 impl<'s, 'o: 's> Scope<'s, 'o> {
     // ---- positions
 
-    /// Converts a position to an offset, which stays valid after edits.
+    /// Converts a position to an offset from the first byte of the frame, which stays valid after
+    /// edits.
     pub fn to_frame_offset(&mut self, at: FramePos<'s>) -> FrameOffset<'s> {
         let b = self.builder();
         let base = match at.base {
@@ -105,7 +106,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().store_in_new_slot(R0)
     }
 
-    /// Returns the offset after the frame's first `bytes` bytes have been removed, or 0 if the
+    /// Returns the offset as it is after the removal of the frame's first `bytes` bytes; 0 if the
     /// offset was within these bytes.
     pub fn offset_after_removal(&mut self, offset: FrameOffset<'s>, bytes: u16) -> FrameOffset<'s> {
         if let Value::Const(_) = offset.base {
@@ -155,7 +156,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().reload_after_edit();
     }
 
-    /// Writes a number at an offset, in network byte order.
+    /// Emits code that writes a number at an offset in the frame, in network byte order.
     pub fn put<T: Width>(&mut self, to: FrameOffset<'s>, value: impl Into<Value<'s>>) {
         let value = value.into();
         let size = T::SIZE;
@@ -169,7 +170,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         );
     }
 
-    /// Writes these bytes at an offset.
+    /// Emits code that writes these bytes at an offset in the frame.
     pub fn put_bytes(&mut self, to: FrameOffset<'s>, bytes: &[u8]) {
         let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
         self.write(
@@ -194,8 +195,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         );
     }
 
-    /// Updates the checksum at an offset after a change to a number of type `T` that the checksum
-    /// covers (RFC 1624, equation 3). The result is bit-identical to the kernel's.
+    /// Emits code that updates the checksum at an offset after a change to a number of type `T`
+    /// that the checksum covers (RFC 1624, equation 3). The result is bit-identical to the
+    /// kernel's.
     pub fn update_checksum<T: Width>(
         &mut self,
         checksum: FrameOffset<'s>,
@@ -231,8 +233,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.reload_after_edit();
     }
 
-    /// Removes the bytes before `first`. At least 14 bytes must remain. Works at XDP only, because
-    /// tc needs the link header.
+    /// Emits code that removes the frame's bytes before `first`. At least 14 bytes must remain.
+    /// Works at XDP only, because tc needs the link header.
     pub fn remove_before(&mut self, first: FrameOffset<'s>) {
         if !self.may_edit() {
             return;
@@ -249,7 +251,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.reload_after_edit();
     }
 
-    /// Removes the outermost VLAN tag, which is either inline or in the skb. Works at tc only.
+    /// Emits code that removes the outermost VLAN tag, which is either inline or in the skb. Works
+    /// at tc only.
     pub fn pop_tag(&mut self) {
         if !self.may_edit() {
             return;
@@ -294,7 +297,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.set_register_slot(to, None);
     }
 
-    /// Writes `length` bytes. `load` prepares r0, and `store` writes at an offset from a register.
+    /// Emits code that writes `length` bytes to the frame, in place or through a helper. `load`
+    /// emits the code that puts the value into r0, and `store` the code that writes it at an offset
+    /// from a register.
     fn write(
         &mut self,
         to: FrameOffset<'s>,
@@ -366,7 +371,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.invalidate_registers();
     }
 
-    /// Emits arithmetic that updates a checksum in place at XDP, without a helper.
+    /// Emits arithmetic that updates a checksum in place at XDP, where no helper does so.
     fn update_checksum_in_place<T: Width>(
         &mut self,
         offset: FrameOffset<'s>,
@@ -451,7 +456,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Loads a value into a register, in network byte order.
+/// Emits code that loads a value into a register, in network byte order.
 fn fetch_in_network_order(b: &mut Builder, value: Value<'_>, size: Size, to: Reg) {
     b.fetch(value, to);
     b.convert_byte_order(size, to);

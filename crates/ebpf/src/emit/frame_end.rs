@@ -12,7 +12,8 @@ use super::target::Target;
 use super::unfit::{EmitResult, UnfitReason};
 use crate::program::Program;
 
-/// Emits a counting program that ends with this action on each frame.
+/// Emits a counting program from `body`, with the final action `frame_end` on each frame. `unsure`
+/// emits the code for frames whose first bytes cannot be read.
 pub(super) fn emit_counting_program(
     target: Target,
     frame_end: FrameEnd,

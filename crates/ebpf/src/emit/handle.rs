@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use crate::asm::Label;
 use crate::insn::Size;
 
-/// The brand of a handle, covariant in `'s`.
+/// The brand of a handle, the lifetime `'s` of the scope in which the handle is valid; covariant.
 pub(super) type Brand<'s> = PhantomData<&'s ()>;
 
 /// A stack slot, given as the number of bytes below the frame pointer.
@@ -48,13 +48,14 @@ impl<'s> From<Num<'s>> for Value<'s> {
 #[derive(Clone, Copy, Debug)]
 pub struct FramePos<'s> {
     pub(super) base: PosBase,
-    /// Offset in bytes from the base.
+    /// Offset in bytes from the position's base.
     pub(super) off: u16,
-    /// Upper bound of the distance in bytes from the first byte of the frame.
+    /// Upper bound of the position's distance in bytes from the first byte of the frame.
     pub(super) reach: u32,
     /// The builder's `epoch` at the computation of the position, which is invalid in later epochs.
     pub(super) epoch: u16,
-    /// Hint: the base's usual offset in bytes from the first byte of the frame.
+    /// Usual offset of the position's base from the first byte of the frame, in bytes: a hint that
+    /// may be wrong; `None` if there is none.
     pub(super) usual: Option<u16>,
     pub(super) brand: Brand<'s>,
 }
@@ -65,14 +66,14 @@ impl FramePos<'_> {
         Self { base: PosBase::Frame, off: 0, reach: 0, epoch: 0, usual: None, brand: PhantomData };
 }
 
-/// A position given as a byte offset from the first byte of the frame. Unlike a [`FramePos`], the
-/// offset stays valid after edits of the frame.
+/// An offset in bytes from the first byte of the frame, which may be computed. Unlike a
+/// [`FramePos`], it stays valid after edits of the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameOffset<'s> {
     pub(super) base: Value<'s>,
-    /// Offset in bytes from the base.
+    /// Constant number of bytes that is added to `base`.
     pub(super) off: u16,
-    /// Upper bound of the distance in bytes from the first byte of the frame.
+    /// Upper bound of the offset's distance in bytes from the first byte of the frame.
     pub(super) reach: u32,
 }
 
@@ -105,12 +106,13 @@ impl<'s, const N: usize> From<Window<'s, N>> for DynWindow<'s> {
     }
 }
 
-/// The location of checked bytes.
+/// The location of frame bytes whose presence has been checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Bytes<'s> {
-    /// In the frame itself.
+    /// The bytes are in the frame itself, at this position.
     Packet(FramePos<'s>),
-    /// In a copy on the stack that begins in this slot and was made in this `epoch`.
+    /// The bytes are in a copy on the stack, which begins in this slot and was made in this
+    /// `epoch`.
     Copy(SlotDepth, u16),
 }
 
@@ -121,8 +123,8 @@ pub struct Exit<'s> {
     pub(super) brand: Brand<'s>,
 }
 
-/// A 32-bit variable that can be set in its own scope or in an inner arm. Values from different
-/// control paths merge only in a variable or a [`FramePosVar`].
+/// A 32-bit variable that can be set in its own scope or in an inner arm. A value that depends on
+/// the control path is passed on only in such a variable or in a [`FramePosVar`].
 #[derive(Clone, Copy, Debug)]
 pub struct Var<'s>(pub(super) Num<'s>);
 
@@ -141,7 +143,7 @@ pub struct FramePosVar<'s> {
 pub struct Layers<'s> {
     /// Position of the first byte of the frame.
     pub frame: FramePos<'s>,
-    /// Start of the view, which is the part of the frame that the last twin has not parsed.
+    /// Start of the view: the part of the frame that the previous twins have not parsed.
     pub at: FramePos<'s>,
     /// Class that the last filter assigned, or 1 for an incoming frame.
     pub class: Value<'s>,
@@ -152,7 +154,7 @@ pub struct Layers<'s> {
     pub next: Option<Num<'s>>,
     /// Start of layer 3, or `None` until a twin has found it.
     pub l3: Option<FramePos<'s>>,
-    /// Layer 4, or `None` until the `ip` twin has found it.
+    /// Layer 4 of the frame, or `None` until the `ip` twin has found it.
     pub l4: Option<Transport<'s>>,
     /// Number of VLAN tags parsed, including one that is stored outside the frame.
     pub tags: u8,
@@ -166,7 +168,7 @@ pub struct Layers<'s> {
 pub struct Transport<'s> {
     /// Start of the transport header.
     pub at: FramePos<'s>,
-    /// Protocol number.
+    /// Protocol number of layer 4, as in the IP header.
     pub protocol: Num<'s>,
     /// Length in bytes of the transport header and its payload, according to the IP header. The
     /// frame may contain fewer bytes, or padding after them.
@@ -178,12 +180,12 @@ pub struct Transport<'s> {
 pub struct Answer<'s> {
     /// The class; 0 means no answer.
     pub class: Value<'s>,
-    /// The layers for the next twin.
+    /// The layers of the frame as the next twin receives them.
     pub layers: Layers<'s>,
 }
 
 impl<'s> Answer<'s> {
-    /// Creates an answer with these layers.
+    /// Creates an answer with this class and these layers.
     pub fn new(class: impl Into<Value<'s>>, layers: Layers<'s>) -> Self {
         Self { class: class.into(), layers }
     }

@@ -22,7 +22,7 @@ pub(super) fn offset_too_far_error() -> UnfitReason {
 }
 
 impl Builder {
-    /// Loads a value into the register `to`.
+    /// Emits code that loads a value into the register `to`.
     pub(super) fn fetch(&mut self, value: Value<'_>, to: Reg) {
         match value {
             Value::Const(constant) => {
@@ -42,8 +42,8 @@ impl Builder {
         self.set_register_slot(to, None);
     }
 
-    /// Returns a register that contains the value of a slot. If no register does, loads the value
-    /// into `otherwise`.
+    /// Returns a register that contains the value of a stack slot. If no register does, loads the
+    /// value into `otherwise`.
     pub(super) fn fetch_slot_register(&mut self, slot: SlotDepth, otherwise: Reg) -> Reg {
         self.find_slot_register(slot).unwrap_or_else(|| {
             self.asm.push(Insn::load(Size::DW, otherwise, R10, -slot));
@@ -52,21 +52,23 @@ impl Builder {
         })
     }
 
-    /// Stores the register `from` in a new slot.
+    /// Emits code that stores the register `from` in a new stack slot, and returns the handle of
+    /// the number in it.
     pub(super) fn store_in_new_slot<'s>(&mut self, from: Reg) -> Num<'s> {
         let slot = self.allocate_slots(1);
         self.put(slot, from);
         Num { slot, brand: Brand::default() }
     }
 
-    /// Stores the register `from` in a slot.
+    /// Emits code that stores the register `from` in a stack slot.
     pub(super) fn put(&mut self, slot: SlotDepth, from: Reg) {
         self.asm.push(Insn::store(Size::DW, R10, -slot, from));
         self.held.iter_mut().filter(|held| **held == Some(slot)).for_each(|held| *held = None);
         self.set_register_slot(from, Some(slot));
     }
 
-    /// Allocates `count` consecutive slots. Returns the deepest slot, at which they begin.
+    /// Allocates `count` stack slots one after another. Returns the deepest one, at which they
+    /// begin.
     pub(super) fn allocate_slots(&mut self, count: SlotDepth) -> SlotDepth {
         if count > (STACK_BYTES - self.top) / 8 {
             self.refuse(UnfitReason::new("its values need more than 512 bytes of stack"));
@@ -77,18 +79,18 @@ impl Builder {
         self.top
     }
 
-    /// Allocates consecutive slots for `length` bytes that are not written eight at a time. Before
-    /// Linux 6.8 the verifier rejects such a write without CAP_PERFMON if a value was spilled into
-    /// the slot ("attempt to corrupt spilled pointer"). Therefore, slots that were used before are
-    /// first overwritten with eight bytes each.
+    /// Allocates stack slots, one after another, for `length` bytes that the program writes with
+    /// stores of fewer than eight bytes. Before Linux 6.8 the verifier rejects such a write without
+    /// CAP_PERFMON if a value was spilled into the slot ("attempt to corrupt spilled pointer").
+    /// Therefore, slots that were used before are first overwritten with eight bytes each.
     pub(super) fn allocate_bytes(&mut self, length: u16) -> SlotDepth {
         let (slot, reused) = self.allocate_bytes_with_reuse(length);
         self.overwrite_reused_slots(reused);
         slot
     }
 
-    /// Allocates consecutive slots for `length` bytes. Also returns the range of these slots that
-    /// were used before.
+    /// Allocates stack slots, one after another, for `length` bytes. Also returns the range of
+    /// these slots that the program has used before.
     fn allocate_bytes_with_reuse(&mut self, length: u16) -> (SlotDepth, RangeInclusive<SlotDepth>) {
         let count = SlotDepth::try_from(length.div_ceil(8)).unwrap_or(SlotDepth::MAX).max(1);
         let (first, used) = (self.top + 8, self.used);
@@ -96,7 +98,7 @@ impl Builder {
         (slot, first..=slot.min(used))
     }
 
-    /// Overwrites all bytes of slots that were used before.
+    /// Emits code that overwrites all bytes of stack slots that the program has used before.
     fn overwrite_reused_slots(&mut self, reused: RangeInclusive<SlotDepth>) {
         if self.target.hardened {
             for slot in reused.step_by(8) {
@@ -136,12 +138,13 @@ impl Builder {
         }
     }
 
-    /// Returns true if computed positions are kept as offsets rather than as packet pointers.
+    /// Returns true if the program keeps computed positions as offsets rather than as packet
+    /// pointers.
     pub(super) fn positions_are_offsets(&self) -> bool {
         self.target.hardened || self.target.hook.reads_by_helper()
     }
 
-    /// Loads a position in the frame into the register `to`.
+    /// Emits code that loads the address of a position in the frame into the register `to`.
     pub(super) fn fetch_position(&mut self, at: FramePos<'_>, to: Reg) {
         self.check_epoch(at);
         match at.base {
@@ -155,7 +158,8 @@ impl Builder {
         self.set_register_slot(to, None);
     }
 
-    /// Loads the distance of a position from the first byte of the frame into the register `to`.
+    /// Emits code that loads the distance of a position from the first byte of the frame into the
+    /// register `to`.
     pub(super) fn fetch_distance(&mut self, at: FramePos<'_>, to: Reg) {
         match at.base {
             PosBase::Frame => self.asm.push(Insn::mov(to, i32::from(at.off))),
@@ -168,8 +172,9 @@ impl Builder {
         }
     }
 
-    /// Emits the bounds check for `length` bytes at a position, with `miss` as the exit. Where the
-    /// bytes cannot be read through a packet pointer, copies them to the stack instead.
+    /// Emits the bounds check for `length` bytes at a position, with a jump to `miss` if the frame
+    /// ends before the last of them. Where the bytes cannot be read through a packet pointer,
+    /// copies them to the stack instead.
     pub(super) fn check<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
         self.check_epoch(at);
         let end = at.reach + u32::from(length);
@@ -218,10 +223,10 @@ impl Builder {
         Bytes::Copy(slot, self.epoch)
     }
 
-    /// Emits the fast path of a copy. If r2 equals the usual offset, which is a constant, the bytes
-    /// are loaded directly, because a helper call costs 20 ns with return thunks. The loads are
-    /// eight bytes wide, so that the stack has the same state as after the call and the verifier
-    /// prunes one of the two paths.
+    /// Emits the fast path of a copy to the stack. If r2 equals the usual offset of the bytes,
+    /// which is a constant, the code loads the bytes directly, because a helper call costs 20 ns on
+    /// kernels with return thunks. The loads are eight bytes wide, so that the stack has the same
+    /// state as after the call and the verifier prunes one of the two paths.
     fn emit_fast_copy(
         &mut self,
         at: FramePos<'_>,

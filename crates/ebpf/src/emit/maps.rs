@@ -6,7 +6,8 @@ use crate::program::{FilterSpan, MapSpec};
 /// Number of processors that have a row for values passed between parts. On processors with higher
 /// numbers, the program leaves every frame to the user implementation.
 pub(super) const PROCESSORS_MAX: i32 = 512;
-/// Base-2 logarithm of the size in bytes of a row, which has room for sixteen numbers.
+/// Base-2 logarithm of the size in bytes of a row of values passed between parts. A row has room
+/// for sixteen numbers.
 pub(super) const ROW_SIZE_LOG2: i32 = 7;
 
 /// A map of a program other than the map of its counters.
@@ -22,8 +23,8 @@ pub(super) enum ProgramMap {
 }
 
 impl ProgramMap {
-    /// Returns the parameters of the map, for a program with the given filters and
-    /// `parts` continuations.
+    /// Returns the parameters with which the map must be created, for a program with these filters
+    /// and `parts` continuations.
     pub(super) fn spec(self, filters: &[FilterSpan], parts: usize) -> MapSpec {
         match self {
             Self::State(index, size) => {
@@ -40,8 +41,8 @@ impl ProgramMap {
     }
 }
 
-/// Temporary number of the caller's first map, used until the number of the program's own maps is
-/// known.
+/// Temporary number of the first map that the caller provides, used until the number of the
+/// program's own maps is known.
 pub(super) const FIRST_CALLER_MAP: u32 = 0x7000;
 
 /// Returns true if a map with this number belongs to the caller.

@@ -39,22 +39,22 @@ use crate::program::{self, Program};
 ///   in network byte order, bits 0 to 15 are the tag; 0 if there was no tag;
 /// - the monotonic time (8 bytes).
 pub mod headroom {
-    /// Number of bytes per delivery: class (four), offset of the view (two), number of frame bytes
-    /// after the view (two).
+    /// Number of bytes that describe a delivery: class (four), offset of the view (two), number of
+    /// frame bytes after the view (two).
     pub const DELIVERY_SIZE: u32 = 8;
-    /// Number of bytes per exit number.
+    /// Number of bytes that hold the exit number of a delivery.
     pub const EXIT_NUMBER_BYTES: u32 = 2;
     /// Size in bytes of the fields that follow the exit numbers: the bit set, the tag and the time.
     pub const FIXED_FIELDS_SIZE: u32 = 24;
 
-    /// Returns the offset in bytes of the fields that follow the exit numbers, given the number of
-    /// deliveries.
+    /// Returns the offset in bytes, from the start of the headroom data, of the fields that follow
+    /// the exit numbers. `deliveries` is the number of deliveries.
     #[must_use]
     pub const fn fixed_fields_offset(deliveries: u32) -> u32 {
         deliveries * DELIVERY_SIZE + (deliveries * EXIT_NUMBER_BYTES).next_multiple_of(8)
     }
 
-    /// Returns the total size in bytes of this headroom data, given the number of deliveries.
+    /// Returns the total size in bytes of the headroom data for this number of deliveries.
     #[must_use]
     pub const fn total_size(deliveries: u32) -> u32 {
         fixed_fields_offset(deliveries) + FIXED_FIELDS_SIZE
@@ -92,7 +92,8 @@ const DROP: i32 = 1;
 const REDIRECT: i32 = 4;
 
 impl Scope<'_, '_> {
-    /// Redirects the frame to the interface with this index, instead of to its consumers.
+    /// Emits code that marks the frame to be redirected to the interface with this index, instead
+    /// of to its consumers.
     pub fn redirect_to(&mut self, interface: u32) {
         let target = self.builder().target;
         if target.hook != program::Hook::Xdp || !target.redirects {
@@ -107,8 +108,8 @@ impl Scope<'_, '_> {
 }
 
 impl Builder {
-    /// Loads the tag that the driver removed, if there is one, into the reserved slot. A frame with
-    /// such a tag takes the `unsure` exit.
+    /// Emits code that loads the VLAN tag that the driver removed, if there is one, into its
+    /// reserved stack slot. A frame with such a tag takes the `unsure` exit.
     pub(super) fn load_driver_tag(&mut self, function: i32) {
         const SCRATCH: i16 = FixedSlots::LENGTH;
         let none = self.asm.label();
@@ -135,7 +136,8 @@ impl Builder {
         self.bind(none);
     }
 
-    /// Stores the frame length in its reserved slot, if only a helper can determine the length.
+    /// Emits code that stores the frame length in its reserved stack slot, if only a helper can
+    /// determine the length.
     pub(super) fn store_frame_length(&mut self) {
         if self.is_length_stored() {
             self.asm.push(Insn::mov(R1, R6));
@@ -182,7 +184,8 @@ impl Builder {
         self.asm.bind(here);
     }
 
-    /// Extends the frame into its headroom, and writes the information for the consumers there.
+    /// Emits code that extends the frame into its headroom, and writes the deliveries, exit
+    /// numbers, tag and time there.
     fn write_headroom(
         &mut self,
         redirect: &Redirect,
@@ -248,5 +251,5 @@ impl Builder {
     }
 }
 
-/// Stack slot for the frame's time, used only after the body.
+/// Stack slot for the frame's time, used only after the body, when the slot is free again.
 const FRAME_TIME_SLOT: i16 = -32;

@@ -1,9 +1,9 @@
-//! Replacement of the stack slots that an answer refers to.
+//! Replacement of the stack slots that a twin's answer refers to.
 
 use super::handle::{Answer, Brand, FramePos, Layers, Num, PosBase, SlotDepth, Transport, Value};
 
-/// Replaces each slot that the answer refers to with the result of `f`, and unbinds the answer from
-/// its scope.
+/// Replaces each stack slot that the answer refers to with the result of `f`. The new answer is
+/// valid in any scope.
 pub(super) fn map_slots(
     answer: Answer<'_>,
     mut f: impl FnMut(SlotDepth) -> SlotDepth,

@@ -10,25 +10,27 @@ pub mod offset {
     pub const RESERVED: i16 = 0;
     /// Offset of the position up to which records are complete (eight bytes).
     pub const COMMITTED: i16 = 8;
-    /// Offset of the position from which the program polls for drained doorbells (eight bytes). The
-    /// position is 0 before the first poll, and while frames are only counted because no doorbell
-    /// is drained.
+    /// Offset of the position from which on the program polls for drained doorbells (eight bytes).
+    /// The position is 0 before the first poll, and while frames are only counted because the
+    /// reader drains no doorbell.
     pub const POLL_POSITION: i16 = 16;
-    /// Offset of the number of drained doorbell bytes at the last poll, plus one (eight bytes).
+    /// Offset of the number of doorbell bytes that the reader had drained at the program's last
+    /// poll, plus one (eight bytes).
     pub const DRAINED_AT_POLL: i16 = 24;
     /// Offset of the position at which the number at [`DRAINED_AT_POLL`] was first observed (eight
     /// bytes).
     pub const DRAIN_OBSERVED_POSITION: i16 = 32;
-    /// Offset of the flag that is 1 while the program may be writing for a consumer that it has
-    /// found awake (eight bytes).
+    /// Offset of the flag that is 1 while the program may be writing a frame for a consumer that it
+    /// has found awake (eight bytes).
     pub const WRITING: i16 = 40;
     /// Offset of the counts of pointers written, one per reader (eight bytes each).
     pub const HEADS: i16 = 64;
-    /// Offset of the bit set of the current frame's deliveries (eight bytes).
+    /// Offset of the bit set of the deliveries that the body has recorded for the current frame
+    /// (eight bytes).
     pub const DELIVERY_BITS: i16 = HEADS + 8 * super::READERS_MAX as i16;
-    /// Offset of the number of frames that could not be copied (eight bytes).
+    /// Offset of the number of frames that the program could not copy into the ring (eight bytes).
     pub const FAILED: i16 = DELIVERY_BITS + 8;
-    /// Offset of the number of frames since the last doorbell (eight bytes).
+    /// Offset of the number of frames written since the last doorbell (eight bytes).
     pub const FRAMES_SINCE_DOORBELL: i16 = DELIVERY_BITS + 16;
     /// Offset of the monotonic time of the last doorbell, in ns (eight bytes).
     pub const DOORBELL_TIME: i16 = DELIVERY_BITS + 24;
@@ -39,17 +41,18 @@ pub mod offset {
     /// Offset of the number of doorbells dropped because earlier ones were not drained (eight
     /// bytes).
     pub const DOORBELLS_DROPPED: i16 = DELIVERY_BITS + 48;
-    /// Offset of the views of the current frame, one per delivery (16 bytes each).
+    /// Offset of the views that the body has recorded for the current frame, one per delivery (16
+    /// bytes each).
     pub const VIEWS: i16 = DELIVERY_BITS + 64;
     /// Offset of the counts of pointers written, one per exit that shares a reader (eight bytes
-    /// each). Used only in a map that has neither scratch memory nor tallies.
+    /// each). Used only in a map that contains neither scratch memory nor tallies.
     pub const COUNTS: i16 = VIEWS;
     /// Offset of the index of the interface to which the frame is redirected (four bytes). The
     /// index is 0 if the frame is not redirected to an interface.
     pub const INTERFACE: i16 = DELIVERY_BITS + 56;
     /// Offset of the tallies. A tally is a pair of counters: blocks, then bytes (eight bytes each).
     pub const TALLIES: i16 = VIEWS + 16 * super::DELIVERIES_MAX as i16;
-    /// Size in bytes of the page that contains these fields. All offsets are below this size.
+    /// Size in bytes of the page at the beginning of a region that contains these fields.
     pub const END: i16 = 4096;
 }
 
@@ -81,7 +84,7 @@ pub mod record {
     pub const SENT: u16 = 2;
     /// Size of the header in bytes.
     pub const HEADER_SIZE: u32 = 32;
-    /// Alignment of records in bytes.
+    /// Alignment of records in the ring, in bytes.
     pub const ALIGNMENT: u32 = 16;
 }
 
@@ -92,14 +95,14 @@ pub const POINTER_SIZE: u32 = 32;
 /// Flag in the view offset of a pointer: the view begins after a tag that may be stored outside the
 /// frame. If that tag is inserted, the view begins four bytes later.
 pub const AFTER_TAG: u32 = 1 << 31;
-/// Offset of the exit number in a delivery's scratch memory.
+/// Byte offset of the exit number in the view that the scratch memory holds for a delivery.
 pub(in crate::emit) const EXIT_OFFSET: i16 = 12;
 /// Maximum number of readers per pointer ring.
 pub const READERS_MAX: u32 = 32;
 /// Maximum number of deliveries per frame to one pointer ring.
 pub const DELIVERIES_MAX: u32 = 31;
-/// Maximum number of places in the filter tree whose switched exits (exits that user space opens
-/// and closes at run time) can be open at once: a power of two.
+/// Maximum number of slots for switched exits, which user space opens and closes at run time: the
+/// number of places in the filter tree at which such exits can be open at once. A power of two.
 pub const SWITCHED_SLOTS_MAX: u32 = 16;
 /// Maximum number of exits of one pointer ring that user space can open at once.
 pub const SWITCHED_EXITS_MAX: u32 = 4;
@@ -111,6 +114,6 @@ pub const EXITS_MAX: u32 = 320;
 const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u32);
 /// Number of tallies, which are pairs of counters, of a [`Tap`](super::config::Tap).
 pub const TALLIES_MAX: u16 = ((offset::END - offset::TALLIES) / 16) as u16;
-/// Base-2 logarithm of the number of laps around the ring in which frames are copied although no
-/// doorbell is drained. After these laps, frames are only counted.
+/// Base-2 logarithm of the number of laps around the ring after which the program no longer copies
+/// frames, but only counts them, if no doorbell has been drained meanwhile.
 pub const UNREAD_LAPS_LOG2: u32 = 4;

@@ -56,9 +56,9 @@ pub enum Cmp {
     Gt,
     /// Greater or equal: `>=`.
     Ge,
-    /// Holds if the operands share a set bit.
+    /// Holds if the operands have a set bit in common.
     Any,
-    /// Holds if the operands share no set bit.
+    /// Holds if the operands have no set bit in common.
     NotAny,
 }
 
@@ -152,7 +152,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(DynWindow { bytes: self.builder.check(at, n, miss.label), length: n })
     }
 
-    /// Loads a field from a [`DynWindow`]. Fails if the offset is beyond the window.
+    /// Loads a field at byte offset `off` from bytes that [`Scope::need_dyn`] has checked. Fails if
+    /// the field is beyond these bytes.
     pub fn load_dyn<T: Width>(
         &mut self,
         span: DynWindow<'s>,
@@ -173,9 +174,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         FramePos { off: at.off.saturating_add(n), reach: at.reach + u32::from(n), ..at }
     }
 
-    /// Returns the same position with a hint: its usual distance in bytes from the first byte of
-    /// the frame. Where a load from this constant distance is cheaper, the program checks that the
-    /// hint is right, and then loads from there.
+    /// Returns the same position with a hint, `usual`: the position's usual distance in bytes from
+    /// the first byte of the frame. Where a load from a constant distance is cheaper, the program
+    /// compares the real distance with the hint and, if they are equal, loads from the constant
+    /// distance.
     #[must_use]
     pub fn hint_usual_distance(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
         FramePos { usual: usual.checked_sub(at.off), ..at }
@@ -252,8 +254,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         result
     }
 
-    /// Emits a jump to an exit. Code that is emitted after the jump in this scope is dropped as
-    /// unreachable.
+    /// Emits a jump to an exit. Code that is emitted later in this scope is unreachable and
+    /// therefore dropped.
     pub fn leave(&mut self, to: Exit<'s>) {
         self.builder.asm.jump(to.label);
     }
@@ -278,7 +280,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- numbers
 
-    /// Loads a constant and returns it as a number.
+    /// Emits code that loads a constant, and returns it as a number.
     pub fn constant(&mut self, value: u32) -> Num<'s> {
         self.builder.fetch(value.into(), R0);
         self.builder.store_in_new_slot(R0)
@@ -320,7 +322,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.load_if_zero(num, Insn::alu32(Alu::Mov, R0, ZERO.cast_signed()))
     }
 
-    /// Returns the number or, if it is 0, the number that `insn` loads into r0.
+    /// Returns a number that equals `num` or, if `num` is 0, the number that `insn` loads into r0.
     pub(super) fn load_if_zero(&mut self, num: Num<'s>, insn: Insn) -> Num<'s> {
         let b = &mut self.builder;
         let done = b.asm.label();
@@ -455,9 +457,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(answer)
     }
 
-    /// Emits the code of `only` and the code of `miss`. `only` receives an exit that leads to
-    /// `miss`. `miss` must end with a jump to another exit, so that the code after the call runs
-    /// only if `only` succeeded.
+    /// Emits the code of `only`, which receives an exit that leads to the code of `miss`, and then
+    /// the code of `miss`. `miss` must end with a jump to another exit, so that the code after the
+    /// call runs only if `only` succeeded.
     pub fn or_else(
         &mut self,
         only: impl FnOnce(&mut Self, Exit<'s>),
@@ -473,8 +475,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.bind(next);
     }
 
-    /// Records the reason for an error and returns the error. Because of the record, the program is
-    /// refused even if the twin ignores the returned error.
+    /// Records `why` as the reason for which eBPF cannot express the program, and returns it as an
+    /// error. Because of the record, the program is refused even if the twin ignores the returned
+    /// error.
     fn unfit(&mut self, why: &'static str) -> UnfitReason {
         self.builder.refuse(UnfitReason::new(why));
         UnfitReason::new(why)

@@ -16,7 +16,7 @@ use crate::insn::{Alu, Insn, R0, R1, R2, R3, R4, R5, Reg};
 /// A SipHash computation in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct SiphashState<'s> {
-    /// The deepest of four slots, which holds the last word of the state.
+    /// The deepest of four stack slots, which holds the last word of the state.
     slot: SlotDepth,
     brand: Brand<'s>,
 }
@@ -26,13 +26,13 @@ const STATE: [Reg; 4] = [R1, R2, R3, R4];
 /// Initial state before the key is mixed in: the bytes of "somepseudorandomlygeneratedbytes".
 const INITIAL_STATE: [u64; 4] =
     [0x736f_6d65_7073_6575, 0x646f_7261_6e64_6f6d, 0x6c79_6765_6e65_7261, 0x7465_6462_7974_6573];
-/// Number of rounds per input word.
+/// Number of SipHash rounds per input word.
 const ROUNDS: usize = 2;
-/// Number of rounds after the last input word.
+/// Number of SipHash rounds after the last input word.
 const FINAL_ROUNDS: usize = 4;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Begins the computation of a tag under this key, given as two little-endian words.
+    /// Begins the computation of a SipHash tag under this key, given as two little-endian words.
     pub fn begin_siphash(&mut self, key: [u64; 2]) -> SiphashState<'s> {
         let b = self.builder();
         let slot = b.allocate_slots(4);
@@ -45,7 +45,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         SiphashState { slot, brand: Brand::default() }
     }
 
-    /// Absorbs eight bytes of input, given as a number in network byte order.
+    /// Emits code that adds eight bytes of input, given as a number in network byte order, to the
+    /// hash.
     pub fn absorb_siphash_word(&mut self, sip: SiphashState<'s>, word: WideNum<'s>) {
         self.fetch_wide(word, R5);
         self.swap_bytes(R5);
@@ -59,8 +60,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().invalidate_registers();
     }
 
-    /// Absorbs the last word of input, whose last byte is the input length modulo 256. Returns the
-    /// tag as a number in network byte order.
+    /// Emits code that adds the last word of input, whose last byte is the input length modulo 256.
+    /// Returns the SipHash tag as a number in network byte order.
     pub fn finish_siphash(&mut self, sip: SiphashState<'s>, last: WideNum<'s>) -> WideNum<'s> {
         self.absorb_siphash_word(sip, last);
         self.fetch_siphash_state(sip);
@@ -80,7 +81,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits one round, with the operations in the paper's order.
+    /// Emits one SipHash round, with the operations in the paper's order.
     fn sip_round(&mut self) {
         let [v0, v1, v2, v3] = STATE;
         self.add_rotate_xor(v0, v1, 13);
@@ -91,7 +92,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.rotate(v2, 32);
     }
 
-    /// Emits `a += b; b = (b <<< bits) ^ a`.
+    /// Emits the part of a round that computes `a += b; b = (b <<< bits) ^ a`.
     fn add_rotate_xor(&mut self, a: Reg, b: Reg, bits: i32) {
         self.builder().asm.push(Insn::alu(Alu::Add, a, b));
         self.rotate(b, bits);
@@ -114,7 +115,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Returns the slots of the four state words.
+/// Returns the stack slots of the four state words, given the deepest of them.
 fn state_slots(deepest: SlotDepth) -> [SlotDepth; 4] {
     [deepest - 24, deepest - 16, deepest - 8, deepest]
 }

@@ -17,7 +17,7 @@ use crate::asm::Label;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size, atomic};
 use crate::program::Hook;
 
-/// The state of the current filter in its map.
+/// A handle of the current filter's state, which a map holds.
 #[derive(Clone, Copy, Debug)]
 pub struct TwinState<'s> {
     map: u32,
@@ -39,21 +39,23 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         TwinState { map: self.builder().state(size), size, brand: PhantomData }
     }
 
-    /// Loads the number at byte `at` of the state.
+    /// Emits code that loads the 64-bit number at byte `at` of the filter's state.
     pub fn read(&mut self, state: TwinState<'s>, at: u16) -> WideNum<'s> {
         self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::load(Size::DW, R0, R1, 0));
         self.store_wide()
     }
 
-    /// Atomically adds to the number at byte `at` of the state.
+    /// Emits code that atomically adds `amount` to the 64-bit number at byte `at` of the filter's
+    /// state.
     pub fn add_to(&mut self, state: TwinState<'s>, at: u16, amount: impl Into<Value<'s>>) {
         self.builder().fetch(amount.into(), R2);
         self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
     }
 
-    /// Atomically adds to the number at byte `at` of the state, and returns the old value.
+    /// Emits code that atomically adds `amount` to the 64-bit number at byte `at` of the filter's
+    /// state, and returns the old value.
     pub fn fetch_add(
         &mut self,
         state: TwinState<'s>,
@@ -68,8 +70,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.store_wide()
     }
 
-    /// Atomically adds to the `nth` of `count` numbers that begin at byte `at`. Does nothing if
-    /// `nth` is out of range.
+    /// Emits code that atomically adds to the `nth` of `count` 64-bit numbers that begin at byte
+    /// `at` of the filter's state. The code does nothing if `nth` is out of range.
     pub fn add_nth(
         &mut self,
         state: TwinState<'s>,
@@ -85,9 +87,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.bind(beyond);
     }
 
-    /// Atomically raises the `nth` of `count` numbers that begin at byte `at` to `new`. The emitted
-    /// code jumps to the exit `other` if the number is not less than `new`, if another processor
-    /// changes it at the same time, or if `nth` is out of range.
+    /// Emits code that atomically raises the `nth` of `count` 64-bit numbers that begin at byte
+    /// `at` of the filter's state to `new`. The code jumps to the exit `other` if the number is not
+    /// less than `new`, if another processor changes it at the same time, or if `nth` is out of
+    /// range.
     pub fn raise_nth(
         &mut self,
         state: TwinState<'s>,
@@ -104,7 +107,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compare_exchange(other);
     }
 
-    /// Atomically exchanges the number at byte `at` of the state, and returns the old value.
+    /// Emits code that atomically replaces the 64-bit number at byte `at` of the filter's state
+    /// with `new`, and returns the old value.
     pub fn exchange(&mut self, state: TwinState<'s>, at: u16, new: WideNum<'s>) -> WideNum<'s> {
         self.fetch_wide(new, R0);
         self.point_at_state(state, at, 8);
@@ -112,8 +116,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.store_wide()
     }
 
-    /// Atomically replaces the number at byte `at` of the state with `new` if the number is `old`.
-    /// Otherwise, the emitted code jumps to the exit `other`.
+    /// Emits code that atomically replaces the 64-bit number at byte `at` of the filter's state
+    /// with `new` if the number is `old`. Otherwise, the code jumps to the exit `other`.
     pub fn replace(
         &mut self,
         state: TwinState<'s>,
@@ -196,8 +200,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compute_wide(Alu::Shl, left, WideNum(bits))
     }
 
-    /// Mixes the bits of a number with the finalizer of SplitMix64, including its increment, as
-    /// `wire::flow` does.
+    /// Mixes the bits of a number as `wire::flow` does: with one step of SplitMix64, its increment
+    /// and its finalizer.
     pub fn mix_bits(&mut self, wide: WideNum<'s>) -> WideNum<'s> {
         self.fetch_wide(wide, R0);
         let b = self.builder();
@@ -303,8 +307,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- lengths
 
-    /// Returns the number of frame bytes after a position, including nonlinear bytes, or 0 if the
-    /// position is past the end of the frame.
+    /// Returns the number of bytes from a position to the end of the frame, including nonlinear
+    /// bytes; 0 if the position is past the end.
     pub fn rest(&mut self, at: FramePos<'s>) -> Num<'s> {
         let length = self.load_metadata(MetadataField::Length);
         let b = self.builder();
@@ -344,8 +348,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Ne, R0, R3, other.label);
     }
 
-    /// Sets r1 to the address of byte `at` of the state, for an access of `length` bytes. Refuses
-    /// the program if the access is outside the state or `at` is not a multiple of 8.
+    /// Emits code that sets r1 to the address of byte `at` of the filter's state, for an access of
+    /// `length` bytes. Refuses the program if the access is outside the state or `at` is not a
+    /// multiple of 8.
     fn point_at_state(&mut self, state: TwinState<'s>, at: u16, length: u16) {
         let b = self.builder();
         if at.saturating_add(length) > state.size || !at.is_multiple_of(8) {

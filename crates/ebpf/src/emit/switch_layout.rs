@@ -10,18 +10,19 @@ pub struct SwitchLayout {
     pub map: u32,
     /// Byte offset of the first word in the map.
     pub base: u32,
-    /// Number of places in the filter tree that have switched exits.
+    /// Number of places in the filter tree at which requests have switched exits.
     pub places: u32,
 }
 
 impl SwitchLayout {
-    /// Number of words in the list of a pointer ring: a bit mask of the slots of the ring's open
-    /// exits, and an entry ([`Self::entry`]) for each exit.
+    /// Number of words in the list of open exits of a pointer ring: a bit mask of the exits' slots,
+    /// and an entry ([`Self::entry`]) for each exit.
     pub const OPEN_EXIT_LIST_WORDS: u32 = 1 + SWITCHED_EXITS_MAX;
-    /// Bit offset of the exit number in an entry.
+    /// Bit position of the exit number in the entry of an open exit.
     pub(in crate::emit) const EXIT_SHIFT: u32 = 8;
 
-    /// Returns the index of the first word in the list of a pointer ring.
+    /// Returns the index of the first word in the list of pointer ring `outlet`, counted in words
+    /// from the beginning of this layout.
     #[must_use]
     pub const fn list(&self, outlet: u32) -> u32 {
         self.places.saturating_add(outlet.saturating_mul(Self::OPEN_EXIT_LIST_WORDS))

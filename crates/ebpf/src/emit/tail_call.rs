@@ -80,8 +80,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 }
 
 impl Builder {
-    /// Sets r1 to the address of this processor's row for values passed between parts. If the
-    /// processor has no row, the block takes the `unsure` exit.
+    /// Emits code that sets r1 to the address of this processor's row for values passed between
+    /// parts. If the processor has no row, the block takes the `unsure` exit.
     fn point_at_row(&mut self, map: u32) {
         self.call(Helper::CpuId);
         let unsure = self.unsure();
@@ -92,7 +92,8 @@ impl Builder {
         self.invalidate_registers();
     }
 
-    /// Emits the tail call to the next part. If the call fails, control continues after it.
+    /// Emits the tail call to the next part. If the tail call fails at run time, execution
+    /// continues with the code that is emitted next.
     fn call_next_part(&mut self, links: u32) {
         let next = i32::try_from(self.finished_part_count()).unwrap_or(i32::MAX);
         self.asm.push(Insn::mov(R1, R6));
@@ -102,7 +103,7 @@ impl Builder {
     }
 }
 
-/// Calls `f` on the slot of each computed value.
+/// Calls `f` with the stack slot of each computed number that `saved` and `class` contain.
 fn for_each_slot(
     saved: &mut SavedLayers<'_>,
     class: &mut Value<'_>,

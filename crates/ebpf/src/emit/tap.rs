@@ -77,7 +77,7 @@ pub fn fused(
 }
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Adds one block of `bytes` bytes to a tally, a pair of counters for blocks and for bytes.
+    /// Emits code that adds one block and `bytes` bytes to tally `number`, a pair of counters.
     pub fn tally(&mut self, number: u16, bytes: Num<'s>) {
         let b = self.builder();
         let scratch = b.scratch();
@@ -92,8 +92,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.set_register_slot(R1, None);
     }
 
-    /// Records a delivery of the frame in the scratch memory, with this class and with the view
-    /// that `on` describes.
+    /// Emits code that records a delivery of the frame in the scratch memory, with this class and
+    /// with the view that `on` describes.
     pub fn deliver(&mut self, delivery: Delivery, on: Layers<'s>, class: Value<'s>) {
         let length = self.view_length(on);
         let b = self.builder();
@@ -120,8 +120,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.set_register_slot(R1, None);
     }
 
-    /// Sets or clears a mark, which is a flag of the current frame. The verifier does not track
-    /// marks, because they are in memory.
+    /// Emits code that sets or clears mark `number`, a flag of the current frame. The verifier does
+    /// not track marks, because they are in memory.
     pub fn mark(&mut self, number: u16, set: bool) {
         let b = self.builder();
         if let Some(place) = b.checked_mark_offset(number) {
@@ -154,8 +154,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Returns the length of the view in bytes. Until a VLAN tag that is stored outside the frame
-    /// has been parsed, the length includes the tag.
+    /// Returns the length of the view in bytes. If a VLAN tag is stored outside the frame and no
+    /// twin has parsed it yet, the length includes the tag.
     pub fn view_length(&mut self, on: Layers<'s>) -> Num<'s> {
         let rest = self.rest(on.at);
         match on.length {
@@ -171,8 +171,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits an arm whose unsure blocks continue after the arm, instead of leaving the program
-    /// through its exit for unsure blocks.
+    /// Emits an arm in which a block that the code cannot decide continues after the arm, instead
+    /// of taking the program's `unsure` exit.
     pub fn emit_catching_unsure<R>(
         &mut self,
         f: impl for<'i> FnOnce(&mut Scope<'i, 's>, Exit<'i>) -> R,
@@ -187,7 +187,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Returns true if the view begins after a tag that may be stored outside the frame.
+/// Returns true if the view of the frame begins after a VLAN tag that the kernel may store outside
+/// the frame.
 const fn is_after_stored_tag(on: &Layers<'_>) -> bool {
     on.tags > 0 || on.length.is_some()
 }
@@ -198,9 +199,9 @@ impl Builder {
         !matches!(self.target.hook, Hook::Xdp | Hook::Cgroup)
     }
 
-    /// Loads the offset of the view into a register, with [`AFTER_TAG`] if the view begins after a
-    /// tag that may be stored outside the frame. One exit may receive both kinds of views, because
-    /// a filter moves the view only of blocks that it answers.
+    /// Emits code that loads the offset of the view into a register, with the flag [`AFTER_TAG`] if
+    /// the view begins after a tag that may be stored outside the frame. An exit may receive views
+    /// with and without the flag, because a filter moves the view only of blocks that it answers.
     fn fetch_view_offset(&mut self, on: &Layers<'_>, to: Reg) {
         self.fetch_distance(on.at, to);
         if is_after_stored_tag(on) && self.may_have_stored_tag() {
@@ -208,8 +209,8 @@ impl Builder {
         }
     }
 
-    /// Sets r9 to the address of this processor's scratch memory, and clears the words of the
-    /// previous frame.
+    /// Emits code that sets r9 to the address of this processor's scratch memory, and clears the
+    /// words that describe the previous frame.
     pub(super) fn point_at_scratch(&mut self, frame_end: &FrameEnd) {
         let scratch = frame_end.scratch();
         let known = self.asm.label();
@@ -249,7 +250,7 @@ impl Builder {
         self.asm.push(Insn::store(Size::DW, R10, FixedSlots::SCRATCH, R9));
     }
 
-    /// Restores r9 if other code may have overwritten it.
+    /// Emits code that restores r9 if the code emitted before may have overwritten it.
     pub(super) fn restore_region_register(&mut self) {
         if self.region_lost {
             self.asm.push(Insn::load(Size::DW, R9, R10, FixedSlots::SCRATCH));
@@ -276,7 +277,8 @@ impl Builder {
         Some(scratch.mark_offset(number))
     }
 
-    /// Adds `amount` to a word of a region, non-atomically. Clobbers r1.
+    /// Emits code that adds `amount` to the word at offset `word` of a region, non-atomically.
+    /// Clobbers r1.
     pub(super) fn add_to_word(&mut self, region: Reg, word: i16, amount: impl Into<Operand>) {
         self.asm.push(Insn::load(Size::DW, R1, region, word));
         self.asm.push(Insn::alu(Alu::Add, R1, amount));

@@ -6,9 +6,9 @@ use crate::program::Hook;
 pub const NONE: u32 = 0;
 /// The class that represents the natural value 0, such as port 0.
 pub const ZERO: u32 = u32::MAX - 1;
-/// Return value of a tested program ([`ReturnConversion::Answer`]) that leaves the block to the
-/// user implementation. As a class, this value means "held". No answer collides with it, because
-/// held blocks do not leave their filter.
+/// Return value with which a tested program ([`ReturnConversion::Answer`]) leaves the block to the
+/// user implementation. No answer has this value: as a class it means "held", and held blocks do
+/// not leave their filter.
 pub const UNSURE: u32 = u32::MAX;
 
 /// The environment for which a program is emitted.
@@ -30,14 +30,14 @@ pub struct Target {
 }
 
 impl From<Hook> for Target {
-    /// Returns the target for a loader with CAP_PERFMON.
+    /// Returns the target for a loader with CAP_PERFMON at this hook.
     fn from(hook: Hook) -> Self {
         Self { hook, hardened: false, redirects: false, single: false }
     }
 }
 
 impl Target {
-    /// Returns the target for a loader without CAP_PERFMON.
+    /// Returns the target for a loader without CAP_PERFMON at this hook.
     #[must_use]
     pub const fn without_perfmon(hook: Hook) -> Self {
         Self { hook, hardened: true, redirects: false, single: false }

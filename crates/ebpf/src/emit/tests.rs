@@ -206,7 +206,8 @@ fn program_with_exhausted_stack_is_unfit() {
     );
 }
 
-/// Many twins fit into one program only if each of them releases its stack slots.
+/// Emits so many twins that they fit into one program only if each of them releases its stack
+/// slots.
 #[test]
 fn twins_release_their_stack_slots() {
     fn use_stack<'s>(
@@ -250,7 +251,8 @@ fn packet_offset_beyond_64_kib_is_unfit() {
     assert!(far(7).unwrap_err().why.contains("65,535"));
 }
 
-/// Code after `leave` is dropped, because the verifier rejects unreachable code.
+/// Checks that code emitted after `leave` is dropped, because the verifier rejects unreachable
+/// code.
 #[test]
 fn code_after_exit_is_dropped() {
     let program = program(Hook::Xdp, ReturnConversion::Answer, |s, on, out| {
@@ -263,7 +265,7 @@ fn code_after_exit_is_dropped() {
     assert_eq!(program.code.len(), 6, "{text}");
 }
 
-/// Sets the second byte of the frame to 9 and removes the first.
+/// Emits code that sets the second byte of the frame to 9 and removes the first.
 fn edit_frame<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,

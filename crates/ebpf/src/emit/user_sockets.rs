@@ -30,7 +30,7 @@ pub const CLAIMS_STRIDE: u32 = REGIONS_PER_CPU * CLAIM_BYTES.cast_unsigned();
 pub const CLAIM_FAILURES_OFFSET: i16 = 8;
 
 const CLAIM_BYTES: i32 = 16;
-/// Offsets of the claim words of a processor's regions.
+/// Byte offsets, among a processor's claims, of the words that claim its regions.
 const CLAIM_WORD_OFFSETS: [i16; REGIONS_PER_CPU as usize] = [0, 16, 32, 48];
 
 /// Fails unless the hook is tc or, for a tap on a user's sockets, a cgroup.
@@ -110,15 +110,15 @@ impl Builder {
         asm.bind(known);
     }
 
-    /// Releases the claimed region. Must follow all writes to the region.
+    /// Emits code that releases the claimed region. Must be emitted after all writes to the region.
     pub(super) fn release_region(&mut self, own: &UserSocketsConfig) {
         self.asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::REGION_NUMBER));
         self.asm.load_map_address(R2, FIRST_CALLER_MAP + own.claims, R1, CLAIM_BYTES);
         self.asm.push(Insn::store(Size::DW, R2, 0, 0));
     }
 
-    /// Loads the flags of a record into r1. For a packet without an ingress interface, sets the
-    /// flag for sent packets.
+    /// Emits code that loads the flags of a record into r1: for a packet without an ingress
+    /// interface, the flag of sent packets.
     pub(super) fn load_record_flags(&mut self) {
         let received = self.asm.label();
         let asm = &mut self.asm;

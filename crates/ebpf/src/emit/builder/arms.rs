@@ -17,10 +17,10 @@ pub(super) struct ExitStub {
 }
 
 pub(super) enum StubTask {
-    /// Increments the counter with this index.
+    /// Increments the filter's counter with this index.
     Count(usize),
-    /// Jumps to the `unsure` exit if the frame has at least this length in bytes; otherwise treats
-    /// the frame as too short.
+    /// Jumps to the `unsure` exit if the frame has at least this length in bytes; otherwise the
+    /// frame is too short, and the jump is to the stub's own target.
     Deep(u32),
 }
 
@@ -33,7 +33,7 @@ pub(in crate::emit) struct ArmState {
 }
 
 impl Builder {
-    /// Begins an arm. The label of its end is bound when the arm closes.
+    /// Begins an arm, code that can end early. The label of its end is bound when the arm closes.
     pub(in crate::emit) fn open(&mut self) -> ArmState {
         let end = self.asm.label();
         self.depth += 1;
@@ -56,8 +56,8 @@ impl Builder {
         self.record_code_owner();
     }
 
-    /// Closes a twin like an arm, but first moves the answer's slots to the bottom of the released
-    /// part of the stack. Returns the answer with its new slots.
+    /// Closes a twin like an arm, but first moves the stack slots of its answer to where the twin's
+    /// slots begin. Returns the answer with its new slots.
     pub(in crate::emit) fn close_twin_with_answer(
         &mut self,
         mark: ArmState,
@@ -69,8 +69,8 @@ impl Builder {
         moved
     }
 
-    /// Moves the slots of the answer that lie above `floor` down to `floor`. Returns the new answer
-    /// and the new top of the stack.
+    /// Moves the answer's stack slots that lie above `floor` down to `floor`. Returns the answer
+    /// with its new slots, and the new number of stack bytes in use.
     pub(super) fn move_answer_slots(
         &mut self,
         floor: SlotDepth,

@@ -64,7 +64,7 @@ impl Builder {
         self.bind(from_elsewhere);
     }
 
-    /// Emits the prologue of a part.
+    /// Emits the code at the start of a program part, which sets up the packet pointers.
     pub(super) fn emit_prologue(&mut self) {
         self.record_code_owner();
         self.asm.push(Insn::mov(R6, R1));
@@ -109,8 +109,8 @@ impl Builder {
         self.asm.push(Insn::load(Size::W, R8, R6, data_end));
     }
 
-    /// Emits code that pulls the first bytes into the linear part, up to `reach` or the end of the
-    /// frame.
+    /// Emits code that makes the first bytes of the frame linear: `reach` bytes, but at most
+    /// [`PULLED_BYTES_MAX`] and at most the whole frame.
     pub(super) fn emit_pull(&mut self) {
         let (short, ready) = (self.asm.label(), self.asm.label());
         self.load_packet_pointers(skb::DATA, skb::DATA_END);
@@ -128,7 +128,7 @@ impl Builder {
         self.bind(ready);
     }
 
-    /// Loads the frame length into r0, including fragments.
+    /// Emits code that loads the frame length, including fragments, into r0.
     pub(in crate::emit) fn frame_length(&mut self) {
         if self.target.hook != Hook::Xdp {
             self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));

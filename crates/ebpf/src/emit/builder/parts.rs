@@ -14,16 +14,17 @@ use crate::emit::unfit::UnfitReason;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{Hook, MapSpec, Program, TailProgram};
 
-/// Number of instructions after which a part ends at the next twin. The longest twins have a
-/// quarter as many, and the verifier needs a few milliseconds for a part.
+/// Number of instructions after which a part of a program ends at the next twin. The longest twins
+/// have a quarter of this number, and the verifier needs a few milliseconds for a part.
 const PART_END_INSNS: usize = 4_000;
 /// Number of instructions between two resets of the verifier's state. Without resets, the number of
 /// paths that the verifier explores doubles with each header parsed.
 const VERIFIER_RESET_INSNS: usize = 500;
 
 impl Builder {
-    /// Returns true if this part is long and may end here. A redirecting program has only one part,
-    /// because a program that calls a kfunc for tags cannot be entered by a tail call.
+    /// Returns true if the current part of the program is long and may end here. A redirecting
+    /// program has only one part, because a program that calls a kfunc for tags cannot be entered
+    /// by a tail call.
     pub(in crate::emit) fn may_end_part(&self) -> bool {
         let may = self.depth == 0 && !self.target.hardened && !self.redirects;
         may && self.stubs.is_empty() && self.asm.next_slot() >= PART_END_INSNS
@@ -37,8 +38,8 @@ impl Builder {
             && self.asm.next_slot() >= self.verifier_reset_at + VERIFIER_RESET_INSNS
     }
 
-    /// Resets the verifier's knowledge of everything except the answer, by releasing the stack and
-    /// reloading the packet pointers.
+    /// Makes the verifier forget everything except the values of the answer, by releasing the stack
+    /// and reloading the packet pointers.
     pub(in crate::emit) fn reset_verifier_state(&mut self) {
         self.verifier_reset_at = self.asm.next_slot();
         self.top = self.floor;
@@ -50,8 +51,8 @@ impl Builder {
         self.finished_parts.len()
     }
 
-    /// Returns the numbers of two maps: the rows for values passed between parts, and the program
-    /// array of the parts. Adds these maps to the program if they are missing.
+    /// Returns the numbers of two maps: the one with the rows for values passed between parts, and
+    /// the program array of the parts. Adds these maps to the program if they are missing.
     pub(in crate::emit) fn part_map_numbers(&mut self) -> (u32, u32) {
         let rows = self.tables.iter().position(|table| matches!(table, ProgramMap::Rows));
         let rows = rows.unwrap_or_else(|| {
@@ -62,8 +63,8 @@ impl Builder {
         (rows + 1, rows + 2)
     }
 
-    /// Ends a part and begins the next. The new part has the same exits with the same labels, an
-    /// empty stack, and no valid positions.
+    /// Ends the current part of the program and begins the next. The new part has the same exits
+    /// with the same labels, an empty stack, and no valid positions.
     pub(in crate::emit) fn begin_next_part(&mut self) {
         match self.frame_end {
             Some(_) => self.emit_frame_end(),
@@ -118,7 +119,8 @@ impl Builder {
         }
     }
 
-    /// Stores the answer in the context, at hooks where the return value is a verdict.
+    /// Stores the answer in the context of the program, at hooks where the return value is a
+    /// verdict.
     pub(super) fn store_answer(&mut self, finish: ReturnConversion) {
         if self.target.hook == Hook::Cgroup && finish == ReturnConversion::Answer {
             self.asm.push(Insn::store(Size::W, R6, skb::ANSWER_OFFSET, R0));

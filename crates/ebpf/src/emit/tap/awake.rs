@@ -58,8 +58,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 }
 
 impl Builder {
-    /// Records, after all other stores, that the program has written a frame or has failed to write
-    /// it.
+    /// Emits code that clears the flag [`offset::WRITING`] after all other stores, because the
+    /// program has written a frame or failed to write it.
     pub(super) fn end_writing(&mut self, region: Reg) {
         self.asm.push(Insn::mov(R2, 0));
         self.asm.push(super::store_release_insn(region, offset::WRITING));

@@ -31,9 +31,9 @@ const REGION_ADDRESS_SLOT: i16 = -64;
 /// Offset of `gso_size` in `__sk_buff`.
 const SEGMENT: i16 = 176;
 
-/// Lengths in bytes for which a short frame is copied word by word. Each covers frames from this
-/// length to twice this length. The copying helper costs 20 ns more, both in test runs and under a
-/// flood of frames.
+/// Minimum lengths in bytes of the frames that are copied word by word; each entry covers the
+/// frames up to twice its length. The copying helper costs 20 ns more, both in test runs and under
+/// a flood of frames.
 const SHORT_COPY_LENGTHS: [i16; 2] = [64, 32];
 
 /// Returns the instruction that stores r2 in a word of a region in release order and before any
@@ -89,7 +89,8 @@ impl Builder {
         self.asm.exit_with(Verdict::Pass.value(self.target.hook));
     }
 
-    /// Drops the frame if the body has marked it as taken from the host.
+    /// Emits code that drops the frame if the body has set `mark`, which withholds the frame from
+    /// the host.
     fn drop_taken_frame(&mut self, scratch: Scratch, mark: u16) {
         if self.target.hook != Hook::Tc || mark >= scratch.marks_max {
             return self.refuse(UnfitReason::new("flows can be taken only at traffic control"));
@@ -101,8 +102,8 @@ impl Builder {
         self.asm.bind(pass);
     }
 
-    /// Sends a copy of the frame through an interface if the body has set the mark of that
-    /// interface.
+    /// Emits code that sends a copy of the frame through an interface if the body has set that
+    /// interface's mark.
     fn send_copy(&mut self, scratch: Scratch, egress: Egress) {
         let Some(tally) =
             scratch.checked_tally_offset(egress.failed).filter(|_| egress.mark < scratch.marks_max)
@@ -121,7 +122,7 @@ impl Builder {
         self.asm.bind(next);
     }
 
-    /// Copies the frame for one owner, writes the pointers, and sends doorbells.
+    /// Emits code that copies the frame for one owner, writes the pointers, and sends doorbells.
     fn deliver_to_owner(
         &mut self,
         fused: &FusedTap,
@@ -175,8 +176,8 @@ impl Builder {
         self.asm.bind(next);
     }
 
-    /// Counts the frame as failed for each of its deliveries, which are recorded in the word `word`
-    /// of the scratch memory.
+    /// Emits code that counts the frame as failed for each of its deliveries. The word `word` of
+    /// the scratch memory holds the bit set of these deliveries.
     pub(in crate::emit) fn count_failed_deliveries(
         &mut self,
         scratch: Scratch,
@@ -200,7 +201,8 @@ impl Builder {
         }
     }
 
-    /// Emits a jump to `not` that is taken for frames without this delivery.
+    /// Emits a jump to `not` that is taken if the body has not recorded this delivery for the
+    /// frame.
     pub(super) fn skip_unless_delivered(&mut self, word: i16, delivery: Delivery, not: Label) {
         self.asm.push(Insn::load(Size::DW, R1, R9, word));
         self.asm.push(Insn::alu(Alu::And, R1, 1 << delivery.ring_and_bit().1));
@@ -226,8 +228,8 @@ impl Builder {
         self.asm.bind(not);
     }
 
-    /// Reserves and writes a record, and sets r7 to the record's address. Jumps to `failed` if the
-    /// frame is empty or cannot be copied.
+    /// Emits code that reserves and writes a record for the frame, and sets r7 to the record's
+    /// address. The code jumps to `failed` if the frame is empty or cannot be copied.
     fn copy_frame(&mut self, fused: &FusedTap, owner: &FrameRing, failed: Label) {
         use record::{ALIGNMENT, HEADER_SIZE};
         let (fits, known) = (self.asm.label(), self.asm.label());

@@ -18,8 +18,8 @@ use crate::emit::ring_layout::{EXIT_OFFSET, EXITS_MAX, offset};
 use crate::emit::unfit::UnfitReason;
 use crate::insn::{Alu, Cond, Insn, R1, R3, R4, R5, R9, Reg, Size};
 
-/// A pointer ring, the offset of its word in the scratch memory (the bit set of the frame's
-/// deliveries to this ring), and all deliveries that the program may make to this ring.
+/// A pointer ring together with all deliveries that the program may make to it, and the scratch
+/// memory offset of the bit set that records these deliveries for a frame.
 pub(super) struct PointerRingUse<'j> {
     pub(super) outlet: &'j PointerRing,
     pub(super) word: i16,
@@ -28,15 +28,15 @@ pub(super) struct PointerRingUse<'j> {
     pub(super) deliveries: Vec<Delivery>,
 }
 
-/// The range of exits whose deliveries share a slot.
+/// A slot of the scratch memory, and the range of exits whose deliveries share it.
 pub(in crate::emit) struct SharedSlot {
-    /// The delivery with the lowest exit number.
+    /// The delivery at the exit with the lowest number.
     pub(in crate::emit) first: Delivery,
-    /// The delivery with the highest exit number.
+    /// The delivery at the exit with the highest number.
     last: Delivery,
 }
 
-/// Groups deliveries by slot, in the order in which each slot first occurs.
+/// Groups deliveries by the slot that they share, in the order in which each slot first occurs.
 pub(in crate::emit) fn shared_slots(deliveries: &[Delivery]) -> Vec<SharedSlot> {
     let mut shared_slots: Vec<SharedSlot> = Vec::new();
     for delivery in deliveries.iter().copied() {
@@ -90,9 +90,9 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Returns a register that holds a base address for the tally of the exit at which the frame is
-    /// delivered. The tally is at this address plus the offset of the first exit's tally. Jumps to
-    /// `not` if the exit number is invalid. Clobbers r3 and r4.
+    /// Returns a register from which the tally of the frame's exit is addressed: the tally is at
+    /// the address in the register plus the offset of the first exit's tally. Jumps to `not` if the
+    /// exit number is invalid. Clobbers r3 and r4.
     pub(super) fn tally_base(&mut self, scratch: Scratch, place: &SharedSlot, not: Label) -> Reg {
         let SharedSlot { first, last } = *place;
         let difference = last.exit - first.exit;

@@ -74,7 +74,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 }
 
 impl Builder {
-    /// Loads into a register a word of the map with which user space opens exits.
+    /// Emits code that loads a word, by index, of the map with which user space opens exits into
+    /// the register `to`.
     fn load_switch_word(&mut self, switches: SwitchLayout, word: u32, to: Reg) {
         let at = switches.base.saturating_add(word.saturating_mul(SWITCHED_WORD_SIZE));
         self.asm.push_wide(Insn::load_map_value(to, FIRST_CALLER_MAP + switches.map, at));
@@ -82,8 +83,8 @@ impl Builder {
         self.set_register_slot(to, None);
     }
 
-    /// For each pointer ring with an open exit that the frame has taken, sets a bit in the word of
-    /// the ring.
+    /// Emits code that sets a bit in the bit set of each pointer ring that has an open exit which
+    /// the frame has taken.
     pub(super) fn mark_open_exits(&mut self, fused: &FusedTap) {
         let (Some(switches), scratch) = (fused.switches, fused.scratch) else { return };
         let none = self.asm.label();
@@ -140,8 +141,8 @@ impl Builder {
         self.for_each_open_exit(fused, ours, |b| b.count_switched_exit(region, None));
     }
 
-    /// Sets r2 to the number of pointers written for the reader so far, and r4 to the address of
-    /// the next one. Clobbers r3.
+    /// Emits code that sets r2 to the number of pointers written for the reader so far, and r4 to
+    /// the address of the next pointer to write. Clobbers r3.
     fn point_at_next_pointer(&mut self, outlet: &PointerRing, region: Reg) {
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::DW, R2, region, offset::HEADS));
@@ -206,8 +207,8 @@ impl Builder {
     }
 }
 
-/// Number of the bit, in the word of a pointer ring, that is set if the frame has taken an open
-/// exit. All higher bits are clear.
+/// Number of the bit, in the bit set of a pointer ring's deliveries, that is set if the frame has
+/// taken an open exit. All higher bits are clear.
 const SWITCHED_BIT_NUMBER: i32 = 32;
 
 impl FrameEnd {

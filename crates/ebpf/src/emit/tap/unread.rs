@@ -29,8 +29,8 @@ use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 pub(super) const QUERY_CONSUMER_POSITION: i32 = 2;
 
 impl Builder {
-    /// Emits the check, after which control continues at `next` if the frame is only counted. Emits
-    /// nothing if frames are always copied. Clobbers r7 and r8.
+    /// Emits the check for rings without a reader. Execution continues at `next` if the frame is to
+    /// be counted but not copied. Emits nothing if frames are always copied. Clobbers r7 and r8.
     pub(super) fn emit_unread_check(
         &mut self,
         fused: &FusedTap,
@@ -66,8 +66,9 @@ impl Builder {
         self.asm.bind(copied);
     }
 
-    /// Emits a poll of the consumer's position. Jumps to `copied` if the position has advanced or
-    /// if it is too early to decide; otherwise invalidates the copied records.
+    /// Emits a poll of the position up to which the consumer has drained doorbells. Jumps to
+    /// `copied` if the position has advanced or if it is too early to decide; otherwise invalidates
+    /// the copied records.
     fn poll_consumer_position(
         &mut self,
         owner: &FrameRing,
