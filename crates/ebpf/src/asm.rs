@@ -12,8 +12,8 @@ use std::fmt;
 
 use crate::insn::{Alu, Cond, Insn, Operand, R0, Reg, class};
 
-/// A jump target. Jumps only go forward, so a label is bound after all jumps to it have been
-/// appended.
+/// A jump target in a program under construction. Jumps only go forward, so a label is bound after
+/// all jumps to it have been appended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Label(usize);
 
@@ -54,7 +54,7 @@ impl fmt::Display for AsmError {
 
 impl std::error::Error for AsmError {}
 
-/// A program under construction.
+/// An eBPF program under construction.
 #[derive(Debug, Default)]
 pub struct Assembler {
     code: Vec<Insn>,
@@ -71,7 +71,7 @@ struct LabelSite {
 }
 
 impl Assembler {
-    /// Creates an empty program.
+    /// Creates a program without instructions.
     pub fn new() -> Self {
         Self::default()
     }
@@ -120,14 +120,14 @@ impl Assembler {
         self.push(Insn::alu(op, dst, operand));
     }
 
-    /// Appends an exit with a constant return value.
+    /// Appends instructions that exit the program with the return value `value`.
     pub fn exit_with(&mut self, value: i32) {
         self.push(Insn::mov(R0, value));
         self.push(Insn::exit());
     }
 
-    /// Appends code that sets the register `to` to the address of byte `index * stride` of a map's
-    /// element 0. The code clobbers `index`.
+    /// Appends code that sets the register `to` to the address of byte `index * stride` in the only
+    /// element of a map. Clobbers the register `index`.
     pub fn load_map_address(&mut self, to: Reg, map: u32, index: Reg, stride: i32) {
         self.push(Insn::alu(Alu::Mul, index, stride));
         self.push_wide(Insn::load_map_value(to, map, 0));
@@ -166,8 +166,8 @@ impl Assembler {
         }
     }
 
-    /// Resolves all jumps and returns the code. Fails if the program has an error; of several
-    /// errors, only one is returned.
+    /// Resolves all jumps and returns the instructions. Fails if the program has an error; if it
+    /// has several, returns one of them.
     pub fn finish(mut self) -> Result<Vec<Insn>, AsmError> {
         if let Some(error) = self.error {
             return Err(error);

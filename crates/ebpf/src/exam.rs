@@ -25,15 +25,16 @@ use crate::program::{Hook, Program};
 pub enum TwinVerdict {
     /// The program ran and returned an answer.
     Answered {
-        /// Class, or unsure.
+        /// Class of the answer, or [`Outcome::Unsure`].
         outcome: Outcome,
-        /// Increase of each counter.
+        /// Increase of each of the program's counters by this packet.
         counted: Vec<u64>,
-        /// Resulting frame with inline tags, if the program edits frames.
+        /// Frame after the program's edits, with inline tags; `None` if the program edits no
+        /// frames.
         frame: Option<Vec<u8>>,
     },
-    /// The judge cannot run on this packet, for the reason given. An example is the kernel's test
-    /// run, which accepts no frame below 14 bytes.
+    /// The judge cannot run on this packet, for the reason given. For example, the kernel's test
+    /// run accepts no frame below 14 bytes.
     Refused(String),
     /// The program faulted or could not run, for the reason given.
     Broken(String),
@@ -50,8 +51,8 @@ pub trait TwinRunner {
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
         None
     }
-    /// Adopts the filter states of a twin that was unsure, as the user implementation does when it
-    /// receives the block.
+    /// Replaces the filter states of this judge with those of a twin that was unsure, as the user
+    /// implementation does when it receives the block.
     fn adopt(&mut self, _: Vec<Vec<u8>>) {}
 }
 
@@ -148,7 +149,7 @@ pub fn packet_at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>>
     packet.tag.is_none().then_some(Packet { bytes, linear, ..*packet })
 }
 
-/// Decodes the counters from the value of map 0.
+/// Decodes a program's counters from the value of its map 0.
 pub fn decode_counters(value: &[u8]) -> Vec<u64> {
     value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
@@ -163,7 +164,7 @@ pub struct ExamTotals {
     /// Number of these packets that the reference answered while the twins were unsure. An
     /// exam should limit this number, because a twin that is always unsure agrees with every judge.
     pub unsure: u64,
-    /// Number of these packets that some judge refused while the others agreed.
+    /// Number of these packets that at least one judge refused while the others agreed.
     pub refused: u64,
 }
 

@@ -16,11 +16,11 @@ pub struct Insn {
     pub src: u8,
     /// Jump distance in slots, or memory offset in bytes.
     pub off: i16,
-    /// Immediate operand.
+    /// Immediate operand of the instruction.
     pub imm: i32,
 }
 
-/// A valid register: r0 to r10.
+/// A valid eBPF register: r0 to r10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reg(u8);
 
@@ -82,43 +82,44 @@ impl From<i32> for Operand {
 
 /// Instruction classes, encoded in the low three bits of the opcode.
 pub mod class {
-    /// Wide immediates, and the packet loads of classic BPF.
+    /// Class of wide immediates and of the packet loads of classic BPF.
     pub const LD: u8 = 0x00;
-    /// Loads from memory into a register.
+    /// Class of loads from memory into a register.
     pub const LDX: u8 = 0x01;
-    /// Stores of a constant to memory.
+    /// Class of stores of a constant to memory.
     pub const ST: u8 = 0x02;
-    /// Stores of a register to memory, and atomic operations.
+    /// Class of stores of a register to memory, and of atomic operations.
     pub const STX: u8 = 0x03;
-    /// 32-bit arithmetic.
+    /// Class of 32-bit arithmetic.
     pub const ALU: u8 = 0x04;
-    /// 64-bit comparisons, calls, and exit.
+    /// Class of 64-bit comparisons, calls and exit.
     pub const JMP: u8 = 0x05;
-    /// 32-bit comparisons.
+    /// Class of 32-bit comparisons.
     pub const JMP32: u8 = 0x06;
-    /// 64-bit arithmetic.
+    /// Class of 64-bit arithmetic.
     pub const ALU64: u8 = 0x07;
 }
 
 /// Addressing modes of load and store instructions, in the high three bits of the opcode.
 pub mod mode {
-    /// Wide immediate.
+    /// Addressing mode of a wide immediate.
     pub const IMM: u8 = 0x00;
-    /// Packet load at a constant offset (classic BPF).
+    /// Addressing mode of a packet load at a constant offset (classic BPF).
     pub const ABS: u8 = 0x20;
-    /// Packet load at a register plus a constant (classic BPF).
+    /// Addressing mode of a packet load at a register plus a constant (classic BPF).
     pub const IND: u8 = 0x40;
-    /// Ordinary memory access.
+    /// Addressing mode of an ordinary memory access.
     pub const MEM: u8 = 0x60;
-    /// Ordinary memory load with sign extension.
+    /// Memory load with sign extension.
     pub const MEMSX: u8 = 0x80;
-    /// Atomic operation, selected by `imm`.
+    /// Mode of an atomic operation, which `imm` selects.
     pub const ATOMIC: u8 = 0xc0;
 }
 
-/// Source bit of arithmetic and jumps, which is set if the operand is a register.
+/// Bit of the opcode of arithmetic and jumps, which is set if the second operand is a register.
 pub const SOURCE_REG: u8 = 0x08;
-/// Pseudo-source of a `load64` whose `imm` is a map.
+/// Pseudo-source of a `load64` whose `imm` identifies a map (a file descriptor in the kernel's
+/// encoding).
 pub const PSEUDO_MAP_FD: u8 = 1;
 /// Pseudo-source of a `load64` whose `imm` is a map and whose second `imm` is an offset in the
 /// first value of this map.
@@ -278,23 +279,23 @@ impl Cond {
 /// Atomic operations, encoded in the `imm` of a store with mode `ATOMIC`. Adding `FETCH` returns
 /// the old value in `src`.
 pub mod atomic {
-    /// *p += src
+    /// Atomic operation `*p += src`.
     pub const ADD: i32 = 0x00;
-    /// *p |= src
+    /// Atomic operation `*p |= src`.
     pub const OR: i32 = 0x40;
-    /// *p &= src
+    /// Atomic operation `*p &= src`.
     pub const AND: i32 = 0x50;
-    /// *p ^= src
+    /// Atomic operation `*p ^= src`.
     pub const XOR: i32 = 0xa0;
-    /// Modifier: returns the old value in `src`.
+    /// Flag that makes an atomic operation return the old value in `src`.
     pub const FETCH: i32 = 0x01;
-    /// Swaps src and *p.
+    /// Atomic operation that swaps `src` and `*p`.
     pub const XCHG: i32 = 0xe1;
-    /// *p = src if *p == r0; r0 = the old value.
+    /// Atomic operation `if *p == r0 { *p = src }`, which returns the old value of `*p` in r0.
     pub const CMPXCHG: i32 = 0xf1;
-    /// dst = *src, acquire (Linux 6.15)
+    /// Atomic load `dst = *src` with acquire ordering (Linux 6.15).
     pub const LOAD_ACQUIRE: i32 = 0x100;
-    /// *dst = src, release (Linux 6.15)
+    /// Atomic store `*dst = src` with release ordering (Linux 6.15).
     pub const STORE_RELEASE: i32 = 0x110;
 }
 
@@ -375,7 +376,7 @@ impl Helper {
         (Self::XdpStoreBytes, "xdp_store_bytes"),
     ];
 
-    /// Returns the helper with this number, or `None` if the number is not in this list.
+    /// Returns the helper with this number; `None` if this type has no such helper.
     pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.iter().map(|(helper, _)| *helper).find(|helper| *helper as i32 == number)
     }
@@ -387,7 +388,7 @@ impl Helper {
 }
 
 impl Insn {
-    /// Encodes the slot as 8 bytes.
+    /// Encodes the instruction slot as 8 bytes.
     pub const fn encode(self) -> [u8; 8] {
         let off = self.off.to_le_bytes();
         let imm = self.imm.to_le_bytes();
@@ -395,7 +396,7 @@ impl Insn {
         [self.code, regs, off[0], off[1], imm[0], imm[1], imm[2], imm[3]]
     }
 
-    /// Decodes a slot from 8 bytes. Never fails, because any 8 bytes form a slot.
+    /// Decodes an instruction slot from 8 bytes. Never fails, because any 8 bytes form a slot.
     pub const fn decode(bytes: [u8; 8]) -> Self {
         Self {
             code: bytes[0],
@@ -516,13 +517,14 @@ impl Insn {
         Self::wide(dst, 0, value as u32 as i32, (value >> 32) as u32 as i32)
     }
 
-    /// Creates a load of the map with this number into `dst`. Relocation replaces the number with a
-    /// file descriptor.
+    /// Creates a wide load of a map, given by its number, into `dst`. Relocation replaces the
+    /// number with a file descriptor.
     pub fn load_map(dst: Reg, map: u32) -> [Self; 2] {
         Self::wide(dst, PSEUDO_MAP_FD, map as i32, 0)
     }
 
-    /// Creates a load into `dst` of the address of the byte at `offset` in a map's element 0.
+    /// Creates a wide load into `dst` of the address of the byte at `offset` in the only element of
+    /// a map.
     pub fn load_map_value(dst: Reg, map: u32, offset: u32) -> [Self; 2] {
         Self::wide(dst, PSEUDO_MAP_VALUE, map as i32, offset as i32)
     }

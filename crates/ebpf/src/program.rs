@@ -62,13 +62,13 @@ impl FilterSpan {
         Self { filter: filter.to_owned(), at, length, request: 0 }
     }
 
-    /// Sets the request number of the span.
+    /// Returns the span with this request number.
     #[must_use]
     pub fn with_request_number(self, request: u32) -> Self {
         Self { request, ..self }
     }
 
-    /// Formats the line with which the kernel's log attributes code to the filter.
+    /// Returns the line of text with which the kernel's log attributes code to the filter.
     #[must_use]
     pub fn label(&self) -> String {
         let Self { filter, at, length, request } = self;
@@ -84,7 +84,7 @@ impl FilterSpan {
 /// code that surrounds the filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeOwner {
-    /// First slot of the code.
+    /// First instruction slot of the code.
     pub from: usize,
     /// Index into `Program::filters`; `None` for code that belongs to no filter.
     pub filter: Option<usize>,
@@ -95,15 +95,15 @@ pub struct CodeOwner {
 pub struct MapSpec {
     /// Name for listings, of which the kernel shows at most 15 characters.
     pub name: String,
-    /// Size in bytes of the only value of the map.
+    /// Size in bytes of the single value that the map holds.
     pub value_size: u32,
     /// True if user space maps the value into memory instead of reading it with system calls.
     pub mappable: bool,
     /// Index into `Program::filters` of the filter whose private session is the value of the map,
     /// as plain data; `None` for other maps.
     pub state_of: Option<usize>,
-    /// Number of programs in a program array for tail calls, equal to the number of
-    /// `Program::tails`; 0 for a map of values.
+    /// Number of programs in a program array for tail calls, which is the length of
+    /// `Program::tails`; 0 for any other map.
     pub programs: u32,
 }
 
@@ -118,9 +118,9 @@ impl MapSpec {
 /// A continuation of a program, which is loaded as a separate program and entered by a tail call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TailProgram {
-    /// Instructions, in which maps are identified by number.
+    /// Instructions of the continuation, in which maps are identified by number.
     pub code: Vec<Insn>,
-    /// Source map, in ascending order of slots.
+    /// Source map of the continuation, in ascending order of slots.
     pub source: Vec<CodeOwner>,
 }
 
@@ -129,7 +129,7 @@ pub struct TailProgram {
 pub struct Counter {
     /// Index into `Program::filters`; `None` for a counter that belongs to no filter.
     pub filter: Option<usize>,
-    /// Name of the counter in the filter's description.
+    /// Name of the counter, as in the filter's description.
     pub name: String,
 }
 
@@ -142,7 +142,7 @@ pub struct Program {
     pub hardened: bool,
     /// True if the program modifies frames.
     pub edits: bool,
-    /// Instructions, in which maps are identified by number.
+    /// Instructions of the program, in which maps are identified by number.
     pub code: Vec<Insn>,
     /// The maps in the order of their numbers, each an array of one element or the program array.
     pub maps: Vec<MapSpec>,
@@ -150,9 +150,9 @@ pub struct Program {
     pub counters: Vec<Counter>,
     /// The filters that contributed code.
     pub filters: Vec<FilterSpan>,
-    /// Source map, in ascending order of slots.
+    /// Source map of the program, in ascending order of slots.
     pub source: Vec<CodeOwner>,
-    /// Continuations. The n-th continuation must be at index n of the program array, and is
+    /// Continuations of the program. The n-th one must be at index n of the program array, and is
     /// relocated with the same maps.
     pub tails: Vec<TailProgram>,
     /// End of the range of frame bytes that the program may read, as an offset from the first byte.
@@ -186,7 +186,7 @@ impl Program {
         named.filter(|(from, ..)| *from < self.code.len()).collect()
     }
 
-    /// Returns the filter that emitted slot `at`, or `None` for frame code.
+    /// Returns the filter that emitted slot `at`; `None` for code that belongs to no filter.
     pub fn filter_at(&self, at: usize) -> Option<&FilterSpan> {
         let line = self.source.iter().rev().find(|line| line.from <= at)?;
         self.filters.get(line.filter?)

@@ -28,7 +28,7 @@ use ebpf::classic::{
 use frames::{Frame, Random, metadata, random_frame, steer_frame, truncate_randomly};
 use serde_json::Value;
 
-/// Number of frames generated for each expression, in addition to captured frames.
+/// Number of frames generated for each expression, which are tested in addition to captured frames.
 const FRAMES: usize = 1000;
 /// Maximum number of captured frames per expression.
 const CAPTURED_MAX: usize = 400;
@@ -88,7 +88,7 @@ fn skip_reason(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the address families of the system for which a row was made.
+/// Returns the address families of the operating system for which a row of the test suite was made.
 fn case_address_families(case: &Value, name: &str) -> AddressFamilies {
     if case.get("generate_offline_filter").is_some() {
         return AddressFamilies::Any;
@@ -161,7 +161,7 @@ struct CaseCounts {
     theirs: usize,
 }
 
-/// A row of `accept.json` with its programs.
+/// A row of `accept.json`, with libpcap's programs and ours for its expression.
 struct AcceptCase<'a> {
     name: &'a str,
     link: LinkType,
@@ -295,7 +295,7 @@ fn compare_programs_on_frame(
 }
 
 /// Changes one constant of each program. Generated frames must reveal nearly every change;
-/// otherwise the frames of [`check_accept_table`] would prove nothing.
+/// otherwise the comparisons of [`check_accept_table`] would prove nothing.
 #[test]
 fn generated_frames_reveal_planted_faults() {
     let Some(tcpdump) = tcpdump::find_tcpdump("generated_frames_reveal_planted_faults") else {
@@ -313,7 +313,8 @@ fn corpus_frames_reveal_planted_faults() {
     check_planted_faults(&read_table(&folder, "accept.json"), 95);
 }
 
-/// Asserts that at least `percent` percent of the planted faults are found.
+/// Changes one constant of each program in `table`, and asserts that frames reveal at least
+/// `percent` percent of the changes.
 fn check_planted_faults(table: &[Value], percent: usize) {
     let seed = random_seed();
     println!("generated_frames_reveal_planted_faults: SEED={seed}");
@@ -363,7 +364,8 @@ fn quoted_words_and_numbers(message: &str) -> Vec<String> {
     facts
 }
 
-/// Words in libpcap's messages, each with words of which our message must contain at least one.
+/// Words in libpcap's messages, each with the words of which our message for the same error must
+/// contain at least one.
 const EQUIVALENT_WORDS: &[(&str, &[&str])] = &[
     ("invalid Ethernet address", &["invalid Ethernet address"]),
     ("greater than maximum", &["greater than maximum"]),

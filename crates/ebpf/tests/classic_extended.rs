@@ -30,8 +30,8 @@ fn env_number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Judges a program at every target. Panics if the program is unfit for a target, or if the judges
-/// disagree.
+/// Compares a classic program with its eBPF translation at every target. Panics if the program is
+/// unfit for a target, or if the judges disagree.
 fn compare_program_at_every_target(
     name: &str,
     program: &ClassicProgram,

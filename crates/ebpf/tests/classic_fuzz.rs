@@ -15,7 +15,7 @@ use ebpf::classic::{
 };
 use frames::{Frame, Random, random_frame};
 
-/// Expressions whose fragments are combined into texts for fuzzing.
+/// Expressions from whose fragments the texts for fuzzing are made.
 const SEED_EXPRESSIONS: &[&str] = &[
     "tcp port 80 or 443 and not (src host 10.0.0.1 or dst net 192.168/16)",
     "ip6 and host fe80::7788:99ff:feaa:bbcc or ip6 net 2001:db8::/32 and icmp6[icmp6type] = 128",
@@ -45,10 +45,11 @@ const FUZZED_LINK_TYPES: &[LinkType] = &[
     LinkType(9999),
 ];
 
-/// Bytes that have a meaning in the language, and two that have none.
+/// Bytes that have a meaning in pcap-filter expressions, and two that have none.
 const SPECIAL_BYTES: &[u8] = b" ()[]:.-/\\$!<=0189afx\xc3\xa4";
 
-/// Compiles `data` as text for some link types and checks the compiler's guarantees.
+/// Compiles `data` as text for several link types, checks the compiler's guarantees, and returns
+/// the number of compilations that succeeded.
 fn fuzz_expression(data: &[u8], frames: &[Frame]) -> usize {
     let text = String::from_utf8_lossy(data);
     let mut programs = 0;
@@ -85,7 +86,7 @@ fn assert_error_is_well_formed(text: &str, error: &ExpressionError) {
     assert!(error.kind != ErrorKind::Unsupported || !error.what.contains("the compiler produced"));
 }
 
-/// Assembles a text from fragments of the seeds, and changes some of its bytes.
+/// Makes a text from fragments of [`SEED_EXPRESSIONS`], and changes some of its bytes.
 fn mutate_expression(random: &mut Random) -> Vec<u8> {
     let mut words = Vec::new();
     for _ in 0..1 + random.below(3) {

@@ -76,8 +76,9 @@ impl<'p> RestoredTagPair<'p> {
         Self { program, rewritten: rewritten.unwrap_or_else(|why| panic!("{why}\n{program}")) }
     }
 
-    /// Compares the results of both programs for an Ethernet frame. The original program receives
-    /// the frame with its outermost tag, if any, in the skb.
+    /// Compares the result of the original program, for an Ethernet frame with its outermost tag,
+    /// if any, in the skb, with that of the rewritten program for the same frame with its tag
+    /// inline. Returns the result.
     fn judge(&self, bytes: &[u8], wire_length: u32) -> u32 {
         let Some(&[a, b]) = bytes.get(12..14) else { return 0 };
         let tpid = u16::from_be_bytes([a, b]);
@@ -127,8 +128,8 @@ impl<'p> FilterPair<'p> {
         }
     }
 
-    /// Runs the program and the filter on an unchanged frame, and then on the frame with a tag, and
-    /// compares their results.
+    /// Runs the program and the socket filter on an unchanged frame, and then on the frame with a
+    /// VLAN tag, and compares their results.
     fn judge(&self, frame: &Frame, counts: &mut JudgeCounts) {
         let Frame { bytes, wire_length } = frame;
         let wanted = match self.program.run(bytes, *wire_length, &ClassicMetadata::EMPTY) {
@@ -300,7 +301,7 @@ fn project_expressions_decide_alike_with_tag_in_skb() {
     assert!(silent * 10 < counts.programs, "{silent} programs accept no frame that they should");
 }
 
-/// Expressions for live captures also read the tag from the skb.
+/// Uses expressions compiled for live captures, which also read the tag from the skb.
 #[test]
 fn live_expressions_decide_alike_with_restored_tag() {
     let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);

@@ -35,15 +35,15 @@ impl LiveSet {
         self.stack.iter_mut().zip(&other.stack).for_each(|(mine, theirs)| *mine |= theirs);
     }
 
-    /// Returns the liveness of each stack byte that an access covers; empty if the access is
-    /// outside the stack.
+    /// Returns the flags of the stack bytes that an access covers, each true if the byte is live;
+    /// empty if the access is outside the stack.
     fn live_stack_bytes(&mut self, offset: i16, size: Size) -> &mut [bool] {
         let from = usize::try_from(i32::from(offset) + STACK_SIZE as i32).unwrap_or(STACK_SIZE);
         self.stack.get_mut(from..from + size.bytes()).unwrap_or_default()
     }
 }
 
-/// Returns, for each instruction, true if it is dead.
+/// Returns, for each instruction, true if it is dead: its result is never used.
 pub(super) fn dead_instructions(code: &[Insn]) -> Vec<bool> {
     let mut dead_instructions = vec![false; code.len()];
     let mut before = vec![LiveSet::EMPTY; code.len() + 1];
@@ -64,7 +64,8 @@ pub(super) fn dead_instructions(code: &[Insn]) -> Vec<bool> {
     dead_instructions
 }
 
-/// Returns the indices of the instructions that may follow an instruction.
+/// Returns the indices of the instructions that may be executed directly after the instruction at
+/// index `at`.
 fn successors(at: usize, insn: Insn) -> Vec<usize> {
     let jump = matches!(insn.class(), class::JMP | class::JMP32);
     let target = usize::try_from(at as i64 + 1 + i64::from(insn.off)).unwrap_or(usize::MAX);
@@ -78,7 +79,7 @@ fn successors(at: usize, insn: Insn) -> Vec<usize> {
     }
 }
 
-/// Updates the live set for an instruction. Returns true if the instruction is live.
+/// Updates the live set backward over an instruction. Returns true if the instruction is live.
 fn update_live_set(insn: Insn, live: &mut LiveSet) -> bool {
     let from_register = insn.code & SOURCE_REG != 0;
     match insn.class() {

@@ -35,8 +35,8 @@ pub(super) fn alu(insn: Insn, left: u64, right: u64) -> Option<u64> {
     Some(cut(value))
 }
 
-/// Swaps the bytes of a value: `le` and `be` in the 32-bit class, unconditional `bswap` in the
-/// 64-bit class.
+/// Swaps the bytes of a value as the opcode says: conversion to little or big endian in the 32-bit
+/// class, unconditional swap in the 64-bit class.
 pub(super) fn swap_bytes(insn: Insn, value: u64) -> Option<u64> {
     let keep = insn.class() == class::ALU && insn.code & SOURCE_REG == 0;
     if insn.class() == class::ALU64 && insn.code & SOURCE_REG != 0 {
@@ -53,7 +53,7 @@ pub(super) fn swap_bytes(insn: Insn, value: u64) -> Option<u64> {
     }
 }
 
-/// Sign-extends a value from `off` bits; 0 leaves the value unchanged.
+/// Sign-extends a value from its low `off` bits; if `off` is 0, returns the value unchanged.
 fn sign_extend(insn: Insn, off: i16, value: u64, wide: bool) -> Option<u64> {
     let from_register = insn.code & SOURCE_REG != 0;
     match off {

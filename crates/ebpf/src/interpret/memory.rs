@@ -17,8 +17,8 @@ use crate::program::Hook;
 const OFFSET_ZERO_ADDRESS: u64 = 1 << 31;
 /// Base address of the context.
 pub(super) const CONTEXT_BASE: u64 = region_base(1);
-/// Region numbers that the packet uses in turn. After a call of a helper that may move the packet
-/// in the kernel, the packet has the next region number, so that stale pointers fault.
+/// Region numbers that the packet has one after another. Each call of a helper that may move the
+/// packet in the kernel gives it the next number, so that stale pointers fault.
 const PACKET_REGIONS: Range<u64> = 4..16;
 /// Base address of the stack.
 const STACK_BASE: u64 = region_base(3);
@@ -33,18 +33,19 @@ const MAP_HANDLE_TAG: u64 = 1 << 63;
 
 pub(super) struct Memory<'m, 'p> {
     hook: Hook,
-    /// The frame, which is copied on the first write.
+    /// Bytes of the frame, which are copied on the first write.
     frame: Cow<'p, [u8]>,
     tag: Option<Tag>,
     is_unfilled: bool,
-    /// Length of the linear part in bytes, which grows when the program pulls bytes.
+    /// Length of the frame's linear part in bytes, which grows when the program pulls bytes.
     linear: usize,
     /// Current region number of the packet.
     region: u64,
     stack: [u8; STACK_BYTES],
     stack_written: [bool; STACK_BYTES],
     maps: &'m mut [Vec<u8>],
-    /// The first word of `cb`; `None` until the program writes it.
+    /// The first word of the context field `cb`, a cgroup program's answer; `None` until the
+    /// program writes it.
     answer: Option<u32>,
 }
 
@@ -91,15 +92,16 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.frame.len()
     }
 
-    /// Returns bytes of the frame, including its nonlinear part, for helpers and classic loads;
-    /// `None` beyond the end of the frame.
+    /// Returns `length` bytes of the frame from offset `at`, including its nonlinear part, for
+    /// helpers and classic loads; `None` if they extend beyond the frame.
     pub(super) fn frame_bytes(&self, at: i64, length: usize) -> Option<&[u8]> {
         let at = usize::try_from(at).ok()?;
         self.frame.get(at..at.checked_add(length)?)
     }
 
-    /// Returns bytes of the frame for writing; `None` beyond the end of the frame. Linearizes the
-    /// frame up to the last of these bytes and invalidates packet pointers.
+    /// Returns `length` bytes of the frame from offset `at` for writing; `None` if they extend
+    /// beyond the frame. Makes the frame linear up to the last of these bytes and invalidates
+    /// packet pointers.
     pub(super) fn frame_bytes_mut(&mut self, at: i64, length: usize) -> Option<&mut [u8]> {
         let at = usize::try_from(at).ok()?;
         let end = at.checked_add(length).filter(|end| *end <= self.frame.len())?;
@@ -145,7 +147,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.is_unfilled
     }
 
-    /// Returns the frame if the program changed it, and the tag in the metadata.
+    /// Returns the frame, or `None` if the program has not changed it, and the tag in its metadata.
     pub(super) fn into_changed_frame(self) -> (Option<Vec<u8>>, Option<Tag>) {
         let frame = match self.frame {
             Cow::Owned(changed) => Some(changed),
@@ -154,14 +156,14 @@ impl<'m, 'p> Memory<'m, 'p> {
         (frame, self.tag)
     }
 
-    /// Invalidates all packet pointers.
+    /// Invalidates all packet pointers by giving the packet another region number.
     fn invalidate_pointers(&mut self) {
         let next = self.region + 1;
         self.region = if next < PACKET_REGIONS.end { next } else { PACKET_REGIONS.start };
     }
 
-    /// Makes the first `length` bytes linear and invalidates packet pointers. Returns false if the
-    /// frame is shorter.
+    /// Makes the first `length` bytes of the frame linear and invalidates packet pointers. Returns
+    /// false if the frame is shorter.
     pub(super) fn pull(&mut self, length: usize) -> bool {
         let fits = length <= self.frame.len();
         if fits {
@@ -185,8 +187,8 @@ impl<'m, 'p> Memory<'m, 'p> {
         Ok(region_base(FIRST_MAP_REGION + index).wrapping_add_signed(offset.into()))
     }
 
-    /// Returns the address of element `key` of the map with this handle. Returns 0 for a key other
-    /// than 0, and `None` if there is no such map.
+    /// Returns the address of the element `key` of the map with this handle; 0 if `key` is not 0,
+    /// because maps have one element; `None` if there is no such map.
     pub(super) fn map_lookup(&self, handle: u64, key: u32) -> Option<u64> {
         let index = handle.checked_sub(MAP_HANDLE_TAG)?;
         let known = usize::try_from(index).is_ok_and(|index| index < self.maps.len());

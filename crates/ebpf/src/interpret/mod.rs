@@ -36,7 +36,7 @@ pub struct Packet<'a> {
     /// of the first buffer, which has at least 256 bytes. Ignored at sockets, where a helper reads
     /// all bytes.
     pub linear: usize,
-    /// VLAN tag in the metadata of the skb, at tc and in socket filters.
+    /// VLAN tag in the metadata of the skb, at tc and in socket filters; `None` if there is none.
     pub tag: Option<Tag>,
     /// True if the transport checksum covers only the pseudo header because the device will fill in
     /// the rest (CHECKSUM_PARTIAL).
@@ -74,7 +74,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The environment in which a program runs: maps, clock and limits.
+/// The environment in which the interpreter runs a program: maps, clock and limits.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// Values of the maps, by map number.
@@ -89,9 +89,9 @@ pub struct Machine {
     pub budget: u32,
     /// The continuations of the program, which tail calls enter.
     pub parts: Vec<Vec<Insn>>,
-    /// Frame after the last run; `None` if the program did not change it.
+    /// Frame after the last run; `None` if the run did not change it.
     pub frame: Option<Vec<u8>>,
-    /// VLAN tag in the metadata after the last run.
+    /// VLAN tag in the frame's metadata after the last run; `None` if there is none.
     pub tag: Option<Tag>,
     /// Number of instructions that the last run executed, unless it faulted.
     pub steps: u32,
@@ -101,14 +101,14 @@ impl Machine {
     /// Default budget of instructions per run: one million, the verifier's limit since Linux 5.2.
     pub const INSTRUCTION_BUDGET: u32 = 1_000_000;
 
-    /// Creates a machine with these map values.
+    /// Creates an environment with these map values.
     pub fn new(maps: Vec<Vec<u8>>) -> Self {
         let (budget, parts) = (Self::INSTRUCTION_BUDGET, Vec::new());
         let (frame, tag, lacks_memory) = (None, None, false);
         Self { maps, now_ns: 0, cpu: 0, lacks_memory, budget, parts, frame, tag, steps: 0 }
     }
 
-    /// Creates a machine with the maps of a program, all zeroed.
+    /// Creates an environment with the maps of a program, all zeroed.
     pub fn for_program(program: &Program) -> Self {
         let maps = program.maps.iter().map(|map| vec![0; map.value_size as usize]);
         let parts = program.tails.iter().map(|part| part.code.clone());
@@ -141,18 +141,18 @@ impl Machine {
 pub struct Fault {
     /// Slot of the instruction.
     pub at: usize,
-    /// The rule that the instruction broke.
+    /// The verifier's rule that the instruction violated.
     pub kind: FaultKind,
 }
 
-/// A rule that the verifier would have enforced.
+/// A rule that the verifier enforces and a run has violated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// Control continued past the end of the program.
     PastLastInstruction,
     /// The run exceeded its budget of instructions.
     BudgetExceeded,
-    /// This opcode does not exist or is not supported.
+    /// An instruction has this opcode, which does not exist or is not supported.
     Opcode(u8),
     /// The register with this number was used although it does not exist, or was written although
     /// it is r10.
@@ -222,7 +222,7 @@ enum Flow {
     Skip,
     Jump(i64),
     Exit(u64),
-    /// Continue at the beginning of the continuation with this index.
+    /// Continue at the beginning of the program's continuation with this index.
     Part(u64),
 }
 
@@ -237,7 +237,7 @@ struct Run<'m, 'p> {
 }
 
 impl Run<'_, '_> {
-    /// Runs until the exit. Returns r0 and the number of executed instructions.
+    /// Runs the code until its exit. Returns r0 and the number of executed instructions.
     fn run_to_exit(
         &mut self,
         code: &[Insn],

@@ -210,8 +210,8 @@ fn atomic_exchanges_return_the_old_value() {
     assert_eq!(run_code(Hook::Tc, &code), Ok(900 + 30 + 4));
 }
 
-/// Every operation except negation, on which rbpf 0.4 panics for the most negative number; other
-/// tests check negation against the kernel.
+/// Every arithmetic operation except negation, on which rbpf 0.4 panics for the most negative
+/// number. Other tests check negation against the kernel.
 const OPERATIONS: [Alu; 12] = [
     Alu::Add,
     Alu::Sub,

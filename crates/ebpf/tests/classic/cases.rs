@@ -25,7 +25,7 @@ pub(crate) fn case_folder(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// Reads one table of the libpcap cases.
+/// Reads a JSON table of the libpcap cases, such as `accept.json`.
 pub(crate) fn read_table(folder: &Path, name: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(folder.join("libpcap-filter").join(name)).unwrap();
     serde_json::from_str(&text).unwrap()

@@ -57,7 +57,7 @@ pub(crate) fn truncate_randomly(frame: &mut Frame, random: &mut Random) {
     frame.bytes.truncate(length);
 }
 
-/// Returns random kernel metadata.
+/// Returns random kernel metadata of a frame.
 pub(crate) fn metadata(random: &mut Random) -> ClassicMetadata {
     let tag = VlanTag { tci: random.next() as u16 & 0xff, tpid: 0x8100 };
     ClassicMetadata {
@@ -69,8 +69,8 @@ pub(crate) fn metadata(random: &mut Random) -> ClassicMetadata {
     }
 }
 
-/// The offset in the frame from which a value was loaded, and the bits of the frame that the value
-/// still depends on.
+/// The offset in the frame from which a value was loaded, and the bits of the loaded bytes on which
+/// the value still depends.
 #[derive(Clone, Copy)]
 struct Origin {
     at: usize,

@@ -9,7 +9,7 @@ use ebpf::classic::{ClassicProgram, Instruction, LinkType, Options, compile};
 use super::cases::{InstalledNames, read_capture, read_table, text_value};
 use super::frames::{Frame, Random};
 
-/// Offset in bytes of an inline tag.
+/// Offset in bytes of an inline VLAN tag in an Ethernet frame.
 const TAG_OFFSET: usize = 12;
 
 /// Expressions from this project's book, examples and tests.

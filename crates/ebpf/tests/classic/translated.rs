@@ -12,7 +12,7 @@ use ebpf::{FilterSpan, Hook};
 use super::frames::{Frame, Random, random_frame, steer_frame, truncate_randomly};
 use super::programs::insert_tags;
 
-/// Every hook except cgroups, with packet pointers and without them.
+/// Targets at every hook except cgroups, with packet pointers and without them.
 pub(crate) const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, redirects: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, redirects: false, single: false },
@@ -21,7 +21,7 @@ pub(crate) const TARGETS: [Target; 5] = [
     Target::without_perfmon(Hook::Xdp),
 ];
 
-/// Emits a classic program as a twin that answers 1 for accepted frames.
+/// Emits an eBPF program from a classic program, as a twin that answers 1 for accepted frames.
 pub(crate) fn emit_classic(
     program: &ClassicProgram,
     target: Target,
@@ -36,7 +36,7 @@ pub(crate) fn emit_classic(
     })
 }
 
-/// A judge that runs the classic program on frames as this hook sees them.
+/// A judge that runs the classic program itself, on frames as this hook sees them.
 pub(crate) struct ClassicJudge<'p>(pub(crate) &'p ClassicProgram, pub(crate) Hook);
 
 impl TwinRunner for ClassicJudge<'_> {
@@ -90,8 +90,8 @@ pub(crate) fn captured_and_random_frames(
     frames
 }
 
-/// Returns a frame in linear and nonlinear form. If the frame has at least 14 bytes, also returns
-/// each form with a tag in its metadata.
+/// Returns a frame in linear and in nonlinear form. If the frame has at least 14 bytes, also
+/// returns each form with a VLAN tag in its metadata.
 pub(crate) fn frame_forms<'f>(frame: &'f [u8], random: &mut Random) -> Vec<Packet<'f>> {
     let whole = Packet::new(frame);
     let pieces = whole.split_at(random.below(frame.len().min(80) + 1));
