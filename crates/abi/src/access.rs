@@ -49,7 +49,7 @@ pub struct Grantees {
 }
 
 impl Grantees {
-    /// The empty set.
+    /// The empty set of users and groups.
     pub const NONE: Self = Self { users: Vec::new(), groups: Vec::new() };
 
     /// Returns true if the set contains the user of the peer or one of its groups.
@@ -78,7 +78,7 @@ pub struct AccessList {
 }
 
 impl AccessList {
-    /// Creates a list without additional readers.
+    /// Creates an access list without additional readers.
     #[must_use]
     pub const fn new(owner: u32, group: u32, mode: u32) -> Self {
         Self { owner, group, mode, readers: Grantees::NONE }

@@ -249,9 +249,9 @@ impl Marks {
 )]
 #[repr(C)]
 pub struct Entry {
-    /// Rich pointer to the view.
+    /// Rich pointer to the block's view.
     pub pointer: RichPointer,
-    /// Time, session, origin and flags.
+    /// Time, session, origin and flags of the block.
     pub context: BlockMetadata,
     /// Extent and layers of the frame that contains the view.
     pub marks: Marks,

@@ -22,7 +22,7 @@ pub struct DbufId(u32);
 impl DbufId {
     /// The id 0, which marks holes.
     pub const HOLE: Self = Self(0);
-    /// Largest id (24 bits).
+    /// Largest id of a dbuf (24 bits).
     pub const MAX: Self = Self((1 << 24) - 1);
 
     /// Returns the id with this number, or `None` if the number exceeds 24 bits.
@@ -112,7 +112,7 @@ impl Extent {
         self.0 >> Self::LENGTH_BITS
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the view in bytes.
     #[must_use]
     pub const fn length(self) -> u32 {
         (self.0 & Self::LENGTH_MASK) as u32
@@ -146,7 +146,7 @@ impl Extent {
 )]
 #[repr(C, align(16))]
 pub struct RichPointer {
-    /// Position and length of the view.
+    /// Position and length of the view in the dbuf.
     pub place: Extent,
     /// Answer of the last filter that classified the block.
     pub class: Class,
@@ -156,7 +156,7 @@ pub struct RichPointer {
 const _: () = assert!(size_of::<RichPointer>() == 16);
 
 impl RichPointer {
-    /// Creates a pointer without flags.
+    /// Creates a rich pointer without flags.
     #[must_use]
     pub const fn new(dbuf: DbufId, place: Extent, class: Class) -> Self {
         Self { place, class, dbuf_and_flags: dbuf.0 << 8 }

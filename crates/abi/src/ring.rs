@@ -104,7 +104,7 @@ pub struct RingGeometry {
     pub magic: u64,
     /// Size of the data in bytes: a power of two.
     pub capacity: u64,
-    /// Id of the dbuf or ibuf.
+    /// Id of the dbuf or ibuf to which the ring belongs.
     pub id: u32,
     /// Distance between entries in bytes: 16, 32 or 64 in an ibuf, the slot size in a ring of
     /// slots, 0 in a dbuf of variable blocks.
@@ -112,7 +112,7 @@ pub struct RingGeometry {
     /// Behavior when the ring is full: 0 blocks the writer, 1 drops the newest block, 2 overwrites
     /// the oldest blocks.
     pub policy: u32,
-    /// Number of reader pages.
+    /// Number of reader pages of the ring, one per possible reader.
     pub readers: u32,
     /// Segment number. A ring that grows, shrinks or changes owners continues in a segment with a
     /// higher number.
@@ -144,8 +144,8 @@ pub struct RecordHeader {
     /// Length of the block in bytes; in a pad, the number of bytes from the end of the header to
     /// the end of the ring.
     pub length: u32,
-    /// [`RecordHeader::BLOCK`], [`RecordHeader::PAD`], [`RecordHeader::SWITCH`] or
-    /// [`RecordHeader::CUT`].
+    /// Kind of the record: [`RecordHeader::BLOCK`], [`RecordHeader::PAD`], [`RecordHeader::SWITCH`]
+    /// or [`RecordHeader::CUT`].
     pub kind: u32,
     /// Number of blocks put before this block, from which a lapped reader computes its loss. In a
     /// switch, the number of the next segment; in a cut, the new capacity in bytes.

@@ -35,11 +35,11 @@ pub fn claim(name: &[u8], backlog: i32, accepted: AcceptedContent) -> Result<Own
 /// The message content that a listening socket accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AcceptedContent {
-    /// Bytes only: since Linux 6.16, the kernel rejects descriptors. Otherwise a client could send
-    /// its own socket over its connection, which would keep the connection open after the client's
-    /// death.
+    /// The socket accepts bytes only: since Linux 6.16, the kernel rejects descriptors. Otherwise a
+    /// client could send its own socket over its connection, which would keep the connection open
+    /// after the client's death.
     Bytes,
-    /// Bytes and descriptors.
+    /// The socket accepts bytes and descriptors.
     Descriptors,
 }
 

@@ -301,7 +301,7 @@ const ALLOWED_SYSCALLS: &[libc::c_long] = &[
     libc::SYS_poll,
 ];
 
-/// Builds the seccomp filter.
+/// Builds the seccomp filter that allows only the listed system calls.
 fn seccomp_filter() -> Result<BpfProgram> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED_SYSCALLS.iter().map(|call| (*call, Vec::new())).collect();

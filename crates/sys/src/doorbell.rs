@@ -41,7 +41,7 @@ pub enum SendResult {
     /// The notification was discarded: the queue of the other end is full, memory is short, or
     /// there are too many descriptors.
     Full,
-    /// The other end is closed.
+    /// The process that held the other end has closed it.
     Gone,
 }
 

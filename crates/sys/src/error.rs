@@ -16,7 +16,7 @@ pub struct Error {
     pub errno: i32,
 }
 
-/// The result of a system call.
+/// The result of a call to the kernel or the C library.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

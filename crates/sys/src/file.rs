@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 /// The status of an open file at the time of the query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileStatus {
-    /// File type.
+    /// Type of the file.
     pub kind: FileKind,
     /// Size of the file in bytes.
     pub size: u64,
@@ -37,7 +37,7 @@ pub enum FileKind {
     Other,
 }
 
-/// Queries the status of a descriptor.
+/// Queries the status of the file that a descriptor refers to.
 pub fn status(file: impl AsFd) -> Result<FileStatus> {
     let stat = rustix::fs::fstat(file).context("fstat", "")?;
     let kind = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {

@@ -11,7 +11,7 @@ use rustix::thread::futex::{self, Flags};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// The scope of a futex.
+/// The processes whose threads may wait on a futex.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FutexScope {
     /// Only threads of this process. This scope is cheaper, because the kernel need not resolve the

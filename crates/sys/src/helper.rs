@@ -23,8 +23,8 @@ pub struct HelperProcess {
     end: Arc<HelperOutcome>,
 }
 
-/// The outcome of the process, `None` inside until it is known. Before it is known, the kernel does
-/// not reuse the process id.
+/// The outcome of the helper process, recorded once it has ended. Until then, the kernel does not
+/// reuse the process id.
 #[derive(Debug, Default)]
 struct HelperOutcome {
     known: Mutex<Option<ProcessOutcome>>,
@@ -87,7 +87,7 @@ impl HelperProcess {
         *waits.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Kills the process.
+    /// Kills the helper process.
     pub fn kill(&self) {
         // An error means that the process has ended.
         let _ = rustix::process::pidfd_send_signal(&self.handle, Signal::KILL);

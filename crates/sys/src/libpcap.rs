@@ -31,14 +31,14 @@ type GetErrorFn = unsafe extern "C" fn(*mut c_void) -> *mut c_char;
 type FreeCodeFn = unsafe extern "C" fn(*mut CompiledProgram);
 type CloseFn = unsafe extern "C" fn(*mut c_void);
 
-/// `struct bpf_program`.
+/// libpcap's `struct bpf_program`: a compiled filter.
 #[repr(C)]
 struct CompiledProgram {
     length: c_uint,
     instructions: *mut RawInstruction,
 }
 
-/// `struct bpf_insn`.
+/// libpcap's `struct bpf_insn`: a classic BPF instruction.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct RawInstruction {
@@ -51,7 +51,7 @@ struct RawInstruction {
 /// Serializes compilation, because libpcap before 1.8 kept its state in globals (pcap_compile(3)).
 static COMPILE_LOCK: Mutex<()> = Mutex::new(());
 
-/// `PCAP_NETMASK_UNKNOWN`.
+/// `PCAP_NETMASK_UNKNOWN`: the netmask that stands for an unknown one.
 const NETMASK_UNKNOWN: u32 = 0xffff_ffff;
 
 impl Libpcap {

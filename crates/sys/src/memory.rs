@@ -28,7 +28,7 @@ use std::ptr::{self, NonNull};
 pub struct Seals(u32);
 
 impl Seals {
-    /// No seals.
+    /// The empty set of seals.
     pub const NONE: Self = Self(0);
     /// The file cannot shrink, so no reader is killed by SIGBUS.
     pub const SHRINK: Self = Self(libc::F_SEAL_SHRINK as u32);

@@ -31,7 +31,7 @@ pub struct RegularOpenOptions {
 }
 
 impl RegularOpenOptions {
-    /// Creates options for reading.
+    /// Creates options to open a file for reading.
     pub const fn read() -> Self {
         Self { flags: OFlags::RDONLY, mode: 0, own: false }
     }
@@ -41,7 +41,7 @@ impl RegularOpenOptions {
         Self { flags: OFlags::WRONLY, mode: 0, own: false }
     }
 
-    /// Creates options for appending.
+    /// Creates options to open a file for appending.
     pub const fn append() -> Self {
         Self { flags: OFlags::WRONLY.union(OFlags::APPEND), mode: 0, own: false }
     }
@@ -126,7 +126,7 @@ pub enum WriteMode {
 /// A destination opened for writing.
 #[derive(Debug)]
 pub struct Target {
-    /// The open file.
+    /// The destination, open for writing.
     pub file: File,
     /// True if [`open_target`] created the file at its own path; false if the file existed, or was
     /// created through a dangling symbolic link.

@@ -5,9 +5,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Waits until at least one descriptor is readable or closed by its peer, a signal arrives, or
-/// `limit` passes (`None` means no limit). Returns, for each descriptor, true if it is readable or
-/// closed.
+/// Blocks until a descriptor is readable or closed by its peer, a signal arrives, or `limit` passes
+/// (`None` means no limit). Returns, for each descriptor, true if it is readable or closed.
 pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<PollFd<'_>> =
         descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();

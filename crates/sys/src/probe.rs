@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 /// A kernel feature that may be missing or forbidden.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelFeature {
-    /// Sealed memfds.
+    /// Memfds with seals.
     SealedMemory,
     /// Interface queries over rtnetlink(7).
     Rtnetlink,
@@ -21,7 +21,7 @@ pub enum KernelFeature {
     PacketSocket,
     /// Mapped receive rings of packet sockets.
     PacketRing,
-    /// eBPF programs.
+    /// Loading of eBPF programs.
     Program,
     /// Programs in the TCX chain of an interface.
     Tcx,
@@ -35,7 +35,7 @@ pub enum KernelFeature {
     XdpSocket,
     /// seccomp filters.
     Seccomp,
-    /// Kernel BTF.
+    /// The kernel's own BTF type information.
     Btf,
 }
 

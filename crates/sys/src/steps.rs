@@ -20,15 +20,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The kind of resource that a step creates. The kind determines the errno of an injected fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StepResource {
-    /// A descriptor.
+    /// The step creates a descriptor.
     Descriptor,
-    /// A memory mapping, or memory in the kernel.
+    /// The step creates a memory mapping, or memory in the kernel.
     Memory,
-    /// A BPF program or its attachment.
+    /// The step loads or attaches a BPF program.
     Program,
-    /// A thread or process.
+    /// The step starts a thread or process.
     Thread,
-    /// A file, directory or name.
+    /// The step creates a file, a directory or a name.
     File,
     /// An entry in the registry of the daemon or of a path.
     Entry,
@@ -54,7 +54,7 @@ impl StepResource {
 /// A fault that the rollback log injects into an allocation, for tests.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum InjectedFault {
-    /// No fault.
+    /// No fault is injected.
     #[default]
     Nothing,
     /// The step with this number, counted from 0, fails.

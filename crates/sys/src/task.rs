@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt as _;
 pub struct Task {
     /// Run state of the task. A process counts as running if any of its threads is running.
     pub run_state: RunState,
-    /// Parent process id.
+    /// Process id of the task's parent process.
     pub parent: u32,
     /// CPU time in ns; for a process, of all threads that are still alive.
     pub processor_ns: u64,

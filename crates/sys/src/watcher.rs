@@ -12,16 +12,16 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// An epoll instance.
+/// An epoll instance, which waits for events on a changing set of descriptors.
 #[derive(Debug)]
 pub struct EpollWatcher(OwnedFd);
 
 /// The events to wait for. Hang-up and error are always included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventInterest {
-    /// The descriptor is readable.
+    /// Wait until the descriptor is readable.
     Read,
-    /// The descriptor is readable or writable.
+    /// Wait until the descriptor is readable or writable.
     ReadWrite,
 }
 

@@ -15,7 +15,7 @@ use rustix::mount::{fsconfig_create, fsmount, fsopen};
 
 use crate::error::{Error, ErrorContext as _, Result};
 
-/// Mount table of this process.
+/// Path of this process's mount table.
 const MOUNTS_FILE: &str = "/proc/self/mounts";
 
 /// Returns the mount point of cgroup v2; `None` if cgroup v2 is not mounted. Ignores mounted v1

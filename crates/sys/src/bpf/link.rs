@@ -96,9 +96,9 @@ pub enum LinkTarget {
     Xdp(u32),
     /// An interface to which a TCX program is attached, by index, and the direction.
     Tcx(u32, Side),
-    /// A cgroup, by id.
+    /// A cgroup to which a program is attached, by cgroup id.
     Cgroup(u64),
-    /// A network namespace, by inode number.
+    /// A network namespace to which a program is attached, by inode number.
     Namespace(u32),
     /// Any other kind of attachment point, given as the type number of the link (BPF_LINK_TYPE_*).
     Other(u32),

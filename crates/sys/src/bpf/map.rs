@@ -28,7 +28,7 @@ pub enum MapKind {
     Array = 2,
     /// An array of programs by index, for tail calls.
     Programs = 3,
-    /// An array of maps.
+    /// An array of maps by index.
     Maps = 12,
     /// An array of AF_XDP sockets by index, for XDP redirect.
     XdpSockets = 17,

@@ -51,7 +51,7 @@ pub enum AttachType {
     TcxEgress = 47,
 }
 
-/// The license declared to the kernel.
+/// The license that a program declares to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum License {
     /// Apache-2.0 or MIT, the licenses of this project. They suffice for most helpers.
@@ -80,14 +80,14 @@ pub enum LogLevel {
     AllPaths = 2,
 }
 
-/// Parameters of a program to load.
+/// Parameters with which a BPF program is loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadParameters<'a> {
     /// Program type.
     pub kind: ProgramKind,
     /// Name for diagnostics. The kernel stores the first 15 characters.
     pub name: &'a str,
-    /// Instructions, 8 bytes each.
+    /// Instructions of the program, 8 bytes each.
     pub code: &'a [u8],
     /// Expected attach type. Required for the program types whose attach type the kernel checks at
     /// load time; `None` otherwise.

@@ -255,7 +255,7 @@ impl AsFd for ProgramRings {
 /// A pointer to a frame, as written by a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramePointer {
-    /// Position of the frame's record.
+    /// Position of the frame's record in the ring.
     pub position: u64,
     /// Length of the view in bytes.
     pub length: u32,

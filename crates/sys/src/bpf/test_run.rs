@@ -8,12 +8,12 @@ use crate::error::Result;
 /// Byte offset of the field `cb` (control buffer) in `__sk_buff`.
 const CB_OFFSET: usize = 48;
 
-/// The result of a test run.
+/// The result of running a program on a packet in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestRun {
     /// Return value of the program in the last run.
     pub value: u32,
-    /// Mean duration per run in ns.
+    /// Mean duration of a run of the program, in ns.
     pub duration_ns: u32,
 }
 

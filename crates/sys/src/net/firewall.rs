@@ -7,11 +7,12 @@ use crate::{Error, Result};
 use std::fs;
 
 mod number {
-    /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN`.
+    /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN`: message type of a query for chains.
     pub(super) const GET_CHAIN: u16 = 10 << 8 | 4;
-    /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWCHAIN`.
+    /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWCHAIN`: message type of a reply that describes a
+    /// chain.
     pub(super) const NEW_CHAIN: u16 = 10 << 8 | 3;
-    /// `NLM_F_REQUEST | NLM_F_DUMP`.
+    /// `NLM_F_REQUEST | NLM_F_DUMP`: flags of a query for all chains.
     pub(super) const REQUEST_DUMP: u16 = 0x301;
     /// `NFTA_CHAIN_HOOK`: attribute of a chain through which the network stack passes packets.
     pub(super) const CHAIN_HOOK: u16 = 4;

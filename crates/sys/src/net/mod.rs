@@ -41,7 +41,7 @@ pub struct Interface {
     pub alternative: Vec<String>,
     /// Link type (ARPHRD_*: 1 Ethernet, 772 loopback, 65534 none).
     pub hatype: u16,
-    /// Layer 3 MTU in bytes.
+    /// MTU of the interface: maximum number of layer 3 bytes per frame.
     pub mtu: u32,
     /// State flags, such as up and running.
     pub flags: InterfaceFlags,
@@ -127,13 +127,13 @@ pub struct Counters {
     pub multicast: u64,
     /// Received frames of invalid length.
     pub rx_length_errors: u64,
-    /// Received frames lost because the device's buffer overflowed.
+    /// Number of overflows of the device's receive buffer.
     pub rx_over_errors: u64,
     /// Received frames with an invalid checksum.
     pub rx_crc_errors: u64,
     /// Received frames with invalid alignment.
     pub rx_frame_errors: u64,
-    /// Received frames lost because the device's queue overflowed.
+    /// Number of overflows of the device's receive queue.
     pub rx_fifo_errors: u64,
     /// Frames missed because the host supplied too few buffers.
     pub rx_missed_errors: u64,

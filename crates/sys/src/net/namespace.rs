@@ -8,7 +8,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Directory where `ip netns` keeps namespaces.
+/// Directory in which `ip netns` keeps its named namespaces.
 const NAMES_DIRECTORY: &str = "/run/netns";
 /// Path of the calling thread's namespace, which may differ from the namespace of its process.
 const CURRENT_NAMESPACE: &str = "/proc/thread-self/ns/net";

@@ -14,7 +14,7 @@ pub struct PacketSocketInfo {
     pub kind: u32,
     /// Protocol (ETH_P_*). 3 means all protocols; with protocol 0 the socket receives nothing.
     pub protocol: u16,
-    /// User id of the creator.
+    /// User id of the socket's creator.
     pub uid: u32,
 }
 

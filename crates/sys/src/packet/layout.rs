@@ -133,7 +133,7 @@ impl VlanTag {
         Self::from_fields(status, control, half(header, 36)?)
     }
 
-    /// Reads the tag from `struct tpacket_auxdata`.
+    /// Reads the VLAN tag from `struct tpacket_auxdata`; `None` if it states no tag.
     pub(super) fn from_auxiliary_data(data: &[u8]) -> Option<Self> {
         Self::from_fields(PacketStatus(word(data, 0)?), half(data, 16)?, half(data, 18)?)
     }
@@ -171,11 +171,11 @@ impl PacketStatus {
 /// The link-layer address of a packet (`struct sockaddr_ll`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkAddress {
-    /// Link type (ARPHRD_*).
+    /// Link type of the interface (ARPHRD_*).
     pub hatype: u16,
-    /// Packet type.
+    /// Packet type: the addressee of the packet, or whether this host sent it.
     pub kind: PacketKind,
-    /// Index of the interface.
+    /// Index of the interface that received or sent the packet.
     pub index: u32,
     /// EtherType of the layer 3 protocol, in host byte order.
     pub protocol: u16,

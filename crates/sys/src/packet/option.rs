@@ -28,7 +28,7 @@ pub(super) const QDISC_BYPASS: SocketOption = (libc::PACKET_QDISC_BYPASS, "PACKE
 pub(super) const IGNORE_OUTGOING: SocketOption = (23, "PACKET_IGNORE_OUTGOING");
 /// PACKET_MR_PROMISC: membership that makes the interface promiscuous.
 pub(super) const PACKET_MR_PROMISC: libc::c_ushort = 1;
-/// ETH_P_ALL: frames of all protocols.
+/// ETH_P_ALL: protocol number that stands for all protocols.
 pub(super) const ETH_P_ALL: u16 = 3;
 
 /// Instruction `ret #0`, which alone is a program that drops every frame.
@@ -60,7 +60,7 @@ unsafe impl OptionValue for libc::tpacket_stats {}
 // SAFETY: integers, laid out by libc.
 unsafe impl OptionValue for libc::tpacket_stats_v3 {}
 
-/// Sets a socket option.
+/// Sets a socket option, given by its level and number. An error contains the option's name.
 pub(crate) fn set<T: OptionValue>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,

@@ -102,7 +102,7 @@ struct Totals {
 pub struct Gap {
     /// Number of segments that the kernel filled before it dropped these frames.
     pub behind: u64,
-    /// Number of dropped frames.
+    /// Number of consecutive frames that the kernel dropped.
     pub drops: u64,
 }
 

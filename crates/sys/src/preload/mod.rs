@@ -249,9 +249,10 @@ pub fn is_write_only(number: c_int) -> bool {
 /// The side of a fork on which [`fork_detached`] has returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForkSide {
-    /// The calling process.
+    /// The call has returned in the calling process.
     Parent,
-    /// The new process, with all signals blocked and no parent that waits for it.
+    /// The call has returned in the new process, which has all signals blocked and no parent that
+    /// waits for it.
     Child,
 }
 
@@ -290,7 +291,7 @@ fn clone_process() -> libc::pid_t {
     libc::pid_t::try_from(pid).unwrap_or(-1)
 }
 
-/// Exits without running any exit handler.
+/// Exits the process at once, without running any exit handler.
 pub fn exit(status: c_int) -> ! {
     // SAFETY: _exit(2) always succeeds.
     unsafe { libc::_exit(status) }

@@ -26,8 +26,8 @@ impl SpinWait {
         (failed == 0).then(|| Self { before: unsafe { before.assume_init() } })
     }
 
-    /// Yields the processor once, with signals unblocked. Returns false if a signal handler has
-    /// run.
+    /// Yields the processor once, then lets pending signals be handled. Returns false if a signal
+    /// handler has run.
     #[must_use]
     pub fn step(&self) -> bool {
         std::thread::yield_now();

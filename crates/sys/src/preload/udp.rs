@@ -47,19 +47,19 @@ pub enum ControlMessage {
     Nanoseconds,
     /// The number of datagrams that the socket has dropped (`SO_RXQ_OVFL`).
     Drops,
-    /// The destination address and the interface (`IP_PKTINFO`).
+    /// The destination address of the datagram and the interface (`IP_PKTINFO`).
     Destination,
-    /// The remaining hops (`IP_RECVTTL`).
+    /// The remaining hops of the datagram (`IP_RECVTTL`).
     Hops,
-    /// The type of service (`IP_RECVTOS`).
+    /// The type of service of the datagram (`IP_RECVTOS`).
     ServiceType,
-    /// The destination address and port (`IP_RECVORIGDSTADDR`).
+    /// The destination address and port of the datagram (`IP_RECVORIGDSTADDR`).
     DestinationPort,
-    /// The destination address and the interface (`IPV6_RECVPKTINFO`).
+    /// The destination address of the IPv6 datagram and the interface (`IPV6_RECVPKTINFO`).
     Destination6,
-    /// The remaining hops (`IPV6_RECVHOPLIMIT`).
+    /// The remaining hops of the IPv6 datagram (`IPV6_RECVHOPLIMIT`).
     Hops6,
-    /// The traffic class (`IPV6_RECVTCLASS`).
+    /// The traffic class of the IPv6 datagram (`IPV6_RECVTCLASS`).
     TrafficClass,
 }
 
@@ -229,7 +229,7 @@ pub fn is_device_binding_option(level: c_int, name: c_int) -> bool {
     level == libc::SOL_SOCKET && [SO_BINDTOIFINDEX, libc::SO_BINDTODEVICE].contains(&name)
 }
 
-/// `SO_BINDTOIFINDEX`.
+/// `SO_BINDTOIFINDEX`: option that binds a socket to an interface by index.
 const SO_BINDTOIFINDEX: c_int = 62;
 
 /// Returns true if setting this option may give the socket a property that only the kernel can

@@ -44,7 +44,7 @@ pub struct Frames {
     /// State of each frame (see F1 to F3).
     words: Box<[AtomicU32]>,
     free: Mutex<Vec<u32>>,
-    /// Number of free frames that are reserved for senders, which copy packets into them.
+    /// Number of free frames that only senders may take, in order to copy packets into them.
     reserve: AtomicUsize,
     /// The socket with which the UMEM was registered. Other sockets share the UMEM through this
     /// socket.
@@ -77,7 +77,7 @@ impl Frames {
         any.downcast().ok()
     }
 
-    /// Returns the number of frames.
+    /// Returns the number of frames in the memory.
     #[must_use]
     pub fn count(&self) -> usize {
         self.words.len()
@@ -95,7 +95,7 @@ impl Frames {
         self.lock_free_list().len()
     }
 
-    /// Reserves at least `frames` free frames for senders, which copy packets into them.
+    /// Reserves at least `frames` free frames for senders that copy packets into frames.
     pub fn reserve(&self, frames: usize) {
         self.reserve.fetch_max(frames, Ordering::Relaxed);
     }

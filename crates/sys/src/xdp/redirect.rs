@@ -46,7 +46,7 @@ pub struct TagLookup {
 pub type BuildRedirectProgramFn<'m, E> =
     &'m dyn Fn(&Map, Option<TagLookup>) -> std::result::Result<Program, E>;
 
-/// Counters of the redirecting program.
+/// Numbers of frames that the redirecting program has redirected or passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RedirectCounts {
     /// Number of frames redirected to sockets, including frames for which a socket had no room.

@@ -197,8 +197,8 @@ pub(super) struct EntryRing {
     entries: usize,
     entry: usize,
     size: u32,
-    /// Number of entries that this process has produced or consumed, modulo 2³² but not modulo the
-    /// ring size.
+    /// Index of the next entry that this process produces or consumes, modulo 2³² but not modulo
+    /// the ring size.
     index: u32,
 }
 

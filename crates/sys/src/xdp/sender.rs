@@ -42,7 +42,7 @@ pub struct XdpSender {
     fragments: bool,
 }
 
-/// An entry in the send ring.
+/// An entry in the send ring: a part of a packet.
 #[derive(Clone, Copy, Debug)]
 struct SendRingEntry {
     at: XdpDescriptor,
@@ -51,7 +51,7 @@ struct SendRingEntry {
     ghost: bool,
 }
 
-/// A packet to send.
+/// A packet, or a part of one, to be queued for sending.
 #[derive(Clone, Copy, Debug)]
 pub enum TxPacket<'a> {
     /// A part of a received frame ([`Frames::find`]), which the sender retains until it has been

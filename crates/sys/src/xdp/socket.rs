@@ -14,7 +14,7 @@ pub enum CopyMode {
     /// The device accesses the memory itself; opening the socket fails if the driver does not
     /// support that.
     ZeroCopy,
-    /// The kernel copies each frame.
+    /// The kernel copies each frame between device and memory.
     Copy,
     /// Zero-copy if the driver supports it, otherwise copies by the kernel.
     /// [`XdpSocket::is_zero_copy`] returns the mode in effect.
@@ -24,7 +24,7 @@ pub enum CopyMode {
 /// Parameters with which an AF_XDP socket is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketSettings {
-    /// Interface index.
+    /// Index of the interface to which the socket is bound.
     pub interface: u32,
     /// Number of the interface's queue. The socket receives only frames of this queue.
     pub queue: u32,
