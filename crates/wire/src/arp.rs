@@ -18,7 +18,7 @@ pub const REQUEST: u16 = 1;
 /// ARP operation code of a reply.
 pub const ARP_REPLY: u16 = 2;
 
-/// A view of an ARP message.
+/// A view of an ARP message for IPv4 over Ethernet.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Arp {

@@ -21,19 +21,19 @@ pub const LOWEST_ETHERTYPE: u16 = 0x0600;
 
 /// Ethertypes used by this crate and its dependents.
 pub mod ethertype {
-    /// IPv4.
+    /// Ethertype of IPv4.
     pub const IPV4: u16 = 0x0800;
-    /// ARP.
+    /// Ethertype of ARP.
     pub const ARP: u16 = 0x0806;
-    /// Reverse ARP.
+    /// Ethertype of reverse ARP.
     pub const RARP: u16 = 0x8035;
-    /// IPv6.
+    /// Ethertype of IPv6.
     pub const IPV6: u16 = 0x86dd;
-    /// MPLS, unicast.
+    /// Ethertype of unicast MPLS.
     pub const MPLS: u16 = 0x8847;
-    /// PPPoE discovery.
+    /// Ethertype of PPPoE discovery.
     pub const PPPOE_DISCOVERY: u16 = 0x8863;
-    /// PPPoE session.
+    /// Ethertype of a PPPoE session.
     pub const PPPOE_SESSION: u16 = 0x8864;
 }
 
@@ -47,7 +47,7 @@ pub struct Ethernet {
 }
 
 impl Ethernet {
-    /// Creates a header from its fields.
+    /// Creates an Ethernet header from its three fields.
     pub fn new(source: Mac, target: Mac, ethertype: u16) -> Self {
         Self { target: target.0, source: source.0, ethertype: ethertype.into() }
     }

@@ -21,9 +21,9 @@ use crate::{tcp, udp};
 /// Addresses, protocol and ports of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Flow {
-    /// Source address.
+    /// IP address of the sender.
     pub source: IpAddr,
-    /// Destination address.
+    /// IP address of the receiver.
     pub target: IpAddr,
     /// Number of the transport protocol (IANA).
     pub protocol: u8,

@@ -2,37 +2,37 @@
 
 /// Protocol numbers assigned by IANA.
 pub mod protocol {
-    /// IPv6 hop-by-hop options.
+    /// Number of the IPv6 hop-by-hop options header.
     pub const HOP_BY_HOP: u8 = 0;
-    /// ICMP for IPv4.
+    /// Protocol number of ICMP for IPv4.
     pub const ICMP: u8 = 1;
-    /// TCP.
+    /// Protocol number of TCP.
     pub const TCP: u8 = 6;
-    /// UDP.
+    /// Protocol number of UDP.
     pub const UDP: u8 = 17;
-    /// IPv6 routing header.
+    /// Number of the IPv6 routing header.
     pub const ROUTING: u8 = 43;
-    /// IPv6 fragment header.
+    /// Number of the IPv6 fragment header.
     pub const FRAGMENT: u8 = 44;
-    /// GRE.
+    /// Protocol number of GRE.
     pub const GRE: u8 = 47;
-    /// IPsec encapsulating security payload.
+    /// Protocol number of the IPsec encapsulating security payload.
     pub const ESP: u8 = 50;
-    /// IPsec authentication header.
+    /// Protocol number of the IPsec authentication header.
     pub const AH: u8 = 51;
-    /// ICMP for IPv6.
+    /// Protocol number of ICMP for IPv6.
     pub const ICMPV6: u8 = 58;
-    /// No next header.
+    /// Number that means that no header follows.
     pub const NONE: u8 = 59;
-    /// IPv6 destination options.
+    /// Number of the IPv6 destination options header.
     pub const DESTINATION_OPTIONS: u8 = 60;
-    /// SCTP.
+    /// Protocol number of SCTP.
     pub const SCTP: u8 = 132;
-    /// IPv6 mobility header.
+    /// Number of the IPv6 mobility header.
     pub const MOBILITY: u8 = 135;
-    /// Host identity protocol.
+    /// Protocol number of the host identity protocol.
     pub const HIP: u8 = 139;
-    /// IPv6 shim6.
+    /// Number of the IPv6 shim6 header.
     pub const SHIM6: u8 = 140;
 
     /// Returns the short name of a protocol, in lower case; `None` for an unnamed number.

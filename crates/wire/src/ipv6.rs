@@ -142,7 +142,7 @@ pub struct FragmentHeader {
     pub next: u8,
     /// Offset of the fragment's data in the fragmentable part of the complete packet, in bytes.
     pub offset: u16,
-    /// True if more fragments follow.
+    /// True if more fragments of the packet follow.
     pub more: bool,
     /// Identification that the fragments of a packet share.
     pub identification: u32,

@@ -20,31 +20,32 @@ use crate::vlan::{self, Tags};
 pub struct LinkType(pub u16);
 
 impl LinkType {
-    /// BSD loopback, with an address family in the byte order of the capturing machine.
+    /// Link type of BSD loopback, with an address family in the byte order of the capturing
+    /// machine.
     pub const NULL: Self = Self(0);
-    /// Ethernet, IEEE 802.3.
+    /// Link type of Ethernet, IEEE 802.3.
     pub const ETHERNET: Self = Self(1);
-    /// PPP, with or without the HDLC address and control bytes.
+    /// Link type of PPP, with or without the HDLC address and control bytes.
     pub const PPP: Self = Self(9);
-    /// Raw IP, as numbered by some BSDs in their own captures.
+    /// Link type of raw IP, as numbered by some BSDs in their own captures.
     pub const RAW_BSD: Self = Self(12);
-    /// Raw IP, as numbered by OpenBSD in its own captures.
+    /// Link type of raw IP, as numbered by OpenBSD in its own captures.
     pub const RAW_OPENBSD: Self = Self(14);
-    /// PPP in HDLC framing, or Cisco HDLC.
+    /// Link type of PPP in HDLC framing, or of Cisco HDLC.
     pub const PPP_HDLC: Self = Self(50);
-    /// Raw IPv4 or IPv6, distinguished by the version field.
+    /// Link type of raw IPv4 or IPv6, distinguished by the version field.
     pub const RAW: Self = Self(101);
-    /// Cisco HDLC.
+    /// Link type of Cisco HDLC.
     pub const C_HDLC: Self = Self(104);
-    /// OpenBSD loopback, with an address family in network byte order.
+    /// Link type of OpenBSD loopback, with an address family in network byte order.
     pub const LOOP: Self = Self(108);
-    /// Linux cooked capture, version 1.
+    /// Link type of a Linux cooked capture, version 1.
     pub const LINUX_SLL: Self = Self(113);
-    /// Raw IPv4.
+    /// Link type of raw IPv4.
     pub const IPV4: Self = Self(228);
-    /// Raw IPv6.
+    /// Link type of raw IPv6.
     pub const IPV6: Self = Self(229);
-    /// Linux cooked capture, version 2.
+    /// Link type of a Linux cooked capture, version 2.
     pub const LINUX_SLL2: Self = Self(276);
 
     /// Returns the name, in capitals: that of libpcap's `DLT_` constant without the prefix, or, for

@@ -17,7 +17,7 @@ pub const LENGTH_MIN: usize = 20;
 /// Maximum length of a TCP header in bytes, which includes 40 bytes of options.
 pub const LENGTH_MAX: usize = 60;
 
-/// Bits of the byte at [`FLAGS_OFFSET`].
+/// Flags of a TCP header, as bits of the byte at [`FLAGS_OFFSET`].
 pub mod flag {
     /// Flag FIN: the sender has no more data.
     pub const FIN: u8 = 0x01;

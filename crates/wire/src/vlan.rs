@@ -7,7 +7,7 @@ use crate::read::{array, truncate_to_u16};
 
 /// Ethertype of an 802.1Q customer tag (C-TAG).
 pub const CUSTOMER_TAG: u16 = 0x8100;
-/// Ethertype of a service tag (S-TAG).
+/// Ethertype of an 802.1ad service tag (S-TAG).
 pub const SERVICE_TAG: u16 = 0x88a8;
 /// Ethertype of an outer tag under conventions older than 802.1ad.
 pub const STACKED_TAG: u16 = 0x9100;
@@ -53,7 +53,7 @@ pub struct Tags {
 }
 
 impl Tags {
-    /// No tags.
+    /// The value for a frame without tags.
     pub const NONE: Self = Self { at: 0, count: 0 };
 
     /// Iterates over the tags of a frame, outermost first.

@@ -10,7 +10,7 @@ pub struct CaptureFault {
     /// Number of the packet that was being read, counted from 1; 0 for a fault in the header of a
     /// pcap file, and for a capture that ends in its first header.
     pub record: u64,
-    /// Kind of the fault.
+    /// Kind of the fault, with its details.
     pub why: FaultKind,
 }
 
@@ -24,11 +24,11 @@ pub enum FaultKind {
     },
     /// The version of the capture's format is unknown.
     Version {
-        /// Format: `pcap` or `pcapng`.
+        /// Format of the capture: `pcap` or `pcapng`.
         format: &'static str,
-        /// Major version.
+        /// Major version of the format.
         major: u16,
-        /// Minor version.
+        /// Minor version of the format.
         minor: u16,
     },
     /// A reserved bit in the link type field of the file header is set.
@@ -43,13 +43,13 @@ pub enum FaultKind {
     TooLong {
         /// Length that the record states, in bytes.
         length: u32,
-        /// Maximum accepted length in bytes.
+        /// Maximum accepted length of the record or block, in bytes.
         max: u32,
     },
     /// The length of a pcapng block is not a multiple of four, or too small for the fields of the
     /// block.
     BlockLength {
-        /// Type of the block.
+        /// Type number of the block.
         kind: u32,
         /// Length that the block states, in bytes.
         length: u32,
@@ -68,7 +68,7 @@ pub enum FaultKind {
     },
     /// A packet refers to an interface that its section does not describe.
     Interface {
-        /// Number of the interface.
+        /// Number of the interface to which the packet refers.
         interface: u32,
         /// Number of interfaces that the section has described so far.
         described: u32,
@@ -84,7 +84,7 @@ pub enum FaultKind {
     },
     /// An option extends beyond the end of its block, or has an invalid length.
     BadOption {
-        /// Code of the option.
+        /// Code number of the option.
         code: u16,
         /// Length that the option states, in bytes.
         length: u16,

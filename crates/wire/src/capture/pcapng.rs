@@ -29,7 +29,7 @@ struct SkipProgress {
     length: u32,
 }
 
-/// A parsed interface description.
+/// An interface of a pcapng section, as its description states.
 #[derive(Clone, Copy, Debug)]
 struct Interface {
     link: LinkType,
@@ -57,15 +57,15 @@ struct Block<'a> {
     big: bool,
 }
 
-/// Type of a section header, which is the same number in both byte orders.
+/// Block type of a section header, the same number in both byte orders.
 const SECTION_HEADER_BLOCK: u32 = 0x0a0d_0d0a;
-/// Type of an interface description.
+/// Block type of an interface description.
 const INTERFACE_DESCRIPTION_BLOCK: u32 = 1;
-/// Type of an obsolete packet block.
+/// Block type of an obsolete packet block.
 const OBSOLETE_PACKET_BLOCK: u32 = 2;
-/// Type of a simple packet block.
+/// Block type of a simple packet block.
 const SIMPLE_PACKET_BLOCK: u32 = 3;
-/// Type of an enhanced packet block.
+/// Block type of an enhanced packet block.
 const ENHANCED_PACKET_BLOCK: u32 = 6;
 
 /// Minimum length of a pcapng block in bytes: a type and two lengths.

@@ -29,9 +29,9 @@ mod tests;
 pub struct Layers {
     /// Link type of the frame.
     pub link: LinkType,
-    /// Network protocol.
+    /// Network protocol of the frame (layer 3).
     pub network: Network,
-    /// Location of the VLAN tags.
+    /// Location of the frame's VLAN tags.
     pub tags: Tags,
     /// Offset of layer 3; `None` if the link header is unknown or truncated.
     pub l3: Option<u16>,

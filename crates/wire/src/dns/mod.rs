@@ -40,7 +40,7 @@ pub enum Section {
     Answer,
     /// The authority records; in an update, the changes.
     Authority,
-    /// The additional records.
+    /// The additional records of the message.
     Additional,
 }
 
@@ -53,9 +53,9 @@ pub struct Message<'m> {
 /// A question in a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'m> {
-    /// Queried name.
+    /// Domain name that the question asks about.
     pub name: Name<'m>,
-    /// Queried type.
+    /// Record type that the question asks for.
     pub kind: RecordType,
     /// Queried class. In multicast DNS, the highest bit requests a unicast response.
     pub class: RecordClass,
@@ -94,7 +94,7 @@ impl<'m> Message<'m> {
         (bytes.len() >= HEADER_LENGTH).then_some(Self { bytes })
     }
 
-    /// Returns the message id.
+    /// Returns the id with which a response is matched to its query.
     #[must_use]
     pub fn id(&self) -> u16 {
         self.header_word(0)
@@ -106,7 +106,7 @@ impl<'m> Message<'m> {
         self.header_word(2) & 0x8000 != 0
     }
 
-    /// Returns the operation code.
+    /// Returns the operation code of the message.
     #[must_use]
     pub fn opcode(&self) -> Opcode {
         Opcode((self.header_word(2) >> 11 & 0xf) as u8)

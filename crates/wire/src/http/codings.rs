@@ -1,4 +1,4 @@
-//! Content codings of a body.
+//! Content codings of a message body.
 
 use super::fields::eq_ignore_case;
 

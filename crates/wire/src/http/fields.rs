@@ -8,17 +8,17 @@ use super::mode::ParseMode;
 /// except that of `user_agent` and `referer`: they are `None`, because logs report their absence.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EvaluatedFields<'b> {
-    /// Value of `Host`.
+    /// Value of the header field `Host`; empty if absent.
     pub host: &'b [u8],
-    /// Value of `User-Agent`; `None` if absent.
+    /// Value of the header field `User-Agent`; `None` if absent.
     pub user_agent: Option<&'b [u8]>,
-    /// Value of `Referer`; `None` if absent.
+    /// Value of the header field `Referer`; `None` if absent.
     pub referer: Option<&'b [u8]>,
-    /// Value of `Content-Type`.
+    /// Value of the header field `Content-Type`; empty if absent.
     pub content_type: &'b [u8],
-    /// Value of the first `Content-Encoding`.
+    /// Value of the first header field `Content-Encoding`; empty if absent.
     pub content_encoding: &'b [u8],
-    /// Value of `Authorization`.
+    /// Value of the header field `Authorization`; empty if absent.
     pub authorization: &'b [u8],
     /// Content codings of the body, in the order of application.
     pub codings: ContentCodings,
@@ -28,7 +28,7 @@ pub struct EvaluatedFields<'b> {
     /// True if the length of the body is ambiguous, because a `Content-Length` is not a number,
     /// differs from another `Content-Length`, or occurs together with `Transfer-Encoding`.
     pub ambiguous: bool,
-    /// True if `Transfer-Encoding` is present.
+    /// True if the header field `Transfer-Encoding` is present.
     pub transfer: bool,
     /// True if `Transfer-Encoding` ends with `chunked`; in lenient mode, if it contains `chunked`.
     pub chunked: bool,
@@ -40,7 +40,7 @@ pub struct EvaluatedFields<'b> {
     pub keep_alive: bool,
     /// True if `Connection` or `Proxy-Connection` contains `upgrade`.
     pub upgrades: bool,
-    /// True if `Upgrade` is present.
+    /// True if the header field `Upgrade` is present.
     pub upgrade: bool,
 }
 

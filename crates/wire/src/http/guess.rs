@@ -9,15 +9,15 @@ use super::start::begins_with_http;
 pub enum ProtocolGuess {
     /// There are too few bytes to decide.
     TooShort,
-    /// An HTTP/1 request.
+    /// The bytes begin an HTTP/1 request.
     Request,
-    /// An HTTP/1 response.
+    /// The bytes begin an HTTP/1 response.
     Response,
-    /// The preface of HTTP/2 (RFC 9113 §3.4).
+    /// The bytes begin with the preface of HTTP/2 (RFC 9113 §3.4).
     Http2,
-    /// A TLS handshake record.
+    /// The bytes begin with a TLS handshake record.
     Tls,
-    /// Any other protocol.
+    /// The bytes belong to any other protocol.
     Other,
 }
 

@@ -34,15 +34,15 @@ const FIELD_HEADER_SIZE: usize = 3;
 /// The kind of message that a record describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecordKind {
-    /// An HTTP request.
+    /// The record describes an HTTP request.
     HttpRequest,
-    /// An HTTP response.
+    /// The record describes an HTTP response.
     HttpResponse,
-    /// An HTTP request with its response.
+    /// The record describes an HTTP request together with its response.
     HttpExchange,
-    /// A DNS message.
+    /// The record describes a DNS message.
     Dns,
-    /// A TLS hello.
+    /// The record describes a TLS hello.
     Tls,
 }
 
@@ -125,7 +125,7 @@ impl<'r> Writer<'r> {
         }
     }
 
-    /// Adds a field with a number.
+    /// Adds a field whose value is a number.
     pub fn add_number(&mut self, field: Field, number: u64) {
         let bytes = number.to_le_bytes();
         let used = 8 - number.leading_zeros() as usize / 8;
@@ -169,7 +169,7 @@ impl<'r> Writer<'r> {
     }
 }
 
-/// A view of a record.
+/// A view of the bytes of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'b> {
     kind: RecordKind,

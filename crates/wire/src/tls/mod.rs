@@ -44,15 +44,15 @@ pub const HANDSHAKE: u8 = 22;
 pub struct Version(pub u16);
 
 impl Version {
-    /// SSL 3.0.
+    /// Version number of SSL 3.0.
     pub const SSL30: Self = Self(0x0300);
-    /// TLS 1.0.
+    /// Version number of TLS 1.0.
     pub const TLS10: Self = Self(0x0301);
-    /// TLS 1.1.
+    /// Version number of TLS 1.1.
     pub const TLS11: Self = Self(0x0302);
-    /// TLS 1.2.
+    /// Version number of TLS 1.2.
     pub const TLS12: Self = Self(0x0303);
-    /// TLS 1.3.
+    /// Version number of TLS 1.3.
     pub const TLS13: Self = Self(0x0304);
 
     /// Returns the version, mapping drafts of TLS 1.3 (`7f xx`, and `fb xx` as used by one site) to
@@ -87,12 +87,12 @@ pub const fn is_grease(value: u16) -> bool {
 /// The header of a TLS record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
-    /// Content type: 20 to 24.
+    /// Content type of the record: 20 to 24.
     pub content: u8,
     /// Version that the record states. In a record with a hello, this version has little
     /// significance.
     pub version: Version,
-    /// Length of the payload in bytes.
+    /// Length of the record's payload in bytes.
     pub length: u16,
 }
 
@@ -115,9 +115,9 @@ impl RecordHeader {
 pub enum FirstHello<'b> {
     /// There are too few bytes to decide; the search needs at least this many bytes in total.
     Need(usize),
-    /// A ClientHello.
+    /// The first hello is a ClientHello.
     Client(ClientHello<'b>),
-    /// A ServerHello.
+    /// The first hello is a ServerHello.
     Server(ServerHello<'b>),
     /// The first hello is malformed.
     Malformed,
