@@ -22,7 +22,7 @@ pub struct Label(usize);
 pub enum AsmError {
     /// A jump refers to an unbound label.
     UnboundLabel {
-        /// Slot of the jump.
+        /// Slot of the jump to the unbound label.
         at: usize,
     },
     /// A label is bound twice, or bound before a jump that refers to it.
@@ -32,7 +32,7 @@ pub enum AsmError {
     },
     /// The distance of a jump exceeds 32,767 slots.
     JumpTooLong {
-        /// Slot of the jump.
+        /// Slot of the jump that is too long.
         at: usize,
     },
     /// Execution can continue past the last instruction.
@@ -76,7 +76,7 @@ impl Assembler {
         Self::default()
     }
 
-    /// Creates an unbound label.
+    /// Creates a label that is not bound yet.
     pub fn label(&mut self) -> Label {
         self.labels.push(LabelSite::default());
         Label(self.labels.len() - 1)

@@ -154,7 +154,7 @@ pub fn decode_counters(value: &[u8]) -> Vec<u64> {
     value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
-/// The result of an exam.
+/// The numbers of packets in an exam, by the judges' rulings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExamTotals {
     /// Number of packets on which the judges agree.

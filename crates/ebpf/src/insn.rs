@@ -151,7 +151,7 @@ impl Size {
         }
     }
 
-    /// Returns the access size in bytes.
+    /// Returns the number of bytes that the access covers.
     pub const fn bytes(self) -> usize {
         match self {
             Self::B => 1,
@@ -165,31 +165,31 @@ impl Size {
 /// Arithmetic operations, encoded in the high four bits of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alu {
-    /// dst += src
+    /// Addition: `dst += src`.
     Add = 0x00,
-    /// dst -= src
+    /// Subtraction: `dst -= src`.
     Sub = 0x10,
-    /// dst *= src
+    /// Multiplication: `dst *= src`.
     Mul = 0x20,
-    /// dst /= src, where division by zero yields 0
+    /// Unsigned division: `dst /= src`, where division by zero yields 0.
     Div = 0x30,
-    /// dst |= src
+    /// Bitwise or: `dst |= src`.
     Or = 0x40,
-    /// dst &= src
+    /// Bitwise and: `dst &= src`.
     And = 0x50,
-    /// dst <<= src
+    /// Left shift: `dst <<= src`.
     Shl = 0x60,
-    /// dst >>= src
+    /// Logical right shift: `dst >>= src`.
     Shr = 0x70,
-    /// dst = -dst
+    /// Negation: `dst = -dst`.
     Neg = 0x80,
-    /// dst %= src, where a zero divisor leaves dst unchanged
+    /// Unsigned remainder: `dst %= src`, where a zero divisor leaves `dst` unchanged.
     Mod = 0x90,
-    /// dst ^= src
+    /// Bitwise exclusive or: `dst ^= src`.
     Xor = 0xa0,
-    /// dst = src
+    /// Move: `dst = src`.
     Mov = 0xb0,
-    /// dst >>= src, arithmetic (sign-extending)
+    /// Arithmetic right shift: `dst >>= src`, which extends the sign.
     Arsh = 0xc0,
 }
 
@@ -304,49 +304,52 @@ pub mod atomic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Helper {
-    /// (map, key) → value or null
+    /// Helper `(map, key) → value or null`.
     MapLookup = 1,
-    /// () → nanoseconds since boot
+    /// Helper `() → nanoseconds since boot`.
     KtimeNs = 5,
-    /// () → this CPU
+    /// Helper `() → number of this CPU`.
     CpuId = 8,
-    /// (ctx, offset, from, length, flags) → 0 or an error; invalidates packet pointers
+    /// Helper `(ctx, offset, from, length, flags) → 0 or an error`; invalidates packet pointers.
     SkbStoreBytes = 9,
-    /// (ctx, offset, old, new, size) → 0 or an error; invalidates packet pointers
+    /// Helper `(ctx, offset, old, new, size) → 0 or an error`; invalidates packet pointers.
     L3ChecksumReplace = 10,
-    /// (ctx, offset, old, new, flags and size) → 0 or an error; invalidates packet pointers
+    /// Helper `(ctx, offset, old, new, flags and size) → 0 or an error`; invalidates packet
+    /// pointers.
     L4ChecksumReplace = 11,
-    /// (ctx, prog array, index): returns only on failure
+    /// Helper `(ctx, prog array, index)`, which returns only on failure.
     TailCall = 12,
-    /// (ctx, interface, flags) → 0 or an error; sends a clone, invalidates packet pointers
+    /// Helper `(ctx, interface, flags) → 0 or an error`; sends a clone of the frame and invalidates
+    /// packet pointers.
     CloneRedirect = 13,
-    /// (ctx) → 0 or an error; invalidates packet pointers
+    /// Helper `(ctx) → 0 or an error`; invalidates packet pointers.
     SkbVlanPop = 19,
-    /// (interface, flags) → the verdict that redirects the frame
+    /// Helper `(interface, flags) → the verdict that redirects the frame`.
     Redirect = 23,
-    /// (ctx, offset, to, length) → 0 or an error
+    /// Helper `(ctx, offset, to, length) → 0 or an error`.
     SkbLoadBytes = 26,
-    /// (ctx, length) → 0 or an error; invalidates packet pointers
+    /// Helper `(ctx, length) → 0 or an error`; invalidates packet pointers.
     SkbPullData = 39,
-    /// (ctx, by) → 0 or an error; invalidates packet pointers
+    /// Helper `(ctx, by) → 0 or an error`; invalidates packet pointers.
     XdpAdjustHead = 44,
-    /// (ctx) → uid of the socket's owner, or the overflow uid if there is no socket
+    /// Helper `(ctx) → uid of the socket's owner, or the overflow uid if there is no socket`.
     SocketUid = 47,
-    /// (map of sockets or devices, key, flags) → the redirect verdict, or the flags on failure
+    /// Helper `(map of sockets or devices, key, flags) → the redirect verdict, or the flags on
+    /// failure`.
     RedirectMap = 51,
-    /// (socket) → the full socket, or null for a request or timewait socket
+    /// Helper `(socket) → the full socket, or null for a request or timewait socket`.
     FullSocket = 95,
-    /// (ctx) → cookie of the socket's network namespace
+    /// Helper `(ctx) → cookie of the socket's network namespace`.
     NetnsCookie = 122,
-    /// (ring, data, size, flags) → 0 or an error
+    /// Helper `(ring, data, size, flags) → 0 or an error`.
     RingbufOutput = 130,
-    /// (ring, flags) → the ring's counter that the flags select
+    /// Helper `(ring, flags) → the ring's counter that the flags select`.
     RingbufQuery = 134,
-    /// (ctx) → frame length, including fragments
+    /// Helper `(ctx) → frame length in bytes, including fragments`.
     XdpBuffLen = 188,
-    /// (ctx, offset, to, length) → 0 or an error
+    /// Helper `(ctx, offset, to, length) → 0 or an error`.
     XdpLoadBytes = 189,
-    /// (ctx, offset, from, length) → 0 or an error
+    /// Helper `(ctx, offset, from, length) → 0 or an error`.
     XdpStoreBytes = 190,
 }
 
@@ -545,12 +548,13 @@ impl Insn {
     }
 }
 
-/// Encodes a program as bytes.
+/// Encodes the instructions of a program as bytes.
 pub fn encode(code: &[Insn]) -> Vec<u8> {
     code.iter().flat_map(|insn| insn.encode()).collect()
 }
 
-/// Decodes a program from bytes; `None` if the length is not a multiple of eight.
+/// Decodes the instructions of a program from bytes; `None` if the length is not a multiple of
+/// eight.
 pub fn decode(bytes: &[u8]) -> Option<Vec<Insn>> {
     let (slots, rest) = bytes.as_chunks::<8>();
     rest.is_empty().then(|| slots.iter().map(|slot| Insn::decode(*slot)).collect())

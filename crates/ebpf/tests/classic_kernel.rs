@@ -37,7 +37,7 @@ const FRAMES: usize = 150;
 const RANDOM_PROGRAM_AND_FRAME_COUNTS: (usize, usize) = (1500, 60);
 /// Maximum number of captured frames per program.
 const CAPTURED_MAX: usize = 60;
-/// Byte range of an inline tag.
+/// Range of the bytes of an inline VLAN tag in an Ethernet frame.
 const TAG_RANGE: std::ops::Range<usize> = 12..16;
 
 fn env_number(name: &str, otherwise: u64) -> u64 {

@@ -15,9 +15,9 @@ use super::program::{ClassicProgram, InvalidProgram};
 pub enum ListingError {
     /// A line is not a valid instruction.
     Line {
-        /// Line number, counted from 1.
+        /// Number of the invalid line, counted from 1.
         line: usize,
-        /// Text of the line.
+        /// Text of the invalid line.
         text: String,
     },
     /// The lines are instructions, but they do not form a valid program, for this reason.

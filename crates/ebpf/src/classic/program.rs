@@ -31,16 +31,16 @@ pub struct ClassicProgram {
 /// A rule of classic BPF that a sequence of instructions violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidProgram {
-    /// There are no instructions.
+    /// The program has no instructions.
     Empty,
-    /// There are more than [`INSTRUCTIONS_MAX`] instructions.
+    /// The program has more than [`INSTRUCTIONS_MAX`] instructions.
     TooLong {
         /// Number of instructions in the rejected program.
         length: usize,
     },
     /// An opcode is unknown.
     Code {
-        /// Index of the instruction.
+        /// Index of the instruction with the unknown opcode.
         at: usize,
         /// The unknown opcode.
         code: u16,
@@ -52,19 +52,19 @@ pub enum InvalidProgram {
     },
     /// An instruction uses a scratch word that does not exist.
     Memory {
-        /// Index of the instruction.
+        /// Index of the instruction that uses the scratch word.
         at: usize,
-        /// Number of the scratch word.
+        /// Number of the scratch word that does not exist.
         word: u32,
     },
     /// A constant divisor is zero.
     Divisor {
-        /// Index of the instruction.
+        /// Index of the instruction that divides.
         at: usize,
     },
     /// A constant shift exceeds 31 bits.
     Shift {
-        /// Index of the instruction.
+        /// Index of the instruction that shifts.
         at: usize,
     },
     /// The last instruction does not return.

@@ -35,7 +35,7 @@ pub(super) struct Builder {
     pub(super) target: Target,
     pub(super) asm: Assembler,
     unfit: Option<UnfitReason>,
-    /// Number of stack bytes in use.
+    /// Number of stack bytes that slots in use occupy.
     pub(super) top: SlotDepth,
     /// Maximum number of stack bytes used in this part so far.
     pub(super) used: SlotDepth,

@@ -27,7 +27,7 @@ pub struct Tap {
     pub bytes: u32,
     /// Maximum number of bytes of a frame that are copied.
     pub record_max: u32,
-    /// Conditions for sending a doorbell.
+    /// Conditions under which the tap sends a doorbell.
     pub wake: WakePolicy,
     /// True if the program observes frames that this host sends, false if it observes received
     /// frames.
@@ -163,7 +163,7 @@ pub struct PointerRing {
     pub pointers_at: u32,
     /// Number of pointers per reader: a power of two.
     pub pointers: u32,
-    /// Conditions for sending a doorbell.
+    /// Conditions under which a doorbell is sent to the readers of the ring.
     pub wake: WakePolicy,
 }
 
@@ -322,7 +322,7 @@ pub const REGIONS_PER_CPU: u32 = 4;
 /// The user whose packets a tap at a cgroup delivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserSocketsConfig {
-    /// User id.
+    /// Id of the user.
     pub uid: u32,
     /// Cookie of the user's network namespace.
     pub netns: u64,

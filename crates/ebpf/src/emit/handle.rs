@@ -80,9 +80,9 @@ pub struct FrameOffset<'s> {
 /// The origin from which the offset of a [`FramePos`] is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PosBase {
-    /// The first byte of the frame.
+    /// The offset is measured from the first byte of the frame.
     Frame,
-    /// A computed position, stored in this stack slot.
+    /// The offset is measured from a computed position, which is stored in this stack slot.
     Slot(SlotDepth),
 }
 
@@ -178,7 +178,7 @@ pub struct Transport<'s> {
 /// The result of a twin that recognizes the block: its class, and the layers for the next twin.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer<'s> {
-    /// The class; 0 means no answer.
+    /// Class of the block; 0 means no answer.
     pub class: Value<'s>,
     /// The layers of the frame as the next twin receives them.
     pub layers: Layers<'s>,
@@ -214,7 +214,7 @@ pub const fn be32<const OFF: usize>() -> Field<u32, OFF> {
 
 /// An unsigned integer type of the width of a field: `u8`, `u16` or `u32`.
 pub trait Width: sealed::Sealed {
-    /// The access size of a load.
+    /// Size of the load that reads such a field.
     const SIZE: Size;
 }
 

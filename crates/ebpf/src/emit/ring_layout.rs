@@ -82,7 +82,7 @@ pub mod record {
     pub const TAGGED: u16 = 1;
     /// Flag of a frame that this host sends.
     pub const SENT: u16 = 2;
-    /// Size of the header in bytes.
+    /// Size of a record's header in bytes.
     pub const HEADER_SIZE: u32 = 32;
     /// Alignment of records in the ring, in bytes.
     pub const ALIGNMENT: u32 = 16;

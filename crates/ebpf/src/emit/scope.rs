@@ -272,7 +272,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Exit { label: self.builder.unsure(), brand: Brand::default() }
     }
 
-    /// Increments a counter of this filter.
+    /// Emits code that increments a counter of this filter.
     pub fn count(&mut self, counter: &str) {
         let counter = self.builder.counter(counter);
         self.builder.count(counter);
@@ -286,22 +286,22 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.store_in_new_slot(R0)
     }
 
-    /// Returns `left & right`.
+    /// Emits `left & right` and returns the result.
     pub fn and(&mut self, left: Num<'s>, right: impl Into<Value<'s>>) -> Num<'s> {
         self.compute(Alu::And, left, right.into())
     }
 
-    /// Returns `left | right`.
+    /// Emits `left | right` and returns the result.
     pub fn or(&mut self, left: Num<'s>, right: impl Into<Value<'s>>) -> Num<'s> {
         self.compute(Alu::Or, left, right.into())
     }
 
-    /// Returns `left + right`, modulo 2^32.
+    /// Emits `left + right`, modulo 2^32, and returns the result.
     pub fn add(&mut self, left: Num<'s>, right: impl Into<Value<'s>>) -> Num<'s> {
         self.compute(Alu::Add, left, right.into())
     }
 
-    /// Returns `left - right`, modulo 2^32.
+    /// Emits `left - right`, modulo 2^32, and returns the result.
     pub fn sub(&mut self, left: Num<'s>, right: impl Into<Value<'s>>) -> Num<'s> {
         self.compute(Alu::Sub, left, right.into())
     }
@@ -364,13 +364,13 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Var(self.builder.store_in_new_slot(R0))
     }
 
-    /// Sets a variable, in this scope or in an inner arm.
+    /// Emits code that sets a 32-bit variable, in this scope or in an inner arm.
     pub fn set(&mut self, var: Var<'s>, value: impl Into<Value<'s>>) {
         self.builder.fetch(value.into(), R0);
         self.builder.put(var.0.slot, R0);
     }
 
-    /// Returns the value of a variable.
+    /// Returns the current value of a 32-bit variable.
     pub fn get(&mut self, var: Var<'s>) -> Num<'s> {
         self.builder.fetch(var.0.into(), R0);
         self.builder.store_in_new_slot(R0)

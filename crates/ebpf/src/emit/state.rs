@@ -145,7 +145,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.store_wide()
     }
 
-    /// Zero-extends a number to 64 bits.
+    /// Returns a number zero-extended to 64 bits.
     pub fn widen(&mut self, num: Num<'s>) -> WideNum<'s> {
         // Every slot has 64 bits, and the upper half of a `Num` is zero.
         WideNum(num)
@@ -246,7 +246,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.store_in_new_slot(R0)
     }
 
-    /// Returns the larger of two numbers.
+    /// Returns the larger of two 64-bit numbers.
     pub fn max(&mut self, left: WideNum<'s>, right: WideNum<'s>) -> WideNum<'s> {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
@@ -324,7 +324,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.store_in_new_slot(R0)
     }
 
-    /// Returns the smaller of two numbers.
+    /// Returns the smaller of two 32-bit numbers.
     pub fn min(&mut self, left: Num<'s>, right: Num<'s>) -> Num<'s> {
         let b = self.builder();
         b.fetch(left.into(), R0);

@@ -62,7 +62,7 @@ pub enum ReturnConversion {
     /// The program returns the class or [`UNSURE`]. Used to test twins in [`crate::exam`].
     #[default]
     Answer,
-    /// The program returns a verdict.
+    /// The program returns a verdict on the frame, which depends on the answer.
     Verdict {
         /// Verdict if the last filter recognized the frame.
         found: Verdict,

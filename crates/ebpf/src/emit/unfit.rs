@@ -6,12 +6,12 @@ use std::fmt;
 /// A reason why a filter with its arguments cannot run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnfitReason {
-    /// Reason, in prose, for `explain`.
+    /// Reason, in prose, that `explain` shows.
     pub why: Cow<'static, str>,
 }
 
 impl UnfitReason {
-    /// Creates an error with this reason.
+    /// Creates an error that states this reason.
     pub fn new(why: impl Into<Cow<'static, str>>) -> Self {
         Self { why: why.into() }
     }

@@ -8,13 +8,13 @@
 
 use crate::insn::{Helper, Insn, R0, R6, R10, SOURCE_REG, Size, atomic, class, mode};
 
-/// Size of the stack in bytes.
+/// Size of an eBPF program's stack in bytes.
 const STACK_SIZE: usize = 512;
 
 /// Registers and stack bytes that a later instruction may read.
 #[derive(Clone, PartialEq, Eq)]
 struct LiveSet {
-    /// Bit set of live registers.
+    /// Bit set of the registers that a later instruction may read.
     registers: u16,
     stack: [bool; STACK_SIZE],
 }

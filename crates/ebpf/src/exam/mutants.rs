@@ -10,9 +10,9 @@ use crate::program::Program;
 pub struct Mutant {
     /// Slot of the changed instruction.
     pub at: usize,
-    /// Changed instruction.
+    /// Instruction that replaces the original one.
     pub replacement: Insn,
-    /// The mutated program.
+    /// The program with the changed instruction.
     pub program: Program,
 }
 

@@ -15,12 +15,12 @@ use crate::program::Hook;
 
 /// Lower half of the address of offset 0 in a region.
 const OFFSET_ZERO_ADDRESS: u64 = 1 << 31;
-/// Base address of the context.
+/// Address of the context's first byte.
 pub(super) const CONTEXT_BASE: u64 = region_base(1);
 /// Region numbers that the packet has one after another. Each call of a helper that may move the
 /// packet in the kernel gives it the next number, so that stale pointers fault.
 const PACKET_REGIONS: Range<u64> = 4..16;
-/// Base address of the stack.
+/// Address of the stack's lowest byte.
 const STACK_BASE: u64 = region_base(3);
 const STACK_BYTES: usize = 512;
 /// Initial value of r10, which is the end of the stack.
@@ -138,7 +138,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.invalidate_pointers();
     }
 
-    /// Marks all stack bytes as unwritten.
+    /// Marks all stack bytes as unwritten, so that they cannot be read.
     pub(super) fn invalidate_stack(&mut self) {
         self.stack_written.fill(false);
     }

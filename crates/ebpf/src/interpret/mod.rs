@@ -139,7 +139,7 @@ impl Machine {
 /// A fault: the instruction at which a run failed, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Slot of the instruction.
+    /// Slot of the instruction at which the run failed.
     pub at: usize,
     /// The verifier's rule that the instruction violated.
     pub kind: FaultKind,
@@ -161,7 +161,7 @@ pub enum FaultKind {
     UninitializedRegister(u8),
     /// Uninitialized stack bytes were read, at this address.
     UninitializedStack(u64),
-    /// An access was outside all regions.
+    /// An access was outside the context, packet, stack and map values.
     OutsideRegions {
         /// Address of the access.
         address: u64,
@@ -172,7 +172,7 @@ pub enum FaultKind {
     ReadOnly(u64),
     /// An access to the context does not match any field at this hook.
     Context {
-        /// Byte offset in the context.
+        /// Byte offset of the access in the context.
         offset: u64,
         /// Size of the access in bytes.
         size: usize,

@@ -111,7 +111,7 @@ pub(crate) enum Identifier {
     Ip6(Ipv6Addr, u32),
     /// A six-byte link-layer address.
     Mac([u8; 6]),
-    /// A one-byte link-layer address.
+    /// A one-byte link-layer address, as ARCnet uses.
     Mac8(u8),
 }
 
@@ -122,7 +122,7 @@ pub(crate) enum Tree {
     All(Vec<Self>),
     /// A disjunction, evaluated from left to right.
     Any(Vec<Self>),
-    /// A negation.
+    /// A negation of another node.
     Not(Box<Self>),
     /// A primitive, and its span in the text.
     Leaf(Primitive, Span),
@@ -131,9 +131,9 @@ pub(crate) enum Tree {
 /// A primitive of the language: a single test of a frame.
 #[derive(Debug)]
 pub(crate) enum Primitive {
-    /// A protocol without further qualifiers.
+    /// A test for a protocol without further qualifiers.
     Protocol(Protocol),
-    /// An identifier and its qualifiers.
+    /// A test for an identifier, with its qualifiers.
     Id(Qualifiers, Identifier),
     /// A comparison of two computed values.
     Relation { op: Cond, left: Arithmetic, right: Arithmetic },
@@ -201,7 +201,7 @@ pub(crate) enum Arithmetic {
 }
 
 impl Protocol {
-    /// Returns the keyword of the protocol.
+    /// Returns the keyword with which an expression names the protocol.
     pub(crate) fn keyword(self) -> &'static str {
         names::word_of_value(names::PROTOCOL_KEYWORDS, &self)
     }

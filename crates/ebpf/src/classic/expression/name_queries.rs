@@ -8,15 +8,15 @@ use super::parse;
 /// The kind of lookup that a name needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NameQuery {
-    /// The addresses of a host.
+    /// The lookup of a host name, which yields its addresses.
     Host,
-    /// The number of an IPv4 network.
+    /// The lookup of a network name, which yields the number of an IPv4 network.
     Network,
-    /// The link address of a host.
+    /// The lookup of a host name, which yields its link address.
     Ethernet,
-    /// The port of a service.
+    /// The lookup of a service name, which yields its port.
     Port,
-    /// The number of an IP protocol.
+    /// The lookup of a protocol name, which yields the number of an IP protocol.
     Protocol,
 }
 

@@ -1,4 +1,4 @@
-//! Options of the compiler.
+//! Options of the pcap-filter compiler.
 
 use super::resolve::{NoResolver, Resolver};
 
@@ -42,7 +42,7 @@ impl Default for Options<'_> {
 pub enum AddressFamilies {
     /// The numbers of every BSD in both byte orders, for captures of unknown origin.
     Any,
-    /// The numbers of one operating system.
+    /// The numbers that one operating system uses.
     Exactly {
         /// Address family number of IPv4.
         inet: u32,

@@ -51,11 +51,11 @@ impl Resolver for NoResolver {}
 /// The transport protocols over which a service is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transports {
-    /// TCP only.
+    /// The service is offered over TCP only.
     Tcp,
-    /// UDP only.
+    /// The service is offered over UDP only.
     Udp,
-    /// TCP and UDP.
+    /// The service is offered over TCP and UDP.
     Both,
 }
 

@@ -45,7 +45,7 @@ pub use writer::ACCEPT_WHOLE_FRAME;
 /// The direction of the frames that are observed at an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Received frames.
+    /// Frames that the interface receives.
     Received,
     /// Frames that this host sends, including frames to this host itself on loopback.
     Sent,

@@ -29,7 +29,7 @@ use super::writer::CodeWriter;
 pub(super) const TCI_OFFSET: u32 = 14;
 /// Offset at which an inline tag ends.
 pub(super) const TAG_END_OFFSET: u32 = 16;
-/// Length of a tag in bytes.
+/// Length of an inline VLAN tag in bytes.
 pub(super) const TAG_LENGTH: u32 = TAG_END_OFFSET - TAG_START_OFFSET;
 
 impl CodeWriter {

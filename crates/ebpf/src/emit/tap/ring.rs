@@ -28,7 +28,7 @@ pub(super) const RECORD_END_SLOT: i16 = -48;
 const FRAME_LENGTH_SLOT: i16 = -56;
 /// Stack slot for the address of the record's region while the record is written.
 const REGION_ADDRESS_SLOT: i16 = -64;
-/// Offset of `gso_size` in `__sk_buff`.
+/// Offset of the GSO segment size (`gso_size`) in `__sk_buff`.
 const SEGMENT: i16 = 176;
 
 /// Minimum lengths in bytes of the frames that are copied word by word; each entry covers the
