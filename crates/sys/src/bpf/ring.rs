@@ -48,8 +48,7 @@ pub mod region_offset {
     /// number of blocks followed by a number of bytes (u64 each).
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
     /// Offset of the numbers of pointers written since the start, one per exit edge that shares a
-    /// sink (u64 each). Only programs that keep pointers and records in separate maps write these
-    /// numbers; other programs use this area as scratch memory.
+    /// sink (u64 each). Programs that keep all data in one map use this area as scratch memory.
     pub const COUNTS: u32 = SCRATCH + 64;
     /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4),
     /// class (4), view offset (4, with [`AFTER_TAG`]), exit edge (4), and, if edges share the sink,
@@ -154,8 +153,7 @@ pub struct ProgramRings {
 }
 
 impl ProgramRings {
-    /// Creates a map with zeroed rings of this shape, and freezes it so that processes cannot write
-    /// it.
+    /// Creates a map with zeroed rings of this shape, and freezes it against writing processes.
     pub fn create(name: &str, shape: RingsLayout) -> Result<Self> {
         let map = Map::array(name, shape.check()?, 1, true)?;
         map.freeze()?;

@@ -305,8 +305,7 @@ pub fn copy_to_malloc_memory(values: &[c_int]) -> *mut c_int {
 
 type DlsymFn = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// The address of the C library's own `dlsym(3)`, needed by a preloaded library that exports a
-/// replacement of `dlsym`.
+/// The C library's own `dlsym(3)`, for a preloaded library that exports a replacement of it.
 #[derive(Clone, Copy, Debug)]
 pub struct CLibraryLookup(DlsymFn);
 
@@ -339,8 +338,7 @@ impl CLibraryLookup {
         NonNull::new(unsafe { (self.0)(handle.0, name.as_ptr()) })
     }
 
-    /// Finds the first definition of a symbol in the loader's search order; `None` if no library
-    /// defines it.
+    /// Finds the first definition of a symbol in the loader's order; `None` if none exists.
     #[must_use]
     pub fn find_first(self, name: &CStr) -> Option<NonNull<c_void>> {
         self.find(LibraryHandle(libc::RTLD_DEFAULT), name)
