@@ -5,8 +5,8 @@
 //! bytes of unsent replies. A peer that reads its replies too slowly is disconnected. The server
 //! always reads incoming data promptly, so no descriptor of the peer stays in the receive queue,
 //! and every hangup is detected. Another thread ([`sys::closer`]) closes the received descriptors
-//! that are not used, and the socket. A peer with descriptors that wait to be closed is
-//! disconnected if it sends more descriptors.
+//! that are not used, and the socket. A peer that sends more descriptors while its earlier
+//! descriptors wait to be closed is disconnected.
 
 use crate::receive_buffer::with_receive_buffer;
 use crate::varlink::MESSAGE_MAX;
@@ -21,25 +21,25 @@ pub const UNSENT_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of descriptors queued for sending, per connection.
 const DESCRIPTORS_MAX: usize = 16;
 
-/// A non-blocking connection to a peer.
+/// The server's end of a connection to a peer, on a non-blocking socket.
 #[derive(Debug)]
 pub struct Connection {
     socket: Foreign,
     framing: Framing,
-    /// Beginning of an incomplete message, on a stream.
+    /// Received beginning of an incomplete message; always empty on a packet socket.
     partial: Vec<u8>,
     /// Number of leading bytes of `partial` that were searched and contain no terminator.
     scanned: usize,
     unsent_messages: VecDeque<UnsentMessage>,
     unsent_bytes: usize,
-    /// True while the socket is watched for free space in its buffer.
+    /// True while an epoll set watches the socket for free space in its send buffer.
     watched_for_room: bool,
 }
 
 #[derive(Debug)]
 struct UnsentMessage {
     bytes: Vec<u8>,
-    /// Number of bytes already sent.
+    /// Number of bytes of the message that the socket has accepted.
     sent: usize,
     descriptors: Vec<OwnedFd>,
 }
@@ -51,7 +51,8 @@ pub enum Received {
     Pending,
     /// A message, with its descriptors.
     Message(Vec<u8>, Vec<Foreign>),
-    /// The message or its descriptors exceed the limit. The connection is then unusable.
+    /// The message is longer than permitted, or carries too many descriptors. The connection is
+    /// then unusable.
     TooLong,
     /// The peer has closed the connection.
     Closed,
@@ -63,7 +64,7 @@ pub enum Received {
 pub struct ConnectionLost;
 
 impl Connection {
-    /// Creates a connection on a connected socket.
+    /// Creates the server's end of a connection on a connected socket.
     #[must_use]
     pub fn new(socket: OwnedFd, framing: Framing) -> Self {
         Self::from_foreign(Foreign::from_peer_socket(socket), framing)

@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Maximum number of queries in flight; each uses two descriptors.
+/// Maximum number of outstanding queries at a time; each uses two descriptors.
 const QUERIES_MAX: usize = 480;
 
 /// A query whose answer is outstanding.
@@ -73,7 +73,8 @@ pub fn gather<A, P: AsFd, R>(
     }
 }
 
-/// The peers that have not been queried yet, by user, and the limits for queries in flight.
+/// The peers that have not been queried yet, by user, with the share of outstanding queries per
+/// user and the number of free slots.
 struct QueryQueue {
     users: BTreeMap<u32, UserQueries>,
     share: usize,
@@ -101,9 +102,10 @@ impl QueryQueue {
         Self { users, share, free, last_user: None }
     }
 
-    /// Removes the next peer from the queue, in round-robin order among the users that have not
-    /// used up their share. Returns the peer's index and user, or `None` if there is no such peer
-    /// or `in_time` is false.
+    /// Removes the next peer from the queue, in round-robin order among the users with less than
+    /// their share of outstanding queries. Returns the peer's index and user, or `None` if there is
+    /// no such peer, no further query may be sent at present, or `in_time` is false because the
+    /// deadline has passed.
     fn next_peer(&mut self, in_time: bool) -> Option<(usize, u32)> {
         let may = |user: &UserQueries| user.in_flight < self.share && !user.queue.is_empty();
         let mut behind =
@@ -119,7 +121,8 @@ impl QueryQueue {
         Some((at, uid))
     }
 
-    /// Makes the slot of an answered query of this user available to another query.
+    /// Records that a query of this user is no longer outstanding, so that another peer can be
+    /// queried.
     fn release(&mut self, uid: u32) {
         self.free += 1;
         if let Some(user) = self.users.get_mut(&uid) {
@@ -138,7 +141,8 @@ mod tests {
     /// User id of peers that reply.
     const REPLYING_USER: u32 = 41_002;
 
-    /// Queries peers, each given as its user id and true if it replies. Returns the answers.
+    /// Queries peers. Each peer is given as its user id and true if it replies. Returns the
+    /// answers.
     fn query_peers(peers: &[(u32, bool)], limit: Duration) -> Vec<Option<()>> {
         let peers: Vec<(u32, bool)> = peers.to_vec();
         let mut kept: Vec<OwnedFd> = Vec::new();

@@ -25,7 +25,8 @@ pub const STREAM_SOCKET: &str = "io.streamline";
 /// Name of the packet socket, which preserves message boundaries.
 pub const PACKET_SOCKET: &str = "io.streamline.packets";
 
-/// Returns the preferred directory for the daemon of this user, or `None` if there is none.
+/// Returns the directory in which a daemon of this user is created, the first of the possible ones;
+/// `None` if there is none.
 #[must_use]
 pub fn user_daemon_directory() -> Option<PathBuf> {
     user_daemon_directories().into_iter().next()
@@ -74,7 +75,7 @@ pub(crate) fn is_machine_owner(directory: &Path, uid: u32) -> bool {
             .is_ok_and(|about| about.is_dir() && about.uid() == uid && about.mode() & 0o022 == 0)
 }
 
-/// Returns the file name of the socket with this framing.
+/// Returns the file name of the daemon's socket for this framing: a stream or packets.
 #[must_use]
 pub const fn socket_name(form: Framing) -> &'static str {
     match form {

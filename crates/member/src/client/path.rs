@@ -1,4 +1,4 @@
-//! The client of a path's process.
+//! Connections of clients to the process of a path, and the calls over such a connection.
 
 use super::caller::{CALL_TIMEOUT, Caller, LONG_TIMEOUT};
 use super::error::ClientError;
@@ -24,15 +24,15 @@ pub const NODES: &str = "io.streamline.path.Nodes";
 /// Name of the method that ends the sources of a path.
 pub const STOP_METHOD: &str = "io.streamline.path.Stop";
 
-/// The method that returns the state of a tap.
+/// Name of the method that returns the state of a tap.
 const TAP_REPORT_METHOD: &str = "io.streamline.path.Tapped";
 
 /// Name of the error for an unknown parameter.
 const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
-/// Maximum time to wait until another path has prepared for a change. That path may itself
-/// coordinate a move and wait for a third path; its move then fails too.
+/// Maximum time to wait until another path has prepared for receiving a subtree. If the other path
+/// waits for a third path at that moment, because it moves a subtree itself, both moves fail.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time to wait for the reply of a path that has prepared for a change. At more than 11
+/// Maximum time to wait for the reply of a path to the commit of a prepared change. At more than 11
 /// days, it is in practice unlimited, so a process that is stopped and resumed does not exceed it.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 /// Error number that means that the process does not exist.
@@ -47,7 +47,8 @@ pub struct PathClient {
     pub(super) process: OwnedFd,
     pub(super) number: u32,
     pub(super) uid: u32,
-    /// Interval of the subscription in ms; `None` without a subscription or if the default applies.
+    /// Interval in ms between the updates to which this client has subscribed; `None` if it has not
+    /// subscribed, or has subscribed with the default interval.
     pub(super) subscription_ms: Cell<Option<u64>>,
 }
 
@@ -84,7 +85,8 @@ impl PathClient {
         }
     }
 
-    /// Returns all counters, beginning with the counters in the page `first`.
+    /// Returns all counters of the path. `first` is the first page, already received; the function
+    /// requests the other pages.
     pub fn all_counters(&self, first: CountReply) -> Result<Counters, ClientError> {
         let CountReply { mut counters, mut next } = first;
         while let Some(at) = next.filter(|at| *at == counters.filters.len() + counters.edges.len())
@@ -111,8 +113,8 @@ impl PathClient {
     }
 
     /// Edits the running request as [`change`](Self::change) does, if the path still runs the
-    /// request that `change` names. Blocks for at most `limit`. If this client is dropped before
-    /// the process begins with the change, the process discards it.
+    /// request in `change.running`. Blocks for at most `limit`. If this client is dropped before
+    /// the path begins to apply the edit, the path discards the edit.
     pub fn change_within(
         &self,
         change: &Change,
@@ -198,8 +200,9 @@ impl PathClient {
         Ok((began, pipe, descriptors.next().map(Memfd::from_fd).transpose()?))
     }
 
-    /// Attaches a writer to a node's output. Returns the writer's socket, which stays open after
-    /// this connection is closed. Blocks for at most [`LONG_TIMEOUT`].
+    /// Attaches a writer, which adds blocks of this client to a node's output. Returns the writer's
+    /// socket, which stays open after this connection is closed. Blocks for at most
+    /// [`LONG_TIMEOUT`].
     pub fn attach_writer(&self, wanted: &WriteParameters) -> Result<OwnedFd, ClientError> {
         self.caller.set_timeout(LONG_TIMEOUT);
         self.caller.send(&Call::new("io.streamline.path.Write", wanted), &[])?;
@@ -214,8 +217,8 @@ impl PathClient {
         socket.ok_or_else(none)
     }
 
-    /// Freezes the retained output of a source for some time, during which no stored frame is
-    /// evicted. Fails if the path retains no output of the source.
+    /// Freezes the retained output of a source for the time in `wanted`, during which no stored
+    /// frame is evicted. Fails if the path retains no output of the source.
     pub fn freeze_history(&self, wanted: &FreezeHistory) -> Result<(), ClientError> {
         self.call::<serde_json::Value>("io.streamline.path.Freeze", wanted).map(drop)
     }
@@ -264,9 +267,10 @@ impl PathClient {
         self.follow(&Follow { every_ms: to_ms(every), form, counters_every_ms: None })
     }
 
-    /// Subscribes as [`subscribe`](Self::subscribe) does, but to the totals, which cost the path
-    /// less. If `counters_every` is given, updates at these intervals contain all counters instead.
-    /// A path of an older version always sends all counters.
+    /// Subscribes as [`subscribe`](Self::subscribe) does, but to the totals of the path (running
+    /// time, output and losses), which cost the path less than all counters. If `counters_every` is
+    /// given, an update at each of these intervals contains all counters instead of the totals. A
+    /// path of an older version always sends all counters.
     pub fn subscribe_to_totals(
         &self,
         every: Duration,
@@ -308,7 +312,7 @@ impl PathClient {
         }
     }
 
-    /// Calls a method of the path with these parameters. Blocks for at most the connection's
+    /// Calls a method of the path, and returns its result. Blocks for at most the connection's
     /// timeout, which is initially [`CALL_TIMEOUT`]. Fails if the path has ended or replies with an
     /// error.
     pub fn call<T: DeserializeOwned>(

@@ -20,7 +20,8 @@ impl Client {
         self.caller.send_all(&[report_call(report)])
     }
 
-    /// Reports a different request and an event at once, so that the daemon is woken once.
+    /// Reports that the path runs a different request, and an event of the path, in a single write,
+    /// so that the daemon is woken only once.
     pub(crate) fn report_change_with(
         &self,
         line: &str,
@@ -31,7 +32,8 @@ impl Client {
     }
 }
 
-/// Returns the text of the call that reports a different request of a path to the daemon.
+/// Returns the text of the call with which a path reports to the daemon that it runs a different
+/// request.
 fn change_call(line: &str, plan: Option<String>) -> Vec<u8> {
     let change = RequestChange { line: line.to_owned(), plan };
     Call::text("io.streamline.Changed", &change, true)

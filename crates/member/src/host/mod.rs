@@ -34,7 +34,7 @@ use sys::steps::StepResource;
 pub struct DaemonHost {
     directory: PathBuf,
     release: String,
-    /// Grants of the policy to this user, or `None` if this user may do everything.
+    /// Rights that the policy grants to this user; `None` if this user is unrestricted.
     bounds: Option<Arc<PolicyGrants>>,
 }
 
@@ -51,8 +51,9 @@ struct PolicyGrants {
 const ATTACH_DESCRIPTOR_COUNT: usize = 3;
 
 impl DaemonHost {
-    /// Finds a daemon. Returns `None` if the daemon runs no kernel programs. Connects and makes two
-    /// calls, each of which blocks for at most the timeout of a call.
+    /// Finds a daemon. Returns `None` if the daemon runs no kernel programs; fails if there is no
+    /// daemon. Connects and makes two calls, each of which blocks for at most the timeout of a
+    /// call.
     pub fn find() -> Result<Option<Self>, ClientError> {
         let client = Client::find(None)?;
         let allowed = client.permissions()?;
@@ -66,8 +67,8 @@ impl DaemonHost {
         Ok(Some(Self { directory, release, bounds }))
     }
 
-    /// Returns the nodes of a plan that the policy does not permit in the kernel. Does not check
-    /// quotas.
+    /// Returns the nodes of a plan that are placed in the kernel although the policy does not
+    /// permit it, each with the reason. Does not check quotas.
     #[must_use]
     pub fn policy_refusals(&self, plan: &Plan) -> Vec<KernelRefusal> {
         let Some(bounds) = &self.bounds else { return Vec::new() };
@@ -92,8 +93,8 @@ impl DaemonHost {
         steps.filter_map(|node| Some(KernelRefusal { node: *node, why: why(*node)? })).collect()
     }
 
-    /// Returns the kernel that plans assume: hardened, because the daemon loads programs without
-    /// CAP_PERFMON.
+    /// Returns the description of the kernel for which requests are planned. It counts as hardened,
+    /// because the daemon loads programs without CAP_PERFMON.
     #[must_use]
     pub fn kernel(&self) -> Kernel {
         Kernel::Open { release: self.release.clone(), hardened: true }
@@ -180,7 +181,7 @@ impl Host for DaemonHost {
 /// attached.
 type AttachedRings = (DelegatedProgram, u64, Caller);
 
-/// The mapped rings, and the handle to the request.
+/// The mapped rings of a request in the kernel, and the handle to the request.
 type MappedRings = (KernelAttachment, Arc<RemoteRequest>);
 
 /// Returns text that identifies this thread's network namespace: the device and inode numbers of

@@ -24,7 +24,7 @@ pub(super) struct RemoteRequest {
     caller: Caller,
     interface: String,
     /// The counters that the daemon reported last. The lock is held while a message is received, so
-    /// that the thread that receives a message also records its contents.
+    /// that messages are recorded in the order of their receipt.
     reported: Mutex<ReportedCounters>,
     ended: OnceLock<FinalCounters>,
     failure: Mutex<Option<Failure>>,
@@ -33,9 +33,9 @@ pub(super) struct RemoteRequest {
 /// The counters of a request that the daemon reported last.
 #[derive(Debug, Default)]
 struct ReportedCounters {
-    /// Number of the last query.
+    /// Number of the last `Count` call that this process sent.
     last_query: u64,
-    /// Number of the query that the daemon answered last.
+    /// Number of the last `Count` call that the daemon answered.
     last_answered: u64,
     latest: Option<FinalCounters>,
 }
@@ -99,8 +99,8 @@ impl RemoteRequest {
     }
 
     /// Receives the daemon's next message. Returns `None` if the message does not concern the end
-    /// of the request: it contains counters, which are stored in `counted`, or it is a reply to an
-    /// earlier switch, which a restarted daemon sends again.
+    /// of the request: a message with current counters, which the function stores in `counted`, or
+    /// a reply to an earlier `Switch` that a restarted daemon has sent again.
     fn receive_message(
         &self,
         counted: &mut ReportedCounters,
@@ -146,7 +146,9 @@ impl RemoteRequest {
         Attachment::export_failure(self).is_none() && self.ended.get().is_none()
     }
 
-    /// Interprets the final message, and records the cause if the request ended unintentionally.
+    /// Returns the final counters in the daemon's last message about the request. Records a failure
+    /// of the request if the message gives a reason for the end, if the daemon has removed the
+    /// request by itself, or if the counters are missing.
     fn interpret_final_message(
         &self,
         why: EndCause,
@@ -171,7 +173,8 @@ impl RemoteRequest {
         ended.unwrap_or_else(|| self.record_lost_counters("the daemon does not report the counts"))
     }
 
-    /// Records the reason why the final counters are unknown, and returns empty counters.
+    /// Records why the final counters of the request will never arrive, and returns empty counters
+    /// in their place.
     fn record_lost_counters(&self, why: &str) -> FinalCounters {
         let why = format!("{why}, and with it the program that delivered frames");
         let hint = "all frames that arrived before were processed; the kernel counts are lost, so \
@@ -324,7 +327,7 @@ impl ProgramSwitch for PreparedRequest {
 const NEXT_DAEMON_TIMEOUT_NS: u64 = 120_000_000_000;
 /// Interval between two attempts to reach the next daemon.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// Message for a refusal for which the daemon gives no reason.
+/// Text that replaces the reason of a refusal for which the daemon gives none.
 const MISSING_REASON_MESSAGE: &str = "the daemon gives no reason for the refusal";
 
 #[cfg(test)]
@@ -332,7 +335,7 @@ mod tests {
     use super::*;
     use std::os::fd::OwnedFd;
 
-    /// Time after which the daemon of the test counts as silent.
+    /// Maximum time for which the test waits for a reply of the daemon.
     const SHORT: Duration = Duration::from_millis(20);
 
     fn request() -> (RemoteRequest, OwnedFd) {
@@ -341,7 +344,8 @@ mod tests {
         (RemoteRequest::new(&host, (1, Caller::new(own_end)), "eth0".to_owned()), peer_end)
     }
 
-    /// Sends a report of counters with these open taps, in reply to the query with this number.
+    /// Sends counters of a request with these open taps from the test's daemon, as the reply to the
+    /// query with this number.
     fn report(peer_end: &OwnedFd, number: u64, open: &OpenTaps) {
         let mut text: serde_json::Value =
             serde_json::from_str(&FinalCounters::default().to_text()).unwrap();

@@ -60,19 +60,19 @@ pub struct Change {
     /// Request that the path must be running; `None` for any request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<String>,
-    /// Request that the other path of a move must be running; `None` for any request.
+    /// For a move of nodes to another path: the request that the other path must be running; `None`
+    /// for any request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<String>,
     /// True to return the nodes of the new plan, too; false by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<bool>,
-    /// Version of the nodes that the caller has, or `None` if the caller has none. If the path had
-    /// the same version before the change, the reply omits the nodes that the change has left as
-    /// they were.
+    /// Version of the nodes that the caller has, or `None` if the caller has none. If this is the
+    /// version before the change, the reply omits the nodes that the change does not affect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<u64>,
-    /// True to return only the new name and the new arcs of a node whose other details the change
-    /// has left as they were.
+    /// True to return only the new name and the new arcs of a node if the change affects nothing
+    /// else in the node; false by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patches: Option<bool>,
 }
@@ -94,9 +94,10 @@ pub struct ChangeReply {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TakeSubtree {
-    /// Version of the other process. The encoding of states depends on it.
+    /// Version of Streamline in the process that gives up the subtree. Filter states are exchanged
+    /// only between equal versions.
     pub version: String,
-    /// Text of the subtree.
+    /// The subtree, in the syntax of a request.
     pub filter: String,
     /// Output to which the subtree is attached: `NODE` or `NODE/CLASS`.
     pub below: String,
@@ -109,7 +110,7 @@ pub struct TakeSubtree {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommitSubtree {
-    /// State of each filter in the subtree, in text order.
+    /// Encoded state of each filter in the subtree, in the order of the subtree's text.
     pub states: Vec<String>,
 }
 
@@ -139,7 +140,7 @@ pub struct Tap {
     /// Ignored: readers of an older version used it to request another method of sharing memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lend: Option<bool>,
-    /// True if the reader accepts a ring of shared memory in place of bytes in the pipe.
+    /// True if the reader of the tap accepts a ring of shared memory in place of bytes in the pipe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<bool>,
 }
@@ -182,9 +183,10 @@ pub struct FreezeHistory {
 pub struct TapStart {
     /// Sequence number of the tap's first block among all blocks that have left the node.
     pub block: u64,
-    /// Number of retained frames with which the tap starts.
+    /// Number of retained frames that the tap delivers before new ones.
     pub past: u64,
-    /// Age of the first of these frames, in ns; 0 if the tap does not start with retained frames.
+    /// Age of the first retained frame that the tap delivers, in ns; 0 if the tap delivers no
+    /// retained frames.
     pub ago_ns: u64,
     /// True if the path retains this node's output.
     pub remembers: bool,
@@ -201,7 +203,8 @@ pub struct TapReport {
     /// was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
-    /// Number of blocks without a frame, or with another link type than the first frame.
+    /// Number of blocks that were not written because they have no frame, or because their link
+    /// type differs from that of the first frame.
     pub no_frame: u64,
     /// Number of messages that were truncated or dropped because they were too long, or because too
     /// many were open at once.

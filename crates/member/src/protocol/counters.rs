@@ -18,18 +18,18 @@ pub struct Counters {
     /// Spaces in which the path runs.
     #[serde(default)]
     pub spaces: Vec<Space>,
-    /// Changes that the path has made automatically, with the reasons. Empty in replies of older
-    /// versions.
+    /// Changes to the plan that the path has made by itself, as sentences with the reasons. Empty
+    /// in replies of older versions.
     #[serde(default)]
     pub adapted: Vec<String>,
-    /// Latency, if the request bounds it.
+    /// Latency of blocks through the path; `None` if the request does not limit it.
     #[serde(default)]
     pub latency: Option<Latency>,
 }
 
 impl Counters {
-    /// Appends the next page of a path's counters. If these counters contain no filters, the page
-    /// replaces them.
+    /// Appends the next page of a path's counters. If no page with filters has been appended yet,
+    /// the page replaces all counters.
     pub fn append(&mut self, mut page: Self) {
         if self.filters.is_empty() {
             *self = page;
@@ -40,7 +40,7 @@ impl Counters {
     }
 
     /// Returns the numbers of lost blocks by location and reason, in descending order. A location
-    /// reads `before rx (ring)`. Omits losses whose number is unknown or 0.
+    /// with its reason has the form `before rx (ring)`. Omits losses whose number is unknown or 0.
     #[must_use]
     pub fn losses_by_location(&self) -> Vec<(String, u64)> {
         let mut all: Vec<(String, u64)> = Vec::new();
@@ -78,12 +78,12 @@ impl Counters {
 pub struct Source {
     /// Name of the source in the plan.
     pub name: String,
-    /// Blocks that the device or file provided, if known.
+    /// Blocks that arrived at the device or are in the file; `None` if unknown.
     #[serde(rename = "seen")]
     pub observed: Option<Amount>,
     /// Blocks emitted into the path.
     pub given: Amount,
-    /// Blocks dropped before they entered the path, by location.
+    /// Blocks dropped before they entered the path, by location, such as the socket or its ring.
     pub lost: Vec<Loss>,
 }
 
@@ -94,11 +94,11 @@ pub struct Filter {
     pub node: usize,
     /// Name of the node in the plan.
     pub name: String,
-    /// Blocks that the filter received.
+    /// Blocks and bytes that the filter received.
     pub taken: Amount,
-    /// Blocks that the filter created.
+    /// Blocks and bytes that the filter created.
     pub made: Amount,
-    /// Blocks that left the node.
+    /// Blocks and bytes that left the node over its outgoing arcs.
     pub passed: Amount,
     /// Blocks that no arc selected.
     pub unselected: Amount,
@@ -106,7 +106,8 @@ pub struct Filter {
     pub consumed: Amount,
     /// Blocks that the filter still holds.
     pub held: Amount,
-    /// Drops by reason, including the drops that the request asks for.
+    /// Blocks dropped in the filter, by reason. Includes the drops that the request itself
+    /// specifies, which are not losses.
     pub lost: Vec<Loss>,
     /// Number of calls of the filter: one per batch.
     pub calls: u64,
@@ -152,9 +153,11 @@ pub struct Edge {
     pub taken: Amount,
     /// Blocks that are currently on the edge.
     pub resident: Amount,
-    /// Drops by reason, including the drops that the request asks for.
+    /// Blocks dropped on the edge, by reason. Includes the drops that the request itself specifies,
+    /// which are not losses.
     pub lost: Vec<Loss>,
-    /// Current size of a ring. Absent for other edges and in replies of older versions.
+    /// Capacity of the ring and number of its changes, if the edge is a ring. Absent for other
+    /// edges and in replies of older versions.
     #[serde(default)]
     pub size: Option<RingSize>,
 }
@@ -163,15 +166,15 @@ pub struct Edge {
 /// blocks are lost, or whether the request specifies the drop.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Loss {
-    /// The location or reason.
+    /// Location of the drops or their reason, as text.
     pub why: String,
     /// Number of blocks, or `None` if there is no counter.
     pub blocks: Option<u64>,
 }
 
 impl Loss {
-    /// Returns true if the blocks are lost, and false if the request specifies the drop. The text
-    /// of the reason decides.
+    /// Returns true if the blocks are lost, and false if the request specifies that they are
+    /// dropped. Decides by the text in `why`.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         DropReason::from_text(&self.why).is_none_or(DropReason::is_lost)
@@ -207,8 +210,8 @@ pub struct Space {
     pub processor_ns: u64,
     /// Memory in bytes: the pools of a thread, or the resident set of a process; `None` if unknown.
     pub memory: Option<u64>,
-    /// Reason why the space did not reply, in which case its counters are older; `None` if it
-    /// replied.
+    /// Reason why the space has not replied to the last query, so that its counters are those of an
+    /// earlier reply; `None` if it has replied.
     pub late: Option<String>,
 }
 
@@ -221,7 +224,8 @@ pub struct Count {
     /// reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<usize>,
-    /// False if the path need not measure the time in its filters for this client; true by default.
+    /// True to make the path measure the time spent in its filters as long as this client is
+    /// connected; this is the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timed: Option<bool>,
 }
@@ -231,7 +235,7 @@ pub struct Count {
 pub struct CountReply {
     /// The counters. Pages after the first contain only the counters of filters and edges.
     pub counters: Counters,
-    /// Index for the next call, or `None` if there are no more filters and edges.
+    /// Index of the first filter or edge of the next page, or `None` after the last page.
     #[serde(default)]
     pub next: Option<usize>,
 }
@@ -260,7 +264,7 @@ pub enum UpdateForm {
     Whole,
     /// All counters in as many replies as they need.
     Pages,
-    /// The totals of the path.
+    /// Only the totals of the path: running time, output and losses.
     Totals,
 }
 

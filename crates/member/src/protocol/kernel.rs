@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Attach {
     /// Text of the request.
     pub line: String,
-    /// The kernel part of the request, in the form of
+    /// The nodes of the request that run in the kernel, in the form of
     /// [`engine::kernel::delegation::KernelPart::to_text`].
     pub part: String,
     /// Text that identifies the caller's network namespace, as returned by
@@ -70,22 +70,24 @@ pub struct CarriedStep {
 /// `Switch` and `Count`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AttachReply {
-    /// The layout, in the form of [`engine::kernel::delegation::DelegatedLayout::to_text`].
+    /// Layout of the transferred memory, in the form of
+    /// [`engine::kernel::delegation::DelegatedLayout::to_text`]; only in the first reply.
     pub layout: Option<String>,
     /// Number that the daemon assigned to the request; only in the first reply.
     pub line: Option<u64>,
     /// True in a reply to `Switch` if the request has replaced another request.
     pub switched: Option<bool>,
-    /// The current counters, in the same form as `ended`.
+    /// The current counters, in the same form as `ended`; only in a reply to `Count`.
     #[serde(default)]
     pub counted: Option<String>,
-    /// Number of the `Count` whose reply this is, if that call had a number. The counters then
-    /// include the effect of all earlier calls.
+    /// In a reply to `Count`: the number that the caller gave to the call, or `None` if it gave
+    /// none. The counters then include the effect of all earlier calls.
     #[serde(default)]
     pub number: Option<u64>,
-    /// The final counters, in the form of [`engine::kernel::delegation::FinalCounters::to_text`].
+    /// The final counters, in the form of [`engine::kernel::delegation::FinalCounters::to_text`];
+    /// only in the last reply.
     pub ended: Option<String>,
-    /// Reason for the removal of the request, if the caller did not request it.
+    /// Reason why the daemon removed the request; `None` if the caller asked for the removal.
     pub why: Option<String>,
 }
 
@@ -159,7 +161,7 @@ pub struct KernelStep {
 /// A ring to which a kernel program copies the frames of requests.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelRing {
-    /// User id of the ring's owner, if it belongs to one user.
+    /// User id of the ring's owner; `None` if several users may share the ring.
     pub uid: Option<u32>,
     /// Group whose requests share the ring (`--share=group:NAME`). If both `uid` and `group` are
     /// `None`, the ring is shared by the requests with `--share=world`.
@@ -177,7 +179,7 @@ impl SetTaps {
         Self { open: open.iter().map(|tap| u64::try_from(tap).unwrap_or(u64::MAX)).collect() }
     }
 
-    /// Returns the taps with these indices.
+    /// Converts the indices of taps to a set of open taps.
     #[must_use]
     pub fn read(open: &[u64]) -> OpenTaps {
         let index = |tap: &u64| usize::try_from(*tap).unwrap_or(usize::MAX);

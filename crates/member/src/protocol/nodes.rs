@@ -42,7 +42,8 @@ pub struct ChangedNodes {
     /// element of `nodes`. `None` if `nodes` contains all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<i64>>,
-    /// Differences between the caller's version and the new version of nodes in `kept`.
+    /// New names and arcs of the nodes in `kept` whose name or arcs differ from the version that
+    /// the caller has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patches: Option<Vec<NodePatch>>,
     /// Index of the first node that the reply has no room for; `None` if it has room for all.
@@ -64,7 +65,8 @@ pub struct NodePatch {
 
 impl ChangedNodes {
     /// Returns all nodes after the change, in plan order. `known` are the nodes of the version that
-    /// the caller has named. Returns `None` if the reply does not determine all nodes.
+    /// the caller sent as its own. Returns `None` if some nodes are neither in the reply nor in
+    /// `known`.
     #[must_use]
     pub fn all_nodes(self, known: &[Arc<NodeDetails>]) -> Option<Vec<Arc<NodeDetails>>> {
         if self.version.is_none() || self.next.is_some() {

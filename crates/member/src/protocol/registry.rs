@@ -62,8 +62,8 @@ pub struct Register {
     pub number: Option<u32>,
     /// Start time in seconds since 1970, or `None` for the time of the registration.
     pub started: Option<u64>,
-    /// Id of the path's plan; `None` if the path has no plan, or if the daemon does not know this
-    /// parameter.
+    /// Id of the path's plan; `None` if the path has no plan, or if the parameter is omitted for an
+    /// older daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
 }
@@ -82,7 +82,7 @@ pub struct PathNumber {
 pub struct RequestChange {
     /// Text of the request that is now running.
     pub line: String,
-    /// Id of the new request's plan; `None` in the same cases as in [`Register::plan`].
+    /// Id of the new request's plan; `None` if the path has no plan, or for an older daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
 }
@@ -93,7 +93,8 @@ pub struct RequestChange {
 pub enum PathEvent {
     /// The path runs a different request, or runs the request according to a different plan.
     Changed,
-    /// The path has changed its own plan, or has decided against a change.
+    /// The path has changed its own plan to adapt to its load, or has decided against such a
+    /// change.
     Adapted,
     /// Blocks were lost.
     Lost,

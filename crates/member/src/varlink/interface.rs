@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 /// An interface: its name and description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// Qualified name.
+    /// Qualified name of the interface, such as `io.streamline`.
     pub name: &'static str,
     /// Description in the Varlink interface language.
     pub text: &'static str,
@@ -25,7 +25,8 @@ pub const PAGE_INTERFACE: Interface =
 pub const SERVICE_INTERFACE: Interface =
     Interface { name: "org.varlink.service", text: include_str!("org.varlink.service.varlink") };
 
-/// Executes a call of `org.varlink.service` for a service with the additional interface `own`.
+/// Executes a call of `org.varlink.service`, the standard interface of every service. `own` is the
+/// other interface of the called service.
 pub fn execute_service_call(call: &Call, own: Interface) -> Result<Value, Fault> {
     match call.interface_and_method().1 {
         "GetInfo" => Ok(json!({

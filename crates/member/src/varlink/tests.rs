@@ -89,7 +89,8 @@ fn definition_names(interface: interface::Interface, word: &str) -> Vec<&str> {
     lines.filter_map(|line| line.split(['(', ' ']).next()).collect()
 }
 
-/// Returns the sorted field names in the first pair of parentheses after the text `behind`.
+/// Returns the sorted field names in the first pair of parentheses that follows the text `behind`
+/// in the interface description.
 fn field_names_after(interface: interface::Interface, behind: &str) -> Vec<String> {
     let text: String = interface
         .text
@@ -286,8 +287,8 @@ proptest! {
         let _ = Reply::read(&bytes);
     }
 
-    /// A message that is truncated or has a changed byte is either refused or parsed to a call that
-    /// can be serialized.
+    /// Checks that a message that is truncated or has one changed byte is refused, or is parsed to
+    /// a call that can be serialized.
     #[test]
     fn damaged_call_is_refused_or_serializable(
         at in 0..100usize,

@@ -3,9 +3,9 @@
 //! The path that gives up the subtree is the coordinator. It asks the other path to prepare and to
 //! pause (`Take`), then pauses its own spaces, and sends the state of the filters (`Commit`). The
 //! reply to `Commit` decides: if it is an error, or if the other process has exited, the
-//! coordinator's path is not changed. The other path discards its preparations if the coordinator
-//! hangs up before the commit. A path that does not reply thus never delays the coordinator's
-//! blocks.
+//! coordinator's path is not changed. If the coordinator hangs up before the commit, the other path
+//! releases what it has prepared and continues unchanged. A path that does not reply thus never
+//! delays the coordinator's blocks.
 
 use super::calls::CHANGE_TIMEOUT;
 use super::service::{AdmittedClient, Service};
@@ -25,7 +25,7 @@ use sys::watcher::{EpollWatcher, EventInterest};
 
 /// Maximum time that a prepared path waits for the coordinator's decision.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
-/// The method that the coordinator calls to commit the move.
+/// Name of the method that the coordinator calls to commit the move.
 const COMMIT: &str = "io.streamline.path.Commit";
 
 impl Service {
@@ -82,8 +82,9 @@ impl Service {
         ))
     }
 
-    /// Adds a subtree of another path to this path. The client `id` is the coordinator. Blocks for
-    /// at most [`DECISION_TIMEOUT`] until the coordinator has decided.
+    /// Adds a subtree of another path to this path. The coordinator, which is the path that gives
+    /// up the subtree, is the client with the number `id`. Blocks for at most [`DECISION_TIMEOUT`]
+    /// until the coordinator has decided.
     pub(super) fn take_subtree_from_path(
         &mut self,
         id: u64,

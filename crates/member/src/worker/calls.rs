@@ -26,8 +26,8 @@ use std::time::Duration;
 pub(super) const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Service {
-    /// Executes a call. Returns `None` if the reply is already queued, or if the replies follow
-    /// later.
+    /// Executes a call from the client with the number `id`. Returns `None` if the reply is already
+    /// queued, or if the replies follow later.
     pub(super) fn execute(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
         let (named, method) = call.interface_and_method();
         if named == interface::SERVICE_INTERFACE.name {
@@ -89,7 +89,8 @@ impl Service {
         }
     }
 
-    /// Changes the path. Returns the reply, with the nodes after the change if they are wanted.
+    /// Changes the path. Returns the reply, which contains the nodes after the change if the caller
+    /// has asked for them.
     fn change(&mut self, change: &Change) -> Result<Option<Reply>, Fault> {
         let changed = self.change_request(change).inspect_err(|fault| {
             let why = format!("{}: {}", change.words.join(" "), faults::format_fault(fault));
@@ -107,7 +108,8 @@ impl Service {
         single_reply(&ChangeReplyWithNodes { message, line, nodes })
     }
 
-    /// Describes the nodes of the current plan, for [`nodes`](Self::nodes).
+    /// Updates the description of the nodes of the current plan, from which [`nodes`](Self::nodes)
+    /// takes its pages.
     fn describe_nodes(&mut self) {
         self.refresh_plan();
         if let Some(plan) = &self.path.plan {
@@ -116,12 +118,14 @@ impl Service {
         }
     }
 
-    /// Returns a page of the described nodes, as a client requests it.
+    /// Returns the requested page of the described nodes; an empty page before the first
+    /// description.
     fn nodes(&self, wanted: Nodes) -> NodesPage<'_> {
         self.described.as_ref().map(|known| known.page(wanted)).unwrap_or_default()
     }
 
-    /// Returns the counters that a client requests: all counters, or a page.
+    /// Returns the counters that the client with the number `id` requests: all counters, or one
+    /// page of them.
     fn count(&mut self, id: u64, wanted: &Count) -> CountReply {
         if let Some(client) = self.clients.get_mut(&id) {
             let is_first = wanted.first.unwrap_or_default() == 0;
@@ -229,8 +233,8 @@ impl Service {
     }
 
     /// Plans and applies an edit, with an inspection of the machine that is at most one second old.
-    /// If that fails, repeats both with a new inspection, because the rights of this process may
-    /// have changed.
+    /// If planning or applying fails, inspects the machine again and repeats both steps, because
+    /// the rights of this process may have changed.
     fn plan_and_apply_edit(&self, live: &Live, edit: &Edit) -> Result<SwitchReport, ChangeError> {
         let began = sys::clock::monotonic_ns();
         loop {
@@ -246,7 +250,8 @@ impl Service {
         }
     }
 
-    /// Inspects the machine for which changes are planned.
+    /// Returns the description of the machine for which changes are planned, with the kernel
+    /// features of the daemon if a daemon loads the programs of this path.
     pub(super) fn machine(&self) -> Machine {
         self.add_known_kernel(engine::machine::inspect())
     }
@@ -285,15 +290,16 @@ impl Service {
         ChangeReply { message, line, nodes: None }
     }
 
-    /// Records a new plan, and marks the data that was derived from the old plan as outdated.
+    /// Records a new plan, and marks the lists of nodes and edges and the node descriptions, which
+    /// belong to the old plan, as outdated.
     fn set_plan(&mut self, plan: Plan) {
         self.path.plan = Some(plan);
         self.lists_outdated = true;
         self.described.as_mut().into_iter().for_each(DescribedNodes::mark_outdated);
     }
 
-    /// Records the current plan like [`refresh_plan`](Self::refresh_plan), and the lists of its
-    /// nodes and edges.
+    /// Records the current plan like [`refresh_plan`](Self::refresh_plan), and updates the lists of
+    /// nodes and edges if the plan has changed.
     pub(super) fn refresh_plan_and_lists(&mut self) {
         self.refresh_plan();
         let Some(plan) = self.path.plan.as_ref().filter(|_| self.lists_outdated) else { return };
@@ -303,7 +309,8 @@ impl Service {
         self.lists_outdated = false;
     }
 
-    /// Records the current plan if the path has changed since the last call.
+    /// Replaces the recorded plan by the path's current plan if the path has changed since the last
+    /// call.
     pub(super) fn refresh_plan(&mut self) {
         let Some(live) = self.lives.first() else { return };
         let changes = live.changes();

@@ -63,7 +63,7 @@ pub(super) fn ledger_totals(ledger: &Ledger, elapsed_ns: u64) -> Totals {
     all
 }
 
-/// Returns the aggregated counters of a path that runs in several processes.
+/// Returns the counters of a path that runs in several processes, summed over these processes.
 pub(super) fn group_counters(group: &dyn WorkerGroup, nodes: &[Node], elapsed_ns: u64) -> Counters {
     let latency = group.latency();
     let spaces = group.processes().into_iter().map(spaces::worker_status).collect();
@@ -153,8 +153,8 @@ pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
 }
 
 /// Returns the first items that fit into `room` bytes when serialized, and subtracts their length
-/// from `room`; sets `room` to 0 if an item does not fit. The length of an item counts as at most
-/// [`PAGE_MAX`], so that every item fits into an empty page.
+/// from `room`; sets `room` to 0 if an item does not fit. An item longer than [`PAGE_MAX`] counts
+/// as exactly that long, so that every item fits into an empty page.
 fn take_fitting_items<T: Clone + Serialize>(items: &[T], room: &mut usize) -> Vec<T> {
     let fits = |item: &&T| {
         let length = serialized_length(*item).min(PAGE_MAX);

@@ -3,9 +3,10 @@
 use crate::protocol::Counters;
 use std::time::Duration;
 
-/// Interval between two samples of the counters. Each sample wakes the spaces of the path once.
+/// Interval between two samples of the counters for reports of losses. Each sample wakes the spaces
+/// of the path once.
 const LOSS_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of locations in a report.
+/// Maximum number of places of loss that a report names.
 const LOSS_LOCATIONS_MAX: usize = 3;
 
 /// The losses of a path at the last sample, and the time of the next sample.
@@ -18,7 +19,7 @@ pub(super) struct LossWatch {
 }
 
 impl LossWatch {
-    /// Creates the state for a path that starts at the monotonic time `now`, in ns.
+    /// Creates the record of losses for a path that starts at the monotonic time `now`, in ns.
     pub(super) const fn new(now: u64) -> Self {
         Self { due: now + LOSS_INTERVAL.as_nanos() as u64, last_lost: 0 }
     }

@@ -26,13 +26,14 @@ pub(super) struct DescribedNodes {
     /// The previous version and, for each node, the index of the node in that version, or -1 if the
     /// node is new or has changed in more than its name and its arcs.
     before: Option<(u64, Vec<i64>)>,
-    /// The nodes of which only the name or the arcs have changed since the previous version.
+    /// Names and arcs of the nodes that differ from the previous version only in their name or
+    /// arcs.
     patches: Vec<NodePatch>,
     /// True if the plan has changed since its nodes were described.
     is_outdated: bool,
 }
 
-/// A node with its serialized form, once a client has asked for it.
+/// A node of the plan, and its serialized form, which is created when a client first asks for it.
 #[derive(Debug, Default)]
 struct DescribedNode {
     details: NodeDetails,
@@ -53,7 +54,7 @@ pub(super) struct NodesPage<'d> {
 }
 
 impl DescribedNodes {
-    /// Describes the nodes of a plan, unless `known` already describes them.
+    /// Describes the nodes of a plan in `known`, unless `known` already describes this plan.
     pub(super) fn update(known: &mut Option<Self>, plan: &Plan, live: Option<&Live>, line: &str) {
         let numbers = live.map(Live::node_numbers).unwrap_or_default();
         let describes =
@@ -95,8 +96,8 @@ impl DescribedNodes {
     }
 
     /// Removes the described node with this number, and returns it with its index. Leaves an empty
-    /// node in its place. `at` is the index of the node in the new plan. Returns `None` if no
-    /// described node has the number.
+    /// node in its place. `at` is the index of the node in the new plan; the same index in the
+    /// described nodes is tried first. Returns `None` if no described node has the number.
     fn take_node(&mut self, at: usize, number: Option<u64>) -> Option<(usize, DescribedNode)> {
         let number = number?;
         let is_number = |known: &usize| *known as u64 == number;
@@ -179,7 +180,7 @@ fn node_patch(at: usize, known: &DescribedNode, details: &NodeDetails) -> Option
     })
 }
 
-/// Returns a lower bound on the length of patches in a reply, in bytes.
+/// Returns a lower bound on the length of these patches when serialized into a reply, in bytes.
 fn length_of(patches: &[NodePatch]) -> usize {
     /// Minimum length of an arc as JSON without its classes, in bytes.
     const ARC_JSON_BYTES_MIN: usize = 40;

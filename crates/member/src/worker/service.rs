@@ -21,15 +21,16 @@ use sys::closer::Foreign;
 use sys::local_socket::Framing;
 use sys::watcher::{EpollWatcher, EventInterest, WatchEvent};
 
-/// The state of the serving thread.
+/// The state of the thread that serves the clients of a path.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) shared: Arc<Shared>,
     pub(super) path: PathInfo,
     pub(super) about: PathDescription,
-    /// Value of the path's change counter at the last update of `about`.
+    /// Number of changes that the path had counted when the description `about` was last updated.
     pub(super) changes: u64,
-    /// True if the lists of nodes and links in `path` and `about` belong to an earlier plan.
+    /// True if the lists of nodes and edges in the fields `path` and `about` describe an earlier
+    /// plan than the current one.
     pub(super) lists_outdated: bool,
     /// Nodes of the plan, as last described to a client; `None` before the first description.
     pub(super) described: Option<DescribedNodes>,
@@ -46,8 +47,8 @@ pub(super) struct Service {
     next: u64,
     pub(super) start: u64,
     losses: LossWatch,
-    /// True if the time spent in filters is measured only because a client that has requested
-    /// counters is connected.
+    /// True if the time spent in filters is measured only for connected clients, and the
+    /// measurement stops when the last client that has requested counters disconnects.
     measures: bool,
 }
 
@@ -64,7 +65,7 @@ pub(super) struct AdmittedClient {
     pub(super) tap: Option<runtime::space::tap::Tap>,
     /// True if the client awaits the last report of its tap when the path ends.
     pub(super) awaits_tap_end: bool,
-    /// True if the client has received the report of its tap after the tap's end.
+    /// True if the client has received the last report of its tap, sent after the tap had ended.
     pub(super) has_last_report: bool,
     /// True if the client has asked for counters.
     pub(super) has_counted: bool,
@@ -86,7 +87,8 @@ pub(super) const TAPS_MAX: usize = 48;
 const MESSAGES_PER_EVENT: usize = 4;
 /// Maximum time to wait for counters.
 pub(super) const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
-/// Maximum time to wait until followers have read the last update.
+/// Maximum time to wait, when the path ends, until the clients that follow it have read their last
+/// update.
 const FINAL_UPDATE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl AdmittedClient {
@@ -105,7 +107,8 @@ impl AdmittedClient {
         }
     }
 
-    /// Returns true if the client has a tap, and has not received a report since the tap ended.
+    /// Returns true if the client has a tap whose last report, after the end of the tap, it has not
+    /// received yet.
     fn may_ask_for_report(&self) -> bool {
         self.tap.is_some() && !self.has_last_report
     }

@@ -8,8 +8,8 @@ use pipeline::binding::SpaceBinding;
 use std::time::Duration;
 use sys::task::{RunState, Task};
 
-/// Converts a space to its protocol type. `edge` returns the names of the nodes at both ends of an
-/// edge.
+/// Converts a space to its protocol type. `edge` maps the index of an edge to the names of the
+/// nodes at both ends.
 pub(super) fn space_status<'e>(
     found: &SpaceStatus,
     edge: &dyn Fn(usize) -> Option<(&'e str, &'e str)>,
@@ -43,7 +43,7 @@ pub(super) fn space_status<'e>(
     }
 }
 
-/// Converts a worker process to the protocol type of a space.
+/// Converts a worker process, given by name and process id, to the protocol type of a space.
 pub(super) fn worker_status((name, process): (String, u32)) -> Space {
     let task = Task::read_process(process);
     let task = task.as_ref();
@@ -131,8 +131,8 @@ fn unknown_space_message(binding: &SpaceBinding, names: &[String]) -> String {
     format!("it has no space called `{}`: it has {}", binding.space, names.join(", "))
 }
 
-/// Returns the processors to which a space is pinned: only the requested one or, if none is
-/// requested, all that this thread may use.
+/// Returns the processors to which a space is to be pinned: the requested processor or, if the
+/// command unpins the space, all processors that this thread may use.
 fn processors_of_binding(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
     let allowed = sys::process::allowed_processors().map_err(|error| error.to_string())?;
     match binding.processor {

@@ -12,11 +12,12 @@ use runtime::space::tap::{self, OverrunPolicy, TapStats};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Default and maximum time, in ms, for which a tap's reader may read nothing before the tap ends.
+/// Default and maximum time, in ms and in this order, for which the reader of a tap may leave the
+/// pipe unread before the tap ends.
 const IDLE_READER_LIMITS_MS: (u64, u64) = (10_000, 24 * 3600 * 1000);
 
-/// Maximum time for which a path, at its end, waits for its taps to end and for readers without a
-/// last report to read everything.
+/// Maximum time for which a path waits, when it ends, until its taps have ended and their readers
+/// have read everything. Readers that requested a last report are not waited for.
 const FINAL_TAP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Capacity of a tap's pipe, in bytes.

@@ -33,11 +33,11 @@ pub(super) struct UpdateSchedule {
     counters_next: u64,
 }
 
-/// An update whose remaining pages have not been sent yet.
+/// An update for a client that follows the path, with the pages that have not been sent yet.
 #[derive(Debug)]
 pub(super) struct UnsentPages {
     counters: Arc<Counters>,
-    /// Index of the first filter or edge of the next page.
+    /// Index of the first filter or edge on the next page to be sent.
     next: usize,
     ended: Option<Ended>,
 }
@@ -109,8 +109,8 @@ impl Service {
         self.send_update(&due.collect::<Vec<_>>(), None);
     }
 
-    /// Sends the last update to the clients in `waiting` whose previous update was sent completely,
-    /// and removes them from `waiting`.
+    /// Sends the last update, with the end of the path, to each client in `waiting` that has
+    /// received all pages of its previous update, and removes these clients from `waiting`.
     pub(super) fn send_last_updates(&mut self, waiting: &mut Vec<u64>, ended: &Ended) {
         let has_read =
             |id: &u64| self.clients.get(id).is_none_or(|client| client.unsent_pages.is_none());
@@ -118,8 +118,8 @@ impl Service {
         self.send_update(&ready, Some(ended));
     }
 
-    /// Sends an update to each client in `ids` that has a schedule. If `ended` is given, this is
-    /// the client's last update.
+    /// Sends an update to each client in `ids` that has a schedule. If `ended` is given, the update
+    /// is the last one and contains the end of the path.
     fn send_update(&mut self, ids: &[u64], ended: Option<&Ended>) {
         let now = sys::clock::monotonic_ns();
         let (mut counters, mut totals) = (None, None);
