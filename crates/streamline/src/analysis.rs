@@ -17,12 +17,13 @@ use std::path::{Path, PathBuf};
 /// The measurements of a run, and the changes that they cause in the next plan.
 #[derive(Debug)]
 pub struct Analysis {
-    /// Table of estimates and measurements.
+    /// Table that compares the planner's estimates with the measurements of the run.
     pub text: String,
     /// Number of filters that received too few blocks for their cost to be measured, or the reason
     /// why the measurements were not saved.
     pub saved: Result<usize, SaveError>,
-    /// Differences between this plan and the next one, as sentences.
+    /// Differences between the plan of the run and the plan that the saved measurements lead to, as
+    /// sentences.
     pub changes: Vec<String>,
 }
 
@@ -31,7 +32,7 @@ pub struct Analysis {
 pub enum SaveError {
     /// Neither `XDG_STATE_HOME` nor `HOME` is set.
     NoStateDirectory,
-    /// A file operation failed; the text names it.
+    /// A file operation failed; the text names the operation and the reason.
     Failed(String),
 }
 
@@ -54,7 +55,7 @@ pub fn analyze_run(results: &RunResults) -> Analysis {
     Analysis { text: explain::format_analysis(plan, &measurements), saved, changes }
 }
 
-/// Returns the measurements and losses of a run, with which the drawing of its plan is annotated.
+/// Returns the measurements and losses of a run, to be written into the drawing of its plan.
 #[must_use]
 pub fn drawn_figures(results: &RunResults) -> DrawnFigures {
     let RunResults { plan, outcome, .. } = results;
@@ -92,7 +93,8 @@ pub fn changes_since_last_analysis(text: &str, plan: &Plan) -> Vec<String> {
     last_plan.map_or_else(Vec::new, |last_plan| last_plan.describe_changes(plan))
 }
 
-/// Returns the changes that a new plan with the current cost table would make, as sentences.
+/// Plans the request of `plan` again with the saved cost table. Returns the differences from
+/// `plan`, as sentences.
 fn changes_with_current_costs(plan: &Plan, machine: &Machine) -> Vec<String> {
     let next = plan.replan(machine).ok();
     next.map_or_else(Vec::new, |next| PersistedPlan::from_plan(plan).describe_changes(&next))

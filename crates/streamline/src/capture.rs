@@ -51,7 +51,8 @@ pub const FRAME_MAX: usize = (64 << 10) + 64 + 4;
 pub struct CaptureSettings {
     /// Name of the interface.
     pub interface: String,
-    /// The frames to capture, and the number of bytes of each frame that the kernel program copies.
+    /// Filter that selects the frames to capture, and the number of bytes that the kernel program
+    /// copies from each frame.
     pub filter: CaptureFilter,
     /// Memory for unread frames on all processors together, in bytes; `None` for the default.
     pub ring: Option<u64>,
@@ -75,14 +76,15 @@ pub struct Capture {
     clock: ClockOffset,
     /// Time of the last [`Self::load`], in nanoseconds of the monotonic clock.
     loaded_at: u64,
-    /// Maximum interval between notifications while frames arrive, in nanoseconds.
+    /// Time after a notification during which arriving frames cause no further one, in nanoseconds.
     wait_ns: u64,
     read: u64,
     skipped: u64,
-    /// Number of frames that were lost in the directions that [`Self::forget_ended_directions`] has
-    /// dropped.
+    /// Number of frames lost in directions that have ended and that
+    /// [`Self::forget_ended_directions`] has removed from this capture.
     lost_before: u64,
-    /// Number of changes to the set of interfaces.
+    /// Number of times that an interface was added or removed; a filter prepared before such a
+    /// change does not fit ([`Self::fits`]).
     changes: u64,
     settings: CaptureSettings,
     options: Options,
@@ -108,7 +110,7 @@ pub struct CapturedFrame {
     pub is_undecided: bool,
 }
 
-/// Numbers of frames since the start of a capture.
+/// Numbers of frames read, skipped, lost and unread since the start of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CaptureCounts {
     /// Frames that [`Capture::next_frame`] has returned.
@@ -160,9 +162,9 @@ impl Capture {
     /// to the next frame. Returns the frame and the number of copied bytes, or `None` if no frame
     /// is visible. `to` must be [`FRAME_MAX`] bytes long.
     ///
-    /// `decide` receives the first `look` bytes of a frame, which may be damaged if the frame was
-    /// overwritten; its result then has no effect. It returns the number of bytes to copy, or
-    /// `None` to skip the frame.
+    /// `decide` receives the first `look` bytes of a frame, and returns the number of bytes to
+    /// copy, or `None` to skip the frame. If the frame is overwritten during the call, these bytes
+    /// may be damaged, and the result is ignored.
     pub fn next_frame(
         &mut self,
         to: &mut [u8],
@@ -254,7 +256,8 @@ impl Capture {
         Duration::from_nanos(due.saturating_sub(sys::clock::monotonic_ns()))
     }
 
-    /// Returns the doorbells. Each is readable after a notification until the next [`Self::load`].
+    /// Returns the doorbells with which the kernel programs of the capture notify the reader of
+    /// frames. Each is readable after a notification until the next [`Self::load`].
     pub fn doorbells(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.directions.iter().map(|direction| direction.attached.doorbell.as_fd())
     }

@@ -19,7 +19,7 @@ pub enum OpenError {
         /// Every mistake, with its span in the text.
         list: Vec<Diagnostic>,
     },
-    /// The options contradict the request or each other.
+    /// The options contradict the request or each other; the text gives the reason.
     #[error("{0}")]
     Unfit(String),
     /// No space can run one of the filters.
@@ -64,7 +64,7 @@ pub enum OpenError {
     /// The file is not a readable record.
     #[error(transparent)]
     Broken(#[from] RecordError),
-    /// The record is valid, but this program cannot replay it.
+    /// The record is valid, but this program cannot replay it; the text gives the reason.
     #[error("{0}")]
     Unrepeatable(String),
     /// A system call failed.

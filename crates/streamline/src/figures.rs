@@ -107,13 +107,13 @@ impl PathFigures {
 /// The fill level of a ring between two nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingFill<'n> {
-    /// Name of the writer.
+    /// Name of the node that writes to the ring.
     pub from: &'n str,
-    /// Name of the reader.
+    /// Name of the node that reads from the ring.
     pub to: &'n str,
     /// Number of blocks in the ring.
     pub fill: u64,
-    /// Current capacity in blocks.
+    /// Current capacity of the ring in blocks.
     pub room: u64,
 }
 

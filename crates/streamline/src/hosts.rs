@@ -93,8 +93,8 @@ impl Host for KernelHosts {
     }
 }
 
-/// Returns, for each source that has an attachment point, true if the source can be replaced by a
-/// kernel program that only observes frames.
+/// Returns a value for each source that can be attached in the kernel: true if a kernel program
+/// that only observes frames can replace the source.
 fn replaceable_sources(graph: &Graph) -> impl Iterator<Item = bool> {
     graph.ids().filter_map(|(_, node)| {
         Some(node.filter()?.attach()?.is_ok_and(|attach| !attach.redirects))

@@ -135,8 +135,8 @@ impl NeighborFinding {
         }
     }
 
-    /// Returns the kind, the direction and the property that depends on the kind, such as `TCX
-    /// received, link 7`.
+    /// Returns the kind and direction of the program or socket, and the property in `how`, such as
+    /// `TCX received, link 7`.
     fn format_kind(&self) -> String {
         let side = self.side.map_or_else(String::new, |side| format!(" {side}"));
         let how = if self.how.is_empty() { String::new() } else { format!(", {}", self.how) };

@@ -26,8 +26,8 @@ pub struct Notices(Option<Arc<NoticeReader>>);
 type NoticeReader = dyn Fn(&Notice<'_>) + Send + Sync;
 
 impl Notices {
-    /// Creates a handle that passes each notice to `reader`. `reader` runs in the thread that
-    /// raises the notice, and must return quickly.
+    /// Creates a handle that passes each notice to `reader`. `reader` runs in the thread in which
+    /// the notice arises, and must return quickly.
     pub fn new(reader: impl Fn(&Notice<'_>) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(reader)))
     }

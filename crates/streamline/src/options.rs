@@ -14,7 +14,7 @@ pub struct Options {
     pub count: Option<u64>,
     /// Time after which the run ends, or `None` for no limit.
     pub time: Option<Duration>,
-    /// True to measure the time spent in each filter.
+    /// True to measure the time that the run spends in each filter.
     pub timed: bool,
     /// True to make the kernel also measure the run time of its programs.
     pub programs_timed: bool,
@@ -23,7 +23,8 @@ pub struct Options {
     pub embedded: bool,
     /// True to keep every filter out of the kernel.
     pub outside_kernel: bool,
-    /// Name of the path in the daemon's registry; `None` for no name. A name implies `registered`.
+    /// Name of the path in the daemon's registry; `None` for no name. With a name, the run fails
+    /// without a daemon, as if `registered` were true.
     pub name: Option<String>,
     /// True to fail if no daemon registers the path, instead of running unregistered.
     pub registered: bool,
@@ -41,7 +42,8 @@ pub struct Options {
     /// True if this process runs a shared prefix, that is, the beginning of other requests. The run
     /// then ends when no readers are left.
     pub serves_prefix: bool,
-    /// True if a request without `--prefix=` joins a shared prefix that is already running.
+    /// True if a request without the option `--prefix=` may read the output of a shared prefix that
+    /// is already running, instead of running the same filters itself.
     pub joins_prefixes: bool,
     /// Program to start for workers and untrusted filters: the command `streamline`, or any program
     /// that calls [`serve_if_asked`](crate::serve_if_asked); for shared prefixes, it must be the
@@ -51,9 +53,10 @@ pub struct Options {
     pub own: RegistryAdditions,
     /// Callback for messages to the user; the default discards them.
     pub notices: Notices,
-    /// Rollback log of acquired resources. Tests can make its steps fail.
+    /// Rollback log, which releases the acquired resources if the start fails. Tests can make its
+    /// steps fail.
     pub steps: RollbackLog,
-    /// Kernel refusal that a test simulates.
+    /// Refusal by the kernel to simulate in a test: of loading, of attaching, or of a filter.
     pub refuses: InjectedRefusal,
 }
 

@@ -31,8 +31,9 @@ pub struct RegistryAdditions {
     descriptions: Vec<&'static Description>,
     sources: &'static [SourceEntry],
     sinks: &'static [SinkEntry],
-    /// Descriptors of the pipe ends to which requests refer. A source or sink opens them again by
-    /// path. They stay open until all clones of this value are dropped.
+    /// Descriptors of the pipe ends to which requests refer. A source or sink of the request opens
+    /// such a descriptor again by its path. The descriptors stay open until all clones of this
+    /// value are dropped.
     ends: Vec<Arc<OwnedFd>>,
 }
 
@@ -181,7 +182,7 @@ impl RegistryAdditions {
         self.descriptions.is_empty() && self.ends.is_empty()
     }
 
-    /// Returns build settings that include these sources and sinks.
+    /// Returns the settings for building a path, with these sources and sinks.
     pub(crate) fn settings(&self) -> Settings {
         Settings { sources: self.sources, sinks: self.sinks, ..Settings::default() }
     }
@@ -274,8 +275,8 @@ enum Callback {
     Each(Arc<Mutex<BlockConsumer>>),
 }
 
-/// All registered callbacks, by number. A filter is constructed only from its arguments, so the
-/// number is passed as an argument.
+/// All callbacks of the calling program, by number. A filter is constructed from its arguments
+/// alone, so a request refers to a callback by its number, as an argument.
 static CALLBACKS: Mutex<BTreeMap<u64, Callback>> = Mutex::new(BTreeMap::new());
 
 /// Name of the parameter that contains the callback's number.
@@ -306,7 +307,7 @@ fn find_callback(arguments: &Arguments) -> Option<Callback> {
     lock(&CALLBACKS).get(&arguments.number(CALLBACK_NUMBER_PARAMETER)?).cloned()
 }
 
-/// The reasons why a callback filter drops blocks.
+/// The reasons for which a filter that calls a callback drops blocks.
 const CALLBACK_REASONS: &[&str] = &["unanswered"];
 const UNANSWERED_REASON: Reason =
     Description { reasons: CALLBACK_REASONS, ..Description::EMPTY }.reason("unanswered");

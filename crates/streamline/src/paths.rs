@@ -59,8 +59,8 @@ pub struct PathView {
     /// Version of the text and the nodes; it changes whenever the path changes. `None` if the path
     /// was not queried, did not reply, or has no version.
     pub version: Option<u64>,
-    /// True if the caller may connect to the path, but the path refused the query or did not reply
-    /// in time.
+    /// True if the caller may connect to the path, but the path refused the query for its nodes or
+    /// did not reply in time.
     pub silent: bool,
 }
 
@@ -146,8 +146,9 @@ pub fn requery_path(to: &PathClient, known: &PathView) -> Result<PathView, Clien
     Ok(known.after(version, line, nodes.into_iter().map(Arc::new).collect()))
 }
 
-/// Returns the request and all nodes of a path. `page` contains the first nodes. If the path
-/// changes during the query, starts again; fails after [`ATTEMPTS_MAX`] attempts.
+/// Returns the request and all nodes of a path. `page` is the first page of nodes, already
+/// received. If the path changes during the query, starts again; fails after [`ATTEMPTS_MAX`]
+/// attempts.
 fn all_nodes(to: &PathClient, mut page: NodesReply) -> Result<NodesReply, ClientError> {
     let mut nodes = std::mem::take(&mut page.nodes);
     let mut attempts = 1;
@@ -220,7 +221,7 @@ pub fn parse_time(text: &str) -> Result<u64, String> {
     explain::parse_time(text).map_err(|why| why.to_string())
 }
 
-/// Returns true if the catalog has this name and the entry is a source.
+/// Returns true if the catalog contains a source with this name.
 #[must_use]
 pub fn is_source(filter: &str) -> bool {
     MachineRegistry::Local.find(filter).is_some_and(|entry| entry.kind == FilterKind::Source)

@@ -24,7 +24,7 @@ use sys::eventfd::EventFd;
 /// `None` if no program can be started.
 static PREFIX_PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Maximum length, in bytes, of the message from a process that failed to start.
+/// Maximum number of bytes read from the error output of a prefix's process that failed to start.
 const MESSAGE_MAX: u64 = 4 << 10;
 
 /// Replaces the prefix of a request with a source that reads it from a shared process, if the
@@ -92,9 +92,9 @@ fn join_running_prefix(
     Ok((cut.rest, graph))
 }
 
-/// Chooses the prefix that a request reads from a shared process: the longest prefix that is
-/// already running and is longer than the prefix at [`SharedPrefixes::start`]. If there is none,
-/// chooses the prefix at `start`, for which a process may have to be started.
+/// Chooses the prefix that a request reads from a shared process: the longest prefix that a process
+/// already runs, if it is longer than the prefix that would be started otherwise
+/// ([`SharedPrefixes::start`]); else the latter, for which a process may have to be started.
 fn choose_shared_prefix(mut prefixes: SharedPrefixes) -> RequestSplit {
     let longer = prefixes.cuts.iter().take(prefixes.start);
     let running = longer.into_iter().position(|cut| shared::is_prefix_running(&cut.prefix));

@@ -17,7 +17,7 @@ pub struct Prepared {
     pub(crate) plan: Plan,
     pub(crate) machine: Machine,
     pub(crate) hosts: KernelHosts,
-    /// Requests of the worker processes; empty if this process runs the request itself.
+    /// Request of each worker process; empty if this process runs the request itself.
     pub(crate) workers: Vec<String>,
 }
 
@@ -79,7 +79,8 @@ impl Prepared {
         &self.plan
     }
 
-    /// Returns the description of the machine for which the request was planned.
+    /// Returns the description of the machine (kernel, processors, costs) for which the request was
+    /// planned.
     #[must_use]
     pub const fn machine(&self) -> &Machine {
         &self.machine
@@ -116,7 +117,7 @@ impl Prepared {
 
 /// Parses and checks a request, and reports warnings as notices.
 ///
-/// In the graph's text, names that were looked up are replaced by the results.
+/// In the graph's text, names that need a lookup, such as host names, are replaced by the results.
 pub fn read_graph(request: &str, options: &Options) -> Result<Graph, OpenError> {
     resolve_names(request, options).map(|(_, graph)| graph)
 }

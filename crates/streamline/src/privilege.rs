@@ -21,7 +21,7 @@ pub enum Operation {
     Namespaces,
 }
 
-/// The cause of a refused operation.
+/// The cause for which the kernel refused an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DenialCause {
     /// The capability is missing and can be granted.

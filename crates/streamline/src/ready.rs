@@ -90,8 +90,8 @@ impl ReadyRequest {
         self.member.number()
     }
 
-    /// Returns a handle with which the caller reports events of the run for the daemon's log. The
-    /// handle discards the events if the run is not registered.
+    /// Returns a handle with which the caller reports events of the run, such as alarms, for the
+    /// daemon's log. The handle discards the events if the run is not registered.
     #[must_use]
     pub fn reporter(&self) -> Reporter {
         self.member.reporter()

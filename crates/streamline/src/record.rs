@@ -56,11 +56,12 @@ pub struct ReplayableRecord {
 /// A replay that is built and ready to run.
 #[derive(Debug)]
 pub struct BuiltReplay {
-    /// The built request that repeats the recorded run.
+    /// The built request, which repeats the recorded run when it is run.
     pub ready: ReadyRequest,
     /// Directory for the output files of the replay, or `None` if it writes none.
     pub into: Option<PathBuf>,
-    /// Completeness of the record. A replay can be compared only with a complete record.
+    /// Completeness of the record: whole, cut off at its size limit, or truncated. Only the replay
+    /// of a whole record can be compared with the recorded run.
     pub whole: Completeness,
 }
 
@@ -103,8 +104,8 @@ impl ReplayableRecord {
         self.record.whole.is_damaged()
     }
 
-    /// Returns the request, the record in the form that [`Prepared::build_with`] accepts, and the
-    /// block limit of the recorded run, or `None` if the run had no limit.
+    /// Returns the planned request, the mode in which [`Prepared::build_with`] replays the record,
+    /// and the maximum number of blocks of the recorded run (`None` for no limit).
     #[must_use]
     pub fn into_parts(self) -> (Prepared, RecordMode, Option<u64>) {
         let count = self.record.head.count;

@@ -16,8 +16,8 @@ use sys::steps::StepResource;
 #[derive(Debug, Default)]
 pub(crate) struct Registration {
     worker: Option<Worker>,
-    /// A poll set of the stop descriptors of the caller and of the path's clients, if both exist.
-    /// The set becomes readable when either descriptor does.
+    /// Poll set of two stop descriptors: that of the caller and that of the path's clients; `None`
+    /// unless both exist. The set is readable when one of them is.
     stop: Option<PollSet>,
 }
 

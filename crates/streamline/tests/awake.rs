@@ -12,14 +12,14 @@ use streamline::capture::{Capture, CaptureSettings, FRAME_MAX};
 use testkit::need;
 use testkit::net::{CLIENT, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, wait_until};
 
-/// Number of times that the reader falls asleep.
+/// Number of rounds, in each of which the reader wakes up and falls asleep once.
 const ROUNDS: u32 = 3000;
-/// Maximum number of frames sent and not yet received; the receive buffer of a socket holds this
-/// many.
+/// Maximum number of frames that are sent and not yet received, so that the receive buffer of the
+/// socket never overflows.
 const UNRECEIVED_FRAMES_MAX: u32 = 100;
-/// Number of received frames.
+/// Number of frames that the test has received so far, from the ring and from the socket.
 static RECEIVED: AtomicU32 = AtomicU32::new(0);
-/// Length of the headers before the number in a frame.
+/// Length of the Ethernet, IPv4 and UDP headers in bytes; the number of the frame follows them.
 const HEADERS_SIZE: usize = 14 + 20 + 8;
 
 #[test]
@@ -61,7 +61,8 @@ fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
     assert_eq!(received, (0..sent).collect::<Vec<_>>());
 }
 
-/// Opens a ring and a socket for the same frames.
+/// Opens a capture and a UDP socket that receive the same frames: from the ring while the reader is
+/// awake, otherwise from the socket.
 fn open() -> (Capture, UdpSocket) {
     let server = UdpSocket::bind((SERVER, 9)).unwrap();
     server.set_nonblocking(true).unwrap();
@@ -74,7 +75,8 @@ fn open() -> (Capture, UdpSocket) {
     (Capture::open(&settings, &Options::default()).unwrap(), server)
 }
 
-/// Receives from ring and socket, while the reader wakes up and falls asleep.
+/// Receives from the ring and the socket while the reader wakes up and falls asleep in turn.
+/// Returns the numbers of the received frames.
 fn receive(capture: &mut Capture, server: &UdpSocket) -> Vec<u32> {
     let mut received = Vec::new();
     let [mut by_ring, mut by_socket] = [0; 2];

@@ -12,10 +12,10 @@ use pipeline::plan::Plan;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// The frames of an interface in one direction: received or sent.
+/// The capture of the frames of one interface in one direction: received or sent.
 #[derive(Debug)]
 pub(super) struct Direction {
-    /// The source in the request: `rx` or `tx`.
+    /// Name of the source in the request for this direction: `rx` or `tx`.
     pub(super) source: &'static str,
     pub(super) interface: CapturedInterface,
     pub(super) reader: Reader,
@@ -23,8 +23,8 @@ pub(super) struct Direction {
     /// True if the program of this direction has ended, or has been replaced by the program of a
     /// newer filter. Frames that it has copied can still be read.
     pub(super) has_ended: bool,
-    /// The daemon or this process, whichever runs the kernel program; kept until the program is
-    /// detached.
+    /// The selection of the host (the daemon or this process) that runs the kernel program; kept
+    /// until the program is detached.
     pub(super) host: Arc<KernelHosts>,
 }
 
@@ -36,8 +36,9 @@ pub(super) struct CapturedInterface {
 }
 
 impl Direction {
-    /// Plans and attaches the capture of one source. Returns the frames in that direction, and the
-    /// maximum interval between notifications, in nanoseconds.
+    /// Plans and attaches the capture of the source `rx` or `tx` at an interface. Returns the
+    /// capture in that direction, and the time after a notification during which arriving frames
+    /// cause no further one, in nanoseconds.
     pub(super) fn open(
         source: &'static str,
         interface: CapturedInterface,
@@ -74,7 +75,7 @@ impl Direction {
     }
 }
 
-/// The plan of a request for one direction.
+/// The plan of the request that captures one direction of an interface.
 pub(super) struct PlannedDirection {
     pub(super) text: String,
     pub(super) plan: Plan,
@@ -104,12 +105,14 @@ pub(super) fn plan_direction(
     Ok(PlannedDirection { text, plan, host })
 }
 
-/// Smallest permitted limit on the number of bytes copied from a frame.
+/// Minimum of the setting for the number of bytes copied from each frame; smaller values are raised
+/// to it.
 const RECORD_LIMIT_MIN: u32 = 64;
-/// Smallest permitted maximum interval between notifications, in nanoseconds.
+/// Minimum of [`CaptureSettings::delay_ns`], in nanoseconds; smaller settings are raised to it.
 const NOTIFICATION_DELAY_MIN_NS: u64 = 1_000_000;
 
-/// Returns the request for one direction. Its sink represents the calling program.
+/// Returns the request for one direction. The sink of the request stands for the calling program,
+/// which reads the ring itself.
 fn request_text(source: &str, interface: &str, settings: &CaptureSettings) -> String {
     let CaptureSettings { filter, ring, take, .. } = settings;
     let mut text = format!("{source} {}", quote(interface));

@@ -29,7 +29,7 @@ pub struct CaptureFilter {
 pub struct PreparedFilter {
     filter: CaptureFilter,
     successors: Vec<DirectSuccessor>,
-    /// [`Capture::changes`] when the programs were loaded.
+    /// Value of [`Capture::changes`] at the time when the programs were loaded.
     changes: u64,
 }
 
@@ -72,7 +72,8 @@ impl Capture {
         Ok(PreparedFilter { filter, successors, changes: self.changes })
     }
 
-    /// Returns true if no interface was added or removed since the filter was prepared.
+    /// Returns true if the set of interfaces has not changed since the filter was prepared, so that
+    /// [`Self::switch_filter`] can activate it.
     #[must_use]
     pub const fn fits(&self, prepared: &PreparedFilter) -> bool {
         prepared.changes == self.changes

@@ -50,7 +50,7 @@ pub fn to_text(paths: &[PathFigures]) -> String {
     text
 }
 
-/// The families of one scrape.
+/// The families of metrics for one reply to Prometheus.
 #[derive(Debug)]
 struct ScrapeFamilies(Vec<MetricFamily>);
 

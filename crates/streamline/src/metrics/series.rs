@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 /// Maximum number of series of a family. Further series are combined in series with the label value
-/// `other`, one for each reason. The combined series have the same maximum of their own.
+/// `other`, one for each reason. The number of combined series is limited to the same maximum.
 pub const SERIES_MAX: usize = 1000;
 /// Maximum length of a label value, in characters.
 const LABEL_MAX: usize = 100;
@@ -63,7 +63,7 @@ pub struct MetricFamily {
     pub help: &'static str,
     /// Series, in the order of the paths and their nodes.
     pub series: Vec<(Labels, Value)>,
-    /// Index of each series in `series`, by its labels.
+    /// Map from the labels of a series to its index in `series`.
     indices: HashMap<Labels, usize>,
 }
 

@@ -31,7 +31,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Media type of OpenMetrics.
 const OPEN_METRICS_MEDIA_TYPE: &str = "application/openmetrics-text";
 
-/// A function that returns the current figures of all paths. Called by several threads.
+/// Function that returns the current figures of all paths; the threads that serve connections call
+/// it for each request.
 type CollectFigures = Arc<dyn Fn() -> Vec<PathFigures> + Send + Sync>;
 
 /// A running server. Dropping it stops the server.

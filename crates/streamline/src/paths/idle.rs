@@ -21,8 +21,8 @@ impl IdleConnections {
         self.lock().remove(&number)
     }
 
-    /// Keeps a connection of this process, on which no reply is outstanding. Closes it instead if
-    /// there are too many.
+    /// Stores a connection of this process for later queries. No reply may be outstanding on the
+    /// connection. Closes the connection instead if too many are stored.
     pub fn keep(&self, to: PathClient) {
         let mut idle = self.lock();
         if idle.len() < CONNECTIONS_MAX {
@@ -30,7 +30,7 @@ impl IdleConnections {
         }
     }
 
-    /// Closes the connections to paths for which `is_wanted` returns false.
+    /// Closes the stored connections to paths for whose number `is_wanted` returns false.
     pub fn retain(&self, is_wanted: impl Fn(u32) -> bool) {
         self.lock().retain(|number, _| is_wanted(*number));
     }

@@ -74,7 +74,8 @@ pub fn edge_totals(counters: &Counters) -> BTreeMap<usize, (Amount, u64)> {
     totals
 }
 
-/// Returns true if `edge` is the first of the segments of which an edge of the plan consists.
+/// Returns true if `edge` is where blocks enter an edge of the plan. An edge of the plan through a
+/// ring is counted as several consecutive segments, of which this is the first.
 fn is_first_segment(edge: &Edge) -> bool {
     // Blocks that leave the join of replicas come from the last filter of the chain, and enter the
     // edge at the join.

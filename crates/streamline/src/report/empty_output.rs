@@ -46,7 +46,8 @@ impl Report<'_> {
         }
     }
 
-    /// Describes why no block of the node at which `edge` begins took this edge.
+    /// Explains why no block entered `edge`, by the fate of the blocks that reached the node at
+    /// which the edge begins.
     fn explain_unused_edge(&self, edge: &Edge) -> String {
         let (name, input_blocks) = (&self.names[edge.from.0], self.input_blocks(edge.from));
         let mut text = format!("`{name}` had {}", format_count(input_blocks, "block"));
@@ -78,8 +79,8 @@ impl Report<'_> {
         text
     }
 
-    /// Returns a clause that names the link types of a node's frames if no header of these types
-    /// can be parsed; else an empty text.
+    /// Returns a clause that names the link types of a node's frames if this program parses headers
+    /// of none of these types; otherwise an empty text.
     fn explain_link_types(&self, node: NodeId) -> String {
         // `bpf` compiles its expression for the link type, so it needs no parser.
         let filter =
@@ -93,8 +94,8 @@ impl Report<'_> {
         format!(" (headers of {noun} {} are read by `bpf` alone)", names.join(" and "))
     }
 
-    /// Returns the number of blocks that a node received or created, across all processes and
-    /// threads.
+    /// Returns the number of blocks that a node received or created, summed over all processes and
+    /// threads that run the node.
     fn input_blocks(&self, node: NodeId) -> u64 {
         self.node_entries(node).map(|entry| entry.taken.blocks + entry.made.blocks).sum()
     }

@@ -102,7 +102,8 @@ pub(super) fn run_json(report: &Report<'_>) -> Object {
     ])
 }
 
-/// Returns the results of a worker process for its share of the sessions.
+/// Returns the results of one of several worker processes, each of which processes a part of the
+/// sessions.
 fn worker_json((worker, own): &(&WorkerRun, Report<'_>)) -> Object {
     to_object(&[
         ("number", &worker.number),
@@ -217,8 +218,8 @@ fn edge_json(report: &Report<'_>, counted: &Edge) -> Object {
     ])
 }
 
-/// Returns the positions of missing blocks by location: the first ranges, the last ranges, and the
-/// number of ranges omitted between them.
+/// Returns, for each location at which blocks are missing, the sequence numbers of the missing
+/// blocks: the first ranges, the last ranges, and the number of ranges omitted between them.
 fn missing_ranges_json<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
     let ranges = |missing: &LossRanges| {
         to_object(&[

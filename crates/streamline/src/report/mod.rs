@@ -125,7 +125,7 @@ impl<'o> Report<'o> {
         sources.filter_map(warning).chain(remarks.map(|text| Cow::Borrowed(text.as_str())))
     }
 
-    /// Returns true if a source may have lost blocks at a location that has no counter.
+    /// Returns true if a source may have lost blocks at a location where losses are not counted.
     fn has_unknown_losses(&self) -> bool {
         let mut places = self.outcome.ledger.sources.iter().flat_map(|(_, source)| &source.dropped);
         places.any(|(place, blocks)| blocks.is_none() && place.is_lost())

@@ -36,7 +36,8 @@ pub(super) fn format_ledger(report: &Report<'_>) -> String {
     out
 }
 
-/// A column of the filter table: its title, and a function that returns a filter's value.
+/// A column of the filter table: its title, and a function that returns the number in this column
+/// for a filter.
 type FigureColumn = (&'static str, fn(&NodeEntry) -> u64);
 
 /// Columns for a filter's input: blocks received and blocks created. Their sum equals the sum of
@@ -261,8 +262,8 @@ pub(super) fn format_histogram(
     out
 }
 
-/// Returns a bar of length `width` × `n` / `most` columns, with a resolution of 1/8 column. Every
-/// number `n` except 0 gets a visible bar.
+/// Returns a bar for the number `n`, of length `width` × `n` / `most` columns, with a resolution of
+/// 1/8 column. Every number `n` except 0 gets a visible bar.
 fn format_bar(n: u64, most: u64, width: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (n as f64 / most as f64 * (width * 8) as f64).round() as usize;

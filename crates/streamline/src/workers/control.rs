@@ -21,38 +21,40 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The number of a change, and the worker's reply: a sentence that summarizes the ledger of the
-/// change, with the text of the new request, or the reason for the refusal.
+/// The reply of a worker to a change: the number of the change, and either a sentence that
+/// summarizes the ledger of the change with the text of the new request, or the reason for the
+/// refusal.
 pub(super) type Answer = (u64, Result<(String, String), String>);
 
 /// Maximum time to wait for a worker's reply; longer than the limit that the worker applies to a
 /// change.
 const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The latest counts of a worker, and how it started and ended.
+/// The latest counts of a worker, whether its sources were idle at the start, and whether it died.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatestCounts {
     /// The last counts from the worker; `None` if it has sent none.
     pub(super) counts: Option<Outcome>,
     /// True if the worker died without sending its final counts.
     pub(super) killed: bool,
-    /// The value of `quiet` in [`Message::RunStarted`](super::message::Message::RunStarted).
+    /// True if the worker's sources had received nothing when the run started, as reported in
+    /// [`Message::RunStarted`](super::message::Message::RunStarted).
     pub(super) quiet: bool,
 }
 
 impl LatestCounts {
-    /// Returns the worker's outcome according to the latest counts; empty before the first counts.
+    /// Returns the outcome of the worker so far; empty if it has sent no counts yet.
     pub(super) fn outcome(&self) -> Outcome {
         self.counts.clone().unwrap_or_default()
     }
 
-    /// Returns the worker's contribution to the aggregated ledger.
+    /// Returns the latest counts in the form from which the ledger of all workers is computed.
     pub(super) fn report(&self) -> WorkerReport {
         WorkerReport { outcome: self.outcome(), killed: self.killed, quiet: self.quiet }
     }
 }
 
-/// The control of all workers of a path.
+/// Control of all workers of a path as if they were one process: their counts and their changes.
 #[derive(Debug)]
 pub(crate) struct GroupControl {
     /// Latest counts, by worker.
@@ -63,13 +65,13 @@ pub(crate) struct GroupControl {
     options: Options,
 }
 
-/// The requests that the workers run, and the state for changing them. The lock of this value
-/// serializes changes.
+/// The requests that the workers run, and the channels for changing them. The mutex around this
+/// value serializes changes.
 #[derive(Debug)]
 struct RunningRequests {
     commands: Vec<UnixStream>,
     answers: Receiver<Answer>,
-    /// Number of changes sent so far.
+    /// Number of changes sent to workers so far, from which each change gets its number.
     changes: u64,
     /// Requests of all workers.
     lines: Vec<String>,
@@ -100,8 +102,8 @@ impl GroupControl {
 }
 
 impl RunningRequests {
-    /// Switches one worker to a request, and returns a sentence that summarizes the ledger of the
-    /// change. Blocks for at most [`CHANGE_REPLY_TIMEOUT`] per reply.
+    /// Switches the worker with the index `at` to the request `line`. Returns a sentence that
+    /// summarizes the ledger of the change. Blocks for at most [`CHANGE_REPLY_TIMEOUT`] per reply.
     fn change_worker_request(&mut self, at: usize, line: &str) -> Result<String, ChangeError> {
         self.changes += 1;
         let command = Command::Change(self.changes, line.to_owned());

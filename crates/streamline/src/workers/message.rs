@@ -14,7 +14,7 @@ pub(super) struct Assignment {
     pub(super) text: String,
     /// Number of the worker, counted from 1.
     pub(super) number: u32,
-    /// Total number of workers.
+    /// Total number of workers of the path.
     pub(super) of: u32,
     /// Processor to which the worker pins itself.
     pub(super) processor: usize,
@@ -33,10 +33,10 @@ pub(super) enum Command {
     Go,
     /// Ends the sources and lets the path drain.
     Stop,
-    /// Requests the current counters.
+    /// Requests the current counters; the reply is [`Message::Counted`].
     Count,
-    /// Switches to this request. Filters that both requests contain keep their state. The reply
-    /// contains the same change number.
+    /// Switches to this request. Filters that both requests contain keep their state. The number
+    /// identifies the change; the reply [`Message::Changed`] repeats it.
     Change(u64, String),
 }
 

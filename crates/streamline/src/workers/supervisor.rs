@@ -26,13 +26,13 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::helper::HelperProcess;
 
-/// Interval between requests for counters, in ns. A worker that has not replied to the last request
-/// gets no new one, so a stalled worker's counters may be older.
+/// Interval between requests for counters, in ns. A worker that has not replied to the last of
+/// these requests gets no new one.
 const COUNT_INTERVAL_NS: u64 = 200_000_000;
 /// Maximum time to wait for a process to exit after it has closed its sockets.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A worker process, with the parent's record of its state.
+/// A worker process, and its state as the parent knows it.
 #[derive(Debug)]
 struct Worker {
     number: u32,
@@ -47,7 +47,7 @@ struct Worker {
     line: Option<String>,
     /// True if the worker's sources had received nothing when all workers were ready.
     quiet: bool,
-    /// True while a request for counts is unanswered.
+    /// True while the worker has not replied to the last [`Command::Count`].
     count_pending: bool,
     /// True once the worker has closed its socket.
     gone: bool,
@@ -65,8 +65,8 @@ pub(crate) struct Supervisor {
     arrived: Arc<EventFd>,
     /// Control of all workers as one path, or `None` until it is created.
     control: Option<Arc<GroupControl>>,
-    /// Channel that passes replies about changes to [`GroupControl`], or `None` until the control
-    /// is created.
+    /// Sending end of the channel that passes the workers' replies to changes to [`GroupControl`];
+    /// `None` until the control is created.
     answers: Option<mpsc::Sender<Answer>>,
     /// Options for planning a changed request.
     options: Options,
@@ -166,8 +166,8 @@ impl Supervisor {
         Ok(output)
     }
 
-    /// Blocks until `more` additional workers are ready. Fails if a worker ends first; unless it
-    /// was killed, that worker has reported the reason.
+    /// Blocks until `more` further workers have reported that they are ready. Fails if a worker
+    /// ends before; unless it was killed, that worker has reported the reason.
     fn wait_until_workers_ready(&self, more: usize) -> Result<(), OpenError> {
         for _ in 0..more {
             let Ok((at, message)) = self.inbox.recv() else {
@@ -322,7 +322,8 @@ impl Supervisor {
         Ok(Arc::clone(self.control.insert(Arc::new(control))))
     }
 
-    /// Returns the first worker's last request, or `None` if it is unknown or equal to `first`.
+    /// Returns the request that the first worker ran last; `None` if it is unknown, or equal to
+    /// `first`, the request with which that worker was started.
     fn changed_request(&self, first: &str) -> Option<&str> {
         let line = self.workers.first()?.line.as_deref()?;
         (line != first).then_some(line)
