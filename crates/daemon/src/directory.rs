@@ -87,13 +87,14 @@ pub struct Directory {
     path: PathBuf,
     directory: OwnedFd,
     lock: File,
-    /// True if this process created the directory, and therefore removes it.
+    /// True if this process created the directory, and must remove it when the daemon ends.
     is_own: bool,
 }
 
 impl Directory {
-    /// Creates the directory if it does not exist, and locks it. If `open` is true, other users may
-    /// connect to the daemon. If it is false, missing parents of the directory are created, too.
+    /// Creates the directory if it does not exist, and locks it. If `open` is true, the permissions
+    /// let other users connect to the daemon; if it is false, missing parent directories are
+    /// created, too.
     ///
     /// Fails with [`DirectoryError::Held`] while another daemon holds the lock.
     pub fn acquire(path: &Path, open: bool, steps: &RollbackLog) -> Result<Self, DirectoryError> {

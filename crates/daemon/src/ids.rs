@@ -23,7 +23,7 @@ use sys::local_socket;
 pub(crate) const IDS_FILE: &str = "ids";
 /// Number of ids in a range.
 const IDS_PER_RANGE: u32 = 64;
-/// Number of ids available to one kind of daemon.
+/// Number of ids that the daemon of the machine can allocate, and likewise each daemon of a user.
 const IDS_PER_DAEMON_KIND: u32 = 1 << 22;
 /// Maximum number of ids that one user other than root may get.
 const IDS_PER_USER_MAX: u32 = IDS_PER_DAEMON_KIND / 8;
@@ -38,9 +38,10 @@ pub(crate) struct DbufIdRanges {
     file: Option<File>,
     next: u32,
     by_user: BTreeMap<u32, u32>,
-    /// Process ids of the processes that have received ranges.
+    /// Process ids of the processes to which this daemon has allocated ranges.
     holders: BTreeSet<i32>,
-    /// True if an earlier daemon has allocated ids.
+    /// True if the file shows that an earlier daemon has allocated ids, which running processes may
+    /// still use.
     continues: bool,
 }
 

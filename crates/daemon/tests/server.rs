@@ -94,7 +94,7 @@ fn call_method(socket: &OwnedFd, method: &str, parameters: Value) -> Reply {
     receive_reply(socket).unwrap().0
 }
 
-/// Registers a path that has no process of its own. Returns the registering connection, the
+/// Registers a path whose process is the test itself. Returns the registering connection, the
 /// admission socket and the reply.
 fn register_path(daemon: &Daemon, name: &str) -> (OwnedFd, OwnedFd, Reply) {
     register_path_over(daemon.connect_socket(Framing::Packets), name)

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-/// Maximum number of log lines per user and time window.
+/// Maximum number of log lines that each user may cause in a time window of
+/// [`SUPPRESSION_WINDOW_NS`].
 const LINES_MAX: u64 = 200;
-/// Length of a time window, in ns.
+/// Length of the time window in which the log lines of a user are counted, in ns.
 const SUPPRESSION_WINDOW_NS: u64 = 10_000_000_000;
 const ROOT_UID: u32 = 0;
 
@@ -16,8 +17,8 @@ pub(super) struct UserLogRateLimits {
 }
 
 impl UserLogRateLimits {
-    /// Counts a line that this user causes at the monotonic time `now`, in ns, and returns true if
-    /// it may be written. Lines caused by root or by no user may always be written.
+    /// Counts a log line that this user causes at the monotonic time `now`, in ns, and returns true
+    /// if the line may be written. Lines caused by root or by no user may always be written.
     ///
     /// If the line begins a new window, also returns the users whose lines were suppressed in the
     /// previous window, each with the number of suppressed lines. Otherwise the list is empty.

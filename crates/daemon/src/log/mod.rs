@@ -55,7 +55,7 @@ impl FromStr for LogForm {
     }
 }
 
-/// A shared handle to the log. The default discards all lines.
+/// A shared handle to the log of the daemon. The default handle discards all lines.
 #[derive(Clone, Debug, Default)]
 pub struct Log(Option<Arc<Mutex<Writer>>>);
 

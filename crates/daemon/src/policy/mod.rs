@@ -41,7 +41,7 @@ const POLICY_FILE_BYTES_MAX: u64 = 1 << 20;
 /// The rights and quotas of users, as read from a policy file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// Visibility of paths to other users.
+    /// Properties of a path that users other than its owner can see.
     pub others_see: Visibility,
     /// Filters that users may run in the kernel.
     pub filters: Vec<String>,
@@ -102,7 +102,7 @@ struct KernelEntry {
     filters: Option<Vec<String>>,
 }
 
-/// Built-in quota of a user for whom the policy sets no other.
+/// Built-in quota, for users to whom the policy assigns no quota.
 const QUOTA_DEFAULT: Quota = Quota {
     paths: Some(32),
     connections: Some(64),
@@ -161,8 +161,8 @@ impl Policy {
         Ok(Self { file: Some(file.to_owned()), ..policy })
     }
 
-    /// Parses a policy. The two functions in `numbers` resolve user names and group names, in this
-    /// order, to numbers. Fails with a description of the mistake.
+    /// Parses a policy. `numbers` is a pair of functions that resolve a user name and a group name,
+    /// in this order, to a number. Fails with a description of the mistake.
     fn parse(text: &str, numbers: (NumberLookup<'_>, NumberLookup<'_>)) -> Result<Self, String> {
         let written: PolicyFile =
             toml::from_str(text).map_err(|error| format_mistake(text, &error))?;
@@ -265,7 +265,7 @@ impl Policy {
 }
 
 impl QuotaEntry {
-    /// Returns these limits, with missing limits taken from `otherwise`.
+    /// Returns these limits; each limit that is `None` is taken from `otherwise`.
     fn with_defaults(self, otherwise: Quota) -> Quota {
         Quota {
             paths: self.paths.or(otherwise.paths),

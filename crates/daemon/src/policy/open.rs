@@ -45,7 +45,8 @@ enum Principal {
     Name(String),
 }
 
-/// A function that resolves a name to a number; returns `None` if the name is unknown.
+/// A function that resolves the name of a user or group to its id; returns `None` if the name is
+/// unknown.
 pub(super) type NumberLookup<'n> = &'n dyn Fn(&str) -> Option<u32>;
 
 impl InterfaceGrant {

@@ -17,12 +17,12 @@ const ROOT_UID: u32 = 0;
 /// Number of connections reserved for root and the daemon's own user.
 const RESERVED_CONNECTIONS: usize = 64;
 
-/// A number of connections that another connection would exceed.
+/// The limit that a connection would exceed, with the maximum number of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConnectionLimit {
-    /// Limit of the user, by the policy.
+    /// Maximum number of connections of the user, from the policy.
     OfUser(u64),
-    /// Limit of the daemon, for all users.
+    /// Maximum number of connections of all users to the daemon.
     OfDaemon(usize),
 }
 
@@ -115,9 +115,10 @@ impl Server {
         Ok(())
     }
 
-    /// Returns a socket through which this process passes connections to the server. A client on
-    /// such a connection has root's rights, whichever user runs the daemon, and therefore sees all
-    /// paths. Only one such socket exists at a time.
+    /// Returns a socket through which other parts of this process pass connections to the server,
+    /// which then serves them like accepted connections. A client on such a connection has root's
+    /// rights, whichever user runs the daemon, and therefore sees all paths. Only one such socket
+    /// exists at a time.
     pub fn open_internal_socket(&mut self) -> sys::Result<OwnedFd> {
         let (near, far) = sys::descriptor::pair()?;
         let number = client::encode_event_number(

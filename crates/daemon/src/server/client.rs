@@ -25,12 +25,12 @@ pub(super) struct Client {
     pub(super) path: Option<PathProcess>,
     /// State of the client's request in the kernel, if any.
     pub(super) line: RequestState,
-    /// State that is recorded in the name under which the service manager stores the connection, or
-    /// `None` if it does not store the connection.
+    /// State of the client's kernel request that is encoded in the name under which the service
+    /// manager stores the connection; `None` if it does not store the connection.
     pub(super) stored_state: Option<KnownRequestState>,
-    /// True while a report of the kernel programs for the client is outstanding.
+    /// True while the kernel thread has not yet reported the kernel programs for this client.
     pub(super) waits_for_kernel: bool,
-    /// True while a report of the counters of the client's request is outstanding.
+    /// True while the kernel thread has not yet reported the counters of the client's request.
     pub(super) waits_for_counters: bool,
     /// Messages received while the client waits for the kernel thread to attach its request, to
     /// switch to it, or to report the programs.
@@ -59,8 +59,9 @@ pub(super) enum DescriptorKind {
     Listener = 3,
 }
 
-/// Event numbers of the internal descriptors, of kind [`Listener`](DescriptorKind::Listener). The
-/// listening sockets are numbered from 0; a service manager may pass any number of them.
+/// Event numbers of the internal descriptors, of kind [`Listener`](DescriptorKind::Listener). They
+/// are large, because the listening sockets, of which a service manager may pass any number, have
+/// the event numbers from 0 on.
 pub(super) mod internal {
     const FIRST_INTERNAL_EVENT: u64 = 1 << 32;
     /// Event number of the stop descriptor.

@@ -42,7 +42,7 @@ pub struct Server {
     pub(super) clients: BTreeMap<u64, Client>,
     /// Number of connections of each user, by user id.
     pub(super) per_user: BTreeMap<u32, u64>,
-    /// Clients to disconnect after the current batch of events.
+    /// Numbers of the clients that are disconnected after the current batch of events.
     pub(super) leaving: Vec<u64>,
     pub(super) next: u64,
     pub(super) started: u64,
@@ -286,9 +286,9 @@ impl Server {
         }
     }
 
-    /// Disconnects all clients of this user, except `asking`, whose hangup the server has not
-    /// handled yet. Their share of the quota is then free for the client `asking`, regardless of
-    /// the order of events.
+    /// Disconnects the clients of this user that have hung up and whose hangup has not been handled
+    /// yet, except the client `asking`. Their share of the quota is then free for `asking`,
+    /// regardless of the order of events.
     pub(super) fn disconnect_hung_up_clients(&mut self, uid: u32, asking: u64) {
         let is_over = |client: &Client| {
             let path = client.path.as_ref();

@@ -34,7 +34,7 @@ impl Server {
         }
     }
 
-    /// Logs an event of a path with its request.
+    /// Logs an event of a path with the text of its request. `what` describes the event.
     pub(super) fn log_path_event(&self, event: EventKind, entry: &PathEntry, what: &str) {
         let request = Some(entry.line.clone());
         self.log.write(&Record { request, ..new_path_record((event, Level::Info), entry, what) });
@@ -83,7 +83,7 @@ impl Server {
         Ok(CallReplies::single(&NoParameters {}))
     }
 
-    /// Logs an event that a path has reported.
+    /// Logs an event that the path with this number has reported.
     fn log_report(&self, number: u32, PathReport { event, text, .. }: PathReport) {
         let (event, level, what) = match event {
             PathEvent::Changed => (EventKind::PathChanged, Level::Info, "changed"),

@@ -113,7 +113,8 @@ impl Server {
     }
 
     /// Discards messages that a path's process sends through its admission socket. Disconnects the
-    /// path after a message that is too long, or when the process closes the socket.
+    /// client that registered the path after a message that is too long, or when the process closes
+    /// the socket.
     pub(super) fn drain_admission_socket(&mut self, id: u64) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(path) = &mut client.path else { return };

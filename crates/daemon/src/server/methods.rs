@@ -35,8 +35,8 @@ pub(super) struct CallReplies {
     pub(super) continues: bool,
 }
 
-/// Upper bound on the length in bytes of a serialized path without its request: the name, the log
-/// and fields of fixed length.
+/// Upper bound on the length in bytes of a serialized path in the reply to `List`, not counting its
+/// request: the name, the name of the log file and fields of fixed length.
 const SERIALIZED_PATH_BYTES_MAX: usize = 4096 + 512;
 
 impl CallReplies {
@@ -324,8 +324,8 @@ impl Server {
         Ok(CallReplies::single(&PathNumber { number }))
     }
 
-    /// Adds a path to the registry. If this fails, removes paths of the user that have ended
-    /// unnoticed, and tries again.
+    /// Adds a path to the registry. If this fails, disconnects the clients of the user that have
+    /// already hung up, which removes their paths, and tries again.
     fn add_path(&mut self, id: u64, who: (u32, i32), wanted: Register) -> Result<PathEntry, Fault> {
         let paths_max = self.policy.quota(who.0).paths;
         let entered =

@@ -30,7 +30,8 @@ pub(crate) struct PathEntry {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: BTreeMap<u32, PathEntry>,
-    /// The number after which the search for a free number starts.
+    /// The number that was assigned last, or the largest restored number; the search for a free
+    /// number starts after it.
     last_number: u32,
 }
 

@@ -87,8 +87,8 @@ impl Server {
         }
     }
 
-    /// Restores one path. Returns its connection if the path has ended, or its stored descriptors
-    /// or entry cannot be used.
+    /// Restores one path. Fails if the path has ended, or if its stored descriptors or entry cannot
+    /// be used; the error contains the path's connection.
     fn restore_path(&mut self, stored: StoredPath) -> Result<(), OwnedFd> {
         let StoredPath { entry, connection, admissions } = stored;
         let (id, number) = (self.next, entry.number);
@@ -110,7 +110,7 @@ impl Server {
     }
 
     /// Checks the descriptors of a stored path, watches them, and registers the path again. Returns
-    /// the peer of its connection and the pidfd of its process.
+    /// the credentials of the peer of the path's connection, and the pidfd of the path's process.
     fn watch_stored_path(
         &mut self,
         id: u64,

@@ -40,14 +40,14 @@ const ENTRY_SUFFIX: &str = "entry";
 const PATH_DESCRIPTOR_SUFFIXES: [&str; 3] = [CONNECTION_SUFFIX, ADMISSIONS_SUFFIX, ENTRY_SUFFIX];
 /// Prefix of the names under which a path's descriptors are stored.
 const PATH_DESCRIPTOR_PREFIX: &str = "path-";
-/// Prefix of the name under which the connection of a kernel client is stored while its request is
-/// running. The client number follows.
+/// Prefix of the name under which the connection of a client with a kernel request is stored while
+/// the request is running. The client number follows.
 const RUNNING_REQUEST_PREFIX: &str = "line-";
-/// Prefix of the name under which the connection of a kernel client is stored while its prepared
-/// request waits to replace another request.
+/// Prefix of the name under which the connection of a client with a kernel request is stored while
+/// the request is prepared and waits to replace another request.
 const PREPARED_REQUEST_PREFIX: &str = "waits-";
-/// Prefix of the name under which the connection of a kernel client is stored while the client
-/// waits for its final counters.
+/// Prefix of the name under which the connection of a client with a kernel request is stored while
+/// the client waits for the final counters.
 const DETACHING_CLIENT_PREFIX: &str = "leaves-";
 /// Maximum wait until the manager accepts a message. Its socket holds few messages
 /// (`net.unix.max_dgram_qlen`), so that a manager that gets no processor time fills it quickly.
@@ -64,12 +64,13 @@ pub(super) struct StoredDescriptors {
     pub(super) paths: Vec<StoredPath>,
     /// Objects of kernel requests, by name.
     pub(super) kernel: Vec<(String, OwnedFd)>,
-    /// Connection and state of each kernel client, by client number.
+    /// Connection of each client with a kernel request, and the state of the request that its name
+    /// encodes, by client number.
     pub(super) lines: BTreeMap<u64, (OwnedFd, KnownRequestState)>,
 }
 
-/// The state of a kernel request as its client knows it, from the last reply to the client or from
-/// the client's own call.
+/// The state of a kernel request according to the last reply that its client received or the last
+/// call that its client made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum KnownRequestState {
     /// The request is prepared to replace another request.
@@ -81,7 +82,7 @@ pub(super) enum KnownRequestState {
 }
 
 impl KnownRequestState {
-    /// All states in chronological order.
+    /// All states, in the order in which a request passes through them.
     const ALL: [Self; 3] = [Self::Prepared, Self::Running, Self::Detaching];
 
     pub(super) const fn name(self) -> &'static str {
@@ -227,7 +228,8 @@ impl Keeper for ServiceManagerStore {
     }
 }
 
-/// Removes the connection of a kernel client that is stored under this state.
+/// Removes the stored connection of a client with a kernel request. `known` is the state under
+/// which the connection is stored.
 pub(super) fn discard_connection(client: u64, known: KnownRequestState) {
     if service::can_store_descriptors() {
         ServiceManagerStore.discard(&format!("{}{client}", known.name()));

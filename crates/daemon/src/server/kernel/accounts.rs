@@ -22,7 +22,8 @@ pub(super) struct RequestCost<'c> {
     pub(super) nodes: &'c [NodeId],
     /// The first source among these nodes.
     pub(super) source: NodeId,
-    /// Size of the request's pointer rings and size of its ring for frames, in bytes.
+    /// Size in bytes of the request's pointer rings, and size in bytes of its ring for frames,
+    /// which other requests may share.
     pub(super) bytes: (u64, u64),
     /// Rule that decides which requests may share the ring for frames. Each user of the ring is
     /// charged for all of it.
@@ -39,9 +40,9 @@ pub(super) struct Accounts {
     lines: BTreeMap<u64, Account>,
     /// Monotonic time of the last measurement, in ns.
     measured_at: u64,
-    /// For each attach point and each user of its programs (`None` if the programs belong to no
-    /// single user): the total number of frames at the last measurement, and the number of frames
-    /// per second.
+    /// Frame rates of the programs at each attach point, by the user of a program (`None` for a
+    /// program that several users share): the total number of frames at the last measurement, and
+    /// the number of frames per second.
     rates: BTreeMap<AttachPoint, BTreeMap<Option<u32>, (u64, f64)>>,
     /// Users who exceeded their time quota at the last measurement.
     users_over_quota: Vec<u32>,
@@ -54,7 +55,8 @@ struct Account {
     number: u32,
     bytes: (u64, u64),
     share: Share,
-    /// Total kernel time at the last measurement in ns, and kernel time per second in ns.
+    /// Kernel time that the request has used by the last measurement, in ns, and its current rate,
+    /// in ns per second.
     kernel_time_ns: (f64, f64),
 }
 
@@ -134,7 +136,7 @@ impl Accounts {
         Err((last.copied().unwrap_or(cost.source), why))
     }
 
-    /// Returns the total number of frames per second of all programs at an attach point.
+    /// Returns the number of frames per second at an attach point, summed over its programs.
     fn rate(&self, at: &AttachPoint) -> f64 {
         self.rates.get(at).map_or(0.0, |programs| programs.values().map(|(_, rate)| rate).sum())
     }

@@ -15,7 +15,8 @@ pub(in crate::server) type AttachPoint = (String, Option<String>, &'static str);
 pub(in crate::server) struct ProgramStatus {
     pub(in crate::server) at: AttachPoint,
     pub(in crate::server) status: PointStatus,
-    /// Process id, and cost in ns per second, of each request, by request number.
+    /// Id of the process that made a request, and cost of the request in ns per second, by request
+    /// number.
     pub(in crate::server) lines: BTreeMap<u32, (i32, u64)>,
 }
 
@@ -70,7 +71,7 @@ pub(in crate::server) enum Completion {
     },
     /// All requests have been removed or left to the next daemon.
     Ended,
-    /// The previous command is complete, and the thread is idle.
+    /// The thread has completed the last command and is ready for the next one.
     Ready,
 }
 
@@ -93,7 +94,8 @@ pub(in crate::server) enum RequestState {
     Detaching,
 }
 
-/// The requests adopted from the previous daemon, and the reason for each rejected request.
+/// The requests adopted from the previous daemon, and a note with the reason for each request that
+/// could not be adopted.
 #[derive(Debug, Default)]
 pub(in crate::server) struct AdoptedRequests {
     pub(in crate::server) lines: Vec<AdoptedRequest>,

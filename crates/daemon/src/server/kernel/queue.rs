@@ -18,11 +18,12 @@ use sys::watcher::{EpollWatcher, EventInterest};
 /// The kernel thread and its command queues.
 #[derive(Debug)]
 pub(in crate::server) struct KernelQueue {
-    /// Kernel release, or the reason why the daemon runs no kernel programs.
+    /// Release of the kernel, if the daemon runs kernel programs; otherwise, the reason why it runs
+    /// none.
     pub(in crate::server) open: Result<String, String>,
     pub(super) commands: Option<Sender<Command>>,
     pub(super) completions: Receiver<Completion>,
-    /// Notified after each completion.
+    /// Doorbell that the kernel thread notifies after each completion.
     pub(super) doorbell: Arc<EventFd>,
     usage_by_user: Arc<Mutex<BTreeMap<u32, Quota>>>,
     thread: Option<JoinHandle<()>>,

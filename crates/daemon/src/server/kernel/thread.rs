@@ -68,15 +68,15 @@ struct StoredRequestDescription {
     part: String,
 }
 
-/// A request to be replaced: its client, the request itself, and, for each filter that keeps its
-/// state, its index in the old and in the new kernel program.
+/// A request to be replaced: the number of its client, the request, and the filters that keep their
+/// state, each as its index in the old and in the new kernel program.
 type ReplacedRequest<'l> = (u64, &'l DelegatedRequest, Vec<(usize, usize)>);
 
 /// A prepared replacement of a running request.
 #[derive(Debug)]
 struct PreparedReplacement {
     waiting: DelegatedSuccessor,
-    /// Client whose request will be replaced.
+    /// Number of the client whose request will be replaced.
     instead: u64,
     process: i32,
 }
