@@ -31,7 +31,7 @@ pub(crate) enum EndKind {
     Run(Run),
     PointerReader(PointerReader),
     PointerWriter(PointerWriter),
-    /// A file in memory.
+    /// A file that was copied into memory when it was opened.
     File(FileEnd),
     /// Reading end of a pipe whose writing end was closed before its first use.
     Closed,
@@ -67,7 +67,7 @@ impl End {
 #[derive(Debug)]
 pub(crate) struct Reader {
     from: ByteReader,
-    /// True if the writer notifies the descriptor of new bytes.
+    /// True if this end has asked the writer to notify its descriptor of new bytes.
     watching: bool,
 }
 
@@ -75,7 +75,8 @@ pub(crate) struct Reader {
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) output: Output,
-    /// True if the writer publishes every write at once and wakes readers.
+    /// True if each write is published at once and wakes waiting readers; otherwise, blocks are
+    /// published in groups.
     pub(crate) publishes_at_once: bool,
     pub(crate) room: Option<ReservedRoom>,
 }
@@ -104,8 +105,8 @@ impl Reader {
         &mut self.from
     }
 
-    /// Requests a notification of new bytes. If there are already unread bytes, makes no request
-    /// and returns true.
+    /// Requests a notification of new bytes. Returns false after the request. If there are already
+    /// unread bytes, makes no request and returns true.
     fn watch(&mut self) -> Result<bool, Failure> {
         let something = self.from.input().watch()?;
         self.watching = !something;
@@ -143,8 +144,9 @@ impl Reader {
         }
     }
 
-    /// Consumes `count` of the located bytes or, if the ring overwrites, the entire block. Fails
-    /// with `ESTALE` if the writer may have overwritten the bytes since they were located.
+    /// Consumes `count` of the bytes that [`Self::locate`] returned or, if the ring overwrites its
+    /// oldest blocks, the entire block. Fails with `ESTALE` if the writer may have overwritten the
+    /// bytes since then.
     pub(crate) fn release(&mut self, count: usize) -> Result<(), Failure> {
         if self.stream().take_checked(count)? { Ok(()) } else { Err(overwritten_error()) }
     }
@@ -184,8 +186,8 @@ impl Writer {
         Ok(bytes.len())
     }
 
-    /// Writes as many blocks as fit; returns the number of bytes. Fails with `EAGAIN` if no block
-    /// fits.
+    /// Writes as many of the bytes as the ring has room for, in blocks; returns their number. Fails
+    /// with `EAGAIN` if no block fits.
     fn write_fitting_blocks(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
         let longest = self.output.block_max().max(1);
         let mut count = 0;

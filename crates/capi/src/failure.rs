@@ -10,7 +10,7 @@ use std::fmt;
 #[derive(Debug)]
 pub(crate) struct Failure(Box<FailureText>);
 
-/// The value for `errno`, and the message.
+/// The value for `errno`, and the message that `streamline_error` returns.
 #[derive(Debug)]
 struct FailureText {
     errno: i32,
@@ -51,7 +51,8 @@ impl Failure {
         Self::new(EINVAL, text)
     }
 
-    /// Sets `errno`, and the message that `streamline_error` returns.
+    /// Makes this failure the last one of this thread: sets `errno`, and the message that
+    /// `streamline_error` returns.
     pub(crate) fn set_as_last_message(self) {
         let FailureText { errno, text } = *self.0;
         let text: Vec<u8> = text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();

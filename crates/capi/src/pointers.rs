@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::process::identity;
 
-/// Maximum number of memory segments that another process may hold by its own requests to the grant
-/// server. Readers of streams hold none in this way.
+/// Maximum number of memory segments of this process that another process may hold because it has
+/// requested them from the grant server itself. Readers of streams hold none in this way.
 const HELD_SEGMENTS_MAX: usize = 8;
 
 /// The server that grants the memory of this process, with the id of the process that started it: a
@@ -46,7 +46,8 @@ pub(crate) fn grants() -> Outcome<Arc<GrantServer>> {
     Ok(server)
 }
 
-/// Returns an id that no other dbuf has had. Fails with `ENOSPC` if all ids are used.
+/// Returns an id for a new dbuf, which was never the id of another dbuf. Fails with `ENOSPC` if all
+/// ids are used.
 pub(crate) fn new_dbuf_id() -> Outcome<DbufId> {
     streamline::use_daemon_ids();
     let used_up = || {
@@ -63,7 +64,7 @@ pub(crate) fn new_dbuf_id() -> Outcome<DbufId> {
 pub(crate) struct PointerReader {
     pub(crate) input: indirect::Input,
     pub(crate) space: Space,
-    /// True if the writer notifies the descriptor of new bytes.
+    /// True if this end has asked the writer to notify its descriptor of new bytes.
     watching: bool,
 }
 
@@ -84,8 +85,8 @@ impl PointerReader {
         &mut self.input
     }
 
-    /// Requests a notification of new bytes. If there are unread bytes, makes no request and
-    /// returns true.
+    /// Requests a notification of new bytes. Returns false after the request. If there are already
+    /// unread bytes, makes no request and returns true.
     fn watch(&mut self) -> Outcome<bool> {
         let something = self.input.listen()? == WaitResult::Ready;
         if something {
@@ -104,8 +105,8 @@ impl PointerReader {
         }
     }
 
-    /// Returns the address and the length of the next bytes, like `Reader::locate`: in place where
-    /// the memory is frozen or its writer is trusted, else in a copy.
+    /// Returns the address and the length of the next bytes, like `Reader::locate`: in the shared
+    /// memory itself if the memory is frozen or its writer is trusted, otherwise in a copy.
     pub(crate) fn locate(&mut self, nonblocking: bool) -> Outcome<(*const u8, usize)> {
         loop {
             if let Some(found) = self.stream().peek()? {
@@ -126,8 +127,8 @@ impl PointerReader {
         Ok(())
     }
 
-    /// Returns true if a block is available or the stream has ended. Does not follow the pointer of
-    /// the block.
+    /// Returns true if a block is available or the stream has ended. Does not access the bytes to
+    /// which the block points.
     pub(crate) fn is_ready(&mut self) -> Outcome<bool> {
         let ready = self.watch()?;
         self.stream();

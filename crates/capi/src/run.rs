@@ -13,13 +13,13 @@ use streamline::report::Form;
 use streamline::{OpenError, Options, RegistryAdditions};
 use sys::raw_fd;
 
-/// The descriptors of remote sides ([`create_end`]) that no request has used yet, each with the
-/// path by which a request names it.
+/// Descriptors of the request's ends of the pipes that [`create_end`] has made and that no request
+/// has used yet, each with the path by which a request names it.
 static UNUSED_ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
 
-/// Creates a pipe between the calling program and a request. Returns the path of the remote side,
-/// which a request may name, and the descriptor of the local side. The caller reads from the local
-/// side if `reads` is true, and writes to it otherwise.
+/// Creates a pipe between the calling program and a request. Returns the path with which a request
+/// names its end of the pipe, and the descriptor of the other end, from which the calling program
+/// reads if `reads` is true, and to which it writes otherwise.
 pub(crate) fn create_end(reads: bool) -> Outcome<(String, i32)> {
     let (reading, writing) = sys::descriptor::pipe()?;
     let (local, remote) = if reads { (reading, writing) } else { (writing, reading) };
@@ -29,7 +29,7 @@ pub(crate) fn create_end(reads: bool) -> Outcome<(String, i32)> {
 }
 
 /// Opens a request and returns a descriptor number, which becomes readable when the run has ended.
-/// Hands over to the run the unused ends whose paths the request names.
+/// The run takes over the pipe ends of [`create_end`] whose paths the request names.
 pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
     let mut own = RegistryAdditions::default();
     let is_named = |path: &str| {

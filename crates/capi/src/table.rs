@@ -40,7 +40,8 @@ impl LockedEntry {
         end
     }
 
-    /// Stores an end that another thread may use first: the first call makes its thread the owner.
+    /// Stores an end that another thread may use first. The entry's lock has no owner; the first
+    /// call on the end makes its thread the owner.
     fn put_unowned(mut self, end: End) {
         *self.0 = Some(Box::new(end));
         self.0.release_ownership();

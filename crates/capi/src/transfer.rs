@@ -62,8 +62,8 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
     }
 }
 
-/// Returns `length`, reduced to the maximum block size. Fails with `EAGAIN` if the stream has no
-/// room for a block of this length.
+/// Returns the length of the block to write next: `length`, but at most the maximum block size.
+/// Fails with `EAGAIN` if the stream has no room for a block of this length.
 fn fitting_length(writer: &mut Writer, length: usize) -> Outcome<usize> {
     let length = length.min(writer.output.block_max());
     if !writer.output.is_ready(length)? {
@@ -114,7 +114,8 @@ pub(crate) fn counts(fd: i32) -> Outcome<streamline_counts> {
     }
 }
 
-/// Returns the current size of the ring or memory behind a writing end, and its change counts.
+/// Returns the current size of the ring or memory behind a writing end, and the numbers of times
+/// that it has grown and shrunk.
 pub(crate) fn size(fd: i32) -> Outcome<streamline_ring_size> {
     let mut used = lock_end(fd, true)?;
     let (bytes, sizing) = match &used.require_end(fd)?.kind {

@@ -103,8 +103,9 @@ fn d9_multiway_pipe_ends_are_inherited_over_fork() {
     run_c_test_part("mpipe");
 }
 
-/// `streamline_peek` returns a pointer into the writer's memory, also from another process and in a
-/// ring that overwrites. A block that was overwritten in the meantime cannot be released.
+/// Checks that `streamline_peek` returns a pointer into the writer's memory, also in another
+/// process and from a ring that overwrites, and that a block that was overwritten in the meantime
+/// cannot be released.
 #[test]
 fn d10_c_program_peeks_in_place_and_detects_overwrites() {
     run_c_test_part("peek");
@@ -148,8 +149,9 @@ fn m3_c_program_reads_published_state() {
     assert_success(&child.wait_with_output().unwrap());
 }
 
-/// Pointers move through three processes without a copy. The last process may open its end after
-/// the others have exited. If one of the ends carries bytes, the bytes are copied.
+/// Checks that pointers move through three processes without a copy of the bytes, also if the last
+/// process opens its end after the others have exited, and that the bytes are copied if one of the
+/// ends carries bytes.
 #[test]
 fn e1_e2_c_program_splices_by_pointer_and_counts_no_copy() {
     let Some(program) = compile_program("tests/c/splice.c", "splice") else { return };

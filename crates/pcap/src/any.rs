@@ -4,7 +4,7 @@
 //! One capture reads the rings of all Ethernet interfaces. The rings contain frames, from which the
 //! thread of the program makes the packets. A packet socket receives the packets of the remaining
 //! interfaces: all without Ethernet frames, and all whose frames neither the daemon nor the process
-//! may capture in the kernel. The socket receives nothing while there are no such interfaces.
+//! may capture in the kernel. While all interfaces have rings, the socket receives nothing.
 //!
 //! The set of interfaces is updated when the kernel notifies a change. The first packets of a new
 //! interface may therefore be missed.
@@ -32,29 +32,31 @@ const DEFAULT_RINGS_MAX: usize = 3;
 /// Memory for the rings of all interfaces in bytes, if there are more than [`DEFAULT_RINGS_MAX`]
 /// and the program has not set a size.
 const RINGS_SIZE: u64 = 64 << 20;
-/// Minimum size of the rings of an interface in one direction, in bytes.
+/// Minimum size in bytes of the rings of one interface for one direction, received or sent.
 const RING_SIZE_MIN: u64 = 512 << 10;
 
-/// The interfaces of a capture of `any`.
+/// The interfaces of a capture of the device `any`, and the packet socket of the interfaces without
+/// rings.
 #[derive(Debug)]
 pub(crate) struct AllInterfaces {
     routes: RouteSocket,
     events: LinkEvents,
     known: Vec<InterfaceProperties>,
-    /// Indices of the Ethernet interfaces whose frames cannot be captured in the kernel.
+    /// Indices of the Ethernet interfaces without rings, because the kernel or the daemon has
+    /// refused to capture their frames.
     refused: Vec<u32>,
     remainder: RemainderSocket,
 }
 
-/// The properties of an interface that cooked headers contain or depend on.
+/// The properties of an interface from which the cooked headers of its packets are made.
 #[derive(Clone, Copy, Debug)]
 struct InterfaceProperties {
     index: u32,
     /// Device type (`ARPHRD_…`).
     hardware: u16,
     address: [u8; 6],
-    /// Time of day after which all frames are in the ring, in nanoseconds; `None` if the interface
-    /// has no ring.
+    /// Time of day since which the ring receives all frames of the interface, in nanoseconds since
+    /// 1970; `None` if the interface has no ring.
     in_ring_since: Option<u64>,
 }
 
@@ -82,8 +84,8 @@ impl AllInterfaces {
         Ok((all, capture))
     }
 
-    /// Makes the packets of the remaining interfaces that have arrived visible to
-    /// [`Self::next_time`].
+    /// Makes packets that have arrived on the interfaces without rings since the last call visible
+    /// to [`Self::next_time`].
     pub(crate) const fn load(&mut self) {
         self.remainder.load();
     }
@@ -146,8 +148,8 @@ impl AllInterfaces {
         }
     }
 
-    /// Returns the descriptors that are readable when the interfaces have changed or a packet of
-    /// the remaining interfaces has arrived.
+    /// Returns two descriptors: one is readable when the interfaces have changed, the other when a
+    /// packet has arrived on an interface without a ring.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.events.as_fd(), self.remainder.as_fd()]
     }
@@ -166,8 +168,8 @@ impl AllInterfaces {
         Some((CookedHeader { interface: frame.interface, hardware, ..header }, at))
     }
 
-    /// Returns the time of day of the next packet of the remaining interfaces, in nanoseconds;
-    /// `None` if there is none.
+    /// Returns the time of day of the next packet of the interfaces without rings, in nanoseconds
+    /// since 1970; `None` if there is none.
     pub(crate) fn next_time(&mut self) -> Option<u64> {
         let known = &self.known;
         self.remainder.next_time(|interface, time_ns| {
@@ -176,13 +178,13 @@ impl AllInterfaces {
         })
     }
 
-    /// Returns true if a packet of the remaining interfaces has been received and not been read.
+    /// Returns true if a packet of an interface without a ring has been received but not been read.
     pub(crate) fn has_packet(&self) -> bool {
         self.remainder.has_packet()
     }
 
-    /// Removes the packet that [`Self::next_time`] has announced. Copies its bytes to `bytes`, and
-    /// returns the packet; `None` if there is none.
+    /// Removes the packet whose time [`Self::next_time`] has returned. Copies its bytes to `bytes`,
+    /// and returns the packet; `None` if there is none.
     pub(crate) fn take_packet(&mut self, bytes: &mut [u8]) -> Option<Packet> {
         self.remainder.take_packet(bytes)
     }

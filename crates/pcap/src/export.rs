@@ -46,7 +46,8 @@ pub type Pcap = *mut c_void;
 /// File names of libpcap's shared library, in the order in which they are tried.
 const LIBPCAP_NAMES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 
-/// Returns the handle and its capture if this library reads the handle, else `None`.
+/// Returns the handle and its capture if this library, not libpcap, reads the handle; otherwise
+/// `None`.
 fn find_live_handle(p: Pcap) -> Option<(&'static Handle, Arc<LiveCapture>)> {
     let handle = handle::find(p.addr())?;
     Some((handle, handle.live()?))

@@ -19,10 +19,11 @@ use wire::vlan;
 const RETURN_CONSTANT: u16 = code::RET | code::K;
 /// Device type of interfaces with Ethernet frames (`ARPHRD_ETHER`).
 const ETHERNET_DEVICE_TYPE: u16 = 1;
-/// Range of the outermost VLAN tag in a frame, and the types of tags that the kernel removes.
+/// Range of the bytes of the outermost VLAN tag in an Ethernet frame.
 const TAG_RANGE: std::ops::Range<usize> = 12..16;
 const TAG_TYPES: [u16; 2] = [vlan::CUSTOMER_TAG, vlan::SERVICE_TAG];
-/// Offset after the last byte that is read to find the tag and the type of the tagged frame.
+/// Number of bytes at the beginning of a frame that are read to find the outermost VLAN tag and the
+/// EtherType after it.
 const TAG_SEARCH_END: usize = 18;
 /// Maximum length of an IPv4 header in bytes: the largest result of `ldx 4*([k]&0xf)`.
 const HEADER_MAX: usize = 60;
@@ -34,20 +35,22 @@ pub(crate) enum LiveFilterProgram {
     Same,
     /// A program that differs from that for a capture file.
     Other(Vec<Instruction>),
-    /// Unknown, because this library cannot compile the expression: the program for a capture file
-    /// runs on frames with their tags in place.
+    /// The program is unknown, because this library cannot compile the expression. The program for
+    /// a capture file is then used, on frames with their tags in place.
     Unknown,
 }
 
-/// A filter, and the part of a frame that it reads.
+/// A compiled filter, with the link type for which it was compiled and the part of a frame that it
+/// reads.
 #[derive(Debug)]
 pub(crate) struct Filter {
     program: ClassicProgram,
-    /// Link type of the packets for which the program compiled the filter.
+    /// Link type of the packets for which the filter was compiled.
     pub(crate) link: LinkType,
-    /// True if the program expects tags in the frame, as libpcap compiles it for a capture file.
+    /// True if the filter program expects VLAN tags in the frame, as in a capture file; false if it
+    /// expects the outermost tag to be removed, as the kernel does for live frames.
     expects_tags: bool,
-    /// Number of bytes at the beginning of a frame on which the result depends.
+    /// Number of bytes at the beginning of a frame on which the result of the filter depends.
     pub(crate) reach: usize,
     /// Index of the interface; 0 for the device `any`.
     interface_index: u32,
@@ -73,8 +76,8 @@ impl Filter {
         matches!(self.program.instructions(), [Instruction { code: RETURN_CONSTANT, k: 1.., .. }])
     }
 
-    /// Returns the filter for frames with their tag in place, as an expression of `bpf`, or the
-    /// reason why there is none.
+    /// Returns the filter for frames with their tag in place, as the argument of the Streamline
+    /// filter `bpf`. Fails with the reason if the filter cannot be rewritten for such frames.
     pub(crate) fn expression(&self) -> Result<String, String> {
         let instructions = self.program.instructions();
         match () {

@@ -34,12 +34,13 @@ static USED_HANDLE_COUNT: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct Handle {
     /// Address of libpcap's handle, or 0 if the entry is free.
     address: AtomicUsize,
-    /// True if the program has requested the end of the current read.
+    /// True if `pcap_breakloop` has requested the end of the current or next read.
     is_broken: AtomicBool,
-    /// Descriptor that wakes a blocked read.
+    /// Number of the descriptor that wakes a blocked read of the handle, or [`NO_DESCRIPTOR`].
     waker: AtomicI32,
     settings: Mutex<Settings>,
-    /// The capture; `None` before activation, and if libpcap reads the handle.
+    /// Capture from which this library reads the handle; `None` before activation, and if libpcap
+    /// reads the handle.
     live: Mutex<Option<Arc<LiveCapture>>>,
     /// Error text of the last failed call, terminated by a zero byte.
     error: Mutex<[u8; ERROR_BUFFER_SIZE]>,
@@ -104,7 +105,7 @@ impl Handle {
         live
     }
 
-    /// Locks the settings.
+    /// Locks and returns the settings that the program has made on the handle.
     pub(crate) fn settings(&self) -> MutexGuard<'_, Settings> {
         lock(&self.settings)
     }
@@ -114,8 +115,8 @@ impl Handle {
         lock(&self.live).clone()
     }
 
-    /// Returns the capture like [`Self::live`]; also `None` if the code that a signal handler has
-    /// interrupted is using it.
+    /// Returns the capture like [`Self::live`]; safe to call in a signal handler. Also returns
+    /// `None` if the lock is held, which may be by the code that the signal has interrupted.
     pub(crate) fn try_live_capture(&self) -> Option<Arc<LiveCapture>> {
         self.live.try_lock().ok()?.clone()
     }

@@ -15,14 +15,16 @@ use streamline::capture::{Capture, CaptureFilter, PreparedFilter};
 pub(crate) struct KernelFilter {
     /// The filter that runs in the kernel.
     active: CaptureFilter,
-    /// A filter that is loaded and not yet activated.
+    /// Filter whose programs are loaded into the kernel and that can be activated without
+    /// privileges; `None` if there is none.
     prepared: Option<PreparedFilter>,
-    /// Reason why the filter does not run in the kernel.
+    /// Reason why the program's filter does not run in the kernel; `None` if it does.
     pub(crate) refusal: Option<String>,
 }
 
 /// Minimum number of bytes that the kernel copies from a frame. Larger numbers are rounded up to a
-/// power of two, so that more captures copy the same number of bytes and can share the copies.
+/// power of two, so that captures with similar numbers copy the same number of bytes and can share
+/// one ring.
 const COPIED_BYTES_MIN: usize = 256;
 /// Number of bytes per frame at or above which the kernel copies whole frames.
 const WHOLE_FRAME_BYTES_MIN: usize = 1500;
@@ -42,7 +44,8 @@ pub(crate) fn kernel_capture_filter(filter: &Filter, snapshot: usize) -> Capture
 }
 
 impl KernelFilter {
-    /// Loads a filter that may be set later, unless the capture already has this filter.
+    /// Loads the programs for a filter that the caller may set later ([`Self::set`]), unless this
+    /// filter already runs in the kernel.
     pub(crate) fn prepare(&mut self, capture: &Capture, wanted: CaptureFilter) {
         if *capture.filter() != wanted {
             // After a failure, `set` tries again and stores the reason.
@@ -50,10 +53,10 @@ impl KernelFilter {
         }
     }
 
-    /// Replaces the filter in the kernel. `capture` is `None` while the handle is being read; the
-    /// filter then cannot be replaced. After a failure, an earlier filter may remain in the kernel:
-    /// in this case, the function fails with the reason. If the kernel has no filter, the function
-    /// succeeds, and stores the reason in `refusal`.
+    /// Makes `wanted` the filter in the kernel. `capture` is `None` while the handle is being read;
+    /// the filter then cannot be replaced. Fails with the reason if another filter than `wanted`
+    /// remains in the kernel and could reject frames that `filter` accepts. If the kernel has no
+    /// filter, so that it copies all frames, succeeds and stores the reason in `refusal`.
     pub(crate) fn set(
         &mut self,
         capture: Option<&mut Capture>,

@@ -38,7 +38,8 @@ pub(crate) struct Statistics {
     pub(crate) dropped_by_interface: u32,
 }
 
-/// A handle that is read from rings.
+/// The state of a handle that this library reads from the rings of kernel programs, instead of
+/// libpcap.
 #[derive(Debug)]
 pub(crate) struct LiveCapture {
     device: String,
@@ -52,7 +53,7 @@ pub(crate) struct LiveCapture {
     datalink: AtomicI32,
     direction: AtomicI32,
     filter: Mutex<Option<Arc<Filter>>>,
-    /// The last program that libpcap has compiled, which is for capture files, and the
+    /// The filter program that libpcap has compiled last, which is meant for capture files, and the
     /// corresponding program for live frames.
     live_form: Mutex<(Vec<Instruction>, LiveFilterProgram)>,
     kernel_filter: Mutex<KernelFilter>,
@@ -60,17 +61,19 @@ pub(crate) struct LiveCapture {
     reading: Mutex<Option<Box<CaptureReader>>>,
     wake: EventFd,
     selectable: OnceLock<SelectableDescriptor>,
-    /// The socket for sending; `None` for the device `any`.
+    /// Packet socket with which the program sends frames; `None` for the device `any`.
     sender: Option<Mutex<PacketSender>>,
-    /// A socket that keeps the interface promiscuous.
+    /// Packet socket that is open only to keep the interface in promiscuous mode; `None` if the
+    /// program did not request this mode.
     _promiscuous: Option<PacketSocket>,
-    /// Number of frames that the interface had dropped before activation.
+    /// Number of frames that the interface had dropped before activation, which the statistics of
+    /// the handle do not include.
     interface_drops: u64,
     counts: Counts,
 }
 
-/// The counts of frames as of the last read of the rings, for a signal handler that interrupts a
-/// read.
+/// Frame counts at the last read of the rings. `pcap_stats` returns them if it is called in a
+/// signal handler that has interrupted a read.
 #[derive(Debug, Default)]
 struct Counts {
     given: AtomicU64,
@@ -186,8 +189,8 @@ impl LiveCapture {
         self.is_nonblocking.store(value, Ordering::Relaxed);
     }
 
-    /// Records the program for live frames that corresponds to a program that libpcap has compiled
-    /// for capture files.
+    /// Records `form`, the filter program for live frames, under `compiled`, the program that
+    /// libpcap has compiled from the same expression for capture files.
     pub(crate) fn record_live_program(&self, compiled: &[Instruction], form: LiveFilterProgram) {
         *lock(&self.live_form) = (compiled.to_vec(), form);
     }
@@ -235,7 +238,8 @@ impl LiveCapture {
         Ok(())
     }
 
-    /// Adds the descriptors of a changed capture to the selectable descriptor.
+    /// Adds the doorbells and daemon connections of the capture, some of which are new, to the set
+    /// of the selectable descriptor, and makes the descriptor readable once.
     fn select_new_doorbells(&self, capture: &Capture) {
         let Some(selectable) = self.selectable.get() else { return };
         for descriptor in capture.doorbells().chain(capture.daemon_connections()) {

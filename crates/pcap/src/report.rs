@@ -14,7 +14,7 @@ const VARIABLE: &str = "STREAMLINE_PCAP";
 /// The packet counts of a handle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
-    /// Packets that the program received.
+    /// Packets passed to the program, from the ring or from a packet socket.
     pub(crate) given: u64,
     /// Packets that the program received from a packet socket instead of the ring.
     pub(crate) from_socket: u64,

@@ -15,7 +15,8 @@ pub(crate) struct Settings {
     pub(crate) buffer: i32,
     /// True if timestamps count nanoseconds, false if microseconds.
     pub(crate) has_nanoseconds: bool,
-    /// Reason why only libpcap can read the handle, if a setting requires libpcap.
+    /// Setting that only libpcap supports, as a reason why libpcap must read the handle; `None` if
+    /// there is none.
     pub(crate) foreign: Option<&'static str>,
     /// True if libpcap has activated the handle.
     pub(crate) is_activated_by_libpcap: bool,
@@ -37,8 +38,8 @@ impl Settings {
         }
     }
 
-    /// If `is_set` is true, records `why` as the reason why only libpcap can read the handle. An
-    /// earlier reason is kept.
+    /// If `is_set` is true, records that only libpcap can read the handle, for the reason `why`. If
+    /// a reason has already been recorded, keeps that one.
     pub(crate) fn leave_to_libpcap(&mut self, is_set: bool, why: &'static str) {
         if is_set && self.foreign.is_none() {
             self.foreign = Some(why);

@@ -118,7 +118,7 @@ impl Header {
         page
     }
 
-    /// Converts a comment to a cell of a table.
+    /// Converts the comment of an item to the text of a cell in a Markdown table.
     fn table_cell(&self, text: &str) -> String {
         self.paragraph_to_markdown(text).replace('|', "\\|")
     }

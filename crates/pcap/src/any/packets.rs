@@ -3,13 +3,14 @@
 use ebpf::classic::{LinkType, VlanTag};
 use wire::cooked::CookedHeader;
 
-/// Offset in the buffer at which a frame is stored, in bytes. Before the packet in the frame, the
-/// buffer has room for a cooked header and a VLAN tag, and the packet is aligned to 4 bytes.
+/// Offset in bytes at which a frame from a ring is stored in the packet buffer. In front of the
+/// packet in the frame, there is then room for a cooked header and a VLAN tag, and the packet is
+/// aligned to 4 bytes.
 pub(crate) const FRAME_OFFSET: usize = 14;
-/// Offset in the buffer at which the packet socket stores a packet, in bytes.
+/// Offset in bytes at which a packet from the packet socket is stored in the packet buffer.
 pub(super) const PACKET_OFFSET: usize = 32;
 
-/// A packet in the buffer, without a cooked header.
+/// A packet in the packet buffer, before its cooked header is written in front of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
     /// The cooked header of the packet.
@@ -28,14 +29,14 @@ pub(crate) struct Packet {
     pub(crate) is_from_socket: bool,
 }
 
-/// A packet in the buffer that begins with a cooked header.
+/// A packet in the packet buffer, with its cooked header in front of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FinishedPacket {
     /// Offset of the cooked header in the buffer, in bytes.
     pub(crate) offset: usize,
     /// Number of captured bytes, including the header.
     pub(crate) captured: usize,
-    /// Length in bytes, including the header.
+    /// Length of the packet in bytes, including the header and the bytes that were not captured.
     pub(crate) length: u32,
 }
 

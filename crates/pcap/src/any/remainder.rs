@@ -1,4 +1,4 @@
-//! The packet socket of the interfaces without rings.
+//! The packet socket that receives the packets of the interfaces without rings.
 
 use super::packets::{PACKET_OFFSET, Packet};
 use ebpf::classic::VlanTag;
@@ -23,7 +23,8 @@ pub(super) struct RemainderSocket {
     /// no packets.
     excluded: Option<Vec<u32>>,
     pending: Option<CookedPacket>,
-    /// True if the socket was found empty after the last call of [`Self::load`].
+    /// True if the socket had no further packet since the last call of [`Self::load`], so that it
+    /// need not be read until the next call.
     is_empty: bool,
     bytes: Box<[u8]>,
     drops: u64,
@@ -39,7 +40,7 @@ impl RemainderSocket {
         Ok(Self { socket, excluded: None, pending: None, is_empty: false, bytes, drops: 0 })
     }
 
-    /// Receives the packets of all interfaces but the excluded ones from now on, or no packets if
+    /// From now on, receives the packets of all interfaces except `excluded`, or no packets if
     /// `excluded` is `None`.
     pub(super) fn set(&mut self, excluded: Option<&[u32]>) -> sys::Result<()> {
         if excluded == self.excluded.as_deref() {
@@ -54,14 +55,15 @@ impl RemainderSocket {
     }
 
     /// Makes the packets that have arrived since the last call visible to [`Self::next_time`].
-    /// While the socket is empty, each frame of the rings would otherwise cost a system call.
+    /// Without this step, each frame read from the rings would cost a system call while the socket
+    /// is empty.
     pub(super) const fn load(&mut self) {
         self.is_empty = false;
     }
 
     /// Returns the time of day of the next packet in nanoseconds; `None` if there is none. Discards
-    /// the packets that `is_in_ring` identifies by interface and time, and the packets that the
-    /// loopback interface sends, because it also receives them.
+    /// packets for whose interface and time `is_in_ring` returns true, because the ring contains
+    /// them, too, and the packets sent by the loopback interface, because it also receives them.
     pub(super) fn next_time(&mut self, is_in_ring: impl Fn(u32, u64) -> bool) -> Option<u64> {
         while self.pending.is_none() && !self.is_empty {
             let Some(packet) = self.socket.receive(&mut self.bytes) else {

@@ -1,4 +1,5 @@
-//! Facts about a handle, its errors, and calls that need a handle only for its link type.
+//! Functions that return the properties and errors of a handle, and functions that need a handle
+//! only for its link type.
 
 use super::reading::{FilterProgram, copy_instructions};
 use super::{Pcap, PcapGetIntFn, PcapSetIntFn, PcapVoidFn, find_live_handle};
@@ -22,9 +23,10 @@ type PcapSelectTimeoutFn = unsafe extern "C" fn(Pcap) -> *const c_void;
 type PcapDumpOpenFn = unsafe extern "C" fn(Pcap, *const c_char) -> *mut c_void;
 type PcapDumpFopenFn = unsafe extern "C" fn(Pcap, *mut c_void) -> *mut c_void;
 
-/// Calls `body` with a handle of libpcap that has the link type, the snapshot length and the
-/// timestamp precision of a live handle. If `body` returns [`None`], copies that handle's error
-/// text to the live handle. Returns `None` after an error.
+/// Calls `body` with a handle that `pcap_open_dead` creates, and that has the link type, the
+/// snapshot length and the timestamp precision of a live handle. Returns the result of `body`. If
+/// this is `None`, which means an error, copies the error text of the new handle to the live
+/// handle. Also returns `None` if the new handle cannot be created.
 fn with_dead_handle<T>(
     (handle, live): (&Handle, &LiveCapture),
     body: impl FnOnce(Pcap) -> Option<T>,
@@ -203,9 +205,9 @@ pub unsafe extern "C" fn pcap_perror(p: Pcap, prefix: *const c_char) {
 
 /// Implements `pcap_compile(3)`. libpcap compiles for the link type of the handle, but as for a
 /// capture file, because only a handle of its own tells libpcap that frames are live. This library
-/// also compiles each expression whose program differs for live frames, such as `vlan`; its program
-/// takes effect instead when the filter is set. The filter is also loaded into the kernel now,
-/// while the program still has its privileges.
+/// also compiles each expression whose program differs for live frames, such as `vlan`; when the
+/// program sets the filter, the program for live frames takes effect. The filter is also loaded
+/// into the kernel now, while the program still has its privileges.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -245,7 +247,8 @@ pub unsafe extern "C" fn pcap_compile(
     compiled.unwrap_or(status::ERROR)
 }
 
-/// Compiles an expression for a live capture.
+/// Compiles a pcap-filter(7) expression for a live capture, and compares the result with the
+/// program for a capture file.
 fn compile_live_program(
     expression: &str,
     link: LinkType,

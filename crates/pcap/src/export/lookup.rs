@@ -64,7 +64,7 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
     );
 }
 
-/// Finds the target of a call to `dlsym`.
+/// Finds the function that a call to `dlsym` returns, or the real `dlsym` to jump to.
 extern "C" fn find(handle: *mut c_void, name: *const c_char) -> LookupResult {
     let Some(real) = CLibraryLookup::get() else {
         return LookupResult { ours: ptr::null_mut(), real: find_no_symbol as *const c_void };
@@ -79,8 +79,8 @@ extern "C" fn find(handle: *mut c_void, name: *const c_char) -> LookupResult {
     LookupResult { ours, real: real.address() }
 }
 
-/// Returns this library's function `name` if the handle's library resolves the name to libpcap's
-/// function, else `None`.
+/// Returns this library's function `name` if a lookup of the name in `handle` would find libpcap's
+/// function; otherwise `None`.
 fn find_replacement_function(
     real: CLibraryLookup,
     handle: LibraryHandle,

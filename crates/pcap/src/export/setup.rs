@@ -17,7 +17,7 @@ thread_local! {
 
 sys::run_at_exit!(end);
 
-/// Reports the captures that are still open when the program exits.
+/// Prints the counts of the captures that are still open when the program exits.
 extern "C" fn end() {
     catch_panic(|| (), || handle::for_each_capture(LiveCapture::report_at_exit));
 }
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn pcap_activate(p: Pcap) -> c_int {
 }
 
 /// Opens the rings, and returns true. Returns false if libpcap must activate the handle instead,
-/// and prints the reason if there is one.
+/// after printing the reason, unless libpcap itself reports it.
 fn activate(handle: &Handle) -> bool {
     let settings = handle.settings().clone();
     if settings.is_activated_by_libpcap {

@@ -53,7 +53,8 @@ pub(super) fn capture_settings(settings: &Settings) -> CaptureSettings {
     }
 }
 
-/// Returns the size of the rings in bytes, given the buffer size that the program has requested.
+/// Returns the total size of the rings in bytes, given the buffer size that the program has
+/// requested.
 fn ring_size(buffer: u64) -> u64 {
     buffer.clamp(512 << 10, 4 << 30)
 }

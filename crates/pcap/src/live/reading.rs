@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use streamline::capture::{Capture, CapturedFrame, FRAME_MAX};
 use wire::cooked::kind::OUTGOING;
 
-/// Interval between two checks of the interface while no frame arrives.
+/// Interval at which a blocked read checks that the interface still exists and is still captured,
+/// while no frame arrives.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The header of a packet, laid out as `struct pcap_pkthdr` in C.
@@ -43,13 +44,13 @@ pub(super) mod direction {
 /// A function that is called with the header of each frame and the address of its bytes.
 pub(crate) type FrameCallback<'f> = &'f mut dyn FnMut(&PacketHeader, *const u8);
 
-/// The capture, and a copy of the current packet with its header.
+/// The reader of a capture: the capture, and the buffer with a copy of the current packet.
 #[derive(Debug)]
 pub(super) struct CaptureReader {
     pub(super) capture: Capture,
     /// The interfaces of the device `any`; `None` for a single interface.
     all: Option<AllInterfaces>,
-    /// The current packet, from `offset`.
+    /// Buffer of the current packet, which begins at `offset`.
     bytes: Box<[u8]>,
     offset: usize,
     header: PacketHeader,
@@ -112,8 +113,10 @@ impl LiveCapture {
     }
 
     /// Blocks until a frame may be available, the read must end, a signal arrives or the timeout
-    /// has passed, for at most [`CHECK_INTERVAL`]. Returns true if the interface need not be
-    /// checked now: a descriptor is ready, or notifications were suppressed.
+    /// has passed, for at most [`CHECK_INTERVAL`]. Returns false if nothing has happened for
+    /// [`CHECK_INTERVAL`] or the timeout, so that the caller must check the interface; returns true
+    /// if a descriptor is ready, or if the wait was short because frames may arrive without a
+    /// notification.
     fn wait(&self, reading: &CaptureReader, begun: Instant) -> bool {
         let silence = reading.capture.unnotified_time_left();
         let mut limit = if silence.is_zero() { CHECK_INTERVAL } else { silence };
@@ -134,7 +137,8 @@ impl CaptureReader {
         Self { capture, all, bytes, offset: 0, header, buffer }
     }
 
-    /// Returns the bytes of the current packet, and the unused bytes after it.
+    /// Returns the buffer from the beginning of the current packet on; the bytes after the packet
+    /// are unused.
     fn packet(&self) -> &[u8] {
         self.bytes.get(self.offset..).unwrap_or_default()
     }
