@@ -1,5 +1,5 @@
-//! The adapter: a process that drains a ring into a new pipe, for readers that fork, exec or wait
-//! for several descriptors while they have a ring.
+//! The adapter: a process that drains a ring into a new pipe, for a reader that has a ring and is
+//! about to fork, to exec or to wait for several descriptors.
 //!
 //! The adapter owns the read end of the old pipe and the ring, and reads both in the same order as
 //! any reader (`reading`). It writes into a new pipe, which replaces the old pipe in every
@@ -43,7 +43,8 @@ pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<Ri
     Ok(())
 }
 
-/// Copies the stream to `to` until the stream ends or `to` has no reader.
+/// Copies the rest of the stream, from the ring and the old pipe, to `to` until the stream ends or
+/// `to` has no reader.
 fn copy_ring_to_descriptor(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
     let mut room = vec![0; READ_BYTES_MAX];
     // Copies the bytes that were written into the pipe before the ring was created.

@@ -1,6 +1,6 @@
 //! The counters of each edge (a pipe between two programs), in memory that `streamline sh` shares
-//! with all programs of the pipeline and reports at the end. Each counter has one writer: the
-//! program at that end of the edge.
+//! with all programs of the pipeline and reports at the end. Each counter is written by only one of
+//! the two programs of its edge.
 
 use abi::edge::{Edge, EdgeCount};
 use std::sync::OnceLock;
@@ -33,8 +33,8 @@ pub(crate) fn add(edge: &Edge, count: EdgeCount, bytes: usize) {
     }
 }
 
-/// Sets a counter of an edge that holds a current value instead of a sum. Does nothing if there are
-/// no counters.
+/// Sets a counter of an edge that holds a current value, such as the size of its ring, instead of a
+/// sum. Does nothing if there are no counters.
 pub(crate) fn set(edge: &Edge, count: EdgeCount, value: u64) {
     if let Some(mapping) = COUNTS.get() {
         mapping.set_word(count.offset(edge.number), value);

@@ -23,7 +23,8 @@ const NOT_AN_EDGE_END_MARK: u8 = 1;
 /// have the following values.
 const FIRST_EDGE_MARK: u8 = 2;
 
-/// The number of yields before a sleep if only one processor is available.
+/// Number of times that a wait for the peer yields the processor before it sleeps, if only one
+/// processor is available.
 const YIELDS_BEFORE_SLEEP: usize = 8;
 
 static DESCRIPTOR_MARKS: [AtomicU8; DESCRIPTORS_MAX] =
@@ -37,7 +38,8 @@ static HAS_EDGES: AtomicBool = AtomicBool::new(false);
 pub(crate) struct SharedEdge {
     pub(crate) edge: Edge,
     state: Mutex<EdgeState>,
-    /// Id of the thread that holds the lock (`this_thread_number`); 0 if no thread holds it.
+    /// Id of the thread that holds the lock of `state` (`this_thread_number`); 0 if no thread holds
+    /// it.
     owner: AtomicUsize,
 }
 
@@ -48,7 +50,7 @@ pub(crate) enum EdgeState {
     Writing(WritingEnd),
 }
 
-/// The locked state of an edge, for one call.
+/// The state of an edge, locked for the duration of one call of the program.
 #[derive(Debug)]
 pub(crate) struct LockedEdge<'a> {
     pub(crate) state: MutexGuard<'a, EdgeState>,
@@ -86,9 +88,9 @@ pub(crate) fn shared_edges() -> &'static [SharedEdge] {
     }
 }
 
-/// Returns the number of yields before a sleep: 0 with several processors. On a single processor
-/// the peer most likely runs next and needs no wakeup (a yield costs 1.25 us, a sleep and a wakeup
-/// 4 us: BASELINES).
+/// Returns the number of times that a wait for the peer yields the processor before it sleeps: 0
+/// with several processors. On a single processor the peer most likely runs next and needs no
+/// wakeup (a yield costs 1.25 us, a sleep and a wakeup 4 us: BASELINES).
 pub(crate) fn yields_before_sleep() -> u32 {
     static YIELD_COUNT: AtomicUsize = AtomicUsize::new(usize::MAX);
     let mut yields = YIELD_COUNT.load(Ordering::Relaxed);
@@ -176,13 +178,15 @@ impl SharedEdge {
         Self { edge, state: Mutex::new(state), owner: AtomicUsize::new(0) }
     }
 
-    /// Returns true if the edge is a pipe without a requested or offered ring, or if the caller is
-    /// a signal handler that has interrupted a call on the edge.
+    /// Returns true if this call must treat the edge as a plain pipe: the edge has no requested or
+    /// offered ring, or the caller is a signal handler that has interrupted another call on the
+    /// edge.
     pub(crate) fn is_pipe(&self) -> bool {
         self.lock_for_call().is_none_or(|locked| locked.is_inheritable())
     }
 
-    /// Shuts down the rendezvous socket permanently.
+    /// Shuts down the rendezvous socket of the edge permanently, so that no ring can be offered any
+    /// more.
     pub(crate) fn shut_down_rendezvous(&self) {
         if is_open(&self.edge) {
             preload::close_rendezvous(self.edge.socket);

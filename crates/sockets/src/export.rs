@@ -157,8 +157,8 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
     })
 }
 
-/// Writes the file range that a lazily read buffer represents; returns the number of bytes, or -1
-/// with `errno` set.
+/// Writes to `fd` the bytes of a file range that the program has read lazily, without a copy into
+/// its buffer. Returns the number of bytes, or -1 with `errno` set.
 fn write_file_range(range: &lazy::FileRange, fd: c_int) -> isize {
     let errno = preload::errno();
     match lazy::write(range, fd) {
@@ -255,8 +255,8 @@ fn is_nonempty_buffer(piece: &&IoVec) -> bool {
     piece.length > 0
 }
 
-/// Returns the array as a slice if the descriptor is an end of an edge, and the array is not null
-/// and has 1 to 1024 elements; else `None`.
+/// Returns the array of buffers `pieces` as a slice if `fd` is an end of an edge, and the array is
+/// not null and has 1 to 1024 elements; otherwise `None`.
 unsafe fn edge_buffers<'a>(fd: c_int, pieces: *const IoVec, count: c_int) -> Option<&'a [IoVec]> {
     let count = usize::try_from(count).ok().filter(|count| (1..=1024).contains(count))?;
     ends::find(fd).filter(|_| !pieces.is_null())?;

@@ -24,7 +24,8 @@ static LAST_COPY: Mutex<Option<CopiedRange>> = Mutex::new(None);
 /// which also limits the number of files in this list.
 static LENT_FILES: Mutex<Vec<CachedFile>> = Mutex::new(Vec::new());
 
-/// A buffer that holds a copy of a file range.
+/// A range of a file, and the address of the buffer of the program into which its bytes were
+/// copied.
 #[derive(Debug)]
 struct CopiedRange {
     address: usize,
@@ -42,7 +43,8 @@ pub(crate) fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
 
-/// Records that the buffer at `address` now holds the bytes of the range.
+/// Records that the buffer of the program at `address` now holds a copy of the bytes of the file
+/// range.
 pub(crate) fn record_copy(address: usize, range: FileRange) {
     if is_enabled()
         && let Ok(mut last) = LAST_COPY.try_lock()
@@ -61,8 +63,8 @@ pub(crate) fn forget_copy() {
     }
 }
 
-/// Returns the file range of which the `count` bytes at `from` are an unchanged copy, or `None` if
-/// there is no such range.
+/// Returns the file range whose bytes were copied to the `count` bytes at the address `from`, which
+/// are still unchanged; `None` if there is no such range.
 pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
     if !is_enabled() {
         return None;
@@ -79,7 +81,7 @@ pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
 }
 
 /// Keeps a file with a lent range open, and returns its descriptor. Returns `None` if the list of
-/// files is in use.
+/// lent files is locked, possibly by a call that a signal has interrupted.
 pub(crate) fn keep_file_open(file: &CachedFile) -> Option<usize> {
     let number = file.descriptor().as_raw_fd();
     let mut lent = LENT_FILES.try_lock().ok()?;
@@ -90,7 +92,7 @@ pub(crate) fn keep_file_open(file: &CachedFile) -> Option<usize> {
 }
 
 /// Returns the lent file with this descriptor. Returns `None` if there is none, or if the list of
-/// files is in use.
+/// lent files is locked.
 pub(crate) fn lent_file(number: usize) -> Option<CachedFile> {
     let lent = LENT_FILES.try_lock().ok()?;
     let same = |file: &&CachedFile| usize::try_from(file.descriptor().as_raw_fd()) == Ok(number);

@@ -32,8 +32,8 @@ use sys::preload::{self, window};
 /// The file names of the programs whose reads may be lazy, because they write the bytes that they
 /// read. (For other programs see `forward`.)
 const LAZY_PROGRAMS: &[&str] = &["cat", "dd"];
-/// Page size in bytes. The address and the size of a lazy read must be multiples of this size; all
-/// other reads copy.
+/// Page size in bytes. A read is lazy only if its address and its size are multiples of this size;
+/// other reads copy the bytes.
 const PAGE: usize = 4096;
 /// The minimum size of a file in bytes; smaller files are read as usual.
 const LAZY_FILE_SIZE_MIN: u64 = 256 << 10;
@@ -59,11 +59,13 @@ struct Source {
     /// File position from the program's point of view.
     at: Arc<AtomicU64>,
     size: u64,
-    /// True if the kernel's position is lower than `at`.
+    /// True if the kernel's position in the file is behind `at`, because lazy reads have not
+    /// advanced it.
     kernel_position_lags: bool,
-    /// True if the kernel's position may have changed: the next lazy read sets `at` to it.
+    /// True if a call may have changed the kernel's position in the file, so that the next lazy
+    /// read must first set `at` to it.
     is_position_stale: bool,
-    /// The number of reads so far.
+    /// The number of reads of the file so far.
     reads: u64,
     /// The number of reads that were not lazy because they were misaligned: the address or the size
     /// was not a multiple of [`PAGE`].
@@ -75,7 +77,8 @@ struct Source {
 }
 
 impl Source {
-    /// Returns the descriptor number of this library's own duplicate.
+    /// Returns the number of the duplicate of the file's descriptor that this library keeps for
+    /// itself.
     fn number(&self) -> usize {
         usize::try_from(self.file.descriptor().as_raw_fd()).unwrap_or(usize::MAX)
     }
@@ -100,7 +103,7 @@ pub(crate) struct FileRange {
 }
 
 impl FileRange {
-    /// Returns true if byte `at` of `file` is the byte directly after this range.
+    /// Returns true if this range ends directly before the byte at offset `at` of `file`.
     pub(crate) fn is_continued_by(&self, file: &CachedFile, at: u64) -> bool {
         let same = self.file.descriptor().as_raw_fd() == file.descriptor().as_raw_fd();
         same && self.at.checked_add(self.len as u64) == Some(at)
@@ -118,8 +121,8 @@ pub(crate) fn start() {
     }
 }
 
-/// Locks the sources. Returns `None` if there are none or the lock is held, which may be by a
-/// function that a signal has interrupted.
+/// Locks the files whose reads may be lazy. Returns `None` if there are none, or if the lock is
+/// held, possibly by a function that a signal has interrupted.
 fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
     if !HAS_LAZY_SOURCES.load(Ordering::Relaxed) {
         return None;
@@ -193,8 +196,8 @@ pub(crate) fn forget(number: i32) {
     HAS_LAZY_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
 }
 
-/// Handles a read without a system call; returns the number of bytes, or `None` if the kernel must
-/// read.
+/// Performs a read lazily, without a system call, if possible: the buffer at the address `to` then
+/// represents the bytes. Returns the number of bytes, or `None` if the kernel must read.
 pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
     let Some(mut sources) = sources() else {
         restore(to, count);
@@ -239,8 +242,9 @@ fn lend_file_range(source: &mut Source, number: i32, to: usize, count: usize) ->
     Some(count)
 }
 
-/// Advances the recorded position of the file by the `count` bytes that the kernel has read, or not
-/// at all if `count` is negative.
+/// Advances the recorded position of the file with the descriptor `number` after a read by the
+/// kernel with the result `count`; a negative result means that the read failed, and changes
+/// nothing.
 pub(crate) fn advance(number: i32, count: isize) {
     let Some(sources) = sources() else { return };
     if let Some(source) = sources.iter().find(|source| source.numbers.contains(&number)) {
@@ -307,8 +311,8 @@ pub(crate) fn sync_file_position(number: i32) {
     }
 }
 
-/// Copies the bytes of the file into a buffer that represents them, before a call that needs the
-/// contents.
+/// Copies the bytes of the file into the buffer at the address `from` if the buffer represents
+/// them. Called before a call that reads the buffer's contents.
 pub(crate) fn restore(from: usize, count: usize) {
     if ENABLED.load(Ordering::Relaxed) {
         window::restore_windows_in_range(from, count);

@@ -28,7 +28,8 @@ use sys::preload::{self, Handover};
 /// The maximum number of files to which the pointers of one edge refer. Ranges of other files are
 /// copied.
 const SENT_FILES_MAX: usize = 64;
-/// Room in the ring, in bytes, that suffices for a pointer and its announcement.
+/// Number of free bytes in a ring that suffices for a pointer and the empty block that announces
+/// it.
 pub(crate) const POINTER_ROOM_BYTES: usize = 256;
 
 /// The files that a writer has sent to its reader.
@@ -57,7 +58,8 @@ impl SentFiles {
     }
 
     /// Returns the number of a file on this edge, after sending its descriptor if necessary.
-    /// Returns `None` if the file cannot be sent, or the edge has [`SENT_FILES_MAX`] other files.
+    /// Returns `None` if the file cannot be sent, or if [`SENT_FILES_MAX`] other files have been
+    /// sent over the edge.
     fn file_number(&mut self, edge: &Edge, file: &CachedFile) -> Option<usize> {
         // The list keeps the descriptors open, so a number denotes one file.
         let same =
@@ -81,14 +83,17 @@ pub(crate) struct RingInput {
     input: Input,
     edge: Edge,
     files: Vec<CachedFile>,
-    /// True if a pointer was announced and has not been read.
+    /// True if the ring has announced a pointer, by an empty block, that has not been read yet.
     announced: bool,
-    /// The unread rest of the last pointer's range, joined with the ranges of later pointers that
-    /// continue it.
+    /// File range that the next reads return: the unread rest of the last pointer's range, joined
+    /// with the ranges of later pointers that follow it directly in the same file. `None` if the
+    /// next bytes are in the ring.
     range: Option<FileRange>,
-    /// The range of a pointer that was read and does not continue `range`.
+    /// File range of a pointer that has been read from the ring but does not follow `range`
+    /// directly; it is returned after `range`.
     next: Option<FileRange>,
-    /// A fault in the data after `range`, reported once `range` has been read.
+    /// Fault found in the ring after the pointers of `range`; reported once the bytes of `range`
+    /// have been read.
     fault: Option<Fault>,
 }
 
@@ -151,7 +156,8 @@ impl RingInput {
         Ok(self.range.as_ref())
     }
 
-    /// Consumes `count` bytes of the range, which the program has copied or forwarded.
+    /// Consumes the first `count` bytes of the range that [`Self::next_range`] returned, after the
+    /// program has copied or forwarded them.
     pub(crate) fn advance(&mut self, count: usize) {
         self.range = self.range.take().filter(|range| count < range.len).map(|range| FileRange {
             at: range.at + count as u64,

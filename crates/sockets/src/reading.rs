@@ -22,18 +22,18 @@ use sys::preload::{self, Handover};
 /// The minimum size, in bytes, of the read at which a reader requests a ring.
 const REQUEST_READ_SIZE_MIN: usize = 4096;
 
-/// The state of a reading end.
+/// The state of the reading end of an edge.
 #[derive(Debug)]
 pub(crate) enum ReadingEnd {
-    /// The end reads the pipe, and has read this many bytes so far.
+    /// The program reads from the pipe, and has read this many bytes so far.
     Pipe { read: u64 },
-    /// The end reads the pipe, and has requested a ring.
+    /// The program reads from the pipe, and a ring has been requested from the writer.
     Requested,
-    /// The end drains the pipe before it reads the ring.
+    /// The writer has offered a ring, from which the program reads once the pipe is drained.
     Offered(Box<RingInput>),
-    /// The end reads the ring.
+    /// The program reads from the ring.
     Ring(Box<RingInput>),
-    /// The end reads only the pipe from now on, and requests no ring.
+    /// The program reads only from the pipe from now on, and no ring is requested.
     Plain,
 }
 
@@ -43,7 +43,7 @@ impl Default for ReadingEnd {
     }
 }
 
-/// The next step of a read.
+/// The next step of a read call of the program.
 enum Step {
     /// The read returns this result to the program.
     Answer(isize),
@@ -101,9 +101,9 @@ impl ReadingEnd {
         }
     }
 
-    /// Reads without a copy, if the next bytes are a file range and the program only forwards them;
-    /// the buffer then represents the range. Returns the number of bytes, or `None` if they must be
-    /// copied.
+    /// Reads without a copy, if the next bytes are a file range and the program only forwards what
+    /// it reads; the buffer at the address `to` then represents the range. Returns the number of
+    /// bytes, or `None` if they must be copied.
     pub(crate) fn lend(&mut self, edge: &Edge, to: usize, count: usize) -> Option<usize> {
         let Self::Ring(input) = self else { return None };
         let range = input.next_range().ok().flatten()?;
@@ -113,8 +113,8 @@ impl ReadingEnd {
         Some(length)
     }
 
-    /// Calls `read`, and records that the buffer `out` then holds the bytes of a file range, if
-    /// `read` copied such bytes.
+    /// Calls `read` with the buffer `out`. If `read` has copied bytes of a file range, records that
+    /// the buffer holds a copy of that range.
     pub(crate) fn read_and_record(
         &mut self,
         out: &mut [u8],

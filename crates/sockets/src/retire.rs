@@ -31,7 +31,7 @@ pub(crate) fn retire_all_edges(why: RetireReason) {
 }
 
 /// Turns an edge into a pipe permanently, unless another thread or an interrupted call is using it.
-/// In a program with threads, a reader keeps its ring across a fork.
+/// If a program with several threads forks, an edge with a ring to read stays as it is.
 pub(crate) fn edge(shared_edge: &'static SharedEdge, why: RetireReason) {
     shared_edge.shut_down_rendezvous();
     // If another thread is in a call, or a signal handler forks during one, that call owns the

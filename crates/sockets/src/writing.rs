@@ -24,8 +24,8 @@ use sys::preload::{self, Handover};
 /// The number of bytes written to the pipe before a ring is offered; shorter streams would gain
 /// nothing from a ring.
 pub(crate) const PIPE_BYTES_BEFORE_OFFER: u64 = 64 << 10;
-/// The number of bytes written to the pipe without a request for a ring, after which the reader is
-/// not expected to request one.
+/// Number of bytes written to the pipe without a request for a ring, after which the writer no
+/// longer expects a request.
 const PIPE_BYTES_WITHOUT_REQUEST_MAX: u64 = 2 << 20;
 /// The initial and maximum capacity of a ring, in bytes. Larger rings are slower on one processor,
 /// and equally fast on two. A ring is resized only within its initial memory, because the program
@@ -42,13 +42,13 @@ pub(crate) fn record_syscall_restriction() {
     IS_SYSCALL_RESTRICTED.store(true, Ordering::Relaxed);
 }
 
-/// The bytes that a call writes.
+/// The bytes that the program passes to a write call.
 #[derive(Debug)]
 pub(crate) enum Bytes<'a> {
-    /// Memory of the program, and the file range of which this memory is an unchanged copy, if
-    /// known.
+    /// Memory of the program. If the memory is known to be an unchanged copy of a file range, also
+    /// that range.
     Memory(&'a [u8], Option<&'a FileRange>),
-    /// A file range that a buffer of the program represents.
+    /// A file range that the program has read lazily, so that its buffer holds no bytes.
     File(&'a FileRange),
 }
 
@@ -60,8 +60,8 @@ impl Bytes<'_> {
         }
     }
 
-    /// Returns the file range to which a pointer can be written instead of the bytes, or `None` if
-    /// there is none.
+    /// Returns the file range that contains the same bytes, so that a pointer to it can be written
+    /// to a ring instead; `None` if there is none.
     const fn range(&self) -> Option<&FileRange> {
         match self {
             Self::Memory(_, range) => *range,
@@ -70,7 +70,7 @@ impl Bytes<'_> {
     }
 
     /// Writes `length` bytes from offset `from` into a ring with room for them; returns the number
-    /// of bytes written, which is smaller at the end of a file.
+    /// of bytes written, which is smaller than `length` if a file ends earlier.
     fn write(&self, output: &mut Output, from: usize, length: usize) -> Result<usize, Fault> {
         let mut got = length;
         match self {
@@ -98,9 +98,11 @@ pub(crate) enum WritingEnd {
     Ring {
         /// The ring's writing side.
         output: Box<Output>,
-        /// True while bytes written before the ring was created may still be in the pipe.
+        /// True while the reader may not yet have read the bytes that were written to the pipe
+        /// before the ring was created.
         pipe_may_hold_bytes: bool,
-        /// The files into which pointers were written.
+        /// Files to which pointers have been written into the ring, and whose descriptors were sent
+        /// to the reader.
         files: SentFiles,
     },
     /// The end writes only to the pipe from now on, and offers no ring.

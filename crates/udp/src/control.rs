@@ -8,7 +8,8 @@ use sys::preload::udp::{ControlMessage, ControlMessages};
 
 /// Length of `struct cmsghdr` in bytes.
 const HEADER_SIZE: usize = 16;
-/// Length in bytes of all control messages that a ring can write, with their padding.
+/// Maximum length in bytes of all control messages that this library writes for one datagram, with
+/// their padding.
 const LENGTH_MAX: usize = 24 * 9;
 /// Levels and types of control messages.
 mod kind {
@@ -36,20 +37,21 @@ pub(crate) struct ReceiveFormat {
     pub(crate) control: ControlMessages,
 }
 
-/// Control messages of one datagram, encoded for the program.
+/// The control messages of one datagram, in the encoding in which a receive call returns them to
+/// the program.
 #[derive(Debug)]
 pub(crate) struct EncodedControl {
     bytes: [u8; LENGTH_MAX],
     length: usize,
     /// Size in bytes of the program's buffer for control messages.
     room: usize,
-    /// True if a message did not fit.
+    /// True if a control message did not fit into the program's buffer.
     pub(crate) is_truncated: bool,
 }
 
 impl EncodedControl {
-    /// Encodes the requested control messages of a datagram into at most `room` bytes, in the
-    /// kernel's order.
+    /// Encodes the control messages that the program requests for a datagram, in the order in which
+    /// the kernel writes them. `room` is the size of the program's buffer in bytes.
     pub(crate) fn new(form: ReceiveFormat, datagram: &Datagram<'_>, room: usize) -> Self {
         let mut encoded = Self { bytes: [0; LENGTH_MAX], length: 0, room, is_truncated: false };
         let wanted = form.control;
@@ -130,9 +132,10 @@ impl EncodedControl {
     }
 }
 
-/// Adds `more` to the number of dropped datagrams in the kernel's control messages, which occupy
-/// the first `used` bytes of the program's buffer `room`. If no message contains the number,
-/// appends one. Returns the new number of used bytes, or `None` if the message does not fit.
+/// Adds `more` to the number of dropped datagrams in the control messages that the kernel has
+/// written into the first `used` bytes of `room`, the program's buffer. If no message contains the
+/// number, appends one. Returns the new number of used bytes, or `None` if the message does not
+/// fit.
 pub(crate) fn add_drop_count(room: &mut [u8], used: usize, more: u32) -> Option<usize> {
     let word =
         |bytes: &[u8], at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));

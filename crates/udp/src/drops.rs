@@ -13,15 +13,16 @@ pub(crate) fn has_ring_drops() -> bool {
     HAS_RING_DROPS.load(Ordering::Relaxed)
 }
 
-/// The numbers of datagrams that a socket has dropped. As in the kernel, they have 32 bits and
-/// wrap.
+/// Numbers of datagrams that a socket has dropped. As in the kernel, each number has 32 bits and
+/// wraps around.
 #[derive(Debug)]
 pub(crate) struct DropCounts {
     /// Datagrams that all rings of the socket have dropped so far.
     by_ring: AtomicU32,
-    /// Datagrams that the rings before the current one have dropped.
+    /// Datagrams dropped by the rings that the socket had before its current ring.
     by_earlier_rings: AtomicU32,
-    /// Datagrams that the placeholder had dropped when its counter was last read.
+    /// Datagrams that the kernel had dropped for the socket's placeholder when its counter was last
+    /// read.
     by_kernel: AtomicU32,
 }
 
@@ -31,8 +32,8 @@ impl DropCounts {
         Self { by_ring: zero(0), by_earlier_rings: zero(0), by_kernel: zero(0) }
     }
 
-    /// Updates the number of datagrams that the kernel has dropped for the placeholder, whose
-    /// descriptor is `number`.
+    /// Reads the number of datagrams that the kernel has dropped for the placeholder, the kernel
+    /// socket with the descriptor `number`, and stores it.
     pub(crate) fn update_kernel_drops(&self, number: i32) {
         self.by_kernel.store(udp::kernel_drop_count(number), Ordering::Relaxed);
     }
@@ -49,7 +50,8 @@ impl DropCounts {
         all
     }
 
-    /// Adds the drops of a ring that has ended to the drops of earlier rings.
+    /// Records that the current ring has ended, and has dropped `dropped` datagrams, as an earlier
+    /// ring.
     pub(crate) fn end_ring(&self, dropped: u64) {
         self.by_earlier_rings.fetch_add(dropped as u32, Ordering::Relaxed);
     }

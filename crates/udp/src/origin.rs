@@ -9,8 +9,8 @@ const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 
 /// Number of forks of this process, plus 1.
 static FORK_COUNT: AtomicU32 = AtomicU32::new(1);
-/// For each descriptor, the value of [`FORK_COUNT`] when the program created the socket; 0 if the
-/// origin is unknown.
+/// For each descriptor, the value of [`FORK_COUNT`] when the program created the socket with this
+/// descriptor; 0 if its creation is not recorded.
 static CREATED: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
 
 /// The origin of a socket.

@@ -20,7 +20,7 @@ const ETHERNET_TYPE: u16 = 1;
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) why: String,
-    /// True if the reason may cease to apply without a change to the socket.
+    /// True if a later attempt may succeed although the socket has not changed.
     pub(crate) may_end: bool,
 }
 
@@ -30,7 +30,8 @@ impl From<String> for Refusal {
     }
 }
 
-/// The facts outside the socket on which the flows of its ring depend.
+/// The conditions, other than properties of the socket, that determine which datagrams its ring
+/// receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PromotionConditions {
     /// The socket's share of the flows of its port.
@@ -40,8 +41,9 @@ pub(crate) struct PromotionConditions {
 }
 
 impl PromotionConditions {
-    /// Returns true if the conditions are still those of the promotion, and there are no firewall
-    /// rules. If the user has requested `force`, ignores firewall rules.
+    /// Returns true if the conditions are the same as when the socket was promoted, and there are
+    /// no firewall rules, which the ring would bypass. If the user has requested `force`, ignores
+    /// firewall rules.
     pub(crate) fn still_apply(&self, number: i32) -> bool {
         let Some(facts) = udp::udp_socket_facts(number) else { return false };
         let found = find_receiving_interfaces(&facts);

@@ -17,8 +17,8 @@ pub(crate) struct Registration {
     pub(crate) number: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
-    /// Position of the ring when an event last reported the ring's datagrams to the program; `None`
-    /// if no event has.
+    /// State of the ring when an event of this registration last reported datagrams in the ring to
+    /// the program; `None` if none has done so.
     pub(crate) reported: Option<RingPosition>,
 }
 

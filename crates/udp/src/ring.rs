@@ -29,11 +29,12 @@ const RING_BYTES_MAX: u64 = 128 << 20;
 const EMPTY_READS_PER_CHECK: u32 = 1024;
 
 /// The ring of a socket: one kernel ring for each interface that receives datagrams for the socket.
-/// Datagrams enter the ring only while it is awake; otherwise they reach the placeholder.
+/// While the ring is awake, datagrams enter it; while it is asleep, they reach the placeholder, the
+/// socket in the kernel.
 #[derive(Debug)]
 pub(crate) struct Ring {
     sources: Vec<InterfaceRing>,
-    /// Index in `sources` of the interface that is read first.
+    /// Index in `sources` of the interface whose ring is read first at the next read.
     first: usize,
     frame: Box<[u8]>,
     pending: Option<PendingDatagrams>,
@@ -42,8 +43,8 @@ pub(crate) struct Ring {
     damaged: u64,
 }
 
-/// Counters that identify a state of a ring. If two positions are equal, no datagram has arrived
-/// between them, and the ring has not been found empty.
+/// Counters that identify a state of a ring. If the positions at two times are equal, no datagram
+/// has arrived in between, and no read has found the ring empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RingPosition {
     arrived: u64,
@@ -63,7 +64,8 @@ pub(crate) struct RingFlows {
     pub(crate) receive_buffer: Option<u32>,
 }
 
-/// The ring of one interface, with the datagrams that the interface receives for a socket.
+/// The kernel ring of one interface, which contains the datagrams that this interface has received
+/// for a socket.
 #[derive(Debug)]
 struct InterfaceRing {
     interface: Interface,
@@ -72,7 +74,8 @@ struct InterfaceRing {
     is_detached: bool,
 }
 
-/// A datagram in the copied frame, or several datagrams of one sender that the kernel has merged.
+/// The unread datagrams in the frame that was copied last: one datagram, or several of one sender
+/// that the kernel has merged.
 #[derive(Clone, Copy, Debug)]
 struct PendingDatagrams {
     from: SocketAddr,
@@ -82,10 +85,10 @@ struct PendingDatagrams {
     time_ns: u64,
     /// Index of the interface.
     interface: u32,
-    /// Offset in bytes of the next datagram in [`Ring::frame`].
+    /// Offset in [`Ring::frame`] of the next datagram to be read, in bytes.
     start: usize,
     end: usize,
-    /// Length in bytes of each datagram except the last, which may be shorter.
+    /// Length of each datagram in the frame in bytes; the last one may be shorter.
     segment: usize,
 }
 
@@ -102,7 +105,7 @@ pub(crate) struct Datagram<'r> {
     pub(crate) hops: u8,
     /// Type of service (TOS), or traffic class.
     pub(crate) service_type: u8,
-    /// Number of datagrams that the socket has dropped before this one.
+    /// Number of datagrams that the socket had dropped when this one was received.
     pub(crate) drops: u32,
     pub(crate) bytes: &'r [u8],
 }
@@ -246,7 +249,7 @@ impl Ring {
         self.sources.iter().all(|source| source.is_detached)
     }
 
-    /// Returns the number of datagrams that the program has received from the ring.
+    /// Returns the number of datagrams that the program has received from this ring.
     pub(crate) fn read(&self) -> u64 {
         self.read
     }

@@ -20,9 +20,9 @@ const WAITED_WITH_OTHER_CALLS: u8 = 2;
 static EPOLL_SET_STATES: [AtomicU8; DESCRIPTORS_MAX] =
     [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
 
-/// Records that a descriptor is an epoll set. Returns false if the sockets in the set must not have
-/// rings, because the program waits on the set with calls other than `epoll_wait`, or because the
-/// number of the descriptor is too high to be recorded.
+/// Records that the descriptor `set` is an epoll set. Returns false if the sockets in the set must
+/// not have rings, because the program waits on the set with calls other than `epoll_wait`, or
+/// because the number of the descriptor is too high to be recorded.
 pub(crate) fn note(set: i32) -> bool {
     let Some(place) = place(set) else { return false };
     let before = place.compare_exchange(UNKNOWN, KNOWN, Ordering::AcqRel, Ordering::Acquire);

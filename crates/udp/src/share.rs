@@ -94,9 +94,9 @@ impl FlowShare {
     }
 }
 
-/// A socket that may receive datagrams for an address.
+/// A UDP socket that may receive datagrams for the address of the socket that is to be promoted.
 struct ReceivingSocket {
-    /// Family and local address, as procfs prints the address.
+    /// True for IPv6, and the local address and port in the notation of `/proc/net/udp`.
     bound: (bool, String),
     inode: u64,
     is_connected: bool,
@@ -172,8 +172,8 @@ fn parse_socket(line: &str, is_v6: bool) -> Option<ReceivingSocket> {
     Some(ReceivingSocket { bound: (is_v6, bound.to_owned()), inode, is_connected })
 }
 
-/// Returns true if a socket bound to `bound`, an address in the format of procfs, may receive
-/// datagrams for `local`.
+/// Returns true if a socket bound to `bound`, an address and port in the notation of
+/// `/proc/net/udp`, may receive datagrams sent to `local`.
 fn may_receive(bound: &str, local: SocketAddr) -> bool {
     let Some((host, port)) = bound.split_once(':') else { return false };
     if u16::from_str_radix(port, 16) != Ok(local.port()) {

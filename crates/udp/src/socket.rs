@@ -24,19 +24,22 @@ use sys::preload::udp::{ControlMessage, ControlMessages};
 pub(crate) struct Socket {
     state: Mutex<SocketState>,
     is_promoted: AtomicBool,
-    /// True while the ring is awake, or may have datagrams. Written with the lock held.
+    /// True while the ring is awake, or may contain datagrams. Read without the lock, but written
+    /// only with the lock of `state` held.
     may_have_datagrams: AtomicBool,
-    /// Id of the thread that holds the lock. A signal handler on this thread does not wait for the
-    /// lock.
+    /// Id of the thread that holds the lock of `state`; 0 if none does. A signal handler on this
+    /// thread must not wait for the lock.
     owner: AtomicUsize,
     calls: AtomicU32,
-    /// True while the placeholder may have datagrams from before the ring woke up.
+    /// True while the placeholder may contain datagrams that arrived before the ring woke up, and
+    /// that must be read first.
     has_older: AtomicBool,
     /// True if the socket is registered with an epoll set.
     is_in_sets: AtomicBool,
-    /// True if a registration of the socket with an epoll set is edge-triggered.
+    /// True if at least one registration of the socket with an epoll set is edge-triggered.
     is_in_edge_set: AtomicBool,
-    /// The numbers of dropped datagrams, which are counted if the program requests them.
+    /// Numbers of datagrams that the rings and the placeholder have dropped, counted if the program
+    /// requests them (`SO_RXQ_OVFL`).
     drops: DropCounts,
 }
 
@@ -44,36 +47,41 @@ pub(crate) struct Socket {
 struct SocketState {
     stage: Stage,
     registrations: Vec<Registration>,
-    /// The registered descriptors of the socket, including closed ones.
+    /// Descriptors with which this socket was used; some may have been closed.
     numbers: Vec<i32>,
-    /// Form in which the program expects datagrams, once the socket is promoted.
+    /// Form in which the program expects addresses and control messages; valid once the socket is
+    /// promoted.
     form: ReceiveFormat,
     local: Option<SocketAddr>,
     is_connected: bool,
     from_kernel: u64,
-    /// Time of the last reception from the placeholder since the promotion.
+    /// Time at which a call last received a datagram from the placeholder; `None` if none has since
+    /// the promotion.
     last_from_kernel: Option<Instant>,
     /// True while datagrams enter the ring.
     is_awake: bool,
-    /// Time of the last measurement of the rate, and the number of datagrams received by then.
+    /// Time of the last measurement of the rate of datagrams, and the number of datagrams received
+    /// up to that time; `None` before the first measurement.
     measured: Option<(Instant, u64)>,
-    /// Time of the last measurement of the ring's share, the number of datagrams received by then,
-    /// and the part of that number that came from the ring.
+    /// Time of the last measurement of the part of the datagrams that comes from the ring, with the
+    /// numbers of datagrams received up to that time in total and from the ring; `None` before the
+    /// first measurement.
     measured_share: Option<(Instant, u64, u64)>,
     /// The conditions of the last promotion, and the time at which they were last checked; `None`
     /// if the socket has never been promoted.
     conditions: Option<(PromotionConditions, Instant)>,
-    /// Earliest time of the next promotion, once the ring has ended.
+    /// Earliest time at which the socket may be promoted again after its ring has ended; `None` for
+    /// any time.
     not_before: Option<Instant>,
-    /// True if the socket must not be promoted again once its ring has ended.
+    /// True if the socket must stay in the kernel permanently after its ring has ended.
     is_final: bool,
 }
 
 #[derive(Debug)]
 enum Stage {
     /// The socket is not promoted, but may be promoted from `not_before` on (`None` means at any
-    /// time). `datagrams` is the number of datagrams received since `since`; `since` is `None`
-    /// until the first datagram.
+    /// time). `datagrams` is the number of datagrams received from the kernel since the time
+    /// `since`; `since` is `None` until the first datagram.
     Counted { datagrams: u32, since: Option<Instant>, not_before: Option<Instant> },
     /// The socket is promoted.
     Promoted(Box<Ring>),
@@ -97,7 +105,8 @@ impl Stage {
         Self::Counted { datagrams: 0, since: None, not_before }
     }
 
-    /// Returns the number of datagrams that the ring has dropped.
+    /// Returns the number of datagrams that the current ring has dropped; 0 if the socket is not
+    /// promoted.
     fn dropped(&self) -> u64 {
         match self {
             Self::Promoted(ring) => ring.dropped(),
@@ -151,7 +160,7 @@ impl Socket {
         Some(LockedSocket { state, owner: &self.owner })
     }
 
-    /// Returns true if the socket has a ring.
+    /// Returns true if the socket is promoted, that is, has a ring.
     pub(crate) fn is_promoted(&self) -> bool {
         self.is_promoted.load(Ordering::SeqCst)
     }
@@ -205,8 +214,8 @@ impl Socket {
     }
 
     /// Passes the next datagram from the ring to `take`, with the form in which the program expects
-    /// the datagram. Then removes the datagram, unless `is_kept` is true. Returns the result of
-    /// `take`, or `None` if `take` was not called.
+    /// the datagram. Then removes the datagram from the ring, unless `is_kept` is true. Returns the
+    /// result of `take`, or `None` if there was no datagram.
     pub(crate) fn take(
         &self,
         is_kept: bool,

@@ -17,7 +17,7 @@ const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 const UNKNOWN: u8 = 0;
 /// The value in [`DESCRIPTOR_CLASSIFICATIONS`] of a descriptor that is not a UDP socket.
 const OTHER: u8 = 1;
-/// The value in [`DESCRIPTOR_CLASSIFICATIONS`] of a UDP socket.
+/// The value in [`DESCRIPTOR_CLASSIFICATIONS`] of a descriptor that is a UDP socket.
 const SOCKET: u8 = 2;
 
 static DESCRIPTOR_CLASSIFICATIONS: [AtomicU8; DESCRIPTORS_MAX] =
@@ -26,7 +26,8 @@ static SOCKETS: [Mutex<Option<Arc<Socket>>>; DESCRIPTORS_MAX] =
     [const { Mutex::new(None) }; DESCRIPTORS_MAX];
 /// Number of promoted sockets.
 static PROMOTED_SOCKET_COUNT: AtomicUsize = AtomicUsize::new(0);
-/// The promoted sockets; may include sockets that are no longer promoted.
+/// The sockets that have been promoted, including some that have returned to the kernel or have
+/// been closed.
 static PROMOTED_SOCKETS: Mutex<Vec<Weak<Socket>>> = Mutex::new(Vec::new());
 
 /// Returns the socket of a descriptor; `None` if the descriptor is not a UDP socket.
@@ -55,7 +56,7 @@ pub(crate) fn find(number: i32) -> Option<Arc<Socket>> {
     }
 }
 
-/// Returns the socket of a descriptor if it is promoted, else `None`.
+/// Returns the socket of a descriptor if the socket is promoted; otherwise `None`.
 pub(crate) fn find_promoted_socket(number: i32) -> Option<Arc<Socket>> {
     if has_no_promoted_socket() {
         return None;
@@ -85,7 +86,7 @@ pub(crate) fn record_promoted_socket(socket: &Arc<Socket>) {
     all.push(Arc::downgrade(socket));
 }
 
-/// Returns the promoted sockets.
+/// Returns the sockets that are promoted at present.
 pub(crate) fn promoted() -> Vec<Arc<Socket>> {
     if has_no_promoted_socket() {
         return Vec::new();
@@ -145,7 +146,7 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     }
 }
 
-/// Calls `body` with each classified socket.
+/// Calls `body` with each UDP socket that has been found among the descriptors of the program.
 pub(crate) fn for_each_classified_socket(body: impl Fn(&Socket)) {
     for (kind, place) in DESCRIPTOR_CLASSIFICATIONS.iter().zip(&SOCKETS) {
         if kind.load(Ordering::Acquire) == SOCKET

@@ -17,7 +17,8 @@ use sys::preload::udp;
 const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 
 static WAITING: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
-/// For each descriptor, true if the program has waited for it in a call that only waits.
+/// For each descriptor, true if the program has waited for it in a call such as `poll` or
+/// `epoll_wait`, which only waits and receives nothing.
 static KNOWN: [AtomicBool; DESCRIPTORS_MAX] = [const { AtomicBool::new(false) }; DESCRIPTORS_MAX];
 
 /// A thread's wait for a descriptor, which ends when the value is dropped.
@@ -25,7 +26,8 @@ static KNOWN: [AtomicBool; DESCRIPTORS_MAX] = [const { AtomicBool::new(false) };
 pub(crate) struct Wait(Option<&'static AtomicU32>);
 
 impl Wait {
-    /// Begins a wait for a descriptor in a call that only waits.
+    /// Begins a wait for a descriptor in a call such as `poll` or `epoll_wait`, which only waits
+    /// and receives nothing.
     pub(crate) fn begin(number: i32) -> Self {
         if let Some(known) = place(&KNOWN, number) {
             known.store(true, Ordering::Relaxed);
@@ -33,7 +35,7 @@ impl Wait {
         Self::begin_receive(number)
     }
 
-    /// Begins a receive call on a descriptor, which may wait.
+    /// Begins a receive call on a descriptor, which may wait for a datagram.
     pub(crate) fn begin_receive(number: i32) -> Self {
         let place = place(&WAITING, number);
         if let Some(count) = place {
@@ -56,12 +58,14 @@ pub(crate) fn has_waiter(number: i32) -> bool {
     place(&WAITING, number).is_some_and(|count| count.load(Ordering::SeqCst) > 0)
 }
 
-/// Returns true if the program has waited for a descriptor in a call that only waits.
+/// Returns true if the program has waited for a descriptor in a call such as `poll` or
+/// `epoll_wait`, which only waits and receives nothing.
 pub(crate) fn is_known(number: i32) -> bool {
     place(&KNOWN, number).is_some_and(|known| known.load(Ordering::Relaxed))
 }
 
-/// Forgets that the program has waited for a descriptor, which is about to be closed.
+/// Forgets that the program has waited for a descriptor. Called when the descriptor is about to be
+/// closed.
 pub(crate) fn forget(number: i32) {
     if let Some(known) = place(&KNOWN, number) {
         known.store(false, Ordering::Relaxed);

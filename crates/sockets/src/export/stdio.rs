@@ -55,10 +55,10 @@ unsafe fn write_all_bytes(fd: c_int, from: *const c_void, length: usize) -> usiz
     done
 }
 
-/// Returns the descriptor of a stdio stream if this library implements the stream's writes. If the
-/// stdio buffer still contains bytes, which must be written first, permanently makes the edge an
-/// ordinary kernel pipe and returns `None`, so that the C library writes these bytes and all later
-/// ones.
+/// Returns the descriptor of a stdio stream if this library writes to it in place of the C library;
+/// otherwise `None`. If the stdio buffer still contains bytes, which must be written first,
+/// permanently makes the edge an ordinary kernel pipe and returns `None`, so that the C library
+/// writes these bytes and all later ones.
 fn edge_descriptor(file: *mut c_void) -> Option<c_int> {
     if !forward::is_enabled() || file.is_null() {
         return None;

@@ -37,7 +37,8 @@ extern "C" fn in_child() {
 
 type Create = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
 
-/// Replaces `socket(2)`. Records which sockets the program has created itself.
+/// Replaces `socket(2)`. Records that the program has created the socket itself, so that no other
+/// process has inherited it.
 ///
 /// # Safety
 /// No requirements; the function is unsafe only because its type is that of a C function.

@@ -19,7 +19,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Epoll event of a socket that has become writable.
 const EPOLLOUT: u32 = 0x4;
 
-/// The nudged registrations. A wait that ends removes the events that their nudges have added.
+/// Registrations to which [`nudge`] has added `EPOLLOUT`. A wait that ends restores them, and
+/// removes the events that this has caused.
 static NUDGED_REGISTRATIONS: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 /// True if there may be entries in [`NUDGED_REGISTRATIONS`].
 static HAS_NUDGED_REGISTRATIONS: AtomicBool = AtomicBool::new(false);
@@ -43,7 +44,8 @@ pub(super) fn nudge(known: Registration) {
     }
 }
 
-/// Discards the nudge of a registration that the program is about to change.
+/// Forgets that the registration of descriptor `number` with the epoll set `set` is nudged. Called
+/// when the program is about to change the registration.
 pub(super) fn forget(set: c_int, number: c_int) {
     if HAS_NUDGED_REGISTRATIONS.load(Ordering::SeqCst) {
         lock_nudged_registrations().retain(|known| (known.set, known.number) != (set, number));
@@ -86,9 +88,9 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     Some(kept)
 }
 
-/// Returns the `reported` events that the program has requested, without the events that a nudge
-/// caused. For a one-shot registration, adds readability if the ring has a datagram, and restores
-/// the registration if no event is left.
+/// Returns the events among `reported` that the program has requested, without the events that a
+/// nudge has caused. For a one-shot registration, adds readability if the ring has a datagram, and
+/// restores the registration if no event is left.
 fn select_requested_events(known: &Registration, reported: u32) -> u32 {
     let own = if known.is_for_output() { reported } else { reported & !EPOLL_WRITABLE };
     if !known.is_one_shot() {

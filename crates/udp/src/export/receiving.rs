@@ -23,8 +23,8 @@ pub(super) const EINTR: i32 = 4;
 /// Error number of a nonblocking call that has received nothing.
 const EAGAIN: i32 = 11;
 
-/// Counts the datagrams that the kernel has delivered through a descriptor in one call. Does
-/// nothing if the call only peeked.
+/// Counts the datagrams that a receive call has obtained from the kernel through a descriptor,
+/// which may promote the socket or wake its ring. Does nothing if the call only peeked.
 pub(super) fn count(number: c_int, received: usize, flags: c_int) {
     if received == 0 || flags & flag::MSG_PEEK != 0 {
         return;
@@ -82,8 +82,8 @@ unsafe fn copy_datagram_to_message(
     length.cast_signed()
 }
 
-/// Receives a message from the ring of a socket. Returns the result of the receive call, or `None`
-/// if no datagram was received.
+/// Receives a message from the ring of a socket, and keeps it in the ring if the call only peeks.
+/// Returns the result of the receive call, or `None` if no datagram was received.
 ///
 /// # Safety
 /// U1 must hold for the message.
@@ -103,25 +103,27 @@ struct ReceiveCall<'s> {
     socket: &'s Socket,
     number: c_int,
     flags: c_int,
-    /// True while the placeholder must be read before the ring.
+    /// True while this call must read the placeholder before it reads the ring again.
     asks_kernel: bool,
-    /// True if the ring had a datagram before the last read of the placeholder.
+    /// True if the ring had a datagram before the last read of the placeholder; this datagram is
+    /// newer than those in the placeholder.
     has_newer: bool,
-    /// True if this call has found first the ring and then the placeholder empty.
+    /// True if this call has found both the ring and, afterwards, the placeholder empty.
     is_empty: bool,
-    /// True if the ring must fall asleep before the placeholder is read.
+    /// True if this call must put the ring to sleep before it reads the placeholder again.
     must_sleep: bool,
-    /// The state and the start time of the spin, if the call spins instead of sleeping.
+    /// State and start time of the busy wait, if this call waits without sleeping.
     spin: Option<(SpinWait, Instant)>,
-    /// True if the call has waited while datagrams could enter the ring.
+    /// True if this call has already waited for the placeholder while datagrams could still enter
+    /// the ring.
     has_napped: bool,
-    /// True if a signal handler has run in this wait.
+    /// True if a signal handler has run since this call began to wait.
     is_interrupted: bool,
 }
 
 /// A read of the placeholder in a receive call.
 struct KernelRead {
-    /// The flags of the call.
+    /// Flags with which the placeholder is read.
     flags: c_int,
     empty: StepIfEmpty,
     /// The registration of this thread as a waiter, if the call may sleep.
@@ -133,7 +135,8 @@ struct KernelRead {
 enum StepIfEmpty {
     /// The ring is read again.
     ReadRing,
-    /// The call returns without a datagram, or sleeps if it may; the ring stays awake.
+    /// The call returns without a datagram if it is nonblocking, and leaves the ring awake;
+    /// otherwise, it puts the ring to sleep and continues.
     StayAwake,
     /// The call returns the result of the read.
     Return,
@@ -158,8 +161,8 @@ impl<'s> ReceiveCall<'s> {
     }
 
     /// Prepares a read of the placeholder. Called when the ring is empty, or must be read after the
-    /// placeholder. May wait first. Returns `None` if the ring must be read instead. `flags` are
-    /// added to the flags of the call.
+    /// placeholder. May first wait for datagrams. Returns `None` if the ring must be read before
+    /// the placeholder. `flags` are added to the flags of the call.
     fn prepare_kernel_read(&mut self, flags: c_int) -> Option<KernelRead> {
         let flags = self.flags | flags;
         let look = |empty| KernelRead { flags: flags | flag::MSG_DONTWAIT, empty, _wait: None };

@@ -11,7 +11,8 @@ use std::sync::Arc;
 pub(super) struct RingEvent<'s> {
     socket: &'s Socket,
     registration: Registration,
-    /// Position of the ring, if the registration is edge-triggered.
+    /// Position of the ring at the time of the event, if the registration is edge-triggered;
+    /// otherwise `None`.
     position: Option<RingPosition>,
 }
 
@@ -22,7 +23,8 @@ impl RingEvent<'_> {
         EpollEvent { events: events & EPOLL_READABLE, data }
     }
 
-    /// Records that the program receives the event.
+    /// Records that the event has been reported to the program, so that an edge-triggered
+    /// registration does not report the same datagrams again.
     pub(super) fn note_reported(&self) {
         if self.position.is_some() {
             self.socket.note_reported(&self.registration, self.position);
@@ -31,8 +33,9 @@ impl RingEvent<'_> {
 }
 
 /// Returns the events of the sockets whose rings have datagrams. Puts the rings of all other
-/// sockets to sleep, unless the caller spins. Also returns true if a ring stays awake although the
-/// set has no event of its socket: the caller must then check again after a while.
+/// sockets to sleep, unless `spins` is true because the caller polls the rings instead of sleeping.
+/// Also returns true if a ring stays awake although the set has no event of its socket: the caller
+/// must then check again after a while.
 pub(super) fn ready_events(
     set: c_int,
     sockets: &[Arc<Socket>],

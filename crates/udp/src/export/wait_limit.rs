@@ -6,12 +6,12 @@ use crate::socket::Socket;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time for which a call may wait for descriptors.
+/// The time for which a call that waits for descriptors may block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WaitLimit {
-    /// The program's own time limit.
+    /// The whole time for which the program allows the call to block.
     Whole,
-    /// At most this time.
+    /// At most this time, even if the program allows the call to block longer.
     AtMost(Duration),
 }
 
@@ -24,8 +24,8 @@ impl WaitLimit {
         if is_now { Self::NO_WAIT } else { Self::Whole }
     }
 
-    /// Returns `rest`, the part of the program's time limit that remains, if this limit is
-    /// [`Self::Whole`] and `rest` is given; otherwise returns this limit.
+    /// Returns the limit for a wait of which the time `rest` remains: at most `rest`, if this limit
+    /// is [`Self::Whole`] and `rest` is given; otherwise this limit.
     pub(super) const fn with_remaining(self, rest: Option<Duration>) -> Self {
         match (self, rest) {
             (Self::Whole, Some(rest)) => Self::AtMost(rest),

@@ -27,7 +27,7 @@ pub struct PollFd {
     revents: c_short,
 }
 
-/// Events of poll(2) for which a readable socket is reported.
+/// Events of poll(2) that a socket with a datagram in its ring reports (`POLLIN | POLLRDNORM`).
 const READABLE: c_short = 0x41;
 /// Number of descriptors in a select(2) descriptor set (`FD_SETSIZE`).
 const SELECT_SET_LENGTH: usize = 1024;
@@ -49,7 +49,8 @@ type PselectFn = unsafe extern "C" fn(
 ) -> c_int;
 
 /// Returns the promoted sockets among the entries that wait for input, each with the index of its
-/// entry. If an entry is an epoll set, the sockets in the set return to the kernel permanently.
+/// entry. If an entry is an epoll set, the sockets in the set return to the kernel permanently,
+/// because a poll of the set does not report the datagrams in their rings.
 fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
     for entry in entries.iter().filter(|entry| sets::is_known(entry.number)) {
         sets::record_unsupported_wait(entry.number);

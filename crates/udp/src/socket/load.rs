@@ -13,17 +13,18 @@ use std::time::{Duration, Instant};
 use sys::preload;
 use sys::preload::udp::{self, ControlMessages};
 
-/// Load above which a socket is promoted: a number of datagrams within a time. Below this load, a
-/// ring costs more than it saves (docs/book/decisions/0122).
+/// Load above which a socket is promoted: this number of datagrams within this time. Below this
+/// load, a ring costs more than it saves (docs/book/decisions/0122).
 const PROMOTION_LOAD: (u32, Duration) = (512, Duration::from_micros(25_600));
-/// Load above which a socket is promoted if the user has requested a ring at any rate.
+/// Load above which a socket is promoted if the user has requested rings at any rate (`always` or
+/// `spin`): this number of datagrams within this time.
 const PROMOTION_LOAD_ANY_RATE: (u32, Duration) = (64, Duration::from_secs(10));
 /// Number of datagrams per second below which a promoted socket returns to the kernel.
 const DEMOTION_RATE: f64 = 5_000.0;
-/// Time over which the rate of a promoted socket is measured.
+/// Interval over which the rate of datagrams of a promoted socket is measured.
 const RATE_INTERVAL: Duration = Duration::from_secs(2);
-/// Fraction of the datagrams that must come from the ring, from 0 to 1. Below this fraction, a
-/// promoted socket returns to the kernel.
+/// Minimum fraction of the received datagrams that comes from the ring, from 0 to 1. A promoted
+/// socket with a smaller fraction returns to the kernel.
 const RING_SHARE_MIN: f64 = 0.25;
 
 /// Minimum time over which the ring's share of the received datagrams is measured.
@@ -36,13 +37,14 @@ const REPROMOTION_INTERVAL_MIN: Duration = Duration::from_secs(60);
 /// Time between two receptions from the placeholder below which the ring wakes up: the time
 /// between two datagrams at the rate of [`PROMOTION_LOAD`].
 const WAKING_INTERVAL: Duration = Duration::from_micros(50);
-/// Size in bytes of the placeholder's receive buffer during the promotion. The promotion takes
-/// milliseconds, during which the program does not read the socket.
+/// Size in bytes to which the placeholder's receive buffer is set while the socket is being
+/// promoted. The promotion takes milliseconds, during which the program does not read the socket.
 const PROMOTION_BUFFER_SIZE: i32 = 8 << 20;
-/// Minimum time between two checks of the conditions of the promotion.
+/// Minimum time between two checks that the conditions under which a socket was promoted still
+/// apply.
 const CONDITIONS_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Time after the end of a ring, or after a refused promotion, before the next attempt, if the
-/// reason may have ceased to apply.
+/// Time between the end of a ring or a refused promotion and the next attempt to promote the
+/// socket, if the reason for the end or refusal may have ceased to apply.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Returns the load above which a socket is promoted. If the user has requested a delay, the load
@@ -193,8 +195,8 @@ impl Socket {
     }
 
     /// Checks, once in [`CONDITIONS_CHECK_INTERVAL`], that the conditions of the promotion still
-    /// apply ([`PromotionConditions::still_apply`]). Otherwise returns the socket to the kernel
-    /// until the next promotion.
+    /// apply ([`PromotionConditions::still_apply`]). If they do not, returns the socket to the
+    /// kernel until the next promotion.
     pub(super) fn demote_on_changed_conditions(&self, number: i32) {
         let Some(mut locked) = self.lock() else { return };
         if !matches!(locked.state.stage, Stage::Promoted(_)) {

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use sys::preload;
 
-/// Interval, in receive calls, at which the placeholder is read before the ring, so that neither is
-/// starved.
+/// Number of receive calls of which one reads the placeholder before the ring, so that datagrams in
+/// the placeholder are not delayed indefinitely.
 const PLACEHOLDER_PERIOD: u32 = 64;
 
 impl Socket {
@@ -49,9 +49,9 @@ impl Socket {
     }
 
     /// Returns the time for which the caller may wait for the placeholder while datagrams enter the
-    /// ring. Returns `None` if the user has requested no such delay, no datagrams enter the ring,
-    /// or a datagram is in it. After that time, the caller reads the ring, and puts it to sleep
-    /// before it waits again. (docs/book/decisions/0132)
+    /// ring. Returns `None` if the user has requested no such delay, if no datagrams enter the
+    /// ring, or if the ring contains a datagram. After that time, the caller reads the ring, and
+    /// puts it to sleep before it waits again. (docs/book/decisions/0132)
     pub(crate) fn placeholder_wait_time(&self) -> Option<Duration> {
         let delay = report::ring_delay()?;
         if !self.may_have_datagrams.load(Ordering::SeqCst) {
@@ -85,8 +85,8 @@ impl Socket {
     /// Returns true if this call must read the placeholder before the ring, whatever the ring
     /// contains. This is true once in [`PLACEHOLDER_PERIOD`] calls, unless the ring is asleep; a
     /// sleeping ring is read before newer datagrams in the placeholder. Once in that period, also
-    /// returns a socket to the kernel whose ring no longer pays off or whose promotion would now
-    /// have other conditions.
+    /// checks the rate, the ring's share and the conditions of the promotion, and returns the
+    /// socket to the kernel if a check fails.
     pub(crate) fn must_read_placeholder_first(&self, number: i32) -> bool {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         if call % PLACEHOLDER_PERIOD != PLACEHOLDER_PERIOD - 1 {
@@ -98,7 +98,8 @@ impl Socket {
         self.lock().is_some_and(|locked| locked.state.is_awake)
     }
 
-    /// Records that the placeholder was empty after a newer datagram had been found in the ring.
+    /// Records that the placeholder, read after a datagram had been found in the ring, was empty,
+    /// so that it contains no older datagrams.
     pub(crate) fn record_empty_placeholder(&self) {
         self.has_older.store(false, Ordering::Relaxed);
     }

@@ -6,10 +6,10 @@ use crate::ring::RingPosition;
 use std::sync::atomic::Ordering;
 
 impl Socket {
-    /// Records that the program has registered the socket with an epoll set or, if `wanted` is
-    /// `None`, has removed the registration `key`. Returns a promoted socket to the kernel until
-    /// the next promotion if a ring cannot serve the new registration
-    /// ([`Registration::can_have_ring`]).
+    /// Records that the program has made the registration `wanted` of the socket with an epoll set
+    /// or, if `wanted` is `None`, has removed the registration `key`, given as the descriptors of
+    /// the set and of the socket. Returns a promoted socket to the kernel until the next promotion
+    /// if a ring cannot serve the new registration ([`Registration::can_have_ring`]).
     pub(crate) fn record_registration(&self, wanted: Option<Registration>, key: (i32, i32)) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
@@ -38,16 +38,16 @@ impl Socket {
         self.is_in_edge_set.store(is_in_edge_set, Ordering::Relaxed);
     }
 
-    /// Returns true if the ring may stay awake although the program finds ring and placeholder
-    /// empty: the program's next wait for one of its epoll sets reports the datagrams that arrive
-    /// in between.
+    /// Returns true if the ring may stay awake although a receive call has found ring and
+    /// placeholder empty, because the program waits for an epoll set next, and that wait looks into
+    /// the ring.
     pub(crate) fn may_stay_awake(&self) -> bool {
         self.is_in_sets.load(Ordering::Relaxed) && self.may_have_datagrams.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a call that has received datagrams from the ring may return fewer than it
-    /// has room for, although the placeholder has more. (An epoll set that reports the socket only
-    /// when it becomes readable would not report the datagrams in the placeholder.)
+    /// Returns true if a call that has received datagrams from the ring may return although it has
+    /// room for more datagrams and the placeholder contains some. (An epoll set that reports the
+    /// socket only when it becomes readable would not report the datagrams in the placeholder.)
     pub(crate) fn may_leave_datagrams(&self) -> bool {
         !self.is_in_edge_set.load(Ordering::Relaxed)
             && self.may_have_datagrams.load(Ordering::Relaxed)
@@ -86,8 +86,8 @@ impl Socket {
         unreported
     }
 
-    /// Records that an event of a registration has reported the datagrams of the ring up to this
-    /// position.
+    /// Records in a registration that an event has reported the datagrams of the ring to the
+    /// program, when the ring had this position.
     pub(crate) fn note_reported(&self, reported: &Registration, position: Option<RingPosition>) {
         let Some(mut locked) = self.lock() else { return };
         let key = (reported.set, reported.number);
