@@ -20,7 +20,8 @@ use std::time::Duration;
 use streamline::paths::{self, Change};
 use streamline::{OpenError, Options, read_graph};
 
-/// A request, with an optional name for its path.
+/// The parameters of an action on a request that is not running: its text, and an optional name for
+/// its path.
 #[derive(Debug, Deserialize)]
 pub(crate) struct RequestText {
     line: String,

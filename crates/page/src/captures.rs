@@ -22,7 +22,7 @@ use sys::eventfd::EventFd;
 
 /// Maximum number of running captures. The list also contains at most this many ended captures.
 const CAPTURES_MAX: usize = 8;
-/// The limits of each capture.
+/// The limits at which each capture ends: time, number of frames, and length of the file in bytes.
 const LIMITS: CaptureLimits =
     CaptureLimits { time: Duration::from_secs(3600), frames: u64::MAX, bytes: 1_000_000_000 };
 
@@ -54,7 +54,7 @@ struct CaptureState {
     ended: Option<String>,
 }
 
-/// A capture in the list that the browser receives.
+/// An entry in the list of captures that the browser receives.
 #[derive(Serialize)]
 struct ListedCapture<'c> {
     number: u32,

@@ -28,8 +28,8 @@ const FOLLOWED_PATHS_MAX: usize = 512;
 /// Maximum number of ended paths in the list; older ones are removed.
 const ENDED_PATHS_MAX: usize = 8;
 
-/// Collects figures until the last viewer has left. After a failure, publishes the failure and
-/// reconnects.
+/// Collects and publishes figures until no viewer is left. If the connection to the daemon fails,
+/// publishes the failure and connects again.
 pub(crate) fn collect(live: &Live) {
     let mut failure = None;
     while live.continue_collecting() {
@@ -74,8 +74,8 @@ impl Collector {
         Ok(Self { events, client, followed, selected, figures })
     }
 
-    /// Collects and publishes figures until the last viewer has left. Fails if the connection to
-    /// the daemon is closed.
+    /// Collects and publishes figures until no viewer is left. Fails if the connection to the
+    /// daemon is closed.
     fn run(&mut self, live: &Live) -> Result<(), ClientError> {
         let mut next = Instant::now() + COLLECTION_INTERVAL;
         loop {
@@ -145,8 +145,9 @@ impl Collector {
         }
     }
 
-    /// Adds an ended path to the list. If the path is already in the list, the new entry `end`
-    /// replaces the old one only if `end` contains a report.
+    /// Adds an ended path to the list of ended paths that the page shows, and removes the oldest if
+    /// there are too many. If the path is already in the list, the new entry `end` replaces the old
+    /// one only if `end` contains a report.
     fn record_ended_path(&mut self, end: EndedPath) {
         let same = |known: &EndedPath| {
             (known.path.number, known.path.started) == (end.path.number, end.path.started)

@@ -100,12 +100,13 @@ impl AsFd for Socket {
     }
 }
 
-/// A connection from which the first bytes may already have been received.
+/// A connection to a browser for the HTTP server. Its first bytes may already have been received,
+/// to determine the user.
 pub struct Connection {
     socket: Socket,
     /// Received bytes that the HTTP server has not yet read.
     received: Vec<u8>,
-    /// Future whose completion ends the connection, or `None` if no future ends it.
+    /// Future at whose completion the connection is closed; `None` if there is no such future.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// True once `end` has completed.
     has_ended: bool,
@@ -120,7 +121,7 @@ impl Connection {
         Self { socket, received, end: None, has_ended: false, _guard: Box::new(guard) }
     }
 
-    /// Ends the connection when `end` completes.
+    /// Makes the connection end when the future `end` completes.
     #[must_use]
     pub fn lasting_until(self, end: impl Future<Output = ()> + Send + 'static) -> Self {
         Self { end: Some(Box::pin(end)), ..self }

@@ -35,7 +35,8 @@ pub(crate) struct FlowChoice {
 }
 
 /// Traces a flow. Returns the output of `streamline why --json`, with the numbers of collected and
-/// skipped frames. Blocks while frames are captured and then traced.
+/// skipped frames. Blocks while the frames are captured, for the requested duration, and then while
+/// `streamline why` runs.
 pub(crate) fn trace_flow(
     live: &Live,
     program: &Program,

@@ -41,7 +41,7 @@ pub(crate) struct CaptureLimits {
     pub(crate) bytes: u64,
 }
 
-/// The event that ended a capture.
+/// Cause of the end of a capture to a file.
 #[derive(Debug)]
 pub(crate) enum CaptureEnd {
     /// The capture was stopped.
@@ -95,7 +95,8 @@ impl FrameFile {
         }
     }
 
-    /// Writes all complete frames, including a frame completed by `bytes`, and buffers the rest.
+    /// Writes to the file all frames that are complete with `bytes`, the next bytes of the pipe,
+    /// and buffers the beginning of an incomplete frame.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.partial.extend_from_slice(bytes);
         let mut whole = 0;

@@ -21,23 +21,25 @@ const HOUR_SAMPLE_INTERVAL_MS: u64 = 5000;
 /// no browser was showing the page, so no rate is computed across it.
 const RATE_INTERVAL_MS_MAX: u64 = 15_000;
 
-/// The rates at one point in time: blocks, bytes and lost blocks per second, by key. The key is the
-/// index of an edge in the plan, or 0 for the sources of a path.
+/// The rates of a path at one point in time. Each value is a key with the rates of blocks, bytes
+/// and lost blocks per second. The key is the index of an edge in the plan; a sample of the path's
+/// sources has the single key 0.
 #[derive(Debug)]
 struct Sample {
     time_ms: u64,
     values: Box<[(usize, [f32; 3])]>,
 }
 
-/// The numbers of blocks, bytes and lost blocks since the start of a path, of its sources or of
-/// each edge.
+/// The total numbers of blocks, bytes and lost blocks since the start of a path: either of its
+/// sources, or of each edge.
 #[derive(Debug)]
 struct Sums {
     elapsed_ns: u64,
     values: BTreeMap<usize, (Amount, u64)>,
 }
 
-/// Samples for the last two minutes and for the hour before them.
+/// The samples of a path's sources or edges: for the last two minutes at the full rate, and for the
+/// hour before them.
 #[derive(Debug, Default)]
 struct Series {
     recent: VecDeque<Sample>,
@@ -51,7 +53,8 @@ struct Series {
 pub struct History {
     sources: Series,
     edges: Series,
-    /// Counters of the last sample of the edges, or `None` before the first sample.
+    /// Counters at the last sample of the edges, with which the next sample is compared; `None`
+    /// before the first sample.
     counters: Option<Arc<Counters>>,
 }
 
@@ -100,8 +103,8 @@ impl History {
 }
 
 impl Series {
-    /// Adds the sums at the time `time_ms`, unless the path has sent no new sums since the last
-    /// sample, which an equal running time shows.
+    /// Adds the sums at the time `time_ms`. Does nothing if the running time in `sums` equals that
+    /// of the last sample, because the path has then sent no new sums.
     fn push(&mut self, time_ms: u64, sums: Sums) {
         let last = self.last.as_ref();
         if last.is_some_and(|(_, last)| last.elapsed_ns == sums.elapsed_ns) {
@@ -147,9 +150,9 @@ impl Columns {
     }
 }
 
-/// Adds a sample of the rates since `last`, unless `last` is missing or older than
-/// [`RATE_INTERVAL_MS_MAX`]. Then replaces `last`. Removes the oldest sample if there are `most`
-/// samples.
+/// Adds to `samples` the rates between `last`, the previous time and sums, and the new time and
+/// sums, unless `last` is `None` or more than [`RATE_INTERVAL_MS_MAX`] ago. Then stores the new
+/// time and sums in `last`. Removes the oldest sample if there are `most` samples.
 fn add(
     samples: &mut VecDeque<Sample>,
     most: usize,

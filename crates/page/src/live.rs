@@ -21,7 +21,7 @@ pub struct Figures {
     pub daemon: Option<About>,
     /// Reason for missing figures; `None` if they are complete.
     pub failure: Option<String>,
-    /// Paths that are visible to this user, by number.
+    /// Paths that are visible to this user, by their number in the daemon's registry.
     pub paths: BTreeMap<u32, PathFigures>,
     /// Paths of this user that have ended, oldest first.
     pub ended: Vec<EndedPath>,
@@ -68,7 +68,7 @@ pub struct EndedPath {
     pub time_ms: u64,
 }
 
-/// A path in the list that browsers receive.
+/// An entry in the list of paths that browsers receive.
 #[derive(Serialize)]
 struct ListedPath<'f> {
     #[serde(flatten)]
@@ -93,7 +93,7 @@ struct SelectedPath<'f> {
     by_request: BTreeSet<&'f str>,
 }
 
-/// The event that a viewer receives for each sample.
+/// The data of the server-sent event that a viewer receives for each sample.
 #[derive(Serialize)]
 struct LiveEvent<'f> {
     time_ms: u64,
@@ -267,7 +267,8 @@ impl Live {
     }
 }
 
-/// A viewer of the figures. Figures are collected while there is at least one viewer.
+/// A browser that shows the page. The figures of the paths are collected while there is at least
+/// one viewer.
 #[derive(Debug)]
 pub struct Viewer {
     live: Arc<Live>,

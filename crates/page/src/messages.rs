@@ -9,10 +9,10 @@ use streamline::paths::{self, ClientError, Tap};
 use sys::eventfd::EventFd;
 use tokio::sync::mpsc;
 
-/// Maximum number of messages that wait for the browser. If the browser is too slow, the tap skips
+/// Maximum number of messages that are queued for the browser. If the queue is full, the tap skips
 /// messages.
 const WAITING_MAX: usize = 64;
-/// Maximum length of a message in bytes; the rest is omitted.
+/// Maximum length in bytes of a message sent to the browser; longer messages are truncated.
 const LINE_MAX: usize = 64 << 10;
 
 /// The messages of a tap as lines of JSON. The tap ends when this value is dropped.

@@ -1,4 +1,4 @@
-//! Nodes and edges of a path, which change only together with the request.
+//! The nodes and edges of a path's plan, which change only when the path runs a different request.
 
 use crate::live::Live;
 use serde::Serialize;

@@ -9,8 +9,8 @@ use streamline::paths::{self, Counters, Filter, Loss, Space};
 /// The counters of several paths, by path number.
 pub type CountersByPath = HashMap<u32, Arc<Counters>>;
 
-/// Returns the text of a file, or `None` if the file does not exist or if its text is not derived
-/// from the tree. A text with counters is correct only if `counters` contains every path that
+/// Returns the text of the file `key`, or `None` if the file does not exist or if its text depends
+/// on more than the tree and the counters. `counters` must contain the counters of every path that
 /// [`counted_paths`] returns.
 #[must_use]
 pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String> {
@@ -82,8 +82,8 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
     }
 }
 
-/// Returns the owner's user id and the number of each path whose counters appear in the files of a
-/// directory.
+/// Returns the paths whose counters the files of a directory are computed from, each as its owner's
+/// user id and its number.
 #[must_use]
 pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
     let members = tree.directory(place).map(|directory| directory.members.as_slice());
@@ -94,8 +94,8 @@ pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
     members.unwrap_or_default().iter().filter_map(path).collect()
 }
 
-/// Returns the reasons for which the nodes of a directory have lost blocks. Each reason has its
-/// number of blocks, or `None` if a node does not report one.
+/// Returns the reasons for which the nodes of a directory have lost blocks, each with the number of
+/// lost blocks; the number is `None` if one of the nodes has no counter for the reason.
 #[must_use]
 pub fn losses(tree: &Tree, key: &Key, counters: &CountersByPath) -> BTreeMap<String, Option<u64>> {
     let mut sums = BTreeMap::new();

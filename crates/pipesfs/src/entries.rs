@@ -10,20 +10,21 @@ use streamline::paths;
 
 pub use text::Text;
 
-/// Identity of an object of the file system: a directory of the tree, or an object in such a
-/// directory.
+/// Identity of an object of the file system: a directory of the [`Tree`], or a file, link or fixed
+/// subdirectory in such a directory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
     /// The directory to which the object belongs.
     pub place: DirectoryId,
-    /// The directory itself, or the object in it.
+    /// The object: the directory itself, or one of its entries.
     pub part: DirectoryObject,
 }
 
-/// An object that belongs to a directory of the tree: the directory itself, or one of its entries.
+/// An object of the file system relative to a directory of the [`Tree`]: the directory itself, or
+/// one of its entries.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum DirectoryObject {
-    /// The directory itself.
+    /// The directory of the tree itself.
     Whole,
     /// A directory with a file for each argument of a filter.
     Config,
@@ -41,7 +42,7 @@ pub enum DirectoryObject {
     Events,
     /// A symbolic link to a stream or a directory. The string is the name of the link.
     Link(String),
-    /// A file that contains a text.
+    /// A file with a text, of the given kind.
     Text(Text),
 }
 
@@ -115,7 +116,7 @@ impl Key {
         Self { place, part: DirectoryObject::Whole }
     }
 
-    /// Returns the key of another object in the same directory.
+    /// Returns the key of another object of the same directory of the tree.
     #[must_use]
     pub fn sibling(&self, part: DirectoryObject) -> Self {
         Self { place: self.place.clone(), part }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use streamline::paths::{Client, ClientError, Event, mask_hidden_characters};
 use sys::eventfd::EventFd;
 
-/// A thread that follows the events of the daemon. Dropping this value ends the thread.
+/// A handle to a thread that writes the events of the daemon to a pipe. Dropping this value ends
+/// the thread.
 #[derive(Debug)]
 pub struct EventFollower(Arc<EventFd>);
 

@@ -73,15 +73,14 @@ impl InodeTable {
         }
     }
 
-    /// Detaches an object from its inode number after the kernel has removed the entry. The next
-    /// lookup assigns a new number.
+    /// Makes the next lookup of an object assign a new inode number. Called after the kernel has
+    /// removed the entry of the object.
     pub fn retire(&mut self, key: &Key) {
         self.numbers.remove(key);
     }
 
-    /// Detaches the objects in the new directories (the values of `places`) from their inode
-    /// numbers. The next lookup of each object assigns a new number. An old number stays valid
-    /// until the kernel drops its references.
+    /// Makes the next lookup of each object in the directories that are values of `places` assign a
+    /// new inode number. An old number stays valid until the kernel drops its references.
     pub fn renumber(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         self.numbers.retain(|key, _| !places.values().any(|place| *place == key.place));
     }

@@ -14,7 +14,7 @@ pub struct MountOptions {
     pub daemon: Option<PathBuf>,
     /// True if all users of the machine have access, each to their own paths.
     pub for_all: bool,
-    /// Selection of the other users' paths that appear in a listing of the root directory.
+    /// Rule that determines which paths of other users a listing of the root directory contains.
     pub others: OtherUsersPaths,
     /// True if mkdir(2) may create filters that open files or run programs.
     pub exec: bool,
@@ -23,8 +23,8 @@ pub struct MountOptions {
     pub edit_limit: Option<Duration>,
 }
 
-/// Selection of the other users' paths that a user sees in the root directory. The user cannot open
-/// the directories of these paths in any case.
+/// Rule that determines which paths of other users a user sees in the root directory. The user
+/// cannot open the directories of these paths in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OtherUsersPaths {
     /// No paths.

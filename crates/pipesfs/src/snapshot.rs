@@ -14,11 +14,10 @@ use streamline::paths::{
 /// Maximum age of a snapshot of the tree that is still used. The kernel caches names for the same
 /// time.
 pub const SNAPSHOT_LIFETIME: Duration = Duration::from_millis(100);
-/// Maximum age of counters that are still used.
+/// Maximum age at which stored counters of a path still answer a request.
 pub const COUNTERS_LIFETIME: Duration = Duration::from_millis(10);
-/// Minimum ratio between the time for which the result of a query is used and the duration of the
-/// query. Without this minimum, a traversal of a large tree would spend most of its time on
-/// queries.
+/// Minimum ratio of the time for which the result of a query is used to the time that the query
+/// took. Without this minimum, a traversal of a large tree would spend most of its time on queries.
 const QUERY_RATIO_MIN: u32 = 5;
 /// Time between the two samples from which rates are computed.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(150);
@@ -40,8 +39,8 @@ pub struct Snapshot {
     query_time: Duration,
 }
 
-/// Two samples of a path's counters: the time of the second sample, the first counters, the second
-/// counters.
+/// Two samples of a path's counters, with the time of the second sample: (time, first counters,
+/// second counters).
 type Samples = (Instant, Arc<Counters>, Arc<Counters>);
 
 /// The latest counters of a path.
@@ -55,8 +54,8 @@ struct CachedCounters {
 }
 
 impl CachedCounters {
-    /// Returns true if the counters are younger than `age`, or than [`QUERY_RATIO_MIN`] times the
-    /// duration of their query.
+    /// Returns true if the age of the counters is less than `age`, or less than [`QUERY_RATIO_MIN`]
+    /// times the duration of the query that returned them.
     fn is_current(&self, age: Duration) -> bool {
         self.taken_at.elapsed() < age.max(self.query_time * QUERY_RATIO_MIN)
     }

@@ -41,14 +41,15 @@ pub struct Streams {
 #[derive(Debug)]
 struct OpenStream {
     input: StreamInput,
-    /// The origin of the bytes, or `None` once the end of the stream is being examined. Dropping
-    /// the origin ends the tap, or the thread that writes the events.
+    /// The tap or event thread that supplies the bytes; `None` once the stream has ended and the
+    /// tap has been passed to the thread that examines ended taps. Dropping the origin ends the
+    /// tap, or the thread that writes the events.
     origin: Option<StreamOrigin>,
     /// True if the stream ends with an error, false if it ends normally. `None` until the outcome
     /// is known.
     failed: Option<bool>,
-    /// Bytes that readers receive after those of the input, once the path has ended; `None` if
-    /// there are none.
+    /// Bytes that the tap had not yet sent when its path ended; readers receive them after the
+    /// bytes of `input`. `None` if there are none.
     rest: Option<Rest>,
     /// True if an earlier tap of the stream skipped blocks or cut messages.
     is_incomplete: bool,
@@ -61,7 +62,8 @@ struct OpenStream {
     /// Poll handle (`kh`) to notify of the next event, or `None` if no caller polls.
     poll_number: Option<u64>,
     is_watched: bool,
-    /// The node or class whose blocks the stream carries, and their form; `None` for events.
+    /// The node or class whose blocks the stream carries, and the format of the blocks; `None` for
+    /// the events of the daemon.
     place: Option<(DirectoryId, StreamForm)>,
     /// The state of the node's move to another path; `None` if the node is not being moved.
     moving: Option<StreamMove>,
@@ -76,12 +78,14 @@ struct Rest {
     bytes_read: u64,
 }
 
-/// The user, the directory, the form and the byte counters of a stream that is being opened.
+/// Properties of a stream that is being opened: its user, its directory, the format of its blocks,
+/// and its byte counters.
 #[derive(Debug)]
 pub struct StreamFacts {
     /// User who opened the stream.
     pub uid: u32,
-    /// The node or class, and the form of the blocks; `None` for the events of the daemon.
+    /// The node or class whose blocks the stream carries, and the format of the blocks; `None` for
+    /// the events of the daemon.
     pub place: Option<(DirectoryId, StreamForm)>,
     /// Byte counters of the directory; `None` for the events of the daemon.
     pub totals: Option<Arc<Totals>>,

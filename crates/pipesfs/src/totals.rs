@@ -41,7 +41,8 @@ impl Totals {
     }
 }
 
-/// Number of directories with counters from which the counters of deleted directories are removed.
+/// Number of directories with counters above which the counters of directories that no longer exist
+/// are removed.
 const STORED_TOTALS_MAX: usize = 1024;
 
 /// The byte and block counters of all directories.
@@ -49,7 +50,8 @@ const STORED_TOTALS_MAX: usize = 1024;
 pub struct TotalsByDirectory(Mutex<HashMap<DirectoryId, Arc<Totals>>>);
 
 impl TotalsByDirectory {
-    /// Returns the counters of a directory of `tree`, which start at 0 if the directory has none.
+    /// Returns the counters of a directory of `tree`. A directory without counters gets new ones,
+    /// which start at 0.
     pub fn at(&self, place: &DirectoryId, tree: &Tree) -> Arc<Totals> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if places.len() >= STORED_TOTALS_MAX {

@@ -79,7 +79,7 @@ pub enum Child {
     Link(String),
 }
 
-/// A directory of the tree. Most represent a class, or equal nodes of one or several paths.
+/// A directory of the tree. Most directories represent a node, equal nodes, or a class of a node.
 #[derive(Debug)]
 pub struct Directory {
     /// Identity of the directory.
@@ -95,12 +95,12 @@ pub struct Directory {
     /// Nodes that the directory represents. For the directory of a class, these are the nodes of
     /// its parent.
     pub members: Vec<NodeIndex>,
-    /// Directories and links by name, in the order of the request.
+    /// Subdirectories and links by name, in the order in which the request contains them.
     pub children: Vec<(String, Child)>,
     /// Index of each child in `children`, by name. Empty while there are at most
     /// [`SEARCHED_CHILDREN_MAX`] children.
     child_numbers: HashMap<String, usize>,
-    /// Names that no child may have, because fixed entries use them.
+    /// Names that no child may have, because fixed entries of the directory have them.
     reserved: &'static [&'static str],
 }
 
@@ -140,9 +140,9 @@ pub struct Tree {
     /// The directories; the first is the root.
     pub directories: Vec<Directory>,
     places: HashMap<DirectoryId, usize>,
-    /// The parent of each node, by path.
+    /// For each path, the parent of each node below which the node has its directory.
     parents: Vec<Parents>,
-    /// The index of each node's directory, by path and node; 0 for a node without a directory.
+    /// Index in `directories` of each node's directory, by path and node; 0 if a node has none.
     directory_of: Vec<Vec<usize>>,
 }
 
@@ -157,8 +157,8 @@ impl Tree {
         Self::after(paths, &Self::default())
     }
 
-    /// Creates the tree of these paths as the successor of the tree `before`. A node with several
-    /// parents stays below the same parent, as long as there is an arc from that parent.
+    /// Creates the tree of these paths as the successor of `before`. A node with several parents
+    /// stays below the same parent as in `before`, as long as there is an arc from that parent.
     #[must_use]
     pub fn after(mut paths: Vec<PathView>, before: &Self) -> Self {
         sort_paths(&mut paths);

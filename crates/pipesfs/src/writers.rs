@@ -37,7 +37,8 @@ struct OpenWriter {
     /// Poll handle (`kh`) to notify when the socket has room, or `None` if no caller polls.
     poll_number: Option<u64>,
     is_watched: bool,
-    /// True if the file is closed. The end message may still wait for room in the socket.
+    /// True if the program has closed the file. The end message may not have been sent yet, for
+    /// lack of room in the socket.
     is_closed: bool,
 }
 

@@ -16,10 +16,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Debug)]
 pub struct Frame {
     bytes: Vec<u8>,
-    /// The field of the last header that identifies the next layer.
+    /// Position and kind of the field in the last header that identifies the next layer.
     next: NextField,
     network: Option<Network>,
-    /// The offset of the length field of an 802.3 frame, or `None` for Ethernet II.
+    /// Offset in bytes of the length field of an 802.3 frame; `None` for any other frame.
     length_at: Option<usize>,
     padded_to: usize,
 }
@@ -383,8 +383,8 @@ impl Frame {
     }
 }
 
-/// Returns the Internet checksum (RFC 1071) of the concatenated parts. All parts except the last
-/// must have an even length.
+/// Returns the Internet checksum (RFC 1071) of the concatenation of `parts`. All parts except the
+/// last must have an even length.
 pub fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0u32;
     for word in parts.iter().flat_map(|part| part.chunks(2)) {

@@ -45,7 +45,8 @@ impl Resources {
         state
     }
 
-    /// Adds the BPF programs at the server's device of `pair`, and the device's promiscuous mode.
+    /// Adds the number of BPF programs attached to the server's device of `pair`, and 1 if the
+    /// device is in promiscuous mode.
     ///
     /// # Panics
     /// If the device does not exist.
@@ -99,7 +100,7 @@ impl Resources {
         self.0.get(what).copied().unwrap_or(0)
     }
 
-    /// Removes a resource from the list.
+    /// Returns these amounts without the resource with the description `what`.
     #[must_use]
     pub fn without(mut self, what: &str) -> Self {
         self.0.remove(what);

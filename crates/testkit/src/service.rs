@@ -22,8 +22,8 @@ pub struct ServiceManager {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Lowest descriptor number of the intermediate duplicates, above all descriptor numbers that a
-/// starting service uses.
+/// Lowest number for the duplicates of the descriptors that a starting service inherits, above all
+/// numbers that the service itself needs.
 const DUPLICATE_NUMBER_MIN: i32 = 600;
 /// Interval at which the receiving thread checks whether the manager has been dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

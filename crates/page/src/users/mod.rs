@@ -59,8 +59,8 @@ pub struct HostOptions {
     pub daemon: Option<PathBuf>,
     /// Time without a connection after which the process of a user ends.
     pub idle: Duration,
-    /// True if the daemon started the page. The page then ends when its standard input, which the
-    /// daemon holds open, is closed.
+    /// True if the daemon started this process. The process then ends when its standard input,
+    /// which the daemon holds open, is closed.
     pub of_daemon: bool,
 }
 
@@ -112,7 +112,7 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
 #[derive(Debug)]
 struct Host {
     accounts: Arc<Accounts>,
-    /// Connections to which the host itself replies, with files of the page.
+    /// Channel for the connections to which the host itself replies, with static files of the page.
     files: mpsc::Sender<Connection>,
 }
 

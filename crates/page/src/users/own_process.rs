@@ -45,7 +45,8 @@ struct ConnectionCounts {
     open: u64,
 }
 
-/// A guard that counts a connection as open until it is dropped.
+/// A guard that counts one connection as open in the counts of this process; dropping the guard
+/// counts it as closed.
 struct OpenConnection(watch::Sender<ConnectionCounts>);
 
 impl Drop for OpenConnection {
@@ -140,8 +141,8 @@ fn receive_connections(
     }
 }
 
-/// Reports to the host whenever no connection has been open for the time `idle` and no capture is
-/// running. Returns when the count of connections is no longer updated.
+/// Sends a report to the host each time that no connection has been open for the time `idle`,
+/// unless a capture is running. Returns when the count of connections is no longer updated.
 async fn report_idle(
     control: &OwnedFd,
     mut counts: watch::Receiver<ConnectionCounts>,

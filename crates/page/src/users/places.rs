@@ -1,7 +1,7 @@
-//! A bounded set of places for the connections that have not yet been handed to a user's process. A
-//! peer may open connections without sending a request, or may not read the reply. Such a peer
-//! cannot lock out others: if all places are taken, a new connection closes the oldest of these
-//! connections.
+//! A bounded set of places, one for each connection that has not yet been handed to a user's
+//! process. A peer may open connections without sending a request, or may not read the reply. Such
+//! a peer cannot lock out others: if all places are taken, the oldest of these connections is
+//! closed to make room for a new one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::process::lock;
 
-/// State of a connection.
+/// The stage of a connection that occupies a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// The head of the request has not arrived.
@@ -20,7 +20,8 @@ pub(super) enum Stage {
     Handover,
 }
 
-/// The places, with their connections.
+/// The places for connections that have not yet been handed to a user's process, with these
+/// connections.
 #[derive(Debug)]
 pub(super) struct PendingConnections {
     max: usize,
@@ -37,7 +38,7 @@ struct PendingConnectionState {
 #[derive(Debug)]
 struct ConnectedClient {
     stage: Stage,
-    /// Dropping the sender closes the connection.
+    /// Sender whose drop tells the owner of the connection to close it.
     _end: oneshot::Sender<()>,
 }
 
@@ -56,8 +57,8 @@ impl PendingConnections {
 
     /// Takes a place for a new connection. The caller must close the connection when the returned
     /// receiver completes. If all places are taken, closes the oldest connection in [`Stage::Head`]
-    /// or, if there is none, the oldest one in [`Stage::File`]. Returns `None` if there is no such
-    /// connection.
+    /// or, if there is none, the oldest one in [`Stage::File`]. Returns `None` if all places are
+    /// taken by connections in [`Stage::Handover`].
     pub(super) fn take(self: &Arc<Self>) -> Option<(PendingConnection, oneshot::Receiver<()>)> {
         let mut taken = lock(&self.taken);
         if taken.all.len() >= self.max {

@@ -38,7 +38,7 @@ pub(super) enum LastUse {
 /// The process of a user. It runs while the user has the page open, and is started again on demand.
 pub struct UserProcess {
     who: UserIds,
-    /// The first message to each process that is started.
+    /// Settings of the process, which each newly started process receives as its first message.
     settings: Settings,
     state: Mutex<ProcessState>,
     starts: Arc<Mutex<StartLimits>>,
@@ -332,7 +332,7 @@ fn receive_reports(owner: &UserProcess, number: u64, control: &OwnedFd, process:
     }
 }
 
-/// Writes a line to standard error, the log of the page.
+/// Writes a line to standard error, which is the log of the live page.
 pub(super) fn report(line: &str) {
     // A failed write to standard error cannot be reported.
     let _ = writeln!(io::stderr(), "{line}");

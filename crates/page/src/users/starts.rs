@@ -25,13 +25,13 @@ pub(super) struct StartLimits {
     next: Option<Instant>,
     /// Time of the latest log message about a refused request, or `None` before the first one.
     reported: Option<Instant>,
-    /// Number of refused requests since that log message.
+    /// Number of requests refused since the latest log message about a refused request.
     refused: u64,
 }
 
 impl StartLimits {
-    /// Returns the number of early ends and the time until the next start, or `None` if a process
-    /// can start now.
+    /// Returns the number of consecutive early ends and the time until the next start is permitted;
+    /// `None` if the process may be started at the time `now`.
     pub(super) fn pause(&self, now: Instant) -> Option<(u32, Duration)> {
         let pause = self.next?.saturating_duration_since(now);
         (!pause.is_zero()).then_some((self.early_ends, pause))

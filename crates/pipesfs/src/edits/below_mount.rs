@@ -1,5 +1,6 @@
-//! Detection of files inside the mount itself. No filter may open them: the filter's path would
-//! wait for a reply from this server, while the server waits for the path.
+//! Detection of files inside the mount itself. No filter may open such a file: the path of the
+//! filter would wait for a reply from this server, while the server waits for the path to apply the
+//! edit.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

@@ -55,8 +55,9 @@ pub(crate) struct MountPermissions {
     pub(crate) mount: std::path::PathBuf,
 }
 
-/// Returns the subdirectory that an edit has added to the directory `parent`: the new subdirectory
-/// called `name`, or else the first new one. Returns `None` if the edit has added no subdirectory.
+/// Returns the subdirectory that is in the directory `parent` of the tree `new` and not in the tree
+/// `old`: the new subdirectory called `name`, or else the first new one. Returns `None` if there is
+/// none.
 pub(crate) fn added_subdirectory(
     (old, new): (&Tree, &Tree),
     (parent, name): (&Key, &str),
@@ -103,8 +104,9 @@ pub(crate) fn moved_directories(
     places
 }
 
-/// Adds to `places` the old and new identities of the directories that have equal names in two
-/// subtrees.
+/// Adds to `places` the old and the new identity of each directory in a moved subtree. Directories
+/// with the same path below `from` and `to`, the top directories of the old and of the new subtree,
+/// belong together.
 fn collect_moved_directories(
     (old, from): (&Tree, &DirectoryId),
     (new, to): (&Tree, &DirectoryId),

@@ -8,10 +8,10 @@ use crate::protocol::errno;
 use crate::tree::{Child, Directory, DirectoryId, NodeIndex, Tree};
 use streamline::paths::{NodeDetails, PathView};
 
-/// Name of the sink that terminates an output to which no filter is connected.
+/// Name of the sink that receives the blocks of an output to which no filter is connected.
 const PLACEHOLDER: &str = "discard";
 
-/// The output of a node, or one class of it, to which filters can be connected.
+/// The output of a node, or one class of this output, as a place to which filters can be connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Output {
     /// The node whose output it is.
@@ -56,7 +56,7 @@ impl Tree {
         names.join("/")
     }
 
-    /// Returns the path to which the node `member` belongs.
+    /// Returns the view of the path to which the node `member` belongs.
     pub(super) fn view(&self, member: NodeIndex) -> Result<&PathView, Refusal> {
         self.paths.get(member.path).ok_or_else(Refusal::object_removed)
     }
@@ -119,8 +119,8 @@ impl Tree {
         Ok(Output { node, words })
     }
 
-    /// Returns the directories on the path from the root to a directory. The directory may
-    /// represent a class that no arc carries.
+    /// Returns the directories on the path from the root to a directory. The directory may be one
+    /// that the tree does not contain, because it represents a class that no arc carries.
     fn ancestor_keys(&self, key: &Key) -> Vec<Key> {
         let mut way = Vec::new();
         let mut place = key.place.clone();

@@ -14,8 +14,8 @@ use streamline::paths::{NewFilter, new_filter};
 /// The plan for a change to the tree: an edit, a start or a stop of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PlannedChange {
-    /// No action. The removed entry only represents another object, such as a class, and disappears
-    /// together with that object.
+    /// No action, because the removed entry has no counterpart in a request. For example, the
+    /// directory of a class disappears together with the filters below it.
     Nothing,
     /// An edit of a path.
     Edit(PathEdit),

@@ -140,8 +140,8 @@ fn plan_move_across_paths(
     Ok(PlannedChange::Edit(PathEdit { path, into: Some(into), words }))
 }
 
-/// Plans a move of the nodes below a class. The edit inserts a copy of the class's filter between
-/// the new parent and these nodes.
+/// Plans a move of the nodes below a class. In the other path, a copy of the filter that assigns
+/// the class is inserted between the new parent and these nodes.
 fn move_class(
     tree: &Tree,
     (key, node, class): (&Key, &DirectoryId, &str),

@@ -7,7 +7,7 @@ pub enum Text {
     Readme,
     /// Reason of the failure of the reading user's latest failed operation.
     Error,
-    /// The eBPF programs and packet sockets of other applications on an interface.
+    /// The eBPF programs and packet sockets that other applications have attached to an interface.
     Others,
     /// The manual of the filter with this name.
     Manual(String),

@@ -204,7 +204,7 @@ impl DirectoryBuffer {
     }
 
     /// Adds an entry. `next` is the number of the following entry. If the attributes have inode
-    /// number 0, the kernel lists the entry but does not treat it as looked up.
+    /// number 0, the kernel lists the entry but keeps no reference to its object.
     pub fn add(
         &mut self,
         name: &str,

@@ -93,8 +93,8 @@ pub enum Operation {
     },
     /// Returns the statistics of the file system (statfs(2)).
     StatFs,
-    /// Returns the event bits for poll(2), and optionally requests a notification of the next
-    /// event.
+    /// Returns the event bits for poll(2) and, if `notify` is true, requests a notification of the
+    /// next event.
     Poll {
         /// The open file.
         handle: u64,
@@ -117,7 +117,8 @@ pub enum Operation {
     Unknown,
 }
 
-/// A write to an open file. The file position is ignored.
+/// A write to an open file. The file position in the request is ignored, because no file of this
+/// file system has positions for writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Write {
     /// The open file.

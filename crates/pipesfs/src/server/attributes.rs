@@ -5,7 +5,7 @@ use super::{Outcome, Server, lock};
 use crate::entries::{Key, ObjectKind};
 use crate::protocol::{AttributeChange, Attributes, Header, X_OK, errno};
 
-/// Maximum number of objects with changed permissions.
+/// Maximum number of objects whose permissions, changed by chmod(2), are stored.
 const CHANGED_OBJECTS_MAX: usize = 4096;
 /// Bits of a mode that chmod(2) sets.
 const MODE_BITS: u32 = 0o7777;
@@ -14,7 +14,7 @@ const EXECUTE_BITS: u32 = 0o111;
 
 impl Server {
     /// Changes the attributes of an object. The kernel has already checked that the caller is root
-    /// or the owner of the object. Refuses permissions beyond what the inputs of the path allow,
+    /// or the owner of the object. Refuses permissions that the object does not have by default,
     /// and a new owner or group, because the owner is the user of the path's process. A writable
     /// file can be truncated to length 0, without effect, because the file stores nothing.
     pub(super) fn set_attributes(

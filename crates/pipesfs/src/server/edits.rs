@@ -13,8 +13,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of attempts at an edit. Each attempt plans the edit anew, after another edit of
-/// the path was applied first.
+/// Maximum number of attempts at an edit. After an attempt fails because another edit of the path
+/// was applied first, the next attempt plans the edit again.
 const ATTEMPTS_MAX: usize = 4;
 
 impl Server {
@@ -186,8 +186,8 @@ impl Server {
         }
     }
 
-    /// Continues the open streams of nodes that have moved to another path, with taps at the nodes'
-    /// new directories.
+    /// Continues the open streams of nodes that have moved to another path, with new taps at these
+    /// nodes. `places` maps the old directory of each node to the new one.
     fn continue_moved_streams(&self, new: &Tree, places: &HashMap<DirectoryId, DirectoryId>) {
         for (handle, place, form, uid) in self.streams.streams_awaiting_continuation() {
             let stays = new.directory(&place.node()).is_some();

@@ -60,7 +60,7 @@ pub struct Server {
     totals: TotalsByDirectory,
     handles: Mutex<HashMap<u64, Handle>>,
     next_handle: AtomicU64,
-    /// Number of receiving threads that are not executing a change.
+    /// Number of threads that receive requests, not counting those that are executing a change.
     receiving: AtomicUsize,
     /// Numbers of the requests that have been passed to the threads that query paths.
     asking: Mutex<HashSet<u64>>,
@@ -257,7 +257,8 @@ impl Server {
         }
     }
 
-    /// Undoes the effects of an operation whose caller no longer waits.
+    /// Undoes the effects of an operation, such as opening a file, whose caller no longer waits for
+    /// the reply.
     fn withdraw(&self, outcome: &Result<Outcome, i32>) {
         match outcome {
             Ok(Outcome::Opened(handle, _)) => self.close(*handle),
@@ -306,13 +307,15 @@ impl Server {
 enum Executor {
     /// The thread that received the request.
     Receiver,
-    /// A thread that queries paths. Until the reply, the number of the request is in `asking`.
+    /// A thread that queries paths. Until the reply has been sent, [`Server::asking`] contains the
+    /// number of the request.
     Asks,
-    /// A thread that executes changes. Until the reply, the number of the request is in `editing`.
+    /// A thread that executes changes to the tree. Until the reply has been sent,
+    /// [`Server::editing`] contains the number of the request.
     Edits,
     /// The thread that received the request, which is a change. The thread does not count as a
-    /// receiving thread until it has replied. Until then, the number of the request is in
-    /// `editing`.
+    /// receiving thread until it has replied. Until then, [`Server::editing`] contains the number
+    /// of the request.
     EditingReceiver,
 }
 

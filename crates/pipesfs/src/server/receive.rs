@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Server {
-    /// Receives requests until the file system is unmounted. `asks` are the threads for requests
-    /// that query paths; `edits` are the threads for changes to the tree.
+    /// Receives requests until the file system is unmounted. `asks` is the thread pool for requests
+    /// that must query paths first; `edits` is the thread pool for changes to the tree.
     pub(super) fn receive(
         &self,
         (asks, edits): &(Mutex<RequestThreadPool>, Mutex<RequestThreadPool>),
@@ -82,8 +82,8 @@ impl Server {
         }
     }
 
-    /// Updates the snapshot if the request needs a newer one, and executes the request. Runs in a
-    /// thread that may block.
+    /// Executes a request. If the request needs a newer snapshot than the latest one, queries the
+    /// paths first. Runs in a thread that may block.
     pub(super) fn ask(&self, request: &Request) {
         if let Some(age) = self.snapshot_age_max(request) {
             self.snapshots.refresh(age);

@@ -14,7 +14,8 @@ use streamline::paths::{PATH_ENDED, TapReport};
 /// Receiver of the taps whose end must be examined, for [`Streams::examine_ended_taps`].
 pub type StreamEnds = mpsc::Receiver<StreamEnd>;
 
-/// A tap whose stream has ended or was closed.
+/// A tap whose stream has ended, or was closed by its reader, and whose last report must be
+/// examined.
 #[derive(Debug)]
 pub struct StreamEnd {
     handle: u64,

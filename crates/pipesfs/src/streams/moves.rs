@@ -52,8 +52,8 @@ impl Streams {
         }
     }
 
-    /// Returns the handle, the directory, the form and the user of each marked stream that has no
-    /// continuation yet.
+    /// Returns the streams that are marked as moving and have no continuation yet: for each, its
+    /// handle, its directory, the format of its blocks, and the id of its user.
     #[must_use]
     pub fn streams_awaiting_continuation(&self) -> Vec<(u64, DirectoryId, StreamForm, u32)> {
         let open = self.lock();
@@ -79,8 +79,8 @@ impl Streams {
         }
     }
 
-    /// Removes the marks from the streams of these nodes, except from streams with a continuation.
-    /// Ends a stream without a continuation if its node has left the path.
+    /// Ends the move of the streams of these nodes that have no continuation. A stream whose node
+    /// has already left the path ends.
     pub fn unmark_moving_streams(&self, nodes: &HashSet<DirectoryId>) {
         for stream in self.lock().values_mut() {
             if !stream.place.as_ref().is_some_and(|(place, _)| nodes.contains(&place.node())) {

@@ -7,7 +7,7 @@ use streamline::paths::{Memfd, PathClient, TapReport};
 /// Maximum time to wait for the report of a tap that is still open, or whose reader has closed the
 /// stream.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum time to wait for the report of a tap that its path has ended.
+/// Maximum time to wait for the last report of a tap whose path has ended it.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// A report of a tap, with the bytes that were not yet in its pipe when the path ended.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 /// A group of equal nodes of several paths, which share a directory.
 pub(super) struct Group {
     pub(super) class: String,
-    /// Index of each member among the equal nodes of its path below the same parent.
+    /// Position of each member among the equal nodes of its own path that have the same parent.
     ordinal: usize,
     pub(super) members: Vec<NodeIndex>,
 }
@@ -28,8 +28,8 @@ impl NodeGroups {
 }
 
 impl Tree {
-    /// Adds the node `member` to the group of equal nodes of the same user's other paths. Creates a
-    /// group if there is none.
+    /// Adds the node `member` to a group of equal nodes of other paths of the same user, or to a
+    /// new group if there is none.
     pub(super) fn join_group(&self, groups: &mut NodeGroups, class: &str, member: NodeIndex) {
         let filter = self.node(member).map_or("", |node| node.filter.as_str());
         // Only nodes with the same class and the same filter are compared, to avoid comparing all

@@ -4,7 +4,8 @@ use super::{NodeIndex, Parents, Tree, path_key};
 use streamline::paths::PathView;
 
 impl Tree {
-    /// Returns this tree's version of a path, with the parents of its nodes.
+    /// Returns the view in this tree of the path that `path` is another view of, with the parents
+    /// of its nodes. Returns `None` if the tree does not contain the path.
     pub(super) fn path_with_parents(&self, path: &PathView) -> Option<(&PathView, &Parents)> {
         let key = path_key(path);
         self.paths.iter().zip(&self.parents).find(|(view, _)| path_key(view) == key)

@@ -4,7 +4,8 @@
 use super::{Child, NodeIndex, Parents, Tree, id, node_name};
 
 impl Tree {
-    /// Adds a link for each arc that does not lead to a subdirectory.
+    /// Adds a symbolic link for each arc whose downstream node does not have its directory below
+    /// the node at which the arc begins.
     pub(super) fn add_links(&mut self, parents: &[Parents]) {
         for path in 0..self.paths.len() {
             for node in 0..self.paths[path].nodes.len() {

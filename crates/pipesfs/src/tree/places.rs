@@ -4,7 +4,8 @@
 use super::DirectoryId;
 
 impl DirectoryId {
-    /// Returns the directory of a class's node. Returns any other directory unchanged.
+    /// Returns the identity of the node's directory, for the directory of one of the node's
+    /// classes. Returns the identity of any other directory unchanged.
     #[must_use]
     pub fn node(&self) -> Self {
         match self {
@@ -23,8 +24,8 @@ impl DirectoryId {
         }
     }
 
-    /// Returns the identity of this directory, or of this class, after its node has moved to
-    /// `node`.
+    /// Returns the identity that this directory, of a node or of one of its classes, has after the
+    /// node has moved. `node` is the new identity of the node's directory.
     #[must_use]
     pub fn id_after_move(&self, node: &Self) -> Self {
         match (self, node) {

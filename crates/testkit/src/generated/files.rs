@@ -23,7 +23,7 @@ const CLASSIC_PCAP: FileFormat = FileFormat {
 };
 const PCAPNG: FileFormat = FileFormat { is_pcapng: true, ..CLASSIC_PCAP };
 
-/// The formats in which generated captures are written, in rotation.
+/// The file formats of generated captures. Successive captures use them in turn.
 pub(super) const FILE_FORMATS: [FileFormat; 8] = [
     CLASSIC_PCAP,
     FileFormat { is_big_endian: true, ..CLASSIC_PCAP },

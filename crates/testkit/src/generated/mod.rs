@@ -67,8 +67,8 @@ pub fn capture_path(name: &str) -> PathBuf {
     path
 }
 
-/// Number of captures with mixed traffic, and number of scenes per capture. A scene has about
-/// twenty frames ([`traffic::mixed_traffic`]).
+/// Number of generated captures with mixed traffic, and number of scenes in each of them. A scene
+/// has about twenty frames ([`traffic::mixed_traffic`]).
 const MIXED_CAPTURE_COUNTS: (u64, usize) = (48, 6);
 
 /// Returns the names and contents of all generated captures.

@@ -59,8 +59,8 @@ fn unacknowledged_connection() -> Capture {
     talk.finish_open()
 }
 
-/// Returns a connection with two segments that contain different data for the same range. Both are
-/// captured before the bytes that precede the range in the stream.
+/// Returns a connection with two segments that contain different data for the same sequence
+/// numbers. Both segments are captured before the data that precede them in the stream.
 fn overlapping_segments() -> Capture {
     ConnectionCapture::new(13, 4000)
         .send_client_segments(&[(4, b"GOOD"), (4, b"EVIL"), (0, b"THE "), (8, b" END")])

@@ -82,8 +82,8 @@ impl Connection {
         self.acknowledge(capture, side.peer());
     }
 
-    /// Splits data into segments, and returns them without adding them to a capture. The caller can
-    /// reorder the segments or omit some of them.
+    /// Splits data into segments, and returns them without adding them to a capture. The caller
+    /// adds them to a capture, and can reorder or omit some of them.
     pub(crate) fn split_into_segments(&mut self, side: Side, data: &[u8]) -> Vec<Vec<u8>> {
         let last = data.len().div_ceil(SEGMENT_MAX).saturating_sub(1);
         let chunks = data.chunks(SEGMENT_MAX).enumerate();

@@ -89,7 +89,7 @@ pub fn web_capture() -> Capture {
 }
 
 /// Returns a capture with the same kinds of traffic as [`web_capture`]. `connections` is the number
-/// of scenes, each of about twenty frames.
+/// of scenes; a scene has about twenty frames.
 pub fn mixed_traffic(seed: u64, connections: usize) -> Capture {
     let (mut capture, mut random) = (Capture::new(), Random::new(seed));
     for _ in 0..connections {
