@@ -181,8 +181,8 @@ impl Record {
         format!("{}\n", EscapedJson(&serde_json::to_string(&line).unwrap_or_default()))
     }
 
-    /// Formats the line with the function `form`, in at most `bytes_max` bytes: if the result is
-    /// longer, shortens the texts of the line and formats it again.
+    /// Formats the line with the function `form`. If the result is longer than `bytes_max` bytes,
+    /// shortens the texts of the line and formats it again.
     pub(super) fn bounded_line(&self, bytes_max: usize, form: fn(&Self) -> String) -> String {
         let line = form(self);
         if line.len() <= bytes_max {
