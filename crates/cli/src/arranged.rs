@@ -92,7 +92,8 @@ pub(crate) fn exec_command_words(words: &[String]) -> Option<&[String]> {
 
 /// The role of an argument on the command line.
 enum WordKind {
-    /// A word of the request.
+    /// A word of the request line, which does not start with `-` or is an option of the request
+    /// language.
     Line,
     /// An argument of the command that starts with `-`. It contains the option's value, if there is
     /// one.

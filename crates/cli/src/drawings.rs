@@ -7,8 +7,8 @@ use pipeline::explain::{self, DrawnFigures};
 use pipeline::plan::Plan;
 use std::path::Path;
 
-/// Checks that a drawing and the output of the request are not both written to standard output.
-/// Otherwise, prints an error and returns the exit status.
+/// Checks that standard output does not receive both a drawing and the output of the request. If it
+/// would, prints an error and returns the exit status.
 pub(crate) fn refuse_mixed_stdout(wanted: &DrawingArguments, plan: &Plan) -> Result<(), Status> {
     if !wanted.writes_to_stdout() || (plan.reports.is_empty() && !progress::has_printing_sink(plan))
     {

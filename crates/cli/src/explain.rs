@@ -122,8 +122,8 @@ fn find_neighbors(plan: &Plan) -> NeighborFindings {
 }
 
 /// Returns the interfaces from which a source redirects frames, so that the host does not receive
-/// them. Each entry also has the number of receive rules installed in the device, or the reason why
-/// the device cannot select frames.
+/// them. Each interface has the number of receive rules installed in the device or, as an error,
+/// the reason why the device cannot select frames.
 fn redirecting_devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
     let takes = |node: &pipeline::graph::Node| {
         let used = node.filter().filter(|used| used.description.name == "rx")?;

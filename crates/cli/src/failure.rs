@@ -10,7 +10,8 @@ use streamline::privilege::Denial;
 use streamline::{CrashCapture, Notice, Notices, OpenError};
 use sys::process_group::ProcessOutcome;
 
-/// Creates a handler that prints notices. If `quiet` is true, it prints warnings but no notes.
+/// Creates a handler that prints the notices of a run to standard error. If `quiet` is true, the
+/// handler omits notes and prints only warnings.
 pub(crate) fn notice_handler(quiet: bool) -> Notices {
     Notices::new(move |notice| match notice {
         Notice::Note(_) if quiet => {}

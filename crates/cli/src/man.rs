@@ -88,7 +88,7 @@ fn write_pages(folder: &Path, sheets: &[ManualPage]) -> io::Result<()> {
     Ok(())
 }
 
-/// Generates all pages.
+/// Generates all pages of the manual.
 fn generate_pages() -> io::Result<Vec<ManualPage>> {
     let mut whole = Arguments::command()
         .about("run a request over packets, files or streams")
@@ -103,7 +103,7 @@ fn generate_pages() -> io::Result<Vec<ManualPage>> {
     Ok(sheets)
 }
 
-/// Generates the page of a command.
+/// Generates the manual page of a command, or of the whole program if `whole` is true.
 fn command_page(command: &clap::Command, whole: bool) -> io::Result<ManualPage> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     let page =

@@ -28,7 +28,7 @@ pub(crate) struct ProgressPrinter {
     previous: Cell<SourceTotals>,
 }
 
-/// The running time, and the sums of the counters of a run's sources.
+/// The running time of a run, and the counters of its sources added up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct SourceTotals {
     elapsed_ns: u64,
@@ -58,7 +58,8 @@ impl ProgressPrinter {
         self.every_ns
     }
 
-    /// Prints the current progress.
+    /// Prints a progress line with the counters in `progress`, and with rates since the previous
+    /// call.
     pub(crate) fn print(&self, progress: &Progress) {
         let now = SourceTotals::sum_sources(progress);
         // If the interval is not a whole number of seconds, the time is printed with tenths.

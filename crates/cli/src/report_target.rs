@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use sys::open::{WriteMode, open_target};
 
-/// The destination of a report.
+/// The destination of the report of a run (`--report`).
 #[derive(Debug)]
 pub(crate) enum ReportTarget {
     /// Standard output.

@@ -114,7 +114,8 @@ pub(crate) fn build_and_run_request(
     Ok(status)
 }
 
-/// Prints a note that the run is waiting for a program to open a named pipe for reading.
+/// Prints a note that the run cannot start until another program opens the named pipe `pipe` for
+/// reading.
 fn print_pipe_wait(pipe: &Path) {
     let pipe = pipe.display();
     terminal::print_note(&format!("waiting until a program opens `{pipe}` for reading"));
@@ -201,8 +202,9 @@ impl StartNotifier {
     /// The notifier of a path in the foreground. It does nothing, because no process is waiting.
     pub(crate) const FOREGROUND: Self = Self { socket: None, joins_errors: false };
 
-    /// Detaches this process from the terminal if the path runs in the background or serves a
-    /// shared prefix. In this case, standard input is the socket to the starting process.
+    /// Detaches this process from the terminal if it runs a path in the background, or a prefix
+    /// that several requests share. Such a process uses its standard input as the socket to the
+    /// process that started it. In the foreground, does nothing.
     fn detach_background(arguments: &RunArguments) -> Result<Self, Status> {
         if !arguments.background && !arguments.serves_prefix {
             return Ok(Self::FOREGROUND);
@@ -310,8 +312,8 @@ fn warn_that_outputs_ended(results: &RunResults) {
     }
 }
 
-/// Prints a text to standard output, or to standard error if the request writes a capture to
-/// standard output.
+/// Prints reports of filters or of the run to standard output, or to standard error if the request
+/// writes a capture to standard output.
 fn print_apart_from_capture(text: &str, graph: &Graph) -> Status {
     if graph.writes_capture_to_standard_output() {
         terminal::print_error_text(text);

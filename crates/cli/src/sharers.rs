@@ -19,7 +19,8 @@ pub(crate) struct SharedPrefix {
     path: Option<u32>,
 }
 
-/// Returns the shared prefixes that a plan reads.
+/// Returns the shared prefixes that the sources of a plan read, with the paths that run and read
+/// them.
 pub(crate) fn find_prefixes(plan: &Plan) -> Vec<SharedPrefix> {
     let used = plan.graph.nodes.iter().filter_map(pipeline::graph::Node::filter);
     let used = used.filter(|used| used.description.name == prefix::SHARED_SOURCE);

@@ -130,7 +130,7 @@ struct SampleText {
     graph: Vec<String>,
 }
 
-/// The state of an open view.
+/// The state of the thread that draws the view of `run --view`.
 struct Session {
     observer: Observer,
     previous: Option<DrawnFigures>,
@@ -193,7 +193,8 @@ impl Session {
         true
     }
 
-    /// Ends the path. Returns false if the path is already ending, in which case the view closes.
+    /// Requests the end of the path. Returns false if the end was already requested, in which case
+    /// the view closes.
     fn end(&mut self) -> bool {
         self.stop.notify();
         !std::mem::replace(&mut self.is_stopping, true)

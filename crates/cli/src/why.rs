@@ -42,8 +42,8 @@ struct TraceInput {
     /// The block limit of the recorded run; `None` if the run had no limit or if the input is a
     /// capture.
     count: Option<u64>,
-    /// A sentence about the packets that are missing from the record; `None` if none are missing or
-    /// if the input is a capture.
+    /// Sentence that reports the packets missing from the record. `None` if no packets are missing
+    /// or if the input is a capture.
     gap: Option<String>,
     /// True if the record is truncated or was modified.
     is_damaged: bool,
@@ -178,7 +178,7 @@ fn parse_endpoint(text: &str) -> Option<(IpAddr, u16)> {
     Some((parse_endpoint.ip(), parse_endpoint.port()))
 }
 
-/// Returns the rows in the order of the request.
+/// Returns the rows of the nodes in the order in which the nodes appear in the request.
 fn sort_rows(rows: &[NodeFate], plan: &Plan) -> Vec<NodeFate> {
     let ids = plan.graph.ids();
     ids.filter_map(|(id, _)| rows.iter().find(|row| row.planned == id.0).cloned()).collect()
@@ -214,8 +214,8 @@ fn format_counts_by_name(counts: &BTreeMap<String, u64>) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats the counts of blocks that were held, dropped, unanswered, consumed, created, or not
-/// selected.
+/// Formats the counts in the column `other` of a node's row: blocks that were held, dropped,
+/// unanswered, consumed, created, or not selected.
 fn format_other_counts(row: &NodeFate) -> String {
     let mut parts = Vec::new();
     if row.held > 0 {

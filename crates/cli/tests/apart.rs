@@ -12,7 +12,7 @@ use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVI
 use testkit::traffic::Capture;
 use testkit::{Frame, Segment, wait_until};
 
-/// Number of open connections.
+/// Number of connections that are open when the filter moves.
 const CONNECTIONS: u32 = 1000;
 
 /// Returns the frames of the first or the second half of all connections. The first half contains

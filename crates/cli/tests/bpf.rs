@@ -99,8 +99,8 @@ fn cooked_frame(interface: u8) -> Vec<u8> {
     header
 }
 
-/// Primitives that the built-in compiler does not support are compiled by libpcap. If libpcap is
-/// unavailable, the refusal contains a remedy.
+/// Runs expressions that the built-in compiler does not support and that libpcap compiles. If
+/// libpcap is unavailable, checks that the refusal contains a remedy.
 #[test]
 fn primitives_for_atm_mtp_and_pflog_use_libpcap() {
     let folder = Folder::new();

@@ -7,9 +7,8 @@ mod common;
 use common::Folder;
 use std::path::Path;
 
-/// Returns the requests in the last column of a page's tables. A command that runs, checks or
-/// explains a request counts as the request itself. Other `streamline` commands, and `jq` commands,
-/// are skipped.
+/// Returns the requests in the last column of a page's tables. For a command such as `streamline
+/// run REQUEST`, returns only the request. Skips other `streamline` commands, and `jq` commands.
 fn table_requests(text: &str) -> Vec<String> {
     let rows = text.lines().filter(|line| line.starts_with("| "));
     let rows = rows.map(|line| line.replace("\\|", "\0"));

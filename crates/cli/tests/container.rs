@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use testkit::need;
 use testkit::net::{CLIENT, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, wait_until};
 
-/// The image on which the recipe builds.
+/// The base image in the container recipe.
 const BASE_IMAGE: &str = "docker.io/library/debian:bookworm-slim";
 /// Options that prevent podman from raising limits, which some machines do not permit.
 const PODMAN_LIMIT_OPTIONS: [&str; 2] = ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"];

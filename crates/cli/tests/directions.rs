@@ -11,8 +11,8 @@ use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVI
 
 const WARNING: &str = "`http` produces no results that need both directions";
 
-/// Runs a subcommand on a request with the source `source`, which reads the server's device of the
-/// pair.
+/// Runs the subcommand `verb` on a request with the given source, which captures on the device of
+/// `pair` in the server's namespace.
 fn run_subcommand(
     folder: &Folder,
     pair: &NamespacePair,

@@ -98,7 +98,7 @@ const COMMAND_PAGES: &[Page] = &[
 const NEEDS_ONE_SHELL_REASON: &str =
     "the test `b1_commands_of_the_book_run_as_printed` runs them in one shell";
 
-/// Prefixes of commands that cannot run in this test, with the reasons.
+/// Prefixes of commands that this test skips, each with the reason.
 const SKIPPED_COMMANDS: &[(&str, &str)] = &[
     ("streamline doctor unit", "its other half writes into /etc"),
     ("streamline sh -v -c 'cat words | grep x | sudo tee", "sudo asks for a password"),

@@ -33,18 +33,18 @@ struct KilledProgram<'v> {
     /// The preloaded library under test, as `exec --with` names it: `pcap` or `udp`.
     part: &'v str,
     words: &'v [&'v str],
-    /// Text of the report if the program ends by itself.
+    /// Text that standard error contains if the program was not killed.
     report: &'v str,
 }
 
-/// A system call of a thread.
+/// A system call in a trace, before which strace can kill the program.
 struct Call {
     name: String,
     /// The number of the call among the calls of the same name, from 1.
     number: usize,
 }
 
-/// Returns the system calls in the output of strace.
+/// Returns the system calls that a trace of strace lists, in order.
 fn parse_system_calls(trace: &str) -> Vec<Call> {
     let mut counts = HashMap::new();
     let calls = trace.lines().filter_map(|line| {
@@ -122,8 +122,8 @@ fn programs(pair: &NamespacePair) -> usize {
     })
 }
 
-/// Kills `kills` programs at points that are spread over all their system calls, first without and
-/// then with a daemon.
+/// Runs the program `kills` times, and kills each run before another of its system calls, first
+/// without and then with a daemon. Asserts that no kernel program remains.
 fn kill(victim: &KilledProgram<'_>, kills: usize) {
     if need::require_bpf().is_none() || need::require_command("strace").is_none() {
         return;
@@ -157,7 +157,7 @@ fn kill(victim: &KilledProgram<'_>, kills: usize) {
     }
 }
 
-/// Like [`kill`], for UDP servers.
+/// Compiles the UDP echo server, and kills it `kills` times as [`kill`] does.
 fn kill_servers(kills: usize) {
     let Some(compiler) = need::require_command("cc") else { return };
     let folder = Folder::new();

@@ -253,7 +253,7 @@ fn newest_path_number(folder: &Folder) -> String {
 }
 
 /// Writes a capture of an HTTP request and response that are full of terminal escapes and hidden
-/// characters. Returns its name.
+/// characters. Returns the name of the capture file.
 fn write_escapes_capture(folder: &Folder) -> String {
     let frame = |from: &str, to: &str, segment: &Segment, payload: &str| {
         Frame::ethernet().ipv4(from, to).tcp(segment, payload.as_bytes())

@@ -10,8 +10,8 @@ use std::process::Stdio;
 use testkit::Random;
 use testkit::traffic::{Capture, mixed_traffic};
 
-/// Writes the capture `whole.pcap` with all frames, and `parts` captures. `part_of` returns the
-/// index of the capture for a frame.
+/// Writes the capture `whole.pcap` with all frames, and `parts` captures among which the frames are
+/// distributed. `part_of` returns the index of the capture that receives a frame.
 fn write_partial_captures(folder: &Folder, parts: usize, mut part_of: impl FnMut(&[u8]) -> usize) {
     let whole = Capture::from_frames(mixed_traffic(5, 60).frames.into_iter().map(|(_, f)| f));
     std::fs::write(folder.path().join("whole.pcap"), whole.to_pcap()).unwrap();

@@ -21,7 +21,8 @@ const HEAD_MAX: usize = 8 << 10;
 /// A time limit that is long enough for a busy machine.
 const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Returns the value of a series in a metrics text. `series` contains the name and the labels.
+/// Returns the value of a time series in a text of Prometheus metrics. `series` contains the name
+/// and the labels.
 fn value(text: &str, series: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{series} is not in\n{text}")).parse().unwrap()

@@ -81,7 +81,8 @@ impl Observer {
         std::fs::read_to_string(&self.errors).unwrap()
     }
 
-    /// Sends SIGINT, and waits until the program has exited. Returns its standard error.
+    /// Interrupts the capturing program (SIGINT), and waits until it has exited. Returns its
+    /// standard error.
     fn interrupt(mut self) -> String {
         let number = self.process.0.id().to_string();
         assert!(Command::new("kill").args(["-INT", &number]).status().unwrap().success());
@@ -100,7 +101,8 @@ const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
 /// Text that tcpdump prints when it begins to capture.
 const LISTENING_TEXT: &str = "listening on";
 
-/// Sends numbered datagrams of these sizes from the client to the server.
+/// Sends numbered UDP datagrams from the client to a port of the server. `sizes` contains their
+/// lengths in bytes.
 fn send(pair: &NamespacePair, port: u16, sizes: impl IntoIterator<Item = usize> + Send) {
     pair.client.run_in_network_namespace(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -112,7 +114,7 @@ fn send(pair: &NamespacePair, port: u16, sizes: impl IntoIterator<Item = usize> 
     });
 }
 
-/// A packet of a capture file.
+/// A packet read from a capture file: its time, original length and captured bytes.
 #[derive(Clone, PartialEq, Debug)]
 struct Packet {
     seconds: f64,

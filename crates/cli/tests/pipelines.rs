@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::{need, wait_until};
 
-/// Time limit for any pipeline.
+/// Maximum running time of a pipeline, after which its test fails.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Size of the tested text in bytes.
 const TEXT_BYTES: usize = 6 << 20;
@@ -170,8 +170,8 @@ fn python_path() -> Option<String> {
     Some(String::from_utf8(output.unwrap().stdout).unwrap().trim().to_owned())
 }
 
-/// Runs a pipeline with a Python program between `before` and `after`. Asserts that the results are
-/// the same as in `sh`.
+/// Runs the shell pipeline that consists of the text `before`, a command with the Python program
+/// `body`, and the text `after`. Asserts that the results are the same as in `sh`.
 fn assert_same_python_results(before: &str, body: &str, after: &str) {
     let Some(python) = python_path() else { return };
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -417,8 +417,8 @@ fn e1_g4_file_crosses_a_pipeline_by_pointer() {
     assert!(edge_counts(&report, "dd read:")[0] > size - start, "{report}");
 }
 
-/// Returns three numbers that `-v` reports for the ring of an edge: its current and its largest
-/// size in KB, and the number of growth steps.
+/// Returns three numbers that `streamline sh -v` reports for the ring of the pipeline's edge with
+/// the number `edge`: its current and its largest size in KB, and the number of growth steps.
 fn ring_size(report: &str, edge: usize) -> [usize; 3] {
     let begin = format!("edge {edge}, ring: ");
     let line = report.lines().find_map(|line| line.split_once(&begin));
@@ -428,7 +428,8 @@ fn ring_size(report: &str, edge: usize) -> [usize; 3] {
     [numbers.next().unwrap(), numbers.next().unwrap(), numbers.next().unwrap()]
 }
 
-/// If the reader is always slower than the writer, the ring keeps its maximum size.
+/// Runs a pipeline whose reader is always slower than its writer. Asserts that the ring has its
+/// maximum size at the end.
 #[test]
 fn f6_full_ring_of_a_pipeline_keeps_its_size() {
     let script = "cat $F $F $F $F $F $F $F $F | dd bs=64k conv=ucase status=none | md5sum";

@@ -70,7 +70,7 @@ impl EditFixture {
     }
 }
 
-/// Converts the error of an operation to its error number.
+/// Converts the I/O error of a file system operation to its error number (`errno`).
 fn number(done: std::io::Result<()>) -> Result<(), i32> {
     done.map_err(|error| error.raw_os_error().unwrap())
 }

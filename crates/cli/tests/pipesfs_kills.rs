@@ -12,8 +12,8 @@ use std::io::Read as _;
 use std::process::{Command, Stdio};
 use testkit::{need, wait_until};
 
-/// Shell scripts that repeat or continue one operation until it fails, each with the name of the
-/// operation.
+/// Operations on a mount, each with its name and a shell script that performs the operation until
+/// the mount's server is killed.
 const OPERATIONS: [(&str, &str); 8] = [
     ("open", "while cat web/request; do :; done"),
     ("read", "cat web/generate/all"),

@@ -120,12 +120,13 @@ impl PrefixFixture {
         sizes.into_iter().for_each(|size| self.open_connection().request_http_body(size));
     }
 
-    /// Waits until a reader has printed `count` messages.
+    /// Waits until a reader has printed at least `count` HTTP messages.
     fn wait_until_printed(&self, reader: &Reader, count: usize) {
         wait_until("it has printed them", || self.printed_messages(reader).len() >= count);
     }
 
-    /// Returns the paths or sizes of the messages that a reader has printed, in order.
+    /// Returns, for each HTTP message that a reader has printed, the path of a request or the
+    /// status of a response.
     fn printed_messages(&self, reader: &Reader) -> Vec<String> {
         let out = self.folder.read(&format!("{}.out", reader.name));
         let whole = out.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -213,7 +214,8 @@ impl Connection {
     }
 }
 
-/// A running request that may read a shared prefix. Killed on drop.
+/// A running request of a test, which is killed on drop. It reads a shared prefix if its text
+/// begins with `--prefix=shared`.
 struct Reader {
     name: String,
     child: Child,
@@ -246,7 +248,7 @@ fn http_request_paths(sizes: impl IntoIterator<Item = usize>) -> Vec<String> {
     sizes.into_iter().map(|size| format!("\"/{size}\"")).collect()
 }
 
-/// Asserts that the remark of the source `shared` in a report contains the text `what`.
+/// Asserts that the field `remark` of the source `shared` in a report contains the text `what`.
 fn assert_source_remark(site: &PrefixFixture, report: &Value, what: &str) {
     let remark = shared_source_counters(report)["remark"].as_str().unwrap();
     assert!(remark.contains(what), "{remark}: {}", site.listed_paths());

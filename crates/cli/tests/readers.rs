@@ -15,8 +15,8 @@ const BOB: u32 = 41_002;
 /// A group to which a test may add either user.
 const READER_GROUP_ID: u32 = 41_200;
 
-/// Creates a directory with three captures. The first is readable by all users, the second by the
-/// group TEAM, and the third only by the user ALICE.
+/// Creates a directory with three captures: `open.pcap` is readable by all users, `team.pcap` by
+/// the group [`READER_GROUP_ID`], and `secret.pcap` only by the user [`ALICE`].
 fn create_captures_with_modes() -> Folder {
     let folder = Folder::accessible_to_all();
     for (name, group, mode) in [

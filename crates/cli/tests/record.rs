@@ -1,5 +1,5 @@
 //! Tests of records on the command line: creation, replay, truncated records and invalid files.
-//! (v10)
+//! (Capability V10.)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

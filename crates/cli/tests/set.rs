@@ -66,7 +66,8 @@ fn set_argument(folder: &Folder, words: &[&str]) -> Vec<u64> {
     at.collect()
 }
 
-/// Waits until the sources of the path `web` have emitted `more` further blocks.
+/// Waits until the sources of the path `web` have emitted `more` blocks in addition to those
+/// emitted before the call.
 fn wait_for_blocks(folder: &Folder, more: u64) {
     let count = || -> u64 {
         let picture = folder.run(&["top", "--once", "--json", "web"]).out;

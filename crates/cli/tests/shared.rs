@@ -92,7 +92,7 @@ impl Fixture {
     }
 }
 
-/// Environment variable that passes the daemon's directory to
+/// Environment variable with the daemon's directory for the child process that runs
 /// [`child_process_occupies_connections`].
 const DAEMON_DIR_VARIABLE: &str = "STREAMLINE_TEST_PLACE";
 

@@ -21,7 +21,8 @@ fn signal_child(child: &Child, name: &str) {
     assert!(sent.unwrap().success());
 }
 
-/// Waits until `holds` returns true for the child's process id. Panics if the child exits first.
+/// Waits until `holds` returns true for the child's process id. `what` describes the condition in
+/// messages. Panics if the child exits first.
 fn wait_for_child_condition(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
     testkit::wait_until(what, || {
         let holds = holds(child.id());

@@ -39,7 +39,7 @@ use testkit::net::{CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER, SER
 use testkit::{need, wait_until};
 
 const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
-/// The UDP port of the servers.
+/// UDP port on which the servers of these tests listen.
 const PORT: u16 = 5400;
 /// Number of datagrams after which a server's socket has certainly been promoted, that is, receives
 /// from a ring.

@@ -1,4 +1,4 @@
-//! Tests of `streamline why`, which traces a flow. (v12)
+//! Tests of `streamline why`, which traces a flow. (Capability V12.)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

@@ -15,10 +15,10 @@ use streamline::privilege::{self, Operation, Remedy};
 
 /// Version of the `--json` format.
 pub(super) const VERSION: u32 = 1;
-/// The request in suggested commands.
+/// The request in the commands that `doctor` suggests as remedies.
 const EXAMPLE_REQUEST: &str = "rx | count";
 
-/// All findings.
+/// The findings of `doctor` about this machine, and the contents of its `--json` output.
 #[derive(Serialize, Debug)]
 pub(super) struct DoctorFindings {
     version: u32,
@@ -31,7 +31,7 @@ pub(super) struct DoctorFindings {
     pub(super) doors: Vec<Verdict>,
 }
 
-/// A group of related checks.
+/// A section of the findings: related checks under one title.
 #[derive(Serialize, Debug)]
 pub(super) struct Section {
     pub(super) name: &'static str,
@@ -46,7 +46,7 @@ pub(super) enum CheckResult {
     Good,
     /// The feature does not work.
     Bad,
-    /// The check reports a value or an optional feature, which is neither good nor bad.
+    /// The check reports a value, or an optional feature whose absence is no fault.
     Plain,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct CheckFinding {
     pub(super) advice: Option<String>,
 }
 
-/// A network interface.
+/// A network interface of the machine, with its state and its frame counters.
 #[derive(Serialize, Debug)]
 pub(super) struct InterfaceFinding {
     pub(super) index: u32,
@@ -78,7 +78,7 @@ pub(super) struct InterfaceFinding {
     pub(super) errors: u64,
 }
 
-/// The availability of a facility.
+/// The availability of capturing, sending, programs in the kernel, or replay on this machine.
 #[derive(Serialize, Debug)]
 pub(super) struct Verdict {
     /// `rx`, `tx`, `kernel` or `replay`.

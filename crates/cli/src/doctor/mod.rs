@@ -27,7 +27,8 @@ use streamline::report::json_line;
 struct DoctorReport {
     #[serde(flatten)]
     checkup: DoctorFindings,
-    /// Kernel programs and packet sockets of other applications on the interfaces.
+    /// Kernel programs and packet sockets that other applications have on the interfaces of this
+    /// machine.
     others: NeighborFindings,
 }
 

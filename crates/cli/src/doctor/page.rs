@@ -15,7 +15,8 @@ use std::fmt::Write as _;
 /// Maximum number of interfaces printed. `--json` contains all of them.
 const INTERFACES_MAX: usize = 16;
 
-/// Formats all findings as a page.
+/// Formats all findings of `doctor` as text. If `colours` is true, the text contains color
+/// sequences.
 pub(super) fn format_findings(
     DoctorReport { checkup, others }: &DoctorReport,
     colours: bool,
@@ -55,7 +56,7 @@ pub(super) fn format_findings(
     out
 }
 
-/// Width of the name column, in characters.
+/// Width of the column with the names of checks, in characters.
 const NAME_WIDTH: usize = 18;
 /// Width of the name column in the limits section, in characters.
 const LIMIT_NAME_WIDTH: usize = 29;

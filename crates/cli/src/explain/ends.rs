@@ -7,8 +7,8 @@ use streamline::named::{ring_size_bounds, writer_ring_size_bounds};
 use streamline::report::{Object, to_object};
 
 /// Returns the sinks whose output other programs read from a ring. Each entry has the name of the
-/// sink, the minimum and maximum sizes of the ring in bytes, and true if the request specifies the
-/// size.
+/// sink, the minimum and maximum sizes of the ring in bytes, and a flag that is true if the request
+/// specifies the size.
 fn reader_rings(plan: &Plan) -> Vec<(String, (usize, usize), bool)> {
     let names = explain::unique_names(&plan.graph);
     let ring = |(id, node): (pipeline::graph::NodeId, &pipeline::graph::Node)| {
@@ -55,8 +55,8 @@ pub(super) fn format_ring_sizes(plan: &Plan) -> String {
 }
 
 /// Returns the sinks that retain past frames. Each entry has the name of the sink, the size in
-/// bytes of its memory for uncompressed frames, and true if a separate low-priority thread
-/// compresses older frames. If false, the thread of the sink compresses them.
+/// bytes of its memory for uncompressed frames, and a flag: true if a separate low-priority thread
+/// compresses older frames, false if the thread of the sink does.
 fn retaining_sinks(plan: &Plan) -> Vec<(String, u64, bool)> {
     let names = explain::unique_names(&plan.graph);
     let used = || plan.graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));

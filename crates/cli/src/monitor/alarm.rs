@@ -17,7 +17,7 @@ const COMMANDS_MAX: usize = 8;
 /// Maximum time to wait, at the end of the run, for commands that are still running.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The alarms of a run.
+/// The alarms of a run, with the commands that `--alarm-exec` has started for them.
 #[derive(Debug)]
 pub(super) struct Alarms {
     all: Vec<Alarm>,
@@ -152,7 +152,8 @@ impl Alarms {
     }
 }
 
-/// Returns true if a command is still running. Prints a warning if it has failed.
+/// Returns true if a command of `--alarm-exec` is still running. Prints a warning if the command
+/// has failed.
 fn is_running(child: &mut Child) -> bool {
     match child.try_wait() {
         Ok(None) => true,

@@ -30,7 +30,7 @@ const SAMPLES_PER_FILE: u32 = 5;
 /// Name under which metrics report a path that has neither a name nor a number.
 const UNNAMED_PATH_NAME: &str = "run";
 
-/// The threads and servers that observe a run.
+/// The thread and the metrics servers that observe a run for `--metrics` and `--alarm`.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     /// Metrics servers, which stop when they are dropped.

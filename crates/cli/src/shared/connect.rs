@@ -15,9 +15,9 @@ pub(super) fn connect_daemon() -> Result<Client, Status> {
     Client::find(None).map_err(|error| report_client_error(&error))
 }
 
-/// Connects to a path, and fetches its description. If the process of the path is stopped, this
-/// fetch fails early, before a more expensive call. On failure, prints an error and returns the
-/// exit status.
+/// Connects to a path, and fetches its description. If the process of the path is stopped
+/// (SIGSTOP), the fetch times out before the caller makes a longer call. On failure, prints an
+/// error and returns the exit status.
 pub(super) fn connect_path(name: &str) -> Result<(PathClient, PathDescription), Status> {
     connect_daemon()?.connect_and_describe(name).map_err(|error| {
         let silent = error == ClientError::Timeout;

@@ -170,7 +170,8 @@ fn describe(error: &DirectoryError) -> String {
     format!("{error}{remedy}")
 }
 
-/// Sends state variables (sd_notify(3)) to the service manager, if there is one.
+/// Sends assignments such as `READY=1`, one per line (sd_notify(3)), to the service manager, if
+/// there is one.
 fn notify_service_manager(lines: &str, log: &Log) {
     if let Err(error) = service::notify(lines, &[]) {
         warn(log, &format!("the service manager was not notified: {error}"));

@@ -10,7 +10,8 @@ use sys::local_socket;
 
 /// Maximum length of a line of the program's output, in bytes. A longer line is split.
 const LINE_MAX: usize = 4096;
-/// Maximum number of reads after the program has exited; they suffice for a full pipe.
+/// Maximum number of reads from the pipe of a program after it has exited. This number of reads of
+/// [`LINE_MAX`] bytes empties a full pipe.
 const LAST_READS_MAX: usize = 16;
 
 /// A running child process, with its output and the settings for its log events.

@@ -33,7 +33,7 @@ pub(crate) use rates::format_rate_short;
 use crate::arguments::paths::PathCommand;
 use crate::status::Status;
 
-/// Executes a command.
+/// Executes a command on registered paths, or runs the daemon. Returns the exit status.
 pub(crate) fn run(command: &PathCommand) -> Status {
     let result = match command {
         PathCommand::Daemon(arguments) => daemon::run(arguments),

@@ -16,7 +16,7 @@ pub(super) const ROW_TITLES: [&str; 8] =
 /// Indices of the cells that are right-aligned.
 pub(super) const RIGHT_ALIGNED_CELLS: [usize; 5] = [0, 3, 4, 5, 6];
 
-/// The reachability of a path.
+/// The result of querying a path, which determines if its row has counters.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum PathState {

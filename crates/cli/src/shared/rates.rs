@@ -6,8 +6,8 @@ use streamline::report::format_count;
 
 pub(super) use streamline::paths::rates::{Rate, compute_rate, total_source_output, update_totals};
 
-/// Describes the longest latencies that exceed the bound of the request. Returns `None` if there
-/// are none.
+/// Describes how many blocks exceeded the latency bound of the request (`--latency`), and the sink
+/// and the waiting time with the longest latencies. Returns `None` if none exceeded it.
 pub(super) fn describe_latency(counters: &Counters) -> Option<String> {
     let latency = counters.latency.as_ref()?;
     let longest = |all: &[GaugeLatency]| {

@@ -42,7 +42,7 @@ struct SpaceRow {
     filters: Vec<String>,
 }
 
-/// A ring between two spaces.
+/// A ring between two spaces, or between a node and its replicas, as a row of `spaces`.
 #[derive(Serialize)]
 struct SpaceRing {
     kind: String,
@@ -50,8 +50,8 @@ struct SpaceRing {
     from: (String, String),
     /// Space and node of the reader; the space is empty for a ring between a node and its replicas.
     to: (String, String),
-    /// Capacity in blocks. `None` if the ring holds bytes, or if it connects a node with its
-    /// replicas.
+    /// Capacity of the ring in blocks. `None` if the ring holds bytes, or if it connects a node
+    /// with its replicas.
     room: Option<u64>,
     /// Counts at both ends of the ring, or `None` if the path does not report any.
     counted: Option<RingCounts>,
@@ -66,7 +66,7 @@ struct RingCounts {
     lost: u64,
 }
 
-/// Lists the spaces.
+/// Lists the spaces of a path or, without an argument, of all the user's paths.
 pub(super) fn run(arguments: &SpacesArguments) -> Result<Status, Status> {
     let client = connect_daemon()?;
     let failed = |error: ClientError| report_client_error(&error);
@@ -186,7 +186,7 @@ impl RingCounts {
         Self { put: edge.put, taken: edge.taken, resident: edge.resident, lost }
     }
 
-    /// Returns the sum of these counts and the counts from another worker process.
+    /// Returns the sum of these counts and the counts of the same ring in another worker process.
     fn merged(self, other: Self) -> Self {
         let sum =
             |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };

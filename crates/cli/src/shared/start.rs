@@ -252,9 +252,10 @@ fn spawn_failure(error: &std::io::Error) -> Status {
     Status::Failed
 }
 
-/// Prints the output of a path that failed to start. The output is in `stored_errors`, or in the
-/// log after the first `before` bytes. Returns `Usage` or `NotFound` if the path's process exited
-/// with that status, and otherwise `Failed`.
+/// Prints the output of a path that failed to start. Reads the output from `stored_errors` or, if
+/// it is `None`, from the log, beginning after the `before` bytes that the log contained earlier.
+/// Returns `Usage` or `NotFound` if the path's process exited with that status, and otherwise
+/// `Failed`.
 fn print_failure(
     child: &mut Child,
     log: &Path,

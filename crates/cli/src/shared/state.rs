@@ -71,8 +71,9 @@ fn list_states(json: bool) -> Result<Status, Status> {
     )))
 }
 
-/// Opens the states of all names in parallel. Names that are occupied by a user other than their
-/// owner are only counted, because there may be many of them.
+/// Opens the published states of all names in parallel, and returns their summaries. If a user has
+/// occupied names that belong to other users, prints only the number of these names, because there
+/// may be many of them.
 fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();
     let answers = gather(
@@ -102,8 +103,8 @@ fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     states
 }
 
-/// Reads the summary of a state. Returns `None` if the filter has ended since the names were
-/// listed.
+/// Summarizes the state at `address`, given the result of opening it. Returns `None` if the filter
+/// has ended since its name was listed.
 fn read_summary(address: &Address, answer: Result<TableReader, Error>) -> Option<StateSummary> {
     let (name, uid) = (address.to_string(), address.uid());
     match answer {

@@ -15,8 +15,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 use streamline::report::{json_line, to_object};
 
-/// Interval between two updates from a path that is draining. An update also proves that the
-/// process of the path still replies.
+/// Interval at which a draining path sends updates, which show that its process still replies.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Version of the `--json` format.
@@ -69,7 +68,7 @@ fn stop_paths(
     wait_until_drained(stop_set)
 }
 
-/// The result of stopping one path.
+/// The result of `streamline stop` for one path.
 #[derive(Serialize, Debug)]
 struct StopResult {
     /// Name or number, as specified by the user.
@@ -88,7 +87,7 @@ struct StopResult {
 struct StopSet {
     /// Results in the order of the arguments.
     results: Vec<StopResult>,
-    /// Paths that have not ended, each with its index in `results`.
+    /// Connections to the paths that have not ended, each with the index of the path in `results`.
     waiting: Vec<(usize, PathClient)>,
     status: Status,
     /// True if the results are printed as one object at the end.
@@ -143,8 +142,8 @@ impl StopSet {
     }
 }
 
-/// Stops paths in parallel; `places` contains the indices of their results. Returns true for each
-/// path that has accepted the call or has just ended.
+/// Stops the paths with the indices `places` in [`StopSet::results`], in parallel. Returns a flag
+/// for each path: true if the path has accepted the call or has just ended.
 fn stop_all(client: &Client, places: Vec<usize>, stop_set: &mut StopSet) -> Vec<bool> {
     let paths: Vec<(u32, String)> = places.iter().map(|place| (0, stop_set.path(*place))).collect();
     let answers = client.query_all(&paths, &[STOP_METHOD], QUERY_TIMEOUT, |_, _| Ok(()));

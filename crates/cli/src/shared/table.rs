@@ -2,8 +2,9 @@
 
 use abi::text::VisibleText;
 
-/// Formats rows under a header. Lines longer than `columns` characters are truncated and end with
-/// `…`. `right` contains the indices of right-aligned columns.
+/// Formats the table with the titles `head` and the rows `format_rows`. Truncates lines to
+/// `columns` characters, with `…` at the end. `right` contains the indices of right-aligned
+/// columns.
 pub(super) fn format_table<const N: usize>(
     head: [&str; N],
     format_rows: &[[String; N]],

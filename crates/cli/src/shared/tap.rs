@@ -84,7 +84,8 @@ fn describe_tap_start(path: &str, start: &TapStart, has_from: bool) -> String {
     }
 }
 
-/// Describes the end of a tap, with the blocks that were skipped.
+/// Describes a tap that has ended: the frames received, the frames skipped, and the reason of the
+/// end.
 fn describe_end(report: &TapReport) -> String {
     let mut text = format!("tap: {}", format_count(report.frames, "frame"));
     if report.skipped > 0 {

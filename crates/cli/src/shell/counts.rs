@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use sys::memory::{Memfd, Seals};
 
-/// The counters of all edges.
+/// The byte counters of all edges of a pipeline, in shared memory.
 pub(super) struct EdgeCounters {
     file: Memfd,
 }
@@ -34,8 +34,9 @@ impl EdgeCounters {
         Ok((format!("{}:{inode}", copy.as_raw_fd()), copy))
     }
 
-    /// Describes the data that an edge has moved, as counted by its writer and by its reader, and
-    /// the size of its ring. Returns an empty list if the edge has moved no data.
+    /// Describes the bytes that the edge with index `at` has moved from the program `from` to the
+    /// program `to`, as counted by each of them, and the size of its ring. Returns an empty list if
+    /// the edge has moved no bytes.
     pub(super) fn describe(&self, at: usize, from: &str, to: &str) -> Vec<String> {
         let Ok(mapping) = self.file.map_read() else { return Vec::new() };
         let edge = u32::try_from(at).unwrap_or(u32::MAX);

@@ -180,7 +180,7 @@ fn shell_name(arguments: &ShellArguments) -> OsString {
     arguments.script.as_ref().map_or_else(|| "sh".into(), OsString::from)
 }
 
-/// The edge between two stages.
+/// The edge between two consecutive commands of a pipeline.
 struct StageEdge {
     reader: OwnedFd,
     writer: OwnedFd,

@@ -6,7 +6,7 @@
 //! here-documents) is not a plain pipeline, and `/bin/sh` runs it unchanged. The same is true of
 //! ambiguous texts: a pipeline over kernel pipes is slower, but cannot differ in meaning.
 
-/// One command of a pipeline.
+/// One command of a shell pipeline.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// A program with its arguments.

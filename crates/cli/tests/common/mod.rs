@@ -95,7 +95,8 @@ impl Folder {
         CommandResult::from(self.streamline(words).output().unwrap())
     }
 
-    /// Starts the program with these arguments and discards its output.
+    /// Starts the program with these arguments, and discards its output. Returns a guard that kills
+    /// the process on drop.
     pub(crate) fn begin(&self, words: &[&str]) -> Guard {
         let mut command = self.streamline(words);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -160,7 +161,8 @@ pub(crate) fn build_udp_library() -> &'static Path {
     LIBRARY.get_or_init(|| build_preloaded("udp"))
 }
 
-/// Builds one library. Building more packages would rebuild the command with other features.
+/// Builds the package of one library, and returns the path of the library. Does not build other
+/// packages, because cargo would then build the command again with other features.
 fn build_preloaded(name: &str) -> PathBuf {
     let mut build = Command::new(env!("CARGO"));
     let package = format!("streamline-{name}");
@@ -174,7 +176,8 @@ fn build_preloaded(name: &str) -> PathBuf {
     own.with_file_name(format!("libstreamline_{name}.so"))
 }
 
-/// Returns the directory of the examples.
+/// Returns the directory `examples` of the repository, which contains the example captures and
+/// requests.
 pub(crate) fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").canonicalize().unwrap()
 }

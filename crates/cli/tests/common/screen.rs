@@ -11,7 +11,7 @@ use testkit::{need, wait_until};
 pub(crate) struct Screen {
     process: Guard,
     keys: ChildStdin,
-    /// All output so far.
+    /// Text that the command has written to the terminal so far.
     output: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
 }
@@ -65,7 +65,7 @@ impl Screen {
         });
     }
 
-    /// Returns all output so far.
+    /// Returns the text that the command has written to the terminal so far.
     pub(crate) fn output(&self) -> String {
         self.output.lock().unwrap().clone()
     }

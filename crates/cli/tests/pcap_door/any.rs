@@ -4,7 +4,7 @@
 use super::overload::{counts, signal, wait_for_process_state};
 use super::*;
 
-/// Number of datagrams of each kind.
+/// Number of packets of each kind that [`TRAFFIC_SCRIPT`] sends.
 const COUNT: usize = 20;
 /// Name of a tun interface, which has no Ethernet headers.
 pub(super) const TUN_DEVICE: &str = "tun0";
@@ -51,7 +51,7 @@ for target in server, b"\xff" * 6, bytes.fromhex("01005e000005"), bytes.fromhex(
     raw.send(target + bytes.fromhex("020000000001" "0026 4242 03".replace(" ", "")) + bytes(35))
 "#;
 
-/// Number of frames that [`FRAMES`] sends with a UDP packet, and without one.
+/// Numbers of frames that [`FRAMES`] sends: first those with a UDP packet, then those without one.
 const FRAMES_SENT: [usize; 2] = [8, 4];
 
 /// Adds a tun interface to the namespace of the server.
@@ -186,8 +186,8 @@ fn any_follows_added_and_removed_interfaces() {
     assert!(errors.contains("25 of 25 packets came from the ring; 0 lost"), "{errors}");
 }
 
-/// Receives packets from an interface without Ethernet frames. Arguments: the number of packets,
-/// and the device.
+/// Python program that makes the host receive packets from a tun interface, which has no Ethernet
+/// frames. Arguments: the number of packets, and the device.
 const TUNNEL_PACKETS: &str = r#"
 import fcntl, os, struct, sys
 packet = bytes.fromhex("4500001c0001000040110000" "0a4d0001" "0a4d0002" "14b414b400080000")
@@ -199,8 +199,8 @@ for number in range(int(sys.argv[1])):
     os.write(tunnel, packet)
 "#;
 
-/// The default receive buffer of a socket has room for 256 small packets, the ring of libpcap for
-/// thousands.
+/// Sends more packets than a socket's default receive buffer holds (256 small packets), but fewer
+/// than the ring of libpcap holds. Asserts that none is dropped.
 #[test]
 fn any_keeps_many_packets_of_an_interface_without_ring() {
     const PACKETS: u64 = 1500;

@@ -38,7 +38,8 @@ pub(super) fn counts(text: &str) -> Option<[u64; 3]> {
 }
 
 /// Stops a tcpdump with SIGSTOP while `sent` packets arrive, continues the program, and waits until
-/// it has counted all packets. Returns the final [`counts`] and the standard error of the program.
+/// it has counted all packets. If `is_ours` is true, tcpdump runs under `streamline exec`. Returns
+/// the final [`counts`] and the standard error of the program.
 fn overload(
     (pair, folder): (&NamespacePair, &Folder),
     is_ours: bool,

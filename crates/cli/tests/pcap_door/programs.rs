@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 use testkit::net::{CLIENT, CLIENT_DEVICE};
 
-/// The minimum share of packets from a ring, in percent.
+/// Minimum share, in percent, of a program's packets that must come from a ring instead of libpcap.
 const RING_SHARE_MIN_PERCENT: u64 = 95;
 
 /// Asserts that at least [`RING_SHARE_MIN_PERCENT`] percent of the packets came from a ring,

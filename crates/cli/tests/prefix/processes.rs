@@ -43,7 +43,8 @@ fn o6_killed_process_of_a_prefix_is_replaced() {
     }
 }
 
-/// The process of a prefix may also be stopped by its user.
+/// Interrupts the process of a prefix, as its user may do. Asserts that another process replaces
+/// it.
 #[test]
 fn o6_stopped_process_of_a_prefix_is_replaced() {
     let Some(site) = PrefixFixture::new() else { return };
@@ -64,7 +65,8 @@ fn o6_stopped_process_of_a_prefix_is_replaced() {
     assert!(errors.contains("its process ended 1 times"), "{errors}");
 }
 
-/// The name of an interface passes to another one while a prefix observes the first.
+/// Renames the interface that a prefix observes, and gives its old name to a second interface.
+/// Asserts that a request on the second interface does not join the prefix of the first one.
 #[test]
 fn o6_prefix_of_a_renamed_interface_keeps_to_itself() {
     let Some(site) = PrefixFixture::new() else { return };
@@ -93,7 +95,8 @@ fn configure_link(site: &PrefixFixture, words: &[&str]) {
     assert!(done.unwrap().success(), "{words:?}");
 }
 
-/// If the process of a prefix cannot be replaced, its readers fail with the reason.
+/// Deletes the interface of a prefix, so that its process ends and cannot be replaced. Asserts that
+/// the request that reads the prefix fails with the reason.
 #[test]
 fn o6_reader_fails_when_the_interface_of_its_prefix_is_gone() {
     let Some(site) = PrefixFixture::new() else { return };

@@ -38,8 +38,8 @@ fn is_stopped(guard: &mut Guard) -> Option<bool> {
     Some(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
-/// Waits until a process is stopped before its step, has exited, or has passed the step, which
-/// `past` detects. Returns true if the process is stopped.
+/// Waits until a process has stopped at its injected fault, has exited, or has continued without
+/// reaching the fault, in which case `past` returns true. Returns true if the process is stopped.
 pub(crate) fn wait_for_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     let mut stood = false;
     wait_until("a process stands still or is done", || match is_stopped(guard) {
@@ -53,8 +53,8 @@ pub(crate) fn wait_for_step(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool 
     stood
 }
 
-/// Kills a stopped process. Returns the time until its kernel objects have been released and `left`
-/// returns no resources.
+/// Kills a stopped process. Returns the time until its kernel objects have been released and
+/// `left`, which lists the other resources that remain, returns an empty list.
 fn kill_and_time_release(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
     let held = KernelObjects::list_process(guard.0.id());
     let begin = Instant::now();
@@ -82,8 +82,8 @@ const KILLED_REQUESTS: [&str; 5] = [
     "generate rate=1000 | exec \"cat\" | count",
 ];
 
-/// Kills runs of the requests `lines` before every n-th step, where n is `every`. Another run on
-/// the same interface must continue.
+/// Runs the requests `lines`, and kills the process before every n-th step of its start, where n is
+/// `every`. Another run on the same interface must continue.
 fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
     let Some(pair) = NamespacePair::new(DevicePairSettings {
         addresses: false,

@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Number of datagrams per round, after which the test checks if the server still replies.
+/// Number of datagrams that a test sends before it checks if the server still replies.
 const DATAGRAMS_PER_ROUND: usize = 200;
 /// Time without a reply after which the server is considered unreachable.
 const UNREACHABLE_TIMEOUT: Duration = Duration::from_millis(300);

@@ -63,8 +63,9 @@ fn warm(client: &UdpSocket) {
     }
 }
 
-/// Sends the commands to the server, and ends the server. Returns its replies, its line about the
-/// shutdown, and its standard error.
+/// Sends the commands `name`, `duplicate`, `size` and `shutdown` to [`SERVER`], which then exits.
+/// If `is_promoted` is true, its socket receives from a ring. Returns the replies, the line that
+/// the server prints about the shutdown, and its standard error.
 fn send_all_commands(is_promoted: bool) -> Option<(Vec<String>, String, String)> {
     let (pair, ..) = prepare()?;
     need::require_command("python3")?;
@@ -102,8 +103,8 @@ fn c1_getsockname_dup_and_shutdown_behave_like_the_kernel() {
     );
 }
 
-/// Sends `count` datagrams of 1400 bytes while the server is awake but does not receive. Returns
-/// the number of these datagrams that the server receives afterwards.
+/// Sends `count` datagrams of 1400 bytes while the server waits to open a FIFO, so that it does not
+/// receive. Returns the number of these datagrams that the server receives afterwards.
 fn fill(client: &UdpSocket, count: usize) -> u64 {
     let count_received = || ask(client, b"ask").parse::<u64>().unwrap();
     let before = count_received();

@@ -45,8 +45,8 @@ fn fill_stopped_server(server: &Server<'_>, client: &UdpSocket, count: usize) ->
     read_drop_counts(client)
 }
 
-/// Sends `count` datagrams of 1400 bytes while the server is awake but does not receive. Returns
-/// the same numbers as [`fill_stopped_server`].
+/// Sends `count` datagrams of 1400 bytes during a pause of the server, in which it runs but does
+/// not receive. Returns the same numbers as [`fill_stopped_server`].
 fn fill_awake_server(client: &UdpSocket, count: usize) -> (u64, u64) {
     exchange(client, b"pause");
     send_fill_datagrams(client, count);

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use testkit::net::{NamespacePair, SERVER};
 use testkit::wait_until;
 
-/// Number of datagrams that the server leaves unread.
+/// Number of datagrams that the server leaves in its socket or ring until [`release`] is called.
 const UNREAD_DATAGRAMS: u32 = 10;
 /// Number of control messages to a server that leaves datagrams unread.
 const CONTROL_MESSAGE_COUNT: u64 = 50;
@@ -19,7 +19,7 @@ const CONTROL_MESSAGE_COUNT: u64 = 50;
 /// Part of the note about a socket that is not promoted to a ring.
 const EPOLL_NOTE: &str = "an epoll set reports it once, or to one of several waiters";
 
-/// The counts of a server.
+/// The counts that a server reports in its reply to a control message.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     /// Number of calls of `epoll_wait` that have returned.
@@ -47,8 +47,9 @@ fn control(client: &UdpSocket, word: &str) -> Counts {
     Counts { returns: numbers[0], readable: numbers[1] }
 }
 
-/// Sends `before` datagrams, the datagram `hold`, and [`UNREAD_DATAGRAMS`] datagrams that the
-/// server leaves unread, all at once. Receives the replies up to the reply to `hold`.
+/// Sends `before` datagrams, the datagram `hold`, and [`UNREAD_DATAGRAMS`] further datagrams, all
+/// at once. The datagram `hold` makes the server stop reading. Receives the replies up to the reply
+/// to `hold`.
 fn hold(client: &UdpSocket, before: u32) {
     for _ in 0..before {
         client.send_to(b"before", address()).unwrap();

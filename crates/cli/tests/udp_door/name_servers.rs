@@ -9,7 +9,7 @@ use std::process::Command;
 use testkit::net::{NamespacePair, SERVER, SERVER6};
 use testkit::{need, wait_until};
 
-/// A name server to test.
+/// A name server under test, with its arguments and the sockets that it opens.
 struct NameServer<'s> {
     program: &'s str,
     /// The arguments that precede the name of the configuration file.

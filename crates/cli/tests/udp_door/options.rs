@@ -145,7 +145,8 @@ fn dual_stack_socket_receives_both_families_from_rings() {
     assert!(ring * 100 >= all * 95, "{ring} of {all}");
 }
 
-/// Another socket at the same port serves a second client.
+/// Connects one of two sockets at the same port to a client, while the other socket serves a second
+/// client. Asserts that the connected socket receives from its ring.
 #[test]
 fn connected_socket_receives_from_its_peer_over_its_ring() {
     let Some((pair, ..)) = prepare() else { return };

@@ -12,7 +12,7 @@ use testkit::{need, wait_until};
 /// Size of the file that is sent in each direction, in bytes.
 const FILE_SIZE: usize = 3_000_000;
 
-/// Runs the client with additional arguments. Returns true if the client succeeds.
+/// Runs the QUIC client with additional arguments. Returns true if the client succeeds.
 fn request(pair: &NamespacePair, client: &Path, folder: &Path, words: &[&str]) -> bool {
     let mut command = pair.client.command(client.display().to_string());
     command.args(["-q", "--no-quic-dump", "--no-http-dump", "--exit-on-all-streams-close"]);
@@ -21,8 +21,9 @@ fn request(pair: &NamespacePair, client: &Path, folder: &Path, words: &[&str]) -
     command.output().unwrap().status.success()
 }
 
-/// Starts the server, downloads a file and uploads one. Returns the bytes that the client received
-/// in each case, and the output of the server.
+/// Starts the server, downloads a file from it, and uploads a file to it. If `is_ours` is true, the
+/// server runs under `streamline exec`. Returns the bytes that the client received in each of the
+/// two exchanges, and the output of the server.
 fn exchange_files(pair: &NamespacePair, is_ours: bool) -> Option<([Vec<u8>; 2], String)> {
     let server = need::require_command("gtlsserver")?;
     let client = need::require_command("gtlsclient")?;

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testkit::wait_until;
 
-/// Number of datagrams in flight: enough that the server always finds the next one without
-/// sleeping.
+/// Maximum number of datagrams without a reply, which is so large that the server always finds the
+/// next datagram without sleeping.
 const DATAGRAMS_IN_FLIGHT: u32 = 32;
 
 /// Sends `count` numbered datagrams, with up to [`DATAGRAMS_IN_FLIGHT`] in flight. Asserts that the

@@ -2,7 +2,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// The action that a key requests from the screen that contains the list.
+/// The action that a screen must take after a key was pressed in its list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum KeyEffect {
     /// Redraw the screen.

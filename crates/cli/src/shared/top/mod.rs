@@ -146,8 +146,8 @@ fn print_json_samples(
     Ok(Status::Done)
 }
 
-/// Blocks until the next update from the path arrives, and returns it. Returns `None` if a signal
-/// arrives or the path has ended.
+/// Blocks until the path sends its next update of the counters, and returns it. Returns `None` if a
+/// signal arrives or the path has ended.
 fn next_update(
     client: &PathClient,
     signals: BorrowedFd<'_>,

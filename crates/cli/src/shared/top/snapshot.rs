@@ -29,7 +29,7 @@ pub(super) struct Snapshot {
     pub(super) nodes: Vec<NodeRates>,
     pub(super) rings: Vec<RingFill>,
     pub(super) reader_rings: Vec<NamedRing>,
-    /// Sources to which other programs write, with the largest of their rings.
+    /// Sources to which other programs write, each with the largest ring of its writers.
     pub(super) writer_rings: Vec<NamedRing>,
     /// Nodes that retain past frames, with the amounts of retained frames.
     pub(super) kept: Vec<PastFrames>,
@@ -44,7 +44,7 @@ pub(super) struct Snapshot {
     /// A sentence about latencies that exceed the bound, or `None` if there are none.
     #[serde(skip)]
     pub(super) latency_note: Option<String>,
-    /// Kernel programs that run parts of the path.
+    /// Kernel programs that run filters of the path.
     pub(super) kernel: Vec<KernelProgram>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Snapshot {
 pub(super) struct NodeRates {
     pub(super) name: String,
     pub(super) space: String,
-    /// Indentation level: the number of forks between the source and this node.
+    /// Indentation of the node's row: the number of forks between the source and the node.
     pub(super) depth: usize,
     /// Classes that the arcs to the node select; empty for all classes.
     pub(super) classes: String,
@@ -72,7 +72,7 @@ pub(super) struct NodeRates {
 pub(super) struct RingFill {
     pub(super) from: String,
     pub(super) to: String,
-    /// Number of blocks in the ring.
+    /// Number of blocks that are now in the ring.
     pub(super) fill: u64,
     /// Current capacity in blocks.
     pub(super) room: u64,
@@ -84,7 +84,7 @@ pub(super) struct RingFill {
 /// programs write to a source.
 #[derive(Serialize, Debug)]
 pub(super) struct NamedRing {
-    /// Name of the sink or source.
+    /// Name of the sink or source to which the ring belongs.
     pub(super) from: String,
     #[serde(flatten)]
     pub(super) ring: ReaderRing,
@@ -99,7 +99,8 @@ pub(super) struct PastFrames {
     pub(super) kept: RetainedFrames,
 }
 
-/// Losses at one location.
+/// Numbers of blocks lost at one node or ring for one reason: in total, and since the previous
+/// sample.
 #[derive(Serialize, Debug)]
 pub(super) struct Loss {
     pub(super) place: String,

@@ -15,7 +15,7 @@ pub(super) enum NodeOrder {
     Blocks,
     /// Descending rates in bytes per second.
     Bytes,
-    /// Descending times per block.
+    /// Descending processing times per block.
     Time,
     /// Descending numbers of held blocks.
     Held,
