@@ -59,7 +59,8 @@ fn format_unit_chart((bench, unit): (&str, &str), rows: &[&Row], columns: usize)
     out
 }
 
-/// The scale of the bars of one chart.
+/// The scale of the bars of one chart: the width in columns, and the range of values that it
+/// represents.
 struct BarScale {
     width: usize,
     low: f64,

@@ -13,7 +13,7 @@ const R_BPF_64_64: u64 = 1;
 /// Size of a relocation entry in bytes.
 const RELOCATION_SIZE: usize = 16;
 
-/// The source of a BPF program in C.
+/// The C source of a BPF program, with the settings for its compilation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CSource<'s> {
     /// The name of the source file and of the program in the kernel.
@@ -73,7 +73,7 @@ fn compile(folder: &Path, source: CSource<'_>) -> Result<Vec<u8>, String> {
     std::fs::read(object).map_err(|why| why.to_string())
 }
 
-/// A section of an object file.
+/// A section of an ELF object file: its name and its contents.
 struct Section<'o> {
     name: &'o [u8],
     bytes: &'o [u8],

@@ -18,7 +18,7 @@ use crate::pipes::{FilterExtent, PipedMatcher};
 use crate::row::Row;
 use streamline_bench_loops::{Matcher, count_by_indirect_calls, first_byte_is_two, no_byte_is_ff};
 
-/// Number of blocks in a measurement of blocks that stay in the dbuf.
+/// Number of blocks in a measurement in which blocks are not copied out of the dbuf.
 const BLOCKS_IN_DBUF: u64 = 4_000_000;
 /// Number of blocks in a measurement with a ring.
 const RING_BLOCKS: u64 = 8_000_000;

@@ -13,7 +13,7 @@ use filter::{
     Report, Time,
 };
 
-/// Block size in bytes.
+/// Size in bytes of each block that the source generates and the sink receives.
 const BLOCK_SIZE: usize = 1024;
 
 /// The sources that benches add to the catalog.

@@ -10,7 +10,8 @@ use crate::line::run_request_with_settings;
 use crate::row::Row;
 use engine::build::Settings;
 
-/// Frame lengths in bytes, each with the number of frames to measure.
+/// Frame lengths in bytes, each with the number of frames of this length that a measurement
+/// generates.
 const FRAME_LENGTHS: [(u64, u64); 3] = [(64, 400_000), (1500, 200_000), (16_000, 30_000)];
 
 pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {

@@ -49,11 +49,11 @@ pub(crate) struct Flood {
 /// reader loses frames.
 const SEND_BATCH_FRAMES: usize = 25_000;
 
-/// Two identical veth pairs.
+/// Two identical veth pairs to which frames are sent alternately, of which only one is observed.
 pub(crate) struct FloodPair {
-    /// The observed veth pair.
+    /// The veth pair on which the measured programs observe frames.
     pub(crate) observed: Flood,
-    /// The unobserved veth pair.
+    /// The veth pair on which no program observes frames.
     unobserved: Flood,
 }
 

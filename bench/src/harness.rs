@@ -41,7 +41,7 @@ pub(crate) struct Samples {
     pub(crate) values: Vec<f64>,
 }
 
-/// The direction in which a value is better.
+/// The direction in which a measured value improves: a rate upward, a cost downward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BetterDirection {
     More,

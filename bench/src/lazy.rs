@@ -11,7 +11,7 @@ use crate::row::Row;
 use std::hint::black_box;
 use sys::revoke::{LazyBuffer, LazyCopy};
 
-/// Block sizes in bytes.
+/// Sizes in bytes of the blocks that are read and written.
 const BLOCK_SIZES: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20];
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 15_000_000;

@@ -16,7 +16,7 @@ pub(crate) struct ObserverSample {
     pub(crate) sending: f64,
     /// Processor time of sending over the unobserved veth pair, in ns per frame.
     pub(crate) unobserved: f64,
-    /// Processor time of the processes, in ns per frame.
+    /// Processor time of the observing processes, in ns per frame.
     pub(crate) processes: f64,
     /// Share of the frames that were lost, from 0 to 1.
     pub(crate) lost: f64,
@@ -59,7 +59,7 @@ impl ObserverSample {
     }
 }
 
-/// The samples of all observers.
+/// The samples of each observer, and the state of the machine while they were taken.
 #[derive(Debug)]
 pub(crate) struct ObserverSamples<W> {
     pub(crate) all: Vec<(W, Vec<ObserverSample>)>,
@@ -89,8 +89,8 @@ impl<W: Copy + PartialEq> ObserverSamples<W> {
         Ok(Self { all, sentinel_ns: median(&sentinels) })
     }
 
-    /// Returns the values of `value` for the samples of an observer; empty if the observer has no
-    /// samples.
+    /// Returns the results of `value` for each sample of the observer `who`; empty if the observer
+    /// has no samples.
     pub(crate) fn values(&self, who: W, value: impl Fn(&ObserverSample) -> f64) -> Vec<f64> {
         let found = self.all.iter().find(|(observes, _)| *observes == who);
         found.map(|(_, samples)| samples.iter().map(value).collect()).unwrap_or_default()

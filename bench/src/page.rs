@@ -12,11 +12,11 @@ use std::net::{Shutdown, TcpStream};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Number of paths.
+/// Number of running paths that the page shows.
 const PATHS: usize = 50;
 /// Number of filters in a path between the source and the sink.
 const FILTERS: usize = 28;
-/// Duration of a sample.
+/// Duration for which processor times are measured in one sample.
 const SAMPLE_DURATION: Duration = Duration::from_secs(5);
 /// Maximum processor time that a viewer may add to the daemon and the paths together, in percent
 /// of a core.

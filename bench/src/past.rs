@@ -23,18 +23,18 @@ use testkit::{Frame, Random};
 const FRAMES: usize = 140_000;
 /// Length of the payload in bytes.
 const LENGTH: usize = 1358;
-/// Memory for past frames.
+/// Size of the memory in which a request retains past frames.
 const MEMORY: &str = "64M";
 const NONE: &str = "nothing kept";
 const FREEZE: &str = "freeze";
 const HISTORY_NAME: &str = "history";
 
-/// The figures of one run.
+/// The processor time, the rate and the retained bytes of one run.
 #[derive(Clone, Copy, Debug, Default)]
 struct PastSample {
     /// Processor time per frame in ns.
     processor: f64,
-    /// Frames per microsecond.
+    /// Rate of the path in frames per microsecond.
     rate: f64,
     /// Bytes retained per byte of memory.
     kept: f64,

@@ -5,9 +5,9 @@ use crate::temp_directory::TempDirectory;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Code shared by the peers.
+/// Header that all peers in C include, with their common code.
 const COMMON_SOURCE: &str = include_str!("../peers/common.h");
-/// The header of the C library.
+/// Public header of Streamline's C library, which peers include.
 const LIBRARY_HEADER: &str = include_str!("../../crates/capi/include/streamline.h");
 /// The file name of the C library as built by cargo.
 const LIBRARY_FILE: &str = "libstreamline_c.so";
@@ -67,7 +67,8 @@ impl CompiledPeer {
         Self::compile("c++", (name, "cpp"), source, &[&always, arguments].concat())
     }
 
-    /// Compiles with the given compiler and additional arguments.
+    /// Compiles a program with the given compiler and additional arguments. `name` and `extension`
+    /// determine the name of the source file.
     fn compile(
         compiler: &str,
         (name, extension): (&str, &str),

@@ -203,7 +203,7 @@ fn name_without_variable(row: &Row) -> Vec<&str> {
     row.row.split(", ").filter(|part| !is_varied(part)).collect()
 }
 
-/// An axis, which maps values to positions and has labels.
+/// An axis of a chart: the range of its values, and whether it is linear or logarithmic.
 struct Axis {
     logarithmic: bool,
     low: f64,
@@ -222,7 +222,7 @@ impl Axis {
         if self.logarithmic { value.log2() } else { value }
     }
 
-    /// Returns the range with a margin.
+    /// Returns the range of positions on the axis, with a margin at both ends.
     fn range(&self) -> std::ops::Range<f64> {
         let (low, high) = (self.position(self.low), self.position(self.high));
         let margin = ((high - low) * 0.04).max(1e-9);

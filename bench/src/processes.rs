@@ -38,7 +38,8 @@ impl Children {
         self.0.iter().map(Child::id).collect()
     }
 
-    /// Returns the index of a program that has exited, or `None`. Does not wait.
+    /// Returns the index of a program that has exited, or `None` if all programs are running. Does
+    /// not wait.
     pub(crate) fn first_exited(&mut self) -> Option<usize> {
         self.0.iter_mut().position(|child| !matches!(child.try_wait(), Ok(None)))
     }

@@ -14,13 +14,13 @@ pub(crate) struct Row {
     pub(crate) candidate: &'static str,
     /// The name of the candidate with which `candidate` is compared.
     pub(crate) reference: &'static str,
-    /// The median of the samples.
+    /// Median of the candidate's samples.
     pub(crate) value: f64,
     /// The unit of the value.
     pub(crate) unit: &'static str,
     /// The median of the ratios to the reference per round; above 1, the candidate is better.
     pub(crate) ratio: f64,
-    /// The number of samples.
+    /// Number of samples, one per round.
     pub(crate) n: usize,
     /// The smallest and the largest sample.
     pub(crate) spread: [f64; 2],

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::net::{NamespacePair, SERVER_DEVICE, wait_until};
 
-/// The name of the program.
+/// Name of the program file of tcpdump, and of its candidates in the result rows.
 pub(crate) const TCPDUMP: &str = "tcpdump";
 
-/// Running tcpdumps.
+/// Several running tcpdumps, which are killed on drop.
 pub(crate) struct RunningTcpdumps {
     children: Children,
     count: usize,

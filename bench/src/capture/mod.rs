@@ -36,17 +36,18 @@ use sys::bpf::{ChainPosition, Link, ProgramKind, Side};
 /// Numbers of observers, each with its name in the result rows.
 const OBSERVER_COUNTS: [(usize, &str); 4] =
     [(1, "1 reader"), (2, "2 readers"), (5, "5 readers"), (10, "10 readers")];
-/// Frame lengths and captured lengths in bytes, each pair with its name in the result rows.
+/// Lengths of the frames sent, and captured lengths per frame, in bytes; each pair has a name for
+/// the result rows.
 const FRAME_SETTINGS: [FrameSetting; 3] = [
     FrameSetting { length: 64, keep: 2048, name: "64 B" },
     FrameSetting { length: 1500, keep: 96, name: "96 of 1500 B" },
     FrameSetting { length: 1500, keep: 2048, name: "1500 B" },
 ];
-/// Number of frames per sample.
+/// Number of frames sent in one sample, that is, in one measurement of one set of observers.
 const FRAMES_PER_SAMPLE: usize = 100_000;
 /// Number of frames sent before a sample, for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
-/// Ring size in bytes.
+/// Size of the kernel ring that the tap writes, in bytes.
 const RING_SIZE: u32 = 4 << 20;
 /// Ring sizes of a tap whose doorbells are drained while no frame is read, each with its name in
 /// the result rows.
@@ -98,7 +99,7 @@ enum CaptureObservers {
     /// A tap with a ring of the given size in bytes, whose doorbells are drained while no frame is
     /// read.
     DrainedTap(u32),
-    /// A tap without a reader.
+    /// A tap without a reader, whose doorbells are not drained, so that it stops copying.
     UnreadTap,
     Tcpdumps(usize),
     /// A tap in C with an unread ring of the given size in bytes. The flag is true if the tap reads
@@ -378,7 +379,8 @@ impl CaptureSamples {
         all
     }
 
-    /// Returns the rows of a goal that compares the second candidate with the first.
+    /// Returns the rows of goal G15 that compare the second of two candidates, given by their
+    /// samples, with the first.
     fn comparison_goal_rows(
         &self,
         row: &str,

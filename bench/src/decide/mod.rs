@@ -35,9 +35,9 @@ const NO_PROGRAM_NAME: &str = "no program";
 const TEST_RUN_REPEATS: u32 = 300_000;
 /// Maximum cost of the generated program, as a multiple of the cost of the hand-written program.
 const COST_RATIO_MAX: f64 = 1.2;
-/// Number of frames per sample.
+/// Number of frames sent in one sample, that is, in one measurement of one candidate.
 const FRAMES_PER_SAMPLE: usize = 200_000;
-/// One in this many frames is counted.
+/// One in this many frames of the flood goes to port 53 and is counted by the candidates.
 const WANTED_ONE_IN: usize = 2;
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {

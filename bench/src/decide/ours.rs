@@ -34,7 +34,7 @@ pub(crate) struct Generated {
 }
 
 impl Generated {
-    /// Emits and loads the program.
+    /// Emits the program for a TC or XDP hook, and loads it into the kernel.
     pub(crate) fn load(kind: ProgramKind) -> Result<Self, String> {
         let place = if kind == ProgramKind::Xdp { Hook::Xdp } else { Hook::Tc };
         let emitted = emit_program(place)?;

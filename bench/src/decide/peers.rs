@@ -77,12 +77,12 @@ impl FilterTool {
         }
     }
 
-    /// Adds the rules.
+    /// Adds the tool's rules, which select and count frames, in the namespace.
     pub(super) fn add_rules(&self, space: &Namespace) -> Result<(), String> {
         self.add.iter().try_for_each(|words| self.run_command(space, words).map(drop))
     }
 
-    /// Removes the rules.
+    /// Removes the rules that [`Self::add_rules`] has added in the namespace.
     pub(super) fn remove_rules(&self, space: &Namespace) -> Result<(), String> {
         self.run_command(space, self.remove).map(drop)
     }

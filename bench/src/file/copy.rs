@@ -42,9 +42,9 @@ const SLICE_SIZE_MAX: usize = 512 << 10;
 /// The destination of the copied bytes.
 #[derive(Clone, Copy)]
 enum CopyTarget<'p> {
-    /// A new file.
+    /// A file that does not exist before the copy.
     New(&'p Path),
-    /// An existing file of the same length, overwritten.
+    /// An existing file, as long as the copied one, which the copy overwrites.
     Existing(&'p Path),
     /// /dev/null.
     Null,
@@ -130,7 +130,8 @@ pub(super) fn measure_copies(
     Ok(rows)
 }
 
-/// Returns the goals of a copy over an existing file.
+/// Returns the goals for a copy that overwrites an existing file in blocks of `block` bytes.
+/// `target` is the ratio that goal G12 requires.
 fn copy_goals(target: f64, block: usize) -> Vec<Goal> {
     let kept = |candidate| Goal { candidate, reference: "dd", goal: "G12", target };
     let unmodified =
@@ -208,7 +209,8 @@ fn seal_contents(path: &Path) -> Result<CachedFile, String> {
     CachedFile::from_descriptor(id, to.into()).map_err(|why| why.to_string())
 }
 
-/// Writes from the mapping to `to` without the check for truncation; returns the length.
+/// Writes a slice of the mapping to `to`, without the check for truncation. Returns the length of
+/// the slice, or 0 at the end of the file.
 fn write_unchecked(file: &FileMapping, at: u64, block: usize, to: &File) -> Result<usize, String> {
     let at = usize::try_from(at).unwrap_or(usize::MAX);
     let length = block.min(file.len().saturating_sub(at));

@@ -22,9 +22,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Length of a line in bytes.
+/// Length of a line of the generated text, in bytes.
 const LINE_LENGTH: usize = 100;
-/// One in this many lines matches.
+/// One in this many lines of the generated text contains the word that grep searches for.
 const LINES_PER_MATCH: usize = 50;
 /// A directory in an in-memory file system.
 const MEMORY_DIRECTORY: &str = "/dev/shm";

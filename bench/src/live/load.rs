@@ -37,7 +37,7 @@ impl Rate {
     }
 }
 
-/// The frames to send.
+/// The frames of a capture, which are sent to the observed programs.
 pub(crate) struct FrameLoad {
     capture: Vec<u8>,
     frames: Vec<Range<usize>>,
@@ -45,7 +45,7 @@ pub(crate) struct FrameLoad {
     pub(crate) requests: u64,
 }
 
-/// The result of sending.
+/// The result of sending a [`FrameLoad`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendResult {
     pub(crate) frames: u64,
@@ -77,13 +77,13 @@ impl FrameLoad {
         Ok(Self { capture, frames, requests })
     }
 
-    /// Returns the number of frames.
+    /// Returns the number of frames in the capture.
     pub(crate) fn frame_count(&self) -> usize {
         self.frames.len()
     }
 
-    /// Sends the first `most` frames, at least one, from the client's device and on the first
-    /// processor.
+    /// Sends the first frames of the capture, at least one and at most `most`, from the client's
+    /// device and on the first processor.
     pub(crate) fn send(
         &self,
         pair: &NamespacePair,

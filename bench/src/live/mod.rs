@@ -161,8 +161,8 @@ impl LiveBench<'_> {
         Ok(rows)
     }
 
-    /// Sends the capture while a program observes. If frames are lost, reduces the rate by a tenth
-    /// and retries.
+    /// Sends the capture at a rate while the program with the index `number` observes. If frames
+    /// are lost, reduces the rate by a tenth and retries.
     fn observe_without_loss(
         &self,
         number: usize,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testkit::net::{NamespacePair, SERVER_DEVICE, is_capturing, wait_until};
 
-/// The name of our program.
+/// Name of our program in the result rows.
 pub(super) const OUR_NAME: &str = "streamline";
 
 /// Ring size of each program, in MB.
@@ -31,15 +31,15 @@ pub(super) struct LiveProgram {
     /// Reads the number of lost frames from the program's report. `None` if the program does not
     /// report losses.
     lost: Option<fn(&str) -> u64>,
-    /// Counts the requests in the program's standard output and directory. `None` if the program
-    /// does not look for requests.
+    /// Function that returns the number of HTTP requests in the program's standard output and
+    /// directory. `None` if the program does not look for requests.
     requests: Option<fn(&[u8], &Path) -> u64>,
     /// Number of requests that the program finds in the complete capture. `None` if the program
     /// reports losses.
     expected_requests: Option<u64>,
 }
 
-/// The purpose of a run.
+/// The result that a run of a program must deliver, which determines the program's arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RunPurpose {
     /// A run that measures the cost.

@@ -15,7 +15,7 @@ use crate::tap::{
 use std::cell::RefCell;
 use sys::bpf::RingsLayout;
 
-/// Number of frames per sample.
+/// Number of frames sent in one sample, that is, in one measurement of one wake policy.
 const FRAMES_PER_SAMPLE: usize = 20_000;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 1_000;
@@ -29,7 +29,8 @@ const DEFAULT_POLICY_NAME: &str = "T_b 32, 5 ms";
 /// A function that returns the wake policy for a ring layout.
 type PolicyForLayout = Box<dyn Fn(RingsLayout) -> WakePolicy>;
 
-/// Measures both curves of the figure.
+/// Measures the curves of the thesis's figure 5.2 with the kernel as the writer: with the reader on
+/// the writer's core, and on another core.
 pub(super) fn measure_figure(rounds: usize, processors: usize) -> Result<Vec<Row>, String> {
     if testkit::need::require_bpf().is_none() || testkit::need::require_net_admin().is_none() {
         eprintln!("left out: the kernel as producer: it needs root");
@@ -65,7 +66,8 @@ pub(super) fn measure_figure(rounds: usize, processors: usize) -> Result<Vec<Row
     Ok(all)
 }
 
-/// Returns the row as a point of a curve.
+/// Returns the row as a point of the curve `line`: the number of frames per doorbell becomes its x
+/// value. Returns a row without such a number unchanged.
 fn curve_point(row: Row, line: &'static str) -> Row {
     let Some((every, name)) =
         BLOCKS_PER_NOTIFICATION.iter().find(|(_, name)| *name == row.candidate)

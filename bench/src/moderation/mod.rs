@@ -34,7 +34,7 @@ use crate::sentinel::CacheRoundTrip;
 use buffer::stream::{Config, Output, WakingOverrides, stream};
 use reader::ModerationReader;
 
-/// Block size in bytes.
+/// Size in bytes of the blocks that the writer sends.
 const BLOCK_SIZE: usize = 2048;
 /// Numbers of blocks per notification, each with its name in the result rows.
 const BLOCKS_PER_NOTIFICATION: [(usize, &str); 10] = [
@@ -63,7 +63,7 @@ const MEASUREMENT_NS_MIN: u64 = 40_000_000;
 /// Waiting time of an idle reader, in ns.
 const IDLE_WAIT_NS: u64 = 300_000_000;
 
-/// The mode of notification.
+/// The mode in which the writer notifies the reader, and the reader waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NotificationMode {
     Strict,
@@ -115,7 +115,8 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Measures a curve of the figure: one mode with each T_b.
+/// Measures one curve of the thesis's figure 5.2: the throughput in one mode for each number of
+/// blocks per notification.
 fn measure_figure(
     mode: NotificationMode,
     processor: usize,
@@ -282,7 +283,7 @@ impl ModeratedStream {
         })
     }
 
-    /// Returns the throughput in GB/s, over enough blocks for the minimum duration.
+    /// Returns the throughput of the stream in GB/s, measured over at least [`MEASUREMENT_NS_MIN`].
     fn measure(&mut self) -> Result<f64, String> {
         loop {
             let begin = sys::clock::monotonic_ns();

@@ -8,7 +8,8 @@ use buffer::stream::{Input, Offer, WaitResult};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Timeout of a timed wait.
+/// Time after which a wait ends without a notification, in the mode that arms a timer for each
+/// wait.
 pub(super) const WAIT_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The writer's handle to the reading process.

@@ -23,10 +23,10 @@ use pipes::{TeePipes, WrittenPipes};
 use reader::{PipeKind, PipeReader, transfer_to_readers};
 use std::cell::RefCell;
 
-/// Block sizes in bytes.
+/// Sizes in bytes of the blocks that the producer sends.
 const BLOCK_SIZES: [usize; 3] = [64, 4096, 65_536];
 const CONSUMER_COUNTS: [usize; 3] = [1, 2, 4];
-/// Ring size in bytes.
+/// Size of the multiway pipe's ring in bytes.
 const RING_SIZE: usize = 1 << 20;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;
@@ -143,7 +143,7 @@ const fn to_f64(number: u64) -> f64 {
     number as f64
 }
 
-/// Our multiway pipe.
+/// The candidate that uses our multiway pipe, with its consumer processes.
 struct MpipeFanOut {
     output: Output,
     readers: Vec<PipeReader>,

@@ -11,12 +11,12 @@ use std::os::fd::{AsFd, OwnedFd};
 /// The kind of the consumer's input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum PipeKind {
-    /// A reading end of our pipe.
+    /// A reading end of our multiway pipe.
     End,
     /// A reading end of an overwriting ring. Blocks may be lost, so the end of a transfer is not
     /// indicated by the number of bytes, but by a mark in the first byte of the last block.
     OurLossyEnd,
-    /// A Linux pipe.
+    /// The reading end of a Linux pipe.
     Pipe,
 }
 

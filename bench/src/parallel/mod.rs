@@ -45,14 +45,14 @@ const ITERATIONS_PER_BLOCK: [u64; 6] = [0, 30, 100, 300, 1_000, 3_000];
 /// Maximum size of the capture in bytes.
 const CAPTURE_SIZE_MAX: u64 = 100_000_000;
 
-/// A request with its name in the result rows.
+/// A request to measure, with its name in the result rows, and its x value in the chart.
 struct NamedRequest {
     name: String,
     text: String,
     x: f64,
 }
 
-/// The result of a run.
+/// The result of running a request once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct RunResult {
     /// Blocks per second from the sources.
@@ -135,7 +135,8 @@ fn measure_request(line: &NamedRequest, rounds: usize) -> Result<Vec<Row>, Strin
     Ok(all)
 }
 
-/// Checks that the output and its order do not depend on the number of replicas.
+/// Checks that all runs of a request, with any number of replicas, delivered the same blocks in the
+/// same order.
 fn check_outputs_equal(line: &NamedRequest, taken: &[Vec<RunResult>]) -> Result<(), String> {
     let mut all = taken.iter().flatten().map(|sample| sample.digest);
     let Some(first) = all.next() else { return Ok(()) };

@@ -28,7 +28,7 @@ use testkit::net::SERVER_DEVICE;
 
 /// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 1400;
-/// Number of frames per sample.
+/// Number of frames sent in one sample, that is, in one measurement of one candidate.
 const FRAMES_PER_SAMPLE: usize = 100_000;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
@@ -46,7 +46,7 @@ struct PcapSetting {
     rate: Option<f64>,
     /// Snapshot length in bytes, or `None` for whole frames.
     snapshot: Option<u32>,
-    /// The device of the captures.
+    /// Name of the device on which the programs capture.
     device: &'static str,
 }
 
@@ -72,7 +72,7 @@ const SETTINGS: [PcapSetting; 5] = [
     },
 ];
 
-/// The observers of a sample.
+/// The programs that capture while a sample is measured, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PcapObservers {
     NoObserver,

@@ -37,9 +37,9 @@ use std::hint::black_box;
 use std::path::Path;
 use sys::process::identity;
 
-/// Block sizes in bytes.
+/// Sizes in bytes of the blocks that are read.
 const BLOCK_SIZES: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
-/// Ring sizes in bytes.
+/// Sizes in bytes of the rings that one thread empties.
 const RING_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 /// Reference rate of calls in millions per second, equal to 1.5 ns per call.
 const REFERENCE_RATE: f64 = 1e3 / 1.5;

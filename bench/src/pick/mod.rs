@@ -28,7 +28,7 @@ use sys::bpf::ProgramKind;
 use tools::PickTool;
 use xdp::SelectingProcess;
 
-/// Number of frames per sample.
+/// Number of frames sent in one sample, that is, in one measurement of one candidate.
 const FRAMES_PER_SAMPLE: usize = 200_000;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
@@ -42,7 +42,7 @@ const KERNEL_NAME: &str = "streamline, kernel";
 const XDP_NAME: &str = "AF_XDP";
 const ROW_NAME: &str = "1 % of 64 B";
 
-/// The programs that select frames.
+/// The candidates: the program or process that selects the wanted frames.
 enum FrameSelector<'b> {
     NoReceiver,
     Program(&'b Generated),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testkit::net::{Namespace, SERVER_DEVICE, is_capturing, wait_until};
 
-/// Ring size in MB.
+/// Size of the ring through which each tool receives frames, in MB.
 const RING_MB: usize = 8;
 
 /// A program that selects UDP to port 53 from received frames.
@@ -85,8 +85,8 @@ fn parse_streamline_count(report: &str) -> u64 {
     report.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the number of frames that passed tcpdump's filter and were not dropped. It includes the
-/// frames of a partly filled block, which tcpdump had not read yet.
+/// Returns the number of frames that passed tcpdump's filter and were not dropped. The number
+/// includes frames that were still in a partly filled block of the packet ring when tcpdump ended.
 fn parse_tcpdump_count(report: &str) -> u64 {
     let received = number_before(report, " packets received by filter");
     let dropped = number_before(report, " packets dropped by kernel");

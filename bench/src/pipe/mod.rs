@@ -25,13 +25,14 @@ use std::io::{PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Block sizes in bytes.
+/// Sizes in bytes of the blocks that are transferred.
 const BLOCK_SIZES: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 /// Ring size in bytes: the size that a self-scaling stream reaches on one processor (`bench
 /// scale`), and the best size on two (BASELINES, working set).
 const RING_SIZE: usize = 4 << 20;
-/// Size of a second ring in bytes. Without a shared cache, a cache line arrives sooner from memory
-/// than from the other processor's cache. A term buffer of Aeron has this size.
+/// Size in bytes of another measured ring, which exceeds the caches: between processors without a
+/// shared cache, a cache line arrives sooner from memory than from the other processor's cache. A
+/// term buffer of Aeron has this size.
 const LARGE_RING_SIZE: usize = 64 << 20;
 /// Round-trip time of a cache line in ns below which both processors share a cache (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
@@ -92,7 +93,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Measures one block size.
+/// Measures all candidates with blocks of one size.
 fn measure_block_size(
     cores: EndpointCores,
     block: usize,
@@ -162,7 +163,8 @@ trait Transport {
     fn block_size(&self) -> usize;
     /// Sends `blocks` blocks, and returns when all of them have arrived.
     fn transfer(&mut self, blocks: u64) -> Result<(), String>;
-    /// Returns the number of blocks per measurement, which is 0 before the first measurement.
+    /// Returns a reference to the number of blocks per measurement, which is 0 before the first
+    /// measurement.
     fn blocks_per_measurement(&mut self) -> &mut u64;
 }
 

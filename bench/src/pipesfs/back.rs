@@ -16,7 +16,7 @@ use crate::row::Row;
 use std::process::Stdio;
 use testkit::net::{SERVER_DEVICE, wait_until};
 
-/// Length of a frame in bytes.
+/// Length in bytes of each frame that is passed to the filters.
 const LENGTH: usize = 64;
 /// Number of blocks in a measurement of the filters in a thread.
 const BLOCKS: u32 = 2_000_000;

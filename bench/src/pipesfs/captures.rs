@@ -14,13 +14,13 @@ use std::path::Path;
 use std::process::Command;
 use testkit::net::{SERVER_DEVICE, wait_until};
 
-/// Length of a frame in bytes.
+/// Length in bytes of each frame that is sent.
 const LENGTH: usize = 200;
-/// Frames per second.
+/// Rate at which frames are sent, in frames per second.
 const RATE: f64 = 300_000.0;
 /// Number of frames in a measurement, which are sent within three seconds.
 const FRAMES: u32 = 900_000;
-/// Name of the path.
+/// Name of the path whose capture is read, and of its directory in the mount.
 const NAME: &str = "line";
 
 /// A program that reads a capture from standard input, and prints the number of its frames.
@@ -138,7 +138,8 @@ fn number(file: &Path) -> u64 {
     read_text(file).trim().parse().unwrap_or(0)
 }
 
-/// Returns the number of frames that were lost before they reached the path.
+/// Returns the number of frames that the source with the directory `source` in the mount has
+/// counted as dropped.
 fn lost_before(source: &Path) -> u64 {
     let reasons = fs::read_dir(source.join("stats/dropped")).into_iter().flatten().flatten();
     reasons.map(|reason| number(&reason.path())).sum()

@@ -11,14 +11,14 @@ use std::path::Path;
 use streamline::paths::{self, PathClient};
 use testkit::net::wait_until;
 
-/// Number of changes in a measurement. The number is even, so that the argument has its first value
-/// at the end: the name of the directory contains this value.
+/// Number of changes in a measurement. It is even, so that the last change restores the first value
+/// of the filter's argument. The name of the filter's directory contains this value.
 const CHANGES: u32 = 200;
 /// Maximum additional cost of `mkdir`, compared with its edit, in µs.
 const MKDIR_MAX_US: f64 = 25.0;
 /// Maximum additional cost of a write to an argument, compared with its edit, in µs.
 const WRITE_MAX_US: f64 = 9.0;
-/// The path that is changed.
+/// Request of the path to which filters are added and whose argument is changed.
 const REQUEST: &str = "generate rate=1 | udp | sample 2 | count";
 
 const MKDIR_NAME: &str = "mkdir";
@@ -96,7 +96,8 @@ fn make_directories(udp: &Path) -> Result<f64, String> {
     )
 }
 
-/// Returns a value of the argument that differs from the previous one.
+/// Returns the value to which the change with the index `number` sets the argument; it differs from
+/// the value of the previous change.
 fn value(number: u32) -> u32 {
     3 - number % 2
 }

@@ -4,13 +4,14 @@
 use crate::harness::{BetterDirection, Samples, rows_of_samples};
 use crate::row::Row;
 
-/// The additional cost of the second of two candidates.
+/// The row for the additional cost of the second of two candidates compared with the first.
 pub(super) struct ExtraCost {
-    /// Name of the row.
+    /// Name under which a row lists the additional cost.
     pub(super) name: &'static str,
-    /// Number of equal parts into which the difference is divided.
+    /// Number by which the difference of the costs is divided, such as the number of filters that
+    /// cause it.
     pub(super) parts: u32,
-    /// Maximum cost of a part.
+    /// Goal: maximum difference divided by `parts`, in the unit of the samples.
     pub(super) limit: f64,
     /// Name of the goal with this limit.
     pub(super) goal: &'static str,

@@ -18,7 +18,7 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Starts a daemon.
+    /// Creates a directory, starts a daemon in it, and waits until the daemon replies.
     pub(crate) fn start() -> Result<Self, String> {
         let program = streamline_path().ok_or("there is nothing to measure")?;
         let folder = TempDirectory::new("pipesfs").map_err(|why| why.to_string())?;
@@ -31,7 +31,7 @@ impl Programs {
         Ok(all)
     }
 
-    /// Starts a path under a name. Returns the number of its process, for [`Self::child`].
+    /// Starts a path under a name. Returns the index of its process, for [`Self::child`].
     pub(crate) fn add_path(&mut self, name: &str, request: &str) -> Result<usize, String> {
         self.add_path_in_namespace(None, name, request)
     }

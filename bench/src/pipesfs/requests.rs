@@ -29,7 +29,7 @@ const TEN_FILTER_REQUEST: &str = "generate rate=1 | dport | \
 /// Goal for listing a thousand filters, in µs.
 const LISTING_MAX_US: f64 = 250_000.0;
 
-/// The filters after each of the [`LISTED_ARC_COUNT`].
+/// The filters after each arc of the listed path, of which there are [`LISTED_ARC_COUNT`].
 const FILTERS: &str = "sample 2 | sample 3 | sample 4 | count";
 
 const SAME_CORE_NAME: &str = "same core";

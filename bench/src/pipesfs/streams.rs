@@ -87,12 +87,12 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// The source of the bytes.
+/// The file or pipe from which the reader reads the path's bytes.
 #[derive(Clone, Copy)]
 enum Source {
     /// The pipe of a tap, with this capacity in bytes.
     Pipe(usize),
-    /// A file of the mount.
+    /// A file of the mount, which is a stream of the path's output.
     File,
 }
 

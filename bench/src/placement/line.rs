@@ -34,9 +34,9 @@ const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(6);
 /// Processor times per frame, in ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PlacementSample {
-    /// Time of sending without observers.
+    /// Processor time of sending without observers.
     pub(super) unobserved: f64,
-    /// Time of sending while the request runs.
+    /// Processor time of sending while the request runs, including its filters in the kernel.
     pub(super) sending: f64,
     /// Time of the request's threads.
     pub(super) threads: f64,
@@ -52,8 +52,8 @@ pub(super) fn measure_sample(
     Ok(whole.then_some(sample))
 }
 
-/// Runs the plan under the flood. Returns the costs `known`, updated with the measured costs as by
-/// `explain --analyze`.
+/// Runs the plan under the flood. Returns the cost table `known`, updated with the costs that this
+/// run measured, as `explain --analyze` does.
 pub(super) fn analyze_costs(
     flood: &mut Flood,
     plan: &Plan,

@@ -93,9 +93,9 @@ struct PlacementBench {
 /// Processor times per frame in ns, one per round.
 #[derive(Clone, Debug, Default)]
 struct FrameCosts {
-    /// Additional time compared with unobserved sending.
+    /// Processor time of a round minus the time of unobserved sending.
     added_ns: Vec<f64>,
-    /// Total processor time.
+    /// Processor time of a round, including the time of sending.
     total_ns: Vec<f64>,
 }
 

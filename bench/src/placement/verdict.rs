@@ -21,18 +21,19 @@ pub(super) struct CostRatio {
     pub(super) median: f64,
     /// The confidence interval of the median.
     pub(super) interval: [f64; 2],
-    /// Number of rounds.
+    /// Number of rounds from which the ratio was computed.
     pub(super) rounds: usize,
 }
 
-/// The verdict on a choice.
+/// The verdict on a placement that a policy has chosen, by the ratio of its cost to that of another
+/// placement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// The cost is within the limit.
+    /// The whole confidence interval of the ratio is within the limit.
     WithinLimit,
-    /// The cost exceeds the limit.
+    /// The whole confidence interval of the ratio is beyond the limit.
     BeyondLimit,
-    /// The limit lies inside the interval.
+    /// The limit lies inside the confidence interval of the ratio.
     Undecided,
 }
 

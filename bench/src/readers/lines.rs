@@ -19,7 +19,7 @@ pub(super) enum RequestStart {
     WithDaemon,
 }
 
-/// Running requests.
+/// Running requests `rx IF | pcap FILE`, with the daemon that they use, if any.
 pub(super) struct RunningRequests {
     folder: PathBuf,
     program: PathBuf,

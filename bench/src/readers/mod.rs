@@ -26,7 +26,7 @@ use std::path::Path;
 
 /// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 1400;
-/// Number of frames per sample.
+/// Number of frames sent in one sample, that is, in one measurement of one candidate.
 const FRAMES_PER_SAMPLE: usize = 100_000;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
@@ -62,7 +62,7 @@ const SETTINGS: [ReadersSetting; 3] = [
     },
 ];
 
-/// The observers of a sample.
+/// The programs that capture while a sample is measured, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Observers {
     NoObserver,

@@ -99,7 +99,7 @@ pub(crate) fn count_requests(path: &Path) -> Result<u64> {
     Ok(packets.filter(begins).count() as u64)
 }
 
-/// A writer of captures.
+/// A writer of a pcap file, which omits some frames as if they had been lost.
 struct CaptureWriter {
     file: BufWriter<File>,
     random: Random,
@@ -144,7 +144,7 @@ struct Connection {
     sequence: [u32; 2],
     begun: bool,
     requests: u64,
-    /// Frames that have not been written yet.
+    /// Generated frames that have not been written to the capture yet.
     waiting: VecDeque<Vec<u8>>,
 }
 

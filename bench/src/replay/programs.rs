@@ -17,7 +17,7 @@ pub(super) struct ReplayProgram {
     requests: Option<fn(&[u8], &Path) -> u64>,
 }
 
-/// The name of our program.
+/// Name of our program in the result rows.
 pub(super) const OUR_NAME: &str = "streamline";
 
 /// Returns the installed programs, beginning with `streamline`, and prints the names of the missing

@@ -24,7 +24,7 @@ use crate::sentinel::CacheRoundTrip;
 use buffer::scale::ScalingParameters;
 use buffer::stream::{Config, Input, Output, stream};
 
-/// Ring sizes in bytes.
+/// Sizes of the rings of fixed size, in bytes.
 const RING_SIZES: [usize; 10] = [
     16 << 10,
     64 << 10,
@@ -39,7 +39,7 @@ const RING_SIZES: [usize; 10] = [
 ];
 /// Size of the largest ring in bytes, with which a self-scaling ring begins.
 const LARGEST_RING_SIZE: usize = 64 << 20;
-/// Block size in bytes.
+/// Size in bytes of the blocks that are written.
 const BLOCK_SIZE: usize = 2048;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;
@@ -103,7 +103,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// The samples of one ring.
+/// The samples of one ring: throughputs in GB/s, and context switches per MB.
 #[derive(Default)]
 struct RingSamples {
     rates: Vec<f64>,

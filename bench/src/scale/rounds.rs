@@ -13,9 +13,9 @@ use std::cell::RefCell;
 
 /// Initial size of every ring in bytes.
 const INITIAL_SIZE: usize = 16 << 20;
-/// Number of rounds.
+/// Number of passes round the ring that are measured.
 const ROUNDS: usize = 14;
-/// Block size in bytes.
+/// Size in bytes of the blocks that are written.
 const BLOCK_SIZE: usize = 1024;
 
 #[derive(Clone, Copy)]

@@ -17,7 +17,7 @@ use buffer::scale::ScalingParameters;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Block size in bytes.
+/// Size in bytes of the blocks that pass through each stream or request.
 const BLOCK_SIZE: usize = 4096;
 /// The streams from C: the candidate's name, and the argument with its capacity.
 const STREAM_SIZES: [(&str, &str); 7] = [

@@ -33,7 +33,7 @@ use users::{FrameCounts, SharedDaemon};
 const USER_COUNTS: [(u16, &str); 4] =
     [(1, "1 user"), (2, "2 users"), (5, "5 users"), (10, "10 users")];
 const USER_COUNT_MAX: u16 = 10;
-/// Number of frames per sample.
+/// Number of frames sent in one sample, that is, in one measurement of one set of observers.
 const FRAMES: usize = 200_000;
 /// Number of frames sent before a sample, for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
@@ -43,14 +43,14 @@ const USER_FRAME_ONE_IN: usize = 20;
 const FRAMES_PER_USER: u64 = ((WARM_UP_FRAMES + FRAMES) / USER_FRAME_ONE_IN) as u64;
 /// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 64;
-/// Ring size in MB.
+/// Size of the packet ring of each tcpdump, in MB.
 const RING_MB: u32 = 4;
 
 const NO_OBSERVER_NAME: &str = "no observer";
 const OUR_NAME: &str = "streamline";
 const ONE_THREAD_NAME: &str = "one thread";
 
-/// The observers of a sample.
+/// The users or programs that observe frames while a sample is measured, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ShareObservers {
     NoObserver,

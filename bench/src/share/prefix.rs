@@ -26,7 +26,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE, wait_until};
 
-/// The name of the row.
+/// Name of this module's row in the results.
 const ROW: &str = "10 tails of one user";
 /// The tails of the requests, each of which follows the prefix.
 const REQUEST_TAILS: [&str; 10] = [
@@ -43,7 +43,7 @@ const REQUEST_TAILS: [&str; 10] = [
 ];
 /// The tail that discards all blocks, with which the cost of the prefix is measured.
 const DISCARD_TAIL: &str = "| discard";
-/// Frames per second.
+/// Rate at which the frames of the capture are sent, in frames per second.
 const RATE: f64 = 50_000.0;
 /// Divisor of [`Options::size`], the capture size for all benches: this bench generates a smaller
 /// capture.

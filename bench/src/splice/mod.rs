@@ -26,9 +26,9 @@ use setup::{KernelPipe, SpliceMethod, SpliceSetup};
 use std::cell::RefCell;
 use std::path::Path;
 
-/// Block sizes in bytes.
+/// Sizes in bytes of the blocks in which the file is read and written.
 const BLOCK_SIZES: [usize; 6] = [64, 512, 2048, 4096, 16_384, 65_536];
-/// Dbuf sizes in bytes.
+/// Sizes in bytes of the file in memory, and thus of its dbuf.
 const DBUF_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 
 /// Minimum rate in millions of blocks per second, which is the goal of at most 4 ns per block.
@@ -57,7 +57,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Measures one block size.
+/// Measures all candidates with blocks of one size.
 fn measure_block_size(
     setup: &RefCell<SpliceSetup>,
     dbuf: usize,

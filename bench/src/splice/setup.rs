@@ -18,7 +18,7 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
 use sys::process::identity;
 
-/// The method by which a block is passed on.
+/// The method by which a block of the file is written to the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SpliceMethod {
     Peek,
@@ -60,7 +60,7 @@ pub(super) fn dbuf_id(number: u32) -> DbufId {
     DbufId::new(number).unwrap_or_default()
 }
 
-/// Formats an error.
+/// Formats an error as the text with which a bench fails.
 pub(super) fn error_text(why: impl std::fmt::Display) -> String {
     why.to_string()
 }
@@ -109,7 +109,8 @@ impl SpliceSetup {
     }
 }
 
-/// Moves one block, or [`BLOCKS_PER_SPLICE`] by [`SpliceMethod::SpliceMany`].
+/// Writes one block of the file to a stream with the given method, or [`BLOCKS_PER_SPLICE`] blocks
+/// if the method is [`SpliceMethod::SpliceMany`].
 #[inline(always)]
 fn move_block(
     method: SpliceMethod,

@@ -18,7 +18,7 @@ use sys::bpf::{Link, Program, ProgramKind, XdpMode};
 use sys::net::RouteSocket;
 use testkit::net::{CLIENT, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, wait_until};
 
-/// Number of bytes per transfer.
+/// Number of bytes sent over the TCP stream in one measurement.
 const BYTES: u64 = 1 << 30;
 /// Number of bytes per system call.
 const BYTES_PER_CALL: usize = 1 << 20;

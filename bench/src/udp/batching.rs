@@ -22,7 +22,8 @@ const RATE: f64 = 10_000.0;
 const REQUESTS: usize = 10_000;
 /// Numbers of requests that arrive at once.
 const GROUPS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Delays in µs, with the words that request them; 0 is no delay.
+/// Delays of datagrams in the ring in µs, each with the value of `STREAMLINE_UDP` that sets the
+/// delay. For the delay 0, the value sets none.
 const DELAYS_US: [(f64, &str); 7] = [
     (0.0, "report,always"),
     (100.0, "report,always,delay=100"),

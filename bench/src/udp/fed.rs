@@ -20,8 +20,8 @@ use sys::clock;
 use testkit::Frame;
 use testkit::net::{CLIENT, NamespacePair, SERVER};
 
-/// Maximum number of outstanding requests while answers are sent over an interface. The next
-/// constant applies while answers are stored in memory.
+/// Maximum number of outstanding requests while answers are sent over an interface. While answers
+/// are stored in memory, the maximum is [`OUTSTANDING_STORED_REQUESTS_MAX`].
 const OUTSTANDING_MAX: usize = 128;
 const OUTSTANDING_STORED_REQUESTS_MAX: usize = 1024;
 /// Number of equal requests that the feeder writes at once at full rate.
@@ -33,7 +33,7 @@ const LOSS_MAX: f64 = 0.01;
 /// Maximum number of warm-ups until a socket must have its ring.
 const WARM_UPS_MAX: usize = 50;
 
-/// A measured setup.
+/// A candidate: the way in which a server runs, receives requests and sends answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct UdpSetup {
     pub(super) name: &'static str,
@@ -43,14 +43,15 @@ pub(super) struct UdpSetup {
     pub(super) answers: Answers,
 }
 
-/// The destination of the answers.
+/// The destination of a server's answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answers {
-    /// Through the socket and the interface.
+    /// The client, through the server's socket and the interface.
     Sent,
-    /// To memory.
+    /// A file in memory, by a library that is preloaded into the server.
     InMemory,
-    /// To memory. The program's calls also receive the requests from memory.
+    /// A file in memory, as for [`Self::InMemory`]. The server's receive calls also take the
+    /// requests from this file.
     FreeCalls,
 }
 
@@ -181,7 +182,7 @@ pub(super) fn measure(
     })
 }
 
-/// The result of an exchange.
+/// The number and the times of the requests that a server has answered.
 struct ExchangeResult {
     answered: u64,
     /// Number of requests that entered the ring from memory.
@@ -303,7 +304,8 @@ impl<'e> MemoryClient<'e> {
         Ok(())
     }
 
-    /// Lets the server receive requests in calls that cost a copy each.
+    /// Lets the server receive `count` requests from the file in memory, with calls that only copy,
+    /// and waits for the answers.
     fn exchange_in_free_calls(&mut self, count: usize) -> Result<ExchangeResult, String> {
         let memory = self.memory.ok_or("answers are not kept")?;
         let (begin, before) = (clock::monotonic_ns(), memory.answered());

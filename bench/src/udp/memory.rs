@@ -12,7 +12,8 @@ use sys::memory::{Mapping, Memfd, ReadMapping};
 use sys::net::RouteSocket;
 use testkit::net::{Namespace, SERVER_DEVICE};
 
-/// Layout of the file of `memory_socket.c`: offsets and sizes in bytes.
+/// Size in bytes of the file through which `memory_socket.c` receives requests and stores answers.
+/// The following constants are offsets and sizes in this file.
 const FILE_SIZE: usize = 8 << 20;
 const REQUESTS_LEFT_OFFSET: usize = 64;
 const REQUEST_COUNT_OFFSET: usize = 128;
@@ -82,9 +83,9 @@ fn compile_memory_library(folder: &Path) -> Result<PathBuf, String> {
 /// time.
 pub(super) struct RingFeeder {
     program: Program,
-    /// The rings on this machine, one of which may belong to the program.
+    /// All rings on this machine, among which the ring of the program is searched.
     candidates: Vec<ReadMapping>,
-    /// The ring of the program, once it is known.
+    /// The ring that the program writes, or `None` until it has been found among the candidates.
     ring: Option<ReadMapping>,
 }
 

@@ -45,10 +45,10 @@ const RING_NAME: &str = "ring";
 const CANDIDATES: [(&str, UdpLaunch); 2] =
     [(SOCKET_NAME, UdpLaunch::Stock), (RING_NAME, UdpLaunch::Exec("report"))];
 
-/// The results of one sample.
+/// The rate, the costs and the latency that one sample of a server has measured.
 #[derive(Clone, Copy, Debug)]
 struct UdpSample {
-    /// Answers per second.
+    /// Answers of the server per second.
     rate: f64,
     /// Processor time of the server per answer, in ns.
     server_ns: f64,

@@ -13,7 +13,7 @@ use testkit::net::{Namespace, SERVER, wait_until};
 /// The port of all servers.
 pub(super) const PORT: u16 = 5400;
 
-/// The setup in which a server runs.
+/// The way in which a server is started: as usual, or under `streamline exec`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum UdpLaunch {
     /// Without `streamline exec`. The server receives from its socket.
@@ -33,7 +33,7 @@ pub(super) struct UdpServer {
     ready: &'static str,
     /// Writes the configuration into a directory, and returns the arguments.
     configure: fn(&Path) -> std::io::Result<Vec<String>>,
-    /// Returns the request with this number.
+    /// Function that returns the request with the given number.
     pub(super) request: fn(u16) -> Vec<u8>,
     /// Number of requests per sample at full rate.
     pub(super) requests: usize,
@@ -220,7 +220,8 @@ impl RunningServer {
         daemon.into_iter().chain([self.server.id()]).map(processor_ns).sum()
     }
 
-    /// Stops the server. Returns the share of the ring in its datagrams.
+    /// Stops the server and the daemon. Returns the share of the server's datagrams that came from
+    /// the ring, from 0 to 1.
     pub(super) fn stop(self) -> Result<f64, String> {
         let Self { name, server, daemon, output } = self;
         interrupt_and_wait(server, name)?;

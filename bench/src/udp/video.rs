@@ -28,7 +28,7 @@ const DATAGRAM_SIZE: usize = 7 * 188;
 const BIT_RATES: [(&str, f64); 2] = [("100 Mb/s", 100e6), ("1 Gb/s", 1e9)];
 /// Duration of a sample in s.
 const SAMPLE_DURATION_S: f64 = 2.0;
-/// Number of datagrams before a sample, and their rate per second.
+/// Number of datagrams sent before a sample, at [`WARM_UP_RATE`] datagrams per second.
 const WARM_UP_DATAGRAMS: usize = 4_000;
 const WARM_UP_RATE: f64 = 20_000.0;
 

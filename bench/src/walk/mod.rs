@@ -47,11 +47,11 @@ const MIXED_CAPTURE_SIZE: u64 = 64 << 20;
 /// Minimum rate of the planner's choice, as a fraction of the best candidate's rate.
 const CHOICE_RATIO_MIN: f64 = 1.0 / 1.1;
 
-/// A filter that reads one byte.
+/// The filter of the chain `cheap`, which reads one byte of a block.
 const ONE_BYTE_FILTERS: &[&str] = &["match hex=02 at=0 |all"];
-/// A filter that reads every byte.
+/// The filter of a chain that reads every byte of a block.
 const EVERY_BYTE_FILTERS: &[&str] = &["match hex=ffffffff |all"];
-/// Filters with separate code.
+/// The filters of a chain without repeated code: each filter runs different code.
 const DIFFERENT_FILTERS: &[&str] = &[
     "ipproto |all",
     "sport |all",

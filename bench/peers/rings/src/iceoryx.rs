@@ -9,7 +9,8 @@ use std::hint::black_box;
 
 type Service = PortFactory<ipc::Service, [u8], ()>;
 
-/// Returns the maximum number of blocks in transit, for a block size in bytes.
+/// Returns the maximum number of blocks that have been sent and not yet received, for a block size
+/// in bytes.
 fn blocks_in_transit_max(block: usize) -> usize {
     (CAPACITY / block).clamp(16, 1024)
 }
@@ -27,7 +28,8 @@ fn service(node: &Node<ipc::Service>, name: &str, block: usize) -> Result<Servic
         .map_err(error_text)
 }
 
-/// Runs the reading process.
+/// Runs the process that reads the ring called `name`, on 1 or 2 processors (`cores`), for blocks
+/// of `block` bytes.
 pub(crate) fn run_reader(cores: usize, block: usize, name: &str) -> Result<(), String> {
     let node = NodeBuilder::new().create::<ipc::Service>().map_err(error_text)?;
     let service = service(&node, name, block)?;
@@ -48,7 +50,7 @@ pub(crate) fn run_reader(cores: usize, block: usize, name: &str) -> Result<(), S
     })
 }
 
-/// Starts the reading process, and returns a function that transfers blocks to the process.
+/// Starts the reading process, and returns a function that transfers blocks of `block` bytes to it.
 pub(crate) fn start(cores: usize, block: usize) -> Result<Transfer, String> {
     let name = format!("streamline-bench-{}-{block}", std::process::id());
     let node = NodeBuilder::new().create::<ipc::Service>().map_err(error_text)?;

@@ -7,7 +7,8 @@ use ipmpsc::{Receiver, Sender, SharedRingBuffer};
 use serde_bytes::Bytes;
 use std::hint::black_box;
 
-/// Runs the reading process.
+/// Runs the process that reads the ring in the file `path`, on 1 or 2 processors (`cores`), for
+/// blocks of `block` bytes.
 pub(crate) fn run_reader(cores: usize, block: usize, path: &str) -> Result<(), String> {
     let mut receiver = Receiver::new(SharedRingBuffer::open(path).map_err(error_text)?);
     let mut out = vec![0; block];

@@ -17,7 +17,7 @@ use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Capacity in bytes of the rings whose capacity is set in bytes.
+/// Capacity in bytes of each ring that is created with a capacity in bytes instead of elements.
 const CAPACITY: usize = 4 << 20;
 
 /// A function that transfers the given number of blocks, and returns when all of them have arrived.
@@ -76,7 +76,8 @@ fn pin(processor: usize) -> Result<(), String> {
     rustix::thread::sched_setaffinity(None, &set).map_err(|why| why.to_string())
 }
 
-/// Spins, or yields if both sides share a processor.
+/// Pauses a side of a ring before it tries again: yields if both sides share a processor (`cores`
+/// is 1), otherwise spins.
 fn wait(cores: usize) {
     if cores == 1 { std::thread::yield_now() } else { std::hint::spin_loop() }
 }

@@ -18,7 +18,8 @@ fn lines_per_block(block: usize) -> usize {
     block / size_of::<CacheLine>()
 }
 
-/// Runs the reading process.
+/// Runs the process that reads the ring in the file `path`, on 1 or 2 processors (`cores`), for
+/// blocks of `block` bytes.
 pub(crate) fn run_reader(cores: usize, block: usize, path: &str) -> Result<(), String> {
     let open = || File::options().read(true).write(true).open(path);
     // Replaces the two signal descriptors, which are never read.

@@ -41,7 +41,8 @@ fn start_reader(
     (orders, done)
 }
 
-/// Returns a function that sends blocks with `write`, and waits for the reader's reply.
+/// Returns a function that sends a number of blocks with `write`, and waits until the reader
+/// replies that it has received all of them.
 fn into_transfer(
     (orders, done): (mpsc::Sender<u64>, mpsc::Receiver<()>),
     mut write: impl FnMut(u64) + 'static,
