@@ -25,7 +25,7 @@ thread_local! {
     static COLLECTED_BLOCKS: RefCell<Vec<CollectedBlock>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A collected block.
+/// A block that the filter `collect` has stored, with its bytes and metadata.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CollectedBlock {
     pub(crate) class: u32,

@@ -60,7 +60,7 @@ impl PlannedRequest {
     }
 
     /// Runs the request with a thread for each space, while another thread calls `work` with the
-    /// running path. Returns its result, too.
+    /// running path. Returns the outcome of the request, and the result of `work`.
     pub(crate) fn run_beside<T: Send>(
         &self,
         settings: Settings,
@@ -85,12 +85,12 @@ impl PlannedRequest {
         run_with_live_path(built.unwrap_or_else(|error| panic!("{}: {error}", self.text)), work)
     }
 
-    /// Returns the number of replicas of all replicated chains; 0 if no chain is replicated.
+    /// Returns the total number of replicas in the plan; 0 if no chain of filters is replicated.
     pub(crate) fn replica_count(&self) -> usize {
         self.plan.replicas.iter().map(|copied| copied.spaces.len()).sum()
     }
 
-    /// Returns the number of spaces.
+    /// Returns the number of spaces in the plan.
     pub(crate) fn space_count(&self) -> usize {
         self.plan.spaces.len()
     }

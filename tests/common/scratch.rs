@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Creates an empty directory.
+    /// Creates an empty directory in `/dev/shm` or, if that does not exist, in the directory for
+    /// temporary files.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

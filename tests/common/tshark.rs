@@ -15,7 +15,7 @@ const REASSEMBLY_OPTIONS: [&str; 7] = [
     "http.decompress_body:TRUE",
 ];
 
-/// A span of one direction of a connection: its bytes, or the length of a gap.
+/// A contiguous part of one direction of a connection: its bytes, or the number of missing bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum StreamSpan {
     Bytes(Vec<u8>),
@@ -38,8 +38,8 @@ fn tshark_command(capture: &Path) -> Command {
     command
 }
 
-/// Returns the streams of a capture in the order of their start. `expected` is the approximate
-/// number of streams, with which the search begins.
+/// Returns the TCP streams that tshark finds in a capture, in the order of their start. `expected`
+/// is an estimate of their number; the first call of tshark requests a few streams more than that.
 pub(crate) fn follow_streams(capture: &Path, expected: usize) -> Vec<FollowedConnection> {
     let mut streams = Vec::new();
     let mut to = expected + 8;

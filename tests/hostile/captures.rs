@@ -18,13 +18,13 @@ use wire::LinkType;
 const NS_PER_MEGABYTE_MAX: u64 = 100_000_000;
 /// Additional processor time per run, for setup and teardown of memory and files, in ns.
 const SETUP_NS_PER_RUN: u64 = 10_000_000;
-/// Factor by which the limits grow in a debug build, chosen for zlib, which is the slowest without
-/// optimization.
+/// Factor by which the limits on processor time grow in a debug build. It is chosen for zlib, the
+/// code that is slowest without optimization.
 const DEBUG_SLOWDOWN: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
 /// Duration after which a run counts as hung, even on a busy machine.
 const HANG_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// File name under which each capture is written.
+/// Name of the file to which a worker writes each mutated capture before it is replayed.
 const CAPTURE_FILE_NAME: &str = "capture";
 /// Directory into which sinks write. It is emptied before each run.
 const OUTPUT_DIRECTORY: &str = "out";
@@ -33,9 +33,10 @@ const OUTPUT_DIRECTORY: &str = "out";
 struct MutationSweep {
     /// Returns the requests for a capture file and an output directory.
     requests: fn(&Path, &Path) -> Vec<String>,
-    /// Number of requests at the start of the list that every capture passes.
+    /// Number of requests, from the start of the list, that replay every capture.
     always_run: usize,
-    /// Number of other requests that a capture passes, chosen in rotation.
+    /// Number of requests among the others that replay a given capture. Successive captures get
+    /// different ones.
     rounds: usize,
     /// Number of mutations of each capture.
     mutations: MutationCounts,

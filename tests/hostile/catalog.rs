@@ -58,9 +58,9 @@ pub(crate) fn file_sink_requests(capture: &Path, folder: &Path) -> Vec<String> {
     )
 }
 
-/// Returns a request for every sink that writes to standard output. Two kinds of sinks are omitted:
-/// sinks that send, whose interface the machine may choose; and named ends, which belong to the
-/// machine too and may wait for a reader (`crates/cli/tests/named.rs`).
+/// Returns a request for every sink that writes to standard output. Two kinds of sinks are omitted,
+/// because their results depend on the machine: sinks that send over an interface, and named sinks,
+/// which may wait for a reader (`crates/cli/tests/named.rs`).
 pub(crate) fn stdout_sink_requests(capture: &Path) -> Vec<String> {
     let needs_path =
         |p: &Parameter| p.kind == ParameterType::Path || p.default.is_none() && !p.optional;
@@ -188,7 +188,8 @@ fn filter_variants(d: &Description) -> Vec<String> {
     uses
 }
 
-/// Returns the argument lists to try: none, and each keyword or Boolean of each parameter.
+/// Returns the argument texts with which a filter is tested: the empty text, and one text for each
+/// keyword or Boolean of each parameter.
 fn argument_variants(d: &Description) -> Vec<String> {
     let mut all = vec![String::new()];
     for parameter in d.parameters {

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// The packets that a capture contains according to the capture reader.
 pub(crate) struct ExpectedPackets {
-    /// Number of readable packets.
+    /// Number of packets that the capture reader returns before the first error.
     packets: u64,
     /// The reader's error after the readable packets, or `None` if the whole file is readable.
     fault: Option<String>,
@@ -21,7 +21,7 @@ pub(crate) struct ExpectedPackets {
 }
 
 impl ExpectedPackets {
-    /// Reads a capture from memory.
+    /// Reads all packets of a capture, given the bytes of its file.
     pub(crate) fn read(capture: &[u8]) -> Self {
         let mut expected = Self { packets: 0, fault: None, has_mixed_link_types: false };
         let mut links = BTreeSet::new();
@@ -42,8 +42,8 @@ impl ExpectedPackets {
     }
 }
 
-/// Runs a request over the capture file; returns the processor time in ns, or a description of the
-/// violated invariant.
+/// Runs a request that replays a capture, and checks its outcome against the packets `expected` in
+/// the capture. Returns the processor time in ns, or a description of the violated invariant.
 pub(crate) fn examine_request(
     line: &PlannedRequest,
     expected: &ExpectedPackets,

@@ -22,7 +22,7 @@ const DEBUG_SLOWDOWN: u64 = if cfg!(debug_assertions) { 5 } else { 1 };
 /// Maximum length of random inputs in bytes.
 const LENGTH_MAX: usize = 2048;
 
-/// All fuzz bodies.
+/// All fuzz bodies that the smoke test calls.
 const FUZZ_BODIES: &[FuzzBody] = &[
     bodies::PARSER_FUZZ_BODY,
     bodies::PLANNER_FUZZ_BODY,
@@ -40,8 +40,8 @@ const FUZZ_BODIES: &[FuzzBody] = &[
     records::RECORD_FUZZ_BODY,
 ];
 
-/// A fuzz body that panics if the remainder of the first byte by 8 is 3, that is, for one in eight
-/// random inputs. A smoke run that does not find the panic is broken.
+/// A fuzz body that panics for one in eight random inputs, those with a first byte of 3 modulo 8. A
+/// smoke run that does not find the panic is broken.
 const RANDOM_INPUT_CANARY_BODY: FuzzBody = FuzzBody {
     name: "canary",
     corpus: Vec::new,
@@ -92,8 +92,9 @@ fn fuzz_smoke_finds_a_planted_bug() {
     }
 }
 
-/// Calls a body with its corpus, then with random and mutated bytes; returns the number of inputs,
-/// or a description of the first failure. `ROUNDS=` multiplies the number of random inputs.
+/// Calls a body with its corpus, then with random and mutated bytes. The environment variable
+/// `ROUNDS` multiplies the number of random inputs. Returns the number of inputs, or a description
+/// of the first failure.
 fn run_fuzz_smoke_test(body: &FuzzBody, random: &mut Random) -> Result<usize, String> {
     let corpus = (body.corpus)();
     let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);

@@ -7,7 +7,7 @@ use wire::capture::{Reader, Step};
 /// A mutation of a capture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mutation {
-    /// No change.
+    /// The capture is not changed.
     Unchanged,
     /// Truncation to this many bytes.
     Truncate(usize),
@@ -26,7 +26,7 @@ impl fmt::Display for Mutation {
 }
 
 impl Mutation {
-    /// Returns the mutated capture.
+    /// Returns the bytes of a capture file after the mutation.
     pub(crate) fn apply(self, capture: &[u8]) -> Vec<u8> {
         let mut bytes = capture.to_vec();
         match self {
@@ -71,7 +71,8 @@ pub(crate) fn capture_mutations(
     lengths.chain(flips).collect()
 }
 
-/// Returns the offset of each record, and an offset within each record.
+/// Returns the offsets in a capture at which it is truncated: the start of each record, and a
+/// position within each record.
 fn record_offsets(capture: &[u8]) -> Vec<usize> {
     let mut reader = Reader::new();
     let mut at = 0;

@@ -22,8 +22,8 @@ const PASS_NS_MAX: u64 = 2_000_000_000;
 /// Maximum number of blocks emitted per input block: the blocks around a gap, and their
 /// descriptions.
 const EMITTED_PER_BLOCK_MAX: u64 = 16;
-/// Maximum number of additional blocks per connection: holes of 1 MB for all sequence numbers that
-/// can be missing in both directions.
+/// Maximum number of additional blocks that a filter emits per connection: one hole for each MB of
+/// the sequence numbers in both directions, all of which may be missing.
 const EMITTED_PER_CONNECTION_MAX: u64 = 2 << 11;
 /// Boundary values written into forged state.
 const BOUNDARY_VALUES: [u64; 9] = [
@@ -95,7 +95,7 @@ fn mixed_frames(random: &mut Random, count: usize) -> Vec<Frame> {
     all
 }
 
-/// A filter under test, with the filter that must precede it, if any.
+/// A filter that is tested with forged state, with the filter that must precede it, if any.
 struct FilterUnderTest {
     before: Option<Node>,
     node: Node,
@@ -115,7 +115,7 @@ impl FilterUnderTest {
         Self { before, node, taken: 0, passed: 0, loaded_blocks: 0 }
     }
 
-    /// Sends frames through the filters, with random sessions.
+    /// Sends frames through the filters in one batch. Each frame gets a random session number.
     fn send_frame_round<'a>(
         &mut self,
         frames: &[Frame],

@@ -36,7 +36,8 @@ fn number_from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Compares the classic interpreter, the eBPF interpreter and the kernel on one program and target.
+/// Runs one program for one target in the classic interpreter, the eBPF interpreter and the kernel.
+/// Asserts that all three return the same value for every frame.
 fn compare_judges(
     name: &str,
     program: &ClassicProgram,

@@ -6,8 +6,8 @@ use super::{for_every_target, need};
 use filter::testing::twins::{request_text, try_emit_program, twin_chains};
 use std::collections::BTreeMap;
 
-/// Sampling step for chains of three filters: one chain in this many is loaded. All chains of one
-/// or two filters are loaded.
+/// Sampling step for chains of three filters: the test loads one in this many. It loads all chains
+/// of one or two filters.
 const TRIPLE_SAMPLING_STEP: usize = 199;
 
 /// Loads generated programs for every target, and prints which of them the kernel refuses. A

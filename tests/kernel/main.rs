@@ -52,8 +52,8 @@ fn for_every_target<T: Send>(work: impl Fn(Target) -> T + Sync) -> Vec<T> {
     done
 }
 
-/// Compares the three judges on every packet; returns `None` if the chain edits frames and the
-/// target does not allow it.
+/// Compares the results of the user implementations, the interpreter and the kernel on every
+/// packet. Returns `None` if the chain edits frames and the target does not allow it.
 fn compare_judges<'a>(
     chain: &[TwinCase],
     target: Target,

@@ -64,8 +64,8 @@ fn expression_with_long_jumps() -> String {
     format!("{} or tcp port 80", hosts.join(" or "))
 }
 
-/// A ring of minimum size for sockets that are not read. The kernel counts frames even if they do
-/// not fit in the ring.
+/// Parameters of a packet ring of minimum size, for sockets that only count: the kernel counts a
+/// frame even if it does not fit in the ring.
 const SMALL_RING: PacketRingParameters =
     PacketRingParameters { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
 

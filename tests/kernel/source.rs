@@ -12,8 +12,8 @@ use sys::bpf::{
 };
 use testkit::need;
 
-/// Loads a program with its source lines. If the program is rejected, fails with the verifier's
-/// log.
+/// Loads a program together with the lines of the request from which its instructions were
+/// generated. If the program is rejected, fails with the verifier's log.
 fn load(program: &Program) -> Result<Loaded, String> {
     let mut types = BtfBuilder::new();
     let int = types.add_int("int", 4);

@@ -50,7 +50,8 @@ fn child_process_loses_one_block() {
     assert_loss_found(&outcome.ledger.imbalances(), &lost, &lost);
 }
 
-/// Asserts that exactly one block is missing on this kind of edge, or none if none was lost.
+/// Asserts that `found` is the one missing block on an edge of this kind or, if `lost` is
+/// `nothing`, that it is empty.
 fn assert_loss_found(found: &[LedgerImbalance], lost: &str, kind: &str) {
     if lost == "nothing" {
         assert_eq!(found, []);
@@ -115,12 +116,12 @@ fn child_process_loses_blocks_after_the_kernel() {
     assert_loss_found(&found, &lost, "ring");
 }
 
-/// Value of [`LOST_EDGE_VARIABLE`] for a kernel edge to a node that does not exist, which loses all
-/// blocks.
+/// Value of [`LOST_EDGE_VARIABLE`] that makes the kernel send all blocks to a node that does not
+/// exist, so that all blocks are lost.
 const MISDIRECTED_EDGE: &str = "kernel way";
 
-/// A block lost by the kernel ring or by a call is missing at the ring; on a misdirected edge, all
-/// blocks are missing.
+/// Loses a block in the kernel ring, in a call, or all blocks on a misdirected edge. Asserts that
+/// the ledger reports the first two losses at the ring, and the third for all blocks.
 #[test]
 fn ledger_finds_each_loss_between_kernel_and_process() {
     if need::require_bpf().is_none() {

@@ -7,7 +7,7 @@ use runtime::ledger::DropReason;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// All test filters.
+/// All test filters that requests of these tests use.
 pub(crate) const PROBE_FILTERS: &[&Description] = &[
     &REPORT_NUMBERS,
     &DROP_EVERY_THIRD,
@@ -60,7 +60,7 @@ impl LaneFilter for ReportNumbersFilter {
     }
 }
 
-/// A filter that drops every third block, and reports its number.
+/// A filter that drops every third block, and reports the numbers of the dropped blocks.
 const DROP_EVERY_THIRD: Description = Description {
     name: "third",
     kind: FilterKind::Classification,
@@ -89,8 +89,8 @@ impl LaneFilter for DropEveryThirdFilter {
     }
 }
 
-/// A filter that classifies even numbers and reports odd numbers; a plain arc does not select the
-/// latter.
+/// A filter that gives even numbers a class, gives odd numbers none, and reports the odd numbers.
+/// An arc without classes does not pass the odd numbers.
 const CLASSIFY_EVEN: Description = Description {
     name: "even",
     kind: FilterKind::Classification,

@@ -19,13 +19,13 @@ use testkit::net::{NamespacePair, SERVER_DEVICE, wait_until};
 /// Timeout of one operation, longer than any machine needs for it.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Assumed cost of moving a frame from the kernel to a thread in ns, so high that measured costs do
-/// not matter. In the kernel a frame costs [`ASSUMED_TWIN_NS`], plus [`ASSUMED_KERNEL_EXIT_NS`] if
-/// it is for port
-/// 9. In a thread, every frame costs [`ASSUMED_KERNEL_EXIT_NS`].
+/// not matter. In the kernel, a frame costs [`ASSUMED_TWIN_NS`], and a frame for port 9 also costs
+/// [`ASSUMED_KERNEL_EXIT_NS`]. In a thread, every frame costs [`ASSUMED_KERNEL_EXIT_NS`].
 const ASSUMED_KERNEL_EXIT_NS: f64 = 1e8;
 /// Assumed cost of a frame in a twin, in ns.
 const ASSUMED_TWIN_NS: f64 = 5e7;
-/// Number of frames per batch; the frames for port 9 are evenly distributed in it.
+/// Number of frames that are sent at a time; the frames for port 9 are evenly distributed among
+/// them.
 const BATCH_FRAMES: u64 = 320;
 
 fn machine_with_assumed_costs() -> Machine {
@@ -41,8 +41,8 @@ fn machine_with_assumed_costs() -> Machine {
     Machine { costs, ..engine::machine::inspect() }
 }
 
-/// Returns a batch of frames, of which one in `one_of` is for port 9. Only these have numbers, from
-/// `from` on.
+/// Returns [`BATCH_FRAMES`] frames, of which one in `one_of` is for port 9. Only the frames for
+/// port 9 are numbered, beginning with `from`.
 fn numbered_batch(from: u64, one_of: u64) -> Vec<Vec<u8>> {
     let other = || testkit::Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(7, 10, &[0; 22]);
     let numbered = numbered_frames(from..from + BATCH_FRAMES / one_of, FRAME_LENGTH);
@@ -59,8 +59,9 @@ struct AdaptiveRun<'p> {
 }
 
 impl AdaptiveRun<'_> {
-    /// Sends batches until `holds` returns true; each batch is sent after the previous one has
-    /// arrived.
+    /// Sends batches, in which one in `one_of` frames is for port 9, until `holds` returns true.
+    /// Waits after each batch until its numbered frames have arrived. `what` describes the
+    /// condition.
     fn send_until(&mut self, one_of: u64, what: &str, holds: impl Fn(&Live) -> bool) {
         wait_until(what, || {
             send_all(self.pair, &numbered_batch(self.sent, one_of));

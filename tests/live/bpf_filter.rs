@@ -23,7 +23,7 @@ use testkit::{Frame, need};
 /// received all earlier frames.
 const LAST_ETHERTYPE: u16 = 0x9999;
 
-/// Returns frames of many kinds, followed by the last frame.
+/// Returns frames of many kinds, followed by a frame with the EtherType [`LAST_ETHERTYPE`].
 fn frames_of_many_kinds() -> Vec<Vec<u8>> {
     let mut frames = tagged_frames();
     frames.extend(testkit::web_capture().frames.into_iter().map(|(_, frame)| frame));
@@ -31,7 +31,7 @@ fn frames_of_many_kinds() -> Vec<Vec<u8>> {
     frames
 }
 
-/// The expressions tried on all frames.
+/// The filter expressions of `bpf` under test.
 const EXPRESSIONS: &[&str] = &[
     "tcp",
     "tcp port 80",
@@ -52,7 +52,7 @@ const EXPRESSIONS: &[&str] = &[
     "ether host 02:00:00:00:00:01",
 ];
 
-/// The expressions compared with a live tcpdump.
+/// The filter expressions for which a live tcpdump must select the same frames as `bpf`.
 const LIVE_EXPRESSIONS: &[&str] = &[
     "vlan",
     "vlan 5",
@@ -106,7 +106,7 @@ impl Tcpdump {
     }
 }
 
-/// Returns true if a capture contains the last frame.
+/// Returns true if a capture ends with the frame with the EtherType [`LAST_ETHERTYPE`].
 fn has_last_frame(path: &Path) -> bool {
     let frames = parse_capture(&std::fs::read(path).unwrap_or_default());
     frames.last().is_some_and(|frame| frame[12..14] == LAST_ETHERTYPE.to_be_bytes())

@@ -115,8 +115,8 @@ fn v6_i5_o8_filters_move_in_and_out_of_the_kernel_under_traffic() {
     assert!(all, "each once, in order: {:#?}", outcome.ledger);
 }
 
-/// Branches are added below filters in the kernel and removed again, and a subtree moves to another
-/// filter there; the sink that stays receives every frame once, in order.
+/// Adds branches below filters in the kernel, moves them and removes them again. Asserts that a
+/// sink that stays throughout receives every frame once, in order.
 #[test]
 fn v3_v6_subtrees_change_below_filters_in_the_kernel_under_traffic() {
     let Some(pair) = quiet_pair() else { return };
@@ -208,7 +208,8 @@ fn v3_interface_source_is_added_under_traffic() {
     assert!(numbers(added).into_iter().eq(each..4 * each), "from the change on");
 }
 
-/// The successor of a twin has the new value of the argument, and continues the count.
+/// Changes an argument of `sample` in the kernel twice. Asserts that each new program uses the new
+/// value, and continues the count of the previous one.
 #[test]
 fn v3_argument_of_a_filter_in_the_kernel_is_set_under_traffic() {
     let Some(pair) = quiet_pair() else { return };
@@ -235,7 +236,7 @@ fn v3_argument_of_a_filter_in_the_kernel_is_set_under_traffic() {
     assert!(frames.iter().map(|frame| frame_number(frame)).eq(wanted));
 }
 
-/// A running request.
+/// A request that runs in a thread of the test.
 pub(crate) struct LiveRequest {
     pub(crate) live: Live,
     thread: JoinHandle<Outcome>,

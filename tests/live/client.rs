@@ -21,7 +21,7 @@ const REQUESTS_PER_SECOND_MAX: u32 = 4_000;
 /// The window within each second for starting requests, in ms.
 const START_WINDOW_MS: Range<u32> = 30..950;
 
-/// The result of sending requests.
+/// The requests that were sent, as far as their timestamps in logs may differ.
 #[derive(Debug, Default)]
 pub(crate) struct SentRequests {
     /// Paths of the exchanges that straddle a second boundary.
@@ -117,7 +117,7 @@ fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970")
 }
 
-/// An HTTP request.
+/// An HTTP request to the server, with the path that identifies it.
 struct Request {
     path: String,
     bytes: Vec<u8>,
@@ -125,7 +125,7 @@ struct Request {
     close: bool,
 }
 
-/// User agents, some of which a log must escape.
+/// Values of the header `User-Agent`, some of which contain bytes that a log must escape.
 const USER_AGENTS: &[&[u8]] = &[
     b"curl/8.5.0",
     b"Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",

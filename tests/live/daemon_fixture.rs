@@ -22,7 +22,7 @@ pub(crate) const ALICE_UID: u32 = 41_101;
 pub(crate) const BOB_UID: u32 = 41_102;
 pub(crate) const CAROL_UID: u32 = 41_103;
 pub(crate) const DAVE_UID: u32 = 41_104;
-/// Bob's group.
+/// Group id of the group to which Bob belongs.
 pub(crate) const WATCHERS_GID: u32 = 41_200;
 
 /// Policy under which Alice, Bob and Dave may observe the interface, and Carol may not.
@@ -37,7 +37,7 @@ interfaces = [\"server0\"]
 [users.41104]
 rings = 4
 ";
-/// Number of sockets on which a daemon listens.
+/// Number of sockets on which a daemon listens for connections.
 const LISTENING_SOCKETS: u64 = 2;
 /// The directory where users' processes persist their files (`XDG_STATE_HOME`).
 const STATE_DIRECTORY: &str = "state";
@@ -183,10 +183,10 @@ impl DaemonFixture {
         lines.filter(|line| line.uid == uid).count()
     }
 
-    /// Returns all resources on the machine: the daemon's descriptors, memory and threads, the
-    /// programs at the interface, the entries of the fixture's directory (persisted files count as
-    /// one), and users' files in public directories. Omits the threads that close descriptors, each
-    /// of which exits after ten seconds without work.
+    /// Returns the resources that the daemon and its users occupy: the daemon's descriptors, memory
+    /// and threads, the programs at the interface, the entries of the fixture's directory
+    /// (persisted files count as one), and users' files in public directories. Omits the threads
+    /// that close descriptors, each of which exits after ten seconds without work.
     pub(crate) fn resources(&self) -> Resources {
         let users = [ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID];
         let daemon = Resources::count_process(self.lock_daemon().id()).with_programs_at(&self.pair);
@@ -212,8 +212,8 @@ impl DaemonFixture {
         KernelObjects::list_process(self.lock_daemon().id())
     }
 
-    /// Waits until the resources are the same as before the users' requests, and none of the given
-    /// kernel objects is left.
+    /// Waits until the resources are those in `before`, counted before the users' requests, and
+    /// none of the kernel objects in `numbered` exists.
     #[track_caller]
     pub(crate) fn assert_resources_restored(&self, before: &Resources, numbered: &KernelObjects) {
         let mut looks = 0;

@@ -332,10 +332,10 @@ impl DaemonKillTrial {
         start_daemon(&self.manager, &self.fixture.pair.server, &words)
     }
 
-    /// Replaces the running daemon by a daemon that stops before `step`, and runs `work`. Then
-    /// kills that daemon and starts another. Returns the result of `work`, or `None` if the daemon
-    /// did not reach the step. If the daemon stopped before it answered, `work` does not run, and
-    /// its result is `None`.
+    /// Replaces the running daemon by one that stops before `step`, calls `work`, and then replaces
+    /// the stopped daemon. Returns `None` if the daemon did not reach the step, `Some(None)` if it
+    /// stopped before it replied to clients, so that `work` was not called, and otherwise the
+    /// result of `work`.
     fn with_fault_at<T: Send>(
         &self,
         step: u32,

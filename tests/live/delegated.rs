@@ -174,8 +174,8 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
     assert!(attached_program_ids(&pair).is_empty());
 }
 
-/// The kernel part that another process names is checked against its request: parts that no plan
-/// would place in the kernel are refused.
+/// Asks for kernel parts that no plan would place in the kernel, as a malicious process may.
+/// Asserts that each of them is refused, and that no program is attached.
 #[test]
 fn t17_delegated_layout_that_was_not_planned_is_refused() {
     let Some(pair) = quiet_pair() else { return };
@@ -342,8 +342,8 @@ impl AttachmentHandle for RemoteRequest {
     }
 }
 
-/// Asserts that every attempt to write to the maps is refused, and that a map which was exchanged
-/// for another is refused.
+/// Asserts that every attempt to map the rings for writing or to set their contents is refused, and
+/// that another map in place of a ring is refused.
 fn assert_writes_are_refused(
     layout: &DelegatedLayout,
     [records, pointers, doorbell]: [&OwnedFd; 3],

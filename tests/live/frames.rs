@@ -12,7 +12,8 @@ use testkit::net::{
 use testkit::packet::checksum;
 use testkit::{Frame, Random, Segment};
 
-/// Offset of the TCP header: Ethernet and IPv4 without options.
+/// Offset of the TCP header in a frame, after an Ethernet header and an IPv4 header without
+/// options.
 const TCP_OFFSET: usize = 14 + 20;
 /// Number of bytes sent over a connection.
 const TRANSFER_LENGTH: usize = 3 << 20;

@@ -37,7 +37,7 @@ fn quiet_pair() -> Option<NamespacePair> {
     NamespacePair::new(DevicePairSettings { addresses: false, ..DevicePairSettings::default() })
 }
 
-/// Returns frames of many kinds.
+/// Returns frames of many kinds: with and without tags, of several protocols, ports and lengths.
 fn frames_of_many_kinds() -> Vec<Vec<u8>> {
     let datagram = |port: u16, length: usize| {
         let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1");
@@ -49,8 +49,8 @@ fn frames_of_many_kinds() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Runs a request over the same frames twice: with `rx` where the plan places it, and with `rx` in
-/// a thread.
+/// Runs the filters `behind` over the same frames twice: with `rx` where the plan places it, and
+/// with `rx` in a thread.
 fn run_in_kernel_and_thread(
     pair: &NamespacePair,
     behind: &str,
@@ -143,8 +143,8 @@ fn j1_program_and_packet_socket_deliver_the_same_frames() {
     }
 }
 
-/// A request with more filters than one program holds is compiled to several programs with tail
-/// calls.
+/// Runs a request with more filters than one program holds, which is compiled to several programs
+/// connected by tail calls.
 #[test]
 fn k1_chain_of_any_length_runs_in_the_kernel() {
     let Some(pair) = quiet_pair() else { return };
@@ -216,7 +216,8 @@ fn v5_refused_filter_runs_in_a_thread_with_a_note() {
     );
 }
 
-/// A frame for which the twin returns unsure is classified in the process and counted once.
+/// Sends fragments, for which the twin of `ip` returns unsure. Asserts that they are reassembled in
+/// the process, and that each is counted once.
 #[test]
 fn v5_fragments_are_reassembled_after_the_kernel() {
     let Some(()) = need::require_bpf() else { return };
@@ -245,8 +246,9 @@ fn v5_fragments_are_reassembled_after_the_kernel() {
     assert_eq!(unsure_frames.expect("an edge")["taken"]["blocks"], 5, "{}", inside.ledger);
 }
 
-/// The numbers that reach a slow reader and the numbers that the ledger reports as lapped are
-/// together exactly the numbers sent.
+/// Sends more frames than the reader of a small ring can process. Asserts that the numbers that
+/// arrive, and the numbers that the ledger reports as lapped, are together exactly the numbers
+/// sent.
 #[test]
 fn frames_lost_in_a_lapped_ring_are_counted() {
     const FRAMES: u64 = 20_000;

@@ -190,7 +190,8 @@ fn k1_editing_twins_match_their_filters() {
     }
 }
 
-/// `strip eth |all` gives frames with and without a link header on one edge.
+/// Runs a request with `strip eth |all`, so that frames with and without a link header share one
+/// edge to a thread. Asserts that each frame is interpreted with its own link type.
 #[test]
 fn k1_frames_on_one_edge_keep_their_link_type() {
     let Some(pair) = quiet_pair(1500) else { return };

@@ -1,7 +1,7 @@
-//! Tests of files of PipesFS at filters that run in the kernel, in a program of the daemon: each
-//! stream has what tcpdump sees with the same filter, while the program stays; a reader or server
-//! that is killed closes what it opened. Operations that such a file cannot perform are refused,
-//! with the reason. FEATURES B8, B9, B10
+//! Tests of PipesFS files of filters that run in a program of the daemon in the kernel. Each stream
+//! contains the frames that tcpdump captures with the same filter, while the program is not
+//! replaced. If a reader or the mount's server is killed, its streams are closed. Operations that
+//! such a file cannot perform are refused with the reason. FEATURES B8, B9, B10
 
 use crate::scratch::Scratch;
 use crate::second_job::{Guard, Mounted, spawn, streamline};
@@ -24,8 +24,9 @@ struct Scene {
 }
 
 impl Scene {
-    /// Returns `None` if the machine cannot run the test. `filter` is a directory below the source
-    /// that has to be in the kernel.
+    /// Starts all processes, and waits until the mount shows the path. `filter` is the directory of
+    /// a filter below the source, which must run in the kernel. Returns `None` if the machine
+    /// cannot run the test.
     fn new(request: &str, filter: &str) -> Option<Self> {
         need::require_root()?;
         need::require_file("/dev/fuse")?;
@@ -54,12 +55,13 @@ impl Scene {
         Some(scene)
     }
 
-    /// Returns the path of a file below the source.
+    /// Returns the path of a file in the source's directory of the mount.
     fn file(&self, name: &str) -> PathBuf {
         self.mounted.0.join(format!("rx:{SERVER_DEVICE}")).join(name)
     }
 
-    /// Begins to read a file into another, with cat(1); returns when the file is open.
+    /// Starts a cat(1) that copies the file `name` of the mount to the file `to`, and waits until
+    /// it has opened the stream. Returns the process and the path of the copy.
     fn read(&self, name: &str, to: &str) -> (Guard, PathBuf) {
         let to = self.folder.path(to);
         let mut cat = Command::new("cat");
@@ -89,7 +91,7 @@ impl Scene {
     }
 }
 
-/// Mounts what a daemon's paths show.
+/// Mounts a file system of the daemon's running paths on a new directory.
 fn mount(folder: &Scratch, daemon: &str, name: &str) -> Mounted {
     let pipes = folder.path(name);
     fs::create_dir(&pipes).expect("a folder");

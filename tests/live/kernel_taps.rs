@@ -1,6 +1,6 @@
-//! Tests of taps of filters that run in the kernel: a tap gets each frame that leaves its filter
-//! once, whether the twin decides about the frame or the user implementation does; the program is
-//! never replaced; and while nobody reads, nothing is handed over. FEATURES B8, B9
+//! Tests of taps of filters that run in the kernel. A tap receives each frame that leaves its
+//! filter once, whether the twin or the user implementation classifies the frame. Opening a tap
+//! never replaces the program. Without a reader, no frame is copied. FEATURES B8, B9
 
 use crate::delegated::{attach, parse_as_daemon, plan_kernel_part};
 use crate::frames::tagged_frames;
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use testkit::net::{LIMIT, NamespacePair, SERVER_DEVICE, wait_until};
 
-/// A tap, and what its reader has read so far.
+/// A tap, and the bytes that its reader has read so far.
 struct Reader {
     tap: Tap,
     thread: JoinHandle<()>,
@@ -35,7 +35,8 @@ struct Reader {
 }
 
 impl Reader {
-    /// Begins to read what leaves a node, as a plain pipe or the arc of a class would.
+    /// Opens a tap of a node, and starts a thread that reads it. `class` selects blocks as an arc
+    /// does; an empty text selects as a plain pipe.
     fn begin(live: &Live, node: &str, class: &str, form: StreamForm) -> Result<Self, TapError> {
         let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
         let request = TapRequest {
@@ -70,7 +71,7 @@ impl Reader {
         parse_capture(&self.end())
     }
 
-    /// Ends the tap, which has lost nothing, and returns what was read.
+    /// Asserts that the tap has lost nothing, and closes it. Returns the bytes that were read.
     fn end(self) -> Vec<u8> {
         let stats = self.tap.stats();
         assert_eq!((stats.skipped, stats.no_frame), (0, 0));
@@ -149,8 +150,8 @@ fn b10_tap_of_a_kernel_source_gets_its_frames() {
     request.stop();
 }
 
-/// Returns what leaves a filter of a request, with its source in the kernel or in a thread, while
-/// frames are sent.
+/// Sends frames to a request with the given source (`rx@kernel` or `rx@thread0`), and returns the
+/// frames that leave the filter `node`.
 fn frames_after_node(
     pair: &NamespacePair,
     source: &str,
@@ -269,7 +270,7 @@ fn b8_tap_follows_its_filter_into_the_kernel_and_out_of_it() {
     check_tap_during_changes("ip | udp@thread0 | dport |9 count", &edits);
 }
 
-/// Ends the sender also if the test fails, so that the scope of its thread ends.
+/// Stops the sender on drop, even if a test fails, so that the scope of its thread ends.
 struct StopOnDrop<'s>(&'s AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -278,8 +279,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Checks that a tap of `udp` gets each frame once, in order, while its request is edited. Between
-/// two edits frames reach the tap.
+/// Makes edits to a request while frames arrive, and waits between two edits until the tap of `udp`
+/// has received frames. Asserts that the tap receives each frame once, in order.
 fn check_tap_during_changes(filters: &str, edits: &[&str]) {
     let Some(pair) = quiet_pair() else { return };
     let points = AttachPoints::default();

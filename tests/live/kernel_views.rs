@@ -1,6 +1,6 @@
-//! Tests of the views that leave the kernel: for tagged frames, whose outer tag the kernel stores
-//! outside the frame, each twin gives the views that its filter gives for the same frames in a
-//! file, with and without an answer.
+//! Tests of the views of blocks that leave the kernel. The frames are tagged, and the kernel stores
+//! the outer tag outside the frame. For each frame, a twin must set the same view as its user
+//! implementation does for the frame in a capture, for classified and for unanswered blocks.
 
 use crate::frames::tagged_frames;
 use crate::observer::{Observer, ObserverResult};
@@ -15,8 +15,8 @@ use testkit::{need, streamline_program};
 /// Number of requests that observe the frames at the same time.
 const CONCURRENT_REQUESTS: usize = 10;
 
-/// Returns a node for each twin that leaves frames as they are, except those whose answer depends
-/// on a seed, a key, or the time.
+/// Returns a node for each twin that does not edit frames, without the twins whose class depends on
+/// a seed, a key, or the time.
 fn twins() -> Vec<String> {
     let all = FILTERS.iter().filter(|entry| entry.kernel.is_some());
     let all = all.filter(|entry| entry.kind != FilterKind::Editing);
@@ -33,7 +33,8 @@ fn twins() -> Vec<String> {
     names.map(|name| format!("{name}@kernel {}", words(name)).trim_end().to_owned()).collect()
 }
 
-/// Returns the chains under test: every twin, and some behind filters that move the view.
+/// Returns the chains under test: every twin alone, and some twins after filters that move the
+/// view.
 fn requests() -> Vec<String> {
     let mut all = twins();
     all.push("ip@kernel defragment=no".to_owned());
@@ -46,9 +47,9 @@ fn requests() -> Vec<String> {
     all
 }
 
-/// Returns the request that counts the blocks that leave the chain, by length and by how their view
-/// begins: unanswered blocks on an edge of their own, and all blocks on one edge. No filter behind
-/// the chain reads sessions, which the kernel does not assign.
+/// Returns a request that counts the blocks that leave `chain`, by length and by the first bytes of
+/// their view: unanswered blocks on one edge, and all blocks on another. No filter after the chain
+/// uses sessions, which the kernel does not assign.
 fn request_text(source: &str, chain: &str) -> String {
     let lengths = "(count@thread0 |all hist@thread0 of=length)";
     // The link address, IPv4, IPv6, the payload, and a tag behind another.

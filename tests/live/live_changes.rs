@@ -14,7 +14,7 @@ use std::time::Instant;
 use testkit::net::{CLIENT_DEVICE, NamespacePair, SERVER_DEVICE, wait_until};
 use testkit::{Frame, Segment};
 
-/// The changes, in order.
+/// The changes in the order in which a test makes them, all in the syntax of `set`.
 const CHANGES: [&str; 10] = [
     "move udp process",
     "insert dport after udp",
@@ -55,8 +55,8 @@ fn held_block_count(live: &Live) -> u64 {
     tcp.unwrap_or(0)
 }
 
-/// Makes `many` changes with `connections` open connections while frames arrive, either `apart_us`
-/// microseconds apart or, if `apart_us` is 0, at full rate.
+/// Makes `many` changes to a path while frames arrive and `connections` connections are open. The
+/// frames are `apart_us` microseconds apart or, if `apart_us` is 0, arrive at full rate.
 fn change_under_traffic(pair: &NamespacePair, many: usize, connections: u32, apart_us: u64) {
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");

@@ -13,7 +13,8 @@ use testkit::net::{LIMIT, NamespacePair, SERVER_DEVICE, wait_until};
 /// Number of frames that a test sends at a time, to four ports in rotation.
 const FRAMES: usize = 400;
 
-/// Returns the blocks taken by a node of the ledger, which may have several entries.
+/// Returns the number of blocks that a node received according to the ledger, summed over the
+/// node's entries.
 fn blocks_taken_by_node(ledger: &Ledger, name: &str) -> u64 {
     let entries = ledger.filters.iter().filter(|entry| entry.name == name);
     entries.map(|entry| entry.taken.blocks).sum()
@@ -76,7 +77,8 @@ fn live_counters_of_redirected_frames_equal_the_final_counters() {
     assert_live_counters_equal_final_counters(&pair, &format!("rx {SERVER_DEVICE} take"));
 }
 
-/// The daemon runs the filters, and the user's process asks it for their counters.
+/// Runs filters in the daemon's program. Asserts that the counters that the user's process reports
+/// include these filters.
 #[test]
 fn live_counters_include_filters_that_the_daemon_runs() {
     let Some(fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };

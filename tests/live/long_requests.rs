@@ -83,8 +83,8 @@ pub(crate) fn mixed_frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Asserts that at least the expected number of frames left the kernel at each filter that was
-/// unsure.
+/// Asserts that the unsure frames have left the kernel: at least [`UNSURE_COPIES`] at the filter
+/// `eth`, and at least three times as many at the filter `network`.
 pub(crate) fn assert_unsure_exits(ran: &ObserverResult, network: &str) {
     let edges = ran.ledger["edges"].as_array().expect("edges");
     for (name, blocks) in [("eth", UNSURE_COPIES as u64), (network, 3 * UNSURE_COPIES as u64)] {

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use testkit::need;
 use testkit::net::{Namespace, SERVER, SERVER6, wait_until};
 
-/// A running web server.
+/// A running nginx with its directory, killed on drop.
 pub(crate) struct Nginx {
     child: Child,
     folder: Scratch,
@@ -53,7 +53,7 @@ impl Drop for Nginx {
     }
 }
 
-/// The files served, and their lengths in bytes.
+/// Names and lengths in bytes of the files that the server serves.
 const SERVED_FILES: &[(&str, usize)] = &[("small", 300), ("page", 3_000), ("large", 12_000)];
 
 /// The configuration: one process in the foreground, with a log that states the time of the last

@@ -28,7 +28,8 @@ pub(crate) fn frame_number(frame: &[u8]) -> u64 {
 }
 
 /// Asserts that the numbers in `received`, plus the ranges in the field `missing` of a source or an
-/// edge, are exactly the numbers below `sent`. Returns the processors of the reported ranges.
+/// edge, are exactly the numbers below `sent`. Returns the processor numbers that the ranges name;
+/// `None` for a range without one.
 pub(crate) fn assert_missing_is_reported(
     received: &[u64],
     missing: &Value,

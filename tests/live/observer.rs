@@ -166,7 +166,7 @@ impl Observer {
         kilobytes.and_then(|number| number.parse::<u64>().ok()).expect("it runs") * 1024
     }
 
-    /// Returns true if the process has a map of this kind (the kernel's `BPF_MAP_TYPE_*`).
+    /// Returns true if the process has a descriptor of a BPF map of this kind (`BPF_MAP_TYPE_*`).
     pub(crate) fn has_map(&self, kind: u32) -> bool {
         let folder = fs::read_dir(format!("/proc/{}/fdinfo", self.child.id()));
         let wanted = format!("map_type:\t{kind}\n");
@@ -177,12 +177,12 @@ impl Observer {
             .any(|entry| read_text(&entry.path()).contains(&wanted))
     }
 
-    /// Returns the process id.
+    /// Returns the process id of the `streamline` process.
     pub(crate) fn process_id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends the process a signal.
+    /// Sends a signal, such as `STOP`, to the `streamline` process.
     pub(crate) fn signal(&self, name: &str) {
         let process = self.child.id().to_string();
         let sent = Command::new("kill").args([&format!("-{name}"), &process]).status();

@@ -15,7 +15,7 @@ use testkit::net::{
     CLIENT_DEVICE, DevicePairSettings, NamespacePair, SERVER_DEVICE, counters, wait_until,
 };
 
-/// Number of frames sent.
+/// Number of frames that a test sends to the request.
 const FRAMES_SENT: u64 = 60_000;
 const FRAME_SIZE: usize = 400;
 /// Number of frames sent per frame read.

@@ -69,7 +69,7 @@ struct UserPacket {
 }
 
 impl Tap {
-    /// Attaches a request for a user in a namespace.
+    /// Attaches the request `text` for a user in a namespace, and reads its packets.
     fn attach(space: &Namespace, points: &AttachPoints, user: u32, text: &str) -> Self {
         let (delegated, running): (DelegatedProgram, DelegatedRequest) = space
             .run_in_network_namespace(|| {
@@ -169,7 +169,7 @@ fn reassemble_stream(packets: &[Vec<u8>]) -> Vec<u8> {
     stream
 }
 
-/// Returns the port of a socket.
+/// Returns the port in the address of a socket.
 fn socket_port(address: std::io::Result<SocketAddr>) -> u16 {
     address.expect("an address").port()
 }
@@ -362,8 +362,8 @@ fn numbered_datagram(number: u64) -> Vec<u8> {
     [&number.to_le_bytes()[..], &vec![fill; length]].concat()
 }
 
-/// Packets that interrupt a sender on the same processor are recorded completely, and all records
-/// are counted.
+/// Sends from several threads, so that packets interrupt a sender on the same processor. Asserts
+/// that every packet is recorded completely and once.
 #[test]
 fn p7_packets_that_interrupt_a_sender_are_complete() {
     const SENDER_COUNT: u64 = 4;

@@ -88,7 +88,8 @@ fn ledger_counts_program_frames_and_notifications() {
     assert!(program["runs"].as_u64().is_none_or(|runs| runs <= 200), "{program}");
 }
 
-/// The counting filter of `-c` runs in a thread, after the filters in the kernel.
+/// Runs a request with a block limit (`--count`). Asserts that the filter that counts for the limit
+/// runs in a thread, after the filters in the kernel.
 #[test]
 fn v5_block_limit_is_counted_after_the_kernel() {
     let Some(pair) = quiet_pair() else { return };
@@ -105,8 +106,8 @@ fn v5_block_limit_is_counted_after_the_kernel() {
     assert!(ran.err.contains("`count` runs in thread0: `-c` counts blocks"), "{}", ran.err);
 }
 
-/// Runs a request whose last filter leads to 40 files. `way` returns the classes on the arc to the
-/// file with the given index.
+/// Runs a request whose filter `dport` has arcs to 40 files. `way` returns the classes of the arc
+/// to the file with the given index.
 fn run_with_branches(pair: &NamespacePair, way: impl Fn(usize) -> String) -> ObserverResult {
     let ways: Vec<String> =
         (0..40).map(|file| format!("|{} pcap {file}.pcap", way(file))).collect();
@@ -120,7 +121,8 @@ fn run_with_branches(pair: &NamespacePair, way: impl Fn(usize) -> String) -> Obs
     ran
 }
 
-/// Each frame has only one class, so the number of classes does not matter.
+/// Runs a filter with an arc for each of 40 classes in the kernel. Because a frame has only one
+/// class, it takes only one exit, and the number of exits per frame stays within the limit.
 #[test]
 fn v5_exclusive_exits_fit_the_limit_of_a_program() {
     let Some(pair) = quiet_pair() else { return };

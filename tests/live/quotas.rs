@@ -44,7 +44,8 @@ fn t12_only_the_request_over_its_kernel_quota_ends() {
     fixture.stop();
 }
 
-/// A daemon with the right to send frames does not send them for users without that right.
+/// Requests `redirect` as a user without the right to send frames, from a daemon that has this
+/// right. Asserts that the request is refused, and that no frame is sent.
 #[test]
 fn t12_daemon_sends_no_frames_for_users_without_right() {
     let Some(mut fixture) = DaemonFixture::new(DAEMON_POLICY) else { return };

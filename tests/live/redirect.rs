@@ -1,6 +1,7 @@
-//! Tests of the filter `redirect`. The program sends copies of observed frames through another
-//! interface or, with `take`, the frames themselves. The other end receives the same frames, and a
-//! thread sends frames that cannot be sent in the kernel. [SL §5.5, §6.1; CONTRACT 2, 25]
+//! Tests of the filter `redirect`. Its program in the kernel sends copies of observed frames
+//! through another interface or, if the source takes the frames (`take`), the frames themselves.
+//! The host at the other end receives the same frames. A thread sends the frames that the kernel
+//! cannot send. [SL §5.5, §6.1; CONTRACT 2, 25]
 
 use crate::numbers::{frame_number, frame_numbers};
 use crate::observer::{Observer, ObserverResult};

@@ -361,7 +361,7 @@ fn vanished_interface_ends_the_path_with_a_balanced_ledger() {
     assert_eq!(ran.ledger["balanced"], true, "{}", ran.ledger);
 }
 
-/// Returns a counter from the report of `tx`, `None` if it is missing.
+/// Returns a counter from the report of the sink `tx`, or `None` if the report does not contain it.
 fn tx_counter(ran: &crate::observer::ObserverResult, name: &str) -> Option<u64> {
     let filters = ran.ledger["filters"].as_array()?;
     let tx = filters.iter().find(|filter| filter["name"] == "tx")?;

@@ -61,8 +61,9 @@ fn kernel_refusal(explained: &Value, name: &str) -> Option<String> {
     kernel?["refused"].as_str().map(str::to_owned)
 }
 
-/// Sets of capabilities, each with the expected placement: `None` if the kernel refuses programs,
-/// else a flag that is true if programs are loaded hardened.
+/// Sets of capabilities, each with the expected way of loading programs: `None` if the kernel
+/// refuses them, `Some(true)` if they are loaded hardened, that is, without CAP_PERFMON, and
+/// otherwise `Some(false)`.
 const CAPABILITY_SETS: [(&str, Option<bool>); 6] = [
     (",+net_raw", None),
     (",+net_raw,+net_admin", None),

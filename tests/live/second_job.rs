@@ -17,11 +17,12 @@ const JOB: [&str; 3] = [
     "mv /pipes/[...]/http/get /pipes/httpclean/",
     r"cat /pipes/[...]/http/all | grep -v '\.\.' > /pipes/httpclean/all",
 ];
-/// The directories that stand for `[...]`, behind the source.
+/// The directories between the source and `http`, for which the paper prints `[...]`.
 const SOURCE_DIRECTORIES: &str = "ip/dport/80/untcp";
-/// The filters behind the source of the path that the job changes and reads.
+/// The filters after the source of the path that the job changes and reads.
 const PATH_FILTERS: &str = "ip | dport |80 untcp | http |get count";
-/// Number of requests per connection; every seventh has `..` in its line.
+/// Number of requests per connection. The line of every seventh request contains `..`, so that the
+/// job removes the request.
 const REQUESTS: usize = 1000;
 const CONNECTIONS: usize = 10;
 
@@ -120,7 +121,8 @@ fn request(connection: usize, number: usize) -> String {
     format!("GET {up}/c{connection}/{number} HTTP/1.1\r\nHost: h\r\nX-N: {number}\r\n\r\n")
 }
 
-/// Returns a program with the values of this test.
+/// Returns a Python program in which the addresses and numbers of this test replace the
+/// placeholders.
 fn replace_placeholders(program: &str) -> String {
     program
         .replace("SERVER", SERVER)
@@ -128,7 +130,8 @@ fn replace_placeholders(program: &str) -> String {
         .replace("CONNECTIONS", &CONNECTIONS.to_string())
 }
 
-/// Checks that a text contains each clean request once, in the order of its connection.
+/// Asserts that a text contains each request without `..` exactly once, in the order of its
+/// connection.
 fn assert_each_once(text: &str) {
     let got = request_numbers_in(text);
     for connection in 0..CONNECTIONS {

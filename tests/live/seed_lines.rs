@@ -135,7 +135,7 @@ const FRAMES_TO_PORT_80: u64 = 39;
 const TCP_STREAM_BLOCKS: u64 = 43;
 /// Number of blocks in all HTTP messages.
 const HTTP_MESSAGE_BLOCKS: u64 = 40;
-/// Number of connections with data.
+/// Number of connections in `web.pcap` that transfer data.
 const CONNECTIONS: usize = 7;
 /// Number of frames with TCP data.
 const TCP_DATA_FRAMES: usize = 29;
@@ -187,7 +187,8 @@ fn assert_archived_requests(ran: &ObserverResult) {
     assert!(text.starts_with("GET /") && text.contains("Host: "), "{text}");
 }
 
-/// Waits until a name has at least this many sockets: one of its own, and one for each reader.
+/// Waits until a named source or sink has at least this many sockets: a listening one, and one for
+/// each reader or writer.
 fn wait_for_sockets(pair: &NamespacePair, name: &str, sockets: usize) {
     wait_until(&format!("{name} has {sockets} sockets"), || {
         let names = pair.server.run_program("cat", "/proc/net/unix");

@@ -52,7 +52,8 @@ impl DaemonFixture {
         (output.status.success(), String::from_utf8_lossy(&message).into_owned())
     }
 
-    /// Changes a path, and retries while a thread gets no CPU time; asserts that nothing was lost.
+    /// Changes a path as a user, and retries if the change fails because a thread got no CPU time.
+    /// Asserts that the change lost nothing.
     pub(crate) fn assert_change_succeeds(&self, uid: u32, path: u32, words: &str) {
         wait_until(words, || {
             let (done, message) = self.change_path(uid, path, words);
@@ -65,7 +66,7 @@ impl DaemonFixture {
     }
 }
 
-/// Returns true if the reply reports no loss, duplication or reordering.
+/// Returns true if the reply to a change reports no lost, duplicated or reordered blocks.
 pub(crate) fn reports_no_loss(message: &str) -> bool {
     message.contains("lost 0, duplicated 0, reordered 0")
 }
@@ -82,8 +83,8 @@ fn filters_with_users(program: &KernelProgram) -> Vec<(String, usize)> {
     program.steps.iter().map(|step| (step.name.clone(), step.lines)).collect()
 }
 
-/// Asserts that each number arrived once and in order, from the first that arrived, or is counted
-/// as lost.
+/// Asserts that the numbered frames arrived in order, each at most once, and that every number
+/// below `sent` that is missing after the first arrival is counted as lost.
 pub(crate) fn assert_each_once(ran: &ObserverResult, sent: u64) {
     ran.assert_balanced();
     let numbers = frame_numbers(&ran.frames("all.pcap"));

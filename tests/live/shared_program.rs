@@ -55,7 +55,7 @@ fn build_with_steps(
     })
 }
 
-/// A running request.
+/// A request that runs in a thread of the test, with handles of its connected components.
 pub(crate) struct RunningRequest {
     lives: Vec<Live>,
     thread: JoinHandle<Outcome>,
@@ -170,7 +170,8 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     assert!(captured("inside.pcap") == captured("outside.pcap"));
 }
 
-/// A new request does not share the instance of a stateful filter.
+/// Starts two requests with the same filters. Asserts that they share the stateless filters, but
+/// not the stateful filter `count`.
 #[test]
 fn o6_stateful_filter_is_separate_per_request() {
     let Some(pair) = quiet_pair() else { return };
@@ -311,8 +312,8 @@ fn start_and_stop_requests(rounds: usize, apart_us: u64) {
     }
 }
 
-/// Starts a request, waits until it receives frames, and stops it. Returns the number of lapped
-/// frames.
+/// Starts a request, waits until it receives frames, and stops it. Returns the number of frames
+/// that it lost because its ring was lapped.
 fn start_and_stop_request(
     pair: &NamespacePair,
     points: &AttachPoints,

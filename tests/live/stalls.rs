@@ -28,9 +28,9 @@ fn pcap_sink_space(live: &Live) -> String {
     plan.space_of(id).name.clone()
 }
 
-/// Runs a request with this option. Its output is a pipe whose reader starts to read after the
-/// first frames. Then calls `then`, and sends as many frames again. Returns the outcome and the
-/// numbers of the frames that arrived.
+/// Runs a request with this option, whose output is a pipe. The reader of the pipe starts only
+/// after the first [`FRAMES`] frames have been sent. Then calls `then`, and sends [`FRAMES`] frames
+/// again. Returns the outcome and the numbers of the frames that arrived.
 fn run_into_pipe(
     pair: &NamespacePair,
     option: &str,

@@ -56,8 +56,9 @@ fn run_live_and_from_capture(pair: &NamespacePair, frames: &[Vec<u8>]) -> [Vec<V
     [written_files(&live), written_files(&replayed)]
 }
 
-/// Returns the frames of a capture. Returns `None` unless all of them are complete Ethernet frames
-/// of at least `least` bytes that the veth pair carries, and there are 1 to [`FRAMES_MAX`].
+/// Returns the frames of a capture. Returns `None` if it has no frame or more than [`FRAMES_MAX`],
+/// or if a frame is not a complete Ethernet frame of at least `least` bytes that the veth pair
+/// carries.
 fn sendable_frames(path: &Path, least: usize) -> Option<Vec<Vec<u8>>> {
     let bytes = std::fs::read(path).ok()?;
     let mut frames = Vec::new();

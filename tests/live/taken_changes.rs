@@ -12,7 +12,8 @@ use pipeline::edit::Edit;
 use std::sync::atomic::AtomicBool;
 use testkit::net::{SERVER_DEVICE, wait_until};
 
-/// The changes, in order: each kind, in the kernel and outside.
+/// The changes in the order in which the test makes them: each kind of change, of filters in the
+/// kernel and in the process.
 const CHANGES: [&str; 7] = [
     "insert ip before udp",
     "move udp process",
@@ -23,7 +24,9 @@ const CHANGES: [&str; 7] = [
     "remove dport",
 ];
 
-/// A frame that reached the host while no program was attached would be missing from all counts.
+/// Changes a request that takes a flow while frames of the flow arrive. Asserts that the frames
+/// received and lost add up to the frames sent: a frame that reached the host instead would be
+/// missing from both counts.
 #[test]
 fn v3_g7_no_frame_escapes_while_its_flow_taker_changes() {
     let Some(pair) = quiet_pair() else { return };

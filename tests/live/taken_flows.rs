@@ -80,7 +80,7 @@ fn start_request_with_take(pair: &NamespacePair, line: &str) -> Observer {
     observer
 }
 
-/// Returns the note that the report has about the source with this number.
+/// Returns the remark in the report about the source with the index `number`.
 fn source_note(ran: &ObserverResult, number: usize) -> String {
     ran.ledger["sources"][number]["remark"].as_str().unwrap_or_default().to_owned()
 }
@@ -189,7 +189,7 @@ fn g7_fragments_stay_with_the_host_and_are_counted() {
     sockets.assert_receives(b"after");
 }
 
-/// Returns a datagram to a port.
+/// Returns a frame with a UDP datagram to a port.
 fn datagram(port: u16) -> Vec<u8> {
     Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(4000, port, &[port as u8; 30])
 }

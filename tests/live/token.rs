@@ -20,7 +20,7 @@ use std::process::Command;
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 use testkit::{Frame, need};
 
-/// The key in hexadecimal digits.
+/// Key of the filter `token`, in hexadecimal digits.
 const KEY_HEX: &str = "5f8d1c0e77a92b346c01fe98d4b35a20";
 /// Number of datagrams, less than the reordering window.
 const DATAGRAMS: u64 = 120;
@@ -47,9 +47,10 @@ fn datagram_with_token(number: u64) -> Vec<u8> {
     frame
 }
 
-/// Returns the frames to send, the frames that must pass, and the expected counts. One frame in
-/// three is sent twice in a row, and all are repeated later. Every fifth is preceded by a copy with
-/// one wrong bit, which must not use its number up. The last frames have no token or are truncated.
+/// Returns the frames to send, the frames that must pass, and the expected drop counts. Of the
+/// datagrams with valid tokens, one in three is sent twice in a row, and all are repeated later.
+/// Every fifth is preceded by a copy with one flipped bit, which must not use up the number of the
+/// token. The last frames have no token or are truncated.
 fn token_traffic() -> (Vec<Vec<u8>>, Vec<Vec<u8>>, Value) {
     let mut sent = Vec::new();
     let (mut forged, mut replayed) = (0, 0);
@@ -162,7 +163,8 @@ fn t2_sandboxed_token_filter_gets_its_key() {
     assert!(!ran.ledger.to_string().contains(KEY_HEX) && !ran.err.contains(KEY_HEX));
 }
 
-/// The set of used numbers moves with the filter, so no token passes twice.
+/// Moves `token` to another program, and then to a thread. Asserts that no token passes twice,
+/// because the set of used numbers moves with the filter.
 #[test]
 fn m1_filter_leaving_the_kernel_keeps_spent_tokens() {
     let Some(pair) = quiet_pair() else { return };

@@ -264,7 +264,8 @@ impl DaemonFixture {
     }
 }
 
-/// Returns the connection of a request among the held descriptors.
+/// Returns a duplicate of the descriptor that is the connection of a request, which is the first
+/// one in `held`.
 fn find_request_connection(held: &[OwnedFd]) -> OwnedFd {
     held[0].try_clone().expect("a descriptor")
 }
@@ -401,9 +402,9 @@ fn p3_group_rings_are_shared_by_members_only() {
     assert_members_share_a_ring(fixture, [alice, bob, dave]);
 }
 
-/// Asserts that only users who have both chosen to share use one ring: Alice selects port 53, Bob
-/// and Dave select port 9. The frames of Alice and Bob are in one ring, and Dave's frames are in a
-/// ring of his own.
+/// Asserts that two users share a ring only if both have chosen to share. Alice selects frames to
+/// port 53, Bob and Dave select frames to port 9. The frames of Alice and Bob must be in one ring,
+/// and Dave's frames in a ring of his own.
 fn assert_members_share_a_ring(mut fixture: DaemonFixture, [alice, bob, dave]: [Observer; 3]) {
     const FRAMES_PER_USER: usize = 30;
     fixture.pair.client.run_in_network_namespace(|| {

@@ -5,7 +5,7 @@ use crate::nginx::Nginx;
 use crate::observer::Observer;
 use testkit::net::{DevicePairSettings, NamespacePair, SERVER_DEVICE};
 
-/// Number of requests.
+/// Number of HTTP requests that the client sends.
 const REQUESTS: usize = 20_000;
 
 /// Returns the lines that are in only one of two sorted logs. Lines of our log are marked with `<`,

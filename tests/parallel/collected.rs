@@ -1,6 +1,8 @@
-//! The test filters of these tests, and functions that run a request and return its output.
+//! The test filters that the tests of replicas use, and functions that run a request and return its
+//! output.
 //!
-//! `keep id=N` collects blocks in any thread; the test reads them once the request has ended.
+//! The test filter `keep id=N` collects blocks in any thread; the test reads them once the request
+//! has ended.
 
 use crate::request::PlannedRequest;
 use engine::build::Settings;
@@ -67,7 +69,7 @@ const PANIC_AT_BLOCK: Description = Description {
 
 static COLLECTED_BY_ID: Mutex<Option<HashMap<u64, Vec<RecordedBlock>>>> = Mutex::new(None);
 
-/// A collected block.
+/// A block that the filter `keep` has collected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RecordedBlock {
     pub(crate) class: u32,

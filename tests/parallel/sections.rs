@@ -6,7 +6,7 @@ use crate::scratch::Scratch;
 use crate::sessions::renumber_sessions;
 use testkit::Random;
 
-/// Clears the fields that depend on the time of the run.
+/// Sets the times of all blocks to 0, because they differ between runs.
 fn without_times(blocks: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
     blocks.into_iter().map(|block| RecordedBlock { time: 0, ..block }).collect()
 }
@@ -62,7 +62,8 @@ fn assert_sections_agree(text: &str) -> (usize, usize) {
     (one.len(), chosen)
 }
 
-/// Operands that only set a class, and some that move the view, hold blocks or make blocks.
+/// Operands without sessions: filters that only set a class, that move the view, and that emit
+/// blocks several times.
 const STATELESS_OPERANDS: [&str; 8] = [
     "match hex=07",
     "match hex=11 hex=03",

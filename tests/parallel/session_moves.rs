@@ -13,7 +13,7 @@ use std::time::Duration;
 use testkit::traffic::Capture;
 use testkit::{Frame, Random};
 
-/// The amount of state that moved.
+/// Numbers of sessions, and of blocks held for them, that moved between replicas.
 #[derive(Clone, Copy, Default, Debug)]
 struct MovedStateCounts {
     sessions: usize,
@@ -46,8 +46,8 @@ fn move_random_buckets(live: &Live, replicas: u8, mut random: Random) -> MovedSt
     all
 }
 
-/// The output and its order are those of a single instance, and the ledger balances, no matter
-/// which sessions move and when.
+/// Moves random sessions between replicas at random times. Asserts that the output and its order
+/// are those of a single instance, and that the ledger balances.
 #[test]
 fn n3_n9_v13_moved_sessions_keep_output_and_order() {
     let scratch = Scratch::new();
@@ -89,8 +89,8 @@ fn n3_n9_v13_moved_sessions_keep_output_and_order() {
 /// Number of flows, of which the first becomes an elephant.
 const FLOWS: u16 = 40;
 
-/// Returns the records of frames of all flows, in turn; if `skewed`, every second frame is one of
-/// the first flow.
+/// Returns the records of a capture in which all flows have a frame in turn. If `skewed` is true,
+/// every second frame belongs to the first flow.
 fn flow_records(skewed: bool) -> Vec<u8> {
     let flow =
         |number: u16| if skewed && number.is_multiple_of(2) { 0 } else { number / 2 % FLOWS };
@@ -100,8 +100,8 @@ fn flow_records(skewed: bool) -> Vec<u8> {
     Capture::from_frames((0..2 * FLOWS * 50).map(frame)).to_pcap()
 }
 
-/// A flow grows beyond all others. By default the path then moves other flows away from its
-/// replica, says so, and loses nothing.
+/// Sends a flow that is much larger than all others. Asserts that the path moves other flows away
+/// from its replica, reports the move, and loses nothing.
 #[test]
 fn n3_other_sessions_leave_the_replica_of_an_elephant() {
     let scratch = Scratch::new();

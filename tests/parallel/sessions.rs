@@ -153,8 +153,8 @@ fn segment(port: u16, from_server: bool, words: (u32, u32, u8), data: &[u8]) -> 
     Frame::ethernet().ipv4(from, to).tcp(&header, data)
 }
 
-/// A connection that was refused, and whose server sends nevertheless, is a new session. At the end
-/// such sessions take their turn among the others.
+/// Replays connections that the server refuses before it sends data, which begins a new session.
+/// Asserts that these sessions end in the same order as with a single instance.
 #[test]
 fn n2_v13_sessions_after_a_reset_end_in_single_instance_order() {
     let scratch = Scratch::new();
@@ -173,10 +173,12 @@ fn n2_v13_sessions_after_a_reset_end_in_single_instance_order() {
     }
 }
 
-/// Blocks that one batch releases may be more than the ring of a replica has room for.
+/// Replays a capture in which one batch makes a filter release more blocks than the ring of a
+/// replica holds. Asserts that the order is kept.
 #[test]
 fn n9_v13_batch_larger_than_a_ring_keeps_order() {
-    /// A little less than the greatest gap, which becomes 1024 holes.
+    /// Length in bytes of the gap in each connection, slightly below the maximum that `tcp`
+    /// accepts. It becomes 1024 holes.
     const GAP: u32 = (1 << 30) - 100;
     let scratch = Scratch::new();
     let file = scratch.path("gaps.pcap");

@@ -5,7 +5,7 @@ use crate::collected::{RecordedBlock, collect, collect_staged};
 use crate::scratch::Scratch;
 use testkit::Random;
 
-/// Clears the fields that depend on the time of the run.
+/// Sets the times of all blocks to 0, because they differ between runs.
 fn without_times(blocks: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
     blocks.into_iter().map(|block| RecordedBlock { time: 0, ..block }).collect()
 }

@@ -4,7 +4,8 @@
 use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
 
-/// A filter that sums the lengths of blocks, and the values of their bytes.
+/// A filter that sums the lengths of all blocks, and the values of all their bytes, and reports
+/// both sums.
 const SUM_PAYLOADS: Description = Description {
     name: "total",
     summary: "adds up bytes",

@@ -30,8 +30,8 @@ const TARGETS: [Target; 4] = [
     Target::without_perfmon(Hook::Xdp),
 ];
 
-/// Permission to load programs: the result of [`need::require_bpf`], which prints the reason if it
-/// is missing.
+/// Permission of the test process to load programs: `Some` if [`need::require_bpf`] succeeded, or
+/// `None` after it has printed the reason.
 type LoadPermission = Option<()>;
 
 /// Loads the program in the same way as the product does. Returns `None` without the permission.
@@ -132,8 +132,7 @@ fn assert_mostly_sure(captures: Vec<std::path::PathBuf>) {
     }
 }
 
-/// The bytes that follow the first byte of a 16-byte extension header, which is 8 bytes longer than
-/// the minimum.
+/// An IPv6 extension header of 16 bytes, 8 more than the minimum, without its first byte.
 const LONG_EXTENSION_HEADER: [u8; 15] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Returns named frames for which the twin returns unsure, as `filter::twin` documents.

@@ -75,7 +75,7 @@ impl SharedFile {
 /// An attempt to misuse a shared file, with its name.
 type MisuseAttempt = (&'static str, fn(&SharedFile) -> io::Result<()>);
 
-/// Attempts to write bytes.
+/// Ways in which an untrusted process may try to write bytes into a shared file.
 const WRITE_ATTEMPTS: &[MisuseAttempt] = &[
     ("mmap, shared and writable", |part| map_writable(part.file.try_clone()?)),
     ("write", |part| (&part.file).write_all(b"x")),
@@ -88,7 +88,7 @@ const WRITE_ATTEMPTS: &[MisuseAttempt] = &[
     }),
 ];
 
-/// Attempts to change the size or the seals.
+/// Ways in which an untrusted process may try to change the size or the seals of a shared file.
 const RESIZE_ATTEMPTS: &[MisuseAttempt] = &[
     ("ftruncate to nothing", |part| part.file.set_len(0)),
     ("ftruncate to a page less", |part| part.file.set_len(part.length() - PAGE)),

@@ -127,8 +127,8 @@ impl Trial {
         self.sent += DATAGRAMS_PER_CHECK;
     }
 
-    /// Lets each step fail once. Returns the number of steps at which the change failed, and the
-    /// number at which it succeeded.
+    /// Repeats a change of the path, and makes a different step fail each time, until all steps
+    /// have failed once. Returns the numbers of attempts in which the change failed and succeeded.
     fn try_each_step(&mut self, edit: &[&str], undo: &[&str]) -> (u32, u32) {
         let (mut failed, mut survived) = (0, 0);
         let mut base = self.stable_resources();
@@ -164,7 +164,8 @@ impl Trial {
         }
     }
 
-    /// Returns the resources once they have stopped shrinking.
+    /// Waits until the process releases no more resources, and returns the resources that it has
+    /// then.
     fn stable_resources(&self) -> Resources {
         let mut last = self.resources();
         let mut same = 0;

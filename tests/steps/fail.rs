@@ -76,8 +76,8 @@ impl Trial {
         self.folder.path("here")
     }
 
-    /// Lets each step fail once. Returns the number of steps at which the request failed, and the
-    /// number at which it succeeded.
+    /// Starts a request repeatedly, and makes a different step fail each time, until all steps have
+    /// failed once. Returns the numbers of attempts in which the request failed and succeeded.
     fn try_each_step(&mut self, shape: &RequestShape) -> (u32, u32) {
         let line = shape.request_text_for(&self.working_directory(), &self.capture);
         // Creates what is created once per process: a timer, a table of types.

@@ -3,13 +3,14 @@
 
 use std::path::Path;
 
-/// A request. In its text, `{}` stands for a directory, and `CAPTURE` for a capture.
+/// A request for the tests of failing steps. In its text, `{}` stands for a directory, and
+/// `CAPTURE` for a capture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestShape {
     text: &'static str,
-    /// True if every test run includes the request, which holds for a few requests only.
+    /// True if every test run includes the request. Only a few requests are in every run.
     pub(crate) in_every_run: bool,
-    /// True if the request is also recorded.
+    /// True if the test also records the run of the request.
     pub(crate) recorded: bool,
 }
 
@@ -33,7 +34,7 @@ const fn recorded_shape(text: &'static str) -> RequestShape {
     RequestShape { recorded: true, ..shape(text) }
 }
 
-/// All requests.
+/// All requests for the tests of failing steps.
 pub(crate) const REQUEST_SHAPES: &[RequestShape] = &[
     // Requests that read files or generate blocks.
     shape_tested_in_every_run("generate count=9 | count"),

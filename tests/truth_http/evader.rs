@@ -1,5 +1,6 @@
-//! Test against the public half of http-evader. For every case in which Suricata's rules match a
-//! body, a body in our output must contain the matched text, except for [`CASES_WITHOUT_BODY`].
+//! Test with the published cases of http-evader, in which a server tries to hide the body of a
+//! response. For every case in which Suricata's rules match a body, a body in our output must
+//! contain the matched text, except for [`CASES_WITHOUT_BODY`].
 
 use crate::captures;
 use crate::messages;
@@ -48,7 +49,8 @@ fn contains_body_texts(path: &Path) -> bool {
     messages.iter().any(|(_, body)| BODY_TEXTS.iter().all(|word| has(body, word)))
 }
 
-/// Each body equals the sent body, for any framing, coding and segmentation.
+/// Parses responses with every framing, coding and segmentation. Asserts that each body equals the
+/// body that was sent.
 #[test]
 fn framing_does_not_hide_bodies() {
     let bodies = |name: &str| -> Vec<Vec<u8>> {

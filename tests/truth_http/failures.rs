@@ -142,7 +142,8 @@ fn unwritable_directory_is_refused_by_name() {
     }
 }
 
-/// Writes a body of 100 KB to a file system of 64 KB; the lost bytes are counted.
+/// Writes a body of 100 KB to a file system of 64 KB. Asserts that the failure and the number of
+/// lost bytes are reported.
 #[test]
 fn full_disk_is_reported_with_lost_bytes() {
     if testkit::need::require_root().is_none() {

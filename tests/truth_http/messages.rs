@@ -17,7 +17,7 @@ pub(crate) struct Message {
     pub(crate) missing: u64,
     /// True if the last fragment of the message arrived.
     pub(crate) ended: bool,
-    /// True if bytes are missing before the message in its direction.
+    /// True if bytes of the same direction are missing directly before the message.
     pub(crate) after_gap: bool,
 }
 

@@ -13,11 +13,11 @@ use testkit::Captures;
 /// The chains whose state is moved, each filter with its arguments.
 const CHAINS: [&[FilterWords]; 2] =
     [&[("ip", &[]), ("tcp", &[])], &[("ip", &[]), ("tcp", &[]), ("http", &["decode=yes"])]];
-/// A filter and its arguments.
+/// The name of a filter, and its arguments as in a request.
 type FilterWords = (&'static str, &'static [&'static str]);
-/// Number of blocks per batch.
+/// Number of frames that are sent through the chain in one batch.
 const BATCH_BLOCKS: usize = 5;
-/// Number of state moves per capture.
+/// Number of positions of a capture at which the state is moved, each in a separate run.
 const MOVES_PER_CAPTURE: usize = 5;
 /// Maximum number of frames of a capture.
 const FRAMES_MAX: usize = 4_000;
@@ -80,7 +80,7 @@ fn assert_lost_state_changes_output(captures: &Captures) {
     }
 }
 
-/// The state restored in new instances.
+/// The part of the saved state that the new instances of the filters receive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RestoredState {
     All,
@@ -198,7 +198,8 @@ fn tick<'a>(
     }
 }
 
-/// Sends batches through the rest of the chain, connected by plain pipes.
+/// Sends batches through the filters `nodes`, connected by plain pipes, and collects the blocks
+/// that leave the last filter.
 fn run_remaining_filters<'a>(
     nodes: &mut [Node],
     batches: Vec<Batch<'a>>,

@@ -21,7 +21,8 @@ use std::process::{Command, Stdio};
 use testkit::{Frame, Random, need};
 use wire::LinkType;
 
-/// A filter that compares each payload with the payload that its destination port determines.
+/// A filter that checks datagrams: the destination port of a datagram determines its expected
+/// payload.
 const VERIFY_PAYLOAD: Description = Description {
     name: "verify",
     summary: "compares datagrams with their pattern",
@@ -149,8 +150,8 @@ fn held_fragments_survive_laps_of_their_pool() {
     assert_eq!((ip.made.blocks, ip.held.blocks), (cut, 0));
 }
 
-/// tshark finds the same UDP payloads, in the same order, in the output of `ip | pcap` as in the
-/// capture itself, which tshark reassembles.
+/// Asserts that tshark finds the same UDP payloads, in the same order, in the output of `ip | pcap`
+/// as in the capture itself, which tshark reassembles.
 #[test]
 fn h3_reassembled_packets_equal_those_of_tshark() {
     let names = ["many", "reversed", "padded", "twice"];

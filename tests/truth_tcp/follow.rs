@@ -17,7 +17,8 @@ use crate::streams::{Stream, streams};
 use crate::tshark::{self, FollowedConnection, StreamSpan};
 use std::path::Path;
 
-/// Captures with differing connections, the number of those connections, and the reason.
+/// Captures in which connections differ from tshark's, each with the number of differing
+/// connections and the reason.
 const EXPECTED_DIFFERENCES: &[(&str, usize, &str)] = &[
     ("suricata/bug-6244-tcp-rst-with-data-02/tcp-rst-with-data.pcap", 1, RESET_TEXT_REASON),
     ("suricata/bug-6244-tcp-rst-with-data/tcp-rst-with-data.pcap", 1, RESET_TEXT_REASON),
@@ -141,7 +142,8 @@ fn corpus_streams_equal_those_of_tshark() {
 #[derive(Default)]
 struct ConnectionCounts {
     same: usize,
-    /// Number of connections, included in `same`, for which tshark's output ends at a gap.
+    /// Number of connections for which tshark's output equals ours but ends at a gap. They are also
+    /// counted in `same`.
     equal_up_to_gap: usize,
     differences: Vec<String>,
 }
@@ -229,7 +231,7 @@ fn without_gaps(spans: Vec<StreamSpan>) -> Vec<StreamSpan> {
     bytes
 }
 
-/// Formats the lengths of bytes, and of gaps as negative numbers.
+/// Formats the lengths of the spans of both sides, with gaps as negative numbers.
 fn format_lengths(sides: &[Vec<StreamSpan>; 2]) -> String {
     let one = |span: &StreamSpan| match span {
         StreamSpan::Bytes(bytes) => bytes.len().to_string(),

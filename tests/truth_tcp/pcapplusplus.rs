@@ -20,7 +20,8 @@ fn run_filters(capture: &Path, rest: &str) -> Vec<CollectedBlock> {
     blocks
 }
 
-/// The streams of a request and its response are the same for any order of their segments.
+/// Compares captures of one connection with its segments in different orders. Asserts that the
+/// streams of the request and of the response are the same for each order.
 #[test]
 fn h5_both_directions_of_a_connection_are_exact() {
     let sides = |name: &str| {
@@ -48,7 +49,8 @@ fn h5_both_directions_of_a_connection_are_exact() {
     assert!(gap == without && missing == 1_440, "all but what was not captured");
 }
 
-/// Reassembled datagrams equal the unfragmented ones.
+/// Reassembles fragmented datagrams. Asserts that they equal the same datagrams sent without
+/// fragmentation.
 #[test]
 fn fragments_reassemble_to_the_sent_packets() {
     let blocks = run_filters(&testkit::generated::capture_path("fragments/many.pcap"), "ip");

@@ -24,7 +24,8 @@ use Requirement::{Has, Lacks, Missing, OutOfScope};
 const STREAM_TEST_PREFIXES: &[&str] =
     &["tcp-", "bug-3286-", "bug-6244-", "eve-overlap-", "eve-payload-"];
 
-/// Reason for an excluded test: Suricata keeps urgent data in the stream.
+/// Reason for the exclusion of a test: Suricata expects a stream without urgent data, which `tcp`
+/// keeps.
 const URGENT_DATA_INLINE_REASON: &str =
     "urgent data stay in the stream (RFC 6093 §3), as they do in ours";
 const IN_ORDER_DATA_REASON: &str =

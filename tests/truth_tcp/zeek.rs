@@ -192,8 +192,9 @@ fn has_endpoints(flow: &Flow, ends: [&str; 2]) -> bool {
 }
 
 impl ZeekConnection {
-    /// Returns the differences from Zeek's connection. The matching stream is removed, so that the
-    /// next connection with the same endpoints is compared with the next stream.
+    /// Returns the differences between this connection of Zeek and the first of our streams with
+    /// the same endpoints. Removes that stream from `streams`, so that the next connection with
+    /// these endpoints is compared with the next stream.
     fn differences_from(&self, streams: &mut Vec<Stream>) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut differ = |what: &str, ours: u64, theirs: u64| {

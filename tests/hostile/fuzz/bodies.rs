@@ -10,7 +10,8 @@ use pipeline::plan::{Machine, plan};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// A fuzz body.
+/// A function that is called with arbitrary bytes and panics if an invariant is violated, with a
+/// corpus of well-formed inputs.
 pub(crate) struct FuzzBody {
     /// Subject of the body, for reports.
     pub(crate) name: &'static str,
@@ -26,7 +27,7 @@ pub(crate) struct FuzzBody {
 pub(crate) struct InputReader<'i>(pub(crate) &'i [u8]);
 
 impl<'i> InputReader<'i> {
-    /// Returns the next bytes, at most `length`.
+    /// Returns the next `length` bytes of the input, or fewer at its end.
     pub(crate) fn read_bytes(&mut self, length: usize) -> &'i [u8] {
         let (bytes, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;
@@ -45,7 +46,7 @@ impl<'i> InputReader<'i> {
         bytes.iter().fold(0, |number, byte| number << 8 | u16::from(*byte))
     }
 
-    /// Returns the next byte.
+    /// Returns the next byte of the input, or 0 after its end.
     pub(crate) fn read_u8(&mut self) -> u8 {
         self.read_bytes(1).first().copied().unwrap_or(0)
     }

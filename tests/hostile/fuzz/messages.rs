@@ -89,8 +89,9 @@ fn fuzz_hello(bytes: &[u8]) {
     assert!(room.len() <= HELLO_LENGTH_MAX + (1 << 15));
 }
 
-/// Returns the kind of the message and the sum of its readable fields, and the number of bytes that
-/// are still missing, or `None` if the message is complete.
+/// Reads the first hello message. Returns a number for the kind of result (0 while bytes are
+/// missing) with a sum over the readable fields, and the number of missing bytes, or `None` if none
+/// are missing.
 fn read_hello(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) {
     let what = match find_first_hello(bytes, room) {
         FirstHello::Need(need) => return ((0, 0), Some(need)),

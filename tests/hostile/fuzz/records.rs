@@ -90,8 +90,8 @@ fn plan_request(line: &str) -> Option<(Plan, Machine)> {
     Some((plan(graph, &MachineRegistry::Local, &machine).ok()?, machine))
 }
 
-/// Replays a record without output; returns the number of failures, or `None` if the request is
-/// planned differently on this machine.
+/// Replays a record, and discards the output. Returns the number of failures of the replayed path,
+/// or `None` if the planner places the request differently on this machine.
 fn replay_record(record: Record) -> Option<usize> {
     let (plan, _) = plan_request(&record.head.request)?;
     if format_placement(&plan) != record.head.layout {

@@ -33,7 +33,7 @@ const CHAIN_SAMPLING_STEPS: [usize; 2] = [11, 151];
 /// Number of frames sent before the test waits for the last of them.
 const FRAMES_IN_FLIGHT: usize = 64;
 
-/// The packets of one run, with the verdicts on them.
+/// The packets that an attached chain received in one run, with the verdicts of all judges on them.
 struct TwinRun {
     chain: TwinChain,
     hardened: bool,
@@ -109,7 +109,8 @@ fn chains_under_test() -> Vec<(TwinChain, bool)> {
     all
 }
 
-/// Runs all chains at one hook; returns `None` if the machine does not support them.
+/// Runs all chains at one attach point (TCX or XDP). Returns `None` if the machine does not support
+/// it.
 fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
     need::require_bpf()?;
     if matches!(point, AttachPoint::Tcx(_)) && sys::probe::probe_tcx().is_err() {
@@ -138,7 +139,7 @@ fn run_all_chains(point: AttachPoint) -> Option<Vec<TwinRun>> {
     Some(all)
 }
 
-/// Returns the number of packets in these runs that satisfy `such`.
+/// Returns the number of packets in these runs for which `such` returns true.
 fn count_packets(runs: &[TwinRun], such: impl Fn(&Record) -> bool) -> usize {
     runs.iter().flat_map(|run| &run.records).filter(|record| such(record)).count()
 }

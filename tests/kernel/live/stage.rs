@@ -34,7 +34,7 @@ mod records_map {
     pub(super) const RECORDS: i16 = 64;
 }
 
-/// Offsets in a record.
+/// Offsets of the fields of one packet's record.
 mod record {
     pub(super) const CLASS: usize = 0;
     pub(super) const LENGTH: usize = 4;
@@ -61,7 +61,8 @@ impl AttachPoint {
         }
     }
 
-    /// Returns the hook's verdict that passes a frame on (`TCX_NEXT`, `XDP_PASS`).
+    /// Returns the return value with which a program passes a frame on at this hook (`TCX_NEXT` or
+    /// `XDP_PASS`).
     const fn pass_verdict(self) -> i32 {
         match self {
             Self::Tcx(_) => -1,
@@ -103,7 +104,7 @@ impl<'p> RecordedProgram<'p> {
         self.records.word(records_map::POSITION as usize).unwrap() as usize
     }
 
-    /// Returns the records in order.
+    /// Returns the records of all packets, in the order in which the program processed them.
     pub(super) fn records(&self) -> Vec<Record> {
         assert_eq!(
             self.records.word(records_map::LOST as usize),
@@ -154,8 +155,8 @@ impl<'p> RecordedProgram<'p> {
 }
 
 /// Attaches a program, ahead of all others, that puts a VLAN tag into the metadata of every frame
-/// addressed to zeros, like a VLAN device. The tag has the protocol 0x8100 if the frame length is
-/// even, and 0x88a8 if it is odd.
+/// whose destination MAC address begins with four zero bytes, as a VLAN device does. The tag has
+/// the protocol 0x8100 if the frame length is even, and 0x88a8 if it is odd.
 pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     /// The helper BPF_FUNC_skb_vlan_push.
     const SKB_VLAN_PUSH: i32 = 18;
@@ -193,7 +194,8 @@ pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
 /// A recorded packet, with the twin's result.
 pub(super) struct Record {
     pub(super) outcome: Outcome,
-    /// Number of directly readable bytes before the twin ran; at XDP, those of the first buffer.
+    /// Number of bytes that the program could read directly when it started: the linear data or, at
+    /// XDP, the first buffer.
     pub(super) linear_length: usize,
     pub(super) tag: Option<Tag>,
     pub(super) counters: Vec<u64>,
@@ -307,8 +309,8 @@ fn recording_exit(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
     a.finish().unwrap()
 }
 
-/// Emits code that writes the words before the counters of a record; the frame's length is also
-/// stored at stack offset -8.
+/// Emits code that writes all fields of a record before its counters. The code also stores the
+/// frame's length at stack offset -8.
 fn emit_record_header(a: &mut Assembler, map: u32, point: AttachPoint) {
     a.push(store_field(Size::W, record::CLASS, R9));
     a.push_wide(Insn::load_map_value(R1, map, 0));

@@ -81,7 +81,8 @@ impl Network {
     }
 }
 
-/// Adds devices with one VLAN tag and with two. Returns false if the kernel does not support them.
+/// Adds VLAN devices with one tag and with two tags on a device. `end` selects their addresses: 0
+/// for the client, 1 for the server. Returns false if the kernel does not support them.
 fn add_vlan_devices(space: &Namespace, device: &str, end: usize) -> bool {
     let add = [
         format!("{device} name one type vlan id 7"),

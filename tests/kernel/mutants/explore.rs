@@ -16,7 +16,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use wire::ethernet;
 
-/// A packet that owns its bytes.
+/// A test packet with its own copy of the bytes, and with its metadata.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnedPacket {
     bytes: Vec<u8>,
@@ -132,7 +132,7 @@ impl fmt::Display for OwnedPacket {
 /// The search: runs a program on candidate packets, each from the program's initial state.
 struct PacketSearch<'p> {
     program: &'p Program,
-    /// Remaining number of runs.
+    /// Number of runs of the program that the search may still make.
     runs_left: usize,
     known: HashSet<u64>,
     kept: HashSet<OwnedPacket>,
@@ -199,7 +199,8 @@ impl PacketSearch<'_> {
         }
     }
 
-    /// Adds both packets of each neighboring pair with different results or paths.
+    /// Runs the packets of `row`, which differ in one property in ascending order. For each two
+    /// neighbors with different results or paths, adds both to the results.
     fn add_boundary_pairs(&mut self, row: Vec<OwnedPacket>) {
         let ways: Vec<u64> = row.iter().map(|case| self.run_case(case)).collect();
         for (pair, cases) in ways.windows(2).zip(row.windows(2)) {

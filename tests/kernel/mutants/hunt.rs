@@ -13,15 +13,15 @@ use std::fmt;
 
 /// Maximum number of seed packets.
 const SEEDS_MAX: usize = 12;
-/// Number of runs with random changes.
+/// Number of runs in which the search changes random bytes of a seed packet.
 const RANDOM_RUNS: usize = 4_000;
 
-/// The result of a search.
+/// The result of the search for a packet that reveals one mutation.
 #[derive(Default)]
 pub(super) struct MutantSearchResult {
     /// Number of test packets that execute the mutated instruction.
     pub(super) executing_packets: usize,
-    /// Number of runs.
+    /// Number of packets on which the search ran both programs.
     pub(super) runs: usize,
     /// A packet that reveals the mutation, if one was found.
     pub(super) found: Option<OwnedPacket>,
@@ -86,8 +86,8 @@ fn with_fault_at(sound: &Program, at: usize) -> Program {
     probe
 }
 
-/// Returns the numbers to write into frames: the constants of both instructions, neighbors of these
-/// constants, and limits.
+/// Returns the numbers that the search writes into frames: the constants of the original and of the
+/// mutated instruction, their neighbors, and boundary values.
 fn boundary_constants(was: Insn, is: Insn) -> Vec<u32> {
     let mut numbers = vec![0, 1, 7, 0x7f, 0x80, 0xff, 0xffff, 0x8000, u32::MAX, 0x1234_5678];
     for constant in [was.imm, is.imm].map(i32::cast_unsigned) {

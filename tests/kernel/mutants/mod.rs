@@ -6,8 +6,8 @@
 //! is tried in chains of two that begin with the twin. Returning unsure for different packets
 //! counts as a difference. Survivors must be listed in `survivors.txt` with a reason: an equivalent
 //! mutation (`same:`), which is not counted, or a mutation that no packet reaches. For other
-//! survivors the test searches for a revealing frame, which should then be added to `borders`.
-//! `cargo xtask mutants` tries all mutations, a test run tries a sample.
+//! survivors the test searches for a revealing frame, which should then be added to the corpus
+//! module `borders`. `cargo xtask mutants` tries all mutations, a test run tries a sample.
 #![expect(clippy::print_stdout, reason = "a test that reports its counts")]
 
 mod explore;
@@ -46,14 +46,14 @@ struct MutationEffort {
     searches_for_frames: bool,
 }
 
-/// The effort of a sampled run.
+/// Sampling rates and search bounds of a test run, which tries a sample of the mutations.
 const SAMPLED_EFFORT: MutationEffort = MutationEffort {
     twin_step: 7,
     mutation_step: 5,
     exploration_runs: 10_000,
     searches_for_frames: false,
 };
-/// The effort of a complete run.
+/// Sampling rates and search bounds of `cargo xtask mutants`, which tries all mutations.
 const COMPLETE_EFFORT: MutationEffort = MutationEffort {
     twin_step: 1,
     mutation_step: 1,
@@ -144,7 +144,7 @@ impl OriginalTwin {
         some.map(|case| twin.judge(&case.packet())).collect()
     }
 
-    /// Returns true if the mutant differs in a result or state.
+    /// Returns true if the mutant's results or states for the test packets differ from the twin's.
     fn differs_from_mutant(&self, mutant: &Program) -> bool {
         let mut twin = Interpreter::new(mutant);
         let mut both = self.cases.iter().zip(&self.ruling);

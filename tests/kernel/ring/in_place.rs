@@ -32,7 +32,8 @@ fn open_pcap(path: &Path, frames: &Arc<FramesInPlace>) -> Box<dyn Sink> {
     sink
 }
 
-/// Moves at most `most` exported frames into the next batch; returns the batch and its frames.
+/// Moves exported frames, at most `most`, into the next batch. Returns the batch, and the frames
+/// that it contains.
 fn next_batch(
     walk: &mut Walk,
     frames: &FramesInPlace,

@@ -115,7 +115,7 @@ fn send_numbered_frames(pair: &NamespacePair, count: u32) {
     }
 }
 
-/// Sends these frames.
+/// Sends frames from the client's device, unchanged and in order.
 fn send_frames(pair: &NamespacePair, frames: &[Vec<u8>]) {
     pair.client.run_in_network_namespace(|| {
         let index = RouteSocket::open().unwrap().interface_by_name(CLIENT_DEVICE).unwrap().index;

@@ -16,7 +16,7 @@ use sys::descriptor;
 const OTHER_USER: u32 = 65_534;
 /// Polling interval of a reader that is not notified.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Counters of a reader.
+/// Numbers of frames that a reader received, lost and found to be torn, with its other counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReaderCounts {
     pub(crate) got: u64,
@@ -27,16 +27,17 @@ pub(crate) struct ReaderCounts {
     pub(crate) doorbells: u64,
 }
 
-/// The content of the sent frames.
+/// The content of the sent frames, which the reader checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameContent {
     /// An Ethernet header, a number, and bytes derived from the number.
     Numbered,
-    /// TCP over IPv4, where each payload byte is its predecessor plus one.
+    /// An Ethernet frame with TCP over IPv4, in whose payload each byte is its predecessor plus
+    /// one.
     Counting,
 }
 
-/// A reader process, from the test's point of view.
+/// The test's handle to a reader process.
 pub(crate) struct Reader {
     child: Child,
     socket: OwnedFd,
