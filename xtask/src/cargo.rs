@@ -14,7 +14,7 @@ pub(crate) fn cargo(root: &Path) -> Command {
     command
 }
 
-/// Returns cargo's target directory.
+/// Returns the directory into which cargo builds, `target` unless `CARGO_TARGET_DIR` is set.
 pub(crate) fn target(root: &Path) -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(directory) => root.join(directory),
@@ -35,8 +35,8 @@ pub(crate) fn run(command: &mut Command) -> bool {
 }
 
 /// Runs a command, waits until it exits, and returns true if it succeeded. Prints each line of its
-/// standard output, and passes the line to `line`. If no line arrives for too long (see
-/// [`SilenceWatchdog`]), kills the programs from `target` that the command started.
+/// standard output, and calls `line` with it. If no line arrives for too long (see
+/// [`SilenceWatchdog`]), kills the programs in the directory `target` that the command started.
 pub(crate) fn run_and_forward_lines(
     command: &mut Command,
     target: &Path,

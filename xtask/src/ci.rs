@@ -6,7 +6,8 @@ use crate::{cargo, skips, test, tidy};
 use std::path::Path;
 use std::time::Instant;
 
-/// Runs all steps.
+/// The verb `ci`: runs all steps, and prints a summary. Skipped checks are failures with
+/// `--strict`.
 pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
     if let Some(unknown) = arguments.iter().find(|argument| *argument != "--strict") {
         return Outcome::Usage(format!("`ci` knows --strict, not `{unknown}`"));
@@ -70,7 +71,7 @@ fn check_dependencies(root: &Path, strict: bool, skipped: &mut Vec<&str>) -> boo
     deny(&["--workspace", "check", "advisories"]) && well
 }
 
-/// Returns the word in the summary for a passed or failed step.
+/// Returns the word with which the summary marks a step: `ok` if it passed, otherwise `FAILED`.
 fn pass_or_fail_word(well: bool) -> &'static str {
     if well { "ok" } else { "FAILED" }
 }

@@ -39,7 +39,7 @@ pub(crate) fn lines(root: &Path, arguments: &[String]) -> Outcome {
     (lines <= baseline).into()
 }
 
-/// Returns the number of files and the number of counted lines in each crate.
+/// Returns, for each crate, the number of its files and the number of counted lines in them.
 pub(crate) fn counts_by_crate(tree: &Tree) -> BTreeMap<&str, (usize, usize)> {
     let tests = uncompiled_files(tree);
     let mut counts = BTreeMap::new();
@@ -66,7 +66,8 @@ fn count_code_lines(file: &File) -> usize {
     lines.filter(|(number, line)| !line.trim().is_empty() && !left_out.contains(number)).count()
 }
 
-/// Returns the paths of the modules that the default build does not compile.
+/// Returns the paths of the files of modules that the default build does not compile, such as
+/// modules for tests.
 pub(crate) fn uncompiled_files(tree: &Tree) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for file in tree.rust_files() {

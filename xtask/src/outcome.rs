@@ -1,6 +1,6 @@
-//! Outcome of a verb.
+//! Outcome of a subcommand of `cargo xtask`.
 
-/// Outcome of a verb, which determines the exit status.
+/// Outcome of a subcommand of `cargo xtask` (a verb), which determines the exit status.
 pub(crate) enum Outcome {
     /// The verb succeeded: status 0.
     Success,

@@ -28,7 +28,7 @@ impl SilenceWatchdog {
         Self(activity)
     }
 
-    /// Restarts the timeout after a line of output.
+    /// Restarts the timeout. Called after each line of output.
     pub(crate) fn reset(&self) {
         // The watcher ends with this process.
         let _ = self.0.send(());

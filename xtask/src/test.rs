@@ -34,13 +34,14 @@ impl TestCounts {
     }
 }
 
-/// Arguments of `test`.
+/// Arguments of `cargo xtask test`.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct TestArguments<'a> {
     strict: bool,
-    /// Directory of external captures, if only the tests on these captures are to run.
+    /// Directory of external captures, if only the tests that use these captures run; otherwise
+    /// `None`.
     corpus: Option<&'a str>,
-    /// Arguments to pass to cargo.
+    /// Arguments that are passed on to `cargo test`.
     cargo_arguments: Vec<&'a str>,
 }
 
@@ -156,7 +157,8 @@ pub(crate) fn test_command(root: &Path) -> Command {
     command
 }
 
-/// Prints the results of a run; returns true if all calls succeeded and at least one test passed.
+/// Prints the results of a test run. Returns true if all calls of cargo succeeded and at least one
+/// test passed.
 fn print_result(run: &TestRun) -> bool {
     println!("{}", run.summary());
     if run.succeeded && run.counts.passed == 0 {
@@ -285,13 +287,13 @@ pub(crate) fn bench(root: &Path, arguments: &[String]) -> Outcome {
     cargo::run(&mut command).into()
 }
 
-/// Results of several calls of cargo.
+/// Results of a test run, which may consist of several calls of cargo.
 #[derive(Debug)]
 struct TestRun {
     counts: TestCounts,
     /// Summary of the skipped tests in one line.
     skipped: String,
-    /// True if every call succeeded.
+    /// True if every call of cargo succeeded.
     succeeded: bool,
 }
 

@@ -24,7 +24,7 @@ const DEBIAN_REVISION: &str = "1";
 /// The packages, each with the manifest `NAME.toml` in `dist/debian`.
 const PACKAGES: [&str; 4] = ["streamline", "libstreamline", "libstreamline-dev", "streamline-page"];
 
-/// A release to pack.
+/// A release from which Debian packages are made, with the root of the working tree.
 #[derive(Debug)]
 pub(super) struct DebianRelease<'a> {
     pub(super) root: &'a Path,
@@ -82,7 +82,8 @@ impl DebianRelease<'_> {
         made.ok_or_else(|| format!("cargo-deb has not made {start}*.deb"))
     }
 
-    /// Returns the licence, the changelog of the project, and the exceptions to lintian's rules.
+    /// Returns the documents of the package `name`: the licence, the changelog of the project, and
+    /// the exceptions to lintian's rules.
     fn documents(&self, name: &str) -> Result<Vec<InstallFile>, String> {
         let read =
             |path: &str| fs::read(self.root.join(path)).map_err(|why| format!("{path}: {why}"));
@@ -134,8 +135,8 @@ impl DebianRelease<'_> {
     }
 }
 
-/// Runs lintian on the packages. Fails on errors and warnings. Returns false if lintian is not
-/// installed.
+/// Runs lintian on the packages. Fails if lintian reports errors or warnings. Returns true if the
+/// packages were checked, or false if lintian is not installed.
 pub(super) fn check(packages: &[PathBuf]) -> Result<bool, String> {
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning", "--suppress-tags"]);

@@ -36,16 +36,17 @@ const DEBIAN_PREFIX: &str = "/usr";
 /// Prefix for which the files in the tarballs are made.
 const TARBALL_PREFIX: &str = "/usr/local";
 
-/// Arguments of the verb.
+/// Arguments of `cargo xtask dist`.
 #[derive(Default)]
 struct Options {
-    /// Permits a working tree with changes.
+    /// True if the working tree may have uncommitted changes (`--dirty`).
     dirty: bool,
-    /// Builds without optimization.
+    /// True for a build without optimization, which is faster.
     quick: bool,
-    /// Omits the static tarball.
+    /// True if the tarball with the static program is not made.
     no_static: bool,
-    /// Debian release in which the packages are tried; `None` to try none.
+    /// Name of the Debian release on which the packages are installed and tested, or `None` if they
+    /// are not tested.
     trial: Option<String>,
     /// Tries the packages that are already in `target/dist`, instead of new ones.
     no_build: bool,

@@ -51,7 +51,7 @@ const SIZE_OPTIMIZED_CRATES: [&str; 21] = [
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     pub(super) version: String,
-    /// First digits of the commit, with `-dirty` if the working tree has changes, and
+    /// Abbreviated id of the commit, with `-dirty` if the working tree has changes, and
     /// `-unoptimized` for a quick build.
     pub(super) commit: String,
     /// Time of the commit in seconds since 1970.
@@ -106,8 +106,8 @@ impl Release {
     }
 }
 
-/// Builds the product, or only its program for another target. Returns the directory with the built
-/// files.
+/// Builds all packages of the product or, for the compilation target `target`, only the program
+/// `streamline`. Returns the directory with the built files.
 pub(super) fn build(
     root: &Path,
     release: &Release,

@@ -18,7 +18,8 @@ struct LinkedPackage {
 /// Name and version of a package.
 type PackageVersion = (String, String);
 
-/// Returns the list for these packages of the workspace.
+/// Returns the list of components that are linked into these packages of the workspace, as
+/// CycloneDX JSON.
 pub(super) fn list(root: &Path, release: &Release, packages: &[&str]) -> Result<String, String> {
     let mut tree = cargo::cargo(root);
     tree.args(["tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "depth"]);

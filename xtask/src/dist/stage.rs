@@ -28,7 +28,7 @@ fn create_folder(folder: &Path) -> io::Result<()> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))
 }
 
-/// Writes files below a directory.
+/// Writes files at their paths below a directory, and creates missing directories.
 pub(super) fn write_files(folder: &Path, files: &[InstallFile]) -> io::Result<()> {
     for file in files {
         let path = folder.join(&file.to);

@@ -7,15 +7,15 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A file to install.
+/// A file of an installation or of a package, with its contents.
 #[derive(Clone, Debug)]
 pub(crate) struct InstallFile {
-    /// Path below the prefix.
+    /// Path at which the file is installed, relative to the prefix.
     pub(crate) to: PathBuf,
-    /// Description of the file for the summary.
+    /// Description of the file for the summary that `install` prints, such as `documents`.
     pub(crate) what: &'static str,
     pub(crate) bytes: Vec<u8>,
-    /// Permission bits.
+    /// Permission bits of the installed file.
     pub(crate) mode: u32,
 }
 
@@ -32,7 +32,8 @@ pub(crate) struct InstallSource<'a> {
 }
 
 impl InstallSource<'_> {
-    /// Returns true if the prefix is on the default search paths of all users.
+    /// Returns true if the prefix is `/usr` or `/usr/local`, where all users' search paths find the
+    /// files.
     fn is_system_wide(&self) -> bool {
         super::is_system_wide(self.prefix)
     }

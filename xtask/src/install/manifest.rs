@@ -85,7 +85,7 @@ pub(super) fn remove_file(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Returns the error with the failed action and its path in the message.
+/// Returns an error with a message of the form `cannot WHAT PATH: ERROR`.
 pub(super) fn with_path_context(error: io::Error, what: &str, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {what} {}: {error}", path.display()))
 }

@@ -51,7 +51,8 @@ struct InstallPaths {
 }
 
 impl InstallPaths {
-    /// Reads the prefix from the arguments; returns the paths and the remaining arguments.
+    /// Reads the prefix from the arguments. Returns the directories of the installation, and the
+    /// arguments that do not concern the prefix.
     fn parse(arguments: &[String]) -> Result<(Self, Vec<&str>), String> {
         let (mut prefix, mut rest) = (None, Vec::new());
         let mut words = arguments.iter().map(String::as_str);
@@ -85,7 +86,8 @@ impl InstallPaths {
     }
 }
 
-/// Returns true if the prefix is on the default search paths of all users.
+/// Returns true if the prefix is `/usr` or `/usr/local`, where all users' search paths find the
+/// files.
 fn is_system_wide(prefix: &Path) -> bool {
     ["/usr", "/usr/local"].iter().any(|known| prefix == Path::new(known))
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A cpio archive under construction.
+/// A cpio archive to which files and directories are added.
 #[derive(Default)]
 pub(super) struct CpioArchive {
     bytes: Vec<u8>,

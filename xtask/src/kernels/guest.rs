@@ -18,7 +18,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(1800);
 const KERNEL_MODULES: &[&str] =
     &["llc", "stp", "garp", "mrp", "8021q", "veth", "sch_ingress", "cls_bpf", "act_bpf"];
 
-/// Prefix of the guest's output lines that are copied into the table of results.
+/// Prefix of the output lines of the virtual machine that become rows of the table of results.
 const ROW_PREFIX: &str = "row: ";
 
 /// A kernel, unpacked from its package.
@@ -29,7 +29,7 @@ pub(super) struct Kernel {
     modules: PathBuf,
 }
 
-/// Result of a boot.
+/// Result of booting a virtual machine: whether its script reached the end, and its result lines.
 pub(crate) struct BootResult {
     pub(crate) well: bool,
     pub(crate) lines: Vec<String>,
@@ -68,7 +68,8 @@ impl Kernel {
         Ok(run)
     }
 
-    /// Builds the initial ramdisk.
+    /// Builds the initial ramdisk: busybox, the programs to run with their libraries, and the
+    /// kernel modules.
     fn build_initial_ramdisk(&self, home: &Path, programs: &Programs) -> Result<Vec<u8>, String> {
         let busybox = unpack_package(home, "busybox", "^busybox-static$")?.join("bin/busybox");
         let mut system = CpioArchive::default();

@@ -72,7 +72,7 @@ pub(crate) fn kernels(root: &Path, arguments: &[String]) -> Outcome {
     well.into()
 }
 
-/// Programs that run in the guest.
+/// Paths of the programs that run in the virtual machine: the kernel tests, and `streamline`.
 pub(super) struct Programs {
     pub(super) exam: PathBuf,
     pub(super) streamline: PathBuf,

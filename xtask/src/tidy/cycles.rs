@@ -7,14 +7,14 @@ use std::collections::VecDeque;
 /// Maximum number of files that may depend on each other.
 pub(super) const CYCLE_FILES_MAX: usize = 3;
 
-/// A set of files, each of which depends on all others, directly or indirectly.
+/// A set of files that all depend on each other, directly or indirectly.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct FileCycle {
     /// Indices of the files in [`FileDependencies::files`], in the order of the paths.
     pub(super) files: Vec<usize>,
 }
 
-/// Returns the components of more than one file, the largest first.
+/// Returns all sets of two or more files that depend on each other, the largest first.
 pub(super) fn file_cycles(dependencies: &FileDependencies) -> Vec<FileCycle> {
     let reached: Vec<Vec<bool>> =
         (0..dependencies.files.len()).map(|at| reachable_from(dependencies, at)).collect();
@@ -37,7 +37,8 @@ pub(super) fn file_cycles(dependencies: &FileDependencies) -> Vec<FileCycle> {
     found
 }
 
-/// Returns a flag for each file: true if the file `from` depends on it, directly or indirectly.
+/// Returns a flag for each file of the crate: true if the file with the index `from` depends on it,
+/// directly or indirectly.
 fn reachable_from(dependencies: &FileDependencies, from: usize) -> Vec<bool> {
     let mut reached = vec![false; dependencies.files.len()];
     let mut open = vec![from];

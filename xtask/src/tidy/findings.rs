@@ -3,7 +3,7 @@
 use super::tree::File;
 use std::fmt;
 
-/// A violation of a rule, which makes `tidy` fail.
+/// A violation of a rule at a place in the tree, which makes `tidy` fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Finding {
     pub(super) rule: &'static str,
@@ -49,7 +49,8 @@ impl Findings {
     }
 }
 
-/// A place in the tree that a rule counts toward a sum, which a ratchet limits.
+/// A place in the tree that breaks a counted rule. The sum of these counts for a key, such as a
+/// crate, must not exceed the ceiling of a ratchet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Occurrence {
     pub(crate) rule: &'static str,
@@ -73,7 +74,8 @@ impl Occurrence {
         Self { rule, key: key.into(), path: file.path.clone(), line: Some(line), weight: 1, what }
     }
 
-    /// Formats the occurrence as a line.
+    /// Formats the occurrence as `PATH:LINE: DESCRIPTION`, without the line number if it concerns
+    /// the whole file.
     pub(crate) fn line(&self) -> String {
         match self.line {
             Some(line) => format!("{}:{line}: {}", self.path, self.what),

@@ -92,8 +92,9 @@ pub(super) fn layer_table_errors(tree: &Tree) -> Vec<String> {
     errors
 }
 
-/// Returns the layer of the longest module path in the table that contains the file, or `None` if
-/// no path contains it.
+/// Returns the index of the layer to which a file belongs, or `None` if the table does not contain
+/// it. If several module paths in the table contain the file, the longest path determines the
+/// layer.
 fn layer_of_file(layers: &[&[&str]], file: &str) -> Option<usize> {
     let module = file.trim_end_matches(".rs").trim_end_matches("/mod");
     let is_in = |path: &str| {

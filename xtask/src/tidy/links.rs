@@ -7,7 +7,7 @@ use super::findings::{Finding, Findings};
 use super::tree::{File, Tree};
 use std::collections::HashMap;
 
-/// Directory of the book.
+/// Directory of the book's pages.
 const BOOK: &str = "docs/book/";
 
 pub(super) fn check(tree: &Tree, found: &mut Findings) {
@@ -32,7 +32,8 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
     targets.map(|(target, _)| target).filter(|target| !target.contains([':', ' ']))
 }
 
-/// Returns a description of the mistake in a link, or `None` if the link is correct.
+/// Returns a description of the mistake in a link of `file`, or `None` if the link is correct.
+/// `anchors` contains the heading anchors of each document.
 fn fault(
     tree: &Tree,
     anchors: &HashMap<&str, Vec<String>>,

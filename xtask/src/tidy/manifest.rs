@@ -11,10 +11,10 @@ pub(super) enum DependencyUse {
     Tests,
 }
 
-/// A dependency in a manifest.
+/// A dependency that a `Cargo.toml` declares.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Dependency {
-    /// The package name, without the prefix of the workspace.
+    /// Name of the package, without the prefix `streamline-`.
     pub(super) name: String,
     pub(super) used: DependencyUse,
     /// The line number, from 1.
@@ -31,7 +31,8 @@ pub(super) struct Manifest {
     pub(super) lints: bool,
 }
 
-/// Parses a manifest. `alias` returns the package of a workspace dependency.
+/// Parses the text of a `Cargo.toml`. `alias` returns the package name for the name of a workspace
+/// dependency.
 pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
     let mut manifest = Manifest::default();
     let mut table = String::new();
@@ -93,7 +94,9 @@ impl Manifest {
     }
 }
 
-/// Returns the use that a table header declares, and the dependency in the header, if any.
+/// Parses the header of a dependency table such as `dev-dependencies` or `dependencies.NAME`.
+/// Returns the purpose of its dependencies and, if the header names one, the dependency. Returns
+/// `None` for any other table.
 fn parse_dependency_table_header(table: &str) -> Option<(DependencyUse, Option<&str>)> {
     let table = match table.strip_prefix("target.") {
         // `target.'cfg(unix)'.dependencies`: the condition does not matter.

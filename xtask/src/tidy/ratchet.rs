@@ -32,12 +32,12 @@ pub(crate) const RATCHETED_RULES: &[(&str, &str)] = &[
     ("unsafe", "times the word `unsafe`"),
 ];
 
-/// Rule and key of the ceiling for the product's size, which `cargo xtask lines` checks. The
-/// ratchet does not change this ceiling.
+/// Rule and key of the row with the maximum number of lines of product code, which `cargo xtask
+/// lines` checks. `tidy --ratchet` does not change this row.
 const PRODUCT_SIZE_KEY: (&str, &str) = ("lines", "product");
 
-/// Maximum number of occurrences that an error lists. If its key has more, the error names the
-/// command that lists them.
+/// Maximum number of occurrences that the error for a key lists. If the key has more, the error
+/// names the command that lists them.
 const OCCURRENCES_MAX: usize = 5;
 
 type Sums = BTreeMap<(String, String), usize>;
@@ -66,8 +66,8 @@ pub(crate) fn product_size_ceiling(tree: &Tree) -> Option<usize> {
         .copied()
 }
 
-/// Returns the error for a key above its ceiling. `of_key` selects the occurrences of the key.
-/// Returns `None` if there are none.
+/// Returns the error for a key whose sum is above its ceiling. `of_key` selects the occurrences of
+/// the key. Returns `None` if the key has no occurrences.
 fn ceiling_error<'c>(
     occurrences: &'c [Occurrence],
     of_key: impl Fn(&&'c Occurrence) -> bool,
@@ -156,7 +156,7 @@ pub(super) fn lowered_ceilings(tree: &Tree, occurrences: &[Occurrence]) -> Strin
     text
 }
 
-/// Returns a table of all sums, by crate.
+/// Returns a table with the number of lines and the sum of each ratcheted rule, by crate.
 pub(super) fn report(tree: &Tree, occurrences: &[Occurrence]) -> String {
     let lines = crate::lines::counts_by_crate(tree);
     let crates = tree.crates();
@@ -182,7 +182,8 @@ pub(super) fn report(tree: &Tree, occurrences: &[Occurrence]) -> String {
     text
 }
 
-/// Returns the occurrences of a rule whose keys or paths begin with `key`, one per line.
+/// Returns the occurrences of a rule whose keys or paths begin with `key`, one per line. An empty
+/// `key` selects all occurrences.
 pub(super) fn list(occurrences: &[Occurrence], rule: &str, key: &str) -> String {
     let mut text = String::new();
     for place in occurrences {

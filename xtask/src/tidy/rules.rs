@@ -7,9 +7,9 @@
 /// Set of crates that a crate may depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AllowedDependencies {
-    /// Exactly these crates.
+    /// The crate may depend on exactly these crates.
     Only(&'static [&'static str]),
-    /// Any crate, for a crate outside the product.
+    /// The crate, which is not part of the product, may depend on any crate.
     Any,
 }
 
@@ -25,13 +25,13 @@ pub(super) enum UnsafePolicy {
     Anywhere,
 }
 
-/// A crate of the workspace.
+/// A crate of the workspace, with the rules that apply to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkspaceCrate {
     /// Name of the crate's directory.
     pub(super) name: &'static str,
-    /// The layer: 0 foundation, 1 and 2 data plane, 3 engine, 4 entry points (commands and
-    /// libraries), 5 outside the product.
+    /// Layer of the crate: 0 for foundations, 1 and 2 for the data plane, 3 for the engine, 4 for
+    /// entry points (commands and libraries), 5 outside the product.
     pub(super) layer: u8,
     pub(super) allowed: AllowedDependencies,
     pub(super) unsafe_code: UnsafePolicy,
@@ -263,7 +263,7 @@ const fn product_crate(
     }
 }
 
-/// Returns the crate with this name.
+/// Returns the crate in the directory with this name, or `None` if the table has no such crate.
 pub(super) fn named(name: &str) -> Option<&'static WorkspaceCrate> {
     WORKSPACE_CRATES.iter().find(|krate| krate.name == name)
 }

@@ -32,7 +32,8 @@ fn blank_comments(text: &str, literals: bool) -> String {
     out
 }
 
-/// Returns the end of the comment or literal that begins at `at`, or `at` if none begins there.
+/// Returns the index after the comment or literal that begins at `at`, or `at` if none begins
+/// there.
 fn end_of_comment_or_literal(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     match chars[at] {
@@ -125,8 +126,8 @@ pub(crate) fn count_word(text: &str, word: &str) -> usize {
         .count()
 }
 
-/// Returns the lines outside modules that are built only for tests, with their numbers from 1.
-/// `code` is code without comments.
+/// Returns the lines outside modules that are compiled only for tests, each with its number, from
+/// 1. `code` must not contain comments.
 pub(crate) fn lines_outside_tests(code: &str) -> Vec<(usize, &str)> {
     let lines: Vec<&str> = code.lines().collect();
     let mut kept = Vec::with_capacity(lines.len());
@@ -145,8 +146,8 @@ pub(crate) fn lines_outside_tests(code: &str) -> Vec<(usize, &str)> {
     kept
 }
 
-/// Returns the functions with a body: the number of the first line, from 1, and the number of
-/// lines.
+/// Returns, for each function with a body, the number of its first line, from 1, and the number of
+/// its lines.
 pub(crate) fn function_ranges(code: &str) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = code.lines().collect();
     let begins = |line: &str| line.contains("fn ") && has_word(line, "fn") && line.contains('(');

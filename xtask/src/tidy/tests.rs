@@ -90,8 +90,8 @@ impl PlantedTree {
         check(&self.read())
     }
 
-    /// Runs all rules, and asserts that there is exactly one error, by `rule` at `place`, whose
-    /// message contains `words`.
+    /// Runs all rules, and asserts that they find exactly one error. The error must be by the rule
+    /// `rule`, begin with the path and line `place`, and contain the text `words`.
     pub(crate) fn assert_found(&self, rule: &str, place: &str, words: &str) {
         let found = self.check();
         assert_eq!(found.errors.len(), 1, "{found:#?}");

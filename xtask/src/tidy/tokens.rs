@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-/// A word or punctuation mark.
+/// A word or punctuation mark in Rust code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Token<'a> {
     /// The text: a word, `::`, or one character.
@@ -91,7 +91,7 @@ pub(crate) fn disabled_ranges(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
     found
 }
 
-/// An attribute.
+/// An attribute in Rust code, such as `#[cfg(test)]`.
 struct Attribute {
     /// Index of the first token after the attribute.
     end: usize,
@@ -156,7 +156,7 @@ pub(crate) fn index_after_closing_bracket(tokens: &[Token<'_>], open: usize) -> 
     tokens.len()
 }
 
-/// Returns the index of the bracket that closes the group around `at`.
+/// Returns the index of the bracket that closes the innermost group around the token at `at`.
 fn end_of_group(tokens: &[Token<'_>], mut at: usize) -> usize {
     while let Some(token) = tokens.get(at) {
         match token.text {

@@ -6,16 +6,16 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// A file of the tree.
+/// A file that the rules check, with its contents.
 #[derive(Debug)]
 pub(crate) struct File {
     /// Path relative to the root, with `/` as separator.
     pub(crate) path: String,
-    /// Length of the file in bytes.
+    /// Length of the file in bytes, including binary files.
     pub(crate) length: usize,
     /// Contents of a text file; empty for a binary file.
     pub(crate) text: String,
-    /// False for a binary file.
+    /// True for a text file, false for a binary file.
     pub(crate) is_text: bool,
     /// Contents without comments and literals; empty for a file that is not Rust.
     pub(crate) code: String,
@@ -33,12 +33,13 @@ impl File {
         self.is_text && (known || self.path == ".ci/run")
     }
 
-    /// Returns true for a Rust file.
+    /// Returns true if the file's extension is `.rs`.
     pub(crate) fn is_rust(&self) -> bool {
         self.has_extension("rs")
     }
 
-    /// Returns true if the whole file is test code.
+    /// Returns true if the whole file is test code: it is named `tests.rs`, or in a directory
+    /// `tests`.
     pub(crate) fn is_test(&self) -> bool {
         let mut parts = self.path.split('/');
         parts.any(|part| part == "tests" || part == "tests.rs")
@@ -65,7 +66,7 @@ impl Tree {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// Returns true if a file or directory has this path.
+    /// Returns true if the tree has a file or directory with this path.
     pub(crate) fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         self.files.iter().any(|file| {
@@ -75,7 +76,7 @@ impl Tree {
         })
     }
 
-    /// Returns the Rust files.
+    /// Returns the Rust files of the tree, ordered by path.
     pub(crate) fn rust_files(&self) -> impl Iterator<Item = &File> {
         self.files.iter().filter(|file| file.is_rust())
     }

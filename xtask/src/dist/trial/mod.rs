@@ -17,18 +17,19 @@ use std::process::Command;
 /// Debian release for a trial that does not name one.
 pub(super) const DEFAULT_SUITE: &str = "bookworm";
 
-/// Size of the machine's disk.
+/// Size of the virtual machine's disk, in the format of mkfs.ext4(8).
 const DISK_SIZE: &str = "3G";
 
 /// Debian packages of the machine: systemd, a kernel, and the programs that the checks need.
 const GUEST_PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,linux-image-cloud-amd64,iproute2,\
                        iputils-ping,procps,python3,man-db,gcc,libc6-dev,pkgconf,bash-completion";
 
-/// Service that runs the script after the machine has booted.
+/// Unit file of the systemd service that runs `guest.sh` after the virtual machine has booted.
 const SERVICE: &str = "[Unit]\nDescription=Trial of packages\nAfter=multi-user.target\n\n\
                        [Service]\nType=oneshot\nExecStart=/root/guest.sh\nEnvironment=HOME=/root\n";
 
-/// Tries packages, and an upgrade to the same packages with a higher version. Prints the checks.
+/// Tests the packages in a virtual machine with the Debian release `suite`, including an upgrade to
+/// the same packages with a higher version. Prints the result of each check.
 pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<(), String> {
     let home = target.join("dist-trial");
     fs::create_dir_all(&home).map_err(|why| format!("{}: {why}", home.display()))?;
@@ -93,7 +94,8 @@ fn qemu_accelerator(processor: &str, has_device: bool) -> &'static str {
     }
 }
 
-/// Makes the archive of a Debian release.
+/// Downloads a Debian release with the packages [`GUEST_PACKAGES`], and writes its files into a tar
+/// archive.
 fn download_suite(suite: &str, archive: &Path) -> Result<(), String> {
     println!("$ mmdebstrap {suite}");
     let part = archive.with_extension("part.tar");

@@ -54,7 +54,7 @@ pub(super) fn file_dependencies(tree: &Tree, base: &str) -> FileDependencies {
     dependencies
 }
 
-/// Reads the modules of one crate root.
+/// A reader of all modules below one root file of a crate, which collects the file dependencies.
 struct Reader<'t> {
     tree: &'t Tree,
     base: &'t str,
@@ -120,7 +120,7 @@ impl Reader<'_> {
         at
     }
 
-    /// Adds the dependencies of one module.
+    /// Adds the dependencies of the module with the index `at` to those of its file.
     fn add_edges(&mut self, at: usize) {
         let from = self.modules[at].file;
         let resolver = Resolver::new(&self.modules);

@@ -4,19 +4,19 @@ use super::Module;
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-/// The target of a path.
+/// The item or module that a path in Rust code names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
-    /// An item in the file with this index.
+    /// An item that the file with this index defines.
     Item(usize),
-    /// The module with this index.
+    /// The module with this index in the list of modules.
     Module(usize),
-    /// A name that this module should define but does not define in its text, for example because a
-    /// macro generates the definition.
+    /// A name that the module with this index should define but does not define in its text, for
+    /// example because a macro generates the definition.
     Unknown(usize),
 }
 
-/// A resolver of names.
+/// A resolver of the paths in the code of a crate, given the crate's modules.
 pub(super) struct Resolver<'m> {
     modules: &'m [Module],
     /// Names whose resolution is in progress, so that resolution terminates if two modules

@@ -3,14 +3,14 @@
 
 use super::super::tokens::{Token, index_after_closing_bracket};
 
-/// The contents of a module.
+/// The items, submodules, imports and paths in the code of one module.
 #[derive(Debug, Default)]
 pub(super) struct ModuleContents {
     /// Names of the items that the module defines, including those in macro calls.
     pub(super) items: Vec<String>,
     /// Submodules defined in the same file, in blocks `mod name { … }`.
     pub(super) inline: Vec<(String, Self)>,
-    /// Submodules in separate files.
+    /// Names of the submodules declared with `mod name;`, which are in separate files.
     pub(super) files: Vec<String>,
     pub(super) imports: Vec<Import>,
     pub(super) references: Vec<CodePath>,
@@ -27,19 +27,19 @@ pub(super) struct Import {
     pub(super) is_public: bool,
 }
 
-/// A path in code.
+/// A path such as `crate::a::B` in Rust code, with its line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct CodePath {
     pub(super) path: Vec<String>,
     pub(super) line: usize,
-    /// True if the path is in a `use`.
+    /// True if the path is in a `use` declaration.
     pub(super) is_use: bool,
 }
 
 const ITEM_KEYWORDS: &[&str] =
     &["struct", "enum", "union", "trait", "type", "fn", "const", "static", "macro_rules"];
 
-/// Scans the tokens of a module.
+/// Scans the tokens of one module, including those of modules defined in the same file.
 pub(super) fn scan(tokens: &[Token<'_>]) -> ModuleContents {
     let mut contents = ModuleContents::default();
     scan_level(tokens, true, &mut contents);

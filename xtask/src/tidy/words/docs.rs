@@ -82,7 +82,7 @@ fn split_doc_marker(line: &str) -> (&str, &str) {
     }
 }
 
-/// Returns the forbidden opening of a text, if it has one.
+/// Returns the forbidden words with which a text begins, or `None` if its opening is allowed.
 fn forbidden_opening(text: &str) -> Option<String> {
     let is_letter = |c: char| c.is_alphanumeric() || c == '\'';
     let words: Vec<String> =

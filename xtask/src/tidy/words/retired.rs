@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Path of the file that lists the words.
 pub(super) const RETIRED_WORDS_FILE: &str = "xtask/retired";
 
-/// A retired word.
+/// A word that identifiers must no longer contain, with its replacement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RetiredWord {
     word: String,
@@ -83,7 +83,8 @@ impl RetiredIdentifierCounter {
 }
 
 impl RetiredWord {
-    /// Returns true if the identifier contains the word.
+    /// Returns true if the identifier contains this retired word, as a part of the kind that the
+    /// word matches.
     fn is_in(&self, identifier: &str) -> bool {
         match self.word.strip_prefix('=') {
             Some(whole) => identifier == whole,

@@ -20,7 +20,7 @@ const VAGUE_NAMES: &[&str] = &[
     "Who",
 ];
 
-/// The definitions of all types, by crate and name.
+/// The places at which types are defined, by crate and type name.
 #[derive(Debug, Default)]
 pub(super) struct TypeDefinitions {
     places: BTreeMap<(String, String), Vec<(String, usize)>>,
@@ -71,7 +71,8 @@ impl TypeDefinitions {
     }
 }
 
-/// Collects the definitions of types, without associated types.
+/// Adds the names and lines of all type definitions in the tokens to `found`, except associated
+/// types.
 fn collect_definitions(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
     let mut at = 0;
@@ -105,7 +106,8 @@ fn collect_definitions(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
     }
 }
 
-/// Collects definitions inside the functions of a trait or an implementation.
+/// Adds the type definitions inside function bodies to `found`. `tokens` is the body of a trait or
+/// an implementation.
 fn collect_in_bodies(tokens: &[Token<'_>], found: &mut Vec<(String, usize)>) {
     let mut at = 0;
     while at < tokens.len() {
