@@ -92,11 +92,12 @@ pub(crate) fn exec_command_words(words: &[String]) -> Option<&[String]> {
 
 /// The role of an argument on the command line.
 enum WordKind {
-    /// A word of the request line, which does not start with `-` or is an option of the request
-    /// language.
+    /// A word of the request: it does not start with `-`, contains spaces, or is an option of the
+    /// request language.
     Line,
-    /// An argument of the command that starts with `-`. It contains the option's value, if there is
-    /// one.
+    /// An option of the command that is complete in one argument: it has no value, or contains the
+    /// value (`--time=2s`). Also an option that neither the command nor the request language
+    /// defines.
     Flag,
     /// An option of the command whose value is the next argument.
     Option,

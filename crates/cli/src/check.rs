@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use streamline::report::{Object, json_line, to_object};
 use streamline::{Notice, Notices, OpenError, Options};
 
-/// Version of the `--json` format.
+/// Version of the output format of `check --json`.
 const VERSION: u32 = 1;
 
 /// Prints all mistakes in a request. The exit status is 2 if a mistake is an error. Otherwise,

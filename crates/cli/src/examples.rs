@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 use streamline::report::{json_line, to_object};
 
-/// Version of the `--json` format.
+/// Version of the output format of `examples --json`.
 const VERSION: u32 = 1;
 
 /// Name and contents of the capture that the examples and the book read.

@@ -28,7 +28,7 @@ use streamline::privilege::Denial;
 use streamline::report::{Object, json_line, refusals_json, to_object};
 use streamline::{Prepared, analysis};
 
-/// Version of the `--json` format.
+/// Version of the output format of `explain --json`.
 const VERSION: u32 = 1;
 
 /// Explains the request in the arguments or, for `exec CMD…`, the parts that `exec` would take
@@ -208,7 +208,7 @@ fn print_plan_changes(text: &str, plan: &Plan) {
     }
 }
 
-/// Returns the explanation as JSON.
+/// Returns the explanation of a plan as the JSON object of `explain --json`.
 fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
     let names = &explain::unique_names(&plan.graph);
     let spaces = plan.spaces.iter().map(|space| {

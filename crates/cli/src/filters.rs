@@ -11,7 +11,7 @@ use pipeline::language::nearest;
 use std::fmt::Write as _;
 use streamline::report::{Object, json_line, to_object};
 
-/// Version of the `--json` format.
+/// Version of the output format of `filters --json`.
 const VERSION: u32 = 1;
 
 /// Prints the list of all catalog entries, or the description of one entry.
@@ -54,7 +54,8 @@ fn to_json(is_wanted: impl Fn(&str) -> bool) -> String {
     json_line(&to_object(&[("version", &VERSION), ("filters", &entries)]))
 }
 
-/// Titles of the groups, each with the kinds of its entries.
+/// Titles of the groups in which the catalog is listed, each with the kinds of the entries in the
+/// group.
 const GROUP_KINDS: &[(&str, &[&str])] = &[
     ("Sources, where blocks enter", &["source"]),
     ("Filters", &["statistics", "inspection", "classification", "reordering", "editing"]),

@@ -72,7 +72,8 @@ pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Sta
 /// Maximum number of differences printed.
 const DIFFERENCES_MAX: usize = 8;
 
-/// Prints the differences between a run and its replay. Returns the exit status.
+/// Prints the differences between a run and its replay, or a note that there are none. Returns
+/// `status` if there are none, otherwise `Failed`.
 fn print_differences(
     found: &LedgerDifferences,
     arguments: &RunArguments,

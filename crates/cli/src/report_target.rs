@@ -11,7 +11,7 @@ use sys::open::{WriteMode, open_target};
 /// The destination of the report of a run (`--report`).
 #[derive(Debug)]
 pub(crate) enum ReportTarget {
-    /// Standard output.
+    /// The report is written to standard output.
     Output,
     /// A file, opened before the run starts.
     File(PathBuf, File),

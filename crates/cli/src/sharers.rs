@@ -9,7 +9,7 @@ use pipeline::plan::Plan;
 use pipeline::prefix;
 use serde::Serialize;
 
-/// A shared prefix of a request.
+/// A shared prefix that a request reads, with the paths that run it and read it.
 #[derive(Serialize, Debug)]
 pub(crate) struct SharedPrefix {
     prefix: String,

@@ -1,4 +1,4 @@
-//! Exit statuses of the command.
+//! Exit statuses of the command `streamline`.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 /// variant here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// Success.
+    /// The command was successful.
     Done,
     /// Any other failure: a path failed, the ledger does not balance, blocks were lost although
     /// `--no-loss` was given, a replay differs, or a system call failed.

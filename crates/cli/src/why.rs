@@ -26,7 +26,7 @@ use streamline::record::ReplayableRecord;
 use streamline::report::{Object, json_line, to_object};
 use streamline::{Options, Prepared, RunResults};
 
-/// Version of the `--json` format.
+/// Version of the output format of `why --json`.
 const VERSION: u32 = 1;
 
 /// Traces a flow and prints the table.
@@ -93,7 +93,8 @@ fn prepare_request(arguments: &WhyArguments) -> Result<TraceInput, Status> {
     }
 }
 
-/// Runs a request to its end, and answers the query `why` about the traced flow.
+/// Runs a request to its end without output, while `why` records the fate of the traced flow at
+/// each node.
 fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<RunResults, Status> {
     let TraceInput { prepared, record_mode, count, .. } = request;
     let extras = PathOptions {

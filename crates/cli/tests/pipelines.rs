@@ -17,7 +17,7 @@ use testkit::{need, wait_until};
 
 /// Maximum running time of a pipeline, after which its test fails.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Size of the tested text in bytes.
+/// Size in bytes of the text file that the tested pipelines read.
 const TEXT_BYTES: usize = 6 << 20;
 
 /// Builds the library and creates a file with [`TEXT_BYTES`] bytes of text, on the first call.

@@ -100,7 +100,7 @@ fn own_uid() -> u32 {
     sys::process::identity().0
 }
 
-/// A daemon that is stopped on drop.
+/// A running daemon. It and its paths are killed on drop.
 struct Daemon {
     child: Child,
     place: PathBuf,

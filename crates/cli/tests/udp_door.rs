@@ -44,7 +44,7 @@ const PORT: u16 = 5400;
 /// Number of datagrams after which a server's socket has certainly been promoted, that is, receives
 /// from a ring.
 const DATAGRAMS_UNTIL_PROMOTION: usize = 160;
-/// Maximum time to wait for a reply.
+/// Maximum time that a test waits for a reply of the server.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A server that runs under `streamline exec --with=udp` in the server's namespace.

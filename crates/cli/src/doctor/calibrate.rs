@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use streamline::report::{Object, json_line, to_object};
 
-/// Version of the `--json` format.
+/// Version of the output format of `doctor --calibrate --json`.
 const VERSION: u32 = 1;
 /// Length of the block for which filter costs are printed, in bytes.
 const BLOCK_BYTES: f64 = 1024.0;

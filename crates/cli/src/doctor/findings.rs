@@ -13,7 +13,7 @@ use member::client::{Client, ClientError};
 use serde::Serialize;
 use streamline::privilege::{self, Operation, Remedy};
 
-/// Version of the `--json` format.
+/// Version of the output format of `doctor --json`.
 pub(super) const VERSION: u32 = 1;
 /// The request in the commands that `doctor` suggests as remedies.
 const EXAMPLE_REQUEST: &str = "rx | count";
@@ -42,9 +42,9 @@ pub(super) struct Section {
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum CheckResult {
-    /// The feature works.
+    /// The checked feature works.
     Good,
-    /// The feature does not work.
+    /// The checked feature does not work.
     Bad,
     /// The check reports a value, or an optional feature whose absence is no fault.
     Plain,
@@ -68,7 +68,7 @@ pub(super) struct InterfaceFinding {
     pub(super) name: String,
     pub(super) kind: String,
     pub(super) link: String,
-    /// `up`, `down` or `no carrier`.
+    /// State of the interface: `up`, `down` or `no carrier`.
     pub(super) state: &'static str,
     pub(super) mtu: u32,
     pub(super) received: u64,
@@ -81,7 +81,7 @@ pub(super) struct InterfaceFinding {
 /// The availability of capturing, sending, programs in the kernel, or replay on this machine.
 #[derive(Serialize, Debug)]
 pub(super) struct Verdict {
-    /// `rx`, `tx`, `kernel` or `replay`.
+    /// Name of the facility in `--json`: `rx`, `tx`, `kernel` or `replay`.
     pub(super) name: &'static str,
     /// Human-readable name of the facility, such as `capturing`.
     pub(super) what: &'static str,

@@ -18,7 +18,7 @@ use std::time::Duration;
 use streamline::report::format_count;
 use sys::file::FileKind;
 
-/// Interval of progress updates.
+/// Interval between two updates of the progress line.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Prints the output and progress of a path until the path ends or a signal arrives.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The titles of a row's cells.
+/// Titles of the columns of the table of paths.
 pub(super) const ROW_TITLES: [&str; 8] =
     ["NO", "NAME", "USER", "TIME", "BLOCKS/S", "BYTES/S", "LOST", "REQUEST"];
 /// Indices of the cells that are right-aligned.

@@ -22,7 +22,7 @@ use sys::eventfd::EventFd;
 /// Initial pause before a program is restarted. The pause doubles with each restart, and is reset
 /// after the program has run for longer than [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_secs(1);
-/// Maximum pause before a restart.
+/// Maximum pause before the daemon restarts a program.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// A program that the daemon runs and restarts.
@@ -30,7 +30,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 pub(super) enum Program {
     /// The live page (`streamline-page`).
     Page {
-        /// Address or path of the socket.
+        /// Loopback address or path of the Unix socket on which the page listens.
         listen: String,
         /// Directory of the daemon's sockets.
         socket: PathBuf,

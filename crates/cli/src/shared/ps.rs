@@ -15,7 +15,7 @@ use member::protocol::RegisteredPath;
 use std::time::{Duration, Instant};
 use streamline::report::{json_line, to_object};
 
-/// Version of the `--json` format.
+/// Version of the output format of `ps --json`.
 const VERSION: u32 = 1;
 /// Interval between the two samples from which rates are computed.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);

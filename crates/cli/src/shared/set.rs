@@ -12,7 +12,7 @@ use pipeline::binding::SpaceBinding;
 use pipeline::edit::{Edit, PathMove};
 use streamline::report::{json_line, to_object};
 
-/// Version of the `--json` format.
+/// Version of the output format of `set --json`.
 const VERSION: u32 = 1;
 
 /// Applies the change in the arguments to a path.

@@ -17,7 +17,7 @@ use pipeline::explain::format_rounded_duration;
 use serde::Serialize;
 use streamline::report::{json_line, to_object};
 
-/// Version of the `--json` format.
+/// Version of the output format of `spaces --json`.
 const VERSION: u32 = 1;
 /// Name of the space for filters that run in the kernel.
 const KERNEL_SPACE: &str = "kernel";
@@ -57,7 +57,7 @@ struct SpaceRing {
     counted: Option<RingCounts>,
 }
 
-/// Counts at the two ends of a ring.
+/// Blocks and bytes put into, taken from and resident in a ring, and blocks that it lost.
 #[derive(Clone, Copy, Default, Serialize)]
 struct RingCounts {
     put: Amount,

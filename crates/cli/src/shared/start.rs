@@ -34,7 +34,7 @@ use sys::steps::{RollbackLog, StepResource};
 /// Maximum number of bytes printed from the log of a path that failed to start.
 const OUTPUT_MAX: u64 = 16 << 10;
 
-/// Version of the `--json` format.
+/// Version of the output format of `start --json`.
 const VERSION: u32 = 1;
 /// File mode of a new log: accessible to its owner only.
 const LOG_MODE: u32 = 0o600;

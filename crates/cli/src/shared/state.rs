@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 use streamline::report::{format_count, json_line, to_object};
 
-/// Version of the `--json` format.
+/// Version of the output format of `state --json`.
 const VERSION: u32 = 1;
 /// Interval between two reads with `--follow`.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);

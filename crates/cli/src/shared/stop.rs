@@ -18,7 +18,7 @@ use streamline::report::{json_line, to_object};
 /// Interval at which a draining path sends updates, which show that its process still replies.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Version of the `--json` format.
+/// Version of the output format of `stop --json`.
 const VERSION: u32 = 1;
 
 /// Stops all named paths in parallel. Returns the exit status of the last failure, or success if

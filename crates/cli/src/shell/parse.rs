@@ -11,9 +11,9 @@
 pub(super) enum Stage {
     /// A program with its arguments.
     Program(Vec<String>),
-    /// A command that a shell executes.
+    /// A command that needs a shell, which executes it.
     Shell {
-        /// The text of the command.
+        /// The text of the command, as written in the pipeline.
         text: String,
         /// First word of the text if it is a literal program name and not a builtin, otherwise
         /// `None`.

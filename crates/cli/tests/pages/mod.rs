@@ -20,7 +20,7 @@ pub(crate) struct PageCommand {
     pub(crate) output: Option<String>,
 }
 
-/// The commands of a page, in order.
+/// The commands of a documentation page, in order, and the script for their traffic.
 #[derive(Debug, Default)]
 pub(crate) struct PageCommands {
     pub(crate) all: Vec<PageCommand>,

@@ -5,11 +5,11 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 /// The action that a screen must take after a key was pressed in its list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum KeyEffect {
-    /// Redraw the screen.
+    /// The screen redraws itself.
     Redraw,
-    /// Open the selected row.
+    /// The screen opens the row that is selected in the list.
     Open,
-    /// Leave the screen.
+    /// The screen closes.
     Quit,
 }
 

@@ -162,7 +162,7 @@ fn next_update(
     }
 }
 
-/// Renders the screen as text.
+/// Renders the screen of a path as text, for `--once`.
 fn render_text(snapshot: &Snapshot) -> String {
     let (columns, rows) =
         size().ok().filter(|_| io::stdout().is_terminal()).unwrap_or(DEFAULT_SCREEN_SIZE);

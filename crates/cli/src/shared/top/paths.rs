@@ -36,7 +36,7 @@ const PROGRAMS_MAX: usize = 4;
 /// The sort order of the list of paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum PathOrder {
-    /// Ascending numbers.
+    /// By the number of the path, ascending.
     #[default]
     Number,
     /// Descending rates in blocks per second.
@@ -287,7 +287,7 @@ fn path_table(rows: &[&PathRow], view: &PathsView, height: usize) -> Table<'stat
     Table::new(table_rows.collect::<Vec<_>>(), widths).header(head).column_spacing(2)
 }
 
-/// Formats the help of all keys.
+/// Returns lines that list all keys of the screen of paths, with their effects.
 fn help_lines() -> Vec<Line<'static>> {
     key_lines(&[
         ("arrows, j k", "select a path; Home and End, the first and the last"),

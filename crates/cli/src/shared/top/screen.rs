@@ -19,7 +19,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
-/// Maximum number of lines for rings, and also for losses.
+/// Maximum number of lines in the section with rings, and in the section with losses.
 const LINES_MAX: usize = 4;
 /// Width of the bar that shows the fill of a ring, in columns.
 const BAR_WIDTH: usize = 20;
@@ -230,7 +230,7 @@ fn loss_line(loss: &Loss) -> Line<'static> {
 pub(super) const KEY_HELP: &str =
     "? help, q quits, arrows move, g graph, s sorts, / filters, Enter opens";
 
-/// Formats the help of all keys.
+/// Returns lines that list all keys of the screen of a path, with their effects.
 fn help_lines() -> Vec<Line<'static>> {
     key_lines(&[
         ("arrows, j k", "select a node; Home and End, the first and the last"),

@@ -5,7 +5,7 @@ use member::protocol::{Amount, Counters, Filter, KernelProgram, Latency, PathDes
 use runtime::ledger::{NodeName, ReaderRing, RetainedFrames};
 use serde::Serialize;
 
-/// Version of the `--json` format.
+/// Version of the output format of `top --json`.
 const VERSION: u32 = 1;
 
 /// A sampler of one path: its description, and the latest sample of its counters.
@@ -39,7 +39,7 @@ pub(super) struct Snapshot {
     pub(super) silent_space: Vec<String>,
     /// Latest change that the path made automatically, or `None` if it made none.
     pub(super) adapted: Option<String>,
-    /// Latency, if the request bounds it.
+    /// Latencies of the path, or `None` if the request does not bound them (`--latency`).
     pub(super) latency: Option<Latency>,
     /// A sentence about latencies that exceed the bound, or `None` if there are none.
     #[serde(skip)]
@@ -74,7 +74,7 @@ pub(super) struct RingFill {
     pub(super) to: String,
     /// Number of blocks that are now in the ring.
     pub(super) fill: u64,
-    /// Current capacity in blocks.
+    /// Current capacity of the ring in blocks.
     pub(super) room: u64,
     /// Reason for the last change to the capacity; empty if it has never changed.
     pub(super) because: String,
@@ -93,7 +93,7 @@ pub(super) struct NamedRing {
 /// The past frames that a node retains.
 #[derive(Serialize, Debug)]
 pub(super) struct PastFrames {
-    /// Name of the node.
+    /// Name of the node that retains the frames.
     pub(super) node: String,
     #[serde(flatten)]
     pub(super) kept: RetainedFrames,

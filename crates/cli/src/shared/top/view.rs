@@ -54,7 +54,7 @@ impl NodeOrder {
 /// State of the interactive screen: the order, the list, and the visible parts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ViewChoices {
-    /// Sort order of the table.
+    /// Order in which the table of nodes is sorted.
     pub(super) order: NodeOrder,
     /// State of the list: the selected node, the filter (by name and space), and the help.
     pub(super) list: ListState,
