@@ -21,7 +21,7 @@ pub(crate) struct CSource<'s> {
     pub(crate) text: &'static str,
     /// Macro definitions: `NAME` or `NAME=VALUE`.
     pub(crate) macros: &'s [String],
-    /// Size of `.bss` in bytes.
+    /// Size in bytes of the section `.bss`, which contains the program's variables.
     pub(crate) bss_size: u32,
 }
 

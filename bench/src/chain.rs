@@ -33,7 +33,7 @@ const PIPED_BLOCKS: u64 = 100_000;
 /// Number of blocks in the reference loop's ring (1 MB).
 const LOOP_RING_BLOCKS: usize = 1024;
 
-/// Measures chains of all lengths.
+/// Runs `bench chain`: measures chains of different numbers of filters, and the cycle.
 pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     // As in the paper, everything runs on one processor.
     sys::process::pin_to(0).map_err(|why| why.to_string())?;

@@ -22,7 +22,7 @@ use testkit::net::{
 };
 use testkit::packet::{SOURCE_MAC, TARGET_MAC};
 
-/// Number of frames per system call.
+/// Number of frames that one system call sends at full rate.
 const BATCH_FRAMES: usize = 64;
 /// Number of frames per system call at a given rate: a burst of 160 us at 100,000 per second.
 const PACED_BATCH_FRAMES: usize = 16;

@@ -93,7 +93,7 @@ struct Arguments {
     list: bool,
 }
 
-/// Entry of a bench in the list.
+/// A bench: its name, its summary in the list, and the function that runs it.
 struct Bench {
     name: &'static str,
     summary: &'static str,

@@ -21,7 +21,7 @@ use testkit::{Frame, Random};
 
 /// Number of frames, three times as many as fit into the memory uncompressed.
 const FRAMES: usize = 140_000;
-/// Length of the payload in bytes.
+/// Length in bytes of the payload of each frame.
 const LENGTH: usize = 1358;
 /// Size of the memory in which a request retains past frames.
 const MEMORY: &str = "64M";
@@ -32,7 +32,7 @@ const HISTORY_NAME: &str = "history";
 /// The processor time, the rate and the retained bytes of one run.
 #[derive(Clone, Copy, Debug, Default)]
 struct PastSample {
-    /// Processor time per frame in ns.
+    /// Processor time of the process per frame, in ns.
     processor: f64,
     /// Rate of the path in frames per microsecond.
     rate: f64,

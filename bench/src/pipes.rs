@@ -4,7 +4,7 @@ use crate::peers::CompiledPeer;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
-/// The matcher, compiled from C.
+/// The C program that acts as source, filter or sink of a chain of processes.
 pub(crate) struct PipedMatcher(CompiledPeer);
 
 /// The part of a block that a filter of the chain reads.

@@ -3,12 +3,12 @@
 use serde::Serialize;
 use std::fmt;
 
-/// A row of a bench's results.
+/// A row of a bench's results: a measured value, and its comparison with a reference.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    /// The name of the bench.
+    /// Name of the bench that measured the value.
     pub(crate) bench: &'static str,
-    /// The setting, such as `8 filters`.
+    /// Setting in which the value was measured, such as `8 filters`.
     pub(crate) row: String,
     /// The name of the measured candidate.
     pub(crate) candidate: &'static str,
@@ -16,7 +16,7 @@ pub(crate) struct Row {
     pub(crate) reference: &'static str,
     /// Median of the candidate's samples.
     pub(crate) value: f64,
-    /// The unit of the value.
+    /// Unit of the value, such as `GB/s`.
     pub(crate) unit: &'static str,
     /// The median of the ratios to the reference per round; above 1, the candidate is better.
     pub(crate) ratio: f64,

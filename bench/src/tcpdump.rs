@@ -76,7 +76,7 @@ impl RunningTcpdumps {
         Ok(all)
     }
 
-    /// Returns the process ids.
+    /// Returns the process ids of all tcpdumps.
     pub(crate) fn process_ids(&self) -> Vec<u32> {
         self.children.process_ids()
     }

@@ -75,7 +75,7 @@ fn measured_frames() -> [(&'static str, Vec<u8>); 3] {
     ]
 }
 
-/// Loads the hand-written program.
+/// Compiles and loads the hand-written program, for the hook of the program kind.
 fn load_hand_written(folder: &Path, kind: ProgramKind) -> Result<CProgram, String> {
     let macros = if kind == ProgramKind::Xdp { vec!["XDP".to_owned()] } else { Vec::new() };
     let text = include_str!("../../c/count_dns.c");

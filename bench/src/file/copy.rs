@@ -46,7 +46,7 @@ enum CopyTarget<'p> {
     New(&'p Path),
     /// An existing file, as long as the copied one, which the copy overwrites.
     Existing(&'p Path),
-    /// /dev/null.
+    /// The device /dev/null.
     Null,
 }
 
@@ -187,7 +187,8 @@ fn measure_copy(
     }
 }
 
-/// Writes a slice of the file dbuf to `to`; returns its length.
+/// Writes a slice of at most `block` bytes of the file dbuf to `to`. Returns the number of bytes
+/// written, or 0 at the end of the file.
 fn write_slice(file: &CachedFile, at: u64, block: usize, to: &File) -> Result<usize, String> {
     let length = u32::try_from(block.min(SLICE_SIZE_MAX)).unwrap_or(0);
     match file.splice_with_call(SpliceCall::Write, Extent::new(at, length), to) {

@@ -7,7 +7,7 @@ use sys::clock;
 use sys::packet::{PacketSender, QdiscMode, SendStopReason};
 use testkit::net::{CLIENT_DEVICE, NamespacePair};
 
-/// Number of frames per system call.
+/// Number of frames that one system call sends.
 const BATCH_FRAMES: usize = 16;
 
 /// The rate at which frames are sent.
@@ -18,8 +18,8 @@ pub(crate) enum Rate {
 }
 
 impl Rate {
-    /// Returns a rate that is lower by a tenth. `reached` is the number of frames per second that
-    /// was achieved with this rate.
+    /// Returns nine tenths of this rate or, if it is unlimited, of the rate `reached`, which was
+    /// achieved with it, in frames per second.
     pub(crate) fn lowered(self, reached: f64) -> Self {
         match self {
             Self::Unthrottled => Self::PerSecond(reached * 0.9),
@@ -41,7 +41,7 @@ impl Rate {
 pub(crate) struct FrameLoad {
     capture: Vec<u8>,
     frames: Vec<Range<usize>>,
-    /// Number of requests in these frames.
+    /// Number of HTTP requests in the capture.
     pub(crate) requests: u64,
 }
 

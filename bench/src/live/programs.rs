@@ -15,7 +15,7 @@ use testkit::net::{NamespacePair, SERVER_DEVICE, is_capturing, wait_until};
 /// Name of our program in the result rows.
 pub(super) const OUR_NAME: &str = "streamline";
 
-/// Ring size of each program, in MB.
+/// Size of the ring through which each program receives frames, in MB.
 const RING_MB: usize = 8;
 
 /// A program that reports the requests in live traffic.
@@ -42,7 +42,7 @@ pub(super) struct LiveProgram {
 /// The result that a run of a program must deliver, which determines the program's arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RunPurpose {
-    /// A run that measures the cost.
+    /// A run that measures the processor time of the program.
     Cost,
     /// A run that counts the requests. Some programs need other arguments to report them.
     Requests,
@@ -53,7 +53,7 @@ pub(super) struct Observation {
     pub(super) sent: SendResult,
     /// Processor time of the program from the first frame until it is idle, in ns.
     pub(super) processor_ns: u64,
-    /// True if no frame was lost.
+    /// True if the program received all frames.
     pub(super) is_lossless: bool,
     /// Number of requests found, or `None` if the program does not look for requests.
     pub(super) requests: Option<u64>,

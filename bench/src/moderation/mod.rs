@@ -147,7 +147,8 @@ fn measure_figure(
     Ok(rows.into_iter().map(|row| curve_point(row, mode, two_cores)).collect())
 }
 
-/// Returns the row as a point of its mode's curve.
+/// Returns the row as a point of the curve of its mode and number of cores: the number of blocks
+/// per notification becomes its x value. Returns goal rows unchanged.
 fn curve_point(row: Row, mode: NotificationMode, two_cores: bool) -> Row {
     let found = BLOCKS_PER_NOTIFICATION.iter().find(|(_, name)| *name == row.candidate);
     let (Some((every, name)), None) = (found, row.goal) else { return row };
@@ -244,7 +245,7 @@ struct ModeratedStream {
     every: usize,
     block: Vec<u8>,
     blocks: u64,
-    /// Number of blocks written so far.
+    /// Number of blocks that the writer has sent so far.
     blocks_written: u64,
 }
 

@@ -54,7 +54,7 @@ impl FanOut for WrittenPipes {
 /// duplicates the pages for each consumer except the last, which receives the pages themselves by
 /// splice(2).
 pub(super) struct TeePipes {
-    /// The producer's own pipe.
+    /// The pipe into which the producer writes, and from which the stages take the bytes.
     producer_pipe: File,
     /// The stages, one for each consumer.
     stages: Vec<TeeStage>,

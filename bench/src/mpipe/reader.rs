@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The kind of the consumer's input.
+/// The kind of pipe or ring that a consumer reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum PipeKind {
     /// A reading end of our multiway pipe.

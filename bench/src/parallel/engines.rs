@@ -22,7 +22,7 @@ const CANDIDATES: [(&str, &str); 4] = [
     ("--engines=2 ", "2 engines"),
 ];
 
-/// Prefix of the rows' names.
+/// Prefix of the names of this module's rows.
 pub(super) const ROW_PREFIX: &str = "engines";
 /// The requests, each with its name in the result rows and the filters after the source.
 const REQUESTS: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];

@@ -16,7 +16,7 @@ use crate::sentinel::CacheRoundTrip;
 use crate::temp_directory::TempDirectory;
 use pipeline::plan::{Machine, SpaceKind};
 
-/// Prefix of the rows' names.
+/// Prefix of the names of this module's rows.
 pub(super) const ROW_PREFIX: &str = "two stages";
 /// Iterations of `bench_work` that take about 1 µs.
 const ITERATIONS_PER_US: u64 = 1_000;
@@ -37,7 +37,7 @@ const USER_REQUEST: &str = "compress level=1 |all compress level=1 |all discard"
 /// Number of blocks in a run of the user's request, which takes about 5 s in one thread.
 const USER_REQUEST_BLOCKS: u64 = 800_000;
 
-/// Measures the chain of two stages.
+/// Measures a chain of two filters of equal cost, in one thread and in two.
 pub(super) fn measure_two_stages(rounds: usize) -> Result<Vec<Row>, String> {
     let new = Machine::example();
     let text = |pin: &str| {

@@ -4,7 +4,7 @@ use endpoint::{Failure, OpenArguments, Sink, SinkEntry};
 use filter::prelude::*;
 use filter::{OutputForm, Report, Time};
 
-/// Name of the sink's block counter.
+/// Name under which the sink reports the number of blocks that it received.
 pub(super) const BLOCKS_COUNTER: &str = "blocks";
 /// Name of the sink's counter for the order-dependent sum.
 pub(super) const SUM_COUNTER: &str = "order-dependent sum";

@@ -32,7 +32,7 @@ use xdp::SelectingProcess;
 const FRAMES_PER_SAMPLE: usize = 200_000;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
-/// One in this many frames is wanted.
+/// One in this many frames of the flood goes to port 53 and must be selected.
 const WANTED_ONE_IN: usize = 100;
 /// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 64;

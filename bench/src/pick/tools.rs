@@ -94,7 +94,7 @@ fn parse_tcpdump_count(report: &str) -> u64 {
     known(received).saturating_sub(known(dropped))
 }
 
-/// Returns the number in Click's output, which has its own line.
+/// Returns the number of frames in Click's output: the first line that consists of a number.
 fn parse_click_count(report: &str) -> u64 {
     report.lines().find_map(|line| line.trim().parse().ok()).unwrap_or(0)
 }

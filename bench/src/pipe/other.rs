@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 
-/// The kind of the reader's input.
+/// The kind of pipe or stream that the reading process reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum InputKind {
     Stream,

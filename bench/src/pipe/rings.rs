@@ -14,7 +14,7 @@ pub(super) enum Endpoints {
     Processes,
 }
 
-/// A third-party ring.
+/// A third-party ring, with its name and the program that measures it.
 pub(super) struct PeerRing {
     pub(super) name: &'static str,
     pub(super) endpoints: Endpoints,
@@ -27,7 +27,8 @@ enum RingProgram {
 }
 
 impl PeerRing {
-    /// Starts the ring's processes.
+    /// Starts the writer and the reader of the ring, on one or two processors, for blocks of
+    /// `block` bytes.
     pub(super) fn start(&self, processors: usize, block: usize) -> Result<RunningRing, String> {
         let program = match &self.program {
             RingProgram::Prebuilt(path) => path,

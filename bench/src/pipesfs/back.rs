@@ -22,7 +22,7 @@ const LENGTH: usize = 64;
 const BLOCKS: u32 = 2_000_000;
 /// Number of frames in each measurement of a program in the kernel.
 const FRAMES: u32 = 100_000;
-/// The measured chain of filters.
+/// The chain of filters to which frames are passed.
 const FILTERS: &str = "ip | udp | dport |53 count";
 
 /// Measures the processor time per frame.

@@ -16,7 +16,7 @@ use sys::bpf::{Map, Program, ProgramKind, ProgramRings, RingBuffer, RingsLayout}
 
 /// Number of filters in the program, each of which counts the frame.
 const FILTERS: u16 = 32;
-/// Number of runs per measurement.
+/// Number of runs of the program in one measurement.
 const RUNS_PER_MEASUREMENT: u32 = 2_000_000;
 /// Maximum cost of a closed exit in ns.
 const LIMIT_NS: f64 = 1.0;

@@ -37,7 +37,7 @@ const OTHER: &str = "other core";
 const FREE: &str = "any core";
 const LIMIT: &str = "limit";
 
-/// Measures requests and listings.
+/// Measures file system requests on each core, and listings of directories.
 pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     let names = ["a request", "a control read", "ls -R", "du", "ls -R of 100 paths"];

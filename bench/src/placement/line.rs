@@ -31,14 +31,14 @@ const SETTLING_TIME_NS: u64 = 2_500_000_000;
 /// Interval at which the threads are checked for idleness.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(6);
 
-/// Processor times per frame, in ns.
+/// Processor times of a run of a placed request, in ns per frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PlacementSample {
     /// Processor time of sending without observers.
     pub(super) unobserved: f64,
     /// Processor time of sending while the request runs, including its filters in the kernel.
     pub(super) sending: f64,
-    /// Time of the request's threads.
+    /// Processor time of the request's threads.
     pub(super) threads: f64,
 }
 

@@ -48,7 +48,7 @@ const TRIAL_ROUNDS: usize = 2;
 const FINALISTS_MAX: usize = 3;
 /// Number of final rounds that are added at a time.
 const FINAL_ROUNDS_ADDED: usize = 4;
-/// Maximum number of final rounds.
+/// Maximum number of rounds in which the best placements are compared.
 const FINAL_ROUNDS_MAX: usize = 81;
 /// Number of attempts for a placement that loses frames.
 const ATTEMPTS_MAX: usize = 3;
@@ -212,8 +212,9 @@ impl FrameCosts {
     }
 }
 
-/// Returns the indices of the choice and of the placements whose comparison with the choice needs
-/// more rounds; empty if there are no such placements.
+/// Returns the index of the placement that a policy chose (`choice`), followed by the indices of
+/// the placements whose comparison with it needs more rounds. Returns no indices if there are no
+/// such placements.
 fn undecided_placements(taken: &[Option<FrameCosts>], choice: Option<usize>) -> Vec<usize> {
     let taken_by = |at: usize| taken.get(at)?.as_ref();
     let Some((at, chosen)) = choice.and_then(|at| Some((at, taken_by(at)?))) else {

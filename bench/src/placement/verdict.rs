@@ -15,7 +15,7 @@ const CONFIDENCE_SIGMAS: f64 = 2.576;
 /// fraction of the median.
 const HALF_WIDTH_MAX: f64 = 0.03;
 
-/// The cost of a choice divided by the cost of another placement.
+/// The cost of the placement that a policy chose, divided by the cost of another placement.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct CostRatio {
     pub(super) median: f64,

@@ -19,7 +19,7 @@ use wire::capture::write;
 const OPEN_CONNECTIONS: usize = 2_000;
 /// Maximum data of a segment in bytes: Ethernet's 1500 less the headers of IPv6 and TCP.
 const SEGMENT_MAX: usize = 1_440;
-/// One in this many frames is missing.
+/// One in this many frames is omitted from the capture, as if it had been lost.
 const LOST_ONE_IN: u64 = 1_000;
 /// One in this many segments is swapped with its successor.
 const SWAPPED_ONE_IN: u64 = 100;

@@ -196,7 +196,7 @@ fn result_rows(
     rows
 }
 
-/// A stream, and its reader.
+/// A stream under measurement, and its reader in this or in another process.
 struct StreamPair {
     output: Output,
     reader: ScaleReader,

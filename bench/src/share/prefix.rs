@@ -48,7 +48,7 @@ const RATE: f64 = 50_000.0;
 /// Divisor of [`Options::size`], the capture size for all benches: this bench generates a smaller
 /// capture.
 const SIZE_DIVISOR: u64 = 5;
-/// Ring size of the source in MB.
+/// Ring size of the source `rx` of each request, in MB.
 const RING_MB: u32 = 16;
 
 /// Time to wait after the last frame before the requests are stopped. In this time, `tcp` gives up
@@ -113,7 +113,7 @@ struct PrefixBench {
 
 /// The result of a run of several requests.
 struct PrefixRun {
-    /// Processor time in ns per frame.
+    /// Processor time of all processes, in ns per frame.
     cost: f64,
     /// Number of blocks received by the last filter or sink of each request.
     taken: Vec<u64>,

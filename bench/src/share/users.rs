@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
 
-/// The uid of the first user.
+/// User id of the first user; the ids of the others follow.
 const FIRST_UID: u32 = 41_300;
 /// The filters at the beginning of all requests.
 const COMMON_FILTERS: [&str; 3] = ["ip", "udp", "dport"];
@@ -84,7 +84,7 @@ impl SharedDaemon {
         }
     }
 
-    /// Starts the request of a user.
+    /// Starts the request of a user, with its sink pinned by `pin`, as a process of this user.
     fn start_request(
         &self,
         space: &Namespace,
@@ -128,7 +128,7 @@ impl SharedDaemon {
         serde_json::from_slice(&output.stdout).map_err(|why| format!("ps --json: {why}"))
     }
 
-    /// Stops the daemon.
+    /// Stops the daemon, and fails if it does not exit successfully.
     pub(super) fn stop(self) -> Result<(), String> {
         self.daemon.interrupt_and_wait("the daemon")
     }
@@ -142,14 +142,14 @@ impl SharedDaemon {
     }
 }
 
-/// The users' running requests.
+/// The running requests of all users, one process for each user.
 pub(super) struct RunningUsers {
     children: Children,
     folders: Vec<PathBuf>,
 }
 
 impl RunningUsers {
-    /// Returns the process ids.
+    /// Returns the process ids of the users' requests.
     pub(super) fn process_ids(&self) -> Vec<u32> {
         self.children.process_ids()
     }

@@ -26,7 +26,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use sys::process::identity;
 
-/// Number of pointers in a batch.
+/// Number of pointers that are written and read at once.
 const POINTERS_PER_BATCH: usize = 32;
 /// Ring sizes in bytes: a size that fits into the second-level cache of each processor, and the
 /// size that a self-scaling stream reaches on two processors (an eighth of a third-level cache of
@@ -53,7 +53,7 @@ pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Measures a ring of `ring` bytes.
+/// Measures all candidates with a ring of `ring` bytes.
 fn measure_ring_size(
     ring: usize,
     copy_loop: Option<&CompiledPeer>,

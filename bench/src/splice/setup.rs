@@ -184,7 +184,7 @@ impl StreamEnds {
     }
 }
 
-/// The Linux pipe, and splice(2).
+/// A Linux pipe with both ends in this process, for the references that use the pipe and splice(2).
 pub(super) struct KernelPipe {
     file: File,
     sink: File,

@@ -20,13 +20,13 @@ use testkit::net::{CLIENT, DevicePairSettings, NamespacePair, SERVER, SERVER_DEV
 
 /// Number of bytes sent over the TCP stream in one measurement.
 const BYTES: u64 = 1 << 30;
-/// Number of bytes per system call.
+/// Number of bytes that one system call sends or receives.
 const BYTES_PER_CALL: usize = 1 << 20;
 /// The port of the TCP stream; the request does not take its frames.
 const PORT: u16 = 7;
 /// The request that runs during the transfer.
 const REQUEST: &str = "rx server0 take \"udp port 53\" | count";
-/// The value of `XDP_PASS`.
+/// Return value of an XDP program that passes the frame to the host (`XDP_PASS`).
 const PASS: i32 = 2;
 
 pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {

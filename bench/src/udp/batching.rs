@@ -18,7 +18,7 @@ use testkit::net::{DevicePairSettings, NamespacePair};
 
 /// Requests per second, as in the source's figure 13.
 const RATE: f64 = 10_000.0;
-/// Number of requests per sample.
+/// Number of requests that the client sends in one sample.
 const REQUESTS: usize = 10_000;
 /// Numbers of requests that arrive at once.
 const GROUPS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -38,7 +38,7 @@ const fn ring(name: &'static str, words: &'static str, is_fed: bool) -> UdpSetup
     UdpSetup { name, launch: UdpLaunch::Exec(words), is_fed, answers: Answers::Sent }
 }
 
-/// Measures all installed servers.
+/// Runs `bench batching`: measures all servers that are installed, in each group size and delay.
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
     let pair = NamespacePair::new(DevicePairSettings::default())

@@ -90,7 +90,7 @@ pub(super) struct RequestLoad {
     pub(super) count: usize,
 }
 
-/// Measures the rows of a server.
+/// Measures the rows `from memory` of a server.
 pub(super) fn measure_rows(
     options: &Options,
     pair: &NamespacePair,

@@ -61,7 +61,7 @@ struct UdpSample {
     ring_percent: f64,
 }
 
-/// Measures all installed servers.
+/// Runs `bench udp`: measures all servers that are installed, at full rate and at the low rate.
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
     let pair = NamespacePair::new(DevicePairSettings::default())
@@ -95,7 +95,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     Ok(all)
 }
 
-/// Measures a sample of a server.
+/// Starts a server, and measures its rate, its costs and its latency in one sample.
 fn measure(
     pair: &NamespacePair,
     folder: &TempDirectory,

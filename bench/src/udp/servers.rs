@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use testkit::net::{Namespace, SERVER, wait_until};
 
-/// The port of all servers.
+/// UDP port on which all measured servers listen.
 pub(super) const PORT: u16 = 5400;
 
 /// The way in which a server is started: as usual, or under `streamline exec`.
@@ -59,7 +59,7 @@ impl UdpServer {
     }
 }
 
-/// Returns the installed servers.
+/// Returns the servers whose programs are installed, including the compiled echo server.
 pub(super) fn installed_servers() -> Vec<UdpServer> {
     let echo = UdpServer {
         name: "echo of 64 B",
@@ -107,7 +107,7 @@ fn dns_query(number: u16) -> Vec<u8> {
     bytes
 }
 
-/// Writes a zone with 50 hosts.
+/// Writes a DNS zone file with 50 hosts for the name servers.
 fn write_dns_zone(folder: &Path) -> std::io::Result<()> {
     let hosts: String = (0..50).map(|n| format!("h{n} IN A 10.1.2.{n}\n")).collect();
     let begin = format!("$TTL 60\n@ IN SOA ns a 1 60 60 60 60\n@ IN NS ns\nns IN A {SERVER}\n");
@@ -143,7 +143,7 @@ fn configure_knot(folder: &Path) -> std::io::Result<Vec<String>> {
     Ok(vec!["-c".to_owned(), file.display().to_string()])
 }
 
-/// A running server.
+/// A running server, with its daemon if it runs under `streamline exec`.
 pub(super) struct RunningServer {
     name: &'static str,
     server: Child,

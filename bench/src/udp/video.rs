@@ -24,7 +24,7 @@ use testkit::net::{CLIENT, NamespacePair, SERVER, wait_until};
 
 /// Bytes of a datagram: seven packets of a transport stream.
 const DATAGRAM_SIZE: usize = 7 * 188;
-/// Bits per second of each setting.
+/// Bit rates of the transport stream in bits per second, each with its name in the result rows.
 const BIT_RATES: [(&str, f64); 2] = [("100 Mb/s", 100e6), ("1 Gb/s", 1e9)];
 /// Duration of a sample in s.
 const SAMPLE_DURATION_S: f64 = 2.0;

@@ -114,7 +114,8 @@ impl HandWrittenWalk {
     }
 }
 
-/// Calls a filter as a space does.
+/// Calls a filter for a batch, as a space does. Fails for a kind of filter that needs services of a
+/// space.
 fn call_filter<'a>(
     filter: &mut Filter,
     counts: &mut Counts,

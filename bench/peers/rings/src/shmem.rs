@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 /// An element of the ring. The size of a block is a multiple of the element's size.
 type CacheLine = [u8; 64];
 
-/// Number of elements in the ring.
+/// Number of elements that the ring holds.
 const LINES_IN_RING: usize = CAPACITY / size_of::<CacheLine>();
 
 fn lines_per_block(block: usize) -> usize {
