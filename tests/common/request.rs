@@ -13,9 +13,9 @@ use filter::Description;
 use pipeline::Registry;
 use pipeline::plan::{Machine, Plan, plan};
 
-/// A planned request, ready to run.
+/// A request that has been parsed, checked and planned, and can be run several times.
 pub(crate) struct PlannedRequest {
-    /// Text of the request.
+    /// Text of the request, for messages.
     pub(crate) text: String,
     plan: Plan,
 }
@@ -31,7 +31,7 @@ impl PlannedRequest {
         Self::plan_on_machine(&Machine::example(), text, filters)
     }
 
-    /// Plans a request for a machine.
+    /// Plans a request for the given machine; the request may also use the given filters.
     pub(crate) fn plan_on_machine(
         machine: &Machine,
         text: impl Into<String>,

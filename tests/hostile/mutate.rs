@@ -4,7 +4,7 @@ use std::fmt;
 use testkit::Random;
 use wire::capture::{Reader, Step};
 
-/// A mutation of a capture.
+/// A change to the bytes of a capture file before it is replayed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mutation {
     /// The capture is not changed.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testkit::Random;
 use testkit::net::{LIMIT, Namespace, SERVER, SERVER6, wait_until};
 
-/// Number of concurrent connections.
+/// Number of connections over which the client sends requests at the same time.
 const CONCURRENT_CONNECTIONS: usize = 8;
 /// Maximum requests per second, low enough for an unoptimized observer.
 const REQUESTS_PER_SECOND_MAX: u32 = 4_000;

@@ -94,7 +94,7 @@ impl DaemonFixture {
         daemon_arguments(&self.program, &self.folder)
     }
 
-    /// Replaces the daemon's process.
+    /// Registers another process as the fixture's daemon, without waiting until it replies.
     pub(crate) fn replace_daemon(&self, daemon: Child) {
         *self.lock_daemon() = daemon;
     }

@@ -212,7 +212,7 @@ fn send_datagrams_to_self(fixture: &DaemonFixture, sent_count: &AtomicU64, stop:
     });
 }
 
-/// Returns the program id of a link.
+/// Returns the id of the kernel program that a BPF link attaches.
 fn linked_program_id(link: &OwnedFd) -> u32 {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", link.as_raw_fd()));
     let info = info.expect("what the kernel says of it");

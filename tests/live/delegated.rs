@@ -47,7 +47,7 @@ pub(crate) fn plan_kernel_part(text: &str, machine: &Machine) -> KernelPart {
     KernelPart { nodes, ring: program.ring.clone() }
 }
 
-/// Attaches a request for a user.
+/// Attaches a request for a user at the server's end of the veth pair.
 pub(crate) fn attach(
     pair: &NamespacePair,
     points: &AttachPoints,
@@ -309,7 +309,8 @@ struct RemoteKernel;
 #[derive(Debug, Default)]
 struct RemoteRequest(OnceLock<FinalCounters>);
 
-/// Sends a message; returns the reply and its descriptors.
+/// Sends a message to the process at the other end of standard input. Returns the reply and the
+/// descriptors that it contains.
 fn exchange(message: &str) -> (String, Vec<OwnedFd>) {
     let socket = io::stdin();
     descriptor::send(&socket, message.as_bytes(), &[]).expect("somebody listens");

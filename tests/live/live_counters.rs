@@ -1,5 +1,5 @@
-//! Tests of the counters of running paths with filters in the kernel: while the path runs and after
-//! its end they count the same as its final report. (CONTRACT 19)
+//! Tests of the counters of running paths with filters in the kernel. While a path runs and after
+//! its end, its counters must equal those of its final report. (CONTRACT 19)
 
 use crate::daemon_fixture::{ALICE_UID, DAEMON_POLICY, DaemonFixture};
 use crate::send::send_all;

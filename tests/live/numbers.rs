@@ -7,7 +7,7 @@ use testkit::Frame;
 /// Offset of the number in a frame, after the headers of Ethernet, IPv4 and UDP.
 const NUMBER_OFFSET: usize = 42;
 
-/// Default frame length in bytes.
+/// Length in bytes of the numbered frames, unless a test needs another length.
 pub(crate) const FRAME_LENGTH: usize = 64;
 
 /// Returns frames of `length` bytes with the numbers in `range`.

@@ -61,7 +61,7 @@ struct Tap {
     _running: DelegatedRequest,
 }
 
-/// A packet in a user's ring.
+/// A packet in the ring of a user's tap, with its direction: sent or received by the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct UserPacket {
     sent: bool,

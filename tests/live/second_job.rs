@@ -178,7 +178,8 @@ fn bytes_sent() -> u64 {
     sent.sum()
 }
 
-/// Runs the job on a path from this source, of which `dport` is in this space.
+/// Runs the shell job on a path with the given source, whose filter `dport` must run in the space
+/// `space`.
 fn run_clean_requests_job(source: &str, space: &str) {
     let here = (|| {
         need::require_root()?;

@@ -19,11 +19,11 @@ use testkit::streamline_program;
 enum ExpectedOutcome {
     /// The request runs and loses nothing, and its result passes this check.
     Runs(fn(&ObserverResult)),
-    /// The request runs while a program reads this named end. The check gets the result and the
-    /// bytes that the program received.
+    /// The request runs while a program reads its named sink, whose name is given. The check gets
+    /// the result and the bytes that the program received.
     RunsWithReader(&'static str, fn(&ObserverResult, &[u8])),
-    /// The request runs while a program writes the capture to this named end. The frames of the
-    /// capture arrive at the other end of the veth pair.
+    /// The request runs while a program writes the capture to its named source, whose name is
+    /// given. The frames of the capture arrive at the other end of the veth pair.
     RunsWithWriter(&'static str, fn(&ObserverResult)),
     /// The request is refused with a message that contains this hint.
     Refused(&'static str),
@@ -127,9 +127,9 @@ const REQUESTS: &[(&str, &str, ExpectedOutcome)] = &[
     ),
 ];
 
-/// Number of frames in `web.pcap`.
+/// Number of frames in `web.pcap`, which the tests send.
 const FRAMES_IN_CAPTURE: u64 = 105;
-/// Number of frames to port 80.
+/// Number of frames in `web.pcap` that go to port 80.
 const FRAMES_TO_PORT_80: u64 = 39;
 /// Number of blocks in all TCP streams.
 const TCP_STREAM_BLOCKS: u64 = 43;
@@ -137,7 +137,7 @@ const TCP_STREAM_BLOCKS: u64 = 43;
 const HTTP_MESSAGE_BLOCKS: u64 = 40;
 /// Number of connections in `web.pcap` that transfer data.
 const CONNECTIONS: usize = 7;
-/// Number of frames with TCP data.
+/// Number of frames in `web.pcap` with TCP data.
 const TCP_DATA_FRAMES: usize = 29;
 /// Number of bytes in the TCP frames.
 const TCP_BYTES: usize = 26_707;
@@ -196,7 +196,8 @@ fn wait_for_sockets(pair: &NamespacePair, name: &str, sockets: usize) {
     });
 }
 
-/// Runs a request while a program reads its named end. Returns the bytes that the program received.
+/// Runs a request while a program reads its named sink. Returns the bytes that the program
+/// received.
 fn run_with_reader(
     pair: &NamespacePair,
     line: &str,
@@ -215,8 +216,8 @@ fn run_with_reader(
     (ran, cat.wait_with_output().expect("it ends with the path").stdout)
 }
 
-/// Runs a request while a program writes a capture to its named end, until the client has received
-/// as many frames as the capture has.
+/// Runs a request while a program writes a capture to its named source, until the client has
+/// received as many frames as the capture contains.
 fn run_with_writer(pair: &NamespacePair, line: &str, name: &str, capture: &Path) -> ObserverResult {
     let observer = Observer::spawn(pair.server.command(streamline_program()), line);
     wait_for_sockets(pair, name, 1);

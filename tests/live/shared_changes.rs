@@ -24,7 +24,7 @@ const ALICES_CHANGES: [&str; 6] = [
     "move dport kernel",
     "remove ip",
 ];
-/// Bob's changes to his request.
+/// Bob's changes to his request, in the syntax of `set`.
 const BOBS_CHANGES: [&str; 4] =
     ["insert ip before udp", "move dport process", "move dport kernel", "remove ip"];
 

@@ -21,7 +21,7 @@ use testkit::net::{NamespacePair, SERVER_DEVICE, wait_until};
 /// Number of frames per phase, more than fit into a pipe, so that a write of the sink stalls.
 const FRAMES: u64 = 5000;
 
-/// Returns the space of `pcap`.
+/// Returns the name of the space in which the sink `pcap` runs.
 fn pcap_sink_space(live: &Live) -> String {
     let plan = live.plan().expect("a plan");
     let (id, _) = plan.graph.ids().find(|(_, node)| node.name() == "pcap").expect("a sink");

@@ -16,7 +16,7 @@ use testkit::{Random, mixed_traffic};
 const FRAMES_PER_SEND: usize = 200;
 /// Maximum number of frames of a capture.
 const FRAMES_MAX: usize = 3_000;
-/// Maximum frame length in bytes.
+/// Maximum length in bytes of the frames that the veth pair carries.
 const FRAME_MAX: usize = 1_514;
 
 /// Path fragments that select the captures to send. The variable `CASES` replaces them; `CASES=/`

@@ -141,7 +141,8 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// Returns a segment of a connection, whose client has this port.
+/// Returns a frame with a TCP segment of a connection from the client port `port`. `words` contains
+/// the sequence number, the acknowledgement number and the TCP flags.
 fn segment(port: u16, from_server: bool, words: (u32, u32, u8), data: &[u8]) -> Vec<u8> {
     let (sequence, acknowledgement, flags) = words;
     let ends = ("10.0.0.1", "192.0.2.80");

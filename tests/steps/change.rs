@@ -113,8 +113,8 @@ impl Trial {
         Resources::count_this_process(&self.pair, &self.folder.path(""))
     }
 
-    /// Sends datagrams to the path. The counts at the end of the test show whether it received them
-    /// all.
+    /// Sends datagrams to the path, and adds their number to `sent`. The counts at the end of the
+    /// test show if the path received all of them.
     fn assert_receives(&mut self) {
         let socket = self
             .pair

@@ -91,7 +91,7 @@ enum RestoredState {
 #[derive(Clone, Copy, Debug, Default)]
 struct StateMoveResult {
     blocks: usize,
-    /// Number of sessions that moved.
+    /// Number of sessions whose state moved.
     sessions: usize,
     held: usize,
 }

@@ -253,7 +253,7 @@ pub(crate) fn fuzz(root: &Path, arguments: &[String]) -> Outcome {
     print_result(&run_and_count(root, vec![command], false)).into()
 }
 
-/// Packages whose tests need root.
+/// Packages with tests that are skipped unless they run as root.
 const PRIVILEGED_PACKAGES: &[&str] = &["streamline-sys", "streamline-endpoint", "streamline-tests"];
 
 /// The verb `netns`: runs the tests that need root. A skipped test is a failure.

@@ -13,7 +13,7 @@ use zerocopy::FromBytes;
 /// A function that is called with arbitrary bytes and panics if an invariant is violated, with a
 /// corpus of well-formed inputs.
 pub(crate) struct FuzzBody {
-    /// Subject of the body, for reports.
+    /// Name of the tested code, for reports, such as `dns`.
     pub(crate) name: &'static str,
     /// A function that returns well-formed inputs, from which other inputs are derived.
     pub(crate) corpus: fn() -> Vec<Vec<u8>>,

@@ -11,7 +11,7 @@ use ebpf::exam::{Interpreter, Mutant, TwinRunner as _, TwinVerdict};
 use ebpf::insn::Insn;
 use std::fmt;
 
-/// Maximum number of seed packets.
+/// Maximum number of test packets from which the search starts.
 const SEEDS_MAX: usize = 12;
 /// Number of runs in which the search changes random bytes of a seed packet.
 const RANDOM_RUNS: usize = 4_000;

@@ -12,7 +12,7 @@ use endpoint::source::kernel::reader;
 use sys::bpf::{FramePointer, Listener, ProgramRings, RingBuffer, RingsLayout};
 use sys::descriptor;
 
-/// The user `nobody`.
+/// User id of `nobody`, as which the reader process runs if possible.
 const OTHER_USER: u32 = 65_534;
 /// Polling interval of a reader that is not notified.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -182,8 +182,8 @@ impl CheckingReader {
     }
 }
 
-/// Returns true if the frame has the content that was sent. For [`FrameContent::Counting`], a frame
-/// without TCP payload has it, too.
+/// Returns true if the frame has the content that was sent. For [`FrameContent::Counting`], also
+/// returns true for a frame without TCP payload.
 fn is_intact(frame: &[u8], content: FrameContent) -> bool {
     let payload = match content {
         FrameContent::Numbered => {

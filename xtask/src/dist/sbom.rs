@@ -15,7 +15,7 @@ struct LinkedPackage {
     dependencies: BTreeSet<PackageVersion>,
 }
 
-/// Name and version of a package.
+/// Name and version that identify a package in `Cargo.lock`.
 type PackageVersion = (String, String);
 
 /// Returns the list of components that are linked into these packages of the workspace, as
@@ -117,7 +117,7 @@ fn format_list(
     )
 }
 
-/// Returns the package URL, which also serves as the reference within the list.
+/// Returns the package URL (purl) of a package, which also serves as its reference within the list.
 fn reference((name, version): &PackageVersion) -> String {
     format!("pkg:cargo/{name}@{}", version.replace('+', "%2B"))
 }

@@ -41,7 +41,7 @@ pub(crate) const PACKAGES: [&str; 6] = [
     "streamline-capi",
 ];
 
-/// Directories of an installation.
+/// The prefix of an installation, and the directory for staging (`DESTDIR`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct InstallPaths {
     /// Directory from which the files are used after the installation.

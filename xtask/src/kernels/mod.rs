@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 /// Kernel series to test, as prefixes of package names.
 const KERNEL_SERIES: &[&str] = &["6.1", "6.12"];
 
-/// Programs that the verb requires.
+/// Programs of this machine that `cargo xtask kernels` requires.
 const REQUIRED_PROGRAMS: &[&str] =
     &["qemu-system-x86_64", "apt-get", "apt-cache", "dpkg-deb", "xz", "ldd", "ip"];
 

@@ -7,7 +7,7 @@
 pub(super) enum DependencyUse {
     /// Used by the crate itself, or its build script.
     Product,
-    /// Used only by the crate's tests.
+    /// Used only by the crate's tests (`dev-dependencies`).
     Tests,
 }
 
@@ -17,7 +17,7 @@ pub(super) struct Dependency {
     /// Name of the package, without the prefix `streamline-`.
     pub(super) name: String,
     pub(super) used: DependencyUse,
-    /// The line number, from 1.
+    /// Number of the line of the dependency in the manifest, from 1.
     pub(super) line: usize,
 }
 

@@ -273,7 +273,7 @@ pub(super) const PACKAGE_PREFIX: &str = "streamline-";
 /// Packages without the prefix: `xtask`, for which `cargo xtask` is an alias, and the library.
 pub(super) const UNPREFIXED_PACKAGES: &[&str] = &["xtask", "streamline"];
 
-/// Crates that may depend on `libc`.
+/// Crates that may depend on the package `libc`.
 pub(super) const LIBC_CRATES: &[&str] = &["sys", "testkit", "bench"];
 
 /// Crates that do no I/O and read no clock. Their callers pass in time and bytes.

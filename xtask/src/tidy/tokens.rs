@@ -11,7 +11,7 @@ use std::ops::Range;
 pub(crate) struct Token<'a> {
     /// The text: a word, `::`, or one character.
     pub(crate) text: &'a str,
-    /// The line number, from 1.
+    /// Number of the line that contains the token, from 1.
     pub(crate) line: usize,
 }
 

@@ -46,14 +46,14 @@ impl File {
     }
 }
 
-/// All files, ordered by path.
+/// All files that the rules check, ordered by path.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
 }
 
 impl Tree {
-    /// Reads the tree under `root`.
+    /// Reads all files under `root`, except build output and git's directory.
     pub(crate) fn read(root: &Path) -> io::Result<Self> {
         let mut files = Vec::new();
         collect_files(root, "", &mut files)?;

@@ -16,14 +16,14 @@ pub(super) struct ModuleContents {
     pub(super) references: Vec<CodePath>,
 }
 
-/// One leaf of a `use` tree.
+/// An imported name: one leaf of a `use` tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Import {
     pub(super) path: Vec<String>,
     /// The name in this module; `*` for all names in `path`.
     pub(super) name: String,
     pub(super) line: usize,
-    /// True for a re-export.
+    /// True for a re-export (`pub use`).
     pub(super) is_public: bool,
 }
 
@@ -130,7 +130,7 @@ fn may_name_item(path: &[String], next: &str) -> bool {
     path.len() > 1 || is_upper && path[0] != "Self" || ["(", "!"].contains(&next)
 }
 
-/// Scans a `use` tree below `base`.
+/// Scans a `use` tree whose path begins with `base`, and adds its leaves to `imports`.
 fn scan_use_tree(
     tokens: &[Token<'_>],
     base: &[String],
