@@ -21,7 +21,7 @@ const REQUESTS_PER_SECOND_MAX: u32 = 4_000;
 /// The window within each second for starting requests, in ms.
 const START_WINDOW_MS: Range<u32> = 30..950;
 
-/// The requests that were sent, as far as their timestamps in logs may differ.
+/// Result of sending requests: the exchanges whose timestamps may differ between two logs.
 #[derive(Debug, Default)]
 pub(crate) struct SentRequests {
     /// Paths of the exchanges that straddle a second boundary.

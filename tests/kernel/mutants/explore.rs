@@ -199,7 +199,7 @@ impl PacketSearch<'_> {
         }
     }
 
-    /// Runs the packets of `row`, which differ in one property in ascending order. For each two
+    /// Runs the packets of `row`, which are successive variants of one packet. For each two
     /// neighbors with different results or paths, adds both to the results.
     fn add_boundary_pairs(&mut self, row: Vec<OwnedPacket>) {
         let ways: Vec<u64> = row.iter().map(|case| self.run_case(case)).collect();
