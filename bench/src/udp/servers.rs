@@ -13,7 +13,7 @@ use testkit::net::{Namespace, SERVER, wait_until};
 /// UDP port on which all measured servers listen.
 pub(super) const PORT: u16 = 5400;
 
-/// The way in which a server is started: as usual, or under `streamline exec`.
+/// The launch of a server: as usual, or under `streamline exec`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum UdpLaunch {
     /// Without `streamline exec`. The server receives from its socket.

@@ -36,7 +36,7 @@ const PROGRAMS_MAX: usize = 4;
 /// The sort order of the list of paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum PathOrder {
-    /// By the number of the path, ascending.
+    /// Ascending numbers of the paths.
     #[default]
     Number,
     /// Descending rates in blocks per second.
