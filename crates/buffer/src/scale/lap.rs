@@ -12,9 +12,9 @@ pub(crate) struct Scaler {
     pub(crate) scale: SizingState,
     /// True if the writer has found the ring full since the last decision on the size.
     was_full: bool,
-    /// Head position at the last decision on the size, initially `Some(0)`, because nothing is to
-    /// be decided before the first block.
-    decided_at: Option<u64>,
+    /// Head position at the last decision on the size; 0 before the first block, when there is
+    /// nothing to decide.
+    decided_at: u64,
     /// Head position and time in nanoseconds at the start of the current time measurement; `None`
     /// if none is running.
     started: Option<(u64, u64)>,
@@ -27,8 +27,7 @@ impl Scaler {
         Self {
             scale: SizingState::new(scaling),
             was_full: false,
-            // Before the first block there is nothing to decide on.
-            decided_at: Some(0),
+            decided_at: 0,
             started: None,
             timing: None,
         }
@@ -66,10 +65,10 @@ impl Scaler {
         sides: SidePlacement,
         distance: impl FnOnce() -> usize,
     ) -> Option<SizeDecision> {
-        if self.decided_at == Some(head) {
+        if self.decided_at == head {
             return None;
         }
-        self.decided_at = Some(head);
+        self.decided_at = head;
         let distance = distance();
         let was_full = std::mem::take(&mut self.was_full);
         let timing = self.timing.take();

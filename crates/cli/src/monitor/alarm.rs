@@ -153,7 +153,7 @@ impl Alarms {
 }
 
 /// Returns true if a command of `--alarm-exec` is still running. Prints a warning if the command
-/// has failed.
+/// has failed, or if its state is unknown.
 fn is_running(child: &mut Child) -> bool {
     match child.try_wait() {
         Ok(None) => true,
@@ -162,7 +162,10 @@ fn is_running(child: &mut Child) -> bool {
             terminal::print_warning(&format!("the command of --alarm-exec failed: {status}"));
             false
         }
-        Err(_) => false,
+        Err(error) => {
+            terminal::print_warning(&format!("the command of --alarm-exec is lost: {error}"));
+            false
+        }
     }
 }
 

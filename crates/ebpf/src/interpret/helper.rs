@@ -167,7 +167,7 @@ impl Run<'_, '_> {
         // they depend on the driver.
         let by =
             usize::try_from(self.read_register(2)? as i32).map_err(|_| FaultKind::Argument(2))?;
-        if by + FRAME_BYTES_MIN > self.memory.frame_length() {
+        if by + FRAME_BYTES_MIN > self.memory.linear_length() {
             return Ok(EINVAL);
         }
         self.memory.remove_frame_start(by);

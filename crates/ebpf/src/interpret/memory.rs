@@ -110,10 +110,15 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.frame.to_mut().get_mut(at..end)
     }
 
-    /// Removes the first `length` bytes of the frame.
+    /// Returns the length of the frame's linear part in bytes.
+    pub(super) const fn linear_length(&self) -> usize {
+        self.linear
+    }
+
+    /// Removes the first `length` bytes of the frame, which shortens its linear part.
     pub(super) fn remove_frame_start(&mut self, length: usize) {
         let rest = self.frame.get(length..).unwrap_or_default().to_vec();
-        self.linear = self.linear.min(rest.len());
+        self.linear = self.linear.saturating_sub(length);
         self.frame = rest.into();
         self.invalidate_pointers();
     }

@@ -65,6 +65,29 @@ fn direct_access_ends_at_the_linear_part() {
 }
 
 #[test]
+fn removed_frame_start_shortens_the_first_buffer() {
+    let packet = Packet::new(&[7; 600]).split_at(256);
+    // Removes `length` bytes, and reads the byte at offset `at` unless that failed.
+    let run = |length: i32, at: i16| {
+        let mut code = vec![
+            Insn::mov(R6, R1),
+            Insn::mov(R2, length),
+            Insn::call(Helper::XdpAdjustHead),
+            Insn::jump_if(Cond::Ne, R0, 0, 2),
+            Insn::load(Size::W, R2, R6, 0),
+            Insn::load(Size::B, R0, R2, at),
+        ];
+        code.push(Insn::exit());
+        Machine::new(Vec::new()).run(&code, Hook::Xdp, &packet)
+    };
+    assert_eq!(run(100, 155), Ok(7));
+    let fault = run(100, 156).unwrap_err().kind;
+    assert!(matches!(fault, FaultKind::OutsideRegions { size: 1, .. }), "{fault:?}");
+    assert_eq!(run(242, 13), Ok(7));
+    assert_eq!(run(243, 0), Ok(-22_i64 as u64), "an Ethernet header has to remain");
+}
+
+#[test]
 fn read_outside_regions_faults_at_its_instruction() {
     let past_the_end =
         [Insn::load(Size::W, R2, R1, 76), Insn::load(Size::W, R0, R2, 4), Insn::exit()];
