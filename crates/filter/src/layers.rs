@@ -86,7 +86,7 @@ impl HeaderError {
 pub struct Packet {
     /// Number of the protocol after all IP headers.
     pub protocol: u8,
-    /// Offset of the IP header.
+    /// Offset of the IP header in the frame.
     pub network: u32,
     /// Offset of the payload, after options and extension headers.
     pub data: u32,
@@ -99,7 +99,7 @@ pub struct Packet {
 /// A transport header in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transport {
-    /// Number of the transport protocol.
+    /// Number of the transport protocol, as in the IP header.
     pub protocol: u8,
     /// Offset of the header in the frame.
     pub offset: u32,
@@ -223,11 +223,11 @@ pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, Head
 /// A TCP segment in a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
-    /// Fixed part of the header.
+    /// Fixed part of the TCP header, without options.
     pub header: &'a Tcp,
     /// Addresses and ports of the sender and the receiver.
     pub flow: Flow,
-    /// Offset of the header in the frame.
+    /// Offset of the TCP header in the frame.
     pub at: u32,
     /// Offset of the payload in the frame.
     pub payload: u32,
@@ -266,8 +266,9 @@ pub(crate) fn common_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<S
     common_segment_at::<TCP_OFFSET>(frame, marks, end, (address(26), address(30)))
 }
 
-/// Returns the segment in an untagged Ethernet frame with an IPv6 packet without extension headers.
-/// Like [`common_segment`] otherwise.
+/// Returns the TCP segment in an untagged Ethernet frame with an IPv6 packet without extension
+/// headers. Returns `None` for all other frames, and if the headers are invalid or not completely
+/// captured.
 #[inline]
 fn common_ipv6_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<Segment<'a>> {
     const TCP_OFFSET: usize = ethernet::HEADER_LENGTH + ipv6::HEADER_LENGTH;

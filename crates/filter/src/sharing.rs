@@ -18,15 +18,15 @@ use ebpf::emit::{
 use wire::flow::Flow;
 use wire::{ipv4, ipv6, ports};
 
-/// The properties of a block that form its sharding key. These properties are equal for all blocks
-/// of a session.
+/// The properties of a block that form its sharding key. All blocks of a session agree in these
+/// properties.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShardKey {
-    /// The two addresses.
+    /// The two addresses of the packet.
     Addresses,
-    /// The two addresses and ports, and the protocol.
+    /// The two addresses and ports of the packet, and its protocol.
     Flow,
-    /// The session number from an earlier filter.
+    /// The session number that an earlier filter assigned to the block.
     Session,
 }
 
@@ -66,10 +66,10 @@ impl ShardKey {
         }
     }
 
-    /// Computes the [`ShardKey::session_key`] of a session from `key` and `number`, the key and the
-    /// number of the session in the first filter that has sessions. Returns `None` for
-    /// [`ShardKey::Addresses`], because the filter's key does not determine the hash of the
-    /// addresses.
+    /// Computes the [`ShardKey::session_key`] of a session without a block. `key` and `number` are
+    /// the key and the number of the session in the first filter that has sessions. Returns `None`
+    /// for [`ShardKey::Addresses`], because a key that includes ports does not determine the hash
+    /// of the addresses alone.
     #[must_use]
     pub const fn key_of_session(self, key: u64, number: u64) -> Option<u64> {
         match self {

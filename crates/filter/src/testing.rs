@@ -146,7 +146,7 @@ pub struct Node {
     pub description: &'static Description,
     /// The filter.
     pub filter: Filter,
-    /// Counters of the filter, for the ledger.
+    /// Counters that the filter has updated, for checks of the ledger.
     pub counts: Counts,
     /// Time of the next requested tick, or `None` if none is requested.
     pub wake: Option<Time>,
@@ -270,7 +270,7 @@ fn held_block_lengths(saved: &[MovedSession]) -> impl Iterator<Item = u32> + '_ 
 /// The output of a filter for one block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// Class of the block.
+    /// Class that the filter gave the block.
     pub class: Class,
     /// Offset of the view in the frame.
     pub view: u32,
@@ -445,5 +445,5 @@ pub fn total_amount(batches: &[Batch<'_>]) -> Amount {
     sum
 }
 
-/// The Ethernet link type.
+/// Number of the Ethernet link type.
 pub const ETHERNET: u16 = LinkType::ETHERNET.0;

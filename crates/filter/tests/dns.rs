@@ -12,7 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use wire::record::Field;
 
-/// Tests whose captures contain DNS only in traffic that this chain does not process.
+/// Suricata tests that are excluded because their DNS messages are in traffic that the tested chain
+/// of filters does not process, each with the reason.
 const EXCLUDED_TESTS: &[(&str, &str)] = &[
     ("core.tunnels.gre-over-udp", "in a tunnel"),
     ("dns-over-http2", "in HTTP/2"),

@@ -131,7 +131,7 @@ fn corpus_tshark_reassembles_the_same_datagrams() {
 }
 
 /// Asserts that tshark reassembles the same datagrams, except those listed in `otherwise` (capture,
-/// frame, reason). Returns the number of identical datagrams.
+/// frame, reason). Returns the number of identical datagrams, or `None` if tshark is not installed.
 fn compare_with_tshark(
     captures: testkit::Captures,
     otherwise: &[(&str, usize, &str)],

@@ -30,13 +30,13 @@ use wire::link::Network;
 /// A change to a frame outside of its packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
-    /// Bytes after the packet: the link padding of a short frame, or a trailer.
+    /// Adds bytes after the packet: the link padding of a short frame, or a trailer.
     Padding(&'static [u8]),
-    /// Padding that was not captured.
+    /// Adds padding on the wire after the packet; the captured bytes end with the packet.
     Snapshot,
-    /// An outer VLAN tag.
+    /// Adds an outer VLAN tag.
     Tag,
-    /// The datagram in fragments. Applies only to chains that begin with `ip`.
+    /// Splits the datagram into fragments. Applies only to chains that begin with `ip`.
     Fragments,
 }
 
@@ -377,7 +377,8 @@ fn outputs_by_side(
     sides
 }
 
-/// Splits a TCP segment into two.
+/// Splits a TCP segment into two. Returns `None` if the frame contains no segment that can be
+/// split.
 fn split_segment(frame: &Frame) -> Option<Vec<Frame>> {
     let (at, end) = packet_range(frame)?;
     let layers = wire::layers(LinkType(frame.link), &frame.bytes);

@@ -13,12 +13,14 @@ use std::io::Write;
 use twox_hash::XxHash32;
 
 const MAGIC: [u8; 4] = 0x184d_2204_u32.to_le_bytes();
-/// Maximum distance of a match, in bytes. A match may begin in an earlier block of the frame.
+/// Maximum distance in bytes from a match back to the bytes that it repeats, which may lie in an
+/// earlier block of the frame.
 const WINDOW_SIZE: usize = 64 * 1024;
 /// Bit in the size field of a block that marks the block as uncompressed.
 const UNCOMPRESSED_FLAG: u32 = 1 << 31;
 
-/// Returns true if `bytes` begin with the magic number of a frame, or with a prefix of it.
+/// Returns true if `bytes` begin with the magic number of a frame or, if they are too few to tell,
+/// are the beginning of the magic number. Returns false for no bytes.
 pub(super) fn has_magic_prefix(bytes: &[u8]) -> bool {
     let here = bytes.get(..MAGIC.len()).unwrap_or(bytes);
     !here.is_empty() && MAGIC.starts_with(here)

@@ -151,9 +151,9 @@ struct PatternsAtOffsetSearch {
     nocase: bool,
 }
 
-/// Search for several patterns at any offset in the view, with two automata. The first is fast on
-/// text without matches, and finds the start of the leftmost match. From there the second finds all
-/// matches, since the pattern with the lowest index may match later than others.
+/// Search for several patterns at any offset in the view. The automaton `leftmost` is fast on text
+/// without matches, and finds the start of the leftmost match. From there, `all` finds all matches,
+/// because the pattern with the lowest index may match further right.
 struct MultiPatternSearch {
     leftmost: AhoCorasick,
     all: AhoCorasick,

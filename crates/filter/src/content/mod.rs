@@ -31,8 +31,8 @@ fn has_nothing_to_compress(block: &Block<'_>) -> bool {
     block.pointer.is_hole() || block.length() == 0 && block.marks.is_description()
 }
 
-/// Parses the headers of a block that is part of a frame, unless their offsets are known, and
-/// stores the offsets in its marks. Returns the block.
+/// Returns the block with the offsets of its headers in its marks. If the block is part of a frame
+/// and the offsets are unknown, parses the headers.
 fn with_header_offsets(mut block: Block<'_>) -> Block<'_> {
     if block.marks.is_frame() && block.marks.payload == Marks::UNKNOWN {
         layers::parse(&mut block);

@@ -110,8 +110,8 @@ impl Stream for PcapFilter {
 }
 
 impl SessionCapture {
-    /// Returns the metadata for an output block. All output of a session has one direction, which
-    /// begins with the file header and ends when both directions of the session have ended.
+    /// Returns the metadata for an output block. The output of a session is a single stream for
+    /// both directions: it begins with the file header, and ends when both directions have ended.
     fn output_metadata(&mut self, block: &Block<'_>) -> BlockMetadata {
         let flags = block.context.flags;
         if flags.has(BlockFlags::END) {
@@ -128,7 +128,8 @@ impl SessionCapture {
 
     /// Emits the capture record of a frame, after the file header if the frame is the first of the
     /// session. Drops a frame whose link type differs from that of the file. Consumes a repeated
-    /// frame without a record; if the output ends with it, emits an empty block with the end flag.
+    /// frame without a record; if `context` has the end flag, first emits an empty block with this
+    /// flag.
     fn emit_capture_record<'a>(
         &mut self,
         block: &Block<'a>,

@@ -23,7 +23,7 @@ pub struct Arguments {
     links: Option<Arc<[LinkType]>>,
     /// Class ranges that the filter's outgoing arcs select.
     selected_classes: Vec<(u32, u32)>,
-    /// Seed that replaces the random one, for a reproducible run.
+    /// Seed that [`Arguments::seed`] returns, for a reproducible run; `None` for random seeds.
     seed: Option<u64>,
     /// Session numbers reserved for the filter.
     session_numbers: SessionNumbers,
@@ -90,8 +90,8 @@ impl Arguments {
         }
     }
 
-    /// Returns the value of a number or size parameter as `usize`, or `usize::MAX` if it is too
-    /// large. Returns 1 if the parameter is absent or of another type.
+    /// Returns the value of a number or size parameter as `usize`, or `usize::MAX` if the value
+    /// does not fit. Returns 1 if the parameter is absent or of another type.
     #[must_use]
     pub fn usize_number(&self, name: &str) -> usize {
         usize::try_from(self.number(name).unwrap_or(1)).unwrap_or(usize::MAX)
@@ -129,7 +129,8 @@ impl Arguments {
         Self { compiler, ..self }
     }
 
-    /// Returns the compiler for expressions that the built-in compiler rejects, if one was set.
+    /// Returns the compiler for expressions that the built-in compiler rejects, or `None` if none
+    /// was set.
     #[must_use]
     pub const fn compiler(&self) -> Option<&Arc<dyn ExpressionCompiler>> {
         self.compiler.as_ref()
@@ -148,7 +149,7 @@ impl Arguments {
         Self { names, ..self }
     }
 
-    /// Returns the name resolver, if one was set.
+    /// Returns the name resolver, or `None` if none was set.
     #[must_use]
     pub const fn name_resolver(&self) -> Option<&Arc<dyn NameResolver>> {
         self.names.as_ref()

@@ -20,7 +20,7 @@ use wire::LinkType;
 /// web server log cannot record it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsableInput {
-    /// Name of the upstream filter.
+    /// Name of the filter whose blocks are meant.
     pub upstream: &'static str,
     /// Classes of the blocks that can be used.
     pub classes: ValueRange,
@@ -62,7 +62,7 @@ pub struct Description {
     pub summary: &'static str,
     /// The full help text: purpose, classes, and every reason for a drop.
     pub details: &'static str,
-    /// An example request.
+    /// An example request that uses the filter.
     pub example: &'static str,
 
     /// The strongest right that the filter uses with any arguments.
@@ -149,17 +149,18 @@ impl InputNeeds {
 #[derive(Clone, Copy, Debug)]
 pub struct Analysis {
     /// Tests whether the socket filter of a source can do the work of the filter. Set only for
-    /// filters whose class depends on the frame alone.
+    /// filters whose class depends on the frame alone, otherwise `None`.
     pub pushdown: Option<PushdownTest>,
     /// Returns the link types of output frames. This field is `None` if the output always has the
     /// link types of the input.
     pub output_links: Option<OutputLinkTypesFn>,
     /// Returns a parameter whose value depends on the machine, with its value on this machine. The
-    /// check of a request inserts both into the text of the request.
+    /// check of a request inserts both into the text of the request. `None` if the filter has no
+    /// such parameter.
     pub fix_parameter: Option<FixedParameterFn>,
-    /// Checks the arguments of a source and returns the mistake if they are valid separately but
-    /// not in combination. A filter reports such a mistake when it is created, but a source has no
-    /// user implementation to create.
+    /// Returns the mistake if the arguments of a source are valid separately but not in
+    /// combination. `None` for filters, which report such a mistake when they are created, and for
+    /// sources without such a check.
     pub argument_error: Option<ArgumentCheck>,
     /// Returns a warning that `check`, `explain` and the start of a run print, or `None` if there
     /// is none.
@@ -235,13 +236,15 @@ impl Description {
         ..Self::EMPTY
     };
 
-    /// Returns the reason with this name. In a constant, an unknown name fails to compile.
+    /// Returns the reason with this name. Panics for an unknown name, which is a compile error in a
+    /// constant.
     #[must_use]
     pub const fn reason(&self, name: &str) -> Reason {
         Reason::named(self.reasons, name)
     }
 
-    /// Returns the counter with this name. In a constant, an unknown name fails to compile.
+    /// Returns the counter with this name. Panics for an unknown name, which is a compile error in
+    /// a constant.
     #[must_use]
     pub const fn counter(&self, name: &str) -> Counter {
         Counter::named(self.counters, name)

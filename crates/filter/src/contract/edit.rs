@@ -57,11 +57,11 @@ pub trait EditBackend {
 
 /// A block that the filter may change.
 pub struct EditableBlock<'e> {
-    /// The view, with the incoming class.
+    /// Rich pointer to the view. It contains the incoming class.
     pub pointer: RichPointer,
     /// Offsets of the view and the headers in the frame.
     pub marks: Marks,
-    /// Time, session, origin and flags.
+    /// Metadata of the block: time, session, origin and flags.
     pub context: BlockMetadata,
     backend: &'e mut (dyn EditBackend + 'e),
     /// Length in bytes of the new block that replaces this one, or `None` if the block was not
@@ -77,7 +77,8 @@ impl fmt::Debug for EditableBlock<'_> {
 }
 
 impl<'e> EditableBlock<'e> {
-    /// Creates an editable block that uses these services.
+    /// Creates an editable block from its pointer, marks and metadata. `backend` provides the
+    /// bytes.
     pub fn new(
         (pointer, marks, context): (RichPointer, Marks, BlockMetadata),
         backend: &'e mut (dyn EditBackend + 'e),
@@ -114,8 +115,8 @@ impl<'e> EditableBlock<'e> {
         self.write_part(0, self.length(), keep)
     }
 
-    /// Returns part of the view for writing. If the block is large and has other readers, only this
-    /// part is copied. Fails in the same cases as [`EditableBlock::write`].
+    /// Returns part of the view for writing. If the block is large and has other readers, copies
+    /// only this part. Returns `None` in the same cases as [`EditableBlock::write`].
     pub fn write_part(&mut self, from: usize, length: usize, keep: OldBytes) -> Option<&mut [u8]> {
         let view = self.view();
         let from = view.start + from.min(view.len());
@@ -128,8 +129,8 @@ impl<'e> EditableBlock<'e> {
         self.backend.frame()
     }
 
-    /// Returns part of the frame for writing, inside or outside of the view. Fails in the same
-    /// cases as [`EditableBlock::write`].
+    /// Returns part of the frame for writing, inside or outside of the view. Returns `None` in the
+    /// same cases as [`EditableBlock::write`].
     pub fn write_frame(&mut self, from: usize, length: usize, keep: OldBytes) -> Option<&mut [u8]> {
         if self.new_length.is_some() || self.lost || self.pointer.is_hole() {
             return None;

@@ -35,16 +35,17 @@ impl HeldList {
 }
 
 /// An event that affects a block in a Boolean section, but is not visible in the output of the
-/// operand. The numbers identify the blocks ([`abi::Marks::ticket`]).
+/// operand. Each number is the ticket of a block ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// The block, or a part of it, was added to a list of held blocks.
+    /// The block with this ticket, or a part of it, was added to a list of held blocks.
     Held(u32),
-    /// The block, or a part of it, was removed from a list of held blocks.
+    /// The block with this ticket, or a part of it, was removed from a list of held blocks.
     Left(u32),
-    /// The block was dropped and counted under a reason.
+    /// The block with this ticket was dropped and counted under a reason.
     Dropped(u32),
-    /// The first block was merged into the second, which replaces it.
+    /// The block with the first ticket was merged into the block with the second ticket, which
+    /// replaces it.
     Joined(u32, u32),
 }
 

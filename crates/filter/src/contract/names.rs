@@ -10,14 +10,14 @@ use std::net::IpAddr;
 
 pub use ebpf::classic::NameQuery;
 
-/// The result of a lookup.
+/// The result of looking up a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameAnswer {
     /// Addresses of a host.
     Addresses(Vec<IpAddr>),
     /// Number of an IPv4 network: the one to four leading bytes of its addresses, right-aligned.
     Network(u32),
-    /// A link-layer address.
+    /// A link-layer address, as in the Ethernet header.
     Ethernet([u8; 6]),
     /// The port of a service, and the transport protocols that use it.
     Port(u16, Transports),

@@ -10,16 +10,16 @@ use super::value::{Mistake, Value};
 pub enum ParameterType {
     /// An integer with bounds.
     Number {
-        /// The smallest allowed value.
+        /// The smallest value that the parameter accepts.
         low: u64,
-        /// The largest allowed value.
+        /// The largest value that the parameter accepts.
         high: u64,
     },
     /// A size in bytes with bounds, written as `4096`, `64k`, `16M` or `1G` (powers of 1,024).
     Size {
-        /// The smallest allowed value.
+        /// The smallest size that the parameter accepts, in bytes.
         low: u64,
-        /// The largest allowed value.
+        /// The largest size that the parameter accepts, in bytes.
         high: u64,
     },
     /// A duration, written as `250ns`, `10us`, `1ms`, `2s`, `5m` or `1h`. A number without a unit

@@ -6,7 +6,7 @@
 //! printed output are derived from this declaration. Other values in a session (seeds, hashes, held
 //! blocks) are never published.
 
-/// Unit of a number.
+/// Unit of a published number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Count of blocks.
@@ -17,7 +17,7 @@ pub enum Unit {
     Messages,
     /// Nanoseconds: a duration, or a time on the path's clock.
     Nanoseconds,
-    /// 1 for yes, 0 for no.
+    /// A Boolean value: 1 for yes, 0 for no.
     YesNo,
     /// A number without a unit, such as a port.
     Number,
@@ -38,12 +38,12 @@ impl Unit {
     }
 }
 
-/// A column of published state: a field of a session without its accessor.
+/// A column of published state: the name, unit, number of values and description of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Column {
-    /// Name, of the form `[a-z][a-z0-9_]*`.
+    /// Name of the column, of the form `[a-z][a-z0-9_]*`.
     pub name: &'static str,
-    /// Unit of the number.
+    /// Unit of the numbers in the column.
     pub unit: Unit,
     /// Number of values per row. If there are several, each value has its own column, named
     /// `NAME.INDEX`.
@@ -71,7 +71,7 @@ pub const SESSION_COLUMN: Column = Column {
     help: "the number of the session",
 };
 
-/// A field of session type `S`, with its accessor.
+/// A published field of session type `S`: its column, and the function that reads its values.
 #[derive(Debug)]
 pub struct Field<S> {
     pub(super) column: Column,
@@ -79,7 +79,8 @@ pub struct Field<S> {
 }
 
 impl<S> Field<S> {
-    /// Creates a field with one value.
+    /// Creates a field with one value. The accessor `of` returns this value; its second argument is
+    /// always 0.
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -90,7 +91,8 @@ impl<S> Field<S> {
         Self::array(name, unit, 1, help, of)
     }
 
-    /// Creates a field with `value_count` values. The accessor `of` receives the index of a value.
+    /// Creates a field with `value_count` values. The accessor `of` returns the value whose index
+    /// is its second argument.
     #[must_use]
     pub const fn array(
         name: &'static str,
@@ -103,7 +105,7 @@ impl<S> Field<S> {
     }
 }
 
-/// The sessions that a filter publishes.
+/// Selects the sessions that a filter publishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishedSessions {
     /// Only the private session, as a single row.

@@ -7,13 +7,13 @@
 pub enum FilterKind {
     /// Reads rich pointers and metadata, but no bytes.
     Statistics,
-    /// Also reads bytes, but changes nothing.
+    /// Reads rich pointers, metadata and bytes, but changes nothing.
     Inspection,
-    /// Also writes the class.
+    /// Reads whole blocks and writes their class.
     Classification,
-    /// Also writes the offset and length of views, and the order of blocks.
+    /// Writes the class and the order of blocks, and the offset and length of their views.
     Reordering,
-    /// Also writes bytes, through the gateway.
+    /// Writes bytes through the gateway, and the class, order and views of blocks.
     Editing,
     /// Appends blocks and has no input.
     Source,
@@ -60,11 +60,11 @@ impl FilterKind {
 /// The part of a frame that a filter reads (CONTRACT 14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadDepth {
-    /// No bytes.
+    /// The filter reads no bytes of the frame.
     Nothing,
     /// At most the given number of bytes from the start of the frame.
     Head(u16),
-    /// Any byte of the frame.
+    /// The filter may read any byte of the frame.
     All,
 }
 
@@ -84,7 +84,7 @@ pub enum Form {
     Message,
     /// A self-contained record, such as a line of text or a log entry.
     Record,
-    /// Bytes without a frame.
+    /// Bytes that are not part of a frame.
     Bytes,
 }
 
@@ -129,7 +129,8 @@ impl Forms {
     pub const FRAMED: Self =
         Self::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream]).inside_frames();
 
-    /// Flag that is set by [`Forms::inside_frames`], next to one bit for each form.
+    /// Flag of a set that [`Forms::inside_frames`] has restricted. The lower bits stand for the
+    /// forms.
     const INSIDE_FRAMES: u8 = 1 << 7;
 
     /// Creates the set of these forms.
@@ -181,13 +182,13 @@ pub enum OutputForm {
 pub enum Classes {
     /// The class of the input block. Used by statistics and inspection filters.
     Same,
-    /// Yes (1), or no class.
+    /// Class 1 for a match, otherwise no class.
     YesNo,
     /// A number. The value 0 is encoded as [`Class::ZERO`](abi::Class::ZERO).
     Number {
-        /// Meaning of the number.
+        /// Meaning of the number that the class stands for.
         meaning: &'static str,
-        /// The possible numbers.
+        /// The range of possible numbers.
         range: ValueRange,
         /// Names of individual numbers, for arcs and for printing.
         names: &'static [(&'static str, u32)],
@@ -208,9 +209,9 @@ impl Classes {
 /// A range of values, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ValueRange {
-    /// The smallest value.
+    /// The smallest value in the range.
     pub low: u32,
-    /// The largest value.
+    /// The largest value in the range.
     pub high: u32,
 }
 
@@ -225,12 +226,12 @@ impl ValueRange {
     }
 }
 
-/// The facts about a filter's effect that can depend on the arguments.
+/// The properties of a filter that can depend on its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effect {
     /// The strongest right that the filter uses.
     pub kind: FilterKind,
-    /// Form of the output.
+    /// Form of the filter's output.
     pub output_form: OutputForm,
     /// The part of a frame that the filter reads.
     pub reads: ReadDepth,
@@ -242,7 +243,7 @@ pub struct Effect {
 pub enum FilterRight {
     /// Permits changing frames on their way to the host.
     ChangeFrames,
-    /// Permits sending frames.
+    /// Permits sending frames through an interface.
     SendFrames,
     /// Permits observing the frames that the host sends.
     ObserveSent,

@@ -23,7 +23,7 @@ pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static 
         Vec::new()
     }
 
-    /// Fields that `state=NAME` publishes.
+    /// Fields of the session that `state=NAME` publishes.
     const FIELDS: &'static [Field<Self>] = &[];
 
     /// Returns the session number that the session's blocks have in their metadata. By default,
@@ -75,8 +75,8 @@ impl<S: Session> Default for Sessions<S> {
     }
 }
 
-/// Cache entry: the key and index of a session. An empty entry contains a key that can only be
-/// stored in another entry.
+/// Cache entry: the key and index of a recently used session. An empty entry contains a key that
+/// belongs in another entry, so that no lookup matches it.
 #[derive(Clone, Copy, Debug)]
 struct RecentKey {
     key: u64,
@@ -274,7 +274,7 @@ impl Hasher for KeyHasher {
 /// A session that is being moved to another instance of its filter: its bytes and held blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MovedSession {
-    /// Key of the session.
+    /// Key of the session in the table of the filter.
     pub key: u64,
     /// The bytes of the session. The lists of held blocks in these bytes are invalid until they are
     /// rebuilt from `held`.

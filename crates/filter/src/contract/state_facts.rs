@@ -46,7 +46,8 @@ impl WorkerRule {
 /// Facts about the state of a filter between blocks: scope, size, published columns.
 #[derive(Clone, Copy, Debug)]
 pub struct StateFacts {
-    /// Scope of the state.
+    /// Scope of the filter's state. For blocks without a session, `scope_without_session` applies
+    /// instead.
     pub scope: StateScope,
     /// Scope of the state that the filter keeps for blocks without a session.
     pub scope_without_session: StateScope,

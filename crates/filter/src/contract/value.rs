@@ -8,7 +8,7 @@ use std::fmt;
 pub enum Value {
     /// A number, a size in bytes, a duration in nanoseconds, or a factor in millionths.
     Number(u64),
-    /// A flag.
+    /// The value of a flag.
     Flag(bool),
     /// Text, a path, or one of several allowed words.
     Text(String),
@@ -27,7 +27,7 @@ pub struct Mistake {
     pub range: Option<std::ops::Range<usize>>,
     /// Description of the error, without a full stop at the end.
     pub message: String,
-    /// Suggested correction.
+    /// Suggested correction, or `None` if there is none.
     pub hint: Option<String>,
 }
 

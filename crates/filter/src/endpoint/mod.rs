@@ -75,10 +75,11 @@ pub struct Attach {
     pub interface: String,
     /// Network namespace, or `None` for the current one.
     pub netns: Option<String>,
-    /// Direction of the observed frames.
+    /// Direction of the frames, relative to the host.
     pub side: Side,
     /// True if accepted frames are redirected and do not reach the host's network stack (CONTRACT
-    /// 2). Otherwise the program only observes.
+    /// 2). Otherwise the program observes frames, and drops at most those that
+    /// [`Self::only_matching_flows`] withholds.
     pub redirects: bool,
     /// True if only frames that match the source's expression are withheld from the host. If
     /// `redirects` is true, these frames are redirected. Otherwise they are copied and the
@@ -110,16 +111,16 @@ impl Attach {
 /// Direction of frames relative to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
-    /// Received by the host.
+    /// Frames that the host receives.
     Received,
-    /// Sent by the host.
+    /// Frames that the host sends.
     Sent,
 }
 
 /// The interface of a sink that sends frames.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Outlet {
-    /// Interface name.
+    /// Name of the interface that sends the frames.
     pub interface: String,
     /// Network namespace, or `None` for the current one.
     pub netns: Option<String>,

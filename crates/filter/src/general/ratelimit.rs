@@ -97,10 +97,10 @@ impl RateParameters {
     }
 
     /// Returns the arrival time of a block with timestamp `stamp`, where `due` is the next due time
-    /// and `now` is the time on the path's clock. The result is at most `now`, and equals `now` if
-    /// the timestamp is missing or the wall clock was set back. A clock change is recognized by the
-    /// time from `stamp` to `due`. If the clock has not changed, this time exceeds `interval +
-    /// allowance` only because of reordering, by at most [`CLOCK_STEP_NS_MAX`].
+    /// and `now` is the time on the path's clock. The result is the timestamp, but at most `now`.
+    /// It is `now` if the timestamp is missing, or if `due` is so far ahead of the timestamp that
+    /// the wall clock must have been set back: by more than `interval`, `allowance` and
+    /// [`CLOCK_STEP_NS_MAX`] together.
     fn arrival_time(self, stamp: u64, due: u64, now: u64) -> u64 {
         let ahead = self.allowance.saturating_add(self.interval).saturating_add(CLOCK_STEP_NS_MAX);
         match stamp == 0 || due > stamp.saturating_add(ahead) {

@@ -181,7 +181,8 @@ fn strip_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
     batch.set_block(l, stripped);
 }
 
-/// Emits the twin for the chosen kind of removal.
+/// Emits the twin, which removes a link header, leading bytes or a VLAN tag, as the arguments
+/// request.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -7,7 +7,7 @@ use abi::{BlockFlags, BlockMetadata, Entry, Marks, RichPointer};
 /// A fragment of a text: a message, or one direction of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Fragment {
-    /// Session number.
+    /// Session number of the fragment's blocks.
     pub session: u32,
     /// Flags: direction, first fragment, last fragment.
     pub flags: BlockFlags,

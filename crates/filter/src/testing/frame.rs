@@ -3,16 +3,17 @@
 use super::ETHERNET;
 use wire::ip::protocol;
 
-/// A frame with literal contents.
+/// A frame whose bytes a test has written out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Frame {
-    /// Link type.
+    /// Link type of the frame.
     pub link: u16,
-    /// Captured bytes.
+    /// Captured bytes of the frame.
     pub bytes: Vec<u8>,
-    /// Length on the wire in bytes, or `None` if it equals the number of captured bytes.
+    /// Length of the frame on the wire in bytes, or `None` if it equals the number of captured
+    /// bytes.
     pub wire_length: Option<u32>,
-    /// Timestamp in ns.
+    /// Timestamp of the frame in ns.
     pub time: u64,
 }
 

@@ -94,7 +94,7 @@ impl FlowRecord for FlowIdentity {
 /// The session to which the table assigned a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlowSession {
-    /// Session number.
+    /// Session number of the block.
     pub(crate) session: u32,
     /// True if the block's direction is opposite to that of the session's first block.
     pub(crate) backward: bool,

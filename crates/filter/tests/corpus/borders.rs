@@ -262,7 +262,7 @@ pub(crate) fn looks_like_pending_checksum(frame: &[u8]) -> bool {
 }
 
 /// Returns the offset of the TCP or UDP checksum in an untagged Ethernet frame without options, and
-/// the sum of its pseudo header.
+/// the sum of the frame's pseudo header. Returns `None` for other frames.
 fn pseudo_header_sum(frame: &[u8]) -> Option<(usize, u16)> {
     let word = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
     let (ip, length, protocol) = match word(12)? {

@@ -116,7 +116,7 @@ impl FilterChain {
 /// A check in a suricata test: the number of events with these fields.
 #[derive(Clone, Debug)]
 pub(crate) struct SuricataCheck {
-    /// Name of the suricata test.
+    /// Name of the suricata test to which the check belongs.
     pub(crate) test: String,
     /// Path of the test's capture.
     pub(crate) capture: PathBuf,

@@ -111,7 +111,8 @@ struct Regex {
 struct SessionSearch {
     forward: TextSearch,
     backward: TextSearch,
-    /// Fingerprint of the automaton to which the search states belong.
+    /// Fingerprint of the automaton that computed the search states. The states are invalid for any
+    /// other automaton.
     fingerprint: u32,
 }
 
@@ -120,8 +121,8 @@ struct SessionSearch {
 #[repr(C)]
 struct TextSearch {
     state: MatchState,
-    /// Number, from 1, of the first pattern in the list that has matched in the last piece or, with
-    /// `keep`, in any piece so far. 0 if no pattern has matched.
+    /// Number, from 1, of the first pattern in the list that has matched in the latest block of the
+    /// text or, with `keep`, in any block so far. 0 if no pattern has matched.
     lowest_pattern: u32,
 }
 
@@ -148,7 +149,7 @@ impl SessionSearch {
     }
 }
 
-/// Bound above all pattern numbers, so that the search includes all patterns.
+/// Exclusive upper bound on pattern numbers for a search that excludes no pattern.
 const ALL_PATTERNS: u32 = u32::MAX;
 
 impl Classify for Regex {
@@ -181,9 +182,9 @@ impl Classify for Regex {
 }
 
 impl Regex {
-    /// Searches a piece of a session. Returns the number, from 1, of the first pattern in the list
-    /// that has a match that ends in the piece or, with `keep`, in an earlier piece. Returns `None`
-    /// if there is no match.
+    /// Searches a block of a session: `bytes`, at position `piece` of their text. Returns the
+    /// number, from 1, of the first pattern in the list that has a match that ends in the block or,
+    /// with `keep`, in an earlier block of the text. Returns `None` if there is no match.
     fn search_session(
         &mut self,
         session: u64,

@@ -223,8 +223,8 @@ fn literals_are_found_across_every_block_boundary() {
     }
 }
 
-/// The matches that the `regex` crate finds, with a cache of compiled patterns by pattern under
-/// test and by distance in bytes between the end of a match and the end of the text.
+/// The reference for expected matches: the `regex` crate. The map caches compiled expressions. Its
+/// key is a pattern, and the number of bytes between the end of the match and the end of the text.
 #[derive(Default)]
 struct ExpectedMatches(HashMap<(String, usize), Judge>);
 
@@ -253,7 +253,7 @@ impl ExpectedMatches {
                 .all(|byte| self.has_match_end(pattern, &[before, &[*byte]].concat(), 1))
     }
 
-    /// Returns the expected classes of the pieces of `text`. `ends` are the end offsets of the
+    /// Returns the expected class of each piece of `text`. `ends` are the end offsets of the
     /// pieces.
     fn expected_classes(&mut self, patterns: &[&str], text: &[u8], ends: &[usize]) -> Vec<u32> {
         let mut classes = vec![0; ends.len()];
@@ -310,8 +310,9 @@ const PATTERNS: &[&str] = &[
     r"(?mR)a$",
 ];
 
-/// Random segmentation gives the same answers as the unsegmented text in the `regex` crate, with
-/// interleaved sessions and directions, state moves, and every batch size.
+/// Checks that `regex`, on randomly segmented texts, gives the same answers as the `regex` crate on
+/// the whole texts. Sessions and directions are interleaved, the state moves to another instance,
+/// and the batch size varies.
 #[test]
 fn random_segmentation_agrees_with_the_whole_text() {
     let mut random = Random::with_replayable_seed();

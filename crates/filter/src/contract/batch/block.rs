@@ -19,7 +19,7 @@ pub struct Block<'a> {
     pub frame: &'a [u8],
     /// Offsets of the view and the headers in the frame.
     pub marks: Marks,
-    /// Time, session, origin and flags.
+    /// Metadata of the block: time, session, origin and flags.
     pub context: BlockMetadata,
 }
 
@@ -33,8 +33,8 @@ impl<'a> Block<'a> {
         self.frame.get(from..to.min(self.frame.len())).unwrap_or_default()
     }
 
-    /// Returns the byte of the view at offset `at` if it is present. Equal to `bytes().get(at)`,
-    /// but faster.
+    /// Returns the byte of the view at offset `at`, or `None` if this byte is not present. Equal to
+    /// `bytes().get(at)`, but faster.
     #[inline]
     #[must_use]
     pub fn byte(&self, at: usize) -> Option<u8> {

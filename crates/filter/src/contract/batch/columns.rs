@@ -215,12 +215,15 @@ impl Columns {
 /// fact.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KnownFacts {
-    /// Lanes that have a class.
+    /// Lanes whose blocks have a class; `None` if unknown.
     pub(super) answered_lanes: Option<LaneMask>,
-    /// A mask of lanes, and the sum of the view lengths of these lanes in bytes.
+    /// A mask of lanes, and the total length in bytes of the views in these lanes; `None` if no
+    /// total is known.
     pub(super) bytes: Option<(LaneMask, u64)>,
-    /// Offset in the views at which the bytes in [`Columns::column`] were read.
+    /// Offset in each view of the bytes in [`Columns::column`]; `None` if these bytes are not
+    /// loaded.
     pub(super) column: Option<usize>,
-    /// The class shared by all lanes in use.
+    /// The class of all lanes in use, if it is known that they have the same class; otherwise
+    /// `None`.
     pub(super) class: Option<Class>,
 }

@@ -23,7 +23,7 @@ use segment::SegmentFrames;
 /// Reusable memory of a batch: the columns, and the allocation for the slices of the frames.
 #[derive(Debug, Default)]
 pub struct BatchMemory {
-    /// Columns for a source to fill.
+    /// Columns of the next batch, which a source fills.
     pub columns: Box<Columns>,
     frames: Vec<&'static [u8]>,
 }
@@ -39,7 +39,8 @@ impl From<Box<Columns>> for BatchMemory {
 #[derive(Debug)]
 pub struct Batch<'a> {
     columns: Box<Columns>,
-    /// One slice per lane in use; empty while `segment` is set, and in a batch without bytes.
+    /// Present bytes of the frame in each lane in use. Empty in a batch without bytes, and while
+    /// `segment` provides the bytes.
     frames: Vec<&'a [u8]>,
     segment: Option<SegmentFrames<'a>>,
     known: KnownFacts,
@@ -94,8 +95,8 @@ impl<'a> Batch<'a> {
         Self::new(BatchMemory::default(), |_, _| &[])
     }
 
-    /// Converts the batch of an interrupted pass to columns, with the live blocks in the first
-    /// lanes.
+    /// Converts the batch of a pass that was interrupted to columns, which contain the live blocks
+    /// in the first lanes and no other blocks.
     #[must_use]
     pub fn into_compact_memory(mut self) -> BatchMemory {
         let all = self.columns.live == first_lanes_mask(self.columns.len);
@@ -192,7 +193,8 @@ impl<'a> Batch<'a> {
         self.rewrite_lane(l, block);
     }
 
-    /// Prepares the batch for calls of [`Batch::rewrite_lane`].
+    /// Prepares the batch for calls of [`Batch::rewrite_lane`]: stores the frame slices of all
+    /// lanes in `frames`, and discards cached facts about the batch.
     #[inline]
     pub(super) fn begin_rewrite(&mut self) {
         self.resolve_frames();
@@ -378,7 +380,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Looks up the frame slices of all lanes, stores them in `frames`, and clears `segment`.
+    /// Stores the frame slices of all lanes in `frames`, unless they are there already, and then
+    /// clears `segment`.
     #[inline]
     fn resolve_frames(&mut self) {
         if self.segment.is_some() {
@@ -396,8 +399,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns the block in this lane and its sequence number, and records the lane for
-    /// [`Batch::last_processed_lane`].
+    /// Returns the block in this lane and its sequence number. Records the lane as the one that a
+    /// per-block filter processed last ([`Batch::last_processed_lane`]).
     #[inline]
     pub(super) fn block_and_sequence_number(&mut self, l: Lane) -> (Block<'a>, u32) {
         self.last_processed = l as u8;
@@ -428,7 +431,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Stores a block and its sequence number in a lane that is in use. The caller must have called
-    /// [`Batch::begin_rewrite`], as for [`Batch::rewrite_lane`].
+    /// [`Batch::begin_rewrite`], and since then no function that caches facts about the batch.
     #[inline]
     pub(super) fn rewrite_block(&mut self, l: Lane, block: Block<'a>, order: u32) {
         self.columns.order[l] = order;
@@ -469,7 +472,8 @@ impl<'a> Batch<'a> {
         Amount { blocks: u64::from(mask.count_ones()), bytes }
     }
 
-    /// Copies the batch for another branch of a fork: 90 bytes per lane, but no frames.
+    /// Copies the batch for another branch of a fork. Copies about 90 bytes per lane; the bytes of
+    /// the frames are shared.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let Self { columns, frames, segment, known, last_processed: at } = self;

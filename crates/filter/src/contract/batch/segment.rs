@@ -39,7 +39,7 @@ impl<'a> SegmentFrames<'a> {
         segment.then_some(Self { start, bytes })
     }
 
-    /// Returns the captured bytes of a frame.
+    /// Returns the captured bytes of the frame that contains the view `pointer`.
     #[inline]
     pub(super) fn frame(&self, pointer: &RichPointer, marks: &Marks) -> &'a [u8] {
         let from = self.frame_offset(pointer).wrapping_sub(marks.view as usize);

@@ -21,7 +21,7 @@ pub struct Counts {
     pub made: Amount,
     /// Input blocks that the filter used up on purpose.
     pub consumed: Amount,
-    /// Blocks currently held.
+    /// Blocks that the filter currently holds.
     pub held: Amount,
     /// Dropped blocks, per reason in the order of the description.
     pub dropped: Vec<Amount>,
@@ -36,24 +36,24 @@ pub struct Counts {
     pub no_room: Amount,
 }
 
-/// A number of blocks, and the number of bytes in their views.
+/// A number of blocks, and the total number of bytes in their views.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Amount {
-    /// Number of blocks.
+    /// Number of blocks in this amount.
     pub blocks: u64,
     /// Number of bytes in the views of the blocks.
     pub bytes: u64,
 }
 
 impl Amount {
-    /// Adds one block with this many bytes in view.
+    /// Adds one block with `bytes` bytes in view.
     #[inline]
     pub fn add(&mut self, bytes: u32) {
         self.blocks += 1;
         self.bytes += u64::from(bytes);
     }
 
-    /// Subtracts one block with this many bytes in view.
+    /// Subtracts one block with `bytes` bytes in view.
     #[inline]
     pub fn subtract_block(&mut self, bytes: u32) {
         self.blocks = self.blocks.wrapping_sub(1);
@@ -124,19 +124,22 @@ impl Counts {
 }
 
 impl Counter {
-    /// Returns the counter with this name. In a constant, an unknown name fails to compile.
+    /// Returns the counter whose name is `name` in the list `names`. Panics for an unknown name,
+    /// which is a compile error in a constant.
     pub(crate) const fn named(names: &[&str], name: &str) -> Self {
         Self(index_of_name(names, name))
     }
 }
 
 impl Reason {
-    /// Returns the reason with this name. In a constant, an unknown name fails to compile.
+    /// Returns the reason whose name is `name` in the list `names`. Panics for an unknown name,
+    /// which is a compile error in a constant.
     pub(crate) const fn named(names: &[&str], name: &str) -> Self {
         Self(index_of_name(names, name))
     }
 
-    /// Returns the index of the reason plus 1 for storage in a session, where 0 means no reason.
+    /// Returns the form in which session state stores the reason: its index plus 1, because 0 means
+    /// that there is no reason.
     pub(crate) const fn mark(self) -> u8 {
         self.0 + 1
     }
@@ -147,7 +150,8 @@ impl Reason {
     }
 }
 
-/// Returns the index of `name` in `names`. In a constant, an unknown name fails to compile.
+/// Returns the index of `name` in `names`. Panics for an unknown name, which is a compile error in
+/// a constant.
 #[expect(clippy::cast_possible_truncation, reason = "descriptions have a handful of names")]
 #[expect(clippy::panic, reason = "at build time only: every caller is a constant")]
 const fn index_of_name(names: &[&str], name: &str) -> u8 {

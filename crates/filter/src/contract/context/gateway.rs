@@ -37,7 +37,7 @@ pub type FillFn<'f> = dyn FnMut(&mut [u8]) -> usize + 'f;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PinId(pub u64);
 
-/// Contents of the memory that an edit receives.
+/// Tells whether the memory that an edit receives must contain the old bytes of the block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OldBytes {
     /// The current bytes of the block.

@@ -43,7 +43,7 @@ impl<'c> ClassifyContext<'c> {
 
 /// Context of a filter that keeps each block in its lane.
 pub struct LaneContext<'c, 'a> {
-    /// Clock and counters.
+    /// The clock and the counters of the filter.
     pub common: ClassifyContext<'c>,
     gateway: &'c mut (dyn Gateway<'a> + 'c),
 }

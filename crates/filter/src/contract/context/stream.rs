@@ -37,8 +37,8 @@ impl<'a> Output<'a> {
         self.session_log.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns true if the output contains no batch. Blocks in the lanes of the input batch are not
-    /// part of it.
+    /// Returns true if the output contains no batch. Output blocks that were stored in lanes of the
+    /// input batch do not count.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty()
@@ -71,10 +71,11 @@ pub struct StreamContext<'c, 'a> {
     buffer: BlockOutput<'a>,
 }
 
-/// The output for one incoming block: usually only the incoming block itself.
+/// Output for the incoming block that is being processed: usually only that block.
 #[derive(Default)]
 struct BlockOutput<'a> {
-    /// True while an incoming block is processed. At other times, output bypasses this buffer.
+    /// True while an incoming block is being processed. Blocks emitted at any other time bypass
+    /// this buffer.
     is_active: bool,
     first: Option<Block<'a>>,
     others: Vec<Block<'a>>,
@@ -148,10 +149,11 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         batch.set_live_lanes(first_lanes_mask(used));
     }
 
-    /// Stores all output blocks except the first. They go into the lanes below the unprocessed
-    /// blocks, whose mask is `ahead`. If too few of these lanes are free, first moves the
-    /// unprocessed blocks to higher lanes, if possible. Blocks for which no lane is left follow in
-    /// new batches. Returns the number of lanes used and the new value of `ahead`.
+    /// Stores the output for the current incoming block, except its first block. Output blocks go
+    /// into the lanes below the unprocessed blocks, whose mask is `ahead`. If too few of these
+    /// lanes are free, first moves the unprocessed blocks to higher lanes, if possible. Output
+    /// blocks for which no lane is left follow in new batches. Returns the number of lanes used and
+    /// the new value of `ahead`.
     #[cold]
     fn store_remaining_output(
         &mut self,
@@ -176,8 +178,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         (used, ahead)
     }
 
-    /// Adds a block to the output of the current block or, if no block is being processed, to the
-    /// output of the filter.
+    /// Adds a block to the output for the incoming block that is being processed. If no block is
+    /// being processed, for example during a tick, appends the block to the filter's output.
     #[inline]
     fn emit_block(&mut self, block: Block<'a>) {
         match &mut self.buffer {

@@ -95,8 +95,9 @@ impl FlowMatcher {
         self.early.clear();
     }
 
-    /// Tests the frame without its tags and extension headers. Returns `None` if the frame has
-    /// neither, or if a header was not captured.
+    /// Applies the expression to the frame without its tags and extension headers. Returns true if
+    /// the expression accepts this frame. Returns `None` if there is nothing to remove, or if a
+    /// header was not captured.
     fn plain_frame_matches(&mut self, block: &Block<'_>, layers: &Layers) -> Option<bool> {
         let network = usize::from(layers.l3?);
         let packet = block.frame.get(network..)?;
@@ -156,8 +157,8 @@ fn datagram_key(frame: &[u8], layers: &Layers) -> Option<DatagramKey> {
     Some((ip.source().into(), ip.target().into(), 0, header.identification))
 }
 
-/// Adds `time` to the times of a datagram, unless it differs from the last of these times by less
-/// than a second. Does nothing for a new datagram if the table is full.
+/// Adds `time` to the times of a datagram, unless the last of these times is less than a second
+/// away. Does nothing for a new datagram if the table is full.
 fn note(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time: Time) {
     const SECOND: Time = 1_000_000_000;
     if datagrams.len() >= FRAGMENTED_DATAGRAMS_MAX && !datagrams.contains_key(&key) {

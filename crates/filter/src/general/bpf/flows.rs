@@ -30,9 +30,9 @@ pub fn selects_flows(arguments: &Arguments) -> bool {
     arguments.text(EXPRESSION_PARAMETER).is_some()
 }
 
-/// Resolves the names in the expression. Returns the parameter that records their values, and its
-/// value, for [`Analysis::fix_parameter`](crate::Analysis::fix_parameter), or `None` if there is
-/// nothing to record.
+/// Resolves the names in the expression. Returns the parameter that records the resolved names, and
+/// its value, for [`Analysis::fix_parameter`](crate::Analysis::fix_parameter). Returns `None` if
+/// there is nothing to record.
 #[must_use]
 pub fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
     names::record_names(arguments).filter(|_| selects_flows(arguments))
@@ -45,7 +45,8 @@ pub fn expression_error(arguments: &Arguments) -> Option<Mistake> {
     selects_flows(arguments).then(|| validate::compiled_programs(arguments).err()).flatten()
 }
 
-/// Returns a warning if no frame, or no frame of one of the link types, can match the expression.
+/// Returns a warning if no frame, or no frame of one of the link types, can match the expression;
+/// otherwise `None`.
 #[must_use]
 pub fn match_warning(arguments: &Arguments) -> Option<Mistake> {
     selects_flows(arguments).then(|| validate::match_warning(arguments)).flatten()

@@ -23,7 +23,7 @@ pub(super) struct RecordedNameResolver {
     machine: Option<Arc<dyn NameResolver>>,
 }
 
-/// A name and its meaning.
+/// A name in an expression, the kind of value that was looked up, and the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RecordedName {
     question: NameQuery,

@@ -65,7 +65,8 @@ pub(super) fn compiled_programs(arguments: &Arguments) -> Result<Programs, Mista
 }
 
 /// Returns a warning if no frame can match the expression, or if, for some of the known link types,
-/// no frame can match or the expression does not compile.
+/// no frame can match or the expression does not compile. Returns `None` if there is nothing to
+/// warn of.
 pub(super) fn match_warning(arguments: &Arguments) -> Option<Mistake> {
     let judged = ExpressionPerLinkType::from_arguments(arguments).ok()?;
     let whole = 0..arguments.text("expression").unwrap_or_default().len();

@@ -18,30 +18,30 @@ impl Default for Coverage {
 impl Coverage {
     const WORD_COUNT: usize = 65_536 / 8 / 64;
 
-    /// Marks these units as received.
+    /// Marks these units of 8 bytes as received.
     pub(super) fn add(&mut self, units: Range<u32>) {
         for (word, mask) in self.0.iter_mut().zip(word_masks(units)) {
             *word |= mask;
         }
     }
 
-    /// Returns true if any of these units has been received.
+    /// Returns true if any of these units of 8 bytes has been received.
     pub(super) fn has_any(&self, units: Range<u32>) -> bool {
         self.0.iter().zip(word_masks(units)).any(|(word, mask)| word & mask != 0)
     }
 
-    /// Returns true if any unit from index `from` on has been received.
+    /// Returns true if any unit of 8 bytes from index `from` on has been received.
     pub(super) fn has_any_from(&self, from: u32) -> bool {
         self.has_any(from..8 * 65_536)
     }
 
-    /// Returns true if all units before index `before` have been received.
+    /// Returns true if all units of 8 bytes before index `before` have been received.
     pub(super) fn has_all_before(&self, before: u32) -> bool {
         self.0.iter().zip(word_masks(0..before)).all(|(word, mask)| word & mask == mask)
     }
 }
 
-/// Yields, for each word of the bitmap, the mask of the bits in the range.
+/// Yields, for each word of the bitmap, the mask of the bits that represent units in the range.
 fn word_masks(units: Range<u32>) -> impl Iterator<Item = u64> {
     (0..).step_by(64).map(move |first: u32| {
         let below = |end: u32| match end.saturating_sub(first) {

@@ -48,7 +48,7 @@ pub(super) struct DatagramTable {
 pub(super) struct Datagram {
     /// Hash seed of the datagrams' keys; used in the private session only.
     seed: u64,
-    /// Latest timestamp at which another fragment is accepted.
+    /// Latest timestamp at which the datagram accepts another fragment.
     accept_until: Time,
     /// Time on the path's clock at which the datagram expires.
     deadline: Time,
@@ -60,7 +60,7 @@ pub(super) struct Datagram {
     arrived_fragments: u32,
     /// Nonzero if the datagram cannot be completed: the [`Reason::mark`] of the cause.
     failure_reason: u8,
-    /// Nonzero if fragments overlapped.
+    /// Nonzero if any fragments of the datagram overlapped.
     has_overlaps: u8,
     spare: [u8; 2],
     covered: Coverage,

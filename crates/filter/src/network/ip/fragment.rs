@@ -20,28 +20,28 @@ const LENGTH_MAX: u32 = 65_535;
 /// A fragment of a datagram. Offsets in the frame are from the first byte of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct IpFragment {
-    /// Offset of the data in the frame.
+    /// Offset of the fragment's data in the frame.
     pub(super) data: u32,
-    /// Offset of the data within the datagram.
+    /// Offset of the fragment's data within the datagram.
     pub(super) offset: u32,
     /// Length of the data in bytes; a multiple of 8 except in the last fragment.
     pub(super) length: u32,
     /// True if the fragment is the last of its datagram.
     pub(super) is_last: bool,
-    /// The IP headers.
+    /// The IP headers of the fragment.
     pub(super) head: IpHeaders,
 }
 
 /// The IP headers that a fragment shares with its datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct IpHeaders {
-    /// Offset of the first header in the frame.
+    /// Offset of the first IP header in the frame.
     start: u32,
     /// Offset past the headers in the frame. In IPv4, the data begins at this offset; in IPv6, the
     /// fragment header does.
     end: u32,
-    /// For IPv6, the offset of the next-header field that announces the fragment header, and the
-    /// value of this field in the reassembled packet.
+    /// For IPv6, the offset in the frame of the next-header field that announces the fragment
+    /// header, and the value of this field in the reassembled packet. `None` for IPv4.
     next_header: Option<(u32, u8)>,
 }
 

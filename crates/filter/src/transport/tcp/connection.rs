@@ -10,7 +10,7 @@ use crate::contract::{Field, HeldList, Session, Unit};
 use crate::transport::flows::{FlowIdentity, FlowRecord};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of a connection.
+/// The state of a TCP connection.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct TcpConnection {
@@ -37,8 +37,8 @@ pub(super) const CLOSED: u8 = 1;
 pub(super) const SYN_PROBED: u8 = 1 << 1;
 /// Flag of a connection whose gap timer is set.
 pub(super) const GAP_TIMER_SET: u8 = 1 << 2;
-/// Flags of a connection in which one host has sent a RST that its peer may accept
-/// ([`super::reset`]): the client, and the server.
+/// Flags of a connection in which a host has sent a RST that its peer may accept
+/// ([`super::reset`]): one flag for a RST of the client, and one for a RST of the server.
 pub(super) const RESET: [u8; 2] = [1 << 3, 1 << 4];
 /// Mask of the flags in [`RESET`].
 pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
@@ -222,8 +222,9 @@ impl StreamSide {
 
     /// Returns true if the peer may accept a RST with this sequence number: the number must be
     /// within the window (RFC 9293 §3.5.3). RFC 5961 §3 requires an exact match, which only the
-    /// peer can check. If the side was not observed, a RST is accepted only if it acknowledges all
-    /// data of the other side (`answers`), or has the number that the peer has acknowledged.
+    /// peer can check. If this side was not observed, the RST is accepted only if it acknowledges
+    /// all data of the peer (`answers` is then true), or has the number that the peer has
+    /// acknowledged.
     pub(super) fn may_accept_reset(&self, number: u32, answers: bool) -> bool {
         if !self.has_flags(OPEN) {
             return answers || (self.has_flags(ACK_OBSERVED) && self.acknowledged == number);
@@ -237,7 +238,8 @@ impl StreamSide {
             || (!is_sequence_after(low, number) && is_sequence_after(high, number))
     }
 
-    /// Returns true if a segment carries new data that the peer may accept.
+    /// Returns true if a segment with the sequence numbers from `from` to `to` (exclusive) carries
+    /// new data that the peer may accept.
     pub(super) const fn is_new(&self, from: u32, to: u32) -> bool {
         let new = !self.has_flags(OPEN)
             || (is_sequence_after(to, self.next) && self.may_be_accepted(from));
@@ -245,7 +247,7 @@ impl StreamSide {
     }
 
     /// Returns the state for this side of a connection that was considered closed but continues.
-    /// The new stream starts at `next`.
+    /// The stream of the new session starts at `next`.
     pub(super) fn reopened(self) -> Self {
         let Self {
             next,

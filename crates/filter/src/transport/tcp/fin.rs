@@ -45,9 +45,9 @@ impl StreamSide {
         self.flags |= FIN;
     }
 
-    /// Accepts a pending FIN with sequence number `to`, to which the stream is about to advance.
-    /// Discards a pending FIN with a lower number, because the peer ignores it as part of older
-    /// data.
+    /// Updates a pending FIN before the stream advances to sequence number `to`. Accepts the FIN if
+    /// its number is `to`. Discards a FIN with a lower number, because the peer ignores it as part
+    /// of older data.
     pub(super) const fn reach(&mut self, to: u32) {
         if self.is_fin_pending != 0 && !is_sequence_after(self.fin, to) {
             self.is_fin_pending = 0;

@@ -7,18 +7,18 @@
 
 use crate::contract::Time;
 
-/// The lag of timestamps behind the path's clock, as of the latest batch.
+/// The time by which timestamps lag behind the path's clock, as of the latest batch.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct StampLag {
-    /// Lag in ns.
+    /// Lag of the timestamps in ns; 0 if they do not lag.
     lag: Time,
 }
 
 impl StampLag {
-    /// Measures the lag at the timestamps of a batch, where `now` is the time on the path's clock.
-    /// Blocks of two clocks may alternate; the one that is more behind counts. Keeps nothing of
-    /// earlier batches, because a filter may have been replaced in between. A lag of up to half the
-    /// `timeout` of connections is attributed to waiting and reordering, and ignored.
+    /// Measures the lag of a batch with these timestamps, where `now` is the time on the path's
+    /// clock. If blocks stamped by two clocks alternate, the larger lag counts. Each batch is
+    /// measured anew, because a filter may have been replaced since the last batch. A lag of up to
+    /// half the `timeout` of connections is attributed to waiting and reordering, and counts as 0.
     #[inline]
     pub(super) fn measure(
         &mut self,
@@ -40,12 +40,12 @@ impl StampLag {
         self.lag = if lag > ignored { lag } else { 0 };
     }
 
-    /// Returns true if the timestamps are not behind.
+    /// Returns true if the timestamps do not lag behind the path's clock.
     pub(super) const fn is_none(self) -> bool {
         self.lag == 0
     }
 
-    /// Converts a time in the domain of the timestamps to one on the path's clock.
+    /// Converts a timestamp to the corresponding time on the path's clock.
     pub(super) const fn path_clock(self, time: Time) -> Time {
         time.saturating_add(self.lag)
     }

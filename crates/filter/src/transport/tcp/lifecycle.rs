@@ -99,7 +99,8 @@ impl TcpConnection {
         Some(sender)
     }
 
-    /// Prepares the block as the next output of a side: sets its metadata and advances the side.
+    /// Prepares the block as the next output of side `number`: sets its metadata, and advances the
+    /// side's stream past the block.
     #[inline]
     pub(super) fn prepare_next_output<'a>(&mut self, number: usize, block: Block<'a>) -> Block<'a> {
         let (class, context) = self.output_class_and_metadata(number, block.context.time);
@@ -286,7 +287,7 @@ impl TcpConnection {
         (side, SideOutput { cx, rules, class, context })
     }
 
-    /// Returns the class and metadata for the blocks of side `number`.
+    /// Returns the class and the metadata that all output blocks of side `number` have.
     #[inline]
     fn output_class_and_metadata(&self, number: usize, time: Time) -> (Class, BlockMetadata) {
         let flags = if number == CLIENT { BlockFlags::NONE } else { BlockFlags::BACKWARD };

@@ -36,13 +36,13 @@ pub(super) const HELD_BLOCKS_MAX: u32 = 4096;
 pub(super) struct SideOutput<'w, 'c, 'a> {
     pub(super) cx: &'w mut StreamContext<'c, 'a>,
     pub(super) rules: ReassemblyRules,
-    /// Class of all blocks of the side.
+    /// Class of all output blocks of the side.
     pub(super) class: Class,
-    /// Metadata of all blocks of the side: time, session and direction.
+    /// Metadata of all output blocks of the side: time, session and direction.
     pub(super) context: BlockMetadata,
 }
 
-/// The data of a segment.
+/// The data of a TCP segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentData {
     /// Sequence numbers of the data as sent, part of which may not have been captured.
@@ -371,7 +371,8 @@ impl StreamSide {
         }
     }
 
-    /// Sets the class, session and flags of an output block, and advances `next`.
+    /// Sets the class, session and flags of an output block, and advances the stream's next
+    /// sequence number past the block.
     #[inline]
     pub(super) fn prepare_output<'a>(
         &mut self,
@@ -409,7 +410,8 @@ fn make_hole<'a>(output: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
     }
 }
 
-/// Returns the number of bytes of the segment that follow the view and were not captured.
+/// Returns the number of bytes of the segment in `block` that follow the view and were not
+/// captured.
 fn truncated_byte_count(mut block: Block<'_>) -> u32 {
     let end = block.marks.view + block.length();
     if block.marks.captured >= block.marks.wire_length || end != block.marks.captured {

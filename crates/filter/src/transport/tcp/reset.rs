@@ -36,9 +36,9 @@ impl TcpConnection {
     }
 
     /// Processes a RST. If the peer may accept the RST, it becomes pending, and its time replaces
-    /// the time of the last segment. The RST takes effect immediately if `gap` is 0, or if it
-    /// refuses a connection. Counts a RST that the peer must ignore. Does nothing if the connection
-    /// is closed.
+    /// the time of the last segment. The RST takes effect immediately if the gap timeout is 0, or
+    /// if the RST rejects the opening of the connection. Counts a RST that the peer must ignore.
+    /// Does nothing if the connection is closed.
     #[cold]
     pub(super) fn process_reset(
         &mut self,
@@ -93,11 +93,11 @@ impl TcpConnection {
     }
 
     /// Returns true if a segment proves that the RST was forged, or that its receiver ignored it.
-    /// From the sender of the RST, new data or a new acknowledgement is proof. Segments from the
-    /// peer may still have been in flight when the RST was sent. From the peer, proof is a segment
-    /// that arrives more than half of `gap` after the RST, or an acknowledgement of data sent after
-    /// the RST. On a closed connection, the segment must also carry new data. A SYN or RST is never
-    /// proof.
+    /// Proof from the sender of the RST is new data or a new acknowledgement. Other segments of the
+    /// peer may have been in flight when the RST was sent, so proof from the peer is a segment that
+    /// arrives more than half of the gap timeout after the RST, or an acknowledgement of data sent
+    /// after the RST. On a closed connection, the segment must also carry new data. A SYN or RST is
+    /// never proof.
     #[cold]
     pub(super) fn disproves_reset(&self, info: &SegmentInfo, rules: ReassemblyRules) -> bool {
         if info.has(flag::SYN) || info.has(flag::RST) || !self.has_plausible_fin(info) {
@@ -128,7 +128,7 @@ impl TcpConnection {
     }
 }
 
-/// Returns the flag that records a RST from this side.
+/// Returns the flag that records a RST sent by the side with index `sender`.
 const fn reset_flag(sender: usize) -> u8 {
     if sender == CLIENT { RESET[0] } else { RESET[1] }
 }

@@ -22,9 +22,10 @@ pub(super) struct Tcp {
     rules: ReassemblyRules,
     timeout: Time,
     checksum: bool,
-    /// Timers for idle connections.
+    /// Timers that end idle connections.
     idle_timeouts: TimerWheel,
-    /// Lag of the timestamps, by which `idle_timeouts` are behind the path's clock.
+    /// Lag of the timestamps behind the path's clock. While the timestamps lag, no idle timer ends
+    /// a connection.
     lag: StampLag,
     /// Timers for connections with a gap or a pending RST.
     gap_timeouts: TimerWheel,
@@ -329,8 +330,9 @@ impl Tcp {
         connection.sides = old.sides.map(StreamSide::reopened);
     }
 
-    /// Begins a session at `time`, given the direction of its client (true for down), the port of
-    /// its server, and the index of its source. Returns its record.
+    /// Begins a session at `time`. `down` is true if the client's packets go from the greater
+    /// address and port to the lesser, `port` is the server's port, and `origin` the index of the
+    /// source. Returns the record of the session.
     fn begin_session(
         &mut self,
         key: u64,
@@ -360,8 +362,8 @@ impl Tcp {
     }
 
     /// Abandons the expired gaps of the timer's connection, or closes the connection if its pending
-    /// RST has taken effect. Restarts its gap timer. Does nothing if the connection no longer
-    /// exists.
+    /// RST has taken effect. Restarts the connection's gap timer. Does nothing if the connection no
+    /// longer exists.
     fn handle_gap_timer(&mut self, timer: TimerEntry, cx: &mut StreamContext<'_, '_>) {
         if self.connection_of_timer(timer).is_none() {
             return;

@@ -150,8 +150,8 @@ impl Default for UsedNumbers {
 impl Session for UsedNumbers {}
 
 impl UsedNumbers {
-    /// Returns true if this number is greater than every accepted number of its residue, and
-    /// records it as accepted. The number 0 is therefore never accepted.
+    /// Records `number` as accepted, and returns true, if it is greater than every accepted number
+    /// of the same residue; otherwise returns false. The number 0 is therefore never accepted.
     fn is_new(&mut self, number: u64) -> bool {
         let place = self.numbers.get_mut(number as usize % RESIDUE_COUNT);
         let new = place.filter(|largest| **largest < number);

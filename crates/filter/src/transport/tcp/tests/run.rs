@@ -13,15 +13,15 @@ pub(super) struct Outcome {
     pub(super) counts: Counts,
 }
 
-/// An output block.
+/// A block that the filter has emitted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct EmittedBlock {
     pub(super) session: u32,
     pub(super) class: u32,
     pub(super) flags: BlockFlags,
-    /// Length in bytes.
+    /// Length of the view in bytes.
     pub(super) length: u32,
-    /// Bytes; empty for a hole.
+    /// Bytes in view; empty for a hole.
     pub(super) bytes: Vec<u8>,
     pub(super) hole: bool,
     /// Timestamp in the block's metadata.
@@ -170,7 +170,7 @@ impl Outcome {
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(super) struct StreamOutput {
     pub(super) bytes: Vec<u8>,
-    /// Offsets and lengths of the holes.
+    /// Offset and length of each hole, in bytes.
     pub(super) holes: Vec<(usize, usize)>,
     pub(super) first: bool,
     pub(super) ended: bool,
