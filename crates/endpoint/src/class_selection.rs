@@ -3,12 +3,12 @@
 use abi::Class;
 use std::fmt;
 
-/// The classes that at least one arc selects; by default all classes.
+/// The set of the classes that at least one arc of a source selects; by default, all classes.
 #[derive(Clone, Copy, Default)]
 pub struct ClassSelection<'s>(Option<&'s dyn Fn(Class) -> bool>);
 
 impl<'s> ClassSelection<'s> {
-    /// Creates a set from its membership test.
+    /// Creates a set that contains the classes for which `takes` returns true.
     #[must_use]
     pub fn new(takes: &'s dyn Fn(Class) -> bool) -> Self {
         Self(Some(takes))

@@ -94,11 +94,12 @@ pub struct SourceProperties {
     pub wakes_on_memory: bool,
     /// True if the source selects the arc of its blocks itself ([`Intake::arc`]).
     pub chooses_arc: bool,
-    /// Memory that another party fills, such as a packet ring. The space builds a pool over this
-    /// memory, and passes the pool to `produce` as [`Intake::pool`].
+    /// Memory that another party fills, such as a packet ring, or `None` if the source lends no
+    /// memory. The space builds a pool over this memory, and passes the pool to `produce` as
+    /// [`Intake::pool`].
     pub lender: Option<Arc<dyn Lender>>,
     /// Frames in kernel memory that sinks can process without a copy by the source
-    /// ([`Intake::arcs_in_place`]).
+    /// ([`Intake::arcs_in_place`]); `None` for a source without such frames.
     pub in_place: Option<Arc<FramesInPlace>>,
     /// The child process whose output the source reads, or `None` for a source without one.
     pub process: Option<Arc<Process>>,
@@ -122,7 +123,8 @@ impl Default for SourceProperties {
 /// counter is `None` if it cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SourceCounters {
-    /// Blocks received by the device or contained in the file.
+    /// Blocks that the device received or that the file contains; `None` if this number cannot be
+    /// read.
     pub observed: Option<Amount>,
     /// Blocks appended to batches of the space.
     pub given: Amount,
@@ -132,9 +134,10 @@ pub struct SourceCounters {
     /// among all blocks that reached the location.
     #[serde(deserialize_with = "crate::drop_reason::deserialize_interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
-    /// A note for the user, for example a message that the interface has been renamed.
+    /// A note for the user, for example that the interface has been renamed; `None` if there is
+    /// nothing to note.
     pub remark: Option<String>,
-    /// True if the note is a warning, printed at the end of every run.
+    /// True if [`Self::remark`] is a warning, which is printed at the end of every run.
     #[serde(default)]
     pub warns: bool,
     /// Read position in the input file for progress reports, or `None` if the input has no known
@@ -164,8 +167,8 @@ pub struct Intake<'s> {
     /// Pool for the bytes of blocks. Shared, so that a source can hold references to the pool's
     /// bytes while it appends blocks.
     pub pool: &'s Pool,
-    /// Pool in the space's own memory, present if the source lends the memory of `pool`. It stores
-    /// the blocks for which the lent memory is unsuitable.
+    /// Pool in the space's own memory for the blocks for which lent memory is unsuitable. `None`
+    /// unless the source lends the memory of `pool`.
     pub general: Option<&'s Pool>,
     columns: &'s mut Columns,
     room: usize,
@@ -178,7 +181,7 @@ pub struct Intake<'s> {
     /// source's [`SourceProperties::in_place`], so the source need not copy the frames of the arc's
     /// blocks.
     pub arcs_in_place: u64,
-    /// Set by the source if it has not copied the frames of the appended blocks.
+    /// True if the source has not copied the frames of the appended blocks; set by the source.
     pub in_place: bool,
     /// True if no filter or sink in the space reads the bytes of blocks or passes them on. The
     /// source may then append blocks whose pointers refer to no memory, and must set
@@ -257,7 +260,7 @@ impl<'s> Intake<'s> {
     }
 }
 
-/// A consumer of blocks.
+/// A consumer of blocks at the end of a path.
 pub trait Sink: Send {
     /// Consumes the blocks of the batch that no filter upstream has dropped or consumed. A failure
     /// ends the path, and the ledger counts unwritten blocks as dropped.
@@ -341,8 +344,8 @@ pub struct OpenArguments<'o> {
     /// Names of all of the path's sources, by origin (sinks only). The list may grow while the sink
     /// is open.
     pub origins: Origins,
-    /// Arguments of the first filter downstream, if the planner has delegated that filter's test to
-    /// the kernel (only for sources whose facts set `takes_filter`).
+    /// Arguments of the filter that follows this source, if the planner has delegated that filter's
+    /// test to the kernel; otherwise `None`. Only for sources whose facts set `takes_filter`.
     pub pushed_filter: Option<&'o Arguments>,
     /// Maximum latency of a block in nanoseconds (T_t), or `None` if the request sets no limit.
     pub latency: Option<Time>,

@@ -8,18 +8,19 @@ use std::sync::{Mutex, PoisonError};
 /// A reason for a drop, or the location of a loss.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum DropReason {
-    /// The request drops these blocks on purpose.
+    /// The request drops these blocks on purpose, for example with `drop`.
     ByRequest,
     /// The block arrived after the limit (`-c`) had been reached.
     BeyondCount,
-    /// The program had exited, or had closed its standard input.
+    /// The program of `exec` that was to read the block had exited, or had closed its standard
+    /// input.
     ProgramEnded,
     /// The block is a hole, which represents stream data that was never captured, so it has no
     /// bytes to write.
     Hole,
     /// A source had read the block, but the path ended before the block was processed.
     Unread,
-    /// The network interface or its driver had no free buffer.
+    /// The network interface or its driver had no free buffer for the frame.
     Driver,
     /// The kernel's input queue (backlog) of a processor was full.
     Backlog,
@@ -101,7 +102,8 @@ impl DropReason {
     }
 }
 
-/// Number of known texts above which [`DropReason::from_file`] accepts no further ones.
+/// Maximum number of known texts. Once this many are known, [`DropReason::from_file`] accepts no
+/// new text.
 const FILE_TEXTS_MAX: usize = 256;
 /// Maximum length of a text that [`DropReason::from_file`] accepts, in bytes.
 const FILE_TEXT_BYTES_MAX: usize = 64;

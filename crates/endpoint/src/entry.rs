@@ -6,7 +6,7 @@ use crate::process::child::ProcessRole;
 use filter::{Arguments, Description, EndpointFacts, Mistake, StandardOutput};
 use wire::LinkType;
 
-/// A source in the catalog.
+/// Catalog entry of a source.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceEntry {
     /// Name, parameters and help of the source.
@@ -30,7 +30,8 @@ impl SourceEntry {
         Self { description, open, links: |_| None, facts: EndpointFacts::NONE }
     }
 
-    /// Sets the function that predicts the link types.
+    /// Sets the function that returns the link types of a source without opening it
+    /// ([`Self::links`]).
     #[must_use]
     pub const fn with_link_type_prediction(
         self,
@@ -46,7 +47,7 @@ impl SourceEntry {
     }
 }
 
-/// A sink in the catalog.
+/// Catalog entry of a sink.
 #[derive(Clone, Copy, Debug)]
 pub struct SinkEntry {
     /// Name, parameters and help of the sink.
@@ -114,7 +115,7 @@ pub(crate) fn is_standard_output(path: &str) -> bool {
     matches!(path, "-" | "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1")
 }
 
-/// A child program in the catalog, which is allowed at any position in a request.
+/// Catalog entry of a child program, which is allowed at any position in a request.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessEntry {
     /// Description of the program downstream of another filter.
@@ -123,7 +124,8 @@ pub struct ProcessEntry {
     pub head: &'static Description,
     /// Properties of the program that the planner uses.
     pub facts: EndpointFacts,
-    /// Checks the text of a command. Returns a mistake if no shell can run the command.
+    /// Checks the text of a command. Returns a mistake if no shell can run the command, otherwise
+    /// `None`.
     pub command_error: fn(&str) -> Option<Mistake>,
     /// Starts the program. After a failure no process is running.
     pub start: fn(&OpenArguments<'_>, ProcessRole) -> Result<StartedProcess, Failure>,

@@ -14,7 +14,7 @@ pub struct Failure {
     pub why: String,
     /// Error number from the kernel, or `None` if the kernel did not cause the failure.
     pub errno: Option<i32>,
-    /// Remedy that is suggested to the user, if one is known.
+    /// Remedy that is suggested to the user, or `None` if none is known.
     pub hint: Option<String>,
     /// True for a closed pipe on a standard stream. No message is printed, because the reader has
     /// exited on purpose.

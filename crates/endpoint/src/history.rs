@@ -26,7 +26,7 @@ use wire::link::LinkType;
 /// Limits on the memory and the age of the frames that a history stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HistoryLimits {
-    /// Maximum memory for frames, in bytes.
+    /// Maximum memory for stored frames, in bytes.
     pub bytes: usize,
     /// Maximum age relative to the newest frame, in nanoseconds.
     pub time: Time,
@@ -50,11 +50,11 @@ pub enum CompressionMode {
 /// Number and size of the frames that a history stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RetainedFrames {
-    /// Number of frames.
+    /// Number of stored frames.
     pub blocks: u64,
     /// Sum of the lengths of these frames, in bytes.
     pub bytes: u64,
-    /// Memory used for these frames in bytes, after compression of older frames.
+    /// Memory in bytes that these frames use after compression of the older ones.
     pub stored: u64,
 }
 
@@ -66,7 +66,7 @@ pub struct History {
     frames: VecDeque<FrameHeader>,
     cold: ColdChunks,
     bytes: VecDeque<u8>,
-    /// Sum of the lengths of all frames.
+    /// Sum of the lengths of all stored frames, in bytes.
     frame_bytes: usize,
     /// The compression thread, or `None` if the calling thread compresses.
     packer: Option<CompressionThread>,
@@ -81,14 +81,14 @@ pub struct History {
     skipped: u64,
 }
 
-/// Header of a stored frame.
+/// Header of a frame that a history stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeader {
-    /// Time of arrival.
+    /// Timestamp of the frame's block.
     pub time: Time,
     /// Link type of the frame.
     pub link: LinkType,
-    /// Length on the wire in bytes.
+    /// Length of the frame on the wire in bytes.
     pub wire_length: u32,
     /// Index of the frame's source.
     origin: u16,
@@ -105,12 +105,12 @@ const COPIED_BYTES_DBUF_ID: DbufId = match DbufId::new(1) {
 /// Memory used per stored frame in addition to the bytes of the frame, in bytes.
 const FRAME_OVERHEAD_BYTES: usize = size_of::<FrameHeader>();
 
-/// Start position of a read.
+/// The frame at which a reader of a history starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HistoryStart {
     /// The oldest stored frame.
     Oldest,
-    /// The first frame at or after this time.
+    /// The first stored frame whose timestamp is at least this time.
     Time(Time),
     /// The frame with this sequence number, counted from 0.
     Number(u64),

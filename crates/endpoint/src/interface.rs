@@ -11,9 +11,10 @@ use wire::link::LinkType;
 /// message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameCount {
-    /// The number of all received frames.
+    /// Number of all frames that the source received.
     All(u64),
-    /// The number of frames that passed the kernel's filter. Rejected frames are not counted.
+    /// Number of frames that passed the kernel's filter. Frames that the filter rejected are not
+    /// counted.
     Passed(u64),
     /// The number is unknown, because the process that counted the frames has exited.
     Unknown,

@@ -64,7 +64,8 @@ impl LossRanges {
         self.last.push_back(gap);
     }
 
-    /// Appends the ranges of another stream, and adds its number of discarded ranges.
+    /// Appends the ranges of another stream to this list, and adds the other list's number of
+    /// discarded ranges to this list's number.
     pub fn append(&mut self, other: &Self) {
         other.gaps().for_each(|gap| self.push_gap(gap));
         self.more += other.more;

@@ -47,19 +47,19 @@ pub enum MessageDefect {
     /// The message is shorter than an entry.
     #[error("it is shorter than its header")]
     Short,
-    /// The view exceeds the frame.
+    /// The view of the block extends beyond its frame.
     #[error("its view is outside its frame")]
     View,
-    /// A layer begins outside the frame.
+    /// A layer of the block begins outside the frame.
     #[error("one of its layers begins outside of its frame")]
     Layer,
-    /// No block may have this class.
+    /// The class is not one that a block can have.
     #[error("it has an invalid class")]
     Class,
-    /// Undefined flags are set.
+    /// The block has flags that are not defined.
     #[error("it has undefined flags")]
     Flags,
-    /// No source of the path has this origin.
+    /// The origin of the block is not the index of a source of the path.
     #[error("it names an unknown source")]
     Origin,
     /// The captured length differs from the length of the frame, or exceeds the length on the wire.
@@ -76,7 +76,7 @@ pub enum MessageDefect {
     TooMuch,
 }
 
-/// All flags that a block may have.
+/// All flags that a block can have.
 const FLAGS_DEFINED: BlockFlags = BlockFlags::FIRST
     .with(BlockFlags::LAST)
     .with(BlockFlags::BACKWARD)

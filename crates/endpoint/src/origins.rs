@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Debug, Default)]
 pub struct Origins(Arc<OriginTail>);
 
-/// The part of the list after a name; unset until the next name is appended.
+/// The part of the list that follows a name; unset until another name is appended.
 #[derive(Debug, Default)]
 struct OriginTail(OnceLock<Box<OriginNode>>);
 

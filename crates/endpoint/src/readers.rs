@@ -23,7 +23,7 @@ pub(crate) type FileCreationContext<'m> = (&'m RollbackLog, &'m Readers);
 /// The set of all users, for output that depends on no input file.
 pub static ALL_USERS: Readers = Readers(Vec::new());
 
-/// Read permissions of one input file.
+/// Permissions of one input file that determine who may read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FilePermissions {
     group: u32,

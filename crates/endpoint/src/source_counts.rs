@@ -6,11 +6,11 @@ use filter::Amount;
 /// Frame and block counts of one arc.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ArcCounts {
-    /// Blocks emitted into the space on this arc.
+    /// Blocks that the source has emitted into the space on this arc.
     pub taken: Amount,
-    /// Frames overwritten before they were copied.
+    /// Number of frames that were overwritten before they were copied.
     pub lapped: u64,
-    /// Frames still in the rings when the path ended.
+    /// Number of frames that were still in the rings when the path ended.
     pub unread: u64,
     /// Positions of the overwritten frames on this arc, per processor.
     pub missing: LossRanges,
@@ -19,8 +19,8 @@ pub struct ArcCounts {
 /// A read position in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Position {
-    /// Bytes read so far.
+    /// Number of bytes of the file that have been read so far.
     pub read: u64,
-    /// Current file size in bytes.
+    /// Current size of the file in bytes.
     pub size: u64,
 }

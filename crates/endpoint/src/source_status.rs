@@ -5,7 +5,7 @@ use filter::Time;
 /// Result of a call to [`Source::produce`](crate::Source::produce).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceStatus {
-    /// The call appended at least one block.
+    /// At least one block was appended by the call.
     Blocks,
     /// The call found no input. The space calls `produce` again at time `until` on the path's
     /// clock, or earlier if the descriptor becomes readable.

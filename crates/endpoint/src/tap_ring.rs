@@ -47,9 +47,9 @@ pub struct TapRingLevel(Arc<Mapping>);
 /// An error after which a ring carries no more bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapRingFault {
-    /// The other side has published an impossible position.
+    /// The process at the other end of the ring has published an impossible position.
     Position,
-    /// There is no memory for the bytes.
+    /// No memory can be allocated for the bytes to be written.
     NoMemory,
 }
 

@@ -12,7 +12,8 @@ use wire::record::{RecordKind, Writer};
 use crate::readers::{ALL_USERS, FileCreationContext};
 use crate::{Failure, Intake, OpenArguments, Origins, Source, SourceStatus};
 
-/// Context for creating files in tests. Steps are not logged, and all users may read the inputs.
+/// Context for creating files in tests, without a rollback log, as if all users could read the
+/// input files.
 pub(crate) static UNLOGGED_CREATION: FileCreationContext<'static> = (&NO_ROLLBACK_LOG, &ALL_USERS);
 
 /// A temporary directory, removed on drop with its contents.
@@ -41,7 +42,7 @@ impl Drop for TempDir {
     }
 }
 
-/// The time 2009-02-13 23:31:30.123456789 UTC.
+/// A timestamp for tests: 2009-02-13 23:31:30.123456789 UTC, in ns.
 pub(crate) const TEST_TIME: u64 = 1_234_567_890_123_456_789;
 
 /// Returns a block over these bytes. All of them are in view.

@@ -21,7 +21,7 @@ const SKIPPED_CHUNKS_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct ColdChunks {
     chunks: VecDeque<Chunk>,
-    /// Size of a chunk in bytes before compression.
+    /// Size in bytes, before compression, of the chunks to be formed.
     chunk_size: usize,
     /// Number of frames in all chunks together.
     frame_count: usize,
@@ -36,7 +36,7 @@ pub(super) struct ColdChunks {
     /// Number of chunks that the compression thread has received but not yet compressed. These are
     /// the newest chunks.
     sent: usize,
-    /// Total number of bytes compressed so far, and their total size after compression.
+    /// Total size in bytes of everything that was compressed so far: before compression, and after.
     totals: (u64, u64),
 }
 
@@ -47,17 +47,17 @@ struct Chunk {
     length: usize,
     /// Number of bytes at the start of the chunk that belong to evicted frames.
     evicted_bytes: usize,
-    /// Number of frames that have not been evicted.
+    /// Number of frames of the chunk that have not been evicted.
     frames_left: usize,
 }
 
-/// The bytes of a chunk.
+/// The bytes of a chunk, in the form in which they are stored.
 #[derive(Debug)]
 enum ChunkBytes {
     Packed(Box<[u8]>),
     /// Uncompressed bytes, which did not shrink or for which there was no compression thread.
     Plain(Vec<u8>),
-    /// Bytes that the compression thread is to compress.
+    /// Bytes that the compression thread has received to compress.
     Sent(Arc<CompressionJob>),
 }
 

@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
-/// The thread of one history. The thread starts with the first job, and exits when this value is
-/// dropped.
+/// The compression thread of a history. The thread starts with the first job, and exits when this
+/// value is dropped.
 #[derive(Debug, Default)]
 pub(super) struct CompressionThread {
     worker: Option<Worker>,
@@ -22,8 +22,9 @@ pub(super) struct CompressionThread {
 #[derive(Debug)]
 struct Worker {
     jobs: SyncSender<QueuedJob>,
-    /// Cloned into every job that the thread has not finished, including jobs whose chunks were
-    /// evicted. The number of these jobs is the reference count minus 1.
+    /// Token that is cloned into every job, and dropped when the thread has finished the job, even
+    /// if the job's chunk was evicted. The number of unfinished jobs is the reference count minus
+    /// 1.
     unfinished: Arc<()>,
     thread: JoinHandle<()>,
 }
@@ -32,7 +33,7 @@ struct Worker {
 #[derive(Debug)]
 struct QueuedJob {
     job: Weak<CompressionJob>,
-    /// Held until the thread has finished the job.
+    /// Clone of [`Worker::unfinished`], which is dropped when the thread has finished the job.
     _unfinished: Arc<()>,
 }
 
@@ -94,7 +95,7 @@ impl CompressionThread {
 
 #[cfg(test)]
 impl CompressionThread {
-    /// Returns a packer whose thread starts working when the returned sender is dropped.
+    /// Returns a compression thread that begins its first job when the returned sender is dropped.
     pub(super) fn waiting() -> (Self, std::sync::mpsc::Sender<()>) {
         let (jobs, queue) = sync_channel(Self::JOBS_MAX);
         let (begin, begins) = std::sync::mpsc::channel::<()>();

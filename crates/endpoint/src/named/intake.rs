@@ -89,15 +89,16 @@ fn link_type(arguments: &Arguments) -> Option<LinkType> {
     }
 }
 
-/// Returns the link types of the frames; empty for blocks without frames.
+/// Returns the link types of the frames. The list is empty for blocks without frames. Never returns
+/// `None`.
 #[expect(clippy::unnecessary_wraps, reason = "the signature of the catalog")]
 fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
     Some(link_type(arguments).into_iter().collect())
 }
 
-/// The source `buffer`.
+/// The source `buffer`, which reads the rings of its writers.
 struct BufferSource {
-    /// The thread that serves the name.
+    /// Thread that accepts the programs that open the buffer by name.
     host: Host,
     address: Address,
     writers: Writers,
@@ -112,7 +113,8 @@ struct BufferSource {
     until_last: bool,
     /// Memory for a block that has been read from a ring but not yet copied to the pool.
     pending_copy: Vec<u8>,
-    /// Length, session and flags of the block in `pending_copy`, or `None` if there is none.
+    /// Length in bytes, session number and flags of the block in `pending_copy`, or `None` if there
+    /// is no such block.
     pending: Option<(usize, u32, BlockFlags)>,
     /// Index of the writer to read next.
     next_writer: usize,
@@ -125,9 +127,9 @@ struct BufferSource {
 
 /// Result of reading blocks from one writer.
 enum DrainOutcome {
-    /// The ring is empty.
+    /// The writer's ring is empty.
     Nothing,
-    /// The batch or the pool is full.
+    /// The batch, or the pool of the space, is full.
     Full,
     /// The writer has closed its ring, has exited, or is no longer served because of a fault.
     /// Contains the flags for the last block of the writer's session.

@@ -115,7 +115,7 @@ const STALL_MAX: Duration = Duration::from_secs(1);
 
 /// A sink that writes to a named ring.
 struct NamedSink {
-    /// Host of the name: the thread that admits readers.
+    /// Thread that admits the readers that open the sink by name.
     host: Host,
     output: Option<Output>,
     address: Address,
@@ -128,14 +128,14 @@ struct NamedSink {
     unread: Amount,
     refused: Amount,
     holes: Amount,
-    /// Highest number of concurrent readers so far.
+    /// Highest number of concurrent readers of the ring so far.
     readers_max: usize,
     overwrites: bool,
-    /// Final state of the ring, once the sink has finished.
+    /// Size of the ring when the sink finished, or `None` before that.
     last_ring: Option<ReaderRing>,
 }
 
-/// Outcome of writing a block.
+/// Outcome of writing a block to the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WriteOutcome {
     Written,

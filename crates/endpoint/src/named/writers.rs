@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
 
-/// The ring of one writer.
+/// The ring of one writer of a `buffer`.
 pub(super) struct WriterRing {
     pub(super) input: Input,
     /// Session number of the writer's blocks, used only if they are parts of one byte stream.
     pub(super) session: u32,
     /// True once the writer's first block has been read.
     pub(super) has_begun: bool,
-    /// Size of the ring in bytes when it was last read.
+    /// Size of the ring in bytes at the latest check for a size change.
     pub(super) bytes: usize,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Writers {
     thread: Option<JoinHandle<()>>,
     /// Epoll instance over the descriptors of all rings and `shared.arrival_event`.
     epoll: OwnedFd,
-    /// True once a writer has been accepted.
+    /// True once any writer has been accepted.
     had_writer: bool,
     asleep: bool,
 }

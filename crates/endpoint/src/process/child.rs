@@ -68,7 +68,8 @@ pub struct ProcessFailure {
     /// True if no message is printed, because the failure is expected: the program inherited
     /// standard output, and SIGPIPE terminated it after the reader had exited.
     pub quiet: bool,
-    /// Message that replaces the command and the status if the process is not an ordinary program.
+    /// Message that is printed instead of the command and the status, for a process that is not an
+    /// ordinary program; otherwise `None`.
     pub message: Option<String>,
 }
 

@@ -97,12 +97,12 @@ fn find_command_mistake(command: &str) -> Option<Mistake> {
         .then(|| Mistake::new("command", "the command contains a NUL byte".to_owned()))
 }
 
-/// Minimum descriptor number for the counter of dbuf ids, higher than the numbers that programs
-/// usually use.
+/// Minimum number of the inherited descriptor through which a program shares this process's counter
+/// of dbuf ids. Programs rarely use descriptors with such high numbers.
 const DBUF_ID_COUNTER_FD_MIN: i32 = 700;
 
-/// Lock that is held while a descriptor of the counter is inheritable. Without the lock, another
-/// program that starts at the same time could inherit the descriptor.
+/// Lock that is held while a descriptor of the shared counter of dbuf ids is inheritable. Without
+/// the lock, another program that starts at the same time could inherit the descriptor too.
 static INHERITANCE_LOCK: Mutex<()> = Mutex::new(());
 
 /// Starts a program. Fails if the program or one of its halves cannot be created. The program is

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Maximum block size in bytes: the default capacity of a pipe (pipe(7)).
 const BLOCK_SIZE_MAX: usize = 64 * 1024;
 
-/// [`SUSPENSION_CHECK_INTERVAL`] in ns.
+/// The interval [`SUSPENSION_CHECK_INTERVAL`] in ns.
 const SUSPENSION_CHECK_NS: u64 = SUSPENSION_CHECK_INTERVAL.as_nanos() as u64;
 
 /// A source that reads the standard output of a program.

@@ -22,7 +22,8 @@ pub(super) const BUNDLE_BLOCKS_MAX: usize = filter::LANES;
 const BUNDLE_SIZE_MAX: usize = 128 << 10;
 /// Number of bytes before the classes: the number of the first block and the count.
 const CLASSES_OFFSET: usize = 16;
-/// Maximum number of bytes before the items.
+/// Maximum number of bytes in a bundle before its items: the number of the first block, the count,
+/// and the classes.
 pub(super) const ITEMS_OFFSET_MAX: usize = items_offset(BUNDLE_BLOCKS_MAX);
 /// Size in bytes of an item: a stamp and an entry.
 const ITEM_BYTES: usize = 16 + MESSAGE_HEAD_SIZE;
@@ -41,12 +42,13 @@ const fn frames_offset(count: usize) -> usize {
     items_offset(count) + count * ITEM_BYTES
 }
 
-/// A block that is about to be written.
+/// A block that is about to be written to a bundle: its stamp, its entry, and the length of its
+/// frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
     pub(super) stamp: SharedStamp,
     pub(super) entry: Entry,
-    /// Length of the frame in bytes.
+    /// Length of the block's frame in bytes.
     pub(super) length: usize,
 }
 
@@ -64,8 +66,9 @@ pub(super) fn next(items: &[Item]) -> Option<(&[Item], usize)> {
     these.map(|these| (these, frames_offset(count) + frames))
 }
 
-/// Writes a bundle without its frames into `room`, which has the length that [`next`] has
-/// returned. Returns the part of `room` for the frames, or `None` if `room` is too short.
+/// Writes a bundle without its frames into `room`, which has the length that [`next`] has returned.
+/// `first` is the number of the first block, and `framed` is true if the ring holds fragments of
+/// messages. Returns the part of `room` for the frames, or `None` if `room` is too short.
 pub(super) fn write_index<'r>(
     items: &[Item],
     (first, framed): (u64, bool),
@@ -101,11 +104,12 @@ pub(super) struct BundleCursor {
     /// Number of blocks that the reader has already processed, counted from the start of the
     /// bundle.
     passed: usize,
-    /// Offset of the frame of the next block.
+    /// Offset in the bundle of the next block's frame.
     frame_at: usize,
     /// Length of the bundle in bytes.
     length: usize,
-    /// The bundle up to the frames, or up to the items if they have not been copied.
+    /// The copied beginning of the bundle: all bytes before the frames, or only those before the
+    /// items.
     index: Vec<u8>,
 }
 
@@ -140,22 +144,23 @@ impl BundleCursor {
         Ok(())
     }
 
-    /// Returns the number of blocks that have not been processed yet.
+    /// Returns the number of blocks of the bundle that have not been processed yet.
     pub(super) const fn left(&self) -> usize {
         self.count - self.passed
     }
 
-    /// Marks all remaining blocks as processed.
+    /// Marks all remaining blocks of the bundle as processed.
     pub(super) const fn skip_remaining_blocks(&mut self) {
         self.passed = self.count;
     }
 
-    /// Returns true if the ring holds fragments of messages.
+    /// Returns true if the bundle holds fragments of messages, and false if it holds blocks of
+    /// streams.
     pub(super) const fn is_framed(&self) -> bool {
         self.framed
     }
 
-    /// Returns the classes of the blocks.
+    /// Returns the classes of the bundle's blocks, in order.
     pub(super) fn classes(&self) -> impl Iterator<Item = Class> + '_ {
         let classes = self.index.get(CLASSES_OFFSET..).unwrap_or_default();
         let classes = classes.chunks_exact(size_of::<Class>()).take(self.count);

@@ -54,7 +54,8 @@ impl WriterMessages {
     }
 }
 
-/// The messages that a reader has open or may begin.
+/// The messages that are open for a reader, and the position from which it may begin further
+/// messages.
 #[derive(Debug, Default)]
 pub(super) struct ReaderMessages {
     /// The classes of open messages, which have begun but not ended.
@@ -64,9 +65,9 @@ pub(super) struct ReaderMessages {
     /// Number of the first block whose message the reader may begin: `joined`, or the block after
     /// the last overwritten block.
     from: u64,
-    /// Time of the latest block.
+    /// Timestamp of the latest fragment that was admitted.
     time: u64,
-    /// Number of messages that have begun.
+    /// Number of messages whose first fragment was admitted.
     pub(super) begun: u64,
 }
 
@@ -82,12 +83,12 @@ pub(super) enum FragmentAdmission {
 }
 
 impl ReaderMessages {
-    /// Sets the number of the first block that this reader sees in a ring.
+    /// Records the number of the first block that the reader can see in a ring.
     pub(super) fn join(&mut self, number: u64) {
         (self.joined, self.from) = (number, number);
     }
 
-    /// Decides whether the reader admits a fragment.
+    /// Decides whether the reader may process a fragment.
     pub(super) fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> FragmentAdmission {
         let flags = entry.context.flags;
         let begins = flags.has(BlockFlags::FIRST);

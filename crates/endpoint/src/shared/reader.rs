@@ -41,32 +41,34 @@ const SILENT_EXITS_MAX: u64 = 8;
 /// A source that reads the ring of a shared prefix.
 struct Shared {
     prefix: String,
-    /// The interface of the prefix, or `None` if the prefix names none.
+    /// The interface of the prefix, or `None` if the text of the prefix names no interface.
     interface: Option<PrefixInterface>,
     /// The reading end of the ring, or `None` once the ring has ended.
     input: Option<Input>,
-    /// A thread that finds or starts a process to replace one that has exited.
+    /// A thread that finds or starts a process to replace one that has exited; `None` while no
+    /// replacement is needed.
     rejoin: Option<JoinHandle<Result<Input, Failure>>>,
     sessions: ReaderSessions,
     /// Blocks created by this source, such as holes, which are emitted before all others.
     created: Vec<Entry>,
-    /// A block that waits because the blocks created before it did not all fit into one pass.
+    /// A block read from the ring that waits for the next pass, because the blocks in `created`,
+    /// which precede it, did not all fit into one pass; otherwise `None`.
     deferred: Option<DeferredBlock>,
     /// The bundle that is being read.
     bundle: BundleCursor,
-    /// Dbuf id in the pointers to blocks whose bytes no filter or sink reads, or `None` if no ids
-    /// remain.
+    /// Placeholder dbuf id in the pointers to blocks whose bytes were not copied, because no filter
+    /// or sink reads them. `None` if no ids remain.
     absent: Option<DbufId>,
     origin: u16,
     asleep: bool,
     rest: Option<Rest>,
     /// True if blocks have been read since the source last paused ([`rest`]).
     has_read: bool,
-    /// True if blocks were overwritten before the next block that is admitted or refused.
+    /// True if blocks were overwritten between the last block that was read and the next one.
     is_gap: bool,
     /// Number of the next block in the ring, or `None` before the first one has been read.
     next_block: Option<u64>,
-    /// Number of the next bundle in the ring, counted from 0.
+    /// Number of the next bundle to read from the ring, counted from 0.
     next: u64,
     /// Number of bundles in the ring after which a stopped source ends, or `None` while the source
     /// is not stopped.
@@ -79,28 +81,30 @@ struct Shared {
     /// Number of blocks that were overwritten, plus blocks lost because the beginning of their
     /// message was overwritten.
     lost: u64,
-    /// Number of unread blocks in the current ring.
+    /// Number of blocks in the current ring that have not been read.
     unread: u64,
-    /// Number of processes that have ended and were replaced.
+    /// Number of processes of the prefix that have ended and were replaced.
     writer_exits: u64,
-    /// Number of processes that have ended since the last block was read, all without any output.
+    /// Number of successive processes of the prefix that have ended without any output, since the
+    /// last block was read.
     silent_exits: u64,
-    /// Number of blocks that earlier processes have lost while this source read their rings.
+    /// Number of blocks that earlier processes of the prefix have lost while this source read their
+    /// rings.
     lost_in_earlier: u64,
-    /// Number of blocks that the current process had lost before this source joined.
+    /// Number of blocks that the current process of the prefix had lost before this source joined.
     lost_at_join: u64,
-    /// Number of blocks lost in the prefix, as of the last pass.
+    /// Number of blocks lost by the processes of the prefix, as of the last pass.
     lost_reported: u64,
 }
 
-/// A block that has been admitted and not emitted yet.
+/// A block that has been read and admitted, but not emitted yet.
 struct DeferredBlock {
     entry: Entry,
     /// The bytes of the frame; `None` if they were not copied.
     bytes: Option<Vec<u8>>,
 }
 
-/// Result of reading blocks.
+/// Result of reading blocks from a bundle.
 enum ReadBlocksOutcome {
     Emitted,
     Nothing,

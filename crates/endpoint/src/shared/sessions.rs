@@ -29,20 +29,21 @@ pub(super) struct SharedStamp {
     pub(super) position: u64,
     /// Number of the block in the ring, from 0.
     pub(super) number: u64,
-    /// True for the first block of a session.
+    /// True for the first block of a session in a ring of streams.
     pub(super) begins: bool,
     /// True if the ring holds fragments of messages, false if it holds blocks of streams.
     pub(super) framed: bool,
 }
 
-/// Progress of a session's two directions.
+/// Progress of a session: position and end of each direction, and class and time of the latest
+/// block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Progress {
     position: [u64; 2],
     ended: [bool; 2],
-    /// Class of the latest block.
+    /// Class of the session's latest block.
     class: Class,
-    /// Time of the latest block.
+    /// Timestamp of the session's latest block.
     time: u64,
 }
 
@@ -71,12 +72,14 @@ pub(super) struct WriterSessions {
 }
 
 impl WriterSessions {
-    /// Creates a table for streams, or for messages if `framed` is true.
+    /// Creates a table for the sessions of a ring. `framed` is true if the ring holds fragments of
+    /// messages, and false if it holds blocks of streams.
     pub(super) fn new(framed: bool) -> Self {
         Self { messages: framed.then(WriterMessages::default), ..Self::default() }
     }
 
-    /// Returns true if the blocks are fragments of messages.
+    /// Returns true if the ring holds fragments of messages, and false if it holds blocks of
+    /// streams.
     pub(super) const fn is_framed(&self) -> bool {
         self.messages.is_some()
     }

@@ -71,7 +71,7 @@ Reasons for a drop: `unread` (no reader; not a loss), `too long` (longer than th
 pub const ENTRY: SinkEntry = SinkEntry::new(&SHARE, open);
 
 const TOO_LONG: DropReason = DropReason::Named("too long");
-/// Maximum number of concurrent readers.
+/// Maximum number of concurrent readers of a ring.
 const READERS_MAX: usize = 256;
 /// Time without readers after which the names of the rings opened with `last=yes` are withdrawn.
 /// Applies only after the first reader has arrived.
@@ -92,7 +92,7 @@ struct Share {
     sessions: WriterSessions,
     /// Number of the next block in the ring, from 0.
     number: u64,
-    /// Memory for the items of a batch.
+    /// Reusable memory for the stamps and entries of a batch.
     items: Vec<Item>,
     written: Amount,
     unread: Amount,
@@ -100,11 +100,11 @@ struct Share {
     readers_max: usize,
     /// Time at which sleeping readers are woken even if the input does not pause.
     flush_at: Time,
-    /// Time of the last batch.
+    /// Time of the pass in which the last batch arrived.
     last_time: Time,
-    /// True if readers may sleep although the ring has blocks for them.
+    /// True if the ring contains blocks for which sleeping readers have not been woken.
     has_unflushed: bool,
-    /// Number of blocks lost upstream of this sink, as of the last pause.
+    /// Number of blocks lost upstream of this sink, as of the last call of [`Sink::on_idle`].
     lost_before: u64,
     watch: Option<ReaderWatch>,
 }
@@ -259,11 +259,12 @@ impl Drop for Share {
     }
 }
 
-/// A name that is withdrawn when no watched name has a reader any more.
+/// The name of a ring opened with `last=yes`. Once none of the watched names of this process has a
+/// reader any more, all of them are withdrawn.
 struct WatchedName {
     host: Arc<Host>,
     address: Address,
-    /// The event of the thread that watches the name.
+    /// Event that wakes the thread that watches the name, when a number of readers changes.
     readers: Arc<EventFd>,
 }
 

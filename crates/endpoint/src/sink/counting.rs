@@ -11,7 +11,7 @@ pub(super) struct CountingSink {
     pub(super) consumed: Amount,
     /// True if the counted blocks are reported as dropped on purpose.
     pub(super) counts_as_dropped: bool,
-    /// Blocks that the kernel did not send, with the reason.
+    /// Blocks that the kernel did not send, with the reason; `None` if there are none.
     pub(super) refused: Option<(DropReason, Amount)>,
 }
 

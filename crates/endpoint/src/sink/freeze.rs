@@ -101,32 +101,34 @@ struct FreezeSink {
     /// Number and size of the retained frames at the time when the history contained the most
     /// bytes.
     peak: RetainedFrames,
-    /// The capture file being written, if any.
+    /// The capture file that is being written, or `None` before a trigger and after the file is
+    /// complete.
     capture: Option<Capture>,
     counts: FreezeCounts,
-    /// The first failure to write a file, if any. It is reported when the path ends.
+    /// The first failure to write a file, which is reported when the path ends; `None` if there was
+    /// none.
     failure: Option<Failure>,
 }
 
-/// Counters in the report.
+/// Counters in the report of `freeze`.
 #[derive(Clone, Copy, Debug, Default)]
 struct FreezeCounts {
     triggers: u64,
     files: u64,
-    /// Number of frames in the files.
+    /// Number of frames written to capture files.
     frames: u64,
     /// Number of triggers ignored because the maximum number of files had already been created.
     ignored_triggers: u64,
     /// Number of frames omitted because they exceed the size limit, or because their link type
     /// differs from the link type of the file's first frame.
     omitted_frames: u64,
-    /// Number of files that could not be created.
+    /// Number of capture files that could not be created.
     files_missing: u64,
-    /// Number of frames that could not be written.
+    /// Number of frames that could not be written to a capture file.
     frames_missing: u64,
 }
 
-/// A capture file being written.
+/// A capture file that is being written.
 struct Capture {
     file: File,
     name: PathBuf,
@@ -135,7 +137,7 @@ struct Capture {
     /// Number of bytes that may still be written to the file.
     room_left: usize,
     buffer: Vec<u8>,
-    /// Number of frames in the buffer.
+    /// Number of frames in the buffer that have not been written to the file.
     buffered: u64,
 }
 

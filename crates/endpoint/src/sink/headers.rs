@@ -23,7 +23,8 @@ pub(crate) struct Headers<'a> {
     frame: &'a [u8],
     pub(crate) layers: Layers,
     pub(crate) flow: Option<Flow>,
-    /// Addresses of the sender and the receiver, which may be known without a flow.
+    /// Addresses of the sender and the receiver, or `None` if the frame has none. They may be known
+    /// without a flow.
     pub(crate) addresses: Option<(IpAddr, IpAddr)>,
 }
 

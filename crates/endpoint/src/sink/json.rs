@@ -26,7 +26,7 @@ use wire::Flow;
 use wire::ip::protocol;
 use wire::link::Network;
 
-/// Version of the output schema.
+/// Version of the output schema of `json`.
 pub const VERSION: u32 = 1;
 
 /// Description of `json`, the sink that writes one JSON object per block.

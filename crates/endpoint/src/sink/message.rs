@@ -210,14 +210,14 @@ const fn is_unescaped(byte: u8) -> bool {
 /// Counters for messages and their fragments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageCounts {
-    /// True if the blocks of a message follow its description. False for streams, because no blocks
-    /// follow a description in a stream.
+    /// True for the form [`Form::Message`], in which the blocks of a message follow its
+    /// description.
     has_following_blocks: bool,
     messages: u64,
     fragments: u64,
     /// Session and direction of the last description, until the first fragment of its message
-    /// arrives. This fragment may also be the first block of its stream, and then has the flag
-    /// [`BlockFlags::FIRST`] too.
+    /// arrives; otherwise `None`. This fragment may also be the first block of its stream, and then
+    /// has the flag [`BlockFlags::FIRST`] too.
     open_message: Option<(u32, Direction)>,
 }
 

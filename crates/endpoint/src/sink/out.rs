@@ -37,7 +37,7 @@ const FLUSH_SIZE: usize = 64 * 1024;
 /// Maximum number of attempts to open a file that other requests keep replacing.
 const OPEN_ATTEMPTS_MAX: u32 = 10;
 
-/// A buffered output file.
+/// An output file or standard output, with a buffer that tracks block boundaries.
 #[derive(Debug)]
 pub(crate) struct BufferedOutputFile {
     file: File,
@@ -60,7 +60,7 @@ pub(crate) struct BufferedOutputFile {
     /// True if the output is /dev/null.
     is_null: bool,
     buffer: Vec<u8>,
-    /// The blocks in the buffer.
+    /// The blocks whose output is in the buffer, in order.
     blocks: Vec<BufferedBlock>,
     /// Number of items (lines, packets) appended to the buffer since the end of the last block.
     items_after_blocks: u32,
@@ -68,14 +68,14 @@ pub(crate) struct BufferedOutputFile {
     /// ([`in_place`]).
     bytes_outside_buffer: usize,
     written: Amount,
-    /// Number of items in the written blocks.
+    /// Number of items (lines, packets) in the blocks that have been written.
     items_written: u64,
     /// Longest duration of a flush, in ns, since the last
     /// [`BufferedOutputFile::take_longest_write`].
     longest_write: u64,
     /// Limit on waits for a reader of the output after the path has been stopped.
     limit: StopFlag,
-    /// Notes for the final report.
+    /// Notes for the final report of the sink.
     remarks: Vec<String>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct BufferedOutputFile {
 struct BufferedBlock {
     /// Offset of the end of the block's output, in bytes from the start of the unwritten output.
     end: usize,
-    /// Number of bytes that the block views.
+    /// Number of bytes in the block's view.
     bytes: u32,
     /// Number of items (lines, packets) in the block's output.
     items: u32,

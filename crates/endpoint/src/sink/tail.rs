@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt as _;
 /// The format of a file's lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LineFormat {
-    /// Arbitrary text.
+    /// Text in lines of any content.
     Text,
     /// One JSON object per line.
     Json,

@@ -29,19 +29,19 @@ pub(crate) struct BufferedInput {
     ended: bool,
 }
 
-/// A piece of the input in the pool.
+/// A piece of the input that has been read into the pool.
 #[derive(Debug)]
 struct InputPiece {
     place: Extent,
     pin: SegmentPin,
-    /// Number of consumed bytes.
+    /// Number of consumed bytes at the start of the piece.
     consumed_bytes: u32,
 }
 
 /// Result of [`BufferedInput::fill_piece`], which requests more bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FillOutcome {
-    /// The piece has at least the requested number of bytes.
+    /// The current piece has at least the requested number of unconsumed bytes.
     Ready,
     /// There is no input yet; the space polls the descriptor.
     Nothing,
@@ -53,12 +53,12 @@ pub(crate) enum FillOutcome {
 }
 
 impl BufferedInput {
-    /// Creates a feed at the beginning of an input.
+    /// Creates a buffered input that has read nothing of `input` yet.
     pub(crate) const fn new(input: Input) -> Self {
         Self { input, piece: None, carry: Vec::new(), ended: false }
     }
 
-    /// Returns the input from which the feed reads.
+    /// Returns the underlying input.
     pub(crate) const fn input(&self) -> &Input {
         &self.input
     }

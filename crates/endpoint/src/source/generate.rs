@@ -99,7 +99,7 @@ struct GenerateSource {
     rate: Option<u64>,
     numbered: bool,
     origin: u16,
-    /// Time at which the first frame was due.
+    /// Time at which the first frame was due; `None` before the first call of `produce`.
     first_due: Option<Time>,
     /// One frame per flow, contiguous in the pool, for repeated emission, or `None` until these
     /// frames have been written.

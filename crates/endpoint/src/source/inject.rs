@@ -79,7 +79,7 @@ struct QueuedFrame {
     time: Time,
 }
 
-/// Outcome of an injection.
+/// Outcome of injecting a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InjectOutcome {
     /// The frame is queued; the path will emit it.

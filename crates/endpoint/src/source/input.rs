@@ -45,14 +45,14 @@ impl Drop for Input {
     }
 }
 
-/// Result of a read.
+/// Result of a read from an input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadOutcome {
     /// The number of bytes that were read; never 0.
     Bytes(usize),
     /// There is no input yet; the space polls the descriptor.
     Nothing,
-    /// End of input.
+    /// The end of the input has been reached.
     End,
 }
 

@@ -63,13 +63,13 @@ struct Replay {
     schedule: ReplaySchedule,
     origin: u16,
     emitted: Amount,
-    /// The next packet, which has been parsed but is not due yet, or is later than a packet of
-    /// another source.
+    /// The next packet, if it has been parsed but is not due yet, or is later than a packet of
+    /// another source; otherwise `None`.
     pending: Option<Packet>,
     /// An error in the capture, which the next call to `produce` reports; `None` if there is none.
     fault: Option<Failure>,
-    /// Number of bytes that the reader needs for the next record, if the current piece ends within
-    /// this record.
+    /// Number of bytes that the reader needs for the next record, or `None` unless the current
+    /// piece ends within this record.
     wanted_bytes: Option<usize>,
 }
 
@@ -243,7 +243,7 @@ struct ReplaySchedule {
     /// delayed.
     factor: Option<u64>,
     /// Timestamp of the first packet, and the time on the path's clock at which this packet was
-    /// emitted.
+    /// emitted; `None` before the first packet.
     started: Option<(Time, Time)>,
 }
 

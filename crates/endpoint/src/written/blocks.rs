@@ -9,14 +9,14 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use wire::capture::{Reader, Step};
 
-/// Interpretation of the bytes that a writer sends.
+/// The form of the bytes that a writer sends, which determines how they become blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WrittenForm {
-    /// All bytes belong to one session.
+    /// All bytes form one stream, in one session.
     Stream,
-    /// Each packet becomes a block.
+    /// The bytes of each packet become a block.
     Blocks,
-    /// Each line becomes a record.
+    /// Each line of text becomes a record.
     Lines,
     /// The bytes are a capture, and each of its packets becomes a frame.
     Capture,
@@ -79,8 +79,7 @@ pub struct WriterSource {
     line_begins: bool,
     /// Flags of the last block of the session, or `None` until the writer has ended the session.
     ended: Option<BlockFlags>,
-    /// Directions of the session that have not ended. Each is represented by the direction flag of
-    /// its blocks.
+    /// The direction flags of the session's directions that have not ended.
     open: Vec<BlockFlags>,
     emitted_amount: Amount,
     /// Amounts received from the writer that did not become blocks, by reason. Each packet counts
@@ -93,9 +92,9 @@ const UNREADABLE_BYTES: DropReason = DropReason::Named("unreadable");
 
 /// Outcome of [`WriterSource::emit`].
 enum EmitOutcome {
-    /// All complete blocks have been emitted.
+    /// All complete blocks that have been received were emitted.
     All,
-    /// The batch or the pool is full.
+    /// The batch, or the pool of the space, is full.
     Full,
 }
 
@@ -341,10 +340,12 @@ impl Source for WriterSource {
 
 /// A block within the received bytes.
 struct Block {
-    /// Offset of its first byte, relative to the first byte that has not been emitted.
+    /// Offset of the block's first byte, relative to the first received byte that has not been
+    /// emitted.
     from: usize,
     length: usize,
-    /// Number of bytes to consume, including a record header or line terminator.
+    /// Number of received bytes that the block uses up, including a record header or line
+    /// terminator.
     consumed: usize,
     flags: BlockFlags,
     /// Link type, length on the wire and time of a frame, or `None` if the block is not a frame.

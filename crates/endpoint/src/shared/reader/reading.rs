@@ -59,8 +59,8 @@ impl Shared {
         Ok(ReadBlocksOutcome::Emitted)
     }
 
-    /// Counts the blocks that were overwritten before the current bundle. Fails if the bundle does
-    /// not follow the earlier ones.
+    /// Counts the blocks that were overwritten before the current bundle. Fails if the number of
+    /// the bundle's first block is lower than expected.
     fn count_gap(&mut self) -> Result<(), MessageDefect> {
         let first = self.bundle.first;
         match self.next_block.replace(first) {

@@ -11,9 +11,10 @@ pub(super) const PAUSE_DURATION_NS: u64 = 10_000_000;
 /// A pause of limited duration. The writer ends it early only if the reader has many unread blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Rest {
-    /// Time at which the pause ends.
+    /// Time at which the pause ends, in ns.
     until: u64,
-    /// True if the source has been called since the pause began.
+    /// True if the space has called the source since the pause began. A further call then means
+    /// that the writer has notified the source.
     is_checked: bool,
 }
 

@@ -27,7 +27,7 @@ use serde::{Serialize, Serializer};
 use table::{FlowKey, FlowTable};
 use wire::flow::Direction;
 
-/// Version of the output schema.
+/// Version of the output schema of `account`.
 pub const VERSION: u32 = 1;
 
 /// Description of `account`, the sink that writes the accounts of flows.
@@ -76,11 +76,11 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&ACCOUNT, open)
     .with_append_only(|given| !is_file_standard_output(given))
     .with_standard_output(standard_output_use);
 
-/// Amount of data in one direction of a flow.
+/// Blocks, viewed bytes and bytes on the wire in one direction of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     blocks: u64,
-    /// Number of viewed bytes that are present.
+    /// Number of bytes in view that are present in memory.
     bytes: u64,
     /// Sum of the lengths of the frames on the wire, in bytes. A frame with several views is
     /// counted once.
@@ -97,7 +97,7 @@ impl Traffic {
     }
 }
 
-/// The account of a flow.
+/// The account of a flow, from its first block to the latest.
 #[derive(Clone, Debug)]
 struct Flow {
     origin: u16,
@@ -106,7 +106,8 @@ struct Flow {
     /// True if `endpoints` come from the headers of a frame, false if they come from a description
     /// or are unknown.
     has_headers: bool,
-    /// Direction of the first block, or `None` if the flow has a session or no block yet.
+    /// Direction of the first block of a flow without a session, which counts as forward. `None`
+    /// for a flow with a session, and before the first block.
     first: Option<Direction>,
     /// For each direction, forward first, true if the session has ended in this direction.
     ended: [bool; 2],
@@ -144,7 +145,7 @@ enum WriteCause {
     Stop,
 }
 
-/// One line of output.
+/// One line of output, which describes a flow.
 struct AccountLine<'f> {
     flow: &'f Flow,
     origin: Option<&'f str>,

@@ -14,15 +14,16 @@ use wire::Flow;
 /// has had a block since it was queued.
 const EXAMINED_ENTRIES_MAX: usize = 64;
 
-/// A queue of flows, in the order of insertion: key, entry number and time of the last block.
+/// A queue of flows in the order of insertion. Each entry is the key of the flow, the number of the
+/// entry, and the time of the flow's last block.
 type FlowQueue = VecDeque<(FlowKey, u64, Time)>;
 
 /// The key of a flow. Each variant begins with the index of the flow's source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum FlowKey {
-    /// A session number assigned by a filter upstream.
+    /// The index of the source, and the session number that a filter upstream has assigned.
     Session(u16, u32),
-    /// Addresses, ports and protocol, regardless of direction.
+    /// The index of the source, and the addresses, ports and protocol, regardless of direction.
     Pair(u16, Flow),
 }
 

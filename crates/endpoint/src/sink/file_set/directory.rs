@@ -18,17 +18,17 @@ use std::path::Path;
 use sys::open::RegularOpenOptions;
 use sys::steps::StepResource;
 
-/// Name of the index file.
+/// Name of the index file in the directory.
 pub(crate) const INDEX_FILE_NAME: &str = "index.jsonl";
 /// Maximum number of attempts to find an unused file name while other processes create files.
 const NAME_ATTEMPTS_MAX: u32 = 1000;
 
-/// An open directory.
+/// The open directory of a file set.
 #[derive(Debug)]
 pub(super) struct Directory {
     fd: OwnedFd,
     path: String,
-    /// Number of the next file.
+    /// Number in the name of the next file.
     next_number: u64,
     /// Mode of new files before the umask.
     mode: u32,

@@ -15,7 +15,7 @@ use sha2::Digest;
 use std::fmt::Write as _;
 use std::fs::File;
 
-/// The open index file.
+/// The open index file of a file set.
 #[derive(Debug)]
 pub(super) struct IndexFile(BufferedOutputFile);
 

@@ -53,9 +53,9 @@ pub(crate) const SESSIONS_PARAMETER: Parameter = Parameter::named(
 /// Policy of a sink that uses a [`FileSet`]: names, completeness and index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileSetPolicy {
-    /// Suffix of file names.
+    /// Suffix of the names of output files, such as `.pcap`.
     pub(crate) suffix: &'static str,
-    /// True if the index contains digests.
+    /// True if the index contains a digest of each file.
     pub(crate) has_digests: bool,
     /// True if each file contains one message. The index then contains the description of the
     /// message.
@@ -76,7 +76,7 @@ pub(crate) struct FileSet {
     open_max: usize,
     known_max: usize,
     files: HashMap<FileKey, OutputFile>,
-    /// Memory used by descriptions, in bytes.
+    /// Memory used by the descriptions of unfinished files, in bytes.
     description_bytes: usize,
     /// Keys of the unfinished files, sorted by the logical time of last use.
     by_use: BTreeMap<u64, FileKey>,

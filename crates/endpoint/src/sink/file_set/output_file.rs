@@ -32,12 +32,12 @@ pub(crate) struct OutputFile {
     pub(super) disk: Option<DiskFile>,
     /// Logical time of last use. The logical clock counts the uses of all files.
     pub(super) last_use: u64,
-    /// State of each direction, forward first.
+    /// State of the file's two directions, forward first.
     directions: [DirectionState; 2],
     pub(super) first: Time,
     pub(super) last: Time,
     pub(super) blocks: u64,
-    /// Number of received bytes.
+    /// Number of bytes received for the file.
     pub(super) bytes: u64,
     pub(super) missing: u64,
     /// True if the content coding of any block's bytes was undone.
@@ -56,17 +56,18 @@ pub(crate) struct OutputFile {
     /// Description record of the first message.
     pub(super) record: Vec<u8>,
     pub(super) messages: u64,
-    /// Link type of the file's frames (captures only).
+    /// Link type of the frames in the file. `None` if the file is not a capture, or has no frame
+    /// yet.
     pub(crate) link: Option<LinkType>,
 }
 
-/// A file on disk.
+/// The part of an output file that exists on disk.
 pub(super) struct DiskFile {
     pub(super) name: String,
     pub(super) identity: FileIdentity,
     /// The open descriptor, or `None` while the file is closed to limit the number of open files.
     pub(super) open: Option<File>,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub(super) size: u64,
     /// Digest of the contents, or `None` if the index needs no digest.
     pub(super) digest: Option<Sha256>,

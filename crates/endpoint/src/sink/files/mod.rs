@@ -86,12 +86,12 @@ enum FileUnit {
 struct FilesSink {
     file_set: FileSet,
     unit: FileUnit,
-    /// True if blocks without a session may be fragments of a longer unit.
+    /// True if blocks without a session may be fragments of a record that is longer than a block.
     has_fragments: bool,
-    /// True between the first and the last fragment of a unit without a session.
+    /// True between the first and the last fragment of a record without a session.
     in_fragments: bool,
     written: Amount,
-    /// Number of descriptions received.
+    /// Number of message descriptions received.
     messages: u64,
     bytes: u64,
     missing: u64,
@@ -183,8 +183,8 @@ impl FilesSink {
         }
     }
 
-    /// Returns true if a block without a session is a fragment of a longer unit. All fragments of a
-    /// unit share one file (CONTRACT 6).
+    /// Returns true if a block without a session is a fragment of a record that is longer than a
+    /// block. All fragments of a record share one file (CONTRACT 6).
     fn is_fragment(&mut self, block: &Block<'_>) -> bool {
         let flags = block.context.flags;
         let is_part =

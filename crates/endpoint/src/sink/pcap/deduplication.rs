@@ -6,7 +6,8 @@ use crate::sink::recent_frames::RecentFrames;
 use filter::{Block, Form, Report};
 use wire::capture::write;
 
-/// Deduplication of frames, with counters.
+/// State for writing a frame only once, even if several blocks view it, with counters of frames and
+/// blocks.
 #[derive(Debug)]
 pub(super) struct FrameDeduplication {
     recent_frames: RecentFrames,
@@ -14,7 +15,7 @@ pub(super) struct FrameDeduplication {
     pub(super) appended: u64,
     pub(super) cut: u64,
     repeated: u64,
-    /// Number of blocks without a frame.
+    /// Number of blocks that are not part of a frame.
     blocks_without_frame: u64,
     /// Number of blocks without a frame that are not holes.
     non_hole_blocks: u64,

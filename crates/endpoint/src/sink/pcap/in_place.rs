@@ -24,7 +24,7 @@ pub(super) struct InPlaceSources {
     sources: Vec<Arc<FramesInPlace>>,
     /// Reusable memory for the list of frames that a single write copies from kernel memory.
     pieces: Vec<FramePiece>,
-    /// Frames that were overwritten before they were written.
+    /// Amount of frames that were overwritten before they were written to the file.
     lapped: Amount,
 }
 

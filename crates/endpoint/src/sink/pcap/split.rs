@@ -14,7 +14,7 @@ use wire::link::LinkType;
 #[derive(Debug)]
 pub(super) struct SplitPcap {
     file_set: FileSet,
-    /// True if each direction of a connection has its own file.
+    /// True if each direction of a connection has its own file, false if both share a file.
     one_way: bool,
     frames: FrameDeduplication,
     frames_written: u64,

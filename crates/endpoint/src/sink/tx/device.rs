@@ -24,12 +24,12 @@ pub(super) struct TxDevice {
     pub(super) link: LinkType,
 }
 
-/// The transmitter of a device.
+/// The means of sending frames through a device.
 #[derive(Debug)]
 pub(super) enum Transmitter {
-    /// A packet socket.
+    /// A packet socket that sends the frames.
     Socket(PacketSender),
-    /// An AF_XDP ring.
+    /// An AF_XDP ring that sends the frames.
     Ring(Box<Ring>),
 }
 

@@ -348,7 +348,7 @@ fn viewed_packet<'a>(block: &Block<'a>) -> Result<&'a [u8], UnsentReason> {
     }
 }
 
-/// A wait with increasing pauses.
+/// A wait for room in the queue, with increasing pauses.
 #[derive(Default)]
 struct Backoff {
     waited: Duration,

@@ -42,7 +42,7 @@ pub(super) struct Ring {
     index: u32,
     mtu: usize,
     mtu_read_at: Instant,
-    /// Number of frames that were sent in place.
+    /// Number of frames that were sent in place, without a copy.
     pub(super) sent_in_place: u64,
     /// Number of frames that were copied before they were sent.
     pub(super) copied: u64,

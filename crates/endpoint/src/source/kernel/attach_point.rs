@@ -14,7 +14,7 @@ use wire::link::LinkType;
 #[derive(Clone, Debug)]
 pub struct AttachPoint {
     attach: Attach,
-    /// The interface, or `None` for sockets.
+    /// The observed interface, or `None` if programs are attached to sockets.
     interface: Option<Interface>,
 }
 
@@ -41,7 +41,8 @@ const CALL_TAKE: &str = "take from";
 const CALL_SEND: &str = "send through";
 const ENODEV: i32 = 19;
 
-/// Location of a loss: the program had too many packets of one user in progress on a processor.
+/// Location of a loss in the ledger: the program rejected a packet, because too many packets of one
+/// user were in progress on a processor.
 const BUSY_LOSS_LOCATION: &str = "busy";
 /// Failure text for a network namespace in which user ids have another meaning, because it belongs
 /// to another user namespace.
@@ -234,10 +235,10 @@ impl AttachPoint {
     }
 }
 
-/// Returns the position in the chain for a program that drops frames. It follows the programs of
-/// Streamline at the head of the chain, which observe every frame or take frames before all other
-/// programs, and precedes all other programs. Without CAP_SYS_ADMIN the kernel reveals no names, so
-/// the position is the head of the chain.
+/// Returns the position in an interface's chain of TCX programs for a program that drops frames.
+/// The position is after the programs of Streamline at the head of the chain, which observe every
+/// frame or take frames before all other programs, and before the programs of others. Without
+/// CAP_SYS_ADMIN the kernel reveals no names, so the position is the head of the chain.
 fn anchor_after_own_programs(index: u32) -> ChainPosition {
     let chain = sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap_or_default();
     let ours = chain.members.iter().take_while(|member| member.name == PROGRAM_NAME);

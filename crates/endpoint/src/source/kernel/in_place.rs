@@ -33,7 +33,7 @@ pub struct FramesInPlace {
 /// The frames of the current batch.
 #[derive(Debug, Default)]
 struct StagedFrames {
-    /// Number of the batch's first frame.
+    /// Number of the batch's first frame, counted over all batches.
     first_number: u64,
     frames: Vec<ExportedFrame>,
 }

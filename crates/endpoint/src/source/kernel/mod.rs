@@ -55,12 +55,12 @@ pub trait Attachment: fmt::Debug + Send + Sync {
     }
 }
 
-/// Components of a [`KernelSource`].
+/// Components from which a [`KernelSource`] is created.
 #[derive(Debug)]
 pub struct KernelSourceParts {
     /// The rings to which the programs write.
     pub rings: Arc<ProgramRings>,
-    /// Doorbell that the programs notify.
+    /// Doorbell that the programs notify when they export a frame.
     pub doorbell: RingBuffer,
     /// The attached programs.
     pub attachment: Arc<dyn Attachment>,
@@ -91,28 +91,29 @@ pub struct KernelSource {
     arrived: Vec<ArcCounts>,
     /// Index of the edge of the blocks emitted last.
     last_edge: usize,
-    /// The frame that was copied last: processor, position in the processor's ring, and copy.
+    /// The frame that was copied last: its processor, its position in the processor's ring, and the
+    /// copy. `None` if there is no copy to reuse.
     last_copy: Option<(u32, u64, FrameCopy)>,
     /// Frames that have been copied but not verified yet. Empty between calls to `produce`.
     staged_blocks: Vec<StagedBlock>,
     /// Frames that are not copied, or `None` if no dbuf id was available for them.
     in_place: Option<Arc<FramesInPlace>>,
-    /// True if the rings were empty after the last emission.
+    /// True if the rings were empty after the last blocks were emitted.
     is_drained: bool,
-    /// Time at which the interface was last checked.
+    /// Time at which the source last checked that the interface exists.
     checked_at: Time,
     end: Option<ExportEndReason>,
     closed: bool,
 }
 
-/// Reason for the end of the input.
+/// Reason why the input of a kernel source ends.
 #[derive(Debug)]
 enum ExportEndReason {
     /// The path is stopped.
     Stopped,
     /// The interface has been removed.
     Gone,
-    /// The export has ended without a request from this process.
+    /// The export of frames has ended without a request from this process. The failure tells why.
     Lost(Failure),
 }
 

@@ -21,8 +21,9 @@ use std::sync::Arc;
 use sys::bpf::ring::region_offset;
 use sys::bpf::{CpuRing, FramePointer, ProgramRings, RingsLayout};
 
-/// After a loss, the reader skips the lost pointers and, to stay ahead of the writer, this fraction
-/// (as a divisor) of the ring.
+/// Divisor for the number of pointers that the reader skips after a loss, in addition to the lost
+/// ones: the capacity of the pointer ring divided by this number. The margin keeps the reader ahead
+/// of the writer.
 const SKIP_MARGIN_DIVISOR: u64 = 8;
 
 /// Maximum number of frames copied per check of the writer's position.
@@ -31,29 +32,31 @@ pub const FRAMES_PER_CHECK: usize = 16;
 /// Length in bytes of a record's header, which precedes the frame.
 const RECORD_HEADER_SIZE: usize = region_offset::HEADER_SIZE as usize;
 
-/// An exported frame that had not been overwritten at the last check.
+/// An exported frame that was intact when it was last checked. The writer may have overwritten it
+/// since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExportedFrame {
     /// Index of the CPU on which the program ran.
     pub cpu: u32,
-    /// Index of the sink among the sinks of that CPU.
+    /// Index of the pointer ring (sink) that contained the frame's pointer, among the pointer rings
+    /// of that CPU.
     pub sink: u32,
-    /// Number of the frame's exit.
+    /// Number of the exit through which the frame left the program.
     pub edge: u32,
     /// Number of earlier frames on this exit and processor.
     pub number: u64,
     /// The pointer to the frame, as written by the program.
     pub pointer: FramePointer,
-    /// The record's header.
+    /// The header of the frame's record in the ring.
     pub header: RecordHeader,
 }
 
 /// Counters of the frames on an exit that did not become blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExitLosses {
-    /// Frames overwritten before they were copied.
+    /// Number of frames that were overwritten before they were copied.
     pub lost: u64,
-    /// Frames still in the ring.
+    /// Number of frames that are still in the ring.
     pub unread: u64,
 }
 
@@ -62,11 +65,12 @@ pub struct ExitLosses {
 pub struct RecordHeader {
     /// Length of the frame on the wire in bytes.
     pub length: u32,
-    /// Number of captured bytes.
+    /// Number of captured bytes of the frame.
     pub captured: u32,
     /// Time of the program run, in nanoseconds of the monotonic clock.
     pub time: u64,
-    /// VLAN tag stored outside the frame, as control word and protocol.
+    /// Control word and protocol of a VLAN tag that the kernel stores outside the frame, or `None`
+    /// if there is no such tag.
     pub tag: Option<(u16, u16)>,
     /// Segment size in bytes if the frame is yet to be segmented, else 0.
     pub segment_size: u16,
@@ -79,24 +83,26 @@ pub struct RecordHeader {
 pub struct Reader {
     rings: Arc<ProgramRings>,
     sinks: Vec<PointerRing>,
-    /// Indices of the sinks that had unread pointers when the positions were last loaded.
+    /// Indices of the pointer rings (sinks) that had unread pointers when the writers' positions
+    /// were last loaded.
     filled_sinks: Vec<usize>,
-    /// Index of each exit's sink, by exit number.
+    /// For each exit, the index of its pointer ring (sink).
     exit_sinks: Vec<u32>,
     /// Number of frames lost so far on each exit.
     lost_frames: Vec<u64>,
-    /// Positions of the frames lost on each exit.
+    /// For each exit, the positions of the lost frames.
     gaps: Vec<LossRanges>,
     /// Number of frames passed by the reader, by processor and exit, for exits that share a sink.
     passed_frames: Vec<u64>,
 }
 
-/// The pointer ring of one processor and sink.
+/// One pointer ring (sink) of one processor.
 #[derive(Debug)]
 struct PointerRing {
     cpu: u32,
     sink: u32,
-    /// The exit of all pointers, if the sink has only one exit.
+    /// The exit to which all pointers in the ring belong, or `None` if several exits share the
+    /// ring.
     only_exit: Option<u32>,
     /// Number of the next pointer to read.
     next_pointer: u64,

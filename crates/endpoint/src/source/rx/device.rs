@@ -36,7 +36,7 @@ const SEGMENT_TIMEOUT_MS_DEFAULT: u64 = 10;
 /// Maximum timeout of a partly filled segment, in milliseconds.
 const SEGMENT_TIMEOUT_MS_MAX: u64 = 1000;
 
-/// Parameters of the packet socket.
+/// Parameters for opening a packet socket.
 #[derive(Debug)]
 pub(super) struct RxParameters<'a> {
     /// Name of the interface, or `None` for all.

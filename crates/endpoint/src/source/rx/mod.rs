@@ -270,8 +270,8 @@ fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     })
 }
 
-/// Returns the mistake in the expression, or in its combination with other arguments, if there is
-/// one.
+/// Returns the mistake in the source's expression, or in its combination with other arguments;
+/// `None` if there is no mistake.
 fn check_expression(arguments: &Arguments) -> Option<Mistake> {
     if !flows::selects_flows(arguments) {
         return None;
@@ -322,13 +322,14 @@ struct PacketSource {
     /// Frames of the current segment, in order of arrival.
     entries: Vec<Entry>,
     emitted_entries: usize,
-    /// Pin that prevents the reuse of the current segment.
+    /// Pin that prevents the reuse of the current segment, or `None` if there is no current
+    /// segment.
     pin: Option<SegmentPin>,
     emitted: Amount,
     /// True if the kernel applies the filter that follows this source in the path.
     is_filtered: bool,
     unknown_link: u64,
-    /// Number of received segments.
+    /// Number of segments received from the ring.
     segments_received: u64,
     /// Stream position of the next frame. It counts all frames that passed the kernel's filter,
     /// including dropped ones.
@@ -340,7 +341,7 @@ struct PacketSource {
     closed: bool,
 }
 
-/// Reason for the end of the input.
+/// Reason why the input of a packet source ends.
 enum RxEndReason {
     /// The path is stopped.
     Stopped,

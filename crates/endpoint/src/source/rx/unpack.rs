@@ -18,7 +18,7 @@ const _: () = assert!(TAG_SIZE <= sys::packet::layout::FRAME_PADDING);
 /// Counts of the packets in a segment that were not emitted, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct SkippedPackets {
-    /// Packets with an unsupported link type.
+    /// Number of packets with an unsupported link type.
     pub(super) unknown_link: u64,
     /// Number of packets that the segment's header counts but the segment does not contain. Always
     /// 0 unless the kernel or this code has a bug.

@@ -37,10 +37,10 @@ const RING_ENTRIES_MAX: u32 = 1 << 14;
 const BUSY_QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between attempts to open a busy queue.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// Maximum number of queues.
+/// Maximum number of receive queues of an interface.
 const QUEUES_MAX: u32 = 256;
 
-/// Arguments for loading the program.
+/// Arguments for loading the XDP program of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadArguments<'m> {
     /// Map of the AF_XDP sockets by queue index.
@@ -51,7 +51,7 @@ pub struct LoadArguments<'m> {
     pub accepts_fragments: bool,
 }
 
-/// A function that loads a program.
+/// A function that loads the XDP program of a device.
 pub type ProgramLoader<'m> = &'m (dyn Fn(&LoadArguments<'_>) -> Result<Program, LoadError> + Sync);
 
 /// Parameters for opening a [`TakeDevice`].
@@ -63,7 +63,7 @@ pub(super) struct TakeParameters<'a> {
     pub(super) promiscuous: bool,
     /// True if the interface may be taken even though the user may need it for other work.
     pub(super) force: bool,
-    /// Loader of the program, or `None` for a program that redirects every frame.
+    /// Loader of the XDP program, or `None` for a program that redirects every frame.
     pub(super) loader: Option<ProgramLoader<'a>>,
     pub(super) steps: &'a RollbackLog,
 }
@@ -83,7 +83,8 @@ pub(super) struct TakeDevice {
     mode: XdpMode,
     detached: bool,
     note_at_detach: Option<String>,
-    /// Socket that keeps the interface in promiscuous mode while it is open.
+    /// Packet socket that keeps the interface in promiscuous mode while it is open, or `None` if
+    /// promiscuous mode was not requested.
     _promiscuous: Option<PacketSocket>,
 }
 

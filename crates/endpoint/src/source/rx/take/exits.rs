@@ -19,12 +19,12 @@ use wire::link::LinkType;
 /// The first header of the frames on an exit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FirstHeader {
-    /// An Ethernet header.
+    /// The frames begin with an Ethernet header.
     #[default]
     Link,
     /// An IP header; the link header has been removed.
     Packet,
-    /// Bytes without a known header.
+    /// The frames begin with bytes that are no known header.
     Bytes,
 }
 
@@ -51,18 +51,19 @@ pub const fn metadata_tail_offset(slots: usize) -> usize {
     slots * SLOT_SIZE + (slots * EXIT_NUMBER_SIZE).next_multiple_of(8)
 }
 
-/// Metadata before a frame.
+/// Metadata that an XDP program has written before a frame: the frame's exits, with the class and
+/// the view on each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameMetadata {
     bytes: [u8; METADATA_SIZE_MAX],
     slots: usize,
 }
 
-/// The view of a frame on one exit.
+/// The class and the view that a frame has on one exit.
 struct View {
     class: Class,
     from: u32,
-    /// Number of frame bytes after the view.
+    /// Number of bytes of the frame after the view.
     bytes_after: u32,
 }
 

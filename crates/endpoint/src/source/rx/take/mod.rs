@@ -53,9 +53,9 @@ struct TakeSource {
     reassembly: Reassembly,
     pause: PollPause,
     emitted: Amount,
-    /// Frames dropped because they are longer than a block.
+    /// Number of frames dropped because they are longer than a block.
     too_long: u64,
-    /// Frames left in the rings when the source was closed.
+    /// Number of frames left in the rings when the source was closed.
     unread: u64,
     stopped: bool,
     closed: bool,
@@ -67,7 +67,7 @@ struct Reassembly {
     bytes: Vec<u8>,
     time: Time,
     front: Option<FrameMetadata>,
-    /// True if the packet is complete.
+    /// True if all bytes of the packet have been received.
     is_complete: bool,
 }
 

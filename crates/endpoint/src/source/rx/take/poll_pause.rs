@@ -22,12 +22,12 @@ const FRAMES_MIN: u64 = 2;
 #[derive(Debug)]
 pub(super) struct PollPause {
     pause_max_ns: Time,
-    /// Capacity of a queue in frames.
+    /// Capacity of a receive queue in frames.
     queue_frames: u64,
     received: u64,
     /// Time at which the queues were last empty.
     last_empty: Time,
-    /// End of the last pause.
+    /// Time at which the last pause ends or ended.
     pause_until: Time,
 }
 
