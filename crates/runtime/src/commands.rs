@@ -33,10 +33,10 @@ pub enum CommandError {
     /// The space has ended, rejects commands, or does not exist in the path.
     #[error("the path has ended")]
     Ended,
-    /// The space waits at a full ring.
+    /// The space waits for room in a full ring.
     #[error("{space} waits for room in a ring: its reader reads nothing")]
     RingFull {
-        /// Name of the space.
+        /// Name of the space that waits.
         space: String,
         /// Number of the edge whose ring is full.
         edge: usize,
@@ -45,7 +45,7 @@ pub enum CommandError {
     /// its thread gets no CPU time.
     #[error("{space} did not start the command in time")]
     Late {
-        /// Name of the space.
+        /// Name of the space that did not begin the command.
         space: String,
     },
 }
@@ -69,10 +69,11 @@ pub struct CommandQueue {
     pub status: Arc<SpaceStatus>,
     /// Set when a command is queued; cleared when the space finds the queue empty.
     pending: AtomicBool,
-    /// Kernel thread id of the space's thread; 0 before the thread starts.
+    /// Kernel thread id of the space's thread; 0 before the thread starts. Not reset when the space
+    /// ends.
     thread: AtomicU32,
     inbox: Mutex<Inbox>,
-    /// Notified when the space ends.
+    /// Condition variable that is notified when the space ends.
     ended: Condvar,
     doorbell: Arc<Doorbell>,
 }
@@ -81,7 +82,7 @@ pub struct CommandQueue {
 #[derive(Default)]
 pub struct Inbox {
     commands: VecDeque<(u64, Command)>,
-    /// Id of the next command.
+    /// Id that the next queued command gets.
     next: u64,
     /// Counters in the space's latest report, or its final counters once it has ended; `None`
     /// before its first report.

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::eventfd::EventFd;
 
-/// The control state that all spaces of a path poll.
+/// State with which a path controls its spaces: stop requests, position requests, and events. All
+/// spaces poll it.
 #[derive(Debug)]
 pub struct Control {
     stopped: Arc<AtomicBool>,
@@ -25,9 +26,9 @@ pub struct Control {
     /// True if a listener is set and no block has arrived from any source since then.
     awaits_blocks: AtomicBool,
     listener: Mutex<Listener>,
-    /// True if `input_event` contains an event.
+    /// True if `input_event` is set.
     awaits_input: AtomicBool,
-    /// The event to notify after the next pass with input.
+    /// The event to notify after the next pass with input, or `None` if no event is set.
     input_event: Mutex<Option<Arc<EventFd>>>,
 }
 

@@ -15,7 +15,7 @@ pub struct NodeReport {
     /// Number of the node, which changes to the path do not alter. In reports to users, `engine`
     /// replaces it with the index of the node in the current plan.
     pub planned: usize,
-    /// Name of the node.
+    /// Name of the filter or sink.
     pub name: String,
     /// Report of the filter or sink.
     pub report: Report,
@@ -24,7 +24,7 @@ pub struct NodeReport {
 /// Input counters of one ring, counted by the reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImportCounters {
-    /// Number of the ring's edge.
+    /// Number of the edge to which the ring belongs.
     pub planned: usize,
     /// Index, in its space, of the node at which the ring's blocks enter the graph; `usize::MAX`
     /// once the node is removed.
@@ -54,11 +54,11 @@ pub struct SpaceCounters {
 /// Additional counts of a space that runs in the kernel, for its sources and edges.
 #[derive(Clone, Debug, Default)]
 pub struct KernelCounts {
-    /// Counts of the sources.
+    /// Name and counts of each source.
     pub sources: Vec<(String, SourceCounters)>,
-    /// Edges within the space.
+    /// Edges between nodes of the space.
     pub edges: Vec<Edge>,
-    /// Edges that leave the space.
+    /// Edges from the space to user space.
     pub exits: Vec<ExitEdge>,
 }
 
@@ -68,7 +68,7 @@ pub struct ExitEdge {
     /// Name of the edge: node number of the source, number of earlier kernel programs at the
     /// source, and index of the edge among all edges that leave the program.
     pub name: (usize, usize, usize),
-    /// Counts of the edge.
+    /// Counters of the edge, as counted by the program.
     pub edge: Edge,
 }
 
@@ -135,9 +135,9 @@ pub(crate) struct NodeCounters {
     /// True for the source that receives a kernel program's output. Its edges count as edges of
     /// that program.
     pub(crate) receives_kernel_output: bool,
-    /// True for a replica. All replicas of a filter share one ledger entry.
+    /// True for a replica of a filter. All replicas of a filter share one ledger entry.
     pub(crate) copied: bool,
-    /// Edges to nodes in the same space.
+    /// Counters of the edges from the node to nodes in the same space.
     pub(crate) calls: Vec<Edge>,
     /// Counts of the ring through which the node sends blocks to another space; `None` if there is
     /// no such ring.
@@ -145,8 +145,9 @@ pub(crate) struct NodeCounters {
 }
 
 impl SpaceCounters {
-    /// Collects the counters of the nodes and rings of a space, without reports. `failed` is true
-    /// if the path has failed.
+    /// Collects the counters of the nodes and rings of a space, without reports. `kept` contains
+    /// the frames that the history of a source retains, with the index of the source's node.
+    /// `failed` is true if the path has failed.
     pub fn new(
         (nodes, kept): (&[Node], &[(usize, RetainedFrames)]),
         mut imported: Vec<ImportCounters>,
@@ -324,7 +325,7 @@ fn reader_ring(node: &Node) -> Option<ReaderRing> {
 }
 
 /// Returns the frames that a node retains for later readers: the frames of a sink, or the history
-/// of a source.
+/// of a source. Returns `None` for other nodes.
 fn retained_frames(node: &Node, histories: &[(usize, RetainedFrames)]) -> Option<RetainedFrames> {
     match &node.operator {
         Operator::Sink(part) => part.sink.retained_frames(),

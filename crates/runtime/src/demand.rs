@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 pub struct PathEdges {
     /// Edges, as pairs of start node and end node.
     pub edges: Vec<(usize, usize)>,
-    /// Numbers of the source nodes.
+    /// Node numbers of the sources.
     pub sources: Vec<usize>,
 }
 

@@ -10,7 +10,7 @@ use filter::Block;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A failure of a ring.
+/// The cause of failure of a ring between two spaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RingFailure {
     /// The space at the other end of the ring has ended.
@@ -54,9 +54,10 @@ pub enum FailureCause {
     ExitUnknown(sys::Error),
     /// The failure happened in another process.
     OtherProcess {
-        /// Failure message of that process.
+        /// Failure message that the other process has sent.
         what: String,
-        /// Error number of the failed system call in that process, if one failed.
+        /// Error number of the failed system call in the other process, or `None` if no system call
+        /// failed.
         errno: Option<i32>,
         /// True if the only cause is that the reader of a standard stream has closed the stream, as
         /// in [`PathFailure::is_quiet`].
@@ -64,9 +65,9 @@ pub enum FailureCause {
     },
     /// A filter panicked.
     Panic {
-        /// Panic message.
+        /// Message of the panic.
         message: String,
-        /// Block that the filter was processing, if it was called with one.
+        /// Block that the filter was processing, or `None` if it was called without one.
         block: Option<CrashCapture>,
     },
 }
@@ -78,7 +79,7 @@ pub struct CrashCapture {
     pub link: u16,
     /// Timestamp of the block, in nanoseconds.
     pub time: u64,
-    /// Length on the wire, in bytes.
+    /// Length of the frame on the wire, in bytes.
     pub wire_length: u32,
     /// Bytes of the frame, or of the view if the block is not a frame.
     pub bytes: Vec<u8>,

@@ -45,11 +45,11 @@ pub struct LatencyGauge {
     /// Monotonic time, in nanoseconds, at which the reader took some blocks but left others in the
     /// ring; 0 if it left none.
     left_since: AtomicU64,
-    /// Number of measured blocks.
+    /// Number of blocks that the gauge has measured.
     measured: AtomicU64,
     /// Number of measured blocks whose latency exceeded `share_ns`.
     exceeded: AtomicU64,
-    /// Longest measured latency, in nanoseconds.
+    /// Longest latency that the gauge has measured, in nanoseconds.
     worst_ns: AtomicU64,
     /// Longest latency measured since the last call of [`LatencyBudget::take_breach`], in
     /// nanoseconds.
@@ -70,7 +70,7 @@ pub struct AgeGauge {
 /// The latencies measured in a path, and the number of breaches.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Latency {
-    /// Requested bound, in nanoseconds.
+    /// Latency bound that the request sets, in nanoseconds.
     pub asked_ns: u64,
     /// Number of calls of [`LatencyBudget::take_breach`] so far that returned a breach. All
     /// breaches between two calls count as one.
@@ -90,13 +90,13 @@ pub struct GaugeLatency {
     pub name: String,
     /// Share of the bound assigned to the gauge, in nanoseconds.
     pub share_ns: u64,
-    /// Number of blocks measured.
+    /// Number of blocks that the gauge has measured.
     #[serde(rename = "blocks")]
     pub measured: u64,
     /// Number of blocks whose latency exceeded `share_ns`.
     #[serde(rename = "late")]
     pub exceeded: u64,
-    /// Longest measured latency, in nanoseconds.
+    /// Longest latency that the gauge has measured, in nanoseconds.
     pub worst_ns: u64,
 }
 
@@ -116,7 +116,7 @@ impl Latency {
 /// source whose wait exceeded its share most.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LatencyBreach {
-    /// Requested bound, in nanoseconds.
+    /// Latency bound that the request sets, in nanoseconds.
     pub asked_ns: u64,
     /// The sink that received the oldest late block, and the block's age on arrival, in
     /// nanoseconds; `None` if no late block has arrived.

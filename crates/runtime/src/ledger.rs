@@ -20,9 +20,9 @@ pub use filter::{Amount, DeliveredItems, Report};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EdgeKind {
-    /// A function call between nodes of one space.
+    /// A function call from one node to another node of the same space.
     Call,
-    /// A ring to another space.
+    /// A ring from a node to a node in another space.
     Ring,
     /// A back edge of a cycle, with a bounded work list.
     #[serde(rename = "back edge")]
@@ -154,7 +154,7 @@ pub struct Edge {
     pub from: NodeName,
     /// Node that takes blocks from the edge.
     pub to: NodeName,
-    /// Kind of the edge.
+    /// Kind of the edge, which tells how blocks are transferred.
     pub kind: EdgeKind,
     /// Number of the edge, which changes to the path do not alter. In ledgers for users, `engine`
     /// replaces it with the index of the edge in the current plan.
@@ -169,7 +169,7 @@ pub struct Edge {
     /// blocks put on the edge before it; on kernel edges each CPU counts its own blocks.
     #[serde(deserialize_with = "endpoint::deserialize_interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
-    /// Amount still in the ring.
+    /// Amount that is still in the ring of the edge.
     pub resident: Amount,
     /// Notifications sent to the reader of a ring, by cause; `None` for other edges.
     #[serde(skip)]
@@ -182,7 +182,7 @@ pub struct Edge {
 /// The size of a ring between two spaces, and the history of its changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RingSize {
-    /// Current capacity in entries.
+    /// Current capacity of the ring in entries.
     pub entries: u64,
     /// Current number of blocks after which a sleeping reader is woken (T_b).
     pub signal_blocks: u64,
@@ -195,7 +195,8 @@ pub struct RingSize {
     pub last_resize_reason: String,
 }
 
-/// Counters of one node: its input, and where its blocks went.
+/// Counters of one node: blocks that entered it, were created by it, left it, were dropped by it,
+/// or are held by it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeEntry {
     /// Name of the node.
@@ -222,7 +223,7 @@ pub struct NodeEntry {
     pub unanswered: Vec<(String, u64)>,
     /// Other counters of the filter, by name.
     pub counters: Vec<(String, u64)>,
-    /// Edits of blocks, by method.
+    /// Number of edits of blocks by the filter, by method.
     pub edits: EditCounts,
     /// Time spent in the filter, in nanoseconds; 0 if not measured.
     pub busy_ns: u64,
@@ -247,13 +248,13 @@ pub struct NodeEntry {
 /// Number of edits of blocks, by method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct EditCounts {
-    /// Edits in place.
+    /// Number of edits of a block in place.
     pub direct: u64,
-    /// Edits in a copy of the entire frame.
+    /// Number of edits in a copy of the entire frame.
     pub copied: u64,
-    /// Edits that replaced a block with a new one.
+    /// Number of edits that replaced a block with a new one.
     pub appended: u64,
-    /// Edits in a copy of only the written range.
+    /// Number of edits in a copy of only the written range.
     pub fragmented: u64,
 }
 
@@ -271,13 +272,13 @@ pub struct Ledger {
 /// A violated equation in a ledger, with the values of both sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LedgerImbalance {
-    /// Name of the node or edge.
+    /// Name of the node or edge whose counters violate the equation.
     pub place: String,
-    /// Equation that does not hold.
+    /// The equation that does not hold, as text.
     pub rule: &'static str,
-    /// Value of the left side.
+    /// Value of the left side of the equation.
     pub left: u64,
-    /// Value of the right side.
+    /// Value of the right side of the equation.
     pub right: u64,
 }
 

@@ -160,9 +160,9 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
 }
 
 /// Adds the counts from user space to an edge that begins in the kernel. The ledger compares the
-/// amount put by the kernel program with the amount taken by the nodes after the source, not with
-/// the source's own counts. If `runs` is true, blocks that are neither taken nor dropped count as
-/// resident on the edge.
+/// amount that the kernel program put on the edge with the amount that user-space nodes took from
+/// the source that receives the program's output, not with the counts of that source. If `runs` is
+/// true, blocks that are neither taken nor dropped count as resident on the edge.
 fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation], runs: bool) -> Edge {
     let ExitEdge { name, mut edge } = exit;
     edge.taken = Amount::default();

@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// The writing end of a ring between two spaces. It also decides when the reader is notified.
 #[derive(Debug)]
 pub struct RingExport {
-    /// Number of the edge.
+    /// Number of the edge to which the ring belongs.
     pub planned: usize,
     writer: Option<CrossingWriter>,
     doorbell: Arc<Doorbell>,
@@ -287,7 +287,7 @@ impl RingExport {
 /// The reading end of a ring between two spaces.
 #[derive(Debug)]
 pub struct Import {
-    /// Number of the edge.
+    /// Number of the edge to which the ring belongs.
     pub planned: usize,
     reader: CrossingReader,
     /// Gauge of the time that blocks wait in the ring; `None` if it is not measured.

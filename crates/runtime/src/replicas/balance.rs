@@ -17,16 +17,16 @@ pub struct SessionShares {
     pub replicas: Box<[u8]>,
     /// Number of blocks in the interval, by bucket.
     pub blocks: Box<[u32]>,
-    /// Number of replicas.
+    /// Number of replicas of the chain.
     pub replica_count: usize,
 }
 
 /// Buckets of sessions that move from one replica to another.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionMove {
-    /// The replica with the most blocks.
+    /// Index of the replica that had the most blocks, which gives up the buckets.
     pub from: u8,
-    /// The replica with the fewest blocks.
+    /// Index of the replica that had the fewest blocks, which takes over the buckets.
     pub to: u8,
     /// The buckets that move, in ascending order.
     pub buckets: Vec<u16>,

@@ -38,11 +38,11 @@ struct SessionTable {
     key: ShardKey,
     /// Seed of the session tables in the replicas ([`ShardKey::session_key`]).
     seed: u64,
-    /// The replica of each bucket, or [`UNASSIGNED_REPLICA`].
+    /// The index of the replica that owns each bucket, or [`UNASSIGNED_REPLICA`].
     replicas: Box<[u8]>,
     /// Number of blocks of each bucket since the last call of [`Dispatcher::take_bucket_shares`].
     blocks: Box<[u32]>,
-    /// Number of blocks dispatched to each replica.
+    /// Number of blocks dispatched to each replica so far.
     dispatched: Vec<u64>,
 }
 
@@ -52,9 +52,9 @@ pub struct Dispatcher {
     policy: DispatchPolicy,
     /// Progress of the chain, shared by the dispatcher, the replicas and the join.
     progress: Arc<ReplicaProgress>,
-    /// Next batch id.
+    /// Id that the next batch gets.
     next_batch_id: u64,
-    /// Index of the replica in this space.
+    /// Index of the replica that runs in the dispatcher's space.
     local_replica: usize,
 }
 

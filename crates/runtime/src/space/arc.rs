@@ -11,7 +11,7 @@ pub type NodeId = usize;
 #[derive(Debug)]
 #[repr(C)]
 pub struct GraphArc {
-    /// Target node.
+    /// Index of the node to which the arc leads.
     pub to: NodeId,
     /// Index of the arc among the target's incoming arcs. A join merges branches in the order of
     /// this index.
@@ -19,7 +19,7 @@ pub struct GraphArc {
     /// True for a forward arc to a node that is not a join. The walk continues at once at the
     /// target.
     pub direct: bool,
-    /// Amount put on the arc so far.
+    /// Amount of blocks put on the arc so far.
     pub put: Amount,
     /// Classes of the blocks that the arc accepts.
     pub wanted: SelectedClasses,
@@ -38,7 +38,7 @@ pub struct EdgeDrops {
     pub cycle_full: Amount,
     /// Blocks dropped because they had already followed the maximum number of back edges.
     pub too_many_hops: Amount,
-    /// Blocks dropped because the ring was full.
+    /// Blocks dropped because the ring to another space was full.
     pub ring_full: Amount,
     /// Blocks on the edge when the path ended.
     pub path_ended: Amount,

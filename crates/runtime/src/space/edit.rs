@@ -140,7 +140,7 @@ impl LocalGraph {
 #[derive(Default)]
 struct EditOutput {
     batches: Vec<BatchMemory>,
-    /// Batch memories for reuse.
+    /// Empty batch memories for reuse.
     spare: Vec<BatchMemory>,
     /// Number of additional blocks that resulted from splitting blocks into fragments.
     made: u64,

@@ -17,7 +17,7 @@ pub(super) struct BlockEditor<'b, 'i> {
     pub(super) intakes: &'b mut [Pool],
     pub(super) work: &'b mut Pool,
     pub(super) imported: &'i [RingBatch<'i>],
-    /// True if the filters downstream accept fragments.
+    /// True if the filters downstream accept a block as several fragments.
     pub(super) fragments: bool,
 }
 
@@ -240,7 +240,7 @@ impl NewBlock<'_> {
     }
 }
 
-/// An edit in place.
+/// An edit of a block in place.
 struct InPlaceEdit<'b> {
     editing: EditedBlock<'b>,
     work: Option<&'b Pool>,
