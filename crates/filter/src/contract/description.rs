@@ -80,7 +80,7 @@ pub struct Description {
     /// these do not depend on the arguments. Callers use [`Description::effect_of`] instead. The
     /// kind of a source or sink is always [`Description::kind`].
     pub effect: Option<fn(&Arguments) -> Effect>,
-    /// Restrictions on the input beyond its form.
+    /// Restrictions on the filter's input, in addition to its form.
     pub needs: InputNeeds,
 
     /// Parameters of the filter. Positional values are assigned to them in this order.
@@ -121,7 +121,7 @@ pub struct Description {
     pub twin_test_arguments: &'static [&'static str],
 }
 
-/// Restrictions on the input of a filter or sink beyond its form.
+/// Restrictions on the input of a filter or sink, in addition to the form of the input.
 #[derive(Clone, Copy, Debug)]
 pub struct InputNeeds {
     /// Usable blocks of each upstream filter. Empty if every block is usable.

@@ -71,7 +71,7 @@ pub struct Parameter {
     /// True if the value can be changed while the filter runs, through
     /// [`Filter::set`](super::Filter::set).
     pub writable: bool,
-    /// Description for the help text, in one line.
+    /// Description of the parameter for the help text, in one line.
     pub help: &'static str,
 }
 

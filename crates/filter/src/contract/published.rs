@@ -48,7 +48,7 @@ pub struct Column {
     /// Number of values per row. If there are several, each value has its own column, named
     /// `NAME.INDEX`.
     pub value_count: usize,
-    /// Description for the help text, in one line.
+    /// Description of the column for the help text, in one line.
     pub help: &'static str,
 }
 

@@ -42,7 +42,7 @@ pub fn columns<S: Session>() -> Vec<Column> {
 /// Key of the private session, which contains the state that belongs to no single connection.
 pub const PRIVATE_SESSION_KEY: u64 = 0;
 
-/// All sessions of one filter.
+/// The sessions of one filter, found by key.
 #[derive(Debug)]
 pub struct Sessions<S> {
     index: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,

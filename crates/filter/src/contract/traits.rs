@@ -127,7 +127,7 @@ pub trait HoldingLanes: Send {
     }
 }
 
-/// A filter as the engine calls it, once per batch.
+/// A filter of any kind, in the form in which the engine calls it: once per batch.
 pub enum Filter {
     /// A filter that reads rich pointers and metadata, never the bytes of blocks.
     Statistics(Box<dyn Statistics>),

@@ -158,7 +158,7 @@ impl Classify for Split {
     }
 }
 
-/// Emits the twin for both modes: by flow and by block.
+/// Emits the twin of `split`, which splits by flow or by block, as the arguments request.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -41,7 +41,8 @@ impl<'c> ClassifyContext<'c> {
     }
 }
 
-/// Context of a filter that keeps each block in its lane.
+/// Context of a filter that keeps each block in its lane: clock, counters, and access to the
+/// services of the space.
 pub struct LaneContext<'c, 'a> {
     /// The clock and the counters of the filter.
     pub common: ClassifyContext<'c>,

@@ -170,7 +170,8 @@ fn note(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time:
     }
 }
 
-/// Returns true if `time` is close enough to one of `times` for a fragment of the same datagram.
+/// Returns true if `time` is at most [`FRAGMENT_TIME_NS_MAX`] from one of `times`, so that both may
+/// be times of fragments of one datagram.
 fn is_within_fragment_time(times: Option<&Vec<Time>>, time: Time) -> bool {
     times.is_some_and(|times| times.iter().any(|one| one.abs_diff(time) <= FRAGMENT_TIME_NS_MAX))
 }

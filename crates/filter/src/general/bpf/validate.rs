@@ -39,7 +39,7 @@ impl ExpressionPerLinkType {
         })
     }
 
-    /// Returns true if a frame of one of the link types can match.
+    /// Returns true if, for at least one of the link types, a frame can match the expression.
     fn matches(&self) -> bool {
         let mut all = self.for_links.iter();
         all.any(|(_, made)| made.as_ref().is_ok_and(|own| own.program.is_some()))

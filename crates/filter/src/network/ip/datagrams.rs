@@ -72,14 +72,14 @@ impl Session for Datagram {
     }
 }
 
-/// The relation of a new fragment to the fragments of its datagram that arrived earlier.
+/// The relation of a new fragment to the earlier fragments of its datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Overlap {
-    /// The fragment overlaps no earlier fragment.
+    /// The fragment overlaps no fragment that arrived earlier.
     Disjoint,
     /// The fragment overlaps an earlier fragment, or both are the last fragment of the datagram.
     Overlapping,
-    /// The fragment and the earlier ones disagree about the end of the datagram.
+    /// The fragment and the earlier fragments disagree about the end of the datagram.
     Contradictory,
 }
 
@@ -91,7 +91,7 @@ impl DatagramTable {
         Self { table, limits, policy }
     }
 
-    /// Returns the state of the table, so that it can be saved and moved.
+    /// Returns the table as the state of the filter, so that it can be saved and moved.
     pub(super) fn state(&mut self) -> &mut dyn FilterState {
         &mut self.table
     }
@@ -326,7 +326,8 @@ fn build_datagram<'a>(
     }))
 }
 
-/// Copies a range of bytes from its fragment into the datagram, up to the datagram's end.
+/// Copies the bytes of `segment` into the datagram, up to the datagram's end, from the fragment in
+/// `parts` that supplies them.
 fn copy_segment(data: &mut [u8], segment: &FragmentRange, parts: &[(u32, Block<'_>)]) {
     let Some((offset, part)) = parts.get(segment.fragment) else { return };
     let (from, to) = (segment.start as usize, (segment.end as usize).min(data.len()));

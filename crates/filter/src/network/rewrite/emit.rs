@@ -111,8 +111,8 @@ impl<'s> OldHeaders<'s> {
         Ok(Self { l3, l4, edit_end: end, version, protocol, ttl_word: life, addresses, ports })
     }
 
-    /// Emits checks that jump to the exit for the respective reason if the transport header cannot
-    /// be edited.
+    /// Emits checks that the transport header can be edited. If a check fails, the code jumps to
+    /// the exit for the reason.
     fn require_editable_transport(
         s: &mut Scope<'s, '_>,
         wanted: &RewriteFields,

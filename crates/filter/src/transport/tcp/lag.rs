@@ -1,9 +1,10 @@
 //! The lag of timestamps behind the path's clock.
 //!
 //! The path's clock never goes back. If the clock that stamps the packets does (it has been set, or
-//! one capture was appended to a later one), all timestamps are far behind the path's clock from
-//! then on, and a connection would seem idle as soon as it begins. So no timer ends idle
-//! connections while the timestamps are behind; a segment after a long silence still does.
+//! one capture was appended to a later one), all later timestamps are far behind the path's clock,
+//! and every connection would seem idle as soon as it begins. Therefore, no timer ends idle
+//! connections while the timestamps lag. A connection that was silent for longer than the timeout
+//! still ends when its next segment arrives.
 
 use crate::contract::Time;
 

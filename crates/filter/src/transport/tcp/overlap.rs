@@ -53,7 +53,7 @@ impl SegmentPolicy {
         }
     }
 
-    /// Returns true if `new` wins where it overlaps `old`.
+    /// Returns true if, under this policy, `new` supplies the bytes of its overlap with `old`.
     const fn new_wins(self, new: Span, old: Span) -> bool {
         let before = is_sequence_after(old.from, new.from);
         let behind = is_sequence_after(new.to, old.to);

@@ -69,7 +69,8 @@ impl SegmentInfo {
         self.span.to.wrapping_sub(self.span.from)
     }
 
-    /// Returns true if the segment may begin a connection record: it has a SYN or data, and no RST.
+    /// Returns true if a connection record may begin with this segment, because the segment has a
+    /// SYN or data, and no RST.
     pub(super) const fn may_begin_connection(&self) -> bool {
         !self.has(flag::RST) && (self.has(flag::SYN) || self.has_data())
     }
