@@ -76,7 +76,8 @@ pub trait Source: Send {
     /// afterwards.
     fn close(&mut self) {}
 
-    /// Returns the concrete source for downcasting, or `None` if no code downcasts it.
+    /// Returns the source as [`Any`], from which callers downcast to the concrete type. Returns
+    /// `None` for a type to which no caller downcasts.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
@@ -231,7 +232,8 @@ impl<'s> Intake<'s> {
         Self { general: Some(general), ..self }
     }
 
-    /// Returns an entry without flags for the block in this extent of the pool.
+    /// Returns an entry without flags and session for the block in this extent of the pool, with
+    /// this timestamp and index of the source.
     #[must_use]
     pub fn entry(&self, place: Extent, (time, origin): (Time, u16), marks: Marks) -> Entry {
         let context = BlockMetadata { time, session: 0, origin, flags: BlockFlags::NONE };
@@ -323,7 +325,8 @@ pub trait Sink: Send {
         None
     }
 
-    /// Returns the concrete sink for downcasting, or `None` if no code downcasts it.
+    /// Returns the sink as [`Any`], from which callers downcast to the concrete type. Returns
+    /// `None` for a type to which no caller downcasts.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }

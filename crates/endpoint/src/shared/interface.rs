@@ -1,8 +1,8 @@
 //! The interface that the source of a prefix observes.
 //!
-//! The text of a prefix names its interface, and a name can pass to another interface while the
-//! process of the prefix observes the first. So the name of a ring also depends on the index of the
-//! interface, and on its network namespace.
+//! The text of a prefix contains the name of its interface. While a process observes this
+//! interface, the name can be given to another one. The name of a prefix's ring therefore depends
+//! on the index and the network namespace of the interface, too.
 
 use crate::interface::run_in_namespace;
 use sys::net::{Namespace, RouteSocket};

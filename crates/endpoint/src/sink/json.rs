@@ -255,8 +255,8 @@ impl JsonFormatter {
         Self { names: ClassNames::new(opening), form: opening.form, payload, described }
     }
 
-    /// Counts a block. Returns `None` if no line is written for the block, and otherwise the record
-    /// of the message that the block describes, if any.
+    /// Counts a block. Returns `None` if no line is written for the block, the record of the
+    /// message if the block describes one, and `Some(None)` for any other block.
     fn count_and_read_record<'b>(
         &mut self,
         block: &Block<'b>,

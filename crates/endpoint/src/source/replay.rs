@@ -217,8 +217,8 @@ impl Replay {
         outcome
     }
 
-    /// Reads at least `wanted` bytes. Returns `None` on success, or else the result that this call
-    /// to `produce` must return.
+    /// Reads at least `wanted` bytes. Returns `None` on success. Otherwise returns the status that
+    /// the current call to `produce` must return.
     fn refill(
         &mut self,
         intake: &Intake<'_>,

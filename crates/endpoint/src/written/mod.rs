@@ -49,7 +49,8 @@ pub struct InputClosed(pub String);
 /// Reason reported if the path has sent none.
 const DEFAULT_END_REASON: &str = "the path has ended, or the filter was removed";
 
-/// Creates the two ends of a writer: the outside end, and the socket of the inside end.
+/// Creates the two ends of a writer: the outside end, and the socket from which the inside end is
+/// created.
 pub fn pair() -> sys::Result<(WriterSocket, OwnedFd)> {
     let (outside, inside) = sys::descriptor::pair()?;
     // If the machine has a lower limit, fewer bytes can wait.
@@ -58,13 +59,13 @@ pub fn pair() -> sys::Result<(WriterSocket, OwnedFd)> {
 }
 
 impl WriterSocket {
-    /// Creates the outside end from its socket.
+    /// Creates the outside end of a writer from its socket.
     #[must_use]
     pub const fn new(socket: OwnedFd) -> Self {
         Self { socket, packet: Vec::new() }
     }
 
-    /// Converts the outside end into its socket, without ending the session.
+    /// Converts the outside end of a writer into its socket, without ending the session.
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         self.socket

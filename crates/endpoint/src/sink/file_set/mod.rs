@@ -66,7 +66,7 @@ pub(crate) struct FileSetPolicy {
     pub(crate) fills_holes: bool,
 }
 
-/// A directory with its unfinished files.
+/// The output directory of a sink, with the files that are not finished yet.
 #[derive(Debug)]
 pub(crate) struct FileSet {
     directory: Directory,

@@ -56,7 +56,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Opens a transmitter over memory shared with a source.
+    /// Opens a transmitter that sends from the buffers `frames`, for example those that a source
+    /// lends.
     pub(super) fn open(
         frames: &Arc<Frames>,
         found: &Interface,
@@ -82,7 +83,8 @@ impl Ring {
         })
     }
 
-    /// Opens a transmitter with its own memory.
+    /// Opens a transmitter with frame buffers of its own, for use without a source that lends
+    /// memory.
     pub(super) fn open_with_own_memory(found: &Interface, links: RouteSocket) -> sys::Result<Self> {
         Self::open(&Frames::create("streamline-send", FRAME_BUFFER_COUNT)?, found, links)
     }

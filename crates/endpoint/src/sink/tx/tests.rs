@@ -56,7 +56,7 @@ fn open_tx_with_transmitter(
     open(&OpenArguments { form, ..sink_opening(&checked, &[]) })
 }
 
-/// Opens the sink on this end and returns it as its concrete type.
+/// Opens the sink on this end of the veth pair, and returns it as its concrete type.
 fn open_concrete_tx(space: &Namespace, transmitter: Transmitter) -> TxSink {
     let arguments =
         [&[("interface", CLIENT_DEVICE), ("netns", space.name())], transmitter].concat();

@@ -88,7 +88,7 @@ pub struct Reader {
     filled_sinks: Vec<usize>,
     /// For each exit, the index of its pointer ring (sink).
     exit_sinks: Vec<u32>,
-    /// Number of frames lost so far on each exit.
+    /// For each exit, the number of frames lost so far.
     lost_frames: Vec<u64>,
     /// For each exit, the positions of the lost frames.
     gaps: Vec<LossRanges>,
@@ -210,7 +210,8 @@ impl Reader {
         self.count_lost_frames(edge, (before, pointer.number.saturating_sub(before)), cpu);
     }
 
-    /// Counts `count` frames of an exit as lost, beginning with frame number `from`.
+    /// Counts `count` frames on exit `edge` of processor `cpu` as lost, beginning with frame number
+    /// `from`.
     fn count_lost_frames(&mut self, edge: u32, (from, count): (u64, u64), cpu: u32) {
         let edge = edge as usize;
         if let Some((lost, gaps)) = self.lost_frames.get_mut(edge).zip(self.gaps.get_mut(edge)) {

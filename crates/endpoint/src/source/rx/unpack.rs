@@ -25,8 +25,8 @@ pub(super) struct SkippedPackets {
     pub(super) missing_packets: u64,
 }
 
-/// Appends the entries of a segment whose first byte is at `position` of the dbuf. Returns the
-/// numbers of packets without an entry.
+/// Appends the entries of a segment whose first byte is at `position` in `dbuf`. Returns, by
+/// reason, the number of packets for which there is no entry.
 pub(super) fn unpack(
     segment: &mut [u8],
     (dbuf, position): (DbufId, u64),

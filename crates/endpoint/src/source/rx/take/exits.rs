@@ -156,8 +156,8 @@ impl Exits {
         self.waiting.len()
     }
 
-    /// Queues one block for each of the frame's exits. `head` contains the first bytes of the
-    /// frame.
+    /// Queues one block for each of the frame's exits. The frame is at `place` in `dbuf`, and
+    /// `head` contains its first bytes.
     pub(super) fn queue_frame(
         &mut self,
         front: &FrameMetadata,
