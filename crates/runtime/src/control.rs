@@ -149,7 +149,7 @@ impl Control {
         self.input_event.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes an event to the listener, if there is one.
+    /// Passes an event to the listener, if a listener is set.
     pub(crate) fn report(&self, event: ControlEvent) {
         let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(listener) = &listener.0 {

@@ -126,7 +126,7 @@ impl RetiredCounters {
     }
 }
 
-/// Counters of one node.
+/// Counters of one node, and of its edges and its ring.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeCounters {
     pub(crate) entry: NodeEntry,
@@ -139,8 +139,8 @@ pub(crate) struct NodeCounters {
     pub(crate) copied: bool,
     /// Counters of the edges from the node to nodes in the same space.
     pub(crate) calls: Vec<Edge>,
-    /// Counts of the ring through which the node sends blocks to another space; `None` if there is
-    /// no such ring.
+    /// Counters of the ring through which the node sends blocks to another space; `None` if there
+    /// is no such ring.
     pub(crate) ring: Option<Edge>,
 }
 

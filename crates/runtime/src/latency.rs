@@ -83,7 +83,7 @@ pub struct Latency {
     pub waits: Vec<GaugeLatency>,
 }
 
-/// The measurements of one gauge.
+/// The measurements of one latency gauge.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GaugeLatency {
     /// Name of the sink or source; for a ring, the names of the nodes at both ends of its edge.
@@ -298,7 +298,7 @@ impl LatencyGauge {
     }
 }
 
-/// Adds a measurement to the entry with the same name, or appends it as a new entry.
+/// Adds a measurement to the entry in `all` with the same name, or appends it as a new entry.
 fn merge_measurement(all: &mut Vec<GaugeLatency>, new: GaugeLatency) {
     match all.iter_mut().find(|known| known.name == new.name) {
         Some(known) => known.add(&new),

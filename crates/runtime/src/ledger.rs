@@ -147,7 +147,7 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// Counters of one edge, counted at both of its ends.
+/// Counters of one edge: the amounts counted by the writer, and those counted by the reader.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Edge {
     /// Node that puts blocks on the edge.

@@ -8,7 +8,7 @@ use crate::ledger::{Edge, Ledger, LossRanges, NodeEntry, NodeName};
 use crate::space::SpaceResults;
 use filter::{Amount, DeliveredItems, Report};
 
-/// Returns the reports of the filters and sinks of a path.
+/// Returns the merged reports of the filters and sinks of a path that has ended.
 #[must_use]
 pub fn node_reports(results: &[SpaceResults]) -> Vec<NodeReport> {
     let ended = |space: &SpaceResults| -> Vec<NodeReport> {

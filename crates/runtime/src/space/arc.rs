@@ -1,4 +1,4 @@
-//! Arcs between the nodes of a space, with the counters of the writing end.
+//! Arcs between the nodes of a space, with the counters of the node that puts blocks on them.
 
 use super::select::SelectedClasses;
 use crate::ledger::DropReason;

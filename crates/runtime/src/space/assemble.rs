@@ -1,4 +1,5 @@
-//! The builder of a space's graph. It also determines the shape of the graph.
+//! The builder of a space's graph. It also computes the shape of the graph: topological order,
+//! forks and joins.
 
 use super::arc::NodeId;
 use super::arc::{EdgeDrops, GraphArc};
@@ -78,8 +79,8 @@ impl Assembly {
         });
     }
 
-    /// Returns the nodes of the graph and its shape. In the shape's topological order, editing
-    /// filters are as late as possible.
+    /// Returns the nodes and the shape of the finished graph. In the topological order of the
+    /// shape, editing filters are as late as possible.
     pub fn finish(mut self) -> (Vec<Node>, GraphShape) {
         let section_of = self.assign_operand_sections();
         let mut inputs = vec![0usize; self.nodes.len()];
