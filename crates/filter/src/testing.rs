@@ -139,7 +139,7 @@ impl<'a> Gateway<'a> for Space<'a> {
     }
 }
 
-/// A filter with the state that its space manages.
+/// A filter for tests, with the state that a space would manage for it.
 #[derive(Debug)]
 pub struct Node {
     /// Catalog entry of the filter.
@@ -235,7 +235,7 @@ impl Node {
         saved
     }
 
-    /// Restores saved state into this filter.
+    /// Restores the saved sessions and held blocks into this filter.
     pub fn restore(&mut self, saved: Vec<MovedSession>) -> Result<(), Mistake> {
         let Some(state) = self.filter.state() else { return Ok(()) };
         held_block_lengths(&saved).for_each(|bytes| self.counts.held.add(bytes));

@@ -240,7 +240,7 @@ pub(crate) fn parse_datagram<'s>(
     (header, s.sub(stated, HEADER_LENGTH))
 }
 
-/// The port whose number a twin returns as the class.
+/// Selects the port whose number a twin returns as the class.
 #[derive(Clone, Copy)]
 pub(crate) enum PortField {
     Source,

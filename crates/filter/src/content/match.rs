@@ -128,7 +128,7 @@ fn parse_hex(text: &str) -> Result<Vec<u8>, Mistake> {
     pairs.map(|at| Ok((value(at)? << 4 | value(at + 1)?) as u8)).collect()
 }
 
-/// A search for patterns in a view.
+/// A search for the patterns of a `match` filter in the view of a block.
 trait PatternSearch: Send {
     /// Returns the index of the first pattern in the list that occurs in `bytes`, or `None` if no
     /// pattern occurs.

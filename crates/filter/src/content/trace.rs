@@ -58,7 +58,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::stream(PcapFilter { sessions_max, traces: Sessions::default() }))
 }
 
-/// The state of one session's capture.
+/// State of the capture that the filter emits for one session.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct SessionCapture {

@@ -8,7 +8,7 @@
 use ebpf::classic::{ClassicProgram, LinkType};
 use std::fmt;
 
-/// A compiler of pcap-filter(7) expressions.
+/// A service that compiles pcap-filter(7) expressions.
 pub trait ExpressionCompiler: fmt::Debug + Send + Sync {
     /// Returns the name of the compiler, which `explain` prints.
     fn name(&self) -> String;

@@ -56,11 +56,11 @@ pub type FixedParameterFn = fn(&Arguments) -> Option<(&'static str, String)>;
 /// Facts that few filters need are grouped: [`InputNeeds`], [`StateFacts`], [`Analysis`].
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
-    /// The name in a request: `[a-z][a-z0-9_]*`.
+    /// Name of the filter in requests, of the form `[a-z][a-z0-9_]*`.
     pub name: &'static str,
-    /// Summary in one line of at most 72 columns.
+    /// Summary of the filter in one line of at most 72 columns.
     pub summary: &'static str,
-    /// The full help text: purpose, classes, and every reason for a drop.
+    /// Full help text of the filter: purpose, classes, and every reason for a drop.
     pub details: &'static str,
     /// An example request that uses the filter.
     pub example: &'static str,
@@ -94,7 +94,7 @@ pub struct Description {
     pub groups: &'static [(&'static str, ValueRange)],
     /// Reasons for a missing class or a drop. A [`Reason`] is an index into this list.
     pub reasons: &'static [&'static str],
-    /// Names of other counters. A [`Counter`] is an index into this list.
+    /// Names of the filter's counters. A [`Counter`] is an index into this list.
     pub counters: &'static [&'static str],
 
     /// The state that the filter keeps between blocks.
@@ -145,7 +145,7 @@ impl InputNeeds {
     }
 }
 
-/// Functions of a filter's arguments, called by the checks and the planner.
+/// Functions that compute facts from a filter's arguments. The checks and the planner call them.
 #[derive(Clone, Copy, Debug)]
 pub struct Analysis {
     /// Tests whether the socket filter of a source can do the work of the filter. Set only for

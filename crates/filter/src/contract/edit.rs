@@ -46,7 +46,7 @@ pub trait Edit: Send {
 /// Services of a space for the block that is being edited. The engine implements this trait;
 /// filters use it through [`EditableBlock`].
 pub trait EditBackend {
-    /// Returns the current bytes of the frame.
+    /// Returns the current bytes of the frame that is being edited.
     fn frame(&mut self) -> &[u8];
     /// Returns this range of the frame for writing, or `None` if there is no memory for a copy.
     fn write(&mut self, range: Range<usize>, keep: OldBytes) -> Option<&mut [u8]>;
@@ -55,7 +55,7 @@ pub trait EditBackend {
     fn replace(&mut self, room: usize) -> Option<&mut [u8]>;
 }
 
-/// A block that the filter may change.
+/// The block that an editing filter may change, with access to the block's bytes.
 pub struct EditableBlock<'e> {
     /// Rich pointer to the view. It contains the incoming class.
     pub pointer: RichPointer,

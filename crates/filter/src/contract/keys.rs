@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-/// A reader of secret keys.
+/// A service that reads secret keys from files.
 pub trait KeyReader: fmt::Debug + Send + Sync {
     /// Reads the key in this file. May block.
     ///

@@ -25,7 +25,7 @@ pub enum NameAnswer {
     Protocol(u8),
 }
 
-/// A name resolver.
+/// A service that resolves the names in filter expressions.
 pub trait NameResolver: fmt::Debug + Send + Sync {
     /// Looks up a name. May block until a name server replies.
     ///

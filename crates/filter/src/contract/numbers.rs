@@ -66,7 +66,7 @@ impl SessionNumbers {
         Self { first, step: self.step.saturating_mul(of), last: self.last }
     }
 
-    /// Returns the lowest session number.
+    /// Returns the lowest of these session numbers.
     #[must_use]
     pub const fn first(self) -> u32 {
         self.first
@@ -93,7 +93,7 @@ impl SessionNumbers {
         given == 0 || within && (given - self.first).is_multiple_of(self.step)
     }
 
-    /// Returns the number of session numbers, which is at least 1.
+    /// Returns how many session numbers there are in this set, which is at least 1.
     #[must_use]
     pub const fn count(self) -> u32 {
         (self.last - self.first) / self.step + 1

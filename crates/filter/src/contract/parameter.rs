@@ -54,7 +54,7 @@ impl ParameterType {
 /// A parameter of a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parameter {
-    /// The name in `name=value`.
+    /// Name of the parameter, as in `name=value`.
     pub name: &'static str,
     /// Type of the parameter's values.
     pub kind: ParameterType,
@@ -107,7 +107,7 @@ impl Parameter {
         Self { positional: true, optional: false, ..Self::optional(name, kind, help) }
     }
 
-    /// Creates a named parameter with a default.
+    /// Creates a parameter with a default. Its value must be given with the name.
     #[must_use]
     pub const fn named(
         name: &'static str,
@@ -124,7 +124,7 @@ impl Parameter {
         Self::named(name, ParameterType::Number { low: 1, high: 1 << 24 }, default, help)
     }
 
-    /// Creates a named, optional parameter without a default.
+    /// Creates an optional parameter without a default. Its value must be given with the name.
     #[must_use]
     pub const fn optional(name: &'static str, kind: ParameterType, help: &'static str) -> Self {
         Self {

@@ -22,7 +22,7 @@ pub enum FilterKind {
 }
 
 impl FilterKind {
-    /// Returns the name that help and `explain` print.
+    /// Returns the name of this kind that help and `explain` print.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl FilterKind {
         }
     }
 
-    /// Returns true for a source.
+    /// Returns true if this is the kind of sources.
     #[must_use]
     pub const fn is_source(self) -> bool {
         matches!(self, Self::Source)
@@ -100,7 +100,7 @@ impl Form {
         Self::Bytes,
     ];
 
-    /// Returns the name that help and `explain` print.
+    /// Returns the name of this form that help and `explain` print.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -38,7 +38,7 @@ pub enum WorkerRule {
 }
 
 impl WorkerRule {
-    /// Default suggestion for [`WorkerRule::Differs`].
+    /// Suggestion in [`WorkerRule::Differs`] for filters that have no better one.
     pub const DEFAULT_HINT: &'static str =
         "leave `--engines` out; `--parallel=N` replicates the filters that cost most";
 }
@@ -111,7 +111,7 @@ impl StateFacts {
         Self { scope: StateScope::Pinned(why), ..Self::NONE }
     }
 
-    /// Sets the maximum number of held blocks.
+    /// Sets the maximum number of blocks that the filter holds at a time.
     #[must_use]
     pub const fn with_held_max(self, held_max: u32) -> Self {
         Self { held_max, ..self }

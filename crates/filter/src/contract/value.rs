@@ -38,7 +38,7 @@ impl Mistake {
         Self { parameter: Some(parameter), message: what.into(), ..Self::default() }
     }
 
-    /// Adds a suggestion.
+    /// Adds a suggested correction to the mistake.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

@@ -22,7 +22,7 @@ pub enum ObservedSource {
     },
 }
 
-/// The blocks that two sources have in common.
+/// Tells which blocks two sources have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceOverlap {
     /// The sources have no blocks in common.

@@ -26,7 +26,7 @@ impl Fragment {
         Self { session, bytes: bytes.to_vec(), ..Self::default() }
     }
 
-    /// Creates a hole in a session.
+    /// Creates a hole of `missing` bytes in a session.
     #[must_use]
     pub fn hole(session: u32, missing: u32) -> Self {
         Self { session, missing, ..Self::default() }

@@ -92,7 +92,7 @@ impl Frame {
         self
     }
 
-    /// Overwrites the bytes from offset `at` on.
+    /// Overwrites the bytes of the frame from offset `at` on.
     pub fn overwrite(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }

@@ -43,9 +43,9 @@ const MOVED_NUMBERS_MAX: usize = 1 << 20;
 
 /// The record of a flow: plain data of the filter, which contains a [`FlowIdentity`].
 pub(crate) trait FlowRecord: Session {
-    /// Returns the common part of the record.
+    /// Returns the part of the record that all types of records have in common.
     fn identity(&self) -> &FlowIdentity;
-    /// Returns the common part of the record, for modification.
+    /// Returns the part of the record that all types of records have in common, for modification.
     fn identity_mut(&mut self) -> &mut FlowIdentity;
 }
 
@@ -201,7 +201,7 @@ impl<R: FlowRecord> FlowTable<R> {
         self.table.find(key)
     }
 
-    /// Prefetches the records of these flows ([`Sessions::prefetch`]).
+    /// Prefetches the records of the flows with these keys ([`Sessions::prefetch`]).
     pub(crate) fn prefetch(&mut self, keys: impl IntoIterator<Item = u64>) {
         self.table.prefetch(keys);
     }

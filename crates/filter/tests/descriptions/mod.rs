@@ -26,7 +26,7 @@ impl DescribedMessage {
         Self { class, fields: fields.collect() }
     }
 
-    /// Returns all values of a field.
+    /// Returns all values of a field in the description.
     pub(crate) fn all_values(&self, field: Field) -> Vec<&str> {
         let values = self.fields.iter().filter(|(found, _)| *found == field);
         values.map(|(_, value)| value.as_str()).collect()
@@ -59,7 +59,7 @@ pub(crate) struct FilterChain {
 }
 
 impl FilterChain {
-    /// Creates the chain with default arguments.
+    /// Creates a chain of these filters, with default arguments.
     pub(crate) fn new(filters: &[&'static Description]) -> Self {
         let node = |d: &&'static Description| Node::new(d, &[]).expect("defaults are arguments");
         Self { nodes: filters.iter().map(node).collect(), messages: Vec::new() }

@@ -89,7 +89,7 @@ impl Columns {
         self.order[l]
     }
 
-    /// Returns the mask of live lanes.
+    /// Returns the mask of live lanes in these columns.
     #[inline]
     #[must_use]
     pub fn live(&self) -> LaneMask {
@@ -159,7 +159,7 @@ impl Columns {
         }
     }
 
-    /// Removes all blocks.
+    /// Removes all blocks from the columns.
     #[inline]
     pub fn clear(&mut self) {
         self.len = 0;

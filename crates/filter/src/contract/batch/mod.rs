@@ -89,7 +89,7 @@ impl<'a> Batch<'a> {
         Self { columns, frames, segment: None, known, last_processed: 0 }
     }
 
-    /// Creates an empty batch.
+    /// Creates a batch without blocks.
     #[must_use]
     pub fn empty() -> Self {
         Self::new(BatchMemory::default(), |_, _| &[])
@@ -122,7 +122,7 @@ impl<'a> Batch<'a> {
         into_batch_memory(self.columns, self.frames)
     }
 
-    /// Returns the columns.
+    /// Returns the columns of the batch.
     #[must_use]
     pub fn columns(&self) -> &Columns {
         &self.columns
@@ -149,7 +149,7 @@ impl<'a> Batch<'a> {
         self.columns.len == LANES
     }
 
-    /// Returns the mask of live lanes.
+    /// Returns the mask of live lanes in the batch.
     #[inline]
     #[must_use]
     pub fn live(&self) -> LaneMask {
@@ -271,7 +271,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Sets the same sequence number for all lanes.
+    /// Sets the sequence numbers of all lanes to `number`.
     pub fn set_all_sequence_numbers(&mut self, number: u32) {
         self.columns.order[..self.columns.len].fill(number);
     }

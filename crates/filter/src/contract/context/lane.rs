@@ -13,12 +13,12 @@ pub struct ClassifyContext<'c> {
 }
 
 impl<'c> ClassifyContext<'c> {
-    /// Creates a context with these counters.
+    /// Creates a context with these counters for a classifier.
     pub fn new(now: Time, counts: &'c mut Counts) -> Self {
         Self { now, counts }
     }
 
-    /// Adds `n` to a counter.
+    /// Adds `n` to a counter of the filter.
     #[inline]
     pub fn count(&mut self, counter: Counter, n: u64) {
         self.counts.add_to_counter(counter, n);
@@ -56,7 +56,7 @@ impl std::fmt::Debug for LaneContext<'_, '_> {
 }
 
 impl<'c, 'a> LaneContext<'c, 'a> {
-    /// Creates a context with this gateway.
+    /// Creates a context with this gateway to the services of the space.
     pub fn new(common: ClassifyContext<'c>, gateway: &'c mut (dyn Gateway<'a> + 'c)) -> Self {
         Self { common, gateway }
     }

@@ -15,7 +15,7 @@ pub struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// Adds a block with sequence number `order`.
+    /// Appends a block with sequence number `order` to the output.
     pub fn push(&mut self, block: Block<'a>, order: u32) {
         if self.batches.last().is_none_or(Batch::is_full) {
             self.batches.push(Batch::empty());
@@ -49,7 +49,7 @@ impl<'a> Output<'a> {
         self.batches.insert(0, batch);
     }
 
-    /// Removes and returns all batches.
+    /// Removes all batches from the output and returns them.
     pub fn take_batches(&mut self) -> Vec<Batch<'a>> {
         std::mem::take(&mut self.batches)
     }
@@ -189,7 +189,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Adds `n` to a counter.
+    /// Adds `n` to a counter of the filter.
     pub fn count(&mut self, counter: Counter, n: u64) {
         self.counts.add_to_counter(counter, n);
     }

@@ -73,7 +73,8 @@ impl From<CompileErrors> for Mistake {
     }
 }
 
-/// Compiles the expression for a link type.
+/// Compiles the expression in the arguments for a link type. Fails if no compiler accepts the
+/// expression.
 pub(super) fn compile(arguments: &Arguments, link: u16) -> Result<CompiledExpression, Mistake> {
     Ok(CompiledExpression::new(arguments, &RecordedNameResolver::from_arguments(arguments)?, link)?)
 }

@@ -150,7 +150,7 @@ impl DatagramTable {
         FragmentResult::Absorbed
     }
 
-    /// Drops expired datagrams.
+    /// Drops the datagrams that have expired.
     pub(super) fn tick(&mut self, cx: &mut StreamContext<'_, '_>) {
         let mut next = None;
         for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE_SESSION_KEY) {
@@ -168,7 +168,7 @@ impl DatagramTable {
         }
     }
 
-    /// Drops all datagrams.
+    /// Drops all datagrams, because no more fragments will arrive.
     pub(super) fn finish(&mut self, cx: &mut StreamContext<'_, '_>) {
         for key in self.table.keys().into_iter().filter(|key| *key != PRIVATE_SESSION_KEY) {
             self.remove_datagram(key, cx);

@@ -1,4 +1,4 @@
-//! Tests of the end of a stream by FIN, next to stray segments and acknowledgements.
+//! Tests of the end of a stream by FIN, in the presence of stray segments and acknowledgements.
 
 use super::run::{Outcome, run, run_with_state_moves};
 use super::*;

@@ -113,7 +113,7 @@ impl Conversation {
     }
 }
 
-/// Merges adjacent ranges.
+/// Merges adjacent ranges, which are given as start and length, in ascending order.
 fn merge_adjacent_ranges(ranges: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut joined: Vec<(usize, usize)> = Vec::new();
     for &(from, length) in ranges {

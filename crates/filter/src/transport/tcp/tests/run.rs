@@ -6,7 +6,7 @@ use crate::testing::{Arena, Frame, Node, Space};
 use abi::{BlockFlags, Marks};
 use std::collections::BTreeMap;
 
-/// The output and the counters of a run.
+/// The output and the counters of a run of `tcp`.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Outcome {
     pub(super) blocks: Vec<EmittedBlock>,
@@ -110,7 +110,7 @@ impl EmittedBlock {
 }
 
 impl Outcome {
-    /// Formats all of the output as one line.
+    /// Formats the output blocks of all sessions as one line.
     pub(super) fn to_line(&self) -> String {
         let mut line = String::new();
         let mut last = None;
