@@ -219,7 +219,7 @@ impl<'s> Intake<'s> {
         }
     }
 
-    /// Sets the classes that the arcs select ([`Self::taken`]).
+    /// Sets the classes that the arcs of the source select ([`Self::taken`]).
     #[must_use]
     pub const fn with_class_selection(self, taken: ClassSelection<'s>) -> Self {
         Self { taken, ..self }

@@ -40,7 +40,7 @@ impl SourceEntry {
         Self { links, ..self }
     }
 
-    /// Sets the facts for the planner.
+    /// Sets the facts about the source that the planner uses.
     #[must_use]
     pub const fn with_facts(self, facts: EndpointFacts) -> Self {
         Self { facts, ..self }
@@ -68,7 +68,7 @@ impl SinkEntry {
         Self { description, open, facts: EndpointFacts::NONE }
     }
 
-    /// Sets the facts for the planner.
+    /// Sets the facts about the sink that the planner uses.
     #[must_use]
     pub const fn with_facts(self, facts: EndpointFacts) -> Self {
         Self { facts, ..self }

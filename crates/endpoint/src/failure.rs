@@ -38,7 +38,7 @@ impl Failure {
         }
     }
 
-    /// Sets the error number from the kernel.
+    /// Sets the kernel's error number; `None` if the kernel did not cause the failure.
     #[must_use]
     pub fn with_errno(self, errno: Option<i32>) -> Self {
         Self { errno, ..self }

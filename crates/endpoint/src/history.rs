@@ -33,11 +33,11 @@ pub struct HistoryLimits {
 }
 
 impl HistoryLimits {
-    /// Limits of zero, which retain no frames.
+    /// Limits of 0 bytes and 0 ns, with which a history retains no frames.
     pub const NONE: Self = Self { bytes: 0, time: 0 };
 }
 
-/// The thread that compresses old frames.
+/// Selects the thread that compresses old frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompressionMode {
     /// The thread that stores frames, which waits for each compression. The number of stored frames
@@ -117,7 +117,7 @@ pub enum HistoryStart {
 }
 
 impl History {
-    /// Creates an empty history.
+    /// Creates a history without frames.
     #[must_use]
     pub fn new(limits: HistoryLimits, compresses: CompressionMode) -> Self {
         Self {
@@ -224,7 +224,7 @@ impl History {
         }
     }
 
-    /// Evicts all frames.
+    /// Evicts all frames from the history.
     pub fn clear(&mut self) {
         self.frames.clear();
         self.cold.clear();
@@ -232,7 +232,7 @@ impl History {
         (self.frame_bytes, self.skipped) = (0, 0);
     }
 
-    /// Returns the memory in use, in bytes.
+    /// Returns the memory that the stored frames use, in bytes.
     #[must_use]
     pub fn memory_used(&self) -> usize {
         self.bytes.len() + self.cold.stored_size() + self.frames.len() * FRAME_OVERHEAD_BYTES

@@ -71,7 +71,7 @@ impl LossRanges {
         self.more += other.more;
     }
 
-    /// Returns the stored ranges.
+    /// Returns the stored ranges of lost blocks, in order.
     pub fn gaps(&self) -> impl Iterator<Item = Gap> {
         self.first.iter().chain(&self.last).copied()
     }

@@ -39,7 +39,7 @@ impl Origins {
         }
     }
 
-    /// Returns the names in order of origin.
+    /// Returns the names of the sources, in order of origin.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::successors(self.0.0.get(), |named| named.rest.0.get())
             .map(|named| named.name.as_str())

@@ -24,7 +24,7 @@ const CHECK_INTERVAL_NS: i64 = 50_000_000;
 pub(crate) struct StopFlag(Option<Arc<AtomicBool>>);
 
 impl StopFlag {
-    /// Creates the limit for a path with this stop flag.
+    /// Creates a stop flag that shares the flag of a path, `stopped`.
     pub(crate) fn new(stopped: &Arc<AtomicBool>) -> Self {
         Self(Some(Arc::clone(stopped)))
     }

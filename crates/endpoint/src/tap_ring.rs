@@ -30,7 +30,7 @@ const TAP_FILE_SIZE: usize = DATA_OFFSET + TAP_RING_SIZE;
 /// is used, so that a shortage of memory is reported as an error.
 const ALLOCATION_STEP_MIN: u64 = 256 << 10;
 
-/// The path's side of a ring.
+/// The writing end of a tap's ring, used by the path.
 #[derive(Debug)]
 pub struct TapRingWriter {
     file: Memfd,
@@ -70,7 +70,7 @@ impl TapRingWriter {
         Ok(Self { file, position, allocated: (0, 0) })
     }
 
-    /// Returns a descriptor of the memory, for [`TapRingReader::open`].
+    /// Returns a descriptor of the ring's memory, for [`TapRingReader::open`].
     pub fn share(&self) -> sys::Result<OwnedFd> {
         let copy = self.file.as_fd().try_clone_to_owned();
         copy.map_err(|error| {
@@ -167,7 +167,7 @@ impl TapRingLevel {
     }
 }
 
-/// The reader's side of a ring.
+/// The reading end of a tap's ring, used by the reader of the tap.
 #[derive(Debug)]
 pub struct TapRingReader(ByteRingReader<Mapping>);
 

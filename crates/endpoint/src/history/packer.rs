@@ -52,7 +52,7 @@ impl CompressionJob {
         self.packed.get().is_some()
     }
 
-    /// Returns the bytes before compression.
+    /// Returns the bytes of the job before compression.
     pub(super) fn plain(&self) -> &[u8] {
         &self.plain
     }

@@ -148,7 +148,7 @@ pub const USER_ENTRY: SinkEntry = SinkEntry::new(&USER, open);
 /// The catalog entry of `socket`.
 pub const SOCKET_ENTRY: SinkEntry = SinkEntry::new(&SOCKET, open);
 
-/// Opens `user` or `socket`.
+/// Opens the sink `user` or `socket`.
 fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     let arguments = opening.arguments;
     let name = arguments.text("name").unwrap_or_default();

@@ -90,7 +90,7 @@ impl fmt::Display for ProcessFailure {
 impl std::error::Error for ProcessFailure {}
 
 impl Process {
-    /// Creates the handle to a running program.
+    /// Creates the handle to a program that has been started.
     pub(super) fn new_started(
         command: &str,
         group: ProcessGroup,

@@ -7,7 +7,7 @@
 use crate::interface::run_in_namespace;
 use sys::net::{Namespace, RouteSocket};
 
-/// An interface as the kernel identifies it.
+/// An interface, identified by its network namespace and its index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct PrefixInterface {
     /// Inode number of the network namespace, or 0 for the namespace of this thread.

@@ -21,7 +21,8 @@ const MISSING_BYTES_MAX: u64 = 32 << 20;
 /// session numbers, so no protection against collision attacks is needed.
 pub(super) type SessionMap<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
 
-/// The stamp that the writer adds to a block.
+/// The stamp that the writer of a shared ring adds to a block: the block's position in its session
+/// and its number in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct SharedStamp {
     /// Number of bytes before the block in this direction of the session. In a ring of messages,
@@ -63,7 +64,7 @@ fn direction_index(context: BlockMetadata) -> usize {
     usize::from(context.flags.has(BlockFlags::BACKWARD))
 }
 
-/// The open sessions of the writer, which have begun but not ended.
+/// The writer's table of sessions that have begun but not ended.
 #[derive(Debug, Default)]
 pub(super) struct WriterSessions {
     open: SessionMap<Progress>,
@@ -110,7 +111,7 @@ impl WriterSessions {
     }
 }
 
-/// The sessions, or messages, that a reader has admitted.
+/// The sessions or messages of a shared ring that a reader has admitted.
 #[derive(Debug, Default)]
 pub(super) struct ReaderSessions {
     open: SessionMap<Progress>,

@@ -172,7 +172,7 @@ fn open(opening: &OpenArguments<'_>) -> Result<Box<dyn Sink>, Failure> {
     }))
 }
 
-/// Compiles the expression of `when`.
+/// Compiles `expression`, the value of the parameter `when`.
 fn compile_trigger(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure> {
     let arguments = Arguments::default().with_link_types(given.link_types().map(Into::into));
     let arguments = arguments.with_compiler(given.compiler().cloned());
@@ -321,7 +321,7 @@ impl FreezeSink {
         }
     }
 
-    /// Writes the buffered frames and closes the file.
+    /// Writes the buffered frames and closes the capture file.
     fn close_capture(&mut self) {
         self.flush_capture();
         self.capture = None;

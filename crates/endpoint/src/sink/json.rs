@@ -179,7 +179,7 @@ impl EndpointFields {
         self.src.is_some()
     }
 
-    /// Returns the fields with source and destination exchanged.
+    /// Returns the addresses, ports and protocols with source and destination exchanged.
     pub(crate) fn reversed(self) -> Self {
         Self {
             src: self.dst,
@@ -190,7 +190,7 @@ impl EndpointFields {
         }
     }
 
-    /// Adds the known values to a JSON object.
+    /// Adds the known addresses, ports and protocols to a JSON object.
     pub(crate) fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         add_member(map, "vlan", self.vlan)?;
         add_member(map, "network", self.network.as_deref())?;

@@ -34,7 +34,7 @@ impl<'a> MessageRecord<'a> {
         Record::parse(bytes).map(Self)
     }
 
-    /// Returns the kind of the message.
+    /// Returns the kind of the message that the record describes.
     pub(crate) const fn kind(&self) -> RecordKind {
         self.0.kind()
     }
@@ -222,7 +222,7 @@ pub(crate) struct MessageCounts {
 }
 
 impl MessageCounts {
-    /// Creates counters for blocks of this form.
+    /// Creates zeroed counters for blocks of this form.
     pub(crate) const fn new(form: Form) -> Self {
         Self {
             has_following_blocks: matches!(form, Form::Message),
@@ -496,7 +496,7 @@ mod tests {
         assert_eq!(object(&record), expected);
     }
 
-    /// Returns the fields as a JSON object.
+    /// Returns the fields of the record as a JSON object.
     fn object(record: &MessageRecord<'_>) -> Value {
         let mut map = serde_json::value::Serializer.serialize_map(None).unwrap();
         record.write_fields(&mut map).unwrap();

@@ -79,7 +79,7 @@ pub(crate) struct BufferedOutputFile {
     remarks: Vec<String>,
 }
 
-/// A block in the buffer of an output.
+/// A block whose output is in the buffer.
 #[derive(Clone, Copy, Debug)]
 struct BufferedBlock {
     /// Offset of the end of the block's output, in bytes from the start of the unwritten output.
@@ -111,7 +111,7 @@ impl BufferedOutputFile {
         Ok(out)
     }
 
-    /// Opens standard output.
+    /// Opens standard output for bytes of any format.
     pub(crate) fn stdout() -> Result<Self, Failure> {
         let target = "standard output".to_owned();
         let stdout = io::stdout();
@@ -231,7 +231,7 @@ impl BufferedOutputFile {
         matches!(self.old_contents, OldContents::Replace(_))
     }
 
-    /// Returns the notes for the final report.
+    /// Returns the notes about this output for the final report.
     pub(crate) fn remarks(&self) -> &[String] {
         &self.remarks
     }
@@ -250,7 +250,7 @@ impl BufferedOutputFile {
         report
     }
 
-    /// Returns the name of the output for messages.
+    /// Returns the name of the output, for use in messages.
     pub(crate) fn target(&self) -> &str {
         &self.target
     }

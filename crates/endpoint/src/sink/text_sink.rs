@@ -6,7 +6,7 @@ use filter::{Amount, Batch, Block, Report, Time};
 
 /// A formatter that turns blocks into text.
 pub(crate) trait BlockFormatter: Send {
-    /// Appends the text for a block.
+    /// Appends the text for a block to `out`.
     fn append(&mut self, block: &Block<'_>, out: &mut BufferedOutputFile) -> Result<(), Failure>;
     /// Appends the text that remains after the last block.
     fn end(&mut self, _: &mut BufferedOutputFile) -> Result<(), Failure> {

@@ -87,7 +87,7 @@ impl Input {
         Ok(Self { file, target, may_block: !meta.is_file(), is_locked: false })
     }
 
-    /// Returns the name of the input for messages.
+    /// Returns the name of the input, for use in messages.
     pub(crate) fn target(&self) -> &str {
         &self.target
     }
@@ -121,7 +121,7 @@ impl Input {
             .map_err(|error| failure_from_io_error("read", &self.target, &error))
     }
 
-    /// Reads available bytes without blocking.
+    /// Reads the bytes that are available into `room`, without blocking.
     pub(crate) fn read(&mut self, room: &mut [u8]) -> Result<ReadOutcome, Failure> {
         loop {
             if self.may_block && !self.is_ready() {

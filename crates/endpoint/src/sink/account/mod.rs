@@ -118,8 +118,8 @@ struct Flow {
 }
 
 impl Flow {
-    /// Copies the addresses and ports from the first block with headers, and until then from a
-    /// description. If `is_back`, exchanges source and destination.
+    /// Copies the addresses and ports of the flow: from the first block with headers or, until such
+    /// a block arrives, from a description. If `is_back`, exchanges source and destination.
     fn copy_endpoints(&mut self, block: &Block<'_>, headers: Option<&Headers<'_>>, is_back: bool) {
         if self.has_headers {
             return;

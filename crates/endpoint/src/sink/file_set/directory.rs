@@ -43,7 +43,7 @@ pub(super) struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// Returns the identity of an open file.
+    /// Returns the device and inode number of an open file.
     pub(super) fn of_file(file: &File) -> io::Result<Self> {
         let meta = file.metadata()?;
         Ok(Self { device: meta.dev(), inode: meta.ino() })

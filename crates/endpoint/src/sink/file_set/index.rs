@@ -70,12 +70,12 @@ impl IndexFile {
         Self(BufferedOutputFile::from_shared_file(file, target, LineFormat::Json))
     }
 
-    /// Returns the notes for the final report.
+    /// Returns the notes about the index for the final report.
     pub(super) fn remarks(&self) -> &[String] {
         self.0.remarks()
     }
 
-    /// Appends the line for a finished file.
+    /// Appends the line for a finished file to the index.
     pub(super) fn append(
         &mut self,
         file: &OutputFile,

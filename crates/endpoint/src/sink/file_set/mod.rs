@@ -121,7 +121,7 @@ impl FileSet {
         self.created
     }
 
-    /// Returns the path of the directory for messages.
+    /// Returns the path of the directory, for use in messages.
     pub(crate) fn target(&self) -> String {
         self.directory.target("")
     }
@@ -236,7 +236,7 @@ impl FileSet {
         self.index.write()
     }
 
-    /// Writes the buffered index.
+    /// Writes the buffered lines of the index.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         self.index.write()
     }

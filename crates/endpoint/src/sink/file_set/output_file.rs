@@ -153,7 +153,7 @@ impl OutputFile {
         }
     }
 
-    /// Marks the direction of this block as ended.
+    /// Marks the direction to which this block belongs as ended.
     pub(crate) fn end_direction(&mut self, block: &Block<'_>) {
         let is_broken = block.context.flags.has(BlockFlags::END_MASK);
         let direction = self.direction_state(block);

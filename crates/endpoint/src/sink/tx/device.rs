@@ -14,7 +14,7 @@ use sys::packet::{PacketSender, QdiscMode, SendReport};
 use sys::steps::StepResource;
 use wire::link::LinkType;
 
-/// An output interface with its transmitter.
+/// An output interface, with the socket or ring that sends its frames.
 #[derive(Debug)]
 pub(super) struct TxDevice {
     pub(super) transmitter: Transmitter,

@@ -153,7 +153,7 @@ impl AttachPoint {
         }
     }
 
-    /// Returns the link type of the frames.
+    /// Returns the link type of the frames at this attach point.
     #[must_use]
     pub const fn link(&self) -> LinkType {
         if self.attach.own_sockets { LinkType::RAW } else { LinkType::ETHERNET }
@@ -246,7 +246,7 @@ fn anchor_after_own_programs(index: u32) -> ChainPosition {
     last.map_or(ChainPosition::Head, |link| ChainPosition::After(Neighbor::Link(link)))
 }
 
-/// Fails unless an interface has Ethernet frames.
+/// Fails unless the frames of the interface have Ethernet headers.
 fn check_link_is_ethernet(name: &str, link: LinkType) -> Result<(), AttachError> {
     let unsupported = || AttachError::Unsupported(format!("{name} does not carry Ethernet frames"));
     (link == LinkType::ETHERNET).then_some(()).ok_or_else(unsupported)

@@ -14,7 +14,7 @@ pub struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// Measures the offset.
+    /// Measures the offset between monotonic time and the time of day.
     #[must_use]
     pub fn measure() -> Self {
         let (offset, compared_at) = measure_clock_offset();

@@ -60,7 +60,7 @@ pub struct ExitLosses {
     pub unread: u64,
 }
 
-/// Header of a record, which precedes the frame.
+/// Header of the record of a frame in a ring, before the frame's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
     /// Length of the frame on the wire in bytes.
@@ -78,7 +78,7 @@ pub struct RecordHeader {
     pub sent: bool,
 }
 
-/// A reader of all processors' rings.
+/// A reader that merges the rings of all processors.
 #[derive(Debug)]
 pub struct Reader {
     rings: Arc<ProgramRings>,
@@ -349,7 +349,7 @@ impl PointerRing {
         skipped
     }
 
-    /// Moves past `count` pointers.
+    /// Moves the read position past `count` pointers.
     fn advance_past_pointers(&mut self, count: u64) {
         self.next_pointer += count;
         let known = usize::try_from(count).unwrap_or(usize::MAX).min(self.prefetched.len());

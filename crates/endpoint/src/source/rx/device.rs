@@ -71,13 +71,13 @@ pub(super) struct RxDevice {
 }
 
 impl RxDevice {
-    /// Opens the socket in the requested namespace.
+    /// Opens a packet socket in the requested namespace.
     pub(super) fn open(parameters: &RxParameters<'_>) -> Result<Self, Failure> {
         let name = parameters.interface.unwrap_or("all interfaces");
         interface::run_in_namespace(parameters.netns, || Self::open_here(parameters, name))
     }
 
-    /// Opens the socket in the namespace of this thread.
+    /// Opens a packet socket in the namespace of this thread.
     fn open_here(parameters: &RxParameters<'_>, name: &str) -> Result<Self, Failure> {
         let cannot = |error| interface::socket_failure(CALL_WATCH, name, &error);
         let step = |makes, target| parameters.steps.announce(makes, target).map_err(cannot);

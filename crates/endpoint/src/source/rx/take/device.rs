@@ -222,7 +222,7 @@ impl TakeDevice {
     }
 }
 
-/// An error in loading or attaching the program.
+/// An error in loading or attaching the XDP program.
 enum AttachRefusal {
     Load(LoadError),
     Call(sys::Error),

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use sys::xdp::Stamp;
 use wire::link::LinkType;
 
-/// The first header of the frames on an exit.
+/// The header with which the frames on an exit begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FirstHeader {
     /// The frames begin with an Ethernet header.
@@ -146,7 +146,7 @@ impl Exits {
         FrameMetadata::read(bytes, self.slots)
     }
 
-    /// Returns the block counts by edge.
+    /// Returns the block counts of each edge.
     pub(super) fn counts(&self) -> Vec<ArcCounts> {
         self.counts.clone()
     }

@@ -39,7 +39,7 @@ impl PollPause {
         Self { pause_max_ns, queue_frames: room as u64, received: 0, last_empty: 0, pause_until: 0 }
     }
 
-    /// Counts frames that have been received.
+    /// Counts `frames` frames as received since the last pause.
     pub(super) const fn count_received_frames(&mut self, frames: usize) {
         self.received = self.received.saturating_add(frames as u64);
     }
