@@ -127,7 +127,7 @@ pub struct LatencyBreach {
 }
 
 impl LatencyBudget {
-    /// Sets the requested bound, in nanoseconds.
+    /// Sets the requested bound on the latency, in nanoseconds.
     pub fn set_bound(&self, ns: u64) {
         self.asked_ns.store(ns, Ordering::Relaxed);
     }

@@ -417,7 +417,7 @@ impl Ledger {
         known.missing.extend(edge.missing);
     }
 
-    /// Returns all imbalances; empty if the ledger balances.
+    /// Returns all imbalances in the ledger; the list is empty if the ledger balances.
     #[must_use]
     pub fn imbalances(&self) -> Vec<LedgerImbalance> {
         let mut found = Vec::new();

@@ -34,7 +34,7 @@ pub struct RingExport {
     /// Doorbell on which the reader's space sleeps.
     reader_doorbell: Arc<Doorbell>,
     spins: u32,
-    /// Moderator of the notifications sent to the reader.
+    /// Moderator of notifications, which decides when the reader is notified.
     events: Moderator,
     /// Ring capacity, in entries, for which the thresholds of `events` were last computed.
     entries: usize,

@@ -46,7 +46,7 @@ struct SessionTable {
     dispatched: Vec<u64>,
 }
 
-/// A dispatcher of batches to replicas.
+/// A dispatcher, which assigns the batches of a replica chain, or their blocks, to replicas.
 #[derive(Debug)]
 pub struct Dispatcher {
     policy: DispatchPolicy,

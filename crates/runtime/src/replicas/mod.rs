@@ -126,7 +126,7 @@ impl ReplicaProgress {
         }
     }
 
-    /// Returns true after the last dispatch.
+    /// Returns true once the last batch has been dispatched.
     pub fn is_closed(&self) -> bool {
         self.closed.load() != 0
     }

@@ -45,7 +45,7 @@ pub struct EdgeDrops {
 }
 
 impl EdgeDrops {
-    /// Returns the amounts, each with its reason.
+    /// Returns the dropped amounts, each with its reason.
     pub fn amounts_by_reason(&self) -> [(DropReason, Amount); 4] {
         [
             ("cycle full".into(), self.cycle_full),

@@ -19,7 +19,7 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Adds a node. Returns its index.
+    /// Adds a node to the graph. Returns the index of the node.
     pub fn add_node(&mut self, node: Node) -> NodeId {
         self.nodes.push(node);
         self.nodes.len() - 1
@@ -38,12 +38,12 @@ impl Assembly {
         self.exclusive_inputs.push(node);
     }
 
-    /// Returns the nodes added so far.
+    /// Returns the nodes added to the graph so far.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// Returns the nodes added so far, mutably.
+    /// Returns the nodes added to the graph so far, for modification.
     pub fn nodes_mut(&mut self) -> &mut [Node] {
         &mut self.nodes
     }

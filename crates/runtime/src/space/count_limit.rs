@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct CountLimit(AtomicU64);
 
 impl CountLimit {
-    /// Creates a limit of `blocks` blocks.
+    /// Creates a limit of `blocks` blocks for a path.
     #[must_use]
     pub const fn new(blocks: u64) -> Self {
         Self(AtomicU64::new(blocks))
