@@ -138,7 +138,7 @@ impl InputNeeds {
     /// No restriction.
     pub const NONE: Self = Self { usable_inputs: &[], required_input: "", two_way_classes: None };
 
-    /// Creates a restriction to these blocks of upstream filters.
+    /// Creates the needs of a filter or sink that can use only these blocks of upstream filters.
     #[must_use]
     pub const fn only(usable: &'static [UsableInput]) -> Self {
         Self { usable_inputs: usable, ..Self::NONE }

@@ -107,7 +107,8 @@ impl Parameter {
         Self { positional: true, optional: false, ..Self::optional(name, kind, help) }
     }
 
-    /// Creates a parameter with a default. Its value must be given with the name.
+    /// Creates a parameter with a default. Its value is given with the name, unless the parameter
+    /// is made positional.
     #[must_use]
     pub const fn named(
         name: &'static str,
@@ -124,7 +125,8 @@ impl Parameter {
         Self::named(name, ParameterType::Number { low: 1, high: 1 << 24 }, default, help)
     }
 
-    /// Creates an optional parameter without a default. Its value must be given with the name.
+    /// Creates an optional parameter without a default. Its value is given with the name, unless
+    /// the parameter is made positional.
     #[must_use]
     pub const fn optional(name: &'static str, kind: ParameterType, help: &'static str) -> Self {
         Self {

@@ -101,7 +101,7 @@ fn is_signed(frame: &[u8], segment: &Segment<'_>) -> bool {
     options(header).any(|option| SIGNATURE_OPTIONS.contains(&option.kind))
 }
 
-/// Returns true if the checksum is valid, or cannot be verified.
+/// Returns true if the TCP checksum of the segment in `block` is valid, or cannot be verified.
 pub(super) fn has_valid_checksum<'a>(mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) -> bool {
     let Ok(Some(segment)) = layers::segment(&mut block) else { return true };
     if block.context.flags.has(BlockFlags::CHECKSUM_UNSET) || segment.end > block.marks.captured {
