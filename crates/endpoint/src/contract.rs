@@ -32,7 +32,7 @@ pub trait Source: Send {
     /// [`SourceStatus::Wait`] if no input was ready. An error ends the path.
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure>;
 
-    /// Returns the counters of the device or file for the ledger (CONTRACT 19).
+    /// Returns the counters of the source and of its device or file, for the ledger (CONTRACT 19).
     fn counters(&self) -> SourceCounters;
 
     /// Returns the properties that stay constant while the source is open. The space calls this
@@ -240,7 +240,7 @@ impl<'s> Intake<'s> {
         Entry::new(RichPointer::new(self.pool.id(), place, Class::YES), context, marks)
     }
 
-    /// Returns the number of blocks that can still be appended.
+    /// Returns the number of blocks that can still be appended to the intake.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {

@@ -155,14 +155,15 @@ pub fn copy_into_intake(
     Ok(intake.append_block_entry(entry).then_some(entry.pointer.length()))
 }
 
-/// Returns the entry of a block whose frame is stored in this extent of a dbuf.
+/// Returns `entry` with its rich pointer replaced by one into `dbuf`, where the extent `frame`
+/// contains the frame of the block.
 fn entry_with_frame_at(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     let place = frame.within(entry.marks.view, entry.pointer.length());
     Entry { pointer: RichPointer::new(dbuf, place, entry.pointer.class), ..entry }
 }
 
-/// Returns the entry of a block whose frame is stored in this extent of a dbuf. The block may be a
-/// hole.
+/// Returns `entry` with its rich pointer replaced by one into `dbuf`, where the extent `frame`
+/// contains the frame of the block. Returns a hole if the block is a hole.
 #[must_use]
 pub fn entry_or_hole_at(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     if entry.pointer.is_hole() {

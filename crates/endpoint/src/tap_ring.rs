@@ -197,7 +197,8 @@ impl TapRingReader {
         Ok(self.0.state(next_notification)?)
     }
 
-    /// Adds the next `length` bytes, which must be available, to a list of ranges to write.
+    /// Adds the next `length` bytes of the ring, which must be available, to a list of ranges to
+    /// write.
     pub fn gather<'a>(&'a self, length: usize, to: &mut GatherWrite<'a>) {
         let at = ring_offset(self.0.taken());
         let first = length.min(TAP_RING_SIZE - at);
@@ -222,7 +223,7 @@ impl TapRingReader {
     }
 }
 
-/// Returns the offset of a position in the ring.
+/// Returns the offset in the ring that corresponds to a position in the stream of bytes.
 const fn ring_offset(position: u64) -> usize {
     (position % TAP_RING_SIZE as u64) as usize
 }

@@ -47,7 +47,7 @@ pub(super) struct CompressionJob {
 }
 
 impl CompressionJob {
-    /// Returns true if the thread has set the result.
+    /// Returns true if the thread has finished the job.
     pub(super) fn is_done(&self) -> bool {
         self.packed.get().is_some()
     }

@@ -57,7 +57,7 @@ impl NamedReader {
         self.input.is_readable().map_err(io::Error::other)
     }
 
-    /// Returns the number of blocks that were overwritten before they were read.
+    /// Returns the number of blocks that were overwritten before this reader read them.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.input.counts().lost

@@ -62,7 +62,8 @@ struct AcceptedRings {
 }
 
 impl Writers {
-    /// Starts the thread. Fails if the kernel cannot create the thread or a descriptor.
+    /// Starts the thread that accepts writers. Fails if the kernel cannot create the thread or a
+    /// descriptor.
     pub(super) fn new(inbox: Inbox) -> sys::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
         let epoll = epoll.map_err(|e| sys::Error::new("epoll_create1", "", e.raw_os_error()))?;

@@ -103,7 +103,7 @@ fn report_upstream_loss() {
     }
 }
 
-/// Returns the descriptor of an event, which it creates on the first call.
+/// Returns the descriptor of `event`. Creates the event on the first call.
 fn event_descriptor(event: &'static OnceLock<EventFd>) -> sys::Result<BorrowedFd<'static>> {
     if event.get().is_none() {
         // If two threads create a descriptor at the same time, one of the descriptors is dropped.

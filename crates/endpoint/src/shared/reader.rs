@@ -297,8 +297,8 @@ impl Shared {
         self.lost_in_earlier.saturating_add(current.saturating_sub(self.lost_at_join))
     }
 
-    /// Takes over the ring that the thread has found. Returns false while the thread is still
-    /// searching.
+    /// Takes over the ring that the thread `rejoin` has found. Returns false while the thread is
+    /// still searching.
     fn try_rejoin(&mut self) -> Result<bool, Failure> {
         let Some(thread) = self.rejoin.take_if(|thread| thread.is_finished()) else {
             return Ok(false);

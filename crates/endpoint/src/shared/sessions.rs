@@ -203,8 +203,8 @@ impl ReaderSessions {
         }
     }
 
-    /// Ends all sessions and messages of a ring that has ended, in ascending order of their
-    /// numbers.
+    /// Ends all sessions and messages of a ring that has ended: adds end markers for them to `to`,
+    /// in ascending order of their numbers.
     pub(super) fn end_all(&mut self, to: &mut Vec<Entry>) {
         self.messages.end_all(0, to);
         let mut all: Vec<u32> =

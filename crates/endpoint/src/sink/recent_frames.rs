@@ -21,7 +21,7 @@ pub(crate) struct RecentFrames {
 }
 
 impl RecentFrames {
-    /// Creates an empty ring for blocks of this form.
+    /// Creates an empty list of recent frames, for blocks of this form.
     pub(crate) fn new(form: Form) -> Self {
         let shared = matches!(form, Form::Stream | Form::Message);
         Self {

@@ -262,7 +262,7 @@ impl GenerateSource {
     }
 }
 
-/// Returns the flow of the frame with this number.
+/// Returns the index of the flow to which the frame with this number belongs.
 fn frame_flow_index(number: u64, flows: u16) -> u16 {
     u16::try_from(number % u64::from(flows)).unwrap_or(0)
 }

@@ -29,7 +29,7 @@ pub(super) struct InPlaceSources {
 }
 
 impl InPlaceSources {
-    /// Accepts the frames of a source. Always returns true.
+    /// Accepts the frames of a source for writing in place. Always returns true.
     pub(super) fn add_source(&mut self, frames: &Arc<FramesInPlace>) -> bool {
         if self.sources.iter().all(|known| known.id() != frames.id()) {
             self.sources.push(Arc::clone(frames));

@@ -183,7 +183,7 @@ impl Pcap {
     }
 }
 
-/// Creates the failure for a frame of another link type.
+/// Creates the failure for a frame whose link type differs from that of the file.
 fn link_type_failure(target: &str, first: LinkType, second: LinkType) -> Failure {
     let problem = format!("it contains frames of link type {first}, and one of {second} arrived");
     Failure::new("write", target, problem).hint("write each source into a file of its own")

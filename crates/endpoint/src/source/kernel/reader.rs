@@ -113,7 +113,8 @@ struct PointerRing {
 }
 
 impl Reader {
-    /// Creates a reader at the first frame. `exit_sinks` contains the sink of each exit.
+    /// Creates a reader at the first frame. `exit_sinks` contains, for each exit, the index of its
+    /// pointer ring (sink).
     #[must_use]
     pub fn new(rings: Arc<ProgramRings>, exit_sinks: Vec<u32>) -> Self {
         let RingsLayout { cpus, sinks, .. } = rings.shape();

@@ -167,7 +167,7 @@ impl TakeDevice {
         })
     }
 
-    /// Lends free frame buffers to all queues in equal shares.
+    /// Lends free frame buffers to all receive queues of the interface in equal shares.
     pub(super) fn lend_buffers(&mut self) -> Result<(), Failure> {
         lend_buffers(&self.frames, &mut self.queues)
             .map_err(|error| system_failure(&self.name, &error))
@@ -369,7 +369,7 @@ fn already_attached_failure(name: &str, found: &Interface) -> Failure {
     )
 }
 
-/// Creates the failure for a program that could not be loaded.
+/// Creates the failure for an XDP program that could not be loaded.
 fn load_failure(name: &str, error: &LoadError) -> Failure {
     let denied = matches!(error.error.errno, EPERM | EACCES);
     let why = format!("the kernel refuses the program: {error}");
