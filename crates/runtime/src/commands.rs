@@ -51,7 +51,8 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    /// Returns the number of the edge whose full ring is the cause, or `None` for another cause.
+    /// Returns the number of the edge whose full ring prevented the command, or `None` for any
+    /// other error.
     #[must_use]
     pub const fn full_ring(&self) -> Option<usize> {
         match self {

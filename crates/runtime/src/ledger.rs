@@ -298,7 +298,8 @@ impl Edge {
         Self { from, to, kind, planned, put, taken, dropped, missing, resident, events, size }
     }
 
-    /// Returns the number of blocks that were taken or dropped, or are still in the ring.
+    /// Returns the number of blocks that the reader of the edge has taken, that were dropped, or
+    /// that are still in the ring.
     #[must_use]
     pub fn accounted_blocks(&self) -> u64 {
         let dropped: u64 = self.dropped.iter().map(|(_, a)| a.blocks).sum();

@@ -140,7 +140,7 @@ impl RingExport {
         }
     }
 
-    /// Returns the threshold at which the reader is notified.
+    /// Returns the current threshold at which the reader is notified.
     #[must_use]
     pub const fn threshold(&self) -> WakeupThreshold {
         self.events.threshold()
@@ -275,7 +275,7 @@ impl RingExport {
         self.writer = None;
     }
 
-    /// Returns the writer's counts, including blocks lost by fault injection.
+    /// Returns the counts of the writing end, including blocks lost by fault injection.
     #[must_use]
     pub const fn writer_counts(&self) -> WriterCounts {
         let (blocks, bytes) = (self.lost.blocks, self.lost.bytes);
@@ -363,7 +363,7 @@ impl Import {
         self.reader.is_finished()
     }
 
-    /// Returns the blocks and bytes that the reader has taken.
+    /// Returns the number of blocks and bytes that the reader has taken from the ring.
     #[must_use]
     pub fn taken_amount(&self) -> Amount {
         let taken = self.reader.counts();

@@ -147,7 +147,7 @@ impl Dispatcher {
         })
     }
 
-    /// Returns the index of the replica in this space.
+    /// Returns the index of the replica that runs in the dispatcher's space.
     pub const fn local_replica(&self) -> usize {
         self.local_replica
     }
@@ -162,12 +162,12 @@ impl Dispatcher {
         self.progress.close(clock);
     }
 
-    /// Marks the replica in this space as ended.
+    /// Marks the replica in the dispatcher's space as ended.
     pub fn end_local_replica(&self) {
         self.progress.finish(self.local_replica, u64::MAX);
     }
 
-    /// Marks all batches that were dispatched to the replica in this space as finished.
+    /// Marks all batches that were dispatched to the replica in the dispatcher's space as finished.
     pub fn finish_local_batches(&self) {
         self.progress.finish(self.local_replica, self.progress.dispatched_end(self.local_replica));
     }
@@ -211,7 +211,7 @@ pub const fn can_move_bucket(bucket: u16) -> bool {
     bucket != bucket_for_key(filter::PRIVATE_SESSION_KEY)
 }
 
-/// Returns the bucket of the sessions with this key.
+/// Returns the bucket to which sessions with this key belong.
 const fn bucket_for_key(key: u64) -> u16 {
     // The high bits are included because the replicas' session tables are indexed by the low bits.
     ((key ^ key >> 32) as usize % SESSION_BUCKETS) as u16
