@@ -7,8 +7,7 @@ mod common;
 use common::{CommandResult, Folder};
 use std::io::Write as _;
 use std::process::Stdio;
-use testkit::Random;
-use testkit::traffic::{Capture, mixed_traffic};
+use testkit::{Capture, Frame, Random, Segment, mixed_traffic};
 
 /// Writes the capture `whole.pcap` with all frames, and `parts` captures among which the frames are
 /// distributed. `part_of` returns the index of the capture that receives a frame.
@@ -80,4 +79,38 @@ fn capture_from_standard_input_does_not_wait_for_another() {
     let sizes = ["whole", "both"]
         .map(|name| std::fs::metadata(folder.path().join(format!("{name}.pcap"))).unwrap().len());
     assert_eq!(sizes[0], sizes[1], "all packets are there: {}", ran.err);
+}
+
+#[test]
+fn capture_of_a_session_ends_with_a_frame_of_another_link_type() {
+    let folder = Folder::new();
+    let segment = |forward: bool, sequence: u32, acknowledgement: u32, flags: u8, data: &[u8]| {
+        let ports = if forward { (1000, 80) } else { (80, 1000) };
+        let addresses = if forward { ("10.0.0.1", "10.0.0.2") } else { ("10.0.0.2", "10.0.0.1") };
+        let (source, target) = ports;
+        let segment =
+            Segment { source, target, sequence, acknowledgement, flags, ..Segment::default() };
+        Frame::ethernet().ipv4(addresses.0, addresses.1).tcp(&segment, data)
+    };
+    // SYN, SYN and ACK, data, FIN; the server's data comes with its FIN.
+    let mut whole = Capture::from_frames([
+        segment(true, 1, 0, 0x02, b""),
+        segment(false, 100, 2, 0x12, b""),
+        segment(true, 2, 101, 0x18, b"hello"),
+        segment(true, 7, 101, 0x11, b""),
+        segment(false, 101, 8, 0x19, b"late"),
+    ]);
+    let mut last = whole.clone();
+    last.frames = vec![whole.frames.pop().unwrap()];
+    last.frames[0].1.drain(..14);
+    let mut raw = last.to_pcap();
+    // The link type LINKTYPE_RAW.
+    raw[20] = 101;
+    std::fs::write(folder.path().join("raw.pcap"), raw).unwrap();
+    std::fs::write(folder.path().join("ethernet.pcap"), whole.to_pcap()).unwrap();
+    let ran = run(&folder, "replay ethernet.pcap ++ replay raw.pcap | tcp | pcap | json");
+    let blocks: Vec<&str> = ran.out.lines().collect();
+    let ends = |block: &str| block.contains("\"length\":0,") && block.contains("\"hole\":true");
+    assert!(matches!(blocks[..], [_, last] if ends(last)), "{}", ran.out);
+    assert!(ran.err.contains("1 in pcap (another link type)"), "{}", ran.err);
 }

@@ -91,10 +91,8 @@ impl Stream for PcapFilter {
             trace.emit_capture_record(&block, context, cx);
         } else if ends && trace.link_plus_one != 0 {
             // A block without bytes that ends the connection also ends its capture.
-            let end = Block { pointer: RichPointer::hole(0), frame: &[], ..block };
-            let end = Block { marks: Marks::bare(0), context, ..end };
             cx.consume(&block);
-            cx.emit_created_block(end.with_class(block.pointer.class));
+            emit_end(&block, context, cx);
         } else {
             cx.count(NOT_FRAMES, 1);
             cx.consume(&block);
@@ -127,9 +125,9 @@ impl SessionCapture {
     }
 
     /// Emits the capture record of a frame, after the file header if the frame is the first of the
-    /// session. Drops a frame whose link type differs from that of the file. Consumes a repeated
-    /// frame without a record; if `context` has the end flag, first emits an empty block with this
-    /// flag.
+    /// session. Drops a frame whose link type differs from that of the file, and consumes a repeated
+    /// frame without a record. If `context` has the end flag, emits a block with this flag in any
+    /// case, which is empty for such a frame.
     fn emit_capture_record<'a>(
         &mut self,
         block: &Block<'a>,
@@ -140,7 +138,11 @@ impl SessionCapture {
         let link = u32::from(link_type_in_file.0) + 1;
         let frame = block.entry().frame().with_class(Class::NONE);
         if self.link_plus_one != 0 && self.link_plus_one != link {
-            return cx.drop(block, OTHER_LINK_TYPE);
+            cx.drop(block, OTHER_LINK_TYPE);
+            if context.flags.has(BlockFlags::END) {
+                emit_end(block, context, cx);
+            }
+            return;
         }
         if self.link_plus_one != 0
             && self.last_frame == frame
@@ -163,6 +165,13 @@ impl SessionCapture {
         cx.append_replacement(block, context, &[header, record, bytes]);
         cx.consume(block);
     }
+}
+
+/// Emits an empty block with this context, which ends the capture of the session of `block`.
+fn emit_end<'a>(block: &Block<'a>, context: BlockMetadata, cx: &mut StreamContext<'_, 'a>) {
+    let end = Block { pointer: RichPointer::hole(0), frame: &[], ..*block };
+    let end = Block { marks: Marks::bare(0), context, ..end };
+    cx.emit_created_block(end.with_class(block.pointer.class));
 }
 
 #[cfg(test)]
