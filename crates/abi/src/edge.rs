@@ -17,19 +17,21 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// Name of the variable that lists the edges.
+/// Name of the environment variable that lists the edges of a program, the pipes that can become
+/// streams.
 pub const EDGES_VARIABLE: &str = "STREAMLINE_EDGES";
-/// Name of the variable that identifies the memory in which programs count the bytes of each edge:
-/// a descriptor and its inode, separated by a colon.
+/// Name of the environment variable that identifies the memory in which programs count the bytes of
+/// each edge. Its value is the number of the memory's descriptor and the descriptor's inode,
+/// separated by a colon.
 pub const COUNTS_VARIABLE: &str = "STREAMLINE_COUNTS";
-/// Name of the variable that, if set to `1`, makes programs copy bytes read from a stream only when
-/// they first access them (lazy copies).
+/// Name of the environment variable that, if set to `1`, makes programs copy bytes read from a
+/// stream only when they first access them (lazy copies).
 pub const LAZY_VARIABLE: &str = "STREAMLINE_LAZY";
 /// Lowest number of the descriptors that a program inherits for its edges: rendezvous sockets, the
 /// memory for byte counts, and the file with the counter of dbuf ids. Programs usually use lower
 /// numbers.
 pub const INHERITED_DESCRIPTOR_MIN: i32 = 700;
-/// Maximum number of edges per program.
+/// Maximum number of edges (pipes that can become streams) per program.
 pub const EDGES_MAX: usize = 4;
 
 /// An end of a pipe.
@@ -48,38 +50,40 @@ pub struct Edge {
     pub end: PipeEnd,
     /// Inode of the pipe.
     pub pipe: u64,
-    /// Descriptor of the rendezvous socket. The program at the other end of the pipe holds the peer
-    /// socket.
+    /// Descriptor of the rendezvous socket, over which the programs at the two ends of the pipe
+    /// replace the pipe by a ring. The program at the other end holds the peer socket.
     pub socket: i32,
-    /// Inode of the rendezvous socket.
+    /// Inode of the rendezvous socket, which identifies the socket even if its descriptor has been
+    /// renumbered.
     pub inode: u64,
     /// Number of the edge in the pipeline, from 0.
     pub number: u32,
 }
 
 /// A value that one end of an edge publishes: a number of bytes, the current or the maximum size of
-/// the ring, or the number of times that the ring has changed its size.
+/// the ring that replaces the pipe, or the number of times that this ring has changed its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EdgeCount {
     /// Bytes that the writer has written into the kernel pipe.
     WrittenToPipe,
-    /// Bytes that the writer has copied into the ring.
+    /// Bytes that the writer has copied into the ring that replaces the pipe.
     CopiedIn,
     /// Bytes of a file that the writer has passed as pointers into the file, without copying them.
     PassedIn,
     /// Bytes that the reader has read from the kernel pipe.
     ReadFromPipe,
-    /// Bytes that the reader has copied out of the ring or the file.
+    /// Bytes that the reader has copied out of the file or out of the ring that replaces the pipe.
     CopiedOut,
     /// Bytes that the reader has passed to its own output without reading or copying them.
     PassedOut,
-    /// Current size of the ring in bytes, or its size when it was closed.
+    /// Current size in bytes of the ring that replaces the pipe. After the ring is closed, its last
+    /// size.
     RingSize,
-    /// Maximum size of the ring in bytes.
+    /// Maximum size in bytes of the ring that replaces the pipe.
     RingSizeMax,
-    /// Number of times that the ring has grown.
+    /// Number of times that the ring that replaces the pipe has grown.
     RingGrown,
-    /// Number of times that the ring has shrunk.
+    /// Number of times that the ring that replaces the pipe has shrunk.
     RingShrunk,
 }
 
@@ -87,7 +91,8 @@ impl EdgeCount {
     /// Size in bytes of the area for the counters of one edge. A counter is one 8-byte word.
     pub const EDGE_COUNTERS_SIZE: usize = 128;
 
-    /// Returns the byte offset, in the shared memory, of this counter for an edge.
+    /// Returns the byte offset of this counter, for the edge with this number, in the memory that
+    /// [`COUNTS_VARIABLE`] identifies.
     #[must_use]
     pub const fn offset(self, edge: u32) -> usize {
         edge as usize * Self::EDGE_COUNTERS_SIZE + self as usize * size_of::<u64>()

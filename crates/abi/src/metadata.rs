@@ -129,13 +129,14 @@ pub struct Marks {
     /// Sequence number of the block among all blocks that are distributed to a filter's replicas
     /// ([`Marks::with_seq`]). Used only in rings to and from the replicas.
     seq: u32,
-    /// In a ring to a replica, 1 for the last block of a batch, otherwise 0. In a ring from a
-    /// replica, 0 until the replica shuts down, then the number of the filter that emitted the
-    /// block ([`Marks::with_end_step`]).
+    /// A number whose meaning depends on the ring. In a ring to a replica, it is 1 for the last
+    /// block of a batch, otherwise 0. In a ring from a replica, it is 0 until the replica shuts
+    /// down. From then on, it is the position in the chain of the filter that emitted the block
+    /// ([`Marks::with_end_step`]).
     last: u32,
-    /// Number of the block in a Boolean section while operands evaluate a copy of the block
-    /// ([`Marks::with_ticket`]); 0 outside sections. The field also pads the marks to two 16-byte
-    /// words, so a copy takes two moves.
+    /// Number of the block in a Boolean section, while the operands of the section evaluate a copy
+    /// of the block ([`Marks::with_ticket`]); 0 outside sections. The field also pads the marks to
+    /// two 16-byte words, so that two moves copy the marks.
     ticket: u32,
 }
 
@@ -190,9 +191,9 @@ impl Marks {
     }
 
     /// Returns the marks of a block that leaves a replica. Until the replica shuts down, `step` is
-    /// 0 and `seq` is the number from [`Marks::with_seq`]. During the shutdown, `step` is the
-    /// position in the chain, counted from 1, of the filter that emits its last blocks, and `seq`
-    /// is the rank of the block's session.
+    /// 0 and `seq` is the number from [`Marks::with_seq`]. During the shutdown, each filter of the
+    /// replica's chain emits its last blocks. `step` is then the position of this filter in the
+    /// chain, counted from 1, and `seq` is the rank of the block's session.
     #[inline]
     #[must_use]
     pub const fn with_end_step(self, seq: u32, step: u32) -> Self {

@@ -120,7 +120,7 @@ impl Extent {
 
     /// Returns the 64-bit position nearest to `near` whose low 44 bits are the position of this
     /// extent. The result is the position given to [`Extent::new`] if that position is less than
-    /// 2⁴³ bytes from `near`, as it always is within the window of a ring.
+    /// 2⁴³ bytes from `near`. Positions within the window of a ring are always that close.
     #[must_use]
     pub const fn complete(self, near: u64) -> u64 {
         let half = 1u64 << (Self::POSITION_BITS - 1);

@@ -72,16 +72,17 @@ pub mod reader {
     pub const PROCESSOR: usize = 4 * LINE_WORDS;
 }
 
-/// Offsets of the two words with which a party announces that it sleeps, relative to `WAIT`.
+/// Offsets of the two words with which a party announces that it sleeps, relative to
+/// [`writer::WAIT`] or [`reader::WAIT`].
 pub mod wait {
-    /// Offset of a counter that the party increments when it goes to sleep and when it wakes up.
-    /// The counter is odd while the party sleeps.
+    /// Offset of a counter that a party increments when it goes to sleep and when it wakes up. The
+    /// counter is odd while the party sleeps.
     pub const SLEEP_COUNT: usize = 0;
-    /// Offset of the position that the other party must reach before it wakes the sleeper.
+    /// Offset of the position that the other party must reach before it wakes a sleeping party.
     pub const WAKE_POSITION: usize = 1;
-    /// Flag in the word at [`WAKE_POSITION`]: the other party must not wake the sleeper before this
-    /// position is reached, not even when it flushes the ring, because the sleep has a time limit.
-    /// No position has this bit set.
+    /// Flag in the word at [`WAKE_POSITION`], set for a sleep with a time limit. The other party
+    /// must not wake the sleeper before it reaches this position, not even when it flushes the
+    /// ring. No position has this bit set.
     pub const THRESHOLD_ONLY: u64 = 1 << 63;
 }
 
@@ -102,7 +103,7 @@ pub struct RingGeometry {
     /// Magic number and version of the format: [`RingGeometry::MAGIC`] or
     /// [`RingGeometry::SLOTS_MAGIC`].
     pub magic: u64,
-    /// Size of the data in bytes: a power of two.
+    /// Size of the ring's data area in bytes: a power of two.
     pub capacity: u64,
     /// Id of the dbuf or ibuf to which the ring belongs.
     pub id: u32,
@@ -117,10 +118,10 @@ pub struct RingGeometry {
     /// Segment number. A ring that grows, shrinks or changes owners continues in a segment with a
     /// higher number.
     pub segment: u64,
-    /// Position at which the segment begins.
+    /// Position at which this segment of the ring begins.
     pub start: u64,
-    /// If the capacity may change in place, the size in bytes of the data that readers map;
-    /// otherwise 0.
+    /// Size in bytes of the data area that readers map, for a ring whose capacity may change in
+    /// place; otherwise 0.
     pub extent: u64,
 }
 

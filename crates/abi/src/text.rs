@@ -50,9 +50,9 @@ impl Display for VisibleLines<'_> {
     }
 }
 
-/// Contents of a JSON string, or a complete JSON text, in which hidden characters are displayed as
-/// escapes of their UTF-16 units, such as `\u202e` (RFC 8259 §7). Line breaks and tabs are kept,
-/// because a JSON text has them only between tokens, never inside a string.
+/// Contents of a JSON string, or a complete JSON text, with hidden characters displayed as escapes.
+/// An escape shows the UTF-16 units of the character, such as `\u202e` (RFC 8259 §7). Line breaks
+/// and tabs are kept, because a JSON text has them only between tokens, never inside a string.
 #[derive(Clone, Copy, Debug)]
 pub struct EscapedJson<'a>(pub &'a str);
 

@@ -42,7 +42,8 @@ impl End {
         Self { kind, nonblocking: false }
     }
 
-    /// Returns the writing end of a stream. Fails if the object is of another kind.
+    /// Returns the writing end of a stream that this object contains. Fails if the object is of
+    /// another kind.
     #[inline]
     pub(crate) fn writer(&mut self) -> Outcome<&mut Writer> {
         match &mut self.kind {
@@ -54,7 +55,7 @@ impl End {
         }
     }
 
-    /// Returns the region. Fails if the object is of another kind.
+    /// Returns the region that this object contains. Fails if the object is of another kind.
     pub(crate) fn region(&mut self) -> Outcome<&mut Region> {
         match &mut self.kind {
             EndKind::Region(region) => Ok(region),
@@ -67,7 +68,8 @@ impl End {
 #[derive(Debug)]
 pub(crate) struct Reader {
     from: ByteReader,
-    /// True if this end has asked the writer to notify its descriptor of new bytes.
+    /// True if this end has asked the writer for a notification of new bytes through the
+    /// descriptor.
     watching: bool,
 }
 
@@ -95,7 +97,8 @@ impl Reader {
         Self { from: ByteReader::new(input), watching: false }
     }
 
-    /// Returns the stream, and stops notifications to its descriptor.
+    /// Returns the stream for reading. Withdraws the request of [`watch`](Self::watch), if there is
+    /// one.
     #[inline]
     pub(crate) fn stream(&mut self) -> &mut ByteReader {
         if self.watching {
@@ -105,8 +108,8 @@ impl Reader {
         &mut self.from
     }
 
-    /// Requests a notification of new bytes. Returns false after the request. If there are already
-    /// unread bytes, makes no request and returns true.
+    /// Asks the writer for a notification of new bytes through the descriptor, and returns false.
+    /// If there are unread bytes, makes no request and returns true.
     fn watch(&mut self) -> Result<bool, Failure> {
         let something = self.from.input().watch()?;
         self.watching = !something;
@@ -128,9 +131,9 @@ impl Reader {
         }
     }
 
-    /// Returns the address and the length of the readable bytes inside the stream; the length is 0
-    /// at the end of the stream. Blocks until there are bytes; if `nonblocking`, fails with
-    /// `EAGAIN` instead.
+    /// Returns the address and the length of the next readable bytes, in the memory of the stream.
+    /// At the end of the stream, the length is 0. If there are no bytes, blocks or, if
+    /// `nonblocking` is true, fails with `EAGAIN`.
     pub(crate) fn locate(&mut self, nonblocking: bool) -> Result<(*const u8, usize), Failure> {
         loop {
             if let Some(found) = self.stream().locate()? {
@@ -144,9 +147,9 @@ impl Reader {
         }
     }
 
-    /// Consumes `count` of the bytes that [`Self::locate`] returned or, if the ring overwrites its
-    /// oldest blocks, the entire block. Fails with `ESTALE` if the writer may have overwritten the
-    /// bytes since then.
+    /// Consumes the first `count` bytes at the address that [`Self::locate`] has returned. If the
+    /// ring overwrites its oldest blocks, consumes the whole block. Fails with `ESTALE` if the
+    /// writer may have overwritten the bytes in the meantime.
     pub(crate) fn release(&mut self, count: usize) -> Result<(), Failure> {
         if self.stream().take_checked(count)? { Ok(()) } else { Err(overwritten_error()) }
     }

@@ -1,5 +1,5 @@
-//! The ends of pipes that carry pointers; files in memory; and the grant server, from which readers
-//! in other processes obtain the memory of this process. [SL §5.3]
+//! The ends of pipes that carry pointers, files in memory, and the grant server. Readers in other
+//! processes obtain the memory of this process from the grant server. [SL §5.3]
 
 use crate::end::no_input_error;
 use crate::failure::{ENOSPC, Failure, Outcome};
@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::process::identity;
 
-/// Maximum number of memory segments of this process that another process may hold because it has
-/// requested them from the grant server itself. Readers of streams hold none in this way.
+/// Maximum number of memory segments that another process may hold because it has asked the grant
+/// server for them. Readers of streams do not ask, and hold no segments in this way.
 const HELD_SEGMENTS_MAX: usize = 8;
 
 /// The server that grants the memory of this process, with the id of the process that started it: a
@@ -64,7 +64,8 @@ pub(crate) fn new_dbuf_id() -> Outcome<DbufId> {
 pub(crate) struct PointerReader {
     pub(crate) input: indirect::Input,
     pub(crate) space: Space,
-    /// True if this end has asked the writer to notify its descriptor of new bytes.
+    /// True if this end has asked the writer for a notification of new bytes through the
+    /// descriptor.
     watching: bool,
 }
 
@@ -76,7 +77,8 @@ impl PointerReader {
         Ok(input.map(|input| Self { input, space, watching: false }))
     }
 
-    /// Returns the stream, and stops notifications to its descriptor.
+    /// Returns the stream for reading. Withdraws the request of [`watch`](Self::watch), if there is
+    /// one.
     #[inline]
     pub(crate) fn stream(&mut self) -> &mut indirect::Input {
         if std::mem::take(&mut self.watching) {
@@ -85,8 +87,8 @@ impl PointerReader {
         &mut self.input
     }
 
-    /// Requests a notification of new bytes. Returns false after the request. If there are already
-    /// unread bytes, makes no request and returns true.
+    /// Asks the writer for a notification of new bytes through the descriptor, and returns false.
+    /// If there are unread bytes, makes no request and returns true.
     fn watch(&mut self) -> Outcome<bool> {
         let something = self.input.listen()? == WaitResult::Ready;
         if something {
@@ -105,8 +107,9 @@ impl PointerReader {
         }
     }
 
-    /// Returns the address and the length of the next bytes, like `Reader::locate`: in the shared
-    /// memory itself if the memory is frozen or its writer is trusted, otherwise in a copy.
+    /// Returns the address and the length of the next readable bytes, as `Reader::locate` does. The
+    /// address is in the shared memory if this memory is frozen or its writer is trusted.
+    /// Otherwise, it is in a copy.
     pub(crate) fn locate(&mut self, nonblocking: bool) -> Outcome<(*const u8, usize)> {
         loop {
             if let Some(found) = self.stream().peek()? {

@@ -1,5 +1,5 @@
-//! Calls that open, stop and report requests, which run in threads of the calling program, and the
-//! ends of pipes that such requests name.
+//! Calls that open, stop and report requests in threads of the calling program, and that create
+//! pipes between the program and a request.
 
 use crate::end::EndKind;
 use crate::failure::{ECHILD, EINVAL, EIO, ENOTSUP, Failure, Outcome, wrong_end_error};
@@ -13,13 +13,13 @@ use streamline::report::Form;
 use streamline::{OpenError, Options, RegistryAdditions};
 use sys::raw_fd;
 
-/// Descriptors of the request's ends of the pipes that [`create_end`] has made and that no request
-/// has used yet, each with the path by which a request names it.
+/// The ends of pipes that [`create_end`] has created for requests and that no request has used yet.
+/// Each is a descriptor, with the path by which a request names the pipe.
 static UNUSED_ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
 
-/// Creates a pipe between the calling program and a request. Returns the path with which a request
-/// names its end of the pipe, and the descriptor of the other end, from which the calling program
-/// reads if `reads` is true, and to which it writes otherwise.
+/// Creates a pipe between the calling program and a request. Returns the path by which a request
+/// names its end of the pipe, and the descriptor of the program's end. The program reads from the
+/// pipe if `reads` is true, and writes to it otherwise.
 pub(crate) fn create_end(reads: bool) -> Outcome<(String, i32)> {
     let (reading, writing) = sys::descriptor::pipe()?;
     let (local, remote) = if reads { (reading, writing) } else { (writing, reading) };

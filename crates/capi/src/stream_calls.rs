@@ -18,7 +18,7 @@ use std::time::Duration;
 use sys::process::identity;
 use sys::raw_fd;
 
-/// Converts a configuration from C; `None` selects the defaults. The second result is true if the
+/// Converts a configuration from C; `None` selects the defaults. The second value is true if the
 /// writer publishes every write immediately. Fails with `EINVAL` if the policy is unknown or the
 /// capacity exceeds [`CAPACITY_MAX`].
 pub(crate) fn config_from_c(requested: Option<&streamline_config>) -> Outcome<(Config, bool)> {
@@ -60,9 +60,9 @@ fn access_list(mode: u32) -> AccessList {
     AccessList { mode: mode & 0o777, ..AccessList::private(identity()) }
 }
 
-/// Thread that serves the names of this process to other processes, with the process id. The first
-/// use of a name creates the thread; a use after a fork creates it again, because a child does not
-/// inherit the thread.
+/// The thread that serves this process's names to other processes, with the id of its process. The
+/// first use of a name creates the thread. A forked child, which does not inherit the thread,
+/// creates it again.
 static HOST: Mutex<Option<(u32, Host)>> = Mutex::new(None);
 
 fn call_with_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
@@ -191,7 +191,7 @@ pub(crate) fn lock_end(fd: i32, write: bool) -> Outcome<LockedEntry> {
     Ok(used)
 }
 
-/// Opens an unused end of a multiway pipe in its entry.
+/// Opens an unused end of a multiway pipe, and stores it in its locked table entry.
 #[cold]
 #[inline(never)]
 fn open_end(entry: &mut LockedEntry, fd: i32, write: bool) -> Outcome<()> {
@@ -275,8 +275,8 @@ pub(crate) fn write_at(fd: i32, at: u64, bytes: &[u8]) -> Outcome<usize> {
 }
 
 /// Returns the address and length of the readable bytes in the stream, at most `longest`, or a null
-/// pointer and 0 if the end is closed. Fails with `EMSGSIZE` if a block of a ring that overwrites
-/// is longer, because such blocks are read as a unit.
+/// pointer and 0 if the end is closed. A ring that overwrites is read in whole blocks: fails with
+/// `EMSGSIZE` if the block is longer than `longest`.
 pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
     let mut used = lock_end(fd, false)?;
     let end = used.require_end(fd)?;

@@ -9,7 +9,8 @@ use crate::failure::{EBADF, EBUSY, EMFILE, Failure, Outcome};
 use buffer::biased::{BiasedGuard, BiasedLock};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Number of entries, larger than the default limit of open descriptors.
+/// Number of entries of the table. It is larger than the default limit of open descriptors per
+/// process.
 const TABLE_ENTRY_COUNT: usize = 1 << 16;
 
 type Entry = BiasedLock<Option<Box<End>>>;
@@ -40,8 +41,8 @@ impl LockedEntry {
         end
     }
 
-    /// Stores an end that another thread may use first. The entry's lock has no owner; the first
-    /// call on the end makes its thread the owner.
+    /// Stores an end whose first user may be another thread than this one. The lock of the entry
+    /// gets no owner, so the first thread that calls a function on the end becomes its owner.
     fn put_unowned(mut self, end: End) {
         *self.0 = Some(Box::new(end));
         self.0.release_ownership();
@@ -72,8 +73,8 @@ pub(crate) fn duplicate_descriptor(of: &impl AsFd) -> Outcome<OwnedFd> {
     Ok(of.as_fd().try_clone_to_owned().map_err(failed)?)
 }
 
-/// Registers an end, and returns its number. This is the number of `descriptor`, which must become
-/// ready when the end does, or of a new descriptor if `descriptor` is `None`.
+/// Registers an end under the number of `descriptor`, and returns this number. The descriptor must
+/// become ready when the end does. If `descriptor` is `None`, uses the number of a new descriptor.
 pub(crate) fn register_end(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
     let descriptor = match descriptor {
         Some(descriptor) => descriptor,

@@ -40,8 +40,8 @@ pub(crate) struct DbufIdRanges {
     by_user: BTreeMap<u32, u32>,
     /// Process ids of the processes to which this daemon has allocated ranges.
     holders: BTreeSet<i32>,
-    /// True if the file shows that an earlier daemon has allocated ids, which running processes may
-    /// still use.
+    /// True if an earlier daemon has allocated ids, as the file shows. Processes that still run may
+    /// use these ids.
     continues: bool,
 }
 
@@ -54,8 +54,8 @@ impl DbufIdRanges {
         Self { first, file: None, next: first, by_user, holders, continues: false }
     }
 
-    /// Removes the file when the daemon exits, unless a running process may still use ids of this
-    /// daemon or of an earlier one.
+    /// Removes the file with the next free id when the daemon exits. Keeps the file if a running
+    /// process may still use ids of this daemon or of an earlier one.
     pub(crate) fn remove_file(&self, directory: &OwnedFd) {
         // The link of a zombie, that is, an exited process that has not been reaped, is gone, too.
         let runs = |process: &i32| {
@@ -95,8 +95,8 @@ impl DbufIdRanges {
         Some(range)
     }
 
-    /// Opens the file, and continues after the last id that an earlier daemon allocated. Returns
-    /// `None` if the file cannot be opened or read.
+    /// Opens the file with the next free id, and continues after the last id that an earlier daemon
+    /// allocated. Returns `None` if the file cannot be opened or read.
     fn open_file(&mut self, directory: &OwnedFd) -> Option<()> {
         let file = File::from(local_socket::open_private_file(directory, IDS_FILE).ok()?);
         let mut text = String::new();

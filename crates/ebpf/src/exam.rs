@@ -40,7 +40,7 @@ pub enum TwinVerdict {
     Broken(String),
 }
 
-/// An implementation of a twin's decisions, which rules on packets.
+/// A judge in an exam: an implementation of a twin's decisions, which rules on packets.
 pub trait TwinRunner {
     /// Returns the name of the judge for messages.
     fn name(&self) -> &str;
@@ -195,7 +195,7 @@ impl fmt::Display for Disagreement {
 
 impl std::error::Error for Disagreement {}
 
-/// Presents every packet to every judge, and stops at the first disagreement. At the end compares
+/// Runs every packet through every judge, and stops at the first disagreement. At the end, compares
 /// the states of the filters, unless a judge has refused a packet.
 pub fn compare<'a>(
     judges: &mut [&mut dyn TwinRunner],

@@ -26,8 +26,8 @@ use testkit::wait_until;
 /// A time limit so long that no test reaches it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs a request while `act` runs, then stops it. Its sources retain `history` bytes of output.
-/// Asserts that no failure occurs and no block is lost.
+/// Runs the request `text` until `act` returns, and then stops its path. The sources of the path
+/// retain `history` bytes of output. Asserts that no failure occurs and no block is lost.
 fn run_while<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
@@ -63,8 +63,8 @@ fn blocks_emitted(live: &Live) -> u64 {
     live.counters(TIME_LIMIT).ledger.sources[0].1.given.blocks
 }
 
-/// Returns a tap request and its reader. The tap skips blocks that the reader does not read in
-/// time.
+/// Returns a request for a tap at a node, and the read end of the tap's pipe. The tap skips blocks
+/// that the test does not read in time.
 fn tap_request(node: Option<&str>, since: Option<TapOrigin>) -> (TapRequest, Capture) {
     let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
     let node = node.map(|name| TapNode::Name(name.to_owned()));
@@ -95,7 +95,8 @@ impl Capture {
         Self { pipe: File::from(pipe), begun: false }
     }
 
-    /// Returns the number of the next frame, or `None` at the end of the capture.
+    /// Reads the next frame of the capture, and returns the sequence number in its payload. Returns
+    /// `None` at the end of the capture.
     fn next(&mut self) -> Option<u64> {
         if !self.begun {
             self.pipe.read_exact(&mut [0; 24]).ok()?;
@@ -139,7 +140,8 @@ fn v9_tap_starts_in_the_past_and_reports_the_position() {
 #[test]
 fn v9_history_of_a_tap_is_bounded() {
     const BYTES: usize = 64 << 10;
-    /// Upper bound on the compression ratio of these frames, which differ only in their numbers.
+    /// Upper bound on the compression ratio of the generated frames, which differ only in their
+    /// sequence numbers.
     const COMPRESSION_RATIO_MAX: u64 = 16;
     run_while("generate seq=yes rate=200000 | count", Some(BYTES), |live| {
         let most = COMPRESSION_RATIO_MAX * BYTES as u64 / 64;

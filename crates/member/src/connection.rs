@@ -1,5 +1,5 @@
-//! The server's end of a connection. Receives messages and sends replies without ever blocking on
-//! the peer. (RELIABILITY T8, T12)
+//! The server's end of a connection between a client and the daemon or a path. Receives messages
+//! and sends replies without ever blocking on the peer. (RELIABILITY T8, T12)
 //!
 //! The memory that a peer can occupy is bounded: one partial message, and [`UNSENT_BYTES_MAX`]
 //! bytes of unsent replies. A peer that reads its replies too slowly is disconnected. The server
@@ -32,14 +32,14 @@ pub struct Connection {
     scanned: usize,
     unsent_messages: VecDeque<UnsentMessage>,
     unsent_bytes: usize,
-    /// True while an epoll set watches the socket for free space in its send buffer.
+    /// True while an epoll set watches the socket for room in its send buffer.
     watched_for_room: bool,
 }
 
 #[derive(Debug)]
 struct UnsentMessage {
     bytes: Vec<u8>,
-    /// Number of bytes of the message that the socket has accepted.
+    /// Number of leading bytes of the message that have been written to the socket.
     sent: usize,
     descriptors: Vec<OwnedFd>,
 }

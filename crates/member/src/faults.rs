@@ -28,7 +28,8 @@ pub fn name_taken(name: &str, number: u32) -> Fault {
     Fault::new("io.streamline.NameTaken", &json!({ "name": name, "number": number }))
 }
 
-/// Creates `Refused`: the daemon does not accept `parameter`, for the reason `why`.
+/// Creates `Refused`: the daemon refuses a call because of the value of `parameter`. `why` is the
+/// reason.
 #[must_use]
 pub fn refused(parameter: &str, why: &str) -> Fault {
     Fault::new("io.streamline.Refused", &json!({ "parameter": parameter, "why": why }))
@@ -47,14 +48,15 @@ pub fn busy(path: &str) -> Fault {
     Fault::new("io.streamline.Busy", &json!({ "path": path }))
 }
 
-/// Creates `NotInKernel`: a node cannot run in the kernel; `by` names the origin of the refusal.
+/// Creates `NotInKernel`: the node cannot run in the kernel. `by` names the component that has
+/// refused the node, and `why` is the reason.
 #[must_use]
 pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
     Fault::new(NOT_IN_KERNEL, &json!({ "node": node, "by": by, "why": why }))
 }
 
 /// Value of the parameter `by` of `NotInKernel` if the daemon was restarted during the call. The
-/// caller may repeat the call.
+/// caller may then repeat the call.
 pub const RETRY_CAUSE: &str = "again";
 
 /// Name of the error made by [`not_in_kernel`].
@@ -72,8 +74,8 @@ pub fn unchanged(why: &str) -> Fault {
     Fault::new("io.streamline.path.Unchanged", &json!({ "why": why }))
 }
 
-/// Value of the parameter `by` of `Unchanged` if the change itself is the cause, so that no path
-/// could apply it.
+/// Value of the parameter `by` of `Unchanged` if the requested change is itself invalid, so that no
+/// path could apply it.
 pub const WRONG_CHANGE_CAUSE: &str = "change";
 
 /// Creates `Unchanged` for a change that does not fit the request, or would make the request

@@ -27,9 +27,9 @@ struct Query<P> {
 /// Queries all peers, each given with its user id, and returns their answers in the same order. The
 /// answer is `None` if it was incomplete after `limit`. Blocks for at most `limit`.
 ///
-/// `begin` sends the query and should not block; an `Err` contains the answer. `next` is called
-/// whenever the peer is readable. It returns the complete answer as `Break`, or the peer as
-/// `Continue` if more of the answer is to come.
+/// `begin` sends the query to a peer, and should not block. An `Err` is the final answer, for
+/// example if the query cannot be sent. `next` is called whenever the peer is readable. It returns
+/// `Break` with the complete answer, or `Continue` with the peer if the answer is still incomplete.
 pub fn gather<A, P: AsFd, R>(
     peers: &[(u32, A)],
     limit: Duration,
@@ -73,8 +73,8 @@ pub fn gather<A, P: AsFd, R>(
     }
 }
 
-/// The peers that have not been queried yet, by user, with the share of outstanding queries per
-/// user and the number of free slots.
+/// The peers that have not been queried yet, in a queue for each user. `share` limits the
+/// outstanding queries of a user, and `free` is the number of further queries that may be sent now.
 struct QueryQueue {
     users: BTreeMap<u32, UserQueries>,
     share: usize,
@@ -102,10 +102,9 @@ impl QueryQueue {
         Self { users, share, free, last_user: None }
     }
 
-    /// Removes the next peer from the queue, in round-robin order among the users with less than
-    /// their share of outstanding queries. Returns the peer's index and user, or `None` if there is
-    /// no such peer, no further query may be sent at present, or `in_time` is false because the
-    /// deadline has passed.
+    /// Removes the next peer from the queue, and returns its index and user. Users with less than
+    /// their share of outstanding queries take turns. Returns `None` if there is no such peer, if
+    /// too many queries are outstanding, or if `in_time` is false because the deadline has passed.
     fn next_peer(&mut self, in_time: bool) -> Option<(usize, u32)> {
         let may = |user: &UserQueries| user.in_flight < self.share && !user.queue.is_empty();
         let mut behind =
@@ -141,8 +140,8 @@ mod tests {
     /// User id of peers that reply.
     const REPLYING_USER: u32 = 41_002;
 
-    /// Queries peers. Each peer is given as its user id and true if it replies. Returns the
-    /// answers.
+    /// Queries test peers, and returns their answers. Each peer is a pair of its user id and a flag
+    /// that is true if the peer replies.
     fn query_peers(peers: &[(u32, bool)], limit: Duration) -> Vec<Option<()>> {
         let peers: Vec<(u32, bool)> = peers.to_vec();
         let mut kept: Vec<OwnedFd> = Vec::new();

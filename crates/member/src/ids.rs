@@ -5,8 +5,8 @@ use crate::client::Client;
 use engine::ids::{IdRange, set_id_source};
 use std::time::Duration;
 
-/// Timeout of the call to the daemon. Without a reply, ids are unique only within this process and
-/// its descendants.
+/// Timeout of the call that requests ids from the daemon. If the daemon does not reply in time, ids
+/// are unique only within this process and its descendants.
 const IDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Makes this process request its dbuf ids from the daemon, if a daemon is running when ids are

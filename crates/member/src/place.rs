@@ -18,15 +18,15 @@ use sys::local_socket::Framing;
 
 /// The directory of the machine-wide daemon.
 pub const MACHINE_DIRECTORY: &str = "/run/streamline";
-/// Environment variable that overrides the search.
+/// Environment variable that names the only directory in which to search for a daemon.
 pub const DIRECTORY_VARIABLE: &str = "STREAMLINE_DAEMON";
 /// Name of the stream socket.
 pub const STREAM_SOCKET: &str = "io.streamline";
 /// Name of the packet socket, which preserves message boundaries.
 pub const PACKET_SOCKET: &str = "io.streamline.packets";
 
-/// Returns the directory in which a daemon of this user is created, the first of the possible ones;
-/// `None` if there is none.
+/// Returns the directory in which this user would start a daemon: the most preferred of the
+/// possible directories. Returns `None` if no directory is possible.
 #[must_use]
 pub fn user_daemon_directory() -> Option<PathBuf> {
     user_daemon_directories().into_iter().next()
@@ -54,8 +54,9 @@ fn user_daemon_directories() -> Vec<PathBuf> {
     all
 }
 
-/// Returns the directories to search, in order: only the directory in the environment variable or,
-/// if it is not set, the directories of this user's daemon and the machine-wide directory.
+/// Returns the directories in which to search for a daemon, in order: the directories of this
+/// user's daemon, and then the machine-wide directory. If [`DIRECTORY_VARIABLE`] is set, returns
+/// only the directory that it names.
 #[must_use]
 pub fn search_directories() -> Vec<PathBuf> {
     match std::env::var_os(DIRECTORY_VARIABLE).filter(|value| !value.is_empty()) {

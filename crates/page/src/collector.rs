@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use streamline::paths::rates::{self, Rate};
 use streamline::paths::{Client, ClientError, PathClient, PathUpdate, RegisteredPath, Totals};
 
-/// Interval between two samples.
+/// Interval between two samples of the figures that the page shows.
 pub const COLLECTION_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between two samples of the edges of a path that is not selected.
 const EDGE_SAMPLE_INTERVAL: Duration = Duration::from_secs(5);

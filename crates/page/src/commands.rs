@@ -44,8 +44,8 @@ impl Program {
         Self { path, daemon }
     }
 
-    /// Returns a copy of this value with the directory `empty` in place of the daemon's directory,
-    /// so that paths of the program's commands do not appear in the daemon's list.
+    /// Returns a copy of this program that uses the directory `empty` in place of the daemon's
+    /// directory. Paths that commands of the copy run do not appear in the daemon's list.
     #[must_use]
     pub fn with_empty_directory(&self, empty: PathBuf) -> Self {
         Self { daemon: Some(empty), ..self.clone() }

@@ -106,17 +106,18 @@ pub struct Connection {
     socket: Socket,
     /// Received bytes that the HTTP server has not yet read.
     received: Vec<u8>,
-    /// Future at whose completion the connection is closed; `None` if there is no such future.
+    /// Future whose completion closes the connection; `None` if no future closes it.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// True once `end` has completed.
     has_ended: bool,
-    /// A value that is dropped with the connection.
+    /// A value that the owner of the connection has attached to it; it is dropped with the
+    /// connection.
     _guard: Box<dyn Send>,
 }
 
 impl Connection {
-    /// Creates a connection. `received` contains the bytes that have already been received. `guard`
-    /// is dropped together with the connection.
+    /// Creates a connection on a socket. `received` contains the bytes that have already been read
+    /// from the socket. `guard` is dropped when the connection is dropped.
     pub fn new(socket: Socket, received: Vec<u8>, guard: impl Send + 'static) -> Self {
         Self { socket, received, end: None, has_ended: false, _guard: Box::new(guard) }
     }

@@ -21,9 +21,9 @@ const HOUR_SAMPLE_INTERVAL_MS: u64 = 5000;
 /// no browser was showing the page, so no rate is computed across it.
 const RATE_INTERVAL_MS_MAX: u64 = 15_000;
 
-/// The rates of a path at one point in time. Each value is a key with the rates of blocks, bytes
-/// and lost blocks per second. The key is the index of an edge in the plan; a sample of the path's
-/// sources has the single key 0.
+/// The rates of a path at one point in time. Each element of `values` contains a key, and the rates
+/// of blocks, bytes and lost blocks per second. In a sample of the edges, the key is the index of
+/// an edge in the plan. A sample of the path's sources has a single element with the key 0.
 #[derive(Debug)]
 struct Sample {
     time_ms: u64,
@@ -38,8 +38,8 @@ struct Sums {
     values: BTreeMap<usize, (Amount, u64)>,
 }
 
-/// The samples of a path's sources or edges: for the last two minutes at the full rate, and for the
-/// hour before them.
+/// The samples of a path, either of its sources or of its edges. The samples of the last two
+/// minutes have the full rate; those of the hour before have a lower rate.
 #[derive(Debug, Default)]
 struct Series {
     recent: VecDeque<Sample>,
@@ -150,9 +150,9 @@ impl Columns {
     }
 }
 
-/// Adds to `samples` the rates between `last`, the previous time and sums, and the new time and
-/// sums, unless `last` is `None` or more than [`RATE_INTERVAL_MS_MAX`] ago. Then stores the new
-/// time and sums in `last`. Removes the oldest sample if there are `most` samples.
+/// Adds the rates since the previous sums, `last`, to `samples`, and replaces `last` by the new
+/// time and sums. Adds nothing if `last` is `None` or more than [`RATE_INTERVAL_MS_MAX`] ago.
+/// Removes the oldest sample if there are already `most` samples.
 fn add(
     samples: &mut VecDeque<Sample>,
     most: usize,

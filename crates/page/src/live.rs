@@ -84,8 +84,8 @@ struct ListedPath<'f> {
 #[derive(Serialize)]
 struct SelectedPath<'f> {
     number: u32,
-    /// Hash of the request and its plan ([`plan_hash`]). A browser reloads the plan when the hash
-    /// changes.
+    /// Hash of the path's request and plan ([`plan_hash`]). When it changes, the browser loads the
+    /// plan again.
     plan: String,
     counters: &'f Counters,
     /// Reasons for drops that the request itself specifies. Drops for any other reason count as
@@ -216,7 +216,7 @@ impl Live {
         Viewer { live: Arc::clone(self), selected, figures: self.latest.subscribe() }
     }
 
-    /// Returns true if a collector is running, so that paths send their figures.
+    /// Returns true if a collector is running, and thus paths are sending figures to this process.
     #[must_use]
     pub fn collects(&self) -> bool {
         lock(&self.viewers).collects

@@ -16,8 +16,8 @@ use testkit::need;
 /// The node modules that the test uses, with their versions.
 const NODE_MODULES: [&str; 2] = ["playwright-core@1.65.1", "axe-core@4.14.1"];
 
-/// The request of the path in the picture. The pins (`@kernel`, `@thread0`) make the plan
-/// independent of this machine.
+/// The request whose path the picture in the book shows. The pins (`@kernel`, `@thread0`) make the
+/// plan independent of the machine on which the test runs.
 const PICTURED: &str = "rx lo | dport@kernel | (|53 pcap@thread0 dns.pcap + \
                         |80 (tcp@thread0 | http@thread1 |exchange weblog access.log))";
 /// Maximum length of the picture in bytes.

@@ -525,7 +525,8 @@ fn page_of_a_daemon_restarts_after_exit() {
     assert_eq!(Browser::of(&machine, BOB).get("/api/captures").0, 200);
 }
 
-/// Returns the ids of the processes of this program that serve the machine's daemon.
+/// Returns the ids of the processes that run the program `name` with the directory of this
+/// machine's daemon as an argument.
 fn processes_named(name: &str, machine: &Machine) -> Vec<u32> {
     let daemon = machine.path("daemon").display().to_string();
     let entries = fs::read_dir("/proc").unwrap().flatten();

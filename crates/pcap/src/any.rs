@@ -1,10 +1,10 @@
 //! The device `any`: the packets of all interfaces, each with a cooked header instead of its
 //! link-layer header.
 //!
-//! One capture reads the rings of all Ethernet interfaces. The rings contain frames, from which the
-//! thread of the program makes the packets. A packet socket receives the packets of the remaining
-//! interfaces: all without Ethernet frames, and all whose frames neither the daemon nor the process
-//! may capture in the kernel. While all interfaces have rings, the socket receives nothing.
+//! One capture reads the rings of all Ethernet interfaces. The thread of the program converts the
+//! frames in the rings to packets. A packet socket receives the packets of the other interfaces:
+//! those without Ethernet frames, and those whose frames neither the daemon nor this process may
+//! capture in the kernel. While all interfaces have rings, the socket receives nothing.
 //!
 //! The set of interfaces is updated when the kernel notifies a change. The first packets of a new
 //! interface may therefore be missed.
@@ -55,8 +55,8 @@ struct InterfaceProperties {
     /// Device type (`ARPHRD_…`).
     hardware: u16,
     address: [u8; 6],
-    /// Time of day since which the ring receives all frames of the interface, in nanoseconds since
-    /// 1970; `None` if the interface has no ring.
+    /// Time from which on the ring contains all frames of the interface, in nanoseconds since 1970;
+    /// `None` if the interface has no ring.
     in_ring_since: Option<u64>,
 }
 
@@ -84,8 +84,8 @@ impl AllInterfaces {
         Ok((all, capture))
     }
 
-    /// Makes packets that have arrived on the interfaces without rings since the last call visible
-    /// to [`Self::next_time`].
+    /// Makes the packets available to [`Self::next_time`] that have arrived, since the last call,
+    /// on interfaces without rings.
     pub(crate) const fn load(&mut self) {
         self.remainder.load();
     }
@@ -148,8 +148,8 @@ impl AllInterfaces {
         }
     }
 
-    /// Returns two descriptors: one is readable when the interfaces have changed, the other when a
-    /// packet has arrived on an interface without a ring.
+    /// Returns two descriptors for poll(2). The first is readable when the set of interfaces has
+    /// changed, the second when a packet has arrived on an interface without a ring.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.events.as_fd(), self.remainder.as_fd()]
     }

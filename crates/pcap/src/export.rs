@@ -24,7 +24,7 @@ macro_rules! libpcap {
 }
 
 /// Calls libpcap's function of this name with the program's arguments (L1, L2). If libpcap is not
-/// loaded, the result is the last expression.
+/// loaded, the macro yields its last argument instead.
 macro_rules! call_libpcap {
     ($name:literal as $type:ty, ($($argument:expr),*), $missing:expr) => {
         match libpcap!($name as $type) {

@@ -35,8 +35,9 @@ pub(crate) enum LiveFilterProgram {
     Same,
     /// A program that differs from that for a capture file.
     Other(Vec<Instruction>),
-    /// The program is unknown, because this library cannot compile the expression. The program for
-    /// a capture file is then used, on frames with their tags in place.
+    /// The program for a live capture is unknown, because this library cannot compile the
+    /// expression. The filter then runs the program for a capture file, on frames that contain
+    /// their VLAN tags.
     Unknown,
 }
 
@@ -47,8 +48,8 @@ pub(crate) struct Filter {
     program: ClassicProgram,
     /// Link type of the packets for which the filter was compiled.
     pub(crate) link: LinkType,
-    /// True if the filter program expects VLAN tags in the frame, as in a capture file; false if it
-    /// expects the outermost tag to be removed, as the kernel does for live frames.
+    /// True if the filter expects frames with their VLAN tags, as in a capture file. False if it
+    /// expects frames without their outermost tag, which the kernel removes from live frames.
     expects_tags: bool,
     /// Number of bytes at the beginning of a frame on which the result of the filter depends.
     pub(crate) reach: usize,
@@ -76,8 +77,8 @@ impl Filter {
         matches!(self.program.instructions(), [Instruction { code: RETURN_CONSTANT, k: 1.., .. }])
     }
 
-    /// Returns the filter for frames with their tag in place, as the argument of the Streamline
-    /// filter `bpf`. Fails with the reason if the filter cannot be rewritten for such frames.
+    /// Returns the filter as an argument of the Streamline filter `bpf`, for frames that contain
+    /// their VLAN tags. Fails with the reason if the filter cannot be rewritten for such frames.
     pub(crate) fn expression(&self) -> Result<String, String> {
         let instructions = self.program.instructions();
         match () {
@@ -170,8 +171,8 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).and_then(|two| two.try_into().ok()).map(u16::from_be_bytes)
 }
 
-/// Returns the number of bytes at the beginning of a frame on which the result of a program
-/// depends; `None` if it cannot be bounded.
+/// Returns the number of bytes at the beginning of a frame that a filter program may read; `None`
+/// if the program may read any byte.
 fn reach(instructions: &[Instruction]) -> Option<usize> {
     let mut reach = 0;
     for instruction in instructions {

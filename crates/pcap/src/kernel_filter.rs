@@ -1,11 +1,11 @@
-//! The program's filter in the kernel program of the capture.
+//! The filter that the application sets on a handle, run in the kernel program of the capture.
 //!
-//! The filter is loaded when the program compiles it (`pcap_compile`), because programs drop their
-//! privileges before they set it (`pcap_setfilter`). Setting the filter then only activates it,
-//! which needs no privileges. The program's thread still runs the filter on each frame that it
-//! reads, to decide on frames about which the kernel was unsure or that arrived before the
-//! activation, and to determine the number of bytes to keep. A filter that cannot run in the kernel
-//! runs only in the program's thread.
+//! The filter is loaded into the kernel when the application compiles it (`pcap_compile`), because
+//! many applications drop their privileges before they set it (`pcap_setfilter`). Setting the
+//! filter only activates it, which needs no privileges. The application's thread also runs the
+//! filter on each frame that it reads. It thereby decides on frames about which the kernel was
+//! unsure or that arrived before the activation, and determines the number of bytes to keep. A
+//! filter that cannot run in the kernel runs only in the application's thread.
 
 use crate::filter::Filter;
 use streamline::capture::{Capture, CaptureFilter, PreparedFilter};
@@ -29,10 +29,10 @@ const COPIED_BYTES_MIN: usize = 256;
 /// Number of bytes per frame at or above which the kernel copies whole frames.
 const WHOLE_FRAME_BYTES_MIN: usize = 1500;
 
-/// Returns the filter for the kernel, given the program's filter and the snapshot length: an
-/// expression, and the number of bytes to copy from each frame (`None` for whole frames). If the
-/// kernel cannot run the program's filter, the expression is `None`, and the kernel copies all
-/// frames.
+/// Returns the settings for the kernel part of a capture, for the application's filter and snapshot
+/// length: the filter as an expression, and the number of bytes to copy from each frame (`None` for
+/// whole frames). If the kernel cannot run the filter, the expression is `None`, so that the kernel
+/// copies all frames.
 pub(crate) fn kernel_capture_filter(filter: &Filter, snapshot: usize) -> CaptureFilter {
     let bytes = snapshot.max(filter.reach);
     let bytes =
@@ -53,10 +53,10 @@ impl KernelFilter {
         }
     }
 
-    /// Makes `wanted` the filter in the kernel. `capture` is `None` while the handle is being read;
-    /// the filter then cannot be replaced. Fails with the reason if another filter than `wanted`
-    /// remains in the kernel and could reject frames that `filter` accepts. If the kernel has no
-    /// filter, so that it copies all frames, succeeds and stores the reason in `refusal`.
+    /// Makes `wanted` the filter that runs in the kernel. `capture` is `None` while the handle is
+    /// being read; the filter then stays as it is. Fails with the reason if the filter that remains
+    /// in the kernel could reject frames that `filter` accepts. If no filter remains in the kernel,
+    /// which then copies all frames, succeeds, and stores the reason in `refusal`.
     pub(crate) fn set(
         &mut self,
         capture: Option<&mut Capture>,

@@ -53,8 +53,8 @@ pub(crate) struct LiveCapture {
     datalink: AtomicI32,
     direction: AtomicI32,
     filter: Mutex<Option<Arc<Filter>>>,
-    /// The filter program that libpcap has compiled last, which is meant for capture files, and the
-    /// corresponding program for live frames.
+    /// The filter program that libpcap has compiled last, for capture files, and the program that
+    /// runs the same expression on live frames.
     live_form: Mutex<(Vec<Instruction>, LiveFilterProgram)>,
     kernel_filter: Mutex<KernelFilter>,
     /// The capture; `None` while a thread reads it, and after the handle was closed.
@@ -238,8 +238,9 @@ impl LiveCapture {
         Ok(())
     }
 
-    /// Adds the doorbells and daemon connections of the capture, some of which are new, to the set
-    /// of the selectable descriptor, and makes the descriptor readable once.
+    /// Makes the selectable descriptor watch all doorbells and daemon connections of the capture,
+    /// including those that are new. Also makes the descriptor readable once, because there may be
+    /// unread frames.
     fn select_new_doorbells(&self, capture: &Capture) {
         let Some(selectable) = self.selectable.get() else { return };
         for descriptor in capture.doorbells().chain(capture.daemon_connections()) {
@@ -304,8 +305,8 @@ impl LiveCapture {
         Some(self.selectable.get()?.set.as_fd().as_raw_fd())
     }
 
-    /// Sets the timer of the selectable descriptor to the time at which the program must read the
-    /// rings again even if no doorbell is notified.
+    /// Sets the timer of the selectable descriptor. The timer makes the descriptor readable when
+    /// there may be frames for which no doorbell was notified.
     fn set_timer(&self, reading: &mut CaptureReader) {
         let Some(SelectableDescriptor { timer, .. }) = self.selectable.get() else { return };
         let silence = reading.capture.unnotified_time_left();

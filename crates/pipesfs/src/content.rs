@@ -9,9 +9,9 @@ use streamline::paths::{self, Counters, Filter, Loss, Space};
 /// The counters of several paths, by path number.
 pub type CountersByPath = HashMap<u32, Arc<Counters>>;
 
-/// Returns the text of the file `key`, or `None` if the file does not exist or if its text depends
-/// on more than the tree and the counters. `counters` must contain the counters of every path that
-/// [`counted_paths`] returns.
+/// Returns the text of a file, as far as it can be derived from the tree and from counters.
+/// `counters` must contain the counters of every path that [`counted_paths`] returns. Returns
+/// `None` if the file does not exist, or if its text depends on other data.
 #[must_use]
 pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String> {
     let DirectoryObject::Text(text) = &key.part else { return None };
@@ -82,8 +82,8 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
     }
 }
 
-/// Returns the paths whose counters the files of a directory are computed from, each as its owner's
-/// user id and its number.
+/// Returns the paths whose counters are needed for the files of a directory. Each path is given by
+/// its owner's user id and its number.
 #[must_use]
 pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
     let members = tree.directory(place).map(|directory| directory.members.as_slice());
@@ -94,8 +94,8 @@ pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
     members.unwrap_or_default().iter().filter_map(path).collect()
 }
 
-/// Returns the reasons for which the nodes of a directory have lost blocks, each with the number of
-/// lost blocks; the number is `None` if one of the nodes has no counter for the reason.
+/// Returns the losses in the nodes of a directory: each reason, with the number of blocks lost for
+/// it. The number is `None` if one of the nodes has no counter for the reason.
 #[must_use]
 pub fn losses(tree: &Tree, key: &Key, counters: &CountersByPath) -> BTreeMap<String, Option<u64>> {
     let mut sums = BTreeMap::new();
@@ -160,7 +160,7 @@ fn join<N: Ord + ToString>(numbers: impl Iterator<Item = N>) -> String {
 }
 
 /// Calls `each` with the counters of every node that a directory represents. A node with replicas,
-/// or with a part in the kernel, has several sets of counters, and each is passed separately.
+/// or with a part in the kernel, has several sets of counters; calls `each` with each of them.
 fn for_each_filter(
     tree: &Tree,
     key: &Key,

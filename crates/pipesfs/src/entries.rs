@@ -10,8 +10,8 @@ use streamline::paths;
 
 pub use text::Text;
 
-/// Identity of an object of the file system: a directory of the [`Tree`], or a file, link or fixed
-/// subdirectory in such a directory.
+/// Identity of an object of the file system. The object is a directory of the [`Tree`], or an entry
+/// of such a directory: a file, a link or a fixed subdirectory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
     /// The directory to which the object belongs.
@@ -20,8 +20,8 @@ pub struct Key {
     pub part: DirectoryObject,
 }
 
-/// An object of the file system relative to a directory of the [`Tree`]: the directory itself, or
-/// one of its entries.
+/// The part of a [`Key`] that identifies an object within a directory of the [`Tree`]: the
+/// directory itself, or one of its entries.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum DirectoryObject {
     /// The directory of the tree itself.

@@ -73,21 +73,23 @@ impl InodeTable {
         }
     }
 
-    /// Makes the next lookup of an object assign a new inode number. Called after the kernel has
-    /// removed the entry of the object.
+    /// Makes the next lookup of an object assign a new inode number. Called when the entry of the
+    /// object was removed from its directory.
     pub fn retire(&mut self, key: &Key) {
         self.numbers.remove(key);
     }
 
-    /// Makes the next lookup of each object in the directories that are values of `places` assign a
-    /// new inode number. An old number stays valid until the kernel drops its references.
+    /// Makes the next lookups in moved directories assign new inode numbers. The moved directories
+    /// are the values of `places`. The old numbers stay valid until the kernel drops its references
+    /// to them.
     pub fn renumber(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         self.numbers.retain(|key, _| !places.values().any(|place| *place == key.place));
     }
 
-    /// Updates the objects whose nodes have moved; `places` maps each old directory to the new one.
-    /// The objects keep their inode numbers. If an object has several numbers, lookups continue to
-    /// return the number that the latest lookup returned.
+    /// Updates the keys of objects whose directories have moved. `places` contains the new identity
+    /// of each moved directory, by the old identity. The objects keep their inode numbers. If an
+    /// object has several numbers, lookups continue to return the number that the latest lookup
+    /// returned.
     pub fn update_moved_objects(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         let mut moved = Vec::new();
         for (number, known) in &mut self.objects {

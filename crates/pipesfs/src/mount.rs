@@ -29,8 +29,8 @@ pub struct MountOptions {
 pub enum OtherUsersPaths {
     /// No paths.
     Nothing,
-    /// Paths with names only. The entry of an unnamed path would reveal its source, which is part
-    /// of its request.
+    /// Paths that have a name. The entry of a path without a name would reveal the source of the
+    /// path, which is part of the request.
     #[default]
     Names,
     /// All paths.

@@ -73,8 +73,9 @@ pub fn filter_name(filter: &str, arguments: &[&str]) -> String {
     }
 }
 
-/// Returns an unused name for a new entry: the escaped name or, if this name is empty, too long, or
-/// taken according to `is_taken`, the escaped name with the number appended, such as `count#7`.
+/// Returns a name for a new entry of a directory that no other entry has: the escaped name, if
+/// possible. If this name is empty, too long, or taken according to `is_taken`, appends the number,
+/// as in `count#7`.
 pub fn free_name(escaped: String, number: u64, is_taken: impl Fn(&str) -> bool) -> String {
     let mut name = escaped;
     if name.len() > ESCAPED_NAME_MAX {

@@ -16,8 +16,8 @@ use streamline::paths::{
 pub const SNAPSHOT_LIFETIME: Duration = Duration::from_millis(100);
 /// Maximum age at which stored counters of a path still answer a request.
 pub const COUNTERS_LIFETIME: Duration = Duration::from_millis(10);
-/// Minimum ratio of the time for which the result of a query is used to the time that the query
-/// took. Without this minimum, a traversal of a large tree would spend most of its time on queries.
+/// Minimum time for which the result of a query is used, as a multiple of the query's duration.
+/// Without this minimum, a traversal of a large tree would spend most of its time on queries.
 const QUERY_RATIO_MIN: u32 = 5;
 /// Time between the two samples from which rates are computed.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(150);
@@ -54,8 +54,8 @@ struct CachedCounters {
 }
 
 impl CachedCounters {
-    /// Returns true if the age of the counters is less than `age`, or less than [`QUERY_RATIO_MIN`]
-    /// times the duration of the query that returned them.
+    /// Returns true if the counters are young enough to be used: younger than `age`, or younger
+    /// than [`QUERY_RATIO_MIN`] times the duration of their query.
     fn is_current(&self, age: Duration) -> bool {
         self.taken_at.elapsed() < age.max(self.query_time * QUERY_RATIO_MIN)
     }
@@ -77,11 +77,11 @@ pub struct SnapshotCache {
     changed: Mutex<ChangedPaths>,
 }
 
-/// The numbers of paths that this process has changed since it last queried them.
+/// The paths that this process has changed, and whose new state it has not received yet.
 #[derive(Debug, Default)]
 struct ChangedPaths {
     numbers: BTreeSet<u32>,
-    /// Numbers of the paths that are being queried.
+    /// Numbers of the changed paths that are being queried now.
     queried: BTreeSet<u32>,
 }
 
@@ -101,10 +101,10 @@ impl SnapshotCache {
         Arc::clone(&self.latest.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns true if the latest snapshot is young enough and this process has changed no path
-    /// since ([`Self::record_path_change`]). The snapshot must be younger than `age` or, if `age`
-    /// is not 0, younger than [`QUERY_RATIO_MIN`] times the duration of its query. If `age` is 0,
-    /// no snapshot is young enough.
+    /// Returns true if the latest snapshot can be used. This process must not have changed a path
+    /// since ([`Self::record_path_change`]). The snapshot must be younger than `age`, or younger
+    /// than [`QUERY_RATIO_MIN`] times the duration of its query. If `age` is 0, no snapshot can be
+    /// used.
     #[must_use]
     pub fn is_current(&self, age: Duration) -> bool {
         !self.has_unqueried_changes() && self.has_snapshot_younger_than(age)
@@ -130,9 +130,9 @@ impl SnapshotCache {
         latest.taken_at.is_some_and(|taken| taken.elapsed() < age)
     }
 
-    /// Queries all paths or, if the latest snapshot is younger than `age`, only the paths that have
-    /// changed since that snapshot, over idle connections. If one of these queries fails, queries
-    /// all paths. Blocks until the paths have replied, or until a time limit.
+    /// Updates the snapshot, and returns it. Queries all paths. If the latest snapshot is younger
+    /// than `age`, queries only the paths that have changed since then, over idle connections; if
+    /// this fails, queries all paths. Blocks until the paths have replied, or until a time limit.
     pub fn refresh(&self, age: Duration) -> Arc<Snapshot> {
         let mut client = lock(&self.client);
         // Changes that are recorded from now on need another query.
@@ -219,8 +219,9 @@ impl SnapshotCache {
         Some(updated)
     }
 
-    /// Publishes a snapshot in which one path is replaced. Returns `None` if the path is unknown or
-    /// `view` returns `None`. The caller must hold the lock of `client`.
+    /// Publishes a snapshot that contains a new view of one path. `view` computes the new view from
+    /// the old one. Returns `None` if the path is unknown or `view` returns `None`. The caller must
+    /// hold the lock of `client`.
     fn replace(
         &self,
         number: u32,

@@ -41,17 +41,18 @@ pub struct Streams {
 #[derive(Debug)]
 struct OpenStream {
     input: StreamInput,
-    /// The tap or event thread that supplies the bytes; `None` once the stream has ended and the
-    /// tap has been passed to the thread that examines ended taps. Dropping the origin ends the
-    /// tap, or the thread that writes the events.
+    /// The tap, or the thread that writes events, from which the bytes of the stream come. Dropping
+    /// it ends the tap or the thread. `None` once the stream has ended and its tap is being
+    /// examined.
     origin: Option<StreamOrigin>,
-    /// True if the stream ends with an error, false if it ends normally. `None` until the outcome
-    /// is known.
+    /// Outcome of the stream: true if it ends with an error, and false if it ends normally. `None`
+    /// until the outcome is known.
     failed: Option<bool>,
-    /// Bytes that the tap had not yet sent when its path ended; readers receive them after the
-    /// bytes of `input`. `None` if there are none.
+    /// Bytes that the tap had not yet sent when its path ended; `None` if there are none. Readers
+    /// receive these bytes after the bytes of `input`.
     rest: Option<Rest>,
-    /// True if an earlier tap of the stream skipped blocks or cut messages.
+    /// True if an earlier tap of the stream, before its node moved to another path, skipped blocks
+    /// or truncated messages.
     is_incomplete: bool,
     /// The user who opened the stream.
     uid: u32,
@@ -65,7 +66,8 @@ struct OpenStream {
     /// The node or class whose blocks the stream carries, and the format of the blocks; `None` for
     /// the events of the daemon.
     place: Option<(DirectoryId, StreamForm)>,
-    /// The state of the node's move to another path; `None` if the node is not being moved.
+    /// Progress of the move of the stream's node to another path; `None` if the node is not being
+    /// moved.
     moving: Option<StreamMove>,
 }
 
@@ -84,10 +86,10 @@ struct Rest {
 pub struct StreamFacts {
     /// User who opened the stream.
     pub uid: u32,
-    /// The node or class whose blocks the stream carries, and the format of the blocks; `None` for
-    /// the events of the daemon.
+    /// The node or class whose blocks the stream carries, given by its directory, and the format of
+    /// the blocks; `None` for the events of the daemon.
     pub place: Option<(DirectoryId, StreamForm)>,
-    /// Byte counters of the directory; `None` for the events of the daemon.
+    /// Byte counters of the stream's directory; `None` for the events of the daemon.
     pub totals: Option<Arc<Totals>>,
 }
 

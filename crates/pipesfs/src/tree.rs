@@ -40,8 +40,8 @@ pub enum NodeKey {
     Name(String),
 }
 
-/// Identity of a directory of the tree. It stays the same while the node of the directory is
-/// running.
+/// Identity of a directory of the tree. The identity stays the same as long as the directory's node
+/// is running in the same path.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum DirectoryId {
     /// The root directory.
@@ -54,10 +54,10 @@ pub enum DirectoryId {
     Interface(String),
     /// A path with a name.
     Path(PathKey),
-    /// A node. If the directory represents nodes of several paths, this is the node of the path
-    /// with the lowest number.
+    /// The directory of a node. If the directory represents equal nodes of several paths, the
+    /// identity is that of the node in the path with the lowest number.
     Node(PathKey, NodeKey),
-    /// A class of the blocks that leave a node.
+    /// The directory of a class of the blocks that leave a node.
     Class(PathKey, NodeKey, String),
 }
 
@@ -140,7 +140,7 @@ pub struct Tree {
     /// The directories; the first is the root.
     pub directories: Vec<Directory>,
     places: HashMap<DirectoryId, usize>,
-    /// For each path, the parent of each node below which the node has its directory.
+    /// For each path and each of its nodes, the parent below which the node has its directory.
     parents: Vec<Parents>,
     /// Index in `directories` of each node's directory, by path and node; 0 if a node has none.
     directory_of: Vec<Vec<usize>>,

@@ -1,11 +1,13 @@
-//! The adapter: a process that drains a ring into a new pipe, for a reader that has a ring and is
-//! about to fork, to exec or to wait for several descriptors.
+//! The adapter, a process that copies the bytes of a ring into a new pipe. A reader of a ring
+//! starts an adapter before it forks, executes another program or waits for several descriptors,
+//! and then reads only the pipe.
 //!
 //! The adapter owns the read end of the old pipe and the ring, and reads both in the same order as
 //! any reader (`reading`). It writes into a new pipe, which replaces the old pipe in every
-//! descriptor of the program. No process can wait for the adapter (it has no exit signal, and its
-//! parent exits immediately), and it blocks all signals. It exits at the end of the stream, or when
-//! the new pipe has no reader; the writer of the stream then finds that its reader has ended.
+//! descriptor of the program. No process can wait for the adapter, because it has no exit signal
+//! and its parent exits immediately. The adapter blocks all signals. It exits at the end of the
+//! stream, or when the new pipe has no reader. In the latter case, the writer of the stream finds
+//! that its reader has ended.
 
 use crate::pointer::RingInput;
 use buffer::stream::WaitResult;
@@ -16,9 +18,9 @@ use sys::preload;
 /// The maximum size of one read, in bytes.
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// Starts an adapter that copies the rest of the stream into a new pipe. The descriptors `numbers`,
-/// which are read ends of the old pipe, then refer to the new pipe. Returns the ring if no adapter
-/// can be started.
+/// Starts an adapter, which copies the rest of a stream from its ring and old pipe into a new pipe.
+/// Makes the descriptors `numbers`, read ends of the old pipe, refer to the new pipe. Returns the
+/// ring if no adapter can be started.
 pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<RingInput>> {
     let Some(old) = numbers.first().copied() else { return Ok(()) };
     let Ok((from, to)) = sys::descriptor::pipe() else { return Err(input) };
@@ -43,8 +45,8 @@ pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<Ri
     Ok(())
 }
 
-/// Copies the rest of the stream, from the ring and the old pipe, to `to` until the stream ends or
-/// `to` has no reader.
+/// Copies the rest of a stream to `to`: the bytes in the ring, and those in the old pipe. Returns
+/// at the end of the stream, or when `to` has no reader.
 fn copy_ring_to_descriptor(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
     let mut room = vec![0; READ_BYTES_MAX];
     // Copies the bytes that were written into the pipe before the ring was created.
@@ -102,8 +104,8 @@ fn copy_ring_to_descriptor(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
     }
 }
 
-/// Copies the available bytes in the pipe to `to`, at most as many as fit into `room`. Returns
-/// false at the end of the pipe, after a failed read, or if `to` has no reader.
+/// Reads once from the old pipe, and writes the bytes to `to`. `room` is the buffer for the bytes.
+/// Returns false at the end of the pipe, after a failed read, or if `to` has no reader.
 fn copy_available_bytes(old: i32, to: &OwnedFd, room: &mut [u8]) -> bool {
     let count = preload::read_retrying_interrupts(old, room);
     count > 0 && preload::write_all(to, room.get(..count).unwrap_or_default())

@@ -23,8 +23,8 @@ const NOT_AN_EDGE_END_MARK: u8 = 1;
 /// have the following values.
 const FIRST_EDGE_MARK: u8 = 2;
 
-/// Number of times that a wait for the peer yields the processor before it sleeps, if only one
-/// processor is available.
+/// Number of times that a waiting program yields the processor before it sleeps, on a machine with
+/// a single processor.
 const YIELDS_BEFORE_SLEEP: usize = 8;
 
 static DESCRIPTOR_MARKS: [AtomicU8; DESCRIPTORS_MAX] =
@@ -178,9 +178,9 @@ impl SharedEdge {
         Self { edge, state: Mutex::new(state), owner: AtomicUsize::new(0) }
     }
 
-    /// Returns true if this call must treat the edge as a plain pipe: the edge has no requested or
-    /// offered ring, or the caller is a signal handler that has interrupted another call on the
-    /// edge.
+    /// Returns true if this call must use the edge as a plain pipe. This is the case if no ring has
+    /// been requested or offered, or if the caller is a signal handler that has interrupted another
+    /// call on the edge.
     pub(crate) fn is_pipe(&self) -> bool {
         self.lock_for_call().is_none_or(|locked| locked.is_inheritable())
     }

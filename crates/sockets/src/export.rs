@@ -157,8 +157,8 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
     })
 }
 
-/// Writes to `fd` the bytes of a file range that the program has read lazily, without a copy into
-/// its buffer. Returns the number of bytes, or -1 with `errno` set.
+/// Writes a range of a file to `fd` directly from the file, because the program's buffer only
+/// represents the range (see `lazy`). Returns the number of bytes, or -1 with `errno` set.
 fn write_file_range(range: &lazy::FileRange, fd: c_int) -> isize {
     let errno = preload::errno();
     match lazy::write(range, fd) {

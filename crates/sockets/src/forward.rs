@@ -13,19 +13,21 @@ use std::os::fd::AsRawFd as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The file names of the programs that read into a buffer and write it out unchanged.
+/// The file names of the programs for which forwarding is enabled. They read into a buffer, and
+/// write the bytes unchanged.
 const FORWARDING_PROGRAMS: &[&str] = &["tee", "head"];
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// The last buffer into which bytes of a file range were copied.
+/// The file range that was copied last, and the buffer that contains its bytes; `None` if no copy
+/// is known.
 static LAST_COPY: Mutex<Option<CopiedRange>> = Mutex::new(None);
-/// Files with ranges that have been lent to buffers. They stay open until the program exits,
-/// because a buffer may represent a range until then. An edge carries a limited number of files,
-/// which also limits the number of files in this list.
+/// Files that contain ranges represented by buffers of the program. A file stays open until the
+/// program exits, because a buffer may represent one of its ranges until then. The number of these
+/// files is limited, because an edge carries only a limited number of files.
 static LENT_FILES: Mutex<Vec<CachedFile>> = Mutex::new(Vec::new());
 
-/// A range of a file, and the address of the buffer of the program into which its bytes were
-/// copied.
+/// A range of a file whose bytes were copied into a buffer of the program, with the address of the
+/// buffer.
 #[derive(Debug)]
 struct CopiedRange {
     address: usize,

@@ -39,7 +39,8 @@ const PAGE: usize = 4096;
 const LAZY_FILE_SIZE_MIN: u64 = 256 << 10;
 /// The maximum number of bytes that one system call writes from a file.
 const WRITE_BYTES_MAX: usize = 512 << 10;
-/// The number of bytes by which the page tables are populated ahead of the program.
+/// Number of bytes, beyond the program's read position, for which the page tables of a mapped file
+/// are populated in advance.
 const PREFAULT_BYTES: u64 = 32 << 20;
 
 /// The number of misaligned reads of a file after which it is read as usual.
@@ -59,8 +60,8 @@ struct Source {
     /// File position from the program's point of view.
     at: Arc<AtomicU64>,
     size: u64,
-    /// True if the kernel's position in the file is behind `at`, because lazy reads have not
-    /// advanced it.
+    /// True if the kernel's position in the file is lower than `at`, because lazy reads advance
+    /// only `at`.
     kernel_position_lags: bool,
     /// True if a call may have changed the kernel's position in the file, so that the next lazy
     /// read must first set `at` to it.
@@ -103,7 +104,8 @@ pub(crate) struct FileRange {
 }
 
 impl FileRange {
-    /// Returns true if this range ends directly before the byte at offset `at` of `file`.
+    /// Returns true if this file range ends at offset `at` of the file `file`, so that a range that
+    /// starts there continues it.
     pub(crate) fn is_continued_by(&self, file: &CachedFile, at: u64) -> bool {
         let same = self.file.descriptor().as_raw_fd() == file.descriptor().as_raw_fd();
         same && self.at.checked_add(self.len as u64) == Some(at)
@@ -160,10 +162,10 @@ pub(crate) fn record_opened_file(number: i32) {
     HAS_LAZY_SOURCES.store(true, Ordering::Relaxed);
 }
 
-/// Ends lazy reads of a file whose bytes the program writes to a destination that accepts no
-/// pointers, because a copy is faster then. Measured: the kernel writes mapped pages of tmpfs at
-/// 0.8 times the speed of read and write, because each page is mapped for a single use (decision
-/// 0014).
+/// Ends lazy reads of the file that contains `range`. Called when the program writes bytes of the
+/// file to a destination that accepts no pointers, because ordinary reads are faster in this case.
+/// Measured: the kernel writes mapped pages of tmpfs at 0.8 times the speed of read and write,
+/// because each page is mapped for a single use (decision 0014).
 pub(crate) fn end_lazy_reads(range: &FileRange) {
     let Some(mut sources) = sources() else { return };
     let number = range.file.descriptor().as_raw_fd();
@@ -252,7 +254,8 @@ pub(crate) fn advance(number: i32, count: isize) {
     }
 }
 
-/// Returns the file range that a buffer represents, or `None` if the buffer holds bytes.
+/// Returns the file range that the buffer of `count` bytes at the address `from` represents.
+/// Returns `None` if the buffer contains ordinary bytes.
 pub(crate) fn range(from: usize, count: usize) -> Option<FileRange> {
     if !ENABLED.load(Ordering::Relaxed) {
         return None;
@@ -264,8 +267,9 @@ pub(crate) fn range(from: usize, count: usize) -> Option<FileRange> {
     Some(FileRange { file, at, len: count })
 }
 
-/// Makes the buffer represent the start of a range that an edge carries, without a copy. Returns
-/// the number of bytes, or `None` if they must be copied.
+/// Makes the program's buffer at the address `to` represent the first bytes of a file range that
+/// was read from an edge. Returns the number of these bytes. Returns `None` if they must be copied
+/// into the buffer instead.
 pub(crate) fn lend_from_edge(range: &FileRange, to: usize, count: usize) -> Option<usize> {
     if !ENABLED.load(Ordering::Relaxed) || !to.is_multiple_of(PAGE) || !count.is_multiple_of(PAGE) {
         return None;
@@ -340,8 +344,9 @@ fn sync_source_file_position(source: &mut Source) {
     }
 }
 
-/// Starts a thread that populates the page tables of the range's file ahead of the program, unless
-/// such a thread has been started.
+/// Starts a thread that populates the page tables of a file in advance, so that the program's
+/// writes cause no page faults. `range` is a range of the file. Does nothing if the file already
+/// has such a thread.
 fn start_prefault_thread(range: &FileRange) {
     let Some(mut sources) = sources() else { return };
     let fits = |source: &&mut Source| {

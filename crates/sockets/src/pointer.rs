@@ -83,11 +83,11 @@ pub(crate) struct RingInput {
     input: Input,
     edge: Edge,
     files: Vec<CachedFile>,
-    /// True if the ring has announced a pointer, by an empty block, that has not been read yet.
+    /// True if an empty block in the ring has announced a pointer that has not been read yet.
     announced: bool,
-    /// File range that the next reads return: the unread rest of the last pointer's range, joined
-    /// with the ranges of later pointers that follow it directly in the same file. `None` if the
-    /// next bytes are in the ring.
+    /// File range that the next reads return; `None` if the next bytes are in the ring. The range
+    /// is the unread part of the last pointer's range, joined with the ranges of later pointers
+    /// that continue it in the same file.
     range: Option<FileRange>,
     /// File range of a pointer that has been read from the ring but does not follow `range`
     /// directly; it is returned after `range`.
@@ -156,8 +156,8 @@ impl RingInput {
         Ok(self.range.as_ref())
     }
 
-    /// Consumes the first `count` bytes of the range that [`Self::next_range`] returned, after the
-    /// program has copied or forwarded them.
+    /// Marks the first `count` bytes of the range that [`Self::next_range`] returned as read, after
+    /// the program has copied or forwarded them.
     pub(crate) fn advance(&mut self, count: usize) {
         self.range = self.range.take().filter(|range| count < range.len).map(|range| FileRange {
             at: range.at + count as u64,
@@ -169,9 +169,10 @@ impl RingInput {
         }
     }
 
-    /// Joins the ranges of pointers that continue the current range, until it has `wanted` bytes,
-    /// so that one read of the file serves the program. Does nothing in the programs of `forward`,
-    /// whose writes become pointers range by range.
+    /// Joins the ranges of several pointers to one range, so that one read of the file can return
+    /// more bytes. Reads further pointers as long as each continues the current range in the same
+    /// file, and until the range has `wanted` bytes. Does nothing in the programs of `forward`,
+    /// whose writes pass on each pointer separately.
     fn join_following_ranges(&mut self, wanted: usize) {
         let is_short = |range: &FileRange| range.len < wanted;
         while !forward::is_enabled()

@@ -19,7 +19,8 @@ use buffer::stream::{Offer, WaitResult};
 use sys::doorbell::Peer;
 use sys::preload::{self, Handover};
 
-/// The minimum size, in bytes, of the read at which a reader requests a ring.
+/// Minimum size of a read, in bytes, for a reader to request a ring. Smaller reads cause no
+/// request.
 const REQUEST_READ_SIZE_MIN: usize = 4096;
 
 /// The state of the reading end of an edge.
@@ -43,11 +44,12 @@ impl Default for ReadingEnd {
     }
 }
 
-/// The next step of a read call of the program.
+/// The step with which a read call of the program continues, after the state of the edge has been
+/// checked.
 enum Step {
-    /// The read returns this result to the program.
+    /// The call returns this result to the program.
     Answer(isize),
-    /// The read is passed to the pipe, and the program receives the pipe's result.
+    /// The call reads from the pipe, and returns the pipe's result to the program.
     Pipe,
     /// The read is repeated with the new state.
     Again,

@@ -30,8 +30,9 @@ pub(crate) fn retire_all_edges(why: RetireReason) {
     }
 }
 
-/// Turns an edge into a pipe permanently, unless another thread or an interrupted call is using it.
-/// If a program with several threads forks, an edge with a ring to read stays as it is.
+/// Turns an edge into a pipe permanently, for the reason `why`. Leaves an edge unchanged that
+/// another thread or an interrupted call is using. In a program with several threads, a fork also
+/// leaves an edge unchanged that has a ring to read.
 pub(crate) fn edge(shared_edge: &'static SharedEdge, why: RetireReason) {
     shared_edge.shut_down_rendezvous();
     // If another thread is in a call, or a signal handler forks during one, that call owns the

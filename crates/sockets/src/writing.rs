@@ -24,8 +24,8 @@ use sys::preload::{self, Handover};
 /// The number of bytes written to the pipe before a ring is offered; shorter streams would gain
 /// nothing from a ring.
 pub(crate) const PIPE_BYTES_BEFORE_OFFER: u64 = 64 << 10;
-/// Number of bytes written to the pipe without a request for a ring, after which the writer no
-/// longer expects a request.
+/// Number of bytes after which the writer no longer checks for a request for a ring, if there was
+/// none while these bytes were written to the pipe.
 const PIPE_BYTES_WITHOUT_REQUEST_MAX: u64 = 2 << 20;
 /// The initial and maximum capacity of a ring, in bytes. Larger rings are slower on one processor,
 /// and equally fast on two. A ring is resized only within its initial memory, because the program
@@ -60,8 +60,8 @@ impl Bytes<'_> {
         }
     }
 
-    /// Returns the file range that contains the same bytes, so that a pointer to it can be written
-    /// to a ring instead; `None` if there is none.
+    /// Returns the file range that these bytes come from, so that a ring can carry a pointer in
+    /// place of the bytes. Returns `None` if they come from no file range.
     const fn range(&self) -> Option<&FileRange> {
         match self {
             Self::Memory(_, range) => *range,
@@ -91,15 +91,15 @@ impl Bytes<'_> {
 /// The state of the writing end of an edge.
 #[derive(Debug)]
 pub(crate) enum WritingEnd {
-    /// The end writes to the pipe. `written` is the number of bytes written so far; when it reaches
-    /// `next_check_at`, the writer checks for a request for a ring.
+    /// The program writes to the pipe, and has written `written` bytes so far. When this number
+    /// reaches `next_check_at`, the writer checks for a request for a ring.
     Pipe { written: u64, next_check_at: u64 },
     /// The end writes to the ring.
     Ring {
         /// The ring's writing side.
         output: Box<Output>,
-        /// True while the reader may not yet have read the bytes that were written to the pipe
-        /// before the ring was created.
+        /// True while the pipe may still contain bytes that were written before the ring was
+        /// created.
         pipe_may_hold_bytes: bool,
         /// Files to which pointers have been written into the ring, and whose descriptors were sent
         /// to the reader.
@@ -237,7 +237,7 @@ fn count_pipe_bytes(edge: &Edge, written: isize) -> isize {
     written
 }
 
-/// Writes all bytes into the ring, or a pointer to them. Blocks while there is no room; if the
+/// Writes all bytes, or a pointer to them, into the ring. Blocks while there is no room; if the
 /// descriptor is nonblocking or a signal arrives, stops early. Returns the value that write(2)
 /// would return.
 fn write_ring(
@@ -275,9 +275,9 @@ fn write_ring(
     Ok(call_result(done, errno))
 }
 
-/// Blocks until a block of this length fits into the ring. Returns an error number if a nonblocking
-/// descriptor or a signal ends the wait, and fails if the reader has closed the ring. Returns
-/// `None` if the block fits.
+/// Blocks until a block of this length fits into the ring, and then returns `None`. Returns an
+/// error number if the descriptor is nonblocking or a signal ends the wait. Fails if the reader has
+/// closed the ring.
 fn wait_for_room(output: &mut Output, number: i32, length: usize) -> Result<Option<i32>, Fault> {
     let mut yields = ends::yields_before_sleep();
     while !output.is_ready(length)? {

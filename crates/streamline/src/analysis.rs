@@ -22,8 +22,8 @@ pub struct Analysis {
     /// Number of filters that received too few blocks for their cost to be measured, or the reason
     /// why the measurements were not saved.
     pub saved: Result<usize, SaveError>,
-    /// Differences between the plan of the run and the plan that the saved measurements lead to, as
-    /// sentences.
+    /// Differences between the plan of the run and the plan that the saved measurements now
+    /// produce, as sentences.
     pub changes: Vec<String>,
 }
 
@@ -55,7 +55,8 @@ pub fn analyze_run(results: &RunResults) -> Analysis {
     Analysis { text: explain::format_analysis(plan, &measurements), saved, changes }
 }
 
-/// Returns the measurements and losses of a run, to be written into the drawing of its plan.
+/// Returns the measurements and losses of a run, which `explain --analyze` shows in the drawing of
+/// the run's plan.
 #[must_use]
 pub fn drawn_figures(results: &RunResults) -> DrawnFigures {
     let RunResults { plan, outcome, .. } = results;
@@ -100,8 +101,8 @@ fn changes_with_current_costs(plan: &Plan, machine: &Machine) -> Vec<String> {
     next.map_or_else(Vec::new, |next| PersistedPlan::from_plan(plan).describe_changes(&next))
 }
 
-/// Saves the plan, and the measurements of filters and arcs. Returns the number of filters that
-/// received too few blocks for their cost to be measured.
+/// Saves the plan of a run, and adds the run's measurements to the user's cost table. Returns the
+/// number of filters that received too few blocks for their cost to be measured.
 fn save_measurements(
     folder: &Path,
     text: &str,

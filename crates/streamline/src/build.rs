@@ -29,8 +29,8 @@ impl Prepared {
         Ok(ready)
     }
 
-    /// Builds the plan as [`build`](Self::build) does, with additional options, such as a record to
-    /// replay or the trace of a flow.
+    /// Builds the plan as [`build`](Self::build) does, with additional options for the paths, such
+    /// as a record to replay or a flow to trace.
     pub fn build_with(
         self,
         options: &Options,
@@ -67,8 +67,8 @@ impl Prepared {
         ReadyRequest::from_built_paths(self, paths, options)
     }
 
-    /// Builds the plan. Whenever the kernel refuses a filter, plans again with that filter outside
-    /// the kernel, and retries.
+    /// Builds the paths of the plan. If the kernel refuses a filter, makes a new plan that runs
+    /// this filter outside the kernel, and tries again.
     pub(crate) fn build_paths(
         &mut self,
         settings: Settings,

@@ -2,10 +2,10 @@
 //! the kernel's rings.
 //!
 //! A [`Capture`] is for a program with its own thread and loop, such as a program that calls
-//! libpcap. It plans `rx IF` and `tx IF` like any request, so it uses the same kernel programs and
-//! rings as all requests at the interface: with a daemon, all captures of a user share one program
-//! per direction and one ring of frames. It builds no path: only the kernel program runs, and
-//! reading a frame takes one copy and no system call.
+//! libpcap. A capture is planned like the requests `rx IF` and `tx IF`, and therefore uses the same
+//! kernel programs and rings. With a daemon, all captures of a user at an interface share one
+//! program per direction and one ring of frames. A capture builds no path; only the kernel programs
+//! run. Reading a frame takes one copy and no system call.
 //!
 //! Frames from all interfaces, from all processors and in both directions are merged in time order.
 //! A frame is returned only if its time is not later than the last [`Capture::load`], because
@@ -37,7 +37,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Returns a resolver that looks up names in the same way as for a request.
+/// Returns the resolver that a request on this machine would use to look up names, such as host
+/// names.
 #[must_use]
 pub fn name_resolver() -> Option<Arc<dyn filter::NameResolver>> {
     MachineRegistry::Local.resolver()
@@ -51,21 +52,22 @@ pub const FRAME_MAX: usize = (64 << 10) + 64 + 4;
 pub struct CaptureSettings {
     /// Name of the interface.
     pub interface: String,
-    /// Filter that selects the frames to capture, and the number of bytes that the kernel program
-    /// copies from each frame.
+    /// The frames to capture, and the number of bytes that the kernel program copies from each
+    /// frame.
     pub filter: CaptureFilter,
     /// Memory for unread frames on all processors together, in bytes; `None` for the default.
     pub ring: Option<u64>,
-    /// Maximum delay of the notification about a frame, in nanoseconds, from 1 ms to the default;
-    /// values outside this range are replaced by the nearest limit. `None` for the default.
+    /// Maximum delay of the notification about a frame, in nanoseconds; `None` for the default. A
+    /// value below 1 ms counts as 1 ms, and a value above the default counts as the default.
     pub delay_ns: Option<u64>,
-    /// True if the caller sleeps on a socket of its own, to which the host delivers the frames
-    /// while they are not taken. The capture takes frames from the host only while the caller is
-    /// awake ([`Capture::wake_up`]), and sends no notifications.
+    /// True if the caller sleeps on its own socket, from which the capture takes frames away while
+    /// the caller is awake ([`Capture::wake_up`]). While the caller is asleep, the host delivers
+    /// all frames to the socket, which wakes the caller. The capture itself sends no notifications.
     pub host_wakes: bool,
     /// True to omit the frames that the host sends.
     pub received_only: bool,
-    /// A pcap-filter(7) expression for the frames to take from the host; `None` to observe frames.
+    /// A pcap-filter(7) expression for the frames that the capture takes, so that the host does not
+    /// receive them. `None` if the capture only observes frames.
     pub take: Option<String>,
 }
 
@@ -76,15 +78,15 @@ pub struct Capture {
     clock: ClockOffset,
     /// Time of the last [`Self::load`], in nanoseconds of the monotonic clock.
     loaded_at: u64,
-    /// Time after a notification during which arriving frames cause no further one, in nanoseconds.
+    /// Minimum time between two notifications about arriving frames, in nanoseconds.
     wait_ns: u64,
     read: u64,
     skipped: u64,
     /// Number of frames lost in directions that have ended and that
     /// [`Self::forget_ended_directions`] has removed from this capture.
     lost_before: u64,
-    /// Number of times that an interface was added or removed; a filter prepared before such a
-    /// change does not fit ([`Self::fits`]).
+    /// Number of times that an interface was added or removed. A filter that was prepared before
+    /// such a change cannot be activated any more ([`Self::fits`]).
     changes: u64,
     settings: CaptureSettings,
     options: Options,
@@ -99,13 +101,14 @@ pub struct CapturedFrame {
     pub wire_length: u32,
     /// Number of captured bytes in the ring, including the VLAN tag.
     pub captured: usize,
-    /// Size of each segment in bytes if the frame has yet to be divided into segments; otherwise 0.
+    /// Size in bytes of the segments into which the frame has yet to be divided (segmentation
+    /// offload); 0 if the frame need not be divided.
     pub segment_size: u16,
     /// Index of the interface.
     pub interface: u32,
     /// True if the host sends the frame.
     pub is_sent: bool,
-    /// True if the kernel program was unsure whether the frame matches the filter in the settings.
+    /// True if the kernel program could not decide whether the frame matches the capture's filter.
     /// The caller must then test the frame itself.
     pub is_undecided: bool,
 }
@@ -124,7 +127,8 @@ pub struct CaptureCounts {
 }
 
 impl Capture {
-    /// Attaches the programs of the capture. All frames from that moment are captured.
+    /// Opens a capture, and attaches its kernel programs. The capture receives all frames from that
+    /// moment on.
     pub fn open(settings: &CaptureSettings, options: &Options) -> Result<Self, OpenError> {
         let (settings, options) = (settings.clone(), options.clone());
         let (directions, clock) = (Vec::new(), ClockOffset::measure());
@@ -246,8 +250,8 @@ impl Capture {
         self.directions.iter_mut().any(|direction| direction.reader.front_frame().is_some())
     }
 
-    /// Returns the remaining time during which frames may arrive without a notification. The first
-    /// frame after that time causes a notification.
+    /// Returns the time until the next possible notification. Frames that arrive within this time
+    /// cause none; the first frame after it does.
     #[must_use]
     pub fn unnotified_time_left(&self) -> Duration {
         let notified =
@@ -262,8 +266,9 @@ impl Capture {
         self.directions.iter().map(|direction| direction.attached.doorbell.as_fd())
     }
 
-    /// Returns the connections to the daemon; none if this process runs the programs. Each is
-    /// readable if [`Self::check`] may fail, until the next check.
+    /// Returns the connections to the daemon. A connection becomes readable when the state of the
+    /// capture may have changed; the caller must then call [`Self::check`]. There are no
+    /// connections if this process runs the programs.
     pub fn daemon_connections(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let running = self.directions.iter().filter(|direction| !direction.has_ended);
         running.filter_map(|direction| direction.attached.handle.connection())
@@ -282,7 +287,7 @@ impl Capture {
         counts
     }
 
-    /// Checks that the programs are still attached.
+    /// Checks that the kernel programs of the capture are still attached.
     ///
     /// # Errors
     ///
@@ -292,8 +297,8 @@ impl Capture {
         self.directions.iter().filter(|one| !one.has_ended).try_for_each(Direction::check)
     }
 
-    /// Detaches the programs. Frames captured earlier can still be read. Blocks until the programs
-    /// have ended.
+    /// Detaches the kernel programs of the capture. Frames captured earlier can still be read.
+    /// Blocks until the programs have ended.
     pub fn detach(&self) {
         for direction in &self.directions {
             direction.attached.handle.detach();

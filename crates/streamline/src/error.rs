@@ -61,10 +61,10 @@ pub enum OpenError {
     /// The record file could not be created.
     #[error("{0}")]
     Unrecorded(endpoint::Failure),
-    /// The file is not a readable record.
+    /// A file given as a record cannot be read, or is not a record.
     #[error(transparent)]
     Broken(#[from] RecordError),
-    /// The record is valid, but this program cannot replay it; the text gives the reason.
+    /// A valid record cannot be replayed by this program; the text gives the reason.
     #[error("{0}")]
     Unrepeatable(String),
     /// A system call failed.

@@ -24,9 +24,9 @@ pub enum PathState {
 /// A path, its plan and its counters at one moment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PathFigures {
-    /// Name of the path, unique among the paths that were read together: the name that its user
-    /// chose, `UID/NAME` if several users chose the same name, or the path's number if no name was
-    /// chosen.
+    /// Name of the path, unique among the paths that were read together. It is the name that the
+    /// user has chosen, or `UID/NAME` if several users have chosen the same name. A path without a
+    /// chosen name has its number as name.
     pub name: String,
     /// User id of the path's owner.
     pub uid: u32,
@@ -77,8 +77,9 @@ impl PathFigures {
         all.filter_map(|loss| loss.blocks).sum()
     }
 
-    /// Returns the names of the nodes at both ends of an edge. For the ring between a node and its
-    /// replicas, returns the names in the ledger.
+    /// Returns the names of the nodes at both ends of an edge, as in the plan. An edge between a
+    /// node and its replicas is not in the plan; for such an edge, returns the names in its
+    /// counters.
     #[must_use]
     pub fn end_names<'n>(&'n self, edge: &'n Edge) -> (&'n str, &'n str) {
         let is_of_replicas = ["deal", "join"].contains(&edge.kind.as_str());

@@ -60,9 +60,9 @@ impl KernelHosts {
 }
 
 impl KernelHosts {
-    /// If the daemon's policy would refuse filters of this plan, plans again with those filters in
-    /// other spaces. Returns the plan unchanged if there is no daemon, or if this process can load
-    /// programs itself. Fails if a refused filter fits in no other space.
+    /// Moves the filters that the daemon's policy would refuse to other spaces, by planning again.
+    /// Returns the plan unchanged if there is no daemon, or if this process can load programs
+    /// itself. Fails if a refused filter can run in no other space.
     pub(crate) fn plan_within_policy(
         &self,
         plan: Plan,
@@ -93,8 +93,8 @@ impl Host for KernelHosts {
     }
 }
 
-/// Returns a value for each source that can be attached in the kernel: true if a kernel program
-/// that only observes frames can replace the source.
+/// Returns, for each source that has a kernel implementation, true if a kernel program that only
+/// observes frames can replace the source.
 fn replaceable_sources(graph: &Graph) -> impl Iterator<Item = bool> {
     graph.ids().filter_map(|(_, node)| {
         Some(node.filter()?.attach()?.is_ok_and(|attach| !attach.redirects))
@@ -105,8 +105,8 @@ fn replaceable_sources(graph: &Graph) -> impl Iterator<Item = bool> {
 const NO_SOCKET_REASON: &str = "you may not open a packet socket: only a kernel program of the \
                          daemon can observe frames";
 
-/// Pins to the kernel every source that a kernel program can replace without taking frames from the
-/// host, except for sources that the request pins.
+/// Pins each source to the kernel that a kernel program can replace without taking frames from the
+/// host. Leaves sources that the request already pins unchanged.
 fn pin_to_kernel(graph: &mut Graph) {
     for node in &mut graph.nodes {
         let Step::Filter(used) = &mut node.step else { continue };

@@ -39,7 +39,7 @@ pub struct NeighborFinding {
     /// Id of the user who loaded the program or opened the socket; `null` if unknown.
     uid: Option<u32>,
     holders: Vec<HolderFinding>,
-    /// The effect on requests at the interface, in the form of a clause.
+    /// Effect of the program or socket on requests at the same interface, as a clause for messages.
     so: &'static str,
 }
 

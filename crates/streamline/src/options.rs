@@ -42,21 +42,23 @@ pub struct Options {
     /// True if this process runs a shared prefix, that is, the beginning of other requests. The run
     /// then ends when no readers are left.
     pub serves_prefix: bool,
-    /// True if a request without the option `--prefix=` may read the output of a shared prefix that
-    /// is already running, instead of running the same filters itself.
+    /// True if the run may read the output of a shared prefix that is already running, although the
+    /// request has no option `--prefix=`. The run then does not run the filters of the prefix
+    /// itself.
     pub joins_prefixes: bool,
-    /// Program to start for workers and untrusted filters: the command `streamline`, or any program
-    /// that calls [`serve_if_asked`](crate::serve_if_asked); for shared prefixes, it must be the
-    /// command. `None` for this program.
+    /// Program to start for workers, untrusted filters and shared prefixes; `None` for this
+    /// program. For shared prefixes, it must be the command `streamline`. Otherwise, any program
+    /// that calls [`serve_if_asked`](crate::serve_if_asked) is suitable.
     pub helper: Option<PathBuf>,
     /// Filters, sources, sinks and pipe ends of the calling program.
     pub own: RegistryAdditions,
     /// Callback for messages to the user; the default discards them.
     pub notices: Notices,
-    /// Rollback log, which releases the acquired resources if the start fails. Tests can make its
-    /// steps fail.
+    /// Rollback log of the run's start: if the start fails, it releases the resources that were
+    /// acquired. Tests can make its steps fail.
     pub steps: RollbackLog,
-    /// Refusal by the kernel to simulate in a test: of loading, of attaching, or of a filter.
+    /// Refusal by the kernel that a test simulates: of loading a program, of attaching a program,
+    /// or of a filter.
     pub refuses: InjectedRefusal,
 }
 

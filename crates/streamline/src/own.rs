@@ -31,9 +31,9 @@ pub struct RegistryAdditions {
     descriptions: Vec<&'static Description>,
     sources: &'static [SourceEntry],
     sinks: &'static [SinkEntry],
-    /// Descriptors of the pipe ends to which requests refer. A source or sink of the request opens
-    /// such a descriptor again by its path. The descriptors stay open until all clones of this
-    /// value are dropped.
+    /// Descriptors of the request's ends of pipes. A source or sink of the request opens such a
+    /// descriptor again by its path. The descriptors stay open until all clones of this value are
+    /// dropped.
     ends: Vec<Arc<OwnedFd>>,
 }
 
@@ -182,7 +182,8 @@ impl RegistryAdditions {
         self.descriptions.is_empty() && self.ends.is_empty()
     }
 
-    /// Returns the settings for building a path, with these sources and sinks.
+    /// Returns the settings with which the paths of a request are built, including the sources and
+    /// sinks of this value.
     pub(crate) fn settings(&self) -> Settings {
         Settings { sources: self.sources, sinks: self.sinks, ..Settings::default() }
     }
@@ -275,8 +276,8 @@ enum Callback {
     Each(Arc<Mutex<BlockConsumer>>),
 }
 
-/// All callbacks of the calling program, by number. A filter is constructed from its arguments
-/// alone, so a request refers to a callback by its number, as an argument.
+/// All callbacks of the calling program, by number. A request refers to a callback by this number,
+/// in an argument, because a filter is constructed from its arguments alone.
 static CALLBACKS: Mutex<BTreeMap<u64, Callback>> = Mutex::new(BTreeMap::new());
 
 /// Name of the parameter that contains the callback's number.

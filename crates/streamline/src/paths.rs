@@ -65,8 +65,8 @@ pub struct PathView {
 }
 
 impl PathView {
-    /// Returns the view of the path after a change. `reply` must list the nodes relative to the
-    /// version of this view. Returns `None` if it does not determine all nodes.
+    /// Returns the view of the path after a change. `reply` must describe the new nodes relative to
+    /// the version of this view. Returns `None` if `reply` does not describe all nodes.
     #[must_use]
     pub fn view_after_change(&self, reply: ChangedNodes) -> Option<Self> {
         let (version, line) = (reply.version, reply.line.clone());
@@ -81,10 +81,10 @@ impl PathView {
 }
 
 /// Returns all paths that are visible to this user. A path to which the user may connect is
-/// returned with its nodes. Paths that end during the query are omitted. The request and nodes of a
-/// path in `known` are reused if the path has not changed since that query. Uses connections from
-/// `idle` if possible, and puts all connections into `idle` for later queries. Blocks for at most
-/// `limit` until the paths have replied.
+/// returned with its nodes. Paths that end during the query are omitted. `known` contains the
+/// results of an earlier query; the request and nodes of a path that has not changed since then are
+/// reused. Uses connections from `idle` if possible, and puts all connections into `idle` for later
+/// queries. Blocks for at most `limit` until the paths have replied.
 pub fn query_paths(
     client: &Client,
     known: &[PathView],
@@ -146,9 +146,9 @@ pub fn requery_path(to: &PathClient, known: &PathView) -> Result<PathView, Clien
     Ok(known.after(version, line, nodes.into_iter().map(Arc::new).collect()))
 }
 
-/// Returns the request and all nodes of a path. `page` is the first page of nodes, already
-/// received. If the path changes during the query, starts again; fails after [`ATTEMPTS_MAX`]
-/// attempts.
+/// Queries the remaining nodes of a path. `page` is the first page of nodes, which the caller has
+/// received. Returns the request and all nodes. If the path changes during the query, starts again,
+/// and fails after [`ATTEMPTS_MAX`] attempts.
 fn all_nodes(to: &PathClient, mut page: NodesReply) -> Result<NodesReply, ClientError> {
     let mut nodes = std::mem::take(&mut page.nodes);
     let mut attempts = 1;
@@ -201,9 +201,9 @@ pub fn filter_manual(name: &str) -> Option<String> {
     (!pages.is_empty()).then(|| pages.join("\n"))
 }
 
-/// Returns true if blocks that leave a node of this request can have the classes that a label
-/// selects, such as `80`, `get` or `22:23`. Fails with the reason if this process cannot read the
-/// request, for example because it contains filters of another program.
+/// Returns true if blocks that leave a node of the request `line` can have classes that `label`
+/// selects. A label is written as on an arc: `80`, `get` or `22:23`. Fails with the reason if this
+/// process cannot read the request, for example because it contains filters of another program.
 pub fn can_have_class(line: &str, node: &NodeDetails, label: &str) -> Result<bool, String> {
     let (graph, at) = find_request_node(line, node)?;
     Ok(pipeline::classes_leaving(&graph, at, label, &MachineRegistry::Local).is_ok())

@@ -20,16 +20,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::eventfd::EventFd;
 
-/// The program that is started to run a prefix, set by the latest request that shares a prefix;
-/// `None` if no program can be started.
+/// The program to start for running a shared prefix. The latest request that shares a prefix sets
+/// it; `None` if no program can be started.
 static PREFIX_PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Maximum number of bytes read from the error output of a prefix's process that failed to start.
+/// Maximum number of bytes read from the error output of a process that was started to run a prefix
+/// and failed to start.
 const MESSAGE_MAX: u64 = 4 << 10;
 
-/// Replaces the prefix of a request with a source that reads it from a shared process, if the
-/// request asks for this. If the prefix cannot be shared, returns the request unchanged and raises
-/// a notice with the reason. A request that does not ask for sharing may still
+/// Replaces the prefix of a request with a source that reads the output of a process that runs this
+/// prefix, if the request asks for sharing. If the prefix cannot be shared, returns the request
+/// unchanged and raises a notice with the reason. A request that does not ask for sharing may still
 /// [join](join_running_prefix) a prefix that is already running.
 pub(crate) fn share_prefix(
     (text, graph): (String, Graph),
@@ -62,10 +63,10 @@ pub(crate) fn share_prefix(
     }
 }
 
-/// Replaces the prefix of a request with a source if the options permit it, the request has no
-/// option `--prefix=`, the prefix outputs messages, a daemon replies, and a process of this user
-/// already runs the prefix. Otherwise, or if the run is recorded or uses worker processes, returns
-/// the request unchanged.
+/// Replaces the prefix of a request with a source if a process of this user already runs this
+/// prefix. The options must permit it, the request must have no option `--prefix=`, the prefix must
+/// output messages, and a daemon must reply. Otherwise, or if the run is recorded or uses worker
+/// processes, returns the request unchanged.
 fn join_running_prefix(
     (text, graph): (String, Graph),
     options: &Options,
@@ -92,16 +93,17 @@ fn join_running_prefix(
     Ok((cut.rest, graph))
 }
 
-/// Chooses the prefix that a request reads from a shared process: the longest prefix that a process
-/// already runs, if it is longer than the prefix that would be started otherwise
-/// ([`SharedPrefixes::start`]); else the latter, for which a process may have to be started.
+/// Chooses the prefix of a request that is read from a shared process. This is the longest prefix
+/// that a process already runs and that is longer than [`SharedPrefixes::start`]. If there is none,
+/// it is the prefix [`SharedPrefixes::start`], for which a process may have to be started.
 fn choose_shared_prefix(mut prefixes: SharedPrefixes) -> RequestSplit {
     let longer = prefixes.cuts.iter().take(prefixes.start);
     let running = longer.into_iter().position(|cut| shared::is_prefix_running(&cut.prefix));
     prefixes.cuts.swap_remove(running.unwrap_or(prefixes.start))
 }
 
-/// Allows sources that read shared prefixes to start the processes that they need.
+/// Permits the sources of this process that read shared prefixes to start the processes of these
+/// prefixes. Records the program to start.
 fn permit_prefix_start(options: &Options) {
     let program = options.helper.clone().or_else(|| std::env::current_exe().ok());
     *PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner) = program;
@@ -123,9 +125,9 @@ fn is_shared_prefix_filter(used: &pipeline::graph::Use) -> bool {
     used.description.name == shared::share::SHARE.name
 }
 
-/// A thread that counts the losses of the paths of a process that offers a prefix, so that the
-/// readers of the prefix report them. It sleeps while the paths have no input. Dropping this value
-/// ends the thread.
+/// A thread that counts the losses in a process that offers a prefix to other requests. It
+/// publishes the number of lost blocks, so that the readers of the prefix can report it. The thread
+/// sleeps while the paths have no input. Dropping this value ends the thread.
 #[derive(Debug)]
 pub(crate) struct LossPublisher {
     stop: Arc<EventFd>,
@@ -183,8 +185,9 @@ impl Drop for LossPublisher {
     }
 }
 
-/// Returns the number of blocks that a path has lost upstream of its sinks `share`. The readers of
-/// these sinks count the blocks that the sinks themselves lose.
+/// Returns the number of blocks that a path has lost before its sinks `share`, which offer the
+/// path's output to other requests. The readers of these sinks count the blocks that the sinks
+/// lose.
 fn count_upstream_losses(path: &Live) -> u64 {
     let mut ledger = path.totals_ledger(COUNTERS_TIMEOUT);
     let is_offer = |name: &str| name.split('#').next() == Some(shared::share::SHARE.name);

@@ -28,13 +28,14 @@ pub enum DenialCause {
     Capability,
     /// The capability is missing, and no process started by this process can obtain it.
     Unobtainable,
-    /// The capability is present, but in a user namespace that does not own the network namespace.
+    /// The process has the capability, but in a user namespace that does not own the process's
+    /// network namespace.
     ForeignNamespace,
     /// A seccomp filter refuses the call. The capability may be present, and the kernel may have
     /// the feature.
     Filter,
-    /// Either [`ForeignNamespace`](Self::ForeignNamespace) or [`Filter`](Self::Filter); the error
-    /// does not show which.
+    /// The cause is either [`ForeignNamespace`](Self::ForeignNamespace) or
+    /// [`Filter`](Self::Filter). The kernel's error does not show which.
     NamespaceOrFilter,
     /// The capability is present, but a security module refuses the call.
     Module,
@@ -123,7 +124,7 @@ pub fn denial_cause(
     })
 }
 
-/// A refused operation and the reason.
+/// An operation that the kernel refuses to this process, and the cause of the refusal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Denial {
     operation: Operation,
@@ -131,9 +132,9 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// Explains a failure that may be due to a missing capability, whose number is given
-    /// (capabilities(7)). Returns `None` if this process may perform the operation that requires
-    /// the capability, or if no operation of a request requires it.
+    /// Explains a failure for which a missing capability may be the cause. `number` is the number
+    /// of the capability (capabilities(7)). Returns `None` if this process may perform the
+    /// operation that needs the capability, or if no operation of a request needs it.
     pub fn for_capability(number: u32) -> Option<Self> {
         let operation = match number {
             Capabilities::SYS_ADMIN => Operation::Namespaces,
@@ -342,7 +343,8 @@ mod tests {
     const NET_RAW_ONLY: Capabilities = Capabilities(1 << Capabilities::NET_RAW);
     const ALL_CAPABILITIES: Capabilities = Capabilities(u64::MAX);
 
-    /// Returns the privileges of an unrestricted user with these effective capabilities.
+    /// Returns the privileges of a user with these effective capabilities, without any other
+    /// restriction.
     fn user_with_capabilities(effective: Capabilities) -> Privilege {
         Privilege {
             uid: 1000,
@@ -355,7 +357,7 @@ mod tests {
         }
     }
 
-    /// Returns the result of a refused call.
+    /// Returns the result of a call that the kernel has refused in this way.
     fn refuse(kind: RefusalKind) -> Result<(), Refusal> {
         Err(Refusal { kind, call: "socket", why: "operation not permitted".to_owned() })
     }

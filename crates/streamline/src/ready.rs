@@ -39,7 +39,7 @@ pub struct ReadyRequest {
     pub(crate) notices: Notices,
 }
 
-/// The part of a built request that executes it: paths in this process, or worker processes.
+/// The part of a built request that runs it: the paths in this process, or the worker processes.
 #[derive(Debug)]
 pub(crate) enum Executor {
     /// Paths in this process.

@@ -60,8 +60,8 @@ pub struct BuiltReplay {
     pub ready: ReadyRequest,
     /// Directory for the output files of the replay, or `None` if it writes none.
     pub into: Option<PathBuf>,
-    /// Completeness of the record: whole, cut off at its size limit, or truncated. Only the replay
-    /// of a whole record can be compared with the recorded run.
+    /// State of the record at its end: complete, cut off at the size limit, or truncated. Only the
+    /// replay of a complete record can be compared with the recorded run.
     pub whole: Completeness,
 }
 
@@ -104,8 +104,9 @@ impl ReplayableRecord {
         self.record.whole.is_damaged()
     }
 
-    /// Returns the planned request, the mode in which [`Prepared::build_with`] replays the record,
-    /// and the maximum number of blocks of the recorded run (`None` for no limit).
+    /// Returns the planned request of the record, and the mode in which [`Prepared::build_with`]
+    /// replays the record. Also returns the number of blocks after which the recorded run was to
+    /// end; `None` for no limit.
     #[must_use]
     pub fn into_parts(self) -> (Prepared, RecordMode, Option<u64>) {
         let count = self.record.head.count;
@@ -138,8 +139,8 @@ impl ReplayableRecord {
 /// line that one ledger lacks.
 pub type LedgerDifferences = Vec<(Option<String>, Option<String>)>;
 
-/// Compares a replay with its record. Returns `None` if the record is incomplete or the replay was
-/// stopped.
+/// Compares the ledger of a replay with the recorded ledger, and returns the lines that differ.
+/// Returns `None` if the record is incomplete or the replay was stopped.
 #[must_use]
 pub fn compare_with_record(
     whole: &Completeness,
@@ -187,8 +188,9 @@ fn describe_record_gap(record: &Record) -> Option<String> {
     }
 }
 
-/// Raises notices about the parts that the record lacks, the changes that the replay repeats, and
-/// the effects that it omits or cannot repeat.
+/// Raises notices about the differences between a replay and the recorded run: parts that the
+/// record lacks, changes that the replay repeats, and effects that the replay omits or cannot
+/// repeat.
 fn raise_gap_notices(record: &Record, graphs: &[Graph], notices: &Notices) {
     describe_record_gap(record).iter().for_each(|gap| notices.raise_warning(gap));
     for change in &record.changes {

@@ -16,8 +16,8 @@ use sys::steps::StepResource;
 #[derive(Debug, Default)]
 pub(crate) struct Registration {
     worker: Option<Worker>,
-    /// Poll set of two stop descriptors: that of the caller and that of the path's clients; `None`
-    /// unless both exist. The set is readable when one of them is.
+    /// Poll set that is readable when the caller or a client has stopped the run. The set contains
+    /// the stop descriptors of both; `None` unless both exist.
     stop: Option<PollSet>,
 }
 

@@ -1,4 +1,5 @@
-//! Tasks for which the library starts new processes of this program: untrusted filters and workers.
+//! Processes of this program that the library starts for a task: the run of an untrusted filter, or
+//! the work of a worker.
 
 use crate::error::OpenError;
 use crate::notice::Notices;
@@ -15,8 +16,8 @@ pub enum CompletedTask {
     Worker(Result<(), OpenError>),
 }
 
-/// True if the library may start this program for a task. Set when [`serve_if_asked`] is called in
-/// a process without a task.
+/// True if the library may start this program again as a filter process or worker.
+/// [`serve_if_asked`] sets it, if this process was not itself started as one.
 static CAN_SERVE: AtomicBool = AtomicBool::new(false);
 
 /// Runs an untrusted filter or a worker if this process was started as one; the caller should then

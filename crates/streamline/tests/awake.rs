@@ -1,5 +1,5 @@
-//! Test of captures that the host wakes: each frame reaches the ring or the socket, and none enters
-//! the ring while the reader sleeps.
+//! Test of captures whose reader sleeps on a socket and is woken by the host. Each frame must reach
+//! either the ring or the socket, and no frame may enter the ring while the reader sleeps.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
@@ -12,7 +12,7 @@ use streamline::capture::{Capture, CaptureSettings, FRAME_MAX};
 use testkit::need;
 use testkit::net::{CLIENT, DevicePairSettings, NamespacePair, SERVER, SERVER_DEVICE, wait_until};
 
-/// Number of rounds, in each of which the reader wakes up and falls asleep once.
+/// Number of times that the reader wakes up and falls asleep again.
 const ROUNDS: u32 = 3000;
 /// Maximum number of frames that are sent and not yet received, so that the receive buffer of the
 /// socket never overflows.

@@ -70,8 +70,8 @@ pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
     accept_with_flags(listener, SocketFlags::CLOEXEC)
 }
 
-/// The credentials of a socket's peer: a process at the time when it connected or, for a listener,
-/// when it claimed its name.
+/// The credentials of the process at the other end of a socket. The kernel records them when that
+/// process connects or, if it is the listener, when it claims its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerCredentials {
     /// Process id. For display only, because ids are reused.

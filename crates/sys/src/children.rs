@@ -4,10 +4,10 @@
 //! Without job control a shell puts a whole pipeline into one group. The kernel delivers a signal
 //! from the terminal to every member, so this process neither forwards such a signal nor exits;
 //! like a shell, it waits until its children have exited. A signal sent to this process alone is
-//! forwarded. A child that was started around or after the signal gets it again from [`add`]: until
-//! its exec it shares the handlers of this process, which would discard the signal. A signal that
-//! is ignored at the start (`nohup`, or a job of a script in the background) stays ignored, also by
-//! the children.
+//! forwarded. A child that is being started when the signal arrives, or is started later, gets the
+//! signal from [`add`]. Otherwise the signal could be lost, because a child has the handlers of
+//! this process until its exec. A signal that is ignored at the start (`nohup`, or a job of a
+//! script in the background) stays ignored, also by the children.
 
 use crate::error::{Error, Result};
 use crate::process_group::ProcessOutcome;
@@ -147,9 +147,9 @@ mod tests {
     /// after another.
     static STATICS_LOCK: Mutex<()> = Mutex::new(());
 
-    /// Number of children for which [`child_is_not_reaped_while_it_gets_signals`] waits: so many
-    /// that a `wait` that reaps a child before removing it from the table would almost certainly be
-    /// noticed.
+    /// Number of children for which [`child_is_not_reaped_while_it_gets_signals`] waits. With so
+    /// many, the test almost certainly detects a `wait` that reaps a child before removing it from
+    /// the table.
     const CHILDREN_WAITED_FOR: usize = 100;
 
     #[test]
@@ -179,8 +179,8 @@ mod tests {
         assert_eq!(reaped, 0);
     }
 
-    /// A pipeline would otherwise keep a program running if the user pressed ^C while the program
-    /// was being started.
+    /// Expects a child to get a signal of the terminal that arrived while the child was being
+    /// started. Otherwise, ^C would not end a pipeline that is being started.
     #[test]
     fn child_started_around_a_signal_of_the_terminal_gets_it() {
         let _alone = STATICS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);

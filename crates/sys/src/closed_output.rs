@@ -25,9 +25,9 @@ extern "C" fn note_closed_streams() {
     OUTPUT_WAS_CLOSED.store(is_closed(rustix::stdio::stdout()), Ordering::Relaxed);
 }
 
-/// If standard output or standard input was closed when the program started, makes writes to it or
-/// reads from it fail, by replacing it with the write end of a pipe that has no reader. Called at
-/// the beginning of `main`.
+/// Makes reads from standard input and writes to standard output fail if the stream was closed when
+/// the program started. Replaces the closed stream with the write end of a pipe that has no reader.
+/// Called at the beginning of `main`.
 pub fn replace_closed_standard_streams() -> Result<()> {
     std::hint::black_box(&NOTE_CLOSED_STREAMS);
     if INPUT_WAS_CLOSED.load(Ordering::Relaxed) {

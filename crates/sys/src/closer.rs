@@ -14,10 +14,10 @@ use std::time::Duration;
 
 /// Maximum number of threads that close descriptors.
 const THREADS_MAX: usize = 64;
-/// Number of descriptors of one user that wait to be closed, at which [`is_user_overloaded`]
-/// returns true for the user.
+/// Number of descriptors of one user waiting to be closed at which [`is_user_overloaded`] returns
+/// true.
 const WAITING_DESCRIPTORS_MAX: usize = 256;
-/// Time after which an idle thread exits.
+/// Time without work after which a closing thread exits.
 const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A descriptor that a user has sent, or a socket to a user. Dropping the value never blocks:
@@ -113,8 +113,9 @@ impl DescriptorCloser {
         }
     }
 
-    /// Removes and returns a waiting descriptor, with the id of its user, of a user for whom no
-    /// descriptor is being closed at present. Returns `None` if there is none.
+    /// Removes and returns a descriptor that waits to be closed, with the id of its user. Skips
+    /// users for whom a thread is closing a descriptor at present. Returns `None` if no descriptor
+    /// is left.
     fn take_due_descriptor(&mut self) -> Option<(u32, OwnedFd)> {
         let (uid, user) = self.users.iter_mut().find(|(_, user)| user.is_due())?;
         user.is_closing = true;

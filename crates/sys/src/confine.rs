@@ -34,10 +34,10 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Exit status after a refused system call, as a shell reports SIGSYS.
 pub const EXIT_REFUSED_CALL: i32 = 128 + libc::SIGSYS;
-/// First byte of a report about a refused system call. The call's number follows as a little-endian
-/// u32.
+/// First byte of a confined process's report about a refused system call. The call's number follows
+/// as a little-endian u32.
 pub const REFUSED_CALL_REPORT_BYTE: u8 = b'S';
-/// First byte of a report that contains text. The text follows.
+/// First byte of a confined process's report that contains text. The text follows.
 pub const TEXT_REPORT_BYTE: u8 = b'T';
 
 /// The Landlock ABI version that defines the access rights to deny. An older kernel denies only the

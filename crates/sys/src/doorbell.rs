@@ -48,7 +48,7 @@ pub enum SendResult {
 /// The state of the other end of a doorbell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Peer {
-    /// A process holds the other end.
+    /// A process holds the other end of the doorbell.
     Here,
     /// The other end is closed, or the received descriptor is not a doorbell.
     Gone,

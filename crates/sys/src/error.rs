@@ -30,7 +30,7 @@ impl Error {
         Self::new(call, target, std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 
-    /// Returns true if the request exceeds what the kernel accepts at once (E2BIG).
+    /// Returns true if the arguments of the call exceed what the kernel accepts at once (E2BIG).
     #[must_use]
     pub const fn is_too_large(&self) -> bool {
         self.errno == libc::E2BIG

@@ -25,8 +25,8 @@ const MOUNT_HELPER: &str = "fusermount3";
 /// in the user namespace of this process.
 ///
 /// The kernel itself checks permissions against the attributes of the files, except on a mount that
-/// only root may access. There, root would pass every check, and each check would make the kernel
-/// request the attributes of a directory again after every change in the directory. On such a mount
+/// only root may access. Root would pass every check. Yet after every change in a directory, a
+/// check would make the kernel request the attributes of the directory again. On a mount for root,
 /// the kernel asks the server only for access(2) and chdir(2), with ACCESS requests.
 pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -117,8 +117,8 @@ pub fn unmount(directory: &Path) -> Result<()> {
     }
 }
 
-/// Moves this process into a new user namespace and a new mount namespace, in which this process
-/// may mount file systems and keeps its user and group ids. Mounts in the new namespace are
+/// Moves this process into a new user namespace and a new mount namespace, in which it may mount
+/// file systems. The process keeps its user and group ids. Mounts in the new namespace are
 /// invisible outside. The process must have a single thread.
 pub fn enter_user_namespace() -> Result<()> {
     let (uid, gid) = crate::process::identity();

@@ -32,9 +32,9 @@ struct HelperOutcome {
 }
 
 impl HelperProcess {
-    /// Starts `program`, or this executable if `program` is `None`. The process is started with
-    /// `words` as arguments, an empty environment, `/` as working directory, `socket` as standard
-    /// input, `/dev/null` as standard output and error, and its own process group.
+    /// Starts `program`, or this executable if `program` is `None`, as a process group of its own.
+    /// The process gets `words` as arguments, an empty environment, and `/` as working directory.
+    /// Its standard input is `socket`, and its standard output and error are `/dev/null`.
     pub fn start(program: Option<&Path>, words: &[&str], socket: OwnedFd) -> Result<Self> {
         // The running image, even if the file has been replaced.
         let mut command = Command::new(program.unwrap_or_else(|| Path::new("/proc/self/exe")));

@@ -30,7 +30,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads the facts from `/proc` and `/sys` and queries the kernel.
+    /// Detects the facts about this machine from `/proc` and `/sys` and by queries to the kernel.
     #[must_use]
     pub fn detect() -> Self {
         // The caches stay the same, and their files are slow to read.

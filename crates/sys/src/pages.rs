@@ -20,7 +20,7 @@ pub struct PageFacts {
 }
 
 impl PageFacts {
-    /// Reads the facts from `/sys`.
+    /// Detects the huge pages and NUMA nodes of this machine from `/sys`.
     #[must_use]
     pub fn detect() -> Self {
         Self::from_sysfs(Path::new("/sys"))

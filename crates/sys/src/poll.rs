@@ -32,10 +32,10 @@ pub fn wait_until_readable_despite_signals(
     }
 }
 
-/// Blocks until a descriptor of `first` is readable or closed by its peer, the peer of a descriptor
-/// of `second` hangs up, a signal arrives, or `limit` passes. Ignores readability of `second`.
-/// Returns true for each ready descriptor of `first`, and for each descriptor of `second` whose
-/// peer has hung up.
+/// Waits for input on the descriptors of `first`, and for hang-ups on those of `second`. Blocks
+/// until a descriptor of `first` is readable or closed by its peer, the peer of a descriptor of
+/// `second` hangs up, a signal arrives, or `limit` passes. Returns true for each ready descriptor
+/// of `first`, and for each descriptor of `second` whose peer has hung up.
 pub fn wait_until_readable_or_hung_up(
     first: &[BorrowedFd<'_>],
     second: &[BorrowedFd<'_>],

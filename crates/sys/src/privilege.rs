@@ -99,7 +99,7 @@ pub struct UserNamespaceSettings {
 }
 
 impl UserNamespaceSettings {
-    /// Reads the settings from `/proc/sys`.
+    /// Reads the settings that restrict user namespaces from `/proc/sys`.
     #[must_use]
     pub fn detect() -> Self {
         let number = |name: &str| -> Option<u64> {

@@ -39,9 +39,9 @@ pub struct UserIds {
     pub groups: Vec<u32>,
 }
 
-/// Makes a command run with the rights of a user: the ids of `user` as real, effective and saved
-/// ids, no capabilities unless the user is root, a session of its own, and no open descriptors
-/// except the standard streams. Needs root.
+/// Makes a command run with the rights of a user. The process gets the ids of `user` as real,
+/// effective and saved ids, and no capabilities unless the user is root. It gets a session of its
+/// own, and no open descriptors except the standard streams. Needs root.
 pub fn run_as<'c>(command: &'c mut Command, user: &UserIds) -> &'c mut Command {
     use rustix::fs::{Gid, Uid};
     use rustix::thread::{CapabilitySet, CapabilitySets};

@@ -16,7 +16,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::time::Duration;
 
-/// Maximum number of groups at one time, which is the maximum number of filters in one request.
+/// Maximum number of groups at one time. This is also the maximum number of filters in one request.
 const GROUPS_MAX: usize = 1000;
 
 /// Process ids of the leaders of all running groups.

@@ -34,7 +34,7 @@ struct BufferSlot {
     /// Address of the lazy buffer; 0 marks a free slot, 1 a reserved one.
     base: AtomicUsize,
     len: AtomicUsize,
-    /// Address of the source; 0 while access to the pages is not revoked.
+    /// Address of the source of the lazy copy; 0 while access to the buffer's pages is not revoked.
     source: AtomicUsize,
     faults: AtomicU64,
 }

@@ -135,8 +135,8 @@ mod tests {
         assert_eq!(unsafe { libc::raise(signal) }, 0);
     }
 
-    /// Must remain the only test that raises stop signals, because their count is global to the
-    /// process.
+    /// Raises a stop signal. This must remain the only test that does so, because the count of stop
+    /// signals is global to the process.
     #[test]
     fn first_stop_signal_is_counted_and_wakes_the_watcher() {
         let event = watch().unwrap();

@@ -30,10 +30,10 @@ pub enum StepResource {
     Thread,
     /// The step creates a file, a directory or a name.
     File,
-    /// An entry in the registry of the daemon or of a path.
+    /// The step creates an entry in the registry of the daemon or of a path.
     Entry,
-    /// No resource. Fault injection can stop the process before such a step, but cannot make it
-    /// fail.
+    /// The step creates no resource. Fault injection can stop the process before such a step, but
+    /// cannot make it fail.
     Nothing,
 }
 
@@ -147,15 +147,15 @@ impl RollbackLog {
         let _ = self.announce(StepResource::Nothing, what);
     }
 
-    /// Registers `back` as a rollback action, called `what`, that removes a new object that no Rust
-    /// value owns. Discards the action if this is [`NO_ROLLBACK_LOG`].
+    /// Registers `back` as a rollback action with the name `what`. The action removes a new object
+    /// that no Rust value owns. [`NO_ROLLBACK_LOG`] discards the action.
     pub fn on_rollback(&self, what: impl Into<String>, back: impl FnOnce() + Send + 'static) {
         if let Some(log) = &self.0 {
             log.lock_state().undo.push((what.into(), Box::new(back)));
         }
     }
 
-    /// Returns the current position in the log.
+    /// Returns the current position in the rollback log.
     #[must_use]
     pub fn savepoint(&self) -> Savepoint {
         Savepoint(self.0.as_ref().map_or(0, |log| log.lock_state().undo.len()))

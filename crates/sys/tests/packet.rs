@@ -54,7 +54,7 @@ fn frame_number(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[14..18].try_into().unwrap())
 }
 
-/// Copies a segment of the ring that has arrived.
+/// Copies the bytes of an arrived segment of the ring.
 fn copy_segment(ring: &PacketRing, slot: usize) -> Vec<u8> {
     assert!(ring.has_arrived(slot));
     let first = ring.base().as_ptr().wrapping_add(slot * ring.segment_size());

@@ -16,7 +16,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Debug)]
 pub struct Frame {
     bytes: Vec<u8>,
-    /// Position and kind of the field in the last header that identifies the next layer.
+    /// Position and kind of the field that identifies the next layer. The field is in the header
+    /// that was appended last.
     next: NextField,
     network: Option<Network>,
     /// Offset in bytes of the length field of an 802.3 frame; `None` for any other frame.
@@ -124,8 +125,8 @@ impl Frame {
         self
     }
 
-    /// Appends an 802.2 LLC header with SNAP to an Ethernet header or tag. The preceding EtherType
-    /// field then contains the 802.3 length.
+    /// Appends an 802.2 LLC header with SNAP to an Ethernet header or tag. The EtherType field
+    /// before the LLC header becomes the 802.3 length field.
     #[must_use]
     pub fn append_snap_header(mut self) -> Self {
         self.length_at = self.bytes.len().checked_sub(2);
@@ -290,7 +291,8 @@ impl Frame {
         self.finish()
     }
 
-    /// Sets the EtherType of the last header, appends bytes and returns the frame.
+    /// Sets the EtherType in the header that was appended last, appends the payload, and returns
+    /// the frame.
     pub fn ethertype(mut self, ethertype: u16, payload: &[u8]) -> Vec<u8> {
         self.set_next_type(ethertype);
         self.bytes.extend(payload);

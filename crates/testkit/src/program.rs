@@ -40,10 +40,11 @@ fn build_program(profile: &Path) {
     assert!(command.status().expect("cargo").success(), "the program does not build");
 }
 
-/// Returns true if a program is newer than all its sources: the files of the crates without their
-/// tests, the examples and `Cargo.lock`. `cargo test --workspace` builds the program before the
-/// tests, and a test must not rebuild it with other features. Cargo's own dependency file is not
-/// used, because it does not exist if only tests were built.
+/// Returns true if a program is newer than all its sources, so that it need not be rebuilt. The
+/// sources are the files of the crates without their tests, the examples and `Cargo.lock`. A test
+/// must not rebuild a program that `cargo test --workspace` has just built, because it could use
+/// other features. Cargo's own dependency file cannot be used, because it does not exist if only
+/// tests were built.
 fn is_up_to_date(program: &Path) -> bool {
     let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let Some(built) = age(program) else { return false };

@@ -49,7 +49,8 @@ impl EncodedAddress {
     }
 }
 
-/// Returns the address in the form that an IPv6 socket reports: IPv4 addresses are mapped to IPv6.
+/// Returns an address in the form that an IPv6 socket reports. An IPv4 address becomes an
+/// IPv4-mapped IPv6 address.
 pub(crate) const fn mapped(host: IpAddr) -> Ipv6Addr {
     match host {
         IpAddr::V4(host) => host.to_ipv6_mapped(),

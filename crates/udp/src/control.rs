@@ -132,10 +132,10 @@ impl EncodedControl {
     }
 }
 
-/// Adds `more` to the number of dropped datagrams in the control messages that the kernel has
-/// written into the first `used` bytes of `room`, the program's buffer. If no message contains the
-/// number, appends one. Returns the new number of used bytes, or `None` if the message does not
-/// fit.
+/// Adds `more` to the number of dropped datagrams that the kernel has reported in a control
+/// message. `room` is the program's buffer for control messages, of which the kernel has filled
+/// `used` bytes. Appends a message if none contains the number. Returns the new number of used
+/// bytes, or `None` if the message does not fit.
 pub(crate) fn add_drop_count(room: &mut [u8], used: usize, more: u32) -> Option<usize> {
     let word =
         |bytes: &[u8], at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));

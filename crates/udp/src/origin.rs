@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use sys::preload::udp;
 
-/// Number of descriptors whose origin is recorded.
+/// Number of descriptors for which the origin of the socket is recorded.
 const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 
 /// Number of forks of this process, plus 1.

@@ -20,7 +20,7 @@ const ETHERNET_TYPE: u16 = 1;
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) why: String,
-    /// True if a later attempt may succeed although the socket has not changed.
+    /// True if the reason for the refusal may cease to apply, so that a later attempt may succeed.
     pub(crate) may_end: bool,
 }
 
@@ -30,20 +30,20 @@ impl From<String> for Refusal {
     }
 }
 
-/// The conditions, other than properties of the socket, that determine which datagrams its ring
-/// receives.
+/// The conditions under which a socket was promoted. They determine which datagrams its ring
+/// receives, and may change although the socket does not.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PromotionConditions {
-    /// The socket's share of the flows of its port.
+    /// The part of its port's flows that the socket receives.
     share: FlowShare,
     /// The addresses at which the socket receives datagrams, by interface index.
     hosts: Vec<(u32, Vec<IpAddr>)>,
 }
 
 impl PromotionConditions {
-    /// Returns true if the conditions are the same as when the socket was promoted, and there are
-    /// no firewall rules, which the ring would bypass. If the user has requested `force`, ignores
-    /// firewall rules.
+    /// Returns true if the conditions under which the socket was promoted still apply. Also
+    /// requires that there are no firewall rules, which datagrams in the ring would bypass, unless
+    /// the user has requested `force`.
     pub(crate) fn still_apply(&self, number: i32) -> bool {
         let Some(facts) = udp::udp_socket_facts(number) else { return false };
         let found = find_receiving_interfaces(&facts);
@@ -58,8 +58,9 @@ fn list_interface_addresses(found: &[(Interface, Vec<IpAddr>)]) -> Vec<(u32, Vec
     found.iter().map(|(interface, hosts)| (interface.index, hosts.clone())).collect()
 }
 
-/// Opens a ring for the socket's share of the datagrams of its port. Returns the ring and the
-/// conditions on which its flows depend. Fails with the reason if the socket cannot have a ring.
+/// Opens a ring for a socket. The ring receives the socket's share of the datagrams of its port.
+/// Returns the ring, and the conditions under which it receives the right datagrams. Fails with the
+/// reason if the socket cannot have a ring.
 pub(crate) fn promote_socket(
     number: i32,
     facts: &UdpSocketFacts,

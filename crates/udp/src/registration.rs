@@ -17,8 +17,8 @@ pub(crate) struct Registration {
     pub(crate) number: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
-    /// State of the ring when an event of this registration last reported datagrams in the ring to
-    /// the program; `None` if none has done so.
+    /// Position of the ring at the last event of this registration that reported datagrams in the
+    /// ring; `None` if there was no such event.
     pub(crate) reported: Option<RingPosition>,
 }
 

@@ -34,7 +34,7 @@ const EMPTY_READS_PER_CHECK: u32 = 1024;
 #[derive(Debug)]
 pub(crate) struct Ring {
     sources: Vec<InterfaceRing>,
-    /// Index in `sources` of the interface whose ring is read first at the next read.
+    /// Index in `sources` of the interface whose ring the next read examines first.
     first: usize,
     frame: Box<[u8]>,
     pending: Option<PendingDatagrams>,
@@ -43,8 +43,8 @@ pub(crate) struct Ring {
     damaged: u64,
 }
 
-/// Counters that identify a state of a ring. If the positions at two times are equal, no datagram
-/// has arrived in between, and no read has found the ring empty.
+/// A mark of a ring's state, for detecting new datagrams. If two positions are equal, no datagram
+/// has arrived between them, and no read has found the ring empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RingPosition {
     arrived: u64,
@@ -56,9 +56,10 @@ pub(crate) struct RingPosition {
 pub(crate) struct RingFlows {
     /// The destination port.
     pub(crate) port: u16,
-    /// The only sender, if the socket is connected.
+    /// The only sender whose datagrams enter the ring, if the socket is connected; `None` for any
+    /// sender.
     pub(crate) peer: Option<SocketAddr>,
-    /// The part of the port's datagrams that the socket receives.
+    /// The part of the port's flows that the socket receives.
     pub(crate) share: FlowShare,
     /// Size of the socket's receive buffer in bytes, if the program has chosen it.
     pub(crate) receive_buffer: Option<u32>,
@@ -265,8 +266,9 @@ impl Ring {
         self.sources.iter().map(|source| source.capture.counts().lost).sum()
     }
 
-    /// Returns the number of datagrams dropped before the next one, because the ring was full or
-    /// because a length or checksum was wrong. The kernel also counts both as drops of the socket.
+    /// Returns the number of datagrams of the ring that were dropped so far, because the ring was
+    /// full or because a length or checksum was wrong. The kernel counts both cases as drops of a
+    /// socket, too.
     pub(crate) fn dropped(&self) -> u64 {
         self.lost() + self.damaged
     }

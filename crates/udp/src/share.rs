@@ -17,10 +17,11 @@ use sys::preload::udp::{self, UdpSocketFacts};
 /// Odd factor that spreads the sum of address and port over the upper bits of a 32-bit word
 /// (Fibonacci hashing).
 const HASH_FACTOR: u32 = 0x9e37_79b1;
-/// Number of bits by which the product with [`HASH_FACTOR`] is shifted to the right.
+/// Number of bits by which the hash shifts the product with [`HASH_FACTOR`] to the right.
 const HASH_SHIFT: u32 = 16;
 
-/// The flows of one member of a group: all flows whose hash modulo `members` is `member`.
+/// The flows that one member of a group of sockets receives: the flows whose hash modulo `members`
+/// equals `member`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlowShare {
     member: u32,
@@ -80,9 +81,10 @@ impl FlowShare {
         self.members == 1
     }
 
-    /// Returns the pcap-filter(7) condition that selects the frames of this share's flows, for IPv4
-    /// or for IPv6, prefixed with ` and `; empty for all flows. The condition assumes an IP header
-    /// without options and extension headers, so that the ports follow the header directly.
+    /// Returns a pcap-filter(7) condition that selects the frames of the flows in this share, for
+    /// IPv4 if `is_v4` is true, else for IPv6. The text begins with ` and `; it is empty if the
+    /// share contains all flows. The condition assumes an IP header without options and extension
+    /// headers, so that the ports follow the header directly.
     pub(crate) fn condition(self, is_v4: bool) -> String {
         let Self { member, members } = self;
         if self.is_all() {
@@ -128,10 +130,11 @@ fn receiving_sockets(facts: &UdpSocketFacts) -> Vec<ReceivingSocket> {
     found
 }
 
-/// Returns the sockets that may receive the same datagrams as a socket with these facts: all
-/// sockets bound to the same interface. (A datagram arrives at one interface only.) Fails if only
-/// some of the sockets are bound to an interface, because the kernel then prefers some of them, or
-/// if an interface is unknown. `known` maps inode numbers to descriptors of the program.
+/// Returns those of `sockets` that compete with the socket described by `facts` for the same
+/// datagrams: all that are bound to the same interface, because a datagram arrives at one interface
+/// only. Fails if only some of `sockets` are bound to an interface, because the kernel then prefers
+/// some of them. Also fails if the interface of a socket is unknown. `known` maps inode numbers to
+/// descriptors of the program.
 fn competing_sockets(
     sockets: Vec<ReceivingSocket>,
     facts: &UdpSocketFacts,

@@ -24,15 +24,15 @@ use sys::preload::udp::{ControlMessage, ControlMessages};
 pub(crate) struct Socket {
     state: Mutex<SocketState>,
     is_promoted: AtomicBool,
-    /// True while the ring is awake, or may contain datagrams. Read without the lock, but written
-    /// only with the lock of `state` held.
+    /// True while the ring is awake, or may contain datagrams. It is written only with the lock of
+    /// `state` held, and may be read without the lock.
     may_have_datagrams: AtomicBool,
     /// Id of the thread that holds the lock of `state`; 0 if none does. A signal handler on this
     /// thread must not wait for the lock.
     owner: AtomicUsize,
     calls: AtomicU32,
-    /// True while the placeholder may contain datagrams that arrived before the ring woke up, and
-    /// that must be read first.
+    /// True while the placeholder may contain datagrams that arrived before the ring woke up. These
+    /// datagrams must be read before the ring.
     has_older: AtomicBool,
     /// True if the socket is registered with an epoll set.
     is_in_sets: AtomicBool,
@@ -55,17 +55,17 @@ struct SocketState {
     local: Option<SocketAddr>,
     is_connected: bool,
     from_kernel: u64,
-    /// Time at which a call last received a datagram from the placeholder; `None` if none has since
-    /// the promotion.
+    /// Time at which a call last received a datagram from the placeholder; `None` if no call has
+    /// since the promotion.
     last_from_kernel: Option<Instant>,
     /// True while datagrams enter the ring.
     is_awake: bool,
     /// Time of the last measurement of the rate of datagrams, and the number of datagrams received
     /// up to that time; `None` before the first measurement.
     measured: Option<(Instant, u64)>,
-    /// Time of the last measurement of the part of the datagrams that comes from the ring, with the
-    /// numbers of datagrams received up to that time in total and from the ring; `None` before the
-    /// first measurement.
+    /// The last measurement of the ring's share of the datagrams: its time, and the numbers of
+    /// datagrams received up to this time, in total and from the ring. `None` before the first
+    /// measurement.
     measured_share: Option<(Instant, u64, u64)>,
     /// The conditions of the last promotion, and the time at which they were last checked; `None`
     /// if the socket has never been promoted.

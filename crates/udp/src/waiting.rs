@@ -1,9 +1,9 @@
 //! The threads that wait for descriptors.
 //!
-//! The ring of a socket may be awake, so that datagrams enter the ring instead of the placeholder,
-//! only while no thread sleeps until the placeholder or one of the socket's epoll sets becomes
-//! readable. Waits are counted for all descriptors, because a thread may begin to wait before the
-//! socket has a ring.
+//! Datagrams that enter the ring of a socket do not wake a thread. The ring may therefore be awake
+//! only while no thread sleeps until the socket's placeholder, or one of the socket's epoll sets,
+//! becomes readable. Waits are counted for all descriptors, because a thread may begin to wait
+//! before the socket has a ring.
 //!
 //! Sync point, *waiting*: a waiting thread counts itself, then checks for promoted sockets with
 //! awake rings, and puts these rings to sleep. A thread that wakes a ring holds the lock of the
@@ -17,8 +17,8 @@ use sys::preload::udp;
 const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 
 static WAITING: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
-/// For each descriptor, true if the program has waited for it in a call such as `poll` or
-/// `epoll_wait`, which only waits and receives nothing.
+/// For each descriptor, true if the program has waited for it in a call that only waits, such as
+/// `poll` or `epoll_wait`.
 static KNOWN: [AtomicBool; DESCRIPTORS_MAX] = [const { AtomicBool::new(false) }; DESCRIPTORS_MAX];
 
 /// A thread's wait for a descriptor, which ends when the value is dropped.

@@ -1,11 +1,12 @@
 //! Benchmark of capture readers: this crate against `pcap-parser`, over captures of 100 MB built in
 //! memory. `cargo run --release -p streamline-wire --example capture_rate`.
 //!
-//! Each row is the median of eleven passes, with the candidates interleaved. All candidates except
-//! the one that finds layers must compute the same sum of times and lengths. `through a buffer`
-//! copies the capture piece by piece into a buffer of 256 KB, like a program that reads a file, and
-//! like `pcap-parser`, whose buffer has 1 MB here. `in place` reads the 100 MB directly, where
-//! records of uneven length defeat the prefetcher.
+//! Each row is the median of eleven passes over a capture. The passes of all readers are
+//! interleaved. All readers except the one that finds layers must compute the same sum of times and
+//! lengths. The reader `through a buffer` copies the capture piece by piece into a buffer of 256
+//! KB, as a program that reads a file does. `pcap-parser` does the same with a buffer of 1 MB. The
+//! reader `in place` reads the 100 MB directly, where records of uneven length defeat the
+//! prefetcher.
 
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -18,14 +19,14 @@ use streamline_wire::{LinkType, layers};
 
 /// Size in bytes of each generated capture.
 const CAPTURE_SIZE: usize = 100_000_000;
-/// Number of passes per candidate.
+/// Number of passes over a capture per reader.
 const PASSES: usize = 11;
 
 /// One pass of a capture reader over a capture. Returns the sum of the packets' times and lengths,
 /// so that results can be compared.
 type CapturePass = fn(&[u8]) -> u64;
 
-/// The candidates and their names in the output.
+/// The readers that the benchmark compares, with their names in the output.
 const CANDIDATES: [(&str, CapturePass); 4] = [
     ("wire, in place", sum_in_place),
     ("wire, through a buffer", read_through_buffer),
@@ -50,8 +51,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the capture `file` repeatedly with each candidate, and returns the median time of a pass
-/// per candidate.
+/// Reads the capture `file` repeatedly with each reader that the benchmark compares. Returns the
+/// median time of a pass per reader.
 fn median_read_times(file: &[u8]) -> [Duration; 4] {
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..PASSES {

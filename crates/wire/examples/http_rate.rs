@@ -1,10 +1,10 @@
 //! Benchmark of HTTP/1 head parsers: this crate against `httparse`, which splits a head without
 //! interpreting its fields. `cargo run --release -p streamline-wire --example http_rate`.
 //!
-//! Each row is the shortest of 501 passes over 1,000 adjacent heads, with the candidates
-//! interleaved. Most passes are too short to be interrupted, even on a busy machine. The candidate
-//! `and fields` also extracts from the result of `httparse` the fields that this crate extracts:
-//! lengths, codings, connection and host.
+//! Each row is the shortest of 501 passes over 1,000 adjacent heads. The passes of all parsers are
+//! interleaved. Most passes are too short to be interrupted, even on a busy machine. The row
+//! `httparse, and fields` also extracts from the result of `httparse` the fields that this crate
+//! extracts: lengths, codings, connection and host.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use streamline_wire::http::{Head, ParseMode};
 
-/// Number of adjacent heads that a pass parses.
+/// Number of adjacent HTTP heads that one pass of the benchmark parses.
 const HEAD_COUNT: usize = 1_000;
-/// Number of passes per candidate.
+/// Number of passes over the heads per parser.
 const PASSES: usize = 501;
 
-/// The heads to parse: a request by a browser, a request by a program, and a response.
+/// The HTTP heads that the benchmark parses: a request by a browser, a request by a program, and a
+/// response.
 const TEXTS: [(&str, &[u8]); 3] = [
     (
         "request, 8 fields",
@@ -41,7 +42,7 @@ const TEXTS: [(&str, &[u8]); 3] = [
 /// the compiler cannot drop the work.
 type HeadPass = fn(&[u8]) -> u64;
 
-/// The candidates and their names in the output.
+/// The parsers that the benchmark compares, with their names in the output.
 const CANDIDATES: [(&str, HeadPass); 4] = [
     ("wire, strict", |bytes| parse_with_wire(bytes, ParseMode::Strict)),
     ("wire, lenient", |bytes| parse_with_wire(bytes, ParseMode::Lenient)),
@@ -61,8 +62,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Parses the heads in `bytes` repeatedly with each candidate, and returns the shortest time of a
-/// pass per candidate.
+/// Parses the heads in `bytes` repeatedly with each parser that the benchmark compares. Returns the
+/// shortest time of a pass per parser.
 fn shortest_parse_times(bytes: &[u8]) -> [Duration; 4] {
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..PASSES {

@@ -16,7 +16,8 @@ pub const SRC_OFFSET: usize = 6;
 pub const ETHERTYPE_FIELD_OFFSET: usize = 12;
 /// Length of an Ethernet header in bytes.
 pub const HEADER_LENGTH: usize = 14;
-/// Lowest ethertype. Smaller numbers are lengths (IEEE 802.3 §3.2.6).
+/// Smallest value of the type field that is an ethertype. Smaller values are lengths (IEEE 802.3
+/// §3.2.6).
 pub const LOWEST_ETHERTYPE: u16 = 0x0600;
 
 /// Ethertypes used by this crate and its dependents.

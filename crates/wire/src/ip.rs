@@ -22,7 +22,7 @@ pub mod protocol {
     pub const AH: u8 = 51;
     /// Protocol number of ICMP for IPv6.
     pub const ICMPV6: u8 = 58;
-    /// Number that means that no header follows.
+    /// Protocol number in an IPv6 header that means that no header follows.
     pub const NONE: u8 = 59;
     /// Number of the IPv6 destination options header.
     pub const DESTINATION_OPTIONS: u8 = 60;

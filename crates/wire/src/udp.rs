@@ -58,8 +58,8 @@ impl Udp {
     }
 
     /// Returns the length of header and payload in bytes. The value 0 means that the datagram
-    /// extends to the end of the packet, as in a jumbogram (RFC 2675) or in a frame that awaits
-    /// segmentation by a device.
+    /// extends to the end of the packet. This occurs in jumbograms (RFC 2675) and in frames that
+    /// await segmentation by a device.
     #[inline]
     pub fn length(&self) -> u16 {
         self.length.get()

@@ -18,8 +18,8 @@ const EXCLUDED: &[(&str, usize, &str)] = &[
     ("response/sample.md", 2, "ICE/1.1 is no HTTP"),
 ];
 
-/// Minimum number of cases that must run, so that a partly missing set of cases is noticed. Lenient
-/// and excluded cases do not count.
+/// Minimum number of llhttp's test cases that must run, so that a partly missing set of cases is
+/// noticed. Lenient and excluded cases do not count.
 const LLHTTP_CASES_MIN: usize = 120;
 
 /// A test case of llhttp, or of this project in the same form.
@@ -296,7 +296,7 @@ fn corpus_messages_match_llhttp_events() {
 /// it, and true if the end of the body is reached.
 type SentMessage<'s> = (&'s str, &'s str, &'s str, bool);
 
-/// Builds a case and its expected events.
+/// Builds a test case for the HTTP parser, and the events that the parser must report.
 fn build_case(kind: &str, messages: &[SentMessage<'_>], rest: &str) -> (LlhttpCase, ParserEvents) {
     let mut input = String::new();
     let mut events = ParserEvents::default();

@@ -19,7 +19,7 @@ struct CStructure {
     fields: Vec<Item>,
 }
 
-/// The parts of a header written by cbindgen.
+/// The contents of the C header that cbindgen has generated.
 #[derive(Default)]
 pub(crate) struct Header {
     introduction: String,
@@ -123,8 +123,9 @@ impl Header {
         self.paragraph_to_markdown(text).replace('|', "\\|")
     }
 
-    /// Writes the comment at the top: paragraphs with their first word in bold; indented lines are
-    /// code, or a table if they describe values of `errno`.
+    /// Writes the introduction of the page from the comment at the top of the header. The first
+    /// word of each paragraph is bold. Indented lines become code, or a table if they describe
+    /// values of `errno`.
     fn write_page_introduction(&self, page: &mut String) {
         let mut in_table = false;
         for paragraph in self.introduction.split("\n\n").skip(1) {

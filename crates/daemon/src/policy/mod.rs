@@ -265,7 +265,7 @@ impl Policy {
 }
 
 impl QuotaEntry {
-    /// Returns these limits; each limit that is `None` is taken from `otherwise`.
+    /// Returns the limits of this quota. A limit that is `None` here is taken from `otherwise`.
     fn with_defaults(self, otherwise: Quota) -> Quota {
         Quota {
             paths: self.paths.or(otherwise.paths),

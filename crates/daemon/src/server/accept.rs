@@ -115,9 +115,9 @@ impl Server {
         Ok(())
     }
 
-    /// Returns a socket through which other parts of this process pass connections to the server,
-    /// which then serves them like accepted connections. A client on such a connection has root's
-    /// rights, whichever user runs the daemon, and therefore sees all paths. Only one such socket
+    /// Returns a socket through which other parts of this process pass connections to the server.
+    /// The server serves them like accepted connections. A client on such a connection sees all
+    /// paths, because it has root's rights, whichever user runs the daemon. Only one such socket
     /// exists at a time.
     pub fn open_internal_socket(&mut self) -> sys::Result<OwnedFd> {
         let (near, far) = sys::descriptor::pair()?;

@@ -25,15 +25,16 @@ pub(super) struct Client {
     pub(super) path: Option<PathProcess>,
     /// State of the client's request in the kernel, if any.
     pub(super) line: RequestState,
-    /// State of the client's kernel request that is encoded in the name under which the service
-    /// manager stores the connection; `None` if it does not store the connection.
+    /// State of the client's kernel request under which the service manager stores the client's
+    /// connection; the stored name encodes this state. `None` if the connection is not stored.
     pub(super) stored_state: Option<KnownRequestState>,
     /// True while the kernel thread has not yet reported the kernel programs for this client.
     pub(super) waits_for_kernel: bool,
     /// True while the kernel thread has not yet reported the counters of the client's request.
     pub(super) waits_for_counters: bool,
-    /// Messages received while the client waits for the kernel thread to attach its request, to
-    /// switch to it, or to report the programs.
+    /// Messages that have arrived while the client waits for the kernel thread. The server handles
+    /// them after the thread has attached or switched the client's request, or has reported the
+    /// programs.
     pub(super) deferred: VecDeque<(Vec<u8>, Vec<Foreign>)>,
 }
 
@@ -59,9 +60,9 @@ pub(super) enum DescriptorKind {
     Listener = 3,
 }
 
-/// Event numbers of the internal descriptors, of kind [`Listener`](DescriptorKind::Listener). They
-/// are large, because the listening sockets, of which a service manager may pass any number, have
-/// the event numbers from 0 on.
+/// Event numbers of descriptors that belong to no client and are not listening sockets; their kind
+/// is [`Listener`](DescriptorKind::Listener). The numbers are large, because the listening sockets
+/// have the numbers from 0 on, and a service manager may pass any number of them.
 pub(super) mod internal {
     const FIRST_INTERNAL_EVENT: u64 = 1 << 32;
     /// Event number of the stop descriptor.
@@ -72,7 +73,8 @@ pub(super) mod internal {
     pub(in crate::server) const INTERNAL_SOCKET_EVENT: u64 = FIRST_INTERNAL_EVENT + 2;
 }
 
-/// Encodes the event number of a client's descriptor.
+/// Encodes the event number of a client's descriptor from the client's number and the kind of the
+/// descriptor.
 pub(super) const fn encode_event_number(id: u64, part: DescriptorKind) -> u64 {
     id << 2 | part as u64
 }
@@ -128,7 +130,7 @@ impl Client {
         }
     }
 
-    /// Removes the connection of client number `id` from the store.
+    /// Removes the connection of client number `id` from the store of the service manager.
     pub(super) fn discard_connection(&mut self, id: u64) {
         self.stored_state.take().into_iter().for_each(|known| discard_connection(id, known));
     }

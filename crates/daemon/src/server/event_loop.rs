@@ -58,9 +58,9 @@ const CLIENTS_MAX: usize = 4096;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl Server {
-    /// Creates a server in a directory. If `open` is true, all users may connect. Every resource
-    /// that the server acquires, at startup and whenever a path registers, is entered into the
-    /// rollback log `steps`.
+    /// Creates a server whose sockets are in a directory. If `open` is true, all users may connect.
+    /// The server enters every resource that it acquires into the rollback log `steps`, at startup
+    /// and whenever a path registers.
     pub fn open(
         directory: &Path,
         open: bool,
@@ -96,9 +96,9 @@ impl Server {
         }
     }
 
-    /// Creates a server from descriptors passed by a service manager: listening sockets, and stored
-    /// paths and kernel objects of the previous daemon, which the server adopts. If no sockets were
-    /// passed, listens in the directory.
+    /// Creates a server from the descriptors that a service manager has passed: listening sockets,
+    /// and the stored paths and kernel objects of the previous daemon, which the server adopts.
+    /// Without passed sockets, the server listens in the directory.
     pub fn from_descriptors(
         directory: &Path,
         given: Vec<(String, OwnedFd)>,
@@ -180,7 +180,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Performs the startup steps that can fail.
+    /// Performs the steps of the server's start that can fail: the watch of the listening sockets,
+    /// and the start of the kernel thread.
     fn run_start_steps(
         sockets: &[(OwnedFd, Framing)],
         policy: &Policy,
@@ -286,9 +287,9 @@ impl Server {
         }
     }
 
-    /// Disconnects the clients of this user that have hung up and whose hangup has not been handled
-    /// yet, except the client `asking`. Their share of the quota is then free for `asking`,
-    /// regardless of the order of events.
+    /// Disconnects the clients of a user that have hung up, even if their hangup has not been
+    /// handled yet. The client `asking` can then use their share of the user's quota. Skips
+    /// `asking` itself.
     pub(super) fn disconnect_hung_up_clients(&mut self, uid: u32, asking: u64) {
         let is_over = |client: &Client| {
             let path = client.path.as_ref();

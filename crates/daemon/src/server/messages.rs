@@ -53,8 +53,8 @@ impl Server {
         }
     }
 
-    /// Handles the messages that a client sent while it waited for a reply, until the client waits
-    /// for another one.
+    /// Handles the messages that a client sent while it waited for the kernel thread. Stops when a
+    /// message makes the client wait for the thread again.
     pub(super) fn handle_deferred_messages(&mut self, id: u64) {
         while let Some(client) =
             self.clients.get_mut(&id).filter(|client| !client.is_waiting_for_kernel())
@@ -112,9 +112,9 @@ impl Server {
         }
     }
 
-    /// Discards messages that a path's process sends through its admission socket. Disconnects the
-    /// client that registered the path after a message that is too long, or when the process closes
-    /// the socket.
+    /// Reads and discards the messages that the process of a path has sent through its admission
+    /// socket. If the process has closed the socket or has sent a message that is too long,
+    /// disconnects the client that has registered the path.
     pub(super) fn drain_admission_socket(&mut self, id: u64) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(path) = &mut client.path else { return };
@@ -127,8 +127,8 @@ impl Server {
         }
     }
 
-    /// Notifies the clients that watch the paths, and may see this one, that the path was
-    /// registered (`came`), changed or removed (`went`).
+    /// Notifies clients that a path was registered (`came`), changed or removed (`went`). The
+    /// clients are those that watch the paths and may see this path.
     pub(super) fn announce(&mut self, event: &str, entry: &PathEntry) {
         let watches = self.clients.iter().filter(|(_, client)| client.watches);
         let visible: Vec<_> = watches

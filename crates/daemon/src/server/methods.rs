@@ -35,8 +35,8 @@ pub(super) struct CallReplies {
     pub(super) continues: bool,
 }
 
-/// Upper bound on the length in bytes of a serialized path in the reply to `List`, not counting its
-/// request: the name, the name of the log file and fields of fixed length.
+/// Maximum length in bytes of a path in the reply to `List`, without the path's request. It covers
+/// the name, the name of the log file, and the fields of fixed length.
 const SERIALIZED_PATH_BYTES_MAX: usize = 4096 + 512;
 
 impl CallReplies {
@@ -44,8 +44,8 @@ impl CallReplies {
         Self::single_with_descriptors(parameters, Vec::new())
     }
 
-    /// Returns a result without replies. The reply is sent when the kernel thread has completed the
-    /// command.
+    /// Returns a result without replies, for a call whose reply is sent later, when the kernel
+    /// thread has completed the command.
     pub(super) const fn deferred() -> Self {
         Self { replies: Vec::new(), continues: true }
     }

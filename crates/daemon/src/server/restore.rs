@@ -21,9 +21,9 @@ const CHANGE_INTERRUPTED_MESSAGE: &str = "the daemon restarted before the change
                            before, and \
                            can be changed now";
 impl Server {
-    /// Reattaches clients of adopted kernel requests. A request without its client is detached, and
-    /// a client without its request is disconnected. Calls that the previous daemon left unanswered
-    /// are answered with the current state.
+    /// Reunites each adopted kernel request with the stored connection of its client. A request
+    /// without a stored connection is detached, and a stored connection without a request is
+    /// closed. Calls that the previous daemon left unanswered are answered with the current state.
     pub(super) fn adopt_requests(
         &mut self,
         mut connections: BTreeMap<u64, (OwnedFd, KnownRequestState)>,
@@ -87,8 +87,8 @@ impl Server {
         }
     }
 
-    /// Restores one path. Fails if the path has ended, or if its stored descriptors or entry cannot
-    /// be used; the error contains the path's connection.
+    /// Restores one stored path. Fails with the path's connection if the path has ended, or if its
+    /// stored descriptors or entry are unusable.
     fn restore_path(&mut self, stored: StoredPath) -> Result<(), OwnedFd> {
         let StoredPath { entry, connection, admissions } = stored;
         let (id, number) = (self.next, entry.number);

@@ -49,8 +49,8 @@ const PREPARED_REQUEST_PREFIX: &str = "waits-";
 /// Prefix of the name under which the connection of a client with a kernel request is stored while
 /// the client waits for the final counters.
 const DETACHING_CLIENT_PREFIX: &str = "leaves-";
-/// Maximum wait until the manager accepts a message. Its socket holds few messages
-/// (`net.unix.max_dgram_qlen`), so that a manager that gets no processor time fills it quickly.
+/// Maximum wait until the service manager accepts a message. Its socket holds only a few messages
+/// (`net.unix.max_dgram_qlen`), and is soon full if the manager gets no processor time.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum size of a stored entry in bytes. An entry contains a request, a name and the name of a
 /// log file.
@@ -94,10 +94,10 @@ impl KnownRequestState {
     }
 }
 
-/// Sorts descriptors from the service manager by purpose, according to their names. Ends the
-/// connection of a path that is not stored completely, so that the path registers again. Removes
-/// from the store the descriptors of such a path and, if a client's connection is stored under two
-/// states, the connection under the earlier state.
+/// Sorts descriptors from the service manager by purpose, according to their names. If only some
+/// descriptors of a path are stored, removes them from the store and ends the path's connection, so
+/// that the path registers again. If the connection of a client is stored under two states, removes
+/// the connection under the earlier state from the store.
 pub(super) fn sort_stored_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDescriptors {
     let StoredDescriptors { mut sockets, mut kernel, mut lines, .. } = StoredDescriptors::default();
     let mut paths: BTreeMap<u32, BTreeMap<String, OwnedFd>> = BTreeMap::new();
@@ -185,8 +185,8 @@ pub(super) fn replace_entry(entry: &PathEntry) {
 }
 
 /// Removes all descriptors stored for a path, and ends its connection to the daemon if there still
-/// is one. The manager holds a duplicate of the connection, without which the process of the path
-/// would not notice that the path is no longer registered.
+/// is one. Closing the connection would not suffice: the service manager holds a duplicate, so the
+/// process of the path would not notice that the path is no longer registered.
 pub(super) fn discard_stored_path(number: u32, connection: Option<BorrowedFd<'_>>) {
     // The peer may have closed its end.
     let _ = connection.map(local_socket::hang_up);

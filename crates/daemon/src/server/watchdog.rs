@@ -16,8 +16,8 @@ pub(super) struct WatchdogNotifier {
 }
 
 impl WatchdogNotifier {
-    /// Creates the reports that the manager expects according to the environment; the first is due
-    /// at once. Returns `None` if the manager expects none.
+    /// Creates the notifier if the service manager expects reports, according to the environment.
+    /// The first report is due at once. Returns `None` if the manager expects no reports.
     pub(super) fn from_environment() -> Option<Self> {
         let period = service::watchdog_interval()? / 2;
         Some(Self { period, due: Instant::now() })

@@ -17,7 +17,7 @@ use std::fmt;
 const ETHERNET_HEADER_BYTES: u32 = 14;
 /// Offset of the EtherType in an Ethernet header, in bytes.
 const ETHERTYPE_OFFSET: u32 = 12;
-/// Smallest EtherType; smaller values are lengths.
+/// Smallest value of the type field that is an EtherType; smaller values are lengths.
 const ETHERTYPE_MIN: u32 = 0x0600;
 /// Return value with which the rewritten filter accepts frames without testing them, such as tagged
 /// ones.

@@ -47,7 +47,7 @@ pub enum InvalidProgram {
     },
     /// A jump target is outside the program.
     Target {
-        /// Index of the jump instruction.
+        /// Index of the jump whose target is outside the program.
         at: usize,
     },
     /// An instruction uses a scratch word that does not exist.
@@ -59,12 +59,12 @@ pub enum InvalidProgram {
     },
     /// A constant divisor is zero.
     Divisor {
-        /// Index of the instruction that divides.
+        /// Index of the instruction that divides by the constant zero.
         at: usize,
     },
     /// A constant shift exceeds 31 bits.
     Shift {
-        /// Index of the instruction that shifts.
+        /// Index of the instruction that shifts by too many bits.
         at: usize,
     },
     /// The last instruction does not return.

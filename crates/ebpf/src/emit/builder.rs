@@ -35,9 +35,9 @@ pub(super) struct Builder {
     pub(super) target: Target,
     pub(super) asm: Assembler,
     unfit: Option<UnfitReason>,
-    /// Number of stack bytes that slots in use occupy.
+    /// Number of bytes of the program's stack that slots in use occupy.
     pub(super) top: SlotDepth,
-    /// Maximum number of stack bytes used in this part so far.
+    /// Maximum number of stack bytes used so far in the current part of the program.
     pub(super) used: SlotDepth,
     /// For each of r0 to r5, the stack slot whose value the register contains, or `None` if the
     /// register contains anything else.
@@ -51,7 +51,8 @@ pub(super) struct Builder {
     pub(super) epoch: u16,
     /// True if r9 may no longer contain the address of this processor's region of a tap's memory.
     pub(super) region_lost: bool,
-    /// Final action of a counting program on each frame; `None` for other programs.
+    /// Final action on each frame of a counting program (a tap or a redirecting program); `None`
+    /// for other programs.
     frame_end: Option<FrameEnd>,
     deliveries: Vec<Delivery>,
     /// True if the program redirects frames and therefore reserves a stack slot for the frame
@@ -77,7 +78,7 @@ pub(super) struct Builder {
     /// Finished parts of the program, each with its code, its source map, and the indices of the
     /// instructions whose immediate must be set to `reach`.
     finished_parts: Vec<(Assembler, Vec<CodeOwner>, Vec<usize>)>,
-    /// Number of arms and twins whose code has begun but not ended.
+    /// Number of twins and arms (code that can end early) whose code has begun but not ended.
     depth: usize,
     /// Number of the instruction slot at which the verifier's state was last reset.
     verifier_reset_at: usize,
@@ -94,14 +95,15 @@ impl Builder {
         Self { target, asm, none, unsure, finish, ..Self::default() }
     }
 
-    /// Emits the start of a program, up to its first twin. Returns the builder, and the exit for
-    /// blocks that a filter does not recognize.
+    /// Emits the start of a program, up to its first twin. Returns the builder, and the exit (a
+    /// jump target) for blocks that a filter does not recognize.
     pub(super) fn begin(target: Target, finish: ReturnConversion) -> (Box<Self>, Exit<'static>) {
         Self::begin_program(target, finish, None)
     }
 
-    /// Emits the start of a counting program, up to its first twin. Returns the builder, and the
-    /// exit through which a frame leaves the body once the body has finished with the frame.
+    /// Emits the start of a counting program (a tap or a redirecting program), up to its first
+    /// twin. Returns the builder, and the exit to which the body of the program jumps when it has
+    /// finished with a frame.
     pub(super) fn begin_counting_program(
         target: Target,
         frame_end: FrameEnd,
@@ -125,7 +127,7 @@ impl Builder {
         (b, out)
     }
 
-    /// Returns the layout of the program's scratch memory, which is empty in most programs.
+    /// Returns the layout of the program's scratch memory. Most programs have no scratch memory.
     pub(super) fn scratch(&self) -> Scratch {
         self.frame_end.as_ref().map_or(Scratch::NONE, FrameEnd::scratch)
     }
@@ -139,13 +141,13 @@ impl Builder {
         }
     }
 
-    /// Returns the layout of the memory words with which user space opens exits, or `None` if the
-    /// program has no such exits.
+    /// Returns the layout of the memory words with which user space opens and closes switched
+    /// exits, or `None` if the program has no switched exits.
     pub(super) fn switches(&self) -> Option<SwitchLayout> {
         self.frame_end.as_ref().and_then(FrameEnd::switches)
     }
 
-    /// Adds a delivery to the list of all deliveries to readers that the program may make.
+    /// Adds a delivery to the list of all deliveries that the program may make to readers.
     pub(super) fn record_delivery(&mut self, delivery: Delivery) {
         if !self.deliveries.contains(&delivery) {
             self.deliveries.push(delivery);

@@ -29,10 +29,10 @@ const TAG_TYPES: [u32; 2] = [0x8100, 0x88a8];
 const WORDS: usize = MEMORY_WORDS as usize;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Emits the classic program. Execution continues after the program if it accepts the frame,
-    /// and at the exit `miss` if it rejects the frame. The program expects Ethernet frames with
-    /// inline tags. At hooks where the kernel may store the tag outside the frame, a second copy of
-    /// the code handles such frames.
+    /// Emits code that runs a classic BPF program over the frame. Execution continues after this
+    /// code if the program accepts the frame, and at the exit `miss` if it rejects the frame. The
+    /// program expects Ethernet frames with inline tags. At hooks where the kernel may store the
+    /// tag outside the frame, a second copy of the code handles such frames.
     pub fn only_accepted_by_classic(
         &mut self,
         program: &ClassicProgram,
@@ -220,8 +220,9 @@ impl<'b> Translation<'b> {
         u32::MAX
     }
 
-    /// Loads a field of the VLAN tag that is stored outside the frame. Such fields are the only
-    /// ancillary data that a copied program can load. Returns the maximum value of the field.
+    /// Emits code that loads a field of the VLAN tag that is stored outside the frame. Such fields
+    /// are the only ancillary data that a copied program can load. Returns the maximum value of the
+    /// field.
     fn load_tag_field(&mut self, field: u32) -> u32 {
         let (offset, bound) = match field {
             44 => (skb::TAG_TCI, 0xffff),
@@ -249,8 +250,8 @@ impl<'b> Translation<'b> {
         }
     }
 
-    /// Loads a number of `size` bytes at the constant offset `k` into the register `to`. Returns
-    /// the maximum value of the number.
+    /// Emits code that loads a number of `size` bytes at the constant offset `k` into the register
+    /// `to`. Returns the maximum value of the number.
     fn load_bytes_at_offset(&mut self, k: u32, size: Size, to: Reg) -> u32 {
         let end = k.saturating_add(access_bytes(size));
         if end > self.directly_readable_end() {
@@ -269,8 +270,8 @@ impl<'b> Translation<'b> {
         self.swap_byte_order(size, to)
     }
 
-    /// Loads a number of `size` bytes at offset X plus `k` into A. Returns the maximum value of the
-    /// number.
+    /// Emits code that loads a number of `size` bytes at offset X plus `k` into A. Returns the
+    /// maximum value of the number.
     fn load_bytes_at_x(&mut self, k: u32, size: Size) -> u32 {
         let end = u64::from(self.now.x) + u64::from(k) + u64::from(access_bytes(size));
         let end = u32::try_from(end).unwrap_or(u32::MAX);
@@ -297,7 +298,8 @@ impl<'b> Translation<'b> {
         self.swap_byte_order(size, R9)
     }
 
-    /// Loads `size` bytes through a helper, from the offset in r2, into the register `to`.
+    /// Emits code that loads `size` bytes through a helper, from the offset in r2, into the
+    /// register `to`.
     fn load_by_helper(&mut self, size: Size, to: Reg) {
         let xdp = self.b.target.hook == Hook::Xdp;
         self.push(Insn::mov(R1, R6));
@@ -308,8 +310,8 @@ impl<'b> Translation<'b> {
         self.push(Insn::load(size, to, R10, -self.scratch));
     }
 
-    /// Converts the number of `size` bytes in `reg` from network byte order. Returns the maximum
-    /// value of a number of this size.
+    /// Emits code that converts the number of `size` bytes in `reg` from network byte order.
+    /// Returns the maximum value of a number of this size.
     fn swap_byte_order(&mut self, size: Size, reg: Reg) -> u32 {
         self.b.convert_byte_order(size, reg);
         match size {

@@ -16,12 +16,13 @@ pub struct Tap {
     pub cpus: u32,
     /// Size in bytes of a processor's region in the tap's memory.
     pub stride: u32,
-    /// Byte offset, in a processor's region, of the pointers for the first reader. The pointers for
-    /// the other readers follow.
+    /// Byte offset, in a processor's region of the tap's memory, of the pointers for the first
+    /// reader. The pointers for the other readers follow.
     pub pointers_at: u32,
-    /// Number of pointers per reader: a power of two.
+    /// Number of pointers that a processor's region holds per reader: a power of two.
     pub pointers: u32,
-    /// Byte offset, in a processor's region, of the records, which contain the copied frames.
+    /// Byte offset, in a processor's region of the tap's memory, of the records, which contain the
+    /// copied frames.
     pub records_at: u32,
     /// Size in bytes of the area for records in a processor's region: a power of two.
     pub bytes: u32,
@@ -34,10 +35,10 @@ pub struct Tap {
     pub sent: bool,
 }
 
-/// The doorbell policy. A frame triggers a doorbell in three cases: if `blocks` frames wait and
-/// `apart_ns` have passed since the last doorbell, if `wait_ns` have passed since the last
-/// doorbell, or if the ring may soon be full because of the bytes or frames written since the last
-/// doorbell.
+/// The doorbell policy: the three cases in which a frame triggers a doorbell. In the first case,
+/// `blocks` frames wait and `apart_ns` have passed since the last doorbell. In the second case,
+/// `wait_ns` have passed since the last doorbell. In the third case, the ring may soon be full
+/// because of the bytes or frames written since the last doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakePolicy {
     /// Minimum number of waiting frames that triggers a doorbell (T_b).
@@ -48,9 +49,9 @@ pub struct WakePolicy {
     /// a doorbell. An idle reader that knows the time of the last doorbell sleeps for at most this
     /// time.
     pub wait_ns: u32,
-    /// Number of bytes written since the last doorbell at which the next doorbell is sent.
+    /// Number of bytes written since the last doorbell that triggers the next doorbell.
     pub bytes: u32,
-    /// Number of frames written since the last doorbell at which the next doorbell is sent.
+    /// Number of frames written since the last doorbell that triggers the next doorbell.
     pub most: u32,
     /// The processes that a doorbell wakes.
     pub wakes: WakeupTarget,
@@ -64,7 +65,8 @@ pub enum WakeupTarget {
     /// that drains before it checks for frames misses none and is not woken while it is busy. A
     /// consumer that never drains is woken only once.
     Consumer,
-    /// Every listener, at each doorbell, because listeners drain nothing.
+    /// Every listener, at each doorbell. Each doorbell forces a wakeup, because listeners drain
+    /// nothing.
     Everyone,
     /// No process: no doorbell is sent. While the consumer sleeps, the program leaves the frames to
     /// the host, which wakes the consumer as if the program did not exist
@@ -83,8 +85,8 @@ pub struct FusedTap {
     pub sent: bool,
     /// At a cgroup, the user whose packets are delivered. `None` at other hooks.
     pub user: Option<UserSocketsConfig>,
-    /// Layout of the program's scratch memory. The scratch memory is in the first of the caller's
-    /// maps.
+    /// Layout of the program's scratch memory, which is in the first of the maps that the caller
+    /// provides.
     pub scratch: Scratch,
     /// Rings for copied frames, one per owner, which is a set of requests that may see each other's
     /// frames.
@@ -95,8 +97,8 @@ pub struct FusedTap {
     /// a frame from the host. The mark is clear at the beginning of each frame. `None` if the host
     /// receives every frame.
     pub taken: Option<u16>,
-    /// Layout of the memory words with which user space opens exits, or `None` if the program has
-    /// no such exits.
+    /// Layout of the memory words with which user space opens and closes switched exits, or `None`
+    /// if the program has no switched exits.
     pub switches: Option<SwitchLayout>,
 }
 
@@ -127,41 +129,44 @@ pub struct Scratch {
     pub(super) marks_max: u16,
     pub(super) tallies: i16,
     pub(super) tallies_max: u16,
-    /// Byte offset of the bit set of those slots in which the body has recorded the current frame
-    /// (eight bytes), followed by the views in these slots. 0 if the program has no switched exits.
+    /// Byte offset of the words that record the current frame for switched exits: a bit set of the
+    /// slots used for this frame (eight bytes), followed by the views in these slots. 0 if the
+    /// program has no switched exits.
     pub(super) switched: i16,
 }
 
 /// A ring of frames, and the pointer rings that refer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameRing {
-    /// Index of the ring's map among the caller's maps.
+    /// Index of the map that holds the ring, among the maps that the caller provides.
     pub map: u32,
     /// Size in bytes of a processor's region in the ring's map.
     pub stride: u32,
-    /// Byte offset, in a processor's region, of the records, which contain the copied frames.
+    /// Byte offset, in a processor's region of the ring's map, of the records, which contain the
+    /// copied frames.
     pub records_at: u32,
     /// Size in bytes of the area for records in a processor's region: a power of two.
     pub bytes: u32,
     /// Maximum number of bytes of a frame that are copied.
     pub record_max: u32,
-    /// Pointer rings, one per request. They are numbered consecutively over all owners.
+    /// Pointer rings, one per request that may see these frames. They are numbered consecutively
+    /// over all frame rings.
     pub pointer_rings: Vec<PointerRing>,
 }
 
 /// A request's ring of pointers to copied frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PointerRing {
-    /// Index of the ring's map among the caller's maps.
+    /// Index of the map that holds the ring, among the maps that the caller provides.
     pub map: u32,
-    /// Index of the ring's doorbell map among the caller's maps.
+    /// Index of the map that holds the ring's doorbell, among the maps that the caller provides.
     pub doorbell_map: u32,
     /// Size in bytes of a processor's region in the ring's map.
     pub stride: u32,
-    /// Byte offset, in a processor's region, of the pointers for the first reader. The pointers for
-    /// the other readers follow.
+    /// Byte offset, in a processor's region of the ring's map, of the pointers for the first
+    /// reader. The pointers for the other readers follow.
     pub pointers_at: u32,
-    /// Number of pointers per reader: a power of two.
+    /// Number of pointers that a processor's region holds per reader: a power of two.
     pub pointers: u32,
     /// Conditions under which a doorbell is sent to the readers of the ring.
     pub wake: WakePolicy,
@@ -247,7 +252,8 @@ impl Scratch {
 }
 
 impl FusedTap {
-    /// Returns the pointer ring with this number, counted over all owners; `None` if there is none.
+    /// Returns the pointer ring with this number; `None` if there is none. Pointer rings are
+    /// numbered consecutively over all frame rings.
     pub(super) fn pointer_ring(&self, number: u16) -> Option<PointerRing> {
         let all = self.rings.iter().flat_map(|owner| &owner.pointer_rings);
         all.copied().nth(number.into())
@@ -296,10 +302,12 @@ pub struct Delivery {
     pub number: u16,
     /// Index of the reader that receives the pointer, among the readers of the pointer ring.
     pub reader: u8,
-    /// Number of the exit at which the frame is delivered. It is stored in the pointer.
+    /// Number of the exit, a point of the filter tree, at which the frame is delivered. The pointer
+    /// to the frame contains this number.
     pub exit: u32,
     /// True if several exits share this delivery's slot and reader. A frame must then be delivered
-    /// at one of these exits at most, and `failed - exit` must be the same for all of them.
+    /// at one of these exits at most. The difference `failed - exit` must be the same for all of
+    /// them, because the program computes the tally of an exit from its number.
     pub shared: bool,
     /// Index of the tally, a pair of counters, for frames that could not be copied; `None` if such
     /// frames are not counted.
@@ -326,9 +334,9 @@ pub struct UserSocketsConfig {
     pub uid: u32,
     /// Cookie of the user's network namespace.
     pub netns: u64,
-    /// Index of the claims map among the caller's maps. The map has
-    /// [`CLAIMS_STRIDE`](super::user_sockets::CLAIMS_STRIDE) bytes per processor and is shared by
-    /// all programs that write the same rings.
+    /// Index of the claims map, in which programs claim regions, among the maps that the caller
+    /// provides. The map has [`CLAIMS_STRIDE`](super::user_sockets::CLAIMS_STRIDE) bytes per
+    /// processor and is shared by all programs that write the same rings.
     pub claims: u32,
 }
 
@@ -406,6 +414,7 @@ impl FixedSlots {
     pub(super) const TAG: i16 = -16;
     /// Stack slot for the frame length, in a redirecting program.
     pub(super) const LENGTH: i16 = -24;
-    /// Number of stack slots that a counting program reserves from start to end.
+    /// Number of stack slots that a counting program (a tap or a redirecting program) reserves from
+    /// start to end.
     pub(super) const FIXED_SLOT_COUNT: i16 = 3;
 }

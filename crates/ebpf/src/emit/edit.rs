@@ -70,8 +70,8 @@ impl<'s> FrameOffset<'s> {
 impl<'s, 'o: 's> Scope<'s, 'o> {
     // ---- positions
 
-    /// Converts a position to an offset from the first byte of the frame, which stays valid after
-    /// edits.
+    /// Converts a position to an offset from the first byte of the frame. Unlike the position, the
+    /// offset stays valid after edits.
     pub fn to_frame_offset(&mut self, at: FramePos<'s>) -> FrameOffset<'s> {
         let b = self.builder();
         let base = match at.base {
@@ -325,7 +325,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().reload_after_edit();
     }
 
-    /// Writes bytes from the stack through a helper.
+    /// Emits code that writes bytes from the stack through a helper.
     fn write_by_helper(
         &mut self,
         to: FrameOffset<'s>,
@@ -348,8 +348,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.call_helper_or_unsure(if at_tc { Helper::SkbStoreBytes } else { Helper::XdpStoreBytes });
     }
 
-    /// Writes bytes in place at XDP, after a bounds check. If the check fails, the block takes the
-    /// `unsure` exit.
+    /// Emits code that writes bytes in place at XDP, after a bounds check. If the check fails, the
+    /// block takes the `unsure` exit.
     fn write_in_place(
         &mut self,
         to: FrameOffset<'s>,
@@ -416,7 +416,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.store_in_new_slot(R0)
     }
 
-    /// Adds the 16-bit halves of a number, or of its complement, to a sum.
+    /// Emits code that adds the 16-bit halves of a number, or of its complement, to a sum.
     fn add_halves<T: Width>(
         &mut self,
         total: Num<'s>,
@@ -444,7 +444,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Folds the carries of a sum of several 16-bit numbers into 16 bits.
+    /// Emits code that folds the carries of a sum of several 16-bit numbers into 16 bits.
     pub fn fold_carries(&mut self, total: Num<'s>) -> Num<'s> {
         let mut total = total;
         for _ in 0..2 {

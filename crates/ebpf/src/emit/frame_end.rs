@@ -12,8 +12,8 @@ use super::target::Target;
 use super::unfit::{EmitResult, UnfitReason};
 use crate::program::Program;
 
-/// Emits a counting program from `body`, with the final action `frame_end` on each frame. `unsure`
-/// emits the code for frames whose first bytes cannot be read.
+/// Emits a counting program (a tap or a redirecting program) from `body`, with the final action
+/// `frame_end` on each frame. `unsure` emits the code for frames whose first bytes cannot be read.
 pub(super) fn emit_counting_program(
     target: Target,
     frame_end: FrameEnd,

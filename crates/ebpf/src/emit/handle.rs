@@ -52,7 +52,8 @@ pub struct FramePos<'s> {
     pub(super) off: u16,
     /// Upper bound of the position's distance in bytes from the first byte of the frame.
     pub(super) reach: u32,
-    /// The builder's `epoch` at the computation of the position, which is invalid in later epochs.
+    /// Value of the builder's `epoch` when the position was computed. The position is invalid in
+    /// later epochs.
     pub(super) epoch: u16,
     /// Usual offset of the position's base from the first byte of the frame, in bytes: a hint that
     /// may be wrong; `None` if there is none.

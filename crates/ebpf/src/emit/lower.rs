@@ -204,8 +204,8 @@ impl Builder {
         Bytes::Packet(FramePos { epoch: self.epoch, ..at })
     }
 
-    /// Copies `length` bytes to the stack. Jumps to `miss` if the frame ends before the last of
-    /// these bytes.
+    /// Emits code that copies `length` bytes to the stack. The code jumps to `miss` if the frame
+    /// ends before the last of these bytes.
     fn copy_to_stack<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
         let (slot, reused) = self.allocate_bytes_with_reuse(length);
         let xdp = self.target.hook == Hook::Xdp;
@@ -223,10 +223,10 @@ impl Builder {
         Bytes::Copy(slot, self.epoch)
     }
 
-    /// Emits the fast path of a copy to the stack. If r2 equals the usual offset of the bytes,
-    /// which is a constant, the code loads the bytes directly, because a helper call costs 20 ns on
-    /// kernels with return thunks. The loads are eight bytes wide, so that the stack has the same
-    /// state as after the call and the verifier prunes one of the two paths.
+    /// Emits the fast path of a copy to the stack. If r2 equals the usual offset of the bytes, the
+    /// code loads the bytes directly from this constant offset. This avoids a helper call, which
+    /// costs 20 ns on kernels with return thunks. The loads are eight bytes wide, so that the stack
+    /// has the same state as after the call and the verifier prunes one of the two paths.
     fn emit_fast_copy(
         &mut self,
         at: FramePos<'_>,
@@ -252,7 +252,7 @@ impl Builder {
         self.asm.jump(done);
     }
 
-    /// Loads a number in network byte order from bytes that have been checked.
+    /// Emits code that loads a number in network byte order from bytes that have been checked.
     pub(super) fn load<'s>(&mut self, bytes: Bytes<'s>, off: u16, size: Size) -> Num<'s> {
         let off = off.cast_signed();
         let (Bytes::Packet(FramePos { epoch, .. }) | Bytes::Copy(_, epoch)) = bytes;
@@ -271,7 +271,7 @@ impl Builder {
         self.store_in_new_slot(R0)
     }
 
-    /// Converts a number of two or four bytes between network and host byte order.
+    /// Emits code that converts a number of two or four bytes between network and host byte order.
     pub(super) fn convert_byte_order(&mut self, size: Size, reg: Reg) {
         match size {
             Size::H => self.asm.push(Insn::big_endian(reg, 16)),
@@ -280,7 +280,8 @@ impl Builder {
         }
     }
 
-    /// Returns the position `by` bytes after `at`. Jumps to `miss` if `by` exceeds `max`.
+    /// Returns the position `by` bytes after `at`. The emitted code jumps to `miss` if `by` exceeds
+    /// `max`.
     pub(super) fn move_position_by<'s>(
         &mut self,
         at: FramePos<'s>,

@@ -3,11 +3,11 @@
 use crate::insn::{Insn, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE};
 use crate::program::{FilterSpan, MapSpec};
 
-/// Number of processors that have a row for values passed between parts. On processors with higher
-/// numbers, the program leaves every frame to the user implementation.
+/// Number of processors that have a row, in which the parts of a program pass on values. On
+/// processors with higher numbers, the program leaves every frame to the user implementation.
 pub(super) const PROCESSORS_MAX: i32 = 512;
-/// Base-2 logarithm of the size in bytes of a row of values passed between parts. A row has room
-/// for sixteen numbers.
+/// Base-2 logarithm of the size in bytes of a row, in which the parts of a program pass on values.
+/// A row has room for sixteen numbers.
 pub(super) const ROW_SIZE_LOG2: i32 = 7;
 
 /// A map of a program other than the map of its counters.
@@ -51,8 +51,8 @@ const fn is_caller_map(number: i32) -> bool {
 }
 
 /// Replaces the temporary map numbers in a program by the final ones. The map of counters, if there
-/// is one, has number 0. The other maps of the program follow it, and then the caller's maps. `own`
-/// is the number of the program's maps, including the map of counters.
+/// is one, has number 0. The other maps of the program follow it, and then the caller's maps. The
+/// program has `own` maps, including the map of counters.
 pub(super) fn assign_map_numbers(code: &mut [Insn], has_counters: bool, own: usize) {
     let own = i32::try_from(own).unwrap_or(i32::MAX);
     let mut wide = false;

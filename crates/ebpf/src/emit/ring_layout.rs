@@ -11,8 +11,8 @@ pub mod offset {
     /// Offset of the position up to which records are complete (eight bytes).
     pub const COMMITTED: i16 = 8;
     /// Offset of the position from which on the program polls for drained doorbells (eight bytes).
-    /// The position is 0 before the first poll, and while frames are only counted because the
-    /// reader drains no doorbell.
+    /// The position is 0 before the first poll. It is also 0 while the program only counts frames,
+    /// because the reader drains no doorbell.
     pub const POLL_POSITION: i16 = 16;
     /// Offset of the number of doorbell bytes that the reader had drained at the program's last
     /// poll, plus one (eight bytes).
@@ -25,8 +25,8 @@ pub mod offset {
     pub const WRITING: i16 = 40;
     /// Offset of the counts of pointers written, one per reader (eight bytes each).
     pub const HEADS: i16 = 64;
-    /// Offset of the bit set of the deliveries that the body has recorded for the current frame
-    /// (eight bytes).
+    /// Offset of the bit set of the deliveries that the body of the program has recorded for the
+    /// current frame (eight bytes).
     pub const DELIVERY_BITS: i16 = HEADS + 8 * super::READERS_MAX as i16;
     /// Offset of the number of frames that the program could not copy into the ring (eight bytes).
     pub const FAILED: i16 = DELIVERY_BITS + 8;
@@ -41,8 +41,8 @@ pub mod offset {
     /// Offset of the number of doorbells dropped because earlier ones were not drained (eight
     /// bytes).
     pub const DOORBELLS_DROPPED: i16 = DELIVERY_BITS + 48;
-    /// Offset of the views that the body has recorded for the current frame, one per delivery (16
-    /// bytes each).
+    /// Offset of the views that the body of the program has recorded for the current frame, one per
+    /// delivery (16 bytes each).
     pub const VIEWS: i16 = DELIVERY_BITS + 64;
     /// Offset of the counts of pointers written, one per exit that shares a reader (eight bytes
     /// each). Used only in a map that contains neither scratch memory nor tallies.
@@ -52,7 +52,7 @@ pub mod offset {
     pub const INTERFACE: i16 = DELIVERY_BITS + 56;
     /// Offset of the tallies. A tally is a pair of counters: blocks, then bytes (eight bytes each).
     pub const TALLIES: i16 = VIEWS + 16 * super::DELIVERIES_MAX as i16;
-    /// Size in bytes of the page at the beginning of a region that contains these fields.
+    /// Size in bytes of the page that contains these fields, at the beginning of a region.
     pub const END: i16 = 4096;
 }
 
@@ -101,19 +101,20 @@ pub(in crate::emit) const EXIT_OFFSET: i16 = 12;
 pub const READERS_MAX: u32 = 32;
 /// Maximum number of deliveries per frame to one pointer ring.
 pub const DELIVERIES_MAX: u32 = 31;
-/// Maximum number of slots for switched exits, which user space opens and closes at run time: the
-/// number of places in the filter tree at which such exits can be open at once. A power of two.
+/// Maximum number of slots for switched exits, which user space opens and closes at run time. Each
+/// place in the filter tree with open exits uses a slot. A power of two.
 pub const SWITCHED_SLOTS_MAX: u32 = 16;
-/// Maximum number of exits of one pointer ring that user space can open at once.
+/// Maximum number of switched exits of one pointer ring that user space can open at once.
 pub const SWITCHED_EXITS_MAX: u32 = 4;
-/// Size in bytes of a word in the map with which user space opens and closes exits.
+/// Size in bytes of a word in the map with which user space opens and closes switched exits.
 pub const SWITCHED_WORD_SIZE: u32 = 4;
-/// Maximum number of exits per pointer ring. Every filter of a chain in the kernel may have an
-/// exit, so this also limits the length of a chain.
+/// Maximum number of exits (points of the filter tree where frames leave the kernel) per pointer
+/// ring. Every filter of a chain in the kernel may have an exit, so this also limits the length of
+/// a chain.
 pub const EXITS_MAX: u32 = 320;
 const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u32);
 /// Number of tallies, which are pairs of counters, of a [`Tap`](super::config::Tap).
 pub const TALLIES_MAX: u16 = ((offset::END - offset::TALLIES) / 16) as u16;
-/// Base-2 logarithm of the number of laps around the ring after which the program no longer copies
-/// frames, but only counts them, if no doorbell has been drained meanwhile.
+/// Base-2 logarithm of a number of laps around the ring. After so many laps in which no doorbell
+/// has been drained, the program only counts frames and no longer copies them.
 pub const UNREAD_LAPS_LOG2: u32 = 4;

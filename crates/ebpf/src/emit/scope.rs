@@ -127,8 +127,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Window { bytes: self.builder.check(at, length, miss.label) }
     }
 
-    /// Loads a field from bytes that have been checked. An offset beyond the window does not
-    /// compile.
+    /// Emits code that loads a field from bytes that have been checked. An offset beyond the window
+    /// does not compile.
     pub fn load<T: Width, const OFF: usize, const N: usize>(
         &mut self,
         window: Window<'s, N>,
@@ -152,8 +152,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(DynWindow { bytes: self.builder.check(at, n, miss.label), length: n })
     }
 
-    /// Loads a field at byte offset `off` from bytes that [`Scope::need_dyn`] has checked. Fails if
-    /// the field is beyond these bytes.
+    /// Emits code that loads a field at byte offset `off` from bytes that [`Scope::need_dyn`] has
+    /// checked. Fails if the field is beyond these bytes.
     pub fn load_dyn<T: Width>(
         &mut self,
         span: DynWindow<'s>,
@@ -175,9 +175,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Returns the same position with a hint, `usual`: the position's usual distance in bytes from
-    /// the first byte of the frame. Where a load from a constant distance is cheaper, the program
-    /// compares the real distance with the hint and, if they are equal, loads from the constant
-    /// distance.
+    /// the first byte of the frame. Where loads from a constant distance are cheaper, the program
+    /// compares the real distance with the hint. If they are equal, the program loads from the
+    /// constant distance.
     #[must_use]
     pub fn hint_usual_distance(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
         FramePos { usual: usual.checked_sub(at.off), ..at }
@@ -333,8 +333,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.store_in_new_slot(R0)
     }
 
-    /// Loads metadata of the frame. Tag fields are 0 at hooks where no tag is stored outside the
-    /// frame.
+    /// Emits code that loads metadata of the frame. Tag fields are 0 at hooks where no tag is
+    /// stored outside the frame.
     pub fn load_metadata(&mut self, meta: MetadataField) -> Num<'s> {
         if !self.may_have_stored_tag() && meta != MetadataField::Length {
             return self.constant(0);
@@ -381,7 +381,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.position_var(first)
     }
 
-    /// Sets a position variable, in this scope or in an inner arm.
+    /// Emits code that sets a position variable, in this scope or in an inner arm.
     pub fn set_position(&mut self, var: FramePosVar<'s>, at: FramePos<'s>) {
         self.builder.set_position(var, at);
     }
@@ -457,9 +457,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(answer)
     }
 
-    /// Emits the code of `only`, which receives an exit that leads to the code of `miss`, and then
-    /// the code of `miss`. `miss` must end with a jump to another exit, so that the code after the
-    /// call runs only if `only` succeeded.
+    /// Emits the code of `only`, followed by the code of `miss`. `only` receives an exit that leads
+    /// to the code of `miss`. `miss` must end with a jump to another exit, so that the code after
+    /// the call runs only if `only` succeeded.
     pub fn or_else(
         &mut self,
         only: impl FnOnce(&mut Self, Exit<'s>),

@@ -139,7 +139,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- arithmetic
 
-    /// Loads a 64-bit constant and returns it as a number.
+    /// Emits code that loads a 64-bit constant, and returns it as a number.
     pub fn wide(&mut self, value: u64) -> WideNum<'s> {
         self.builder().asm.push_wide(Insn::load64(R0, value));
         self.store_wide()
@@ -224,7 +224,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         WideVar(self.store_wide())
     }
 
-    /// Sets a 64-bit variable, in this scope or in an inner arm.
+    /// Emits code that sets a 64-bit variable, in this scope or in an inner arm.
     pub fn set_wide(&mut self, var: WideVar<'s>, value: WideNum<'s>) {
         self.fetch_wide(value, R0);
         self.builder().put(var.0.0.slot, R0);

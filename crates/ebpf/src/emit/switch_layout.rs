@@ -2,11 +2,11 @@
 
 use super::ring_layout::SWITCHED_EXITS_MAX;
 
-/// The layout of the map with which user space opens exits, in words of four bytes: a word for each
-/// place in the filter tree, then a list for each pointer ring.
+/// The layout of the map with which user space opens and closes switched exits, in words of four
+/// bytes: a word for each place in the filter tree, then a list for each pointer ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchLayout {
-    /// Index of the map among the caller's maps.
+    /// Index of the map among the maps that the caller provides.
     pub map: u32,
     /// Byte offset of the first word in the map.
     pub base: u32,
@@ -21,8 +21,8 @@ impl SwitchLayout {
     /// Bit position of the exit number in the entry of an open exit.
     pub(in crate::emit) const EXIT_SHIFT: u32 = 8;
 
-    /// Returns the index of the first word in the list of pointer ring `outlet`, counted in words
-    /// from the beginning of this layout.
+    /// Returns the index of the first word in the list of open exits of pointer ring `outlet`,
+    /// counted in words from the beginning of this layout.
     #[must_use]
     pub const fn list(&self, outlet: u32) -> u32 {
         self.places.saturating_add(outlet.saturating_mul(Self::OPEN_EXIT_LIST_WORDS))
@@ -30,7 +30,7 @@ impl SwitchLayout {
 
     /// Returns the entry of an open exit in the list of a pointer ring: the exit number, and the
     /// slot plus one. The entry of a closed exit is 0. Both numbers are in one word, so that a
-    /// program that runs at the same time never combines the slot of one exit with the number of
+    /// program that runs during a change never combines the slot of one exit with the number of
     /// another.
     #[must_use]
     pub const fn entry(slot: u32, exit: u32) -> u32 {

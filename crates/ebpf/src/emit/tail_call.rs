@@ -22,18 +22,20 @@ use super::scope::Scope;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size};
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Ends the current part if it is long, and otherwise resets the verifier's state from time to
-    /// time. Returns the same answer for the code that follows. Handles created before the call
-    /// must not be used afterwards. Does nothing inside an arm. Does not end a part while an exit
-    /// that increments a counter has not been emitted yet.
+    /// Ends the current part of the program if the part is long; otherwise resets the verifier's
+    /// state from time to time. Returns the same answer for the code that follows. Handles created
+    /// before the call must not be used afterwards.
+    ///
+    /// Does nothing inside an arm. Does not end a part while the code of an exit that increments a
+    /// counter is still to be emitted.
     #[must_use]
     pub fn link(&mut self, answer: Answer<'s>) -> Answer<'s> {
         self.link_with_exits(answer, |_| {})
     }
 
-    /// Ends a part or resets the verifier's state like [`Scope::link`]. If the tail call to the
-    /// next part fails at run time, the code that `fails` emits runs instead. If this code does not
-    /// jump to an exit, the block takes the `unsure` exit.
+    /// Ends a part of the program or resets the verifier's state, like [`Scope::link`]. If the tail
+    /// call to the next part fails at run time, the code that `fails` emits runs instead. If this
+    /// code does not jump to an exit, the block takes the `unsure` exit.
     #[must_use]
     pub fn link_with_exits(
         &mut self,

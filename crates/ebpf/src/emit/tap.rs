@@ -171,8 +171,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits an arm in which a block that the code cannot decide continues after the arm, instead
-    /// of taking the program's `unsure` exit.
+    /// Emits an arm that catches undecided blocks. A block that the code of the arm cannot decide
+    /// continues after the arm, instead of taking the program's `unsure` exit.
     pub fn emit_catching_unsure<R>(
         &mut self,
         f: impl for<'i> FnOnce(&mut Scope<'i, 's>, Exit<'i>) -> R,
@@ -200,8 +200,9 @@ impl Builder {
     }
 
     /// Emits code that loads the offset of the view into a register, with the flag [`AFTER_TAG`] if
-    /// the view begins after a tag that may be stored outside the frame. An exit may receive views
-    /// with and without the flag, because a filter moves the view only of blocks that it answers.
+    /// the view begins after a tag that may be stored outside the frame. Views with and without the
+    /// flag may reach the same exit, because a filter moves the view only of blocks that it
+    /// answers.
     fn fetch_view_offset(&mut self, on: &Layers<'_>, to: Reg) {
         self.fetch_distance(on.at, to);
         if is_after_stored_tag(on) && self.may_have_stored_tag() {
@@ -250,7 +251,8 @@ impl Builder {
         self.asm.push(Insn::store(Size::DW, R10, FixedSlots::SCRATCH, R9));
     }
 
-    /// Emits code that restores r9 if the code emitted before may have overwritten it.
+    /// Emits code that sets r9 to the address of this processor's region again, if the code emitted
+    /// before may have overwritten r9.
     pub(super) fn restore_region_register(&mut self) {
         if self.region_lost {
             self.asm.push(Insn::load(Size::DW, R9, R10, FixedSlots::SCRATCH));

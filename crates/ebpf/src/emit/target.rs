@@ -43,13 +43,13 @@ impl Target {
         Self { hook, hardened: true, redirects: false, single: false }
     }
 
-    /// Returns the target for frames withheld from the host, which may be modified.
+    /// Returns this target, changed for frames that are withheld from the host and may be modified.
     #[must_use]
     pub const fn redirecting(self) -> Self {
         Self { redirects: true, ..self }
     }
 
-    /// Returns the target for frames that are in one buffer.
+    /// Returns this target, changed for frames that are each in one buffer.
     #[must_use]
     pub const fn single(self) -> Self {
         Self { single: true, ..self }

@@ -74,9 +74,9 @@ impl Builder {
         asm.bind(ours);
     }
 
-    /// Claims a region of the processor whose number is in r0, and returns the region's number in
-    /// r0. `all` is the number of regions of all processors. If no region is free, the packet is
-    /// counted and passes.
+    /// Emits code that claims a region of the processor whose number is in r0, and puts the
+    /// region's number into r0. `all` is the number of regions of all processors. If no region is
+    /// free, the packet is counted and passes.
     pub(super) fn claim_region(&mut self, own: &UserSocketsConfig, all: u32) {
         let (claimed, known) = (self.asm.label(), self.asm.label());
         let pass = Verdict::Pass.value(self.target.hook);
@@ -117,8 +117,8 @@ impl Builder {
         self.asm.push(Insn::store(Size::DW, R2, 0, 0));
     }
 
-    /// Emits code that loads the flags of a record into r1: for a packet without an ingress
-    /// interface, the flag of sent packets.
+    /// Emits code that loads the flags of the packet's record into r1. The code sets the flag of
+    /// sent packets if the packet has no ingress interface.
     pub(super) fn load_record_flags(&mut self) {
         let received = self.asm.label();
         let asm = &mut self.asm;

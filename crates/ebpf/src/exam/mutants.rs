@@ -33,8 +33,8 @@ impl Mutant {
 
 /// Returns every mutation of one instruction that a bug in the emitter might cause: a constant or
 /// an offset that is off by one, and a comparison that is reversed or treats equality differently.
-/// Dead instructions are not mutated, because no judge could notice the difference; nor are wide
-/// instructions.
+/// Dead instructions are not mutated, because no judge could notice the difference. Wide
+/// instructions are not mutated either.
 pub fn mutants(program: &Program) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     let mut wide = false;

@@ -35,8 +35,8 @@ pub(super) fn alu(insn: Insn, left: u64, right: u64) -> Option<u64> {
     Some(cut(value))
 }
 
-/// Swaps the bytes of a value as the opcode says: conversion to little or big endian in the 32-bit
-/// class, unconditional swap in the 64-bit class.
+/// Swaps the bytes of a value as the opcode requires. The 32-bit class converts to little or big
+/// endian; the 64-bit class always swaps.
 pub(super) fn swap_bytes(insn: Insn, value: u64) -> Option<u64> {
     let keep = insn.class() == class::ALU && insn.code & SOURCE_REG == 0;
     if insn.class() == class::ALU64 && insn.code & SOURCE_REG != 0 {

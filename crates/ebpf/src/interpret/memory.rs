@@ -15,10 +15,10 @@ use crate::program::Hook;
 
 /// Lower half of the address of offset 0 in a region.
 const OFFSET_ZERO_ADDRESS: u64 = 1 << 31;
-/// Address of the context's first byte.
+/// Address of the first byte of the program's context.
 pub(super) const CONTEXT_BASE: u64 = region_base(1);
-/// Region numbers that the packet has one after another. Each call of a helper that may move the
-/// packet in the kernel gives it the next number, so that stale pointers fault.
+/// Region numbers for the packet, which has one of them at a time. Each call of a helper that may
+/// move the packet in the kernel gives it the next number, so that stale pointers fault.
 const PACKET_REGIONS: Range<u64> = 4..16;
 /// Address of the stack's lowest byte.
 const STACK_BASE: u64 = region_base(3);

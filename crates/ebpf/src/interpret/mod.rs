@@ -222,7 +222,7 @@ enum Flow {
     Skip,
     Jump(i64),
     Exit(u64),
-    /// Continue at the beginning of the program's continuation with this index.
+    /// Control continues at the beginning of the program's continuation with this index.
     Part(u64),
 }
 

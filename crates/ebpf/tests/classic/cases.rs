@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::frames::Frame;
 
-/// Returns the directory of the external cases. If it is missing, reports this for the test named
-/// `test` and returns `None`.
+/// Returns the directory of the external test cases. If it is missing, reports this for the test
+/// named `test` and returns `None`.
 pub(crate) fn case_folder(test: &str) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("STREAMLINE_CORPUS") {
         return Some(PathBuf::from(named));
@@ -66,7 +66,7 @@ pub(crate) fn read_capture(path: &Path) -> Option<Capture> {
     Some(Capture { link, snaplen, frames })
 }
 
-/// Returns the frames of all captures in the cases, with their link types.
+/// Returns the frames of all captures in the external test cases, with their link types.
 pub(crate) fn all_frames(folder: &Path) -> Vec<(LinkType, Frame)> {
     let mut frames = Vec::new();
     let mut folders = vec![folder.to_path_buf()];

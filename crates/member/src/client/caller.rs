@@ -12,8 +12,8 @@ use sys::local_socket;
 
 /// Timeout of a call; [`LONG_TIMEOUT`] applies to expensive calls.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of an expensive call. Spaces reply only between two batches, the kernel takes time to
-/// verify programs, and earlier calls may be queued.
+/// Timeout of an expensive call. Such a call may take long because spaces reply only between two
+/// batches, because the kernel verifies programs, or because earlier calls are queued.
 pub const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A connection for calls, one at a time.
@@ -26,7 +26,8 @@ pub(crate) struct Caller {
     overdue: AtomicBool,
     /// Timeout for the next send or receive, in ms; 0 leaves the initial timeout of the socket.
     timeout_ms: AtomicU64,
-    /// Timeout that the socket has, in ms; 0 for its initial timeout.
+    /// Timeout that was last set on the socket, in ms. 0 means that the socket has its initial
+    /// timeout.
     socket_timeout_ms: AtomicU64,
 }
 
@@ -43,8 +44,8 @@ impl Caller {
         self.timeout_ms.store(u64::try_from(ms).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Passes the timeout to the kernel, unless the socket has it already: calls with the same
-    /// limit need no further system calls.
+    /// Applies the limit of [`set_timeout`](Self::set_timeout) to the socket. Makes no system call
+    /// if the socket already has this timeout.
     fn apply_timeout(&self) -> Result<(), ClientError> {
         let ms = self.timeout_ms.load(Ordering::Relaxed);
         if ms != self.socket_timeout_ms.load(Ordering::Relaxed) {
@@ -70,8 +71,9 @@ impl Caller {
             .inspect_err(|error| self.record_timeout(error))
     }
 
-    /// Receives the next result of a call that may have several results. The second value is true
-    /// if more results follow. Blocks and fails as [`receive_reply`](Self::receive_reply) does.
+    /// Receives and returns the next result of a call that may have several results. The second
+    /// returned value is true if more results follow. Blocks and fails as
+    /// [`receive_reply`](Self::receive_reply) does.
     pub(super) fn receive_next_result<T: DeserializeOwned>(
         &self,
     ) -> Result<(T, bool), ClientError> {
@@ -128,8 +130,8 @@ impl Caller {
         }
     }
 
-    /// Receives the reply to the last call, with its descriptors. Blocks for at most the socket's
-    /// timeout. Fails if the reply is an error.
+    /// Receives the reply to the last call, with its descriptors. Blocks for at most the timeout of
+    /// the socket. Fails if the peer has replied with an error.
     pub(crate) fn receive_reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         self.receive().inspect_err(|error| self.record_timeout(error))
     }
@@ -170,19 +172,19 @@ impl Caller {
     }
 }
 
-/// The form of a successful reply in which the parameters are the result of the call, so that one
-/// pass parses both.
+/// A successful reply whose parameters have the type of the call's result. The reply and the result
+/// are parsed together, in one pass.
 #[derive(Deserialize)]
 struct DirectReply<T> {
     parameters: T,
     error: Option<String>,
 }
 
-/// The bytes with which every reply begins that contains a result and was written by this library.
+/// The first bytes of each successful reply that this library writes.
 const REPLY_START: &[u8] = b"{\"parameters\":{";
 
-/// Parses the result of a call from the bytes of its reply: in one pass if the reply has the form
-/// in which this library writes a result. Fails if the reply is an error.
+/// Parses the result of a call from the bytes of its reply. A reply that this library has written
+/// is parsed in one pass. Fails if the reply is an error.
 fn parse_result<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ClientError> {
     if bytes.len() <= REPLY_BYTES_MAX
         && bytes.starts_with(REPLY_START)
@@ -194,7 +196,7 @@ fn parse_result<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ClientError> {
     Ok(reply.deserialize_result()?)
 }
 
-/// Reads a reply. Fails if it is an error.
+/// Parses the bytes of a reply. Fails if the reply is malformed or is an error.
 fn read_reply(bytes: &[u8]) -> Result<Reply, ClientError> {
     let reply = Reply::read(bytes)?;
     match Fault::from_reply(&reply) {

@@ -1,5 +1,5 @@
-//! Distinction between paths that end during a query and running paths without room for another
-//! client.
+//! Distinction between two causes of a closed connection: the path has ended, or the path is
+//! running and already has the maximum number of clients.
 
 use super::{Client, ClientError};
 use crate::protocol::RegisteredPath;
@@ -8,16 +8,16 @@ use std::os::fd::AsFd as _;
 use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
-/// Maximum time for which the daemon may list a path after the path has closed its connections.
+/// Maximum time to wait until the daemon no longer lists a path that has closed its connections.
 const END_GRACE_PERIOD: Duration = Duration::from_millis(200);
 /// Kind of the [`Event`](crate::protocol::Event) of a path that has ended.
 const PATH_ENDED_EVENT: &str = "went";
 
 impl Client {
-    /// Waits for up to [`END_GRACE_PERIOD`] until the daemon no longer lists the paths that seem to
-    /// have ended. Replaces the error of each path that is still listed then by
-    /// [`ClientError::Timeout`]: such a path is running, and has closed the connection because it
-    /// has too many clients.
+    /// Replaces the errors of paths that seem to have ended but are still running. Waits for up to
+    /// [`END_GRACE_PERIOD`] until the daemon no longer lists the paths that seem to have ended. A
+    /// path that is still listed then has closed the connection because it has too many clients,
+    /// and its error becomes [`ClientError::Timeout`].
     pub(super) fn check_ended_paths<R>(
         &self,
         paths: &[(u32, (String, Vec<Call>))],
@@ -64,8 +64,8 @@ fn is_named(path: &RegisteredPath, text: &str) -> bool {
             .is_some_and(|(uid, rest)| uid.parse() == Ok(path.uid) && name == Some(rest))
 }
 
-/// A connection over which the daemon reports that paths have ended; `None` if the daemon has
-/// refused the connection, for example because this user has too many connections.
+/// A connection to the daemon that reports the ends of paths. `None` if the daemon has refused the
+/// connection, for example because this user has too many connections.
 struct PathWatcher(Option<Client>);
 
 impl PathWatcher {
@@ -74,8 +74,8 @@ impl PathWatcher {
         Self(client.filter(|client| client.watch_paths().is_ok()))
     }
 
-    /// Waits until a path ends for which `is_awaited` returns true, at most until `deadline`.
-    /// Without a connection, waits until `deadline`.
+    /// Waits until a path ends for which `is_awaited` returns true. Waits at most until `deadline`,
+    /// and exactly until then if there is no connection to the daemon.
     fn wait_for_end(&self, deadline: Instant, is_awaited: impl Fn(&RegisteredPath) -> bool) {
         let left = || deadline.saturating_duration_since(Instant::now());
         if let Some(client) = &self.0 {

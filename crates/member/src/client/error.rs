@@ -62,7 +62,8 @@ impl ClientError {
         }
     }
 
-    /// Returns true if the path's process does not reply, because it is stopped or overloaded.
+    /// Returns true if the error means that the process of a path does not reply, because it is
+    /// stopped or overloaded.
     #[must_use]
     pub fn is_unresponsive(&self) -> bool {
         match self {

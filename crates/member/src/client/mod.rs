@@ -116,7 +116,7 @@ impl Client {
         self.caller.call_with_long_timeout("io.streamline.Sharing", &NoParameters {})
     }
 
-    /// Converts this client to a connection for calls with a different timeout.
+    /// Converts this client to a bare connection whose calls have the timeout `limit`.
     pub(crate) fn into_caller(self, limit: Duration) -> Result<Caller, ClientError> {
         self.caller.set_timeout(limit);
         Ok(self.caller)
@@ -178,7 +178,7 @@ impl Client {
 
     /// Calls each of `methods`, which must have no parameters, on many paths in parallel. A path is
     /// given by the user id of its owner and its name. Passes each connection with its replies to
-    /// `take`, whose result is the result for the path.
+    /// `take`, and returns the result of `take` for each path.
     ///
     /// Blocks for at most `limit` in total, including the wait for the daemon. Returns the results
     /// in the order of `paths`; the result for a path that has not replied in time is
@@ -207,9 +207,9 @@ impl Client {
         self.call_all_reusing_idle(paths, |_| None, limit, take)
     }
 
-    /// Queries many paths as [`call_all`](Self::call_all) does, over idle connections if possible.
-    /// `idle` returns an idle connection to a path, on which no reply is outstanding, or `None` if
-    /// there is none; in this case, opens a connection through the daemon.
+    /// Queries many paths as [`call_all`](Self::call_all) does, but reuses idle connections. `idle`
+    /// returns an idle connection to the path with this name, on which no reply is outstanding. If
+    /// `idle` returns `None`, opens a connection through the daemon.
     pub fn call_all_reusing_idle<R>(
         &self,
         paths: &[(u32, (String, Vec<Call>))],
@@ -259,8 +259,8 @@ impl Client {
 
     /// Queries the counters of many paths as [`query_all`](Self::query_all) does, and also calls
     /// the methods `also` on each path. Passes the connection, the counters and the replies to
-    /// `take`. Blocks for at most `limit`, plus [`CALL_TIMEOUT`] for each further page of counters,
-    /// and plus `limit` for each path of an older version, which is queried again.
+    /// `take`. Blocks for at most `limit`, plus [`CALL_TIMEOUT`] for each further page of counters.
+    /// Queries a path of an older version twice, which takes at most `limit` more.
     pub fn query_all_counters<R>(
         &self,
         paths: &[(u32, String)],
@@ -321,10 +321,10 @@ impl Client {
     }
 }
 
-/// A queried path that has not sent all replies yet.
+/// The replies of a queried path that has not sent all of its replies yet.
 struct PendingReplies {
     to: PathClient,
-    /// True if the connection was open before the query.
+    /// True if the connection to the path was already open before the query.
     was_idle: bool,
     replies: Vec<Reply>,
 }

@@ -29,11 +29,11 @@ const TAP_REPORT_METHOD: &str = "io.streamline.path.Tapped";
 
 /// Name of the error for an unknown parameter.
 const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
-/// Maximum time to wait until another path has prepared for receiving a subtree. If the other path
-/// waits for a third path at that moment, because it moves a subtree itself, both moves fail.
+/// Maximum time to wait until another path is ready to receive a subtree from this path. If two
+/// paths give a subtree to each other at the same time, both moves fail after this time.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time to wait for the reply of a path to the commit of a prepared change. At more than 11
-/// days, it is in practice unlimited, so a process that is stopped and resumed does not exceed it.
+/// Maximum time to wait for a path's reply to a commit. The limit of more than 11 days is in
+/// practice no limit, so that the path may be stopped and resumed in the meantime.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 /// Error number that means that the process does not exist.
 const ESRCH: i32 = 3;
@@ -47,8 +47,8 @@ pub struct PathClient {
     pub(super) process: OwnedFd,
     pub(super) number: u32,
     pub(super) uid: u32,
-    /// Interval in ms between the updates to which this client has subscribed; `None` if it has not
-    /// subscribed, or has subscribed with the default interval.
+    /// Interval in ms between the updates to which this client has subscribed. `None` if the client
+    /// has no subscription, or one with the default interval.
     pub(super) subscription_ms: Cell<Option<u64>>,
 }
 
@@ -135,9 +135,9 @@ impl PathClient {
         changed
     }
 
-    /// Asks the path to prepare for receiving a subtree, and to pause until
+    /// Asks this path to prepare to receive a subtree of another path, and then to pause until
     /// [`commit_subtree_take`](Self::commit_subtree_take). Blocks for at most [`PREPARE_TIMEOUT`].
-    /// If the connection is closed before the commit, the path discards its preparations.
+    /// If the connection closes before the commit, this path discards its preparations.
     pub(crate) fn prepare_subtree_take(&self, take: &TakeSubtree) -> Result<(), ClientError> {
         let call = Call { more: true, ..Call::new("io.streamline.path.Take", take) };
         self.caller.set_timeout(PREPARE_TIMEOUT);
@@ -145,9 +145,10 @@ impl PathClient {
         self.caller.receive_reply().map(drop).map_err(|error| self.convert_hangup(error))
     }
 
-    /// Commits the prepared change with the state in `commit`. Blocks until the path has replied or
-    /// ended, because its reply determines whether the change took place. Fails if the state
-    /// exceeds the maximum length of a message.
+    /// Completes a move that [`prepare_subtree_take`](Self::prepare_subtree_take) has prepared:
+    /// sends the states of the subtree's filters to this path. Blocks until the path has replied or
+    /// ended, because only the reply tells whether the move took place. Fails if the states exceed
+    /// the maximum length of a message.
     pub(crate) fn commit_subtree_take(
         &self,
         commit: &CommitSubtree,
@@ -169,9 +170,9 @@ impl PathClient {
         Ok((began, pipe))
     }
 
-    /// Taps a node's output as [`tap`](Self::tap) does. Also returns the ring of shared memory that
-    /// carries the blocks. The ring is `None`, and the pipe carries the blocks, if the path offers
-    /// no ring or is of an older version.
+    /// Taps a node's output as [`tap`](Self::tap) does, but asks for a ring in shared memory that
+    /// carries the blocks. Returns `None` in place of the ring if the path offers no ring or is of
+    /// an older version. The pipe then carries the blocks.
     pub fn tap_with_shared_ring(
         &self,
         wanted: &Tap,
@@ -217,8 +218,8 @@ impl PathClient {
         socket.ok_or_else(none)
     }
 
-    /// Freezes the retained output of a source for the time in `wanted`, during which no stored
-    /// frame is evicted. Fails if the path retains no output of the source.
+    /// Makes a source keep all of its retained output for the time in `wanted`, during which the
+    /// path evicts no stored frame. Fails if the path retains no output of the source.
     pub fn freeze_history(&self, wanted: &FreezeHistory) -> Result<(), ClientError> {
         self.call::<serde_json::Value>("io.streamline.path.Freeze", wanted).map(drop)
     }
@@ -228,19 +229,19 @@ impl PathClient {
         self.call(TAP_REPORT_METHOD, &NoParameters {})
     }
 
-    /// Requests a last report of this connection's tap when the path ends;
-    /// [`tap_state`](Self::tap_state) returns the report. The path then does not wait for the
-    /// reader of the tap. Does not wait for a reply.
+    /// Asks the path to send a last report of this connection's tap when the path ends.
+    /// [`tap_state`](Self::tap_state) returns the report. After this call, the path no longer waits
+    /// for the tap's reader when it ends. Does not wait for a reply.
     pub fn request_final_tap_report(&self) -> Result<(), ClientError> {
         let call = Call::new(TAP_REPORT_METHOD, &NoParameters {});
         self.caller.send(&Call { more: true, ..call }, &[])
     }
 
     /// Returns the state of this connection's tap after
-    /// [`request_final_tap_report`](Self::request_final_tap_report). If the path has ended, this is
-    /// the last report, with a file of the bytes that did not fit into the pipe; the file is `None`
-    /// if all bytes fit. Blocks for at most `limit`. Fails if the path's process has exited without
-    /// a last report.
+    /// [`request_final_tap_report`](Self::request_final_tap_report). If the path has ended, the
+    /// state is the tap's last report. The file then contains the bytes that did not fit into the
+    /// pipe; it is `None` if all bytes fit. Blocks for at most `limit`. Fails if the path's process
+    /// has exited without a last report.
     pub fn tap_state(&self, limit: Duration) -> Result<(TapReport, Option<Memfd>), ClientError> {
         self.caller.set_timeout(limit);
         self.caller.send(&Call::new(TAP_REPORT_METHOD, &NoParameters {}), &[])?;
@@ -267,10 +268,10 @@ impl PathClient {
         self.follow(&Follow { every_ms: to_ms(every), form, counters_every_ms: None })
     }
 
-    /// Subscribes as [`subscribe`](Self::subscribe) does, but to the totals of the path (running
-    /// time, output and losses), which cost the path less than all counters. If `counters_every` is
-    /// given, an update at each of these intervals contains all counters instead of the totals. A
-    /// path of an older version always sends all counters.
+    /// Subscribes as [`subscribe`](Self::subscribe) does, but to the totals of the path: running
+    /// time, output and losses. Totals cost the path less than all counters. At each interval of
+    /// `counters_every`, an update contains all counters instead. A path of an older version always
+    /// sends all counters.
     pub fn subscribe_to_totals(
         &self,
         every: Duration,
@@ -339,8 +340,8 @@ impl AsFd for PathClient {
     }
 }
 
-/// Adopts a received file whose contents are final. Other descriptors are refused, because a read
-/// from them may block.
+/// Converts a received descriptor to a memory file. Fails unless the file is sealed, because a file
+/// that its sender can change, or another kind of descriptor, could block a read.
 fn adopt_sealed_file(descriptor: OwnedFd) -> Result<Memfd, ClientError> {
     let file = Memfd::from_fd(descriptor)?;
     match file.seals()?.has(Seals::FROZEN) {

@@ -1,5 +1,5 @@
-//! The daemon as a host of kernel programs, for a process that may not load programs, or whose
-//! programs are shared with other processes. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
+//! The daemon as a host of kernel programs: it runs programs for processes that may not load any,
+//! and programs that several processes share. [SL §8; CONTRACT 21, 25; RELIABILITY T2, T10]
 //!
 //! The host attaches the kernel part of a request ([`engine::kernel::KernelRequest`]) and maps its
 //! rings read-only into this process. Each kernel part has its own connection; when the connection
@@ -34,7 +34,8 @@ use sys::steps::StepResource;
 pub struct DaemonHost {
     directory: PathBuf,
     release: String,
-    /// Rights that the policy grants to this user; `None` if this user is unrestricted.
+    /// Filters and interfaces that the policy grants to this user; `None` if the user is
+    /// unrestricted.
     bounds: Option<Arc<PolicyGrants>>,
 }
 
@@ -67,8 +68,8 @@ impl DaemonHost {
         Ok(Some(Self { directory, release, bounds }))
     }
 
-    /// Returns the nodes of a plan that are placed in the kernel although the policy does not
-    /// permit it, each with the reason. Does not check quotas.
+    /// Returns the nodes of a plan that the policy does not permit in the kernel although the plan
+    /// places them there, each with the reason. Does not check quotas.
     #[must_use]
     pub fn policy_refusals(&self, plan: &Plan) -> Vec<KernelRefusal> {
         let Some(bounds) = &self.bounds else { return Vec::new() };
@@ -93,15 +94,16 @@ impl DaemonHost {
         steps.filter_map(|node| Some(KernelRefusal { node: *node, why: why(*node)? })).collect()
     }
 
-    /// Returns the description of the kernel for which requests are planned. It counts as hardened,
-    /// because the daemon loads programs without CAP_PERFMON.
+    /// Returns the description of the daemon's kernel, for the planner. The kernel is described as
+    /// hardened, because the daemon loads programs without CAP_PERFMON.
     #[must_use]
     pub fn kernel(&self) -> Kernel {
         Kernel::Open { release: self.release.clone(), hardened: true }
     }
 
-    /// Maps the rings in the daemon's reply. An error becomes [`BuildError::Refused`] for the node
-    /// in the reply, or for the source if the reply does not name a node.
+    /// Maps the rings that the daemon has sent in its reply to `Attach`. If the reply is an error,
+    /// returns [`BuildError::Refused`] for the node that the error names, or for the source if it
+    /// names none.
     fn map_rings(
         &self,
         asked: &KernelRequest<'_>,
@@ -138,9 +140,9 @@ impl DaemonHost {
         Ok((lent, there))
     }
 
-    /// Sends `Attach` on a new connection and receives the rings. If `instead` is given, the daemon
-    /// only prepares the kernel part, which starts to run on a call of `Switch`. Blocks for at most
-    /// [`LONG_TIMEOUT`] per message.
+    /// Asks the daemon over a new connection to run the kernel part of a request (`Attach`), and
+    /// receives the rings. If `instead` is given, the daemon only prepares the part, and a later
+    /// call of `Switch` starts it. Blocks for at most [`LONG_TIMEOUT`] per message.
     fn request_rings(
         &self,
         asked: &KernelRequest<'_>,
@@ -181,7 +183,7 @@ impl Host for DaemonHost {
 /// attached.
 type AttachedRings = (DelegatedProgram, u64, Caller);
 
-/// The mapped rings of a request in the kernel, and the handle to the request.
+/// The mapped rings of a kernel request, and the handle to this request in the daemon.
 type MappedRings = (KernelAttachment, Arc<RemoteRequest>);
 
 /// Returns text that identifies this thread's network namespace: the device and inode numbers of

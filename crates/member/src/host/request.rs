@@ -23,8 +23,9 @@ pub(super) struct RemoteRequest {
     /// Connection that keeps the request attached while it is open.
     caller: Caller,
     interface: String,
-    /// The counters that the daemon reported last. The lock is held while a message is received, so
-    /// that messages are recorded in the order of their receipt.
+    /// The counters that the daemon reported last. A thread that receives a message holds this lock
+    /// until it has recorded the message, so that messages are recorded in the order of their
+    /// receipt.
     reported: Mutex<ReportedCounters>,
     ended: OnceLock<FinalCounters>,
     failure: Mutex<Option<Failure>>,
@@ -69,8 +70,8 @@ impl RemoteRequest {
         }
     }
 
-    /// Returns the final counters. Receives them first, as [`Self::receive_final_counts`] does, if
-    /// the request has not ended yet.
+    /// Returns the final counters of the request. If the request has not ended yet, ends it for the
+    /// cause `why`, and receives the counters as [`Self::receive_final_counts`] does.
     fn finish(&self, why: EndCause) -> &FinalCounters {
         if let Some(ended) = self.ended.get() {
             return ended;
@@ -80,8 +81,9 @@ impl RemoteRequest {
         self.ended.get_or_init(|| self.receive_final_counts(why, &mut counted))
     }
 
-    /// Detaches the request if `why` requires it, and receives the final counters. Blocks for at
-    /// most [`LONG_TIMEOUT`](crate::client::LONG_TIMEOUT) per message.
+    /// Receives the final counters of the request from the daemon. If `why` is
+    /// [`EndCause::Detached`], first asks the daemon to remove the request. Blocks for at most
+    /// [`LONG_TIMEOUT`](crate::client::LONG_TIMEOUT) per message.
     fn receive_final_counts(&self, why: EndCause, counted: &mut ReportedCounters) -> FinalCounters {
         let nothing = serde_json::json!({});
         let call = Call::new("io.streamline.Detach", &nothing);
@@ -98,9 +100,9 @@ impl RemoteRequest {
         self.interpret_final_message(why, message)
     }
 
-    /// Receives the daemon's next message. Returns `None` if the message does not concern the end
-    /// of the request: a message with current counters, which the function stores in `counted`, or
-    /// a reply to an earlier `Switch` that a restarted daemon has sent again.
+    /// Receives the daemon's next message about the request. Returns the message if it reports the
+    /// end of the request, and `None` otherwise. Current counters are stored in `counted`. A
+    /// repeated reply to an earlier `Switch`, which a restarted daemon sends, is ignored.
     fn receive_message(
         &self,
         counted: &mut ReportedCounters,
@@ -136,8 +138,8 @@ impl RemoteRequest {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for at most [`RETRY_INTERVAL`] for a message about the request. Returns true if the
-    /// request is still attached.
+    /// Waits until a message about the request arrives, for at most [`RETRY_INTERVAL`]. Returns
+    /// true if the request is still attached.
     fn wait_while_attached(&self) -> bool {
         sys::poll::wait_until_readable_despite_signals(
             &[self.caller.as_fd()],
@@ -146,9 +148,9 @@ impl RemoteRequest {
         Attachment::export_failure(self).is_none() && self.ended.get().is_none()
     }
 
-    /// Returns the final counters in the daemon's last message about the request. Records a failure
-    /// of the request if the message gives a reason for the end, if the daemon has removed the
-    /// request by itself, or if the counters are missing.
+    /// Returns the final counters that the daemon's last message about the request contains. Also
+    /// records that the request has failed if the message gives a reason, if the daemon has removed
+    /// the request by itself, or if there are no counters.
     fn interpret_final_message(
         &self,
         why: EndCause,
@@ -173,8 +175,8 @@ impl RemoteRequest {
         ended.unwrap_or_else(|| self.record_lost_counters("the daemon does not report the counts"))
     }
 
-    /// Records why the final counters of the request will never arrive, and returns empty counters
-    /// in their place.
+    /// Records a failure of the request whose final counters will never arrive, for the reason
+    /// `why`. Returns the counters that stand for lost ones.
     fn record_lost_counters(&self, why: &str) -> FinalCounters {
         let why = format!("{why}, and with it the program that delivered frames");
         let hint = "all frames that arrived before were processed; the kernel counts are lost, so \
@@ -183,9 +185,9 @@ impl RemoteRequest {
         FinalCounters::lost_counters()
     }
 
-    /// Queries the counters. Returns the counters in the reply to this query, or the final counters
-    /// if the request has ended. Blocks for at most `limit`; returns `None` if no reply arrives in
-    /// this time.
+    /// Queries the current counters of the request. Returns the counters in the reply to this
+    /// query, or the final counters if the request has ended. Blocks for at most `limit`, and
+    /// returns `None` if no reply has arrived by then.
     fn query_current_counters(&self, limit: Duration) -> Option<FinalCounters> {
         let mut counted = self.lock_reported_counters();
         while self.receive_pending_message(&mut counted) {}
@@ -281,7 +283,8 @@ impl AttachmentHandle for RemoteRequest {
     }
 }
 
-/// A prepared request that can replace a running one.
+/// A request that the daemon has prepared in the kernel, with the running request that it will
+/// replace.
 #[derive(Debug)]
 struct PreparedRequest {
     old: Arc<RemoteRequest>,
@@ -323,11 +326,11 @@ impl ProgramSwitch for PreparedRequest {
     }
 }
 
-/// Maximum time to wait for the next daemon, in ns.
+/// Maximum time, after the daemon has exited, to wait until another daemon runs, in ns.
 const NEXT_DAEMON_TIMEOUT_NS: u64 = 120_000_000_000;
-/// Interval between two attempts to reach the next daemon.
+/// Interval between two attempts to connect to a new daemon.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// Text that replaces the reason of a refusal for which the daemon gives none.
+/// Reason that is shown for a refusal if the daemon has given no reason.
 const MISSING_REASON_MESSAGE: &str = "the daemon gives no reason for the refusal";
 
 #[cfg(test)]
@@ -335,7 +338,7 @@ mod tests {
     use super::*;
     use std::os::fd::OwnedFd;
 
-    /// Maximum time for which the test waits for a reply of the daemon.
+    /// Maximum time that the test waits for a reply of the daemon.
     const SHORT: Duration = Duration::from_millis(20);
 
     fn request() -> (RemoteRequest, OwnedFd) {
@@ -344,8 +347,8 @@ mod tests {
         (RemoteRequest::new(&host, (1, Caller::new(own_end)), "eth0".to_owned()), peer_end)
     }
 
-    /// Sends counters of a request with these open taps from the test's daemon, as the reply to the
-    /// query with this number.
+    /// Plays the daemon: replies to the `Count` call with this number, and reports counters of a
+    /// request with these open taps.
     fn report(peer_end: &OwnedFd, number: u64, open: &OpenTaps) {
         let mut text: serde_json::Value =
             serde_json::from_str(&FinalCounters::default().to_text()).unwrap();

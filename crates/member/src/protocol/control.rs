@@ -60,15 +60,15 @@ pub struct Change {
     /// Request that the path must be running; `None` for any request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<String>,
-    /// For a move of nodes to another path: the request that the other path must be running; `None`
-    /// for any request.
+    /// Request that the other path must be running if the edit moves nodes to another path. `None`
+    /// accepts any request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<String>,
     /// True to return the nodes of the new plan, too; false by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<bool>,
-    /// Version of the nodes that the caller has, or `None` if the caller has none. If this is the
-    /// version before the change, the reply omits the nodes that the change does not affect.
+    /// Version of the nodes that the caller already has; `None` if it has none. If the path had
+    /// this version before the change, the reply omits the nodes that the change does not affect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<u64>,
     /// True to return only the new name and the new arcs of a node if the change affects nothing
@@ -77,10 +77,10 @@ pub struct Change {
     pub patches: Option<bool>,
 }
 
-/// Reply to `Change`: the ledger of the change, and the new request.
+/// Reply to `Change`: the block counts of the change, and the new request.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ChangeReply {
-    /// Sentence that summarizes the ledger of the change.
+    /// Sentence that summarizes the change, with its block counts.
     #[serde(rename = "said")]
     pub message: String,
     /// Text of the request that is now running.
@@ -99,14 +99,15 @@ pub struct TakeSubtree {
     pub version: String,
     /// The subtree, in the syntax of a request.
     pub filter: String,
-    /// Output to which the subtree is attached: `NODE` or `NODE/CLASS`.
+    /// Output below which the subtree is attached: `NODE`, or `NODE/CLASS` for one class of the
+    /// output.
     pub below: String,
     /// Request that the path must be running; `None` for any request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<String>,
 }
 
-/// Parameters of `Commit`, which completes a prepared `Take`.
+/// Parameters of `Commit`, which completes the move of a subtree that `Take` has prepared.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommitSubtree {
@@ -188,7 +189,7 @@ pub struct TapStart {
     /// Age of the first retained frame that the tap delivers, in ns; 0 if the tap delivers no
     /// retained frames.
     pub ago_ns: u64,
-    /// True if the path retains this node's output.
+    /// True if the path retains past output of the tapped node.
     pub remembers: bool,
 }
 
@@ -203,11 +204,11 @@ pub struct TapReport {
     /// was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
-    /// Number of blocks that were not written because they have no frame, or because their link
-    /// type differs from that of the first frame.
+    /// Number of blocks that the tap did not write, because they have no frame or because their
+    /// link type differs from that of the first frame.
     pub no_frame: u64,
-    /// Number of messages that were truncated or dropped because they were too long, or because too
-    /// many were open at once.
+    /// Number of messages that the tap truncated or dropped, because they were too long or because
+    /// too many of them were incomplete at the same time.
     #[serde(default)]
     pub cut: u64,
     /// Reason why the tap has ended, or `None` while it is running.

@@ -28,8 +28,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Appends the next page of a path's counters. If no page with filters has been appended yet,
-    /// the page replaces all counters.
+    /// Appends the next page of a path's counters to the pages received so far. The first page with
+    /// filters replaces all values of `self`.
     pub fn append(&mut self, mut page: Self) {
         if self.filters.is_empty() {
             *self = page;
@@ -144,14 +144,14 @@ pub struct Edge {
     pub from: String,
     /// Name of the downstream node.
     pub to: String,
-    /// Kind of the edge: `call`, `ring`, `back edge` or `pipe`; `deal` for a ring to a replica, or
-    /// `join` for a ring from a replica.
+    /// Kind of the edge: `call`, `ring`, `back edge` or `pipe`. A ring to a replica of a filter has
+    /// the kind `deal`, and a ring from a replica has the kind `join`.
     pub kind: String,
     /// Blocks put onto the edge, as counted by the upstream node.
     pub put: Amount,
     /// Blocks taken off the edge, as counted by the downstream node.
     pub taken: Amount,
-    /// Blocks that are currently on the edge.
+    /// Blocks that have entered the edge and have not left it yet.
     pub resident: Amount,
     /// Blocks dropped on the edge, by reason. Includes the drops that the request itself specifies,
     /// which are not losses.
@@ -210,8 +210,8 @@ pub struct Space {
     pub processor_ns: u64,
     /// Memory in bytes: the pools of a thread, or the resident set of a process; `None` if unknown.
     pub memory: Option<u64>,
-    /// Reason why the space has not replied to the last query, so that its counters are those of an
-    /// earlier reply; `None` if it has replied.
+    /// Reason why the space has not replied to the last query; `None` if it has replied. Without a
+    /// reply, the counters of the space are those of an earlier query.
     pub late: Option<String>,
 }
 
@@ -219,9 +219,9 @@ pub struct Space {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Count {
-    /// Index of the first filter or edge to return. Index 0 reads the current counters; any other
-    /// index returns more of the counters that were last read. `None` returns all counters in one
-    /// reply.
+    /// Index of the first filter or edge to return. Index 0 takes a new sample of the path's
+    /// counters; any other index returns counters of the last sample. `None` returns all counters
+    /// in one reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<usize>,
     /// True to make the path measure the time spent in its filters as long as this client is

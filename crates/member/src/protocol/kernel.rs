@@ -1,4 +1,5 @@
-//! Types of requests that the daemon runs in the kernel, and of the programs in which they run.
+//! Types for the requests of clients that the daemon runs in the kernel, and for the daemon's
+//! kernel programs.
 
 use engine::kernel::delegation::OpenTaps;
 use runtime::ledger::Amount;
@@ -24,7 +25,8 @@ pub struct Attach {
     pub instead: Option<Replacement>,
 }
 
-/// A running request that is replaced, and the filters whose state the new request adopts.
+/// A running kernel request that a new request replaces, and the filters whose state the new
+/// request takes over.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Replacement {
@@ -32,7 +34,8 @@ pub struct Replacement {
     pub line: u64,
     /// Filters whose state the new request adopts.
     pub stays: Vec<CarriedStep>,
-    /// Taps that are open from the start; `None` if no tap is open.
+    /// Indices of the taps that are open in the new request from its start; `None` if no tap is
+    /// open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taps: Option<Vec<u64>>,
 }
@@ -41,8 +44,8 @@ pub struct Replacement {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetTaps {
-    /// Indices of the taps to open: 0 for the source, then one index for each step. All other taps
-    /// are closed.
+    /// Indices of the taps to open: 0 for the source, then one index for each filter of the kernel
+    /// program. All other taps are closed.
     pub open: Vec<u64>,
 }
 
@@ -55,7 +58,7 @@ pub struct CountParameters {
     pub number: Option<u64>,
 }
 
-/// A filter that keeps its state when its request is replaced.
+/// A filter whose state passes from an old kernel request to the request that replaces it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CarriedStep {
@@ -65,9 +68,9 @@ pub struct CarriedStep {
     pub is: u64,
 }
 
-/// Replies to `Attach`. The first reply contains the layout of the memory whose descriptors it
-/// transfers; the last one contains the final counters. Replies between them are responses to
-/// `Switch` and `Count`.
+/// Replies to `Attach`. The first reply transfers descriptors of shared memory, and contains the
+/// layout of this memory. The last reply contains the final counters. The other replies are
+/// responses to `Switch` and `Count`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AttachReply {
     /// Layout of the transferred memory, in the form of
@@ -80,8 +83,8 @@ pub struct AttachReply {
     /// The current counters, in the same form as `ended`; only in a reply to `Count`.
     #[serde(default)]
     pub counted: Option<String>,
-    /// In a reply to `Count`: the number that the caller gave to the call, or `None` if it gave
-    /// none. The counters then include the effect of all earlier calls.
+    /// Number of the `Count` call to which this is the reply; `None` if the caller gave the call no
+    /// number. The counters include the effect of all calls that the caller made before this call.
     #[serde(default)]
     pub number: Option<u64>,
     /// The final counters, in the form of [`engine::kernel::delegation::FinalCounters::to_text`];
@@ -94,8 +97,8 @@ pub struct AttachReply {
 /// Reply to `Sharing`: the daemon's kernel programs.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelPrograms {
-    /// The programs, usually one per interface and direction in use. Requests that do not fit into
-    /// a program run in another one.
+    /// The kernel programs of the daemon, usually one per interface and direction. If a request
+    /// does not fit into a program, another program runs the request.
     pub programs: Vec<KernelProgram>,
 }
 
@@ -121,7 +124,8 @@ pub struct KernelProgram {
     /// Filters used by the caller's requests, or all filters if the caller is root or the user who
     /// runs the daemon.
     pub steps: Vec<KernelStep>,
-    /// Rings for frames: one for each size and each user or group that shares a ring.
+    /// Rings to which the program copies frames. There is one ring for each size, and for each user
+    /// or group that shares a ring.
     pub rings: Vec<KernelRing>,
 }
 

@@ -18,8 +18,8 @@ pub struct Nodes {
 /// Reply to `Nodes`: consecutive nodes of the path's plan, as many as fit into a reply.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodesReply {
-    /// Version of the nodes and of the text, unique on this machine. Each change assigns a new
-    /// version. `None` if the path has no plan that can be described.
+    /// Version of the path's nodes and request, unique on this machine. Each change to the path
+    /// assigns a new version. `None` if the path has no plan that can be described.
     pub version: Option<u64>,
     /// Text of the request that the path runs; empty if the caller already has this version.
     pub line: String,
@@ -32,18 +32,19 @@ pub struct NodesReply {
 /// The nodes of a path's plan after a change.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ChangedNodes {
-    /// Version of the nodes and of the text, as in [`NodesReply`].
+    /// Version of the path's nodes and request after the change, as in [`NodesReply`].
     pub version: Option<u64>,
     /// Text of the request that the path runs.
     pub line: String,
-    /// Nodes in plan order: all nodes, or only the nodes that `kept` does not contain.
+    /// Details of the nodes after the change, in plan order. If `kept` is given, only the nodes
+    /// that the caller does not have yet.
     pub nodes: Vec<NodeDetails>,
-    /// For each node of the plan, its index in the nodes that the caller has, or -1 for the next
-    /// element of `nodes`. `None` if `nodes` contains all nodes.
+    /// For each node of the new plan, the index of this node among the nodes that the caller has.
+    /// The value -1 stands for the next element of `nodes`. `None` if `nodes` contains all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<i64>>,
-    /// New names and arcs of the nodes in `kept` whose name or arcs differ from the version that
-    /// the caller has.
+    /// New names and arcs of nodes in `kept`, for each node whose name or arcs differ from the
+    /// version that the caller has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patches: Option<Vec<NodePatch>>,
     /// Index of the first node that the reply has no room for; `None` if it has room for all.
@@ -64,9 +65,9 @@ pub struct NodePatch {
 }
 
 impl ChangedNodes {
-    /// Returns all nodes after the change, in plan order. `known` are the nodes of the version that
-    /// the caller sent as its own. Returns `None` if some nodes are neither in the reply nor in
-    /// `known`.
+    /// Returns all nodes of the path after the change, in plan order. `known` are the nodes that
+    /// the caller has, in the version that it sent in the call. Returns `None` if a node is neither
+    /// in the reply nor in `known`.
     #[must_use]
     pub fn all_nodes(self, known: &[Arc<NodeDetails>]) -> Option<Vec<Arc<NodeDetails>>> {
         if self.version.is_none() || self.next.is_some() {

@@ -91,10 +91,9 @@ pub struct RequestChange {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathEvent {
-    /// The path runs a different request, or runs the request according to a different plan.
+    /// The path now runs another request, or runs the same request with another plan.
     Changed,
-    /// The path has changed its own plan to adapt to its load, or has decided against such a
-    /// change.
+    /// The path has adapted its plan to its load, or has decided not to adapt it.
     Adapted,
     /// Blocks were lost.
     Lost,
@@ -104,7 +103,7 @@ pub enum PathEvent {
     Over,
     /// The latency of blocks exceeded the limit in the request.
     Late,
-    /// A change was refused.
+    /// A change of the path was refused, and the path runs as before.
     Unchanged,
     /// The path has ended.
     Ended,
@@ -163,7 +162,8 @@ pub struct About {
     pub policy: Option<String>,
 }
 
-/// The limits of a user, or the user's usage. As a limit, `None` means unlimited.
+/// Amounts of the resources that the daemon limits for each user: a user's limits (`None` means
+/// unlimited), or a user's usage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {

@@ -78,7 +78,7 @@ impl Fault {
     }
 }
 
-/// Truncates a text from an untrusted peer before it is echoed.
+/// Truncates a text that an untrusted peer has sent, for use in an error reply to this peer.
 fn truncate(text: &str) -> String {
     text.chars().take(80).collect()
 }

@@ -82,15 +82,16 @@ fn invalid_parameter_is_named() {
     assert!(take(json!({"path": 7})).is_err());
 }
 
-/// Returns the names of all definitions that start with `word`: `method`, `error` or `type`.
+/// Returns the names of all methods, errors or types that an interface description defines. `word`
+/// selects the kind: `method`, `error` or `type`.
 fn definition_names(interface: interface::Interface, word: &str) -> Vec<&str> {
     let starts = format!("{word} ");
     let lines = interface.text.lines().filter_map(|line| line.strip_prefix(starts.as_str()));
     lines.filter_map(|line| line.split(['(', ' ']).next()).collect()
 }
 
-/// Returns the sorted field names in the first pair of parentheses that follows the text `behind`
-/// in the interface description.
+/// Returns the sorted field names of a definition in an interface description: the names in the
+/// first pair of parentheses after the text `behind`.
 fn field_names_after(interface: interface::Interface, behind: &str) -> Vec<String> {
     let text: String = interface
         .text

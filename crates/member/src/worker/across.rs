@@ -23,7 +23,8 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 use sys::watcher::{EpollWatcher, EventInterest};
 
-/// Maximum time that a prepared path waits for the coordinator's decision.
+/// Maximum time that a path waits for the coordinator's `Commit`, after it has prepared to receive
+/// a subtree.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Name of the method that the coordinator calls to commit the move.
 const COMMIT: &str = "io.streamline.path.Commit";
@@ -82,9 +83,9 @@ impl Service {
         ))
     }
 
-    /// Adds a subtree of another path to this path. The coordinator, which is the path that gives
-    /// up the subtree, is the client with the number `id`. Blocks for at most [`DECISION_TIMEOUT`]
-    /// until the coordinator has decided.
+    /// Adds a subtree of another path to this path. The other path is the coordinator of the move,
+    /// and the client with the number `id`. Blocks for at most [`DECISION_TIMEOUT`] until it has
+    /// decided.
     pub(super) fn take_subtree_from_path(
         &mut self,
         id: u64,
@@ -128,8 +129,8 @@ impl Service {
     }
 }
 
-/// Describes an error of a call to the other path. If the other path has refused the call and has
-/// given a reason, the description consists of the refusal and that reason.
+/// Describes an error of a call to the other path of a move. If the other path has refused the call
+/// and has given a reason, the description contains that reason.
 fn reason(error: &ClientError) -> String {
     match error {
         ClientError::Refused(fault) if !fault.text("why").is_empty() => {
@@ -139,8 +140,9 @@ fn reason(error: &ClientError) -> String {
     }
 }
 
-/// Reports that this path is prepared, and waits for the decision, which contains the state of each
-/// filter. Fails if the coordinator hangs up, or does not decide within [`DECISION_TIMEOUT`].
+/// Reports to the coordinator that this path is prepared, and waits for the coordinator's decision.
+/// Returns the state of each filter in the subtree. Fails if the coordinator hangs up, or does not
+/// decide within [`DECISION_TIMEOUT`].
 fn await_decision(client: &mut AdmittedClient) -> Result<Vec<TransferredState>, String> {
     let connection = &mut client.connection;
     let prepared = Reply { continues: true, ..Reply::new(&NoParameters {}) };
@@ -178,8 +180,8 @@ fn next_call(connection: &mut Connection) -> Result<Option<Call>, ()> {
     }
 }
 
-/// Encodes a state as words: the time of its timer, or `-` without a timer, followed by the key and
-/// the bytes of each session.
+/// Encodes the state of a filter as words, for `Commit`. The first word is the time of the filter's
+/// timer, or `-` without a timer. Each further word contains the key and the bytes of a session.
 fn encode_state(state: &TransferredState) -> String {
     let mut text = state.wake.map_or_else(|| "-".to_owned(), |wake| wake.to_string());
     for (key, bytes) in &state.sessions {

@@ -21,13 +21,14 @@ use serde::Serialize;
 use std::cell::LazyCell;
 use std::time::Duration;
 
-/// Maximum time to wait until spaces reach a batch boundary, which can be long on a busy machine.
-/// Clients wait longer than this ([`crate::client::LONG_TIMEOUT`]).
+/// Maximum time to wait, for a change, until all spaces of the path have finished their current
+/// batch. This may take long on a busy machine. Clients wait longer than this
+/// ([`crate::client::LONG_TIMEOUT`]).
 pub(super) const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Service {
-    /// Executes a call from the client with the number `id`. Returns `None` if the reply is already
-    /// queued, or if the replies follow later.
+    /// Executes a call from the client with the number `id`. Returns `None` if there is nothing to
+    /// send now: the reply is already queued, or is sent later.
     pub(super) fn execute(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
         let (named, method) = call.interface_and_method();
         if named == interface::SERVICE_INTERFACE.name {
@@ -108,8 +109,7 @@ impl Service {
         single_reply(&ChangeReplyWithNodes { message, line, nodes })
     }
 
-    /// Updates the description of the nodes of the current plan, from which [`nodes`](Self::nodes)
-    /// takes its pages.
+    /// Brings `described`, the nodes in the form for clients, up to date with the current plan.
     fn describe_nodes(&mut self) {
         self.refresh_plan();
         if let Some(plan) = &self.path.plan {
@@ -118,8 +118,8 @@ impl Service {
         }
     }
 
-    /// Returns the requested page of the described nodes; an empty page before the first
-    /// description.
+    /// Returns the page of the path's nodes that a client requests; an empty page before the first
+    /// [`describe_nodes`](Self::describe_nodes).
     fn nodes(&self, wanted: Nodes) -> NodesPage<'_> {
         self.described.as_ref().map(|known| known.page(wanted)).unwrap_or_default()
     }
@@ -156,8 +156,8 @@ impl Service {
         Ok(None)
     }
 
-    /// Returns the state of a tap. With `more`, returns `None`, and [`Service::finish_taps`] sends
-    /// the state when the path ends.
+    /// Returns the state of the client's tap. If the call has the flag `more`, returns `None`:
+    /// [`Service::finish_taps`] then sends the state when the path ends.
     fn report_tap(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
         let NoParameters {} = call.deserialize_parameters()?;
         let client = self.clients.get_mut(&id);
@@ -222,7 +222,8 @@ impl Service {
         }
     }
 
-    /// Fails if the caller has disconnected, and thus no longer waits for the reply.
+    /// Fails if the client with the number `id` has disconnected, because a change for a caller
+    /// that no longer waits must not be made.
     fn check_caller_connected(&self, id: u64) -> Result<(), Fault> {
         let caller = self.clients.get(&id);
         let gone = caller.is_none_or(|caller| sys::local_socket::is_gone(&caller.connection));
@@ -232,9 +233,9 @@ impl Service {
         }
     }
 
-    /// Plans and applies an edit, with an inspection of the machine that is at most one second old.
-    /// If planning or applying fails, inspects the machine again and repeats both steps, because
-    /// the rights of this process may have changed.
+    /// Plans and applies an edit of the request. Uses a description of the machine that is at most
+    /// one second old. If planning or applying fails, inspects the machine again and tries once
+    /// more, because the rights of this process may have changed.
     fn plan_and_apply_edit(&self, live: &Live, edit: &Edit) -> Result<SwitchReport, ChangeError> {
         let began = sys::clock::monotonic_ns();
         loop {
@@ -250,8 +251,8 @@ impl Service {
         }
     }
 
-    /// Returns the description of the machine for which changes are planned, with the kernel
-    /// features of the daemon if a daemon loads the programs of this path.
+    /// Inspects the machine, and returns the description for which changes are planned. If a daemon
+    /// loads the programs of this path, the description contains the kernel features of the daemon.
     pub(super) fn machine(&self) -> Machine {
         self.add_known_kernel(engine::machine::inspect())
     }
@@ -271,7 +272,8 @@ impl Service {
         }
     }
 
-    /// Records the new request and reports it to the daemon.
+    /// Records that the path now runs the request `line`, and reports this to the daemon. Returns
+    /// the reply with `message`.
     pub(super) fn record_change(&mut self, message: String, line: String) -> ChangeReply {
         self.about.line.clone_from(&line);
         self.path.line.clone_from(&line);
@@ -322,9 +324,9 @@ impl Service {
         }
     }
 
-    /// Returns the page of counters that starts at index `first`. For index 0, samples the path's
-    /// counters. The sample is retained until the client has received the last page, so that all
-    /// pages describe the same moment.
+    /// Returns the page of counters that starts at index `first`. For index 0, first samples the
+    /// path's counters. All further pages come from this sample, so that they describe the same
+    /// moment.
     fn counters_page(&mut self, id: u64, first: usize) -> CountReply {
         let current = if first == 0 { Some(self.current_counters()) } else { None };
         let Some(client) = self.clients.get_mut(&id) else { return CountReply::default() };

@@ -126,8 +126,8 @@ fn to_loss(why: DropReason, blocks: Option<u64>) -> Loss {
     Loss { why: why.to_string(), blocks }
 }
 
-/// Maximum length, in bytes, of the filters and edges in one reply. The rest of the reply is
-/// reserved for sources, spaces and changes.
+/// Maximum length in bytes of the serialized filters and edges in one reply. The rest of the reply
+/// is reserved for the sources, the spaces and the list of automatic changes.
 const PAGE_MAX: usize = 96 << 10;
 
 /// Returns the filters and then the edges, starting at index `first`, as many as fit into a reply.
@@ -152,9 +152,10 @@ pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
     CountReply { counters: page, next }
 }
 
-/// Returns the first items that fit into `room` bytes when serialized, and subtracts their length
-/// from `room`; sets `room` to 0 if an item does not fit. An item longer than [`PAGE_MAX`] counts
-/// as exactly that long, so that every item fits into an empty page.
+/// Returns the longest beginning of `items` that fits into `room` bytes when serialized. Subtracts
+/// the length of these items from `room`, and sets `room` to 0 if an item does not fit. An item
+/// longer than [`PAGE_MAX`] counts as [`PAGE_MAX`] bytes, so that an empty page has room for any
+/// item.
 fn take_fitting_items<T: Clone + Serialize>(items: &[T], room: &mut usize) -> Vec<T> {
     let fits = |item: &&T| {
         let length = serialized_length(*item).min(PAGE_MAX);

@@ -1,10 +1,10 @@
-//! The machine for which edits are planned, inspected at most once per second: an inspection takes
-//! some 70 system calls, one of which loads a program.
+//! A cached description of the machine, for planning edits. The machine is inspected at most once
+//! per second, because an inspection takes some 70 system calls and loads a kernel program.
 
 use pipeline::plan::Machine;
 use std::cell::RefCell;
 
-/// Time for which an inspection is reused, in ns.
+/// Time for which the description of the machine is reused after an inspection, in ns.
 const INSPECTION_LIFETIME_NS: u64 = 1_000_000_000;
 
 /// The latest inspection of the machine.

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Interval between two samples of the counters for reports of losses. Each sample wakes the spaces
 /// of the path once.
 const LOSS_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of places of loss that a report names.
+/// Maximum number of locations that a report of losses names.
 const LOSS_LOCATIONS_MAX: usize = 3;
 
 /// The losses of a path at the last sample, and the time of the next sample.

@@ -9,8 +9,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use std::borrow::Cow;
 use std::cell::OnceCell;
 
-/// Maximum length, in bytes, of the nodes in one reply. A reply has room for another node of
-/// maximum length and for the request, neither of which is much longer than
+/// Maximum length in bytes of the serialized nodes in one reply. The rest of a reply is reserved
+/// for the request and for one more node. Neither of them is much longer than
 /// [`LINE_MAX`](crate::protocol::LINE_MAX).
 const PAGE_MAX: usize = 128 << 10;
 
@@ -54,7 +54,8 @@ pub(super) struct NodesPage<'d> {
 }
 
 impl DescribedNodes {
-    /// Describes the nodes of a plan in `known`, unless `known` already describes this plan.
+    /// Updates `known`, the nodes of a path as last described to clients, to the nodes of a plan.
+    /// Does nothing if `known` already describes this plan.
     pub(super) fn update(known: &mut Option<Self>, plan: &Plan, live: Option<&Live>, line: &str) {
         let numbers = live.map(Live::node_numbers).unwrap_or_default();
         let describes =
@@ -95,9 +96,9 @@ impl DescribedNodes {
         self.is_outdated = true;
     }
 
-    /// Removes the described node with this number, and returns it with its index. Leaves an empty
-    /// node in its place. `at` is the index of the node in the new plan; the same index in the
-    /// described nodes is tried first. Returns `None` if no described node has the number.
+    /// Takes the previously described node with this number, and returns its index and the node. An
+    /// empty node remains in its place. `at` is the index of the node in the new plan, and is tried
+    /// first. Returns `None` if there is no such node.
     fn take_node(&mut self, at: usize, number: Option<u64>) -> Option<(usize, DescribedNode)> {
         let number = number?;
         let is_number = |known: &usize| *known as u64 == number;
@@ -108,9 +109,9 @@ impl DescribedNodes {
         Some((at, std::mem::take(self.nodes.get_mut(at)?)))
     }
 
-    /// Returns the nodes after a change. If the caller has the version before the change, omits
-    /// unchanged nodes. If the caller also accepts `patches`, omits nodes of which only the name or
-    /// the arcs have changed.
+    /// Returns the nodes of the path after a change, without the nodes that the caller has. `known`
+    /// is the version that the caller has. If `patches` is true, a node that has a new name or new
+    /// arcs, but is otherwise unchanged, is returned as a patch.
     pub(super) fn changed(&self, known: Option<u64>, patches: bool) -> NodesPage<'_> {
         let version = Some(self.version);
         let before = self.before.as_ref().filter(|(before, _)| known == Some(*before));
@@ -163,8 +164,9 @@ impl DescribedNode {
     }
 }
 
-/// Returns the difference between a node, whose index in the new plan is `at`, and its new details.
-/// Returns `None` if more than its name and its arcs differs.
+/// Returns the patch that changes the name and the arcs of a node from their old values in `known`
+/// to their new values in `details`. `at` is the index of the node in the new plan. Returns `None`
+/// if the node differs in anything else.
 fn node_patch(at: usize, known: &DescribedNode, details: &NodeDetails) -> Option<NodePatch> {
     let known = &known.details;
     let NodeDetails { id, name, filter, implied, inside, arguments, form, .. } = details;

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 /// A path that runs in several processes.
 pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
-    /// Returns the aggregated ledger, based on the latest counters of each process.
+    /// Returns the sum of the ledgers of all processes, based on the latest counters of each
+    /// process.
     fn ledger(&self) -> Ledger;
 
     /// Returns the aggregated latency of blocks, or `None` if the request does not bound it.
@@ -21,8 +22,9 @@ pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
     /// Returns the name and the process id of each worker.
     fn processes(&self) -> Vec<(String, u32)>;
 
-    /// Applies an edit in all processes or in none. Returns a sentence that summarizes the ledger
-    /// of the change, and the new plan. Fails with the reason why nothing was changed.
+    /// Applies an edit of the request in all processes or in none. Returns a sentence that
+    /// summarizes the change with its block counts, and the new plan. Fails with the reason why no
+    /// process was changed.
     fn change(&self, edit: &Edit) -> Result<(String, Plan), String>;
 }
 
@@ -41,11 +43,11 @@ pub struct PathInfo {
     pub links: Vec<Link>,
     /// The plan, or `None` for a path without a detailed description.
     pub plan: Option<Plan>,
-    /// True if the path always measures the time spent in filters; otherwise, only while a client
-    /// that has requested counters is connected.
+    /// True if the path always measures the time spent in its filters. False if it measures this
+    /// time only while a client that has requested counters is connected.
     pub timed: bool,
-    /// Kernel that plans assume if a daemon loads programs for this process. `None` for the kernel
-    /// features that this process itself may use.
+    /// Kernel features for which to plan changes, if a daemon loads the programs of this path. If
+    /// `None`, changes are planned for the features that this process itself may use.
     pub kernel: Option<Kernel>,
     /// Control of the path's worker processes, or `None` if the path runs in this process.
     pub group: Option<Arc<dyn WorkerGroup>>,

@@ -17,12 +17,12 @@ const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
 /// Interval between searches for a daemon while the path is not registered.
 pub(super) const DAEMON_SEARCH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// State shared by the serving thread and the thread that runs the path.
+/// State shared by the thread that runs the path and the thread that serves the path's clients.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Doorbell that ends the path.
+    /// Doorbell that a client's request to stop the path notifies; it ends the path.
     pub(super) stop: EventFd,
-    /// Doorbell that wakes the serving thread.
+    /// Doorbell that wakes the thread that serves the path's clients.
     pub(super) wake: EventFd,
     pub(super) ended: Mutex<Option<Ended>>,
     /// Reports for the daemon's log that have not been sent yet.
@@ -50,7 +50,8 @@ impl Reporter {
 }
 
 impl Shared {
-    /// Queues a report, which the serving thread sends before it waits again.
+    /// Queues a report for the daemon's log. The thread that serves the path's clients sends it
+    /// before it waits again.
     pub(super) fn queue_report(&self, event: PathEvent, text: &str) {
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         reports.push_back(new_report(event, text));
@@ -70,7 +71,7 @@ pub(super) fn new_report(event: PathEvent, text: &str) -> PathReport {
 #[derive(Debug)]
 pub(super) struct Registration {
     pub(super) client: Client,
-    /// Socket over which the daemon passes client connections.
+    /// Socket over which the daemon passes connections of clients to this path.
     pub(super) admissions: Connection,
     pub(super) number: u32,
     /// True if the daemon accepts reports; older daemons do not.

@@ -27,10 +27,11 @@ pub(super) struct Service {
     pub(super) shared: Arc<Shared>,
     pub(super) path: PathInfo,
     pub(super) about: PathDescription,
-    /// Number of changes that the path had counted when the description `about` was last updated.
+    /// Number of changes of the path at the last update of `about`, the path's description for
+    /// clients.
     pub(super) changes: u64,
-    /// True if the lists of nodes and edges in the fields `path` and `about` describe an earlier
-    /// plan than the current one.
+    /// True if the nodes and edges listed in `path` and `about` belong to an earlier plan of the
+    /// path.
     pub(super) lists_outdated: bool,
     /// Nodes of the plan, as last described to a client; `None` before the first description.
     pub(super) described: Option<DescribedNodes>,
@@ -39,7 +40,7 @@ pub(super) struct Service {
     watcher: EpollWatcher,
     /// Registration with a daemon, or `None` while no daemon is found.
     pub(super) registration: Option<Registration>,
-    /// Directory of the last daemon's sockets.
+    /// Directory of the sockets of the daemon with which the path was last registered.
     directory: PathBuf,
     /// Monotonic time of the next search for a daemon, in ns.
     next_search: u64,
@@ -47,8 +48,8 @@ pub(super) struct Service {
     next: u64,
     pub(super) start: u64,
     losses: LossWatch,
-    /// True if the time spent in filters is measured only for connected clients, and the
-    /// measurement stops when the last client that has requested counters disconnects.
+    /// True while the path measures the time spent in its filters because a connected client has
+    /// asked for counters.
     measures: bool,
 }
 
@@ -59,7 +60,8 @@ pub(super) struct AdmittedClient {
     pub(super) schedule: Option<UpdateSchedule>,
     /// Update of which some pages have not been sent yet, or `None` if all have been sent.
     pub(super) unsent_pages: Option<UnsentPages>,
-    /// Counters of which the client has not read all pages yet, or `None` if there are none.
+    /// Sample of the path's counters of which the client has not read all pages yet; `None` if
+    /// there is no such sample.
     pub(super) unread_counters: Option<Counters>,
     /// The client's tap, or `None` if it has none; the tap ends with the connection.
     pub(super) tap: Option<runtime::space::tap::Tap>,
@@ -71,13 +73,14 @@ pub(super) struct AdmittedClient {
     pub(super) has_counted: bool,
 }
 
-/// Token of the descriptor that wakes the serving thread.
+/// Token by which the event loop identifies the doorbell that wakes this thread.
 const WAKE_TOKEN: u64 = 0;
-/// Token of the connection to the daemon.
+/// Token by which the event loop identifies the connection to the daemon.
 const DAEMON_TOKEN: u64 = 1;
-/// Token of the socket over which the daemon passes client connections.
+/// Token by which the event loop identifies the socket over which the daemon passes client
+/// connections.
 const ADMISSIONS_TOKEN: u64 = 2;
-/// Token of the first client; each further client gets the next number.
+/// Token of the first client in the event loop; each further client gets the next number.
 const FIRST_CLIENT: u64 = 16;
 /// Maximum number of connected clients.
 const CLIENTS_MAX: usize = 64;
@@ -147,7 +150,7 @@ impl Service {
         Ok(answering)
     }
 
-    /// Returns the directory of the last daemon's sockets.
+    /// Returns the directory of the sockets of the daemon with which the path was last registered.
     pub(super) fn directory(&self) -> &std::path::Path {
         &self.directory
     }
@@ -223,8 +226,8 @@ impl Service {
         }
     }
 
-    /// Returns the time until the next update, loss sample or search for a daemon, or `None` if
-    /// none of them is scheduled.
+    /// Returns the time until the thread has to act without an event: until the next update for a
+    /// client, loss sample or search for a daemon. Returns `None` if nothing is scheduled.
     fn wait_limit(&self) -> Option<Duration> {
         let next = self.clients.values().filter_map(AdmittedClient::next_update);
         let look = match &self.registration {
@@ -343,7 +346,8 @@ impl Service {
         }
     }
 
-    /// Measures the time spent in filters while any connected client has asked for counters.
+    /// Starts or stops the measurement of the time spent in filters. The time is measured while a
+    /// connected client wants it.
     fn update_time_measurement(&mut self) {
         let wanted = self.clients.values().any(AdmittedClient::wants_filter_times);
         if wanted != self.measures && !self.path.timed {

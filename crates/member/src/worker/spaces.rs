@@ -131,8 +131,9 @@ fn unknown_space_message(binding: &SpaceBinding, names: &[String]) -> String {
     format!("it has no space called `{}`: it has {}", binding.space, names.join(", "))
 }
 
-/// Returns the processors to which a space is to be pinned: the requested processor or, if the
-/// command unpins the space, all processors that this thread may use.
+/// Returns the processors on which a space may run after a command that pins or unpins it: the
+/// requested processor, or all processors that this thread may use. Fails if this thread may not
+/// use the requested processor.
 fn processors_of_binding(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
     let allowed = sys::process::allowed_processors().map_err(|error| error.to_string())?;
     match binding.processor {

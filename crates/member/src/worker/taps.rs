@@ -12,20 +12,20 @@ use runtime::space::tap::{self, OverrunPolicy, TapStats};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Default and maximum time, in ms and in this order, for which the reader of a tap may leave the
-/// pipe unread before the tap ends.
+/// Time without a read of a tap's pipe after which the tap ends, in ms: the default, and the
+/// maximum that a client may request.
 const IDLE_READER_LIMITS_MS: (u64, u64) = (10_000, 24 * 3600 * 1000);
 
-/// Maximum time for which a path waits, when it ends, until its taps have ended and their readers
-/// have read everything. Readers that requested a last report are not waited for.
+/// Maximum time that an ending path waits for the readers of its taps to read everything. The path
+/// does not wait for readers that have requested a last report.
 const FINAL_TAP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Capacity of a tap's pipe, in bytes.
 const PIPE_SIZE: usize = 512 << 10;
 
-/// Starts a tap. Returns the tap, its start, and the descriptors for its reader: the reading end of
-/// its pipe or, if the reader has asked for a ring, the socket and the memory of the ring. Blocks
-/// for at most `limit` for each reply from a space.
+/// Starts a tap for a client. Returns the tap, the start of the tap, and the descriptors to send to
+/// the client: the reading end of the tap's pipe or, if the client has asked for a ring, the socket
+/// and the memory of the ring. Blocks for at most `limit` for each reply from a space.
 pub(super) fn start_tap(
     lives: &[Live],
     asked: &Asked,
@@ -151,10 +151,9 @@ fn stats_report(stats: &TapStats) -> TapReport {
 }
 
 impl Service {
-    /// Ends the taps of a path that has ended: sends a last report to each client that awaits one,
-    /// with a file of the records that did not fit into the pipe. The method does not wait for the
-    /// readers of these taps. Then waits for at most [`FINAL_TAP_TIMEOUT`] until the readers of the
-    /// other taps have read everything.
+    /// Ends the taps of a path that has ended. First sends a last report to each client that awaits
+    /// one, with a file of the bytes that did not fit into the pipe. Then waits until the readers
+    /// of the other taps have read everything. Blocks for at most [`FINAL_TAP_TIMEOUT`].
     pub(super) fn finish_taps(&mut self) {
         let deadline = Instant::now() + FINAL_TAP_TIMEOUT;
         let left = || deadline.saturating_duration_since(Instant::now());

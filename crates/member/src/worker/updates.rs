@@ -33,7 +33,7 @@ pub(super) struct UpdateSchedule {
     counters_next: u64,
 }
 
-/// An update for a client that follows the path, with the pages that have not been sent yet.
+/// An update for a client that follows the path, of which some pages have not been sent yet.
 #[derive(Debug)]
 pub(super) struct UnsentPages {
     counters: Arc<Counters>,
@@ -91,9 +91,9 @@ impl AdmittedClient {
             ) == [false]
     }
 
-    /// Returns true if the client wants the time spent in filters: if it has asked for counters, or
-    /// has subscribed to them. A client that has subscribed to totals does not, even if it also
-    /// receives all counters at longer intervals.
+    /// Returns true if the path must measure the time spent in filters for this client: the client
+    /// has asked for counters, or has subscribed to all counters. A subscription to totals does not
+    /// count, even if it includes all counters at longer intervals.
     pub(super) fn wants_filter_times(&self) -> bool {
         self.has_counted
             || self.schedule.is_some_and(|schedule| schedule.form != UpdateForm::Totals)
@@ -109,8 +109,9 @@ impl Service {
         self.send_update(&due.collect::<Vec<_>>(), None);
     }
 
-    /// Sends the last update, with the end of the path, to each client in `waiting` that has
-    /// received all pages of its previous update, and removes these clients from `waiting`.
+    /// Sends the last update, which reports the end of the path, to the clients in `waiting`, and
+    /// removes these clients from `waiting`. Leaves a client in `waiting` if it has not received
+    /// all pages of its previous update.
     pub(super) fn send_last_updates(&mut self, waiting: &mut Vec<u64>, ended: &Ended) {
         let has_read =
             |id: &u64| self.clients.get(id).is_none_or(|client| client.unsent_pages.is_none());

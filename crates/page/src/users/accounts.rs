@@ -17,8 +17,8 @@ const ACCOUNTS_MAX: usize = 4096;
 /// Maximum total number of groups of all accounts. The kernel allows 65,536 groups per process.
 const GROUPS_MAX: usize = 1 << 20;
 
-/// An account of a user who has requested the page: a token and a process for one set of
-/// credentials (user id, group id and supplementary groups).
+/// The token and the process of a user who has requested the page. A user has one account for each
+/// set of credentials (user id, group id and supplementary groups).
 #[derive(Debug)]
 pub struct Account {
     /// The token that admits requests to the process.

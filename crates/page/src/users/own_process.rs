@@ -45,8 +45,8 @@ struct ConnectionCounts {
     open: u64,
 }
 
-/// A guard that counts one connection as open in the counts of this process; dropping the guard
-/// counts it as closed.
+/// A guard for an open connection: the process counts the connection as open until the guard is
+/// dropped.
 struct OpenConnection(watch::Sender<ConnectionCounts>);
 
 impl Drop for OpenConnection {
@@ -141,8 +141,8 @@ fn receive_connections(
     }
 }
 
-/// Sends a report to the host each time that no connection has been open for the time `idle`,
-/// unless a capture is running. Returns when the count of connections is no longer updated.
+/// Reports to the host that this process is idle. Sends a report whenever no connection has been
+/// open for the time `idle`, unless a capture is running. Returns when the runtime shuts down.
 async fn report_idle(
     control: &OwnedFd,
     mut counts: watch::Receiver<ConnectionCounts>,

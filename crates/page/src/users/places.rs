@@ -38,7 +38,8 @@ struct PendingConnectionState {
 #[derive(Debug)]
 struct ConnectedClient {
     stage: Stage,
-    /// Sender whose drop tells the owner of the connection to close it.
+    /// Sender that signals the owner of the connection to close it; dropping the sender is the
+    /// signal.
     _end: oneshot::Sender<()>,
 }
 
@@ -56,9 +57,10 @@ impl PendingConnections {
     }
 
     /// Takes a place for a new connection. The caller must close the connection when the returned
-    /// receiver completes. If all places are taken, closes the oldest connection in [`Stage::Head`]
-    /// or, if there is none, the oldest one in [`Stage::File`]. Returns `None` if all places are
-    /// taken by connections in [`Stage::Handover`].
+    /// receiver completes. If all places are taken, frees the place of the oldest connection in
+    /// [`Stage::Head`], whose owner then closes it. If no connection is in this stage, frees the
+    /// place of the oldest one in [`Stage::File`]. Returns `None` if all places are taken by
+    /// connections in [`Stage::Handover`].
     pub(super) fn take(self: &Arc<Self>) -> Option<(PendingConnection, oneshot::Receiver<()>)> {
         let mut taken = lock(&self.taken);
         if taken.all.len() >= self.max {

@@ -55,7 +55,8 @@ struct ProcessState {
 
 #[derive(Debug)]
 struct Running {
-    /// The socket to the process, shared with the thread that waits for the process.
+    /// The host's end of the socket to the process. The thread that waits for the process has
+    /// another handle to it.
     control: Arc<OwnedFd>,
     /// Sequence number among the processes of the same account.
     number: u64,
@@ -185,9 +186,9 @@ impl UserProcess {
         running.iter().for_each(|running| drop(local_socket::hang_up(&running.control)));
     }
 
-    /// Forgets the running process `number` if all connections that were handed to it have ended;
-    /// `ended` is the number of ended connections that the process has reported. Returns true if
-    /// the process was forgotten.
+    /// Forgets the running process `number` if it is idle, that is, if all connections handed to it
+    /// have ended. `ended` is the number of ended connections that the process has reported.
+    /// Returns true if the process was idle.
     fn forget_if_idle(&self, number: u64, ended: u64) -> bool {
         let is_idle = |running: &mut Running| running.number == number && running.handed == ended;
         lock(&self.state).running.take_if(is_idle).is_some()

@@ -6,10 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-/// Minimum running time of a process whose end does not count as early.
+/// Running time from which on the end of a user's process does not count as early.
 pub(super) const STEADY_TIME_MIN: Duration = Duration::from_secs(60);
-/// Pause before the next start after two consecutive early ends. Each further early end doubles the
-/// pause.
+/// Pause before the next start of a user's process, if the last two processes have ended early.
+/// Each further early end doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 /// Maximum pause before the next start.
 const PAUSE_MAX: Duration = Duration::from_secs(60);

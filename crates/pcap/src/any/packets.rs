@@ -3,9 +3,9 @@
 use ebpf::classic::{LinkType, VlanTag};
 use wire::cooked::CookedHeader;
 
-/// Offset in bytes at which a frame from a ring is stored in the packet buffer. In front of the
-/// packet in the frame, there is then room for a cooked header and a VLAN tag, and the packet is
-/// aligned to 4 bytes.
+/// Offset in bytes at which the packet buffer stores a frame from a ring. The offset leaves room
+/// for a cooked header and a VLAN tag before the packet in the frame, and aligns this packet to 4
+/// bytes.
 pub(crate) const FRAME_OFFSET: usize = 14;
 /// Offset in bytes at which a packet from the packet socket is stored in the packet buffer.
 pub(super) const PACKET_OFFSET: usize = 32;
@@ -41,9 +41,9 @@ pub(crate) struct FinishedPacket {
 }
 
 impl Packet {
-    /// Writes the cooked header of this link type in front of the packet. As with libpcap, a
-    /// removed VLAN tag is inserted again if the header is of version 1. Returns `None` if the link
-    /// type has no cooked header.
+    /// Writes a cooked header for this link type in front of the packet. For a header of version 1,
+    /// also restores a removed VLAN tag, as libpcap does. Returns `None` if the link type has no
+    /// cooked header.
     pub(crate) fn finish(&self, link: LinkType, buffer: &mut [u8]) -> Option<FinishedPacket> {
         let Self { mut header, mut offset, .. } = *self;
         if let (Some(tag), LinkType::LINUX_SLL) = (self.vlan, link) {

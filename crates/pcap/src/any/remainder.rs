@@ -23,8 +23,8 @@ pub(super) struct RemainderSocket {
     /// no packets.
     excluded: Option<Vec<u32>>,
     pending: Option<CookedPacket>,
-    /// True if the socket had no further packet since the last call of [`Self::load`], so that it
-    /// need not be read until the next call.
+    /// True if the socket has been found empty since the last call of [`Self::load`]. It is then
+    /// not read again until the next call.
     is_empty: bool,
     bytes: Box<[u8]>,
     drops: u64,
@@ -54,16 +54,17 @@ impl RemainderSocket {
         Ok(())
     }
 
-    /// Makes the packets that have arrived since the last call visible to [`Self::next_time`].
-    /// Without this step, each frame read from the rings would cost a system call while the socket
-    /// is empty.
+    /// Makes the packets that have arrived since the last call available to [`Self::next_time`].
+    /// Between two calls, an empty socket is read at most once; otherwise, each frame from a ring
+    /// would cost a system call.
     pub(super) const fn load(&mut self) {
         self.is_empty = false;
     }
 
     /// Returns the time of day of the next packet in nanoseconds; `None` if there is none. Discards
-    /// packets for whose interface and time `is_in_ring` returns true, because the ring contains
-    /// them, too, and the packets sent by the loopback interface, because it also receives them.
+    /// packets for whose interface and time `is_in_ring` returns true, because a ring contains
+    /// them, too. Also discards packets that the loopback interface sends, because this interface
+    /// receives them again.
     pub(super) fn next_time(&mut self, is_in_ring: impl Fn(u32, u64) -> bool) -> Option<u64> {
         while self.pending.is_none() && !self.is_empty {
             let Some(packet) = self.socket.receive(&mut self.bytes) else {

@@ -23,10 +23,10 @@ type PcapSelectTimeoutFn = unsafe extern "C" fn(Pcap) -> *const c_void;
 type PcapDumpOpenFn = unsafe extern "C" fn(Pcap, *const c_char) -> *mut c_void;
 type PcapDumpFopenFn = unsafe extern "C" fn(Pcap, *mut c_void) -> *mut c_void;
 
-/// Calls `body` with a handle that `pcap_open_dead` creates, and that has the link type, the
-/// snapshot length and the timestamp precision of a live handle. Returns the result of `body`. If
-/// this is `None`, which means an error, copies the error text of the new handle to the live
-/// handle. Also returns `None` if the new handle cannot be created.
+/// Calls `body` with a handle of libpcap without a device (`pcap_open_dead`). This handle has the
+/// link type, snapshot length and timestamp precision of the live handle `handle`. Returns the
+/// result of `body`. If the result is `None`, an error, copies the error text to `handle`. Also
+/// returns `None` if the handle without a device cannot be created.
 fn with_dead_handle<T>(
     (handle, live): (&Handle, &LiveCapture),
     body: impl FnOnce(Pcap) -> Option<T>,
@@ -203,11 +203,11 @@ pub unsafe extern "C" fn pcap_perror(p: Pcap, prefix: *const c_char) {
     }
 }
 
-/// Implements `pcap_compile(3)`. libpcap compiles for the link type of the handle, but as for a
-/// capture file, because only a handle of its own tells libpcap that frames are live. This library
-/// also compiles each expression whose program differs for live frames, such as `vlan`; when the
-/// program sets the filter, the program for live frames takes effect. The filter is also loaded
-/// into the kernel now, while the program still has its privileges.
+/// Implements `pcap_compile(3)`. libpcap compiles the expression as for a capture file, because it
+/// does not know that the frames of this handle are live. For an expression such as `vlan`, the
+/// code for live frames differs. This library then compiles the expression again, and uses the code
+/// for live frames when the application sets the filter. It also loads the filter into the kernel
+/// now, while the application still has its privileges.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).

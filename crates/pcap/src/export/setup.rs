@@ -11,7 +11,8 @@ use std::ptr;
 use sys::preload::interpose::catch_panic;
 
 thread_local! {
-    /// True while this thread is in a libpcap function that itself calls exported functions.
+    /// True while this thread executes a libpcap function that may itself call functions exported
+    /// by this library.
     static IS_IN_LIBPCAP: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -141,8 +142,9 @@ pub unsafe extern "C" fn pcap_activate(p: Pcap) -> c_int {
     result
 }
 
-/// Opens the rings, and returns true. Returns false if libpcap must activate the handle instead,
-/// after printing the reason, unless libpcap itself reports it.
+/// Activates a handle by opening the rings of its device. Returns true if this library will read
+/// the handle, and false if libpcap must activate it instead. In the latter case, prints the
+/// reason, unless libpcap reports it.
 fn activate(handle: &Handle) -> bool {
     let settings = handle.settings().clone();
     if settings.is_activated_by_libpcap {

@@ -112,11 +112,11 @@ impl LiveCapture {
         }
     }
 
-    /// Blocks until a frame may be available, the read must end, a signal arrives or the timeout
-    /// has passed, for at most [`CHECK_INTERVAL`]. Returns false if nothing has happened for
-    /// [`CHECK_INTERVAL`] or the timeout, so that the caller must check the interface; returns true
-    /// if a descriptor is ready, or if the wait was short because frames may arrive without a
-    /// notification.
+    /// Blocks until a frame may be available, or until the read has to end because of a break
+    /// request, a signal or the timeout. Returns false if nothing has happened within the timeout
+    /// or [`CHECK_INTERVAL`]; the caller must then check the interface. Returns true if a
+    /// descriptor is ready. Also returns true after a short wait during which frames could arrive
+    /// without a notification.
     fn wait(&self, reading: &CaptureReader, begun: Instant) -> bool {
         let silence = reading.capture.unnotified_time_left();
         let mut limit = if silence.is_zero() { CHECK_INTERVAL } else { silence };

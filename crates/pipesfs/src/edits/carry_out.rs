@@ -18,7 +18,7 @@ pub(crate) enum ChangeResult {
     Made(Option<ChangedNodes>),
     /// A new path has started and has this number.
     Started(u32),
-    /// The request of the path has changed since the edit was planned. The caller must plan the
+    /// The path no longer runs the request for which the edit was planned. The caller must plan the
     /// edit again.
     Outdated,
 }

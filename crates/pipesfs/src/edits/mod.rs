@@ -55,9 +55,9 @@ pub(crate) struct MountPermissions {
     pub(crate) mount: std::path::PathBuf,
 }
 
-/// Returns the subdirectory that is in the directory `parent` of the tree `new` and not in the tree
-/// `old`: the new subdirectory called `name`, or else the first new one. Returns `None` if there is
-/// none.
+/// Returns the subdirectory that a change has added to the directory `parent`. `old` and `new` are
+/// the trees before and after the change. Prefers the new subdirectory called `name` to others.
+/// Returns `None` if there is no new subdirectory.
 pub(crate) fn added_subdirectory(
     (old, new): (&Tree, &Tree),
     (parent, name): (&Key, &str),
@@ -73,8 +73,9 @@ pub(crate) fn added_subdirectory(
     named.or_else(|| added.first()).map(|(_, key)| key.clone())
 }
 
-/// Returns a map from the old to the new identity of each directory in a subtree that rename(2) has
-/// moved. The identity of a directory changes when its node moves to another path.
+/// Returns the new identity of each directory in a subtree that rename(2) has moved, by the old
+/// identity. `old` and `new` are the trees before and after the move. The identity of a directory
+/// changes when its node moves to another path.
 pub(crate) fn moved_directories(
     (old, (parent, name)): (&Tree, (&Key, &str)),
     (new, (into, to)): (&Tree, (&Key, &str)),
@@ -104,9 +105,9 @@ pub(crate) fn moved_directories(
     places
 }
 
-/// Adds to `places` the old and the new identity of each directory in a moved subtree. Directories
-/// with the same path below `from` and `to`, the top directories of the old and of the new subtree,
-/// belong together.
+/// Adds the new identity of each directory in a moved subtree to `places`, by the old identity.
+/// `from` and `to` are the top directories of the subtree before and after the move. Two
+/// directories correspond if they have the same path below these.
 fn collect_moved_directories(
     (old, from): (&Tree, &DirectoryId),
     (new, to): (&Tree, &DirectoryId),

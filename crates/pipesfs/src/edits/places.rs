@@ -119,8 +119,9 @@ impl Tree {
         Ok(Output { node, words })
     }
 
-    /// Returns the directories on the path from the root to a directory. The directory may be one
-    /// that the tree does not contain, because it represents a class that no arc carries.
+    /// Returns the directories on the path from the root to a directory, including the directory
+    /// itself. The directory of a class that no arc carries is accepted, although it is not in the
+    /// tree.
     fn ancestor_keys(&self, key: &Key) -> Vec<Key> {
         let mut way = Vec::new();
         let mut place = key.place.clone();

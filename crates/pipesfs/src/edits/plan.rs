@@ -14,8 +14,8 @@ use streamline::paths::{NewFilter, new_filter};
 /// The plan for a change to the tree: an edit, a start or a stop of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PlannedChange {
-    /// No action, because the removed entry has no counterpart in a request. For example, the
-    /// directory of a class disappears together with the filters below it.
+    /// No action. The removed entry has no counterpart in a request: for example, the directory of
+    /// a class disappears by itself together with the filters below it.
     Nothing,
     /// An edit of a path.
     Edit(PathEdit),
@@ -147,9 +147,9 @@ pub(crate) fn plan_mkdir(
     PathEdit::plan(tree, below.node, &["add", &filter.text, "below", &below.words])
 }
 
-/// Plans mkdir(2) in the root directory. The name of a source starts a path with this source. The
-/// name of any other filter is refused. Any other name starts a path of this name with an empty
-/// stream as its source.
+/// Plans mkdir(2) in the root directory, which starts a path. If the name is that of a source, the
+/// path has this source and no name. The name of any other filter is refused. Any other name
+/// becomes the name of the path, which starts with an empty stream as its source.
 fn plan_path_start(name: &str, may: &MountPermissions) -> Result<PlannedChange, Refusal> {
     match parse_filter_name(name, may)? {
         Some(filter) if filter.is_source => {
@@ -294,8 +294,8 @@ fn no_filter_refusal(target: &str) -> Refusal {
     Refusal::new(errno::EINVAL, why)
 }
 
-/// Plans the edit for symlink(2), which adds an arc: the target node gets the link's directory as
-/// an additional parent.
+/// Plans the edit for symlink(2), which adds an arc to a path. The directory of the link becomes an
+/// additional parent of the node to which `target` leads.
 pub(crate) fn link(
     tree: &Tree,
     (parent, name): (&Key, &str),

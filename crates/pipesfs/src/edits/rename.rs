@@ -119,7 +119,8 @@ fn plan_node_rename(
     plan_move_across_paths(tree, (node, name), &below)
 }
 
-/// Plans the edit that moves a node, or the nodes below one of its classes, to another path.
+/// Plans the edit that moves nodes from one path to another. `words` names a node, or one of its
+/// classes, which stands for all nodes below this class.
 fn plan_move_across_paths(
     tree: &Tree,
     (node, words): (NodeIndex, &str),
@@ -140,8 +141,10 @@ fn plan_move_across_paths(
     Ok(PlannedChange::Edit(PathEdit { path, into: Some(into), words }))
 }
 
-/// Plans a move of the nodes below a class. In the other path, a copy of the filter that assigns
-/// the class is inserted between the new parent and these nodes.
+/// Plans rename(2) of the directory of a class, which moves all nodes below the class to another
+/// parent. If the new parent is in another path, a copy of the filter that assigns the class is
+/// inserted between it and these nodes. If there is no node below the class, the edit only adds
+/// such a copy.
 fn move_class(
     tree: &Tree,
     (key, node, class): (&Key, &DirectoryId, &str),

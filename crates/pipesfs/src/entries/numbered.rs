@@ -4,8 +4,9 @@ use super::{DirectoryObject, Key};
 use crate::tree::{Child, Tree};
 
 impl Tree {
-    /// Returns the directory `count` for a name such as `count#7` if its node has the number 7.
-    /// Programs use the longer name if the directory had it when they listed the parent.
+    /// Finds a directory by a name that contains the number of its node. For example, `count#7` is
+    /// the directory `count` if the node of this directory has the number 7. Programs use the
+    /// longer name if the directory had it when they listed the parent.
     pub(super) fn lookup_by_node_number(&self, key: &Key, name: &str) -> Option<Key> {
         let (stem, number) = name.split_once('#')?;
         let number: u64 = number.parse().ok()?;

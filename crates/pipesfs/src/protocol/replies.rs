@@ -99,8 +99,8 @@ impl<'d> Reply<'d> {
         self.send(&message);
     }
 
-    /// Sends a successful reply with the next `length` bytes of a ring, without copying them here.
-    /// Returns false if the caller no longer waits for the reply.
+    /// Sends a successful reply with the next `length` bytes of a ring. The kernel reads the bytes
+    /// directly from the ring. Returns false if the caller no longer waits for the reply.
     pub(crate) fn shared(self, ring: &TapRingReader, length: usize) -> bool {
         let total = u32::try_from(REPLY_HEADER_LENGTH + length).unwrap_or(u32::MAX);
         let head = Head { length: total, error: 0, unique: self.unique };
@@ -203,8 +203,8 @@ impl DirectoryBuffer {
         self.bytes.len() + head + (24 + name.len()).next_multiple_of(8) <= self.size
     }
 
-    /// Adds an entry. `next` is the number of the following entry. If the attributes have inode
-    /// number 0, the kernel lists the entry but keeps no reference to its object.
+    /// Adds an entry. `next` is the number of the following entry. Without `looked_up`, the kernel
+    /// lists the entry, but adds no reference to its object.
     pub fn add(
         &mut self,
         name: &str,

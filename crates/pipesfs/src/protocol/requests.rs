@@ -153,7 +153,8 @@ pub const O_ACCMODE: u32 = 3;
 const WRITE_HEADER_LENGTH: usize = 40;
 /// Length of the header of a create request, in bytes.
 const CREATE_HEADER_LENGTH: usize = 16;
-/// Bits in the field `valid` of SETATTR, which select the attributes to change.
+/// Bits of the field `valid` in a SETATTR request; each set bit selects an attribute that the
+/// request changes.
 const FATTR_MODE: u32 = 1;
 const FATTR_UID: u32 = 1 << 1;
 const FATTR_GID: u32 = 1 << 2;

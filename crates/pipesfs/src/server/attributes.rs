@@ -54,8 +54,8 @@ impl Server {
         Ok(Outcome::Attributes(self.attributes(&key, header.inode)?))
     }
 
-    /// Checks an access by root, which is refused only for the execution of a file without execute
-    /// permission. The kernel itself checks the accesses of other users.
+    /// Checks an access by root. Only the execution of a file without execute permission is
+    /// refused. The kernel checks the accesses of all other users itself.
     pub(super) fn check_access(&self, header: &Header, mask: u32) -> Result<Outcome, i32> {
         let key = self.key(header.inode)?;
         let attributes = self.attributes(&key, header.inode)?;

@@ -137,8 +137,8 @@ impl Server {
         }
     }
 
-    /// Returns the reply to a completed change. Updates the inode numbers and the open streams of
-    /// objects that the change has moved or removed.
+    /// Returns the reply to a change of the tree that has been made. Also updates the inode numbers
+    /// and the open streams of the objects that the change has moved or removed.
     fn reply_to_edit(
         &self,
         edit: &TreeEdit,
@@ -223,7 +223,8 @@ impl Server {
     }
 }
 
-/// Returns the directories of the nodes that an edit moves to another path.
+/// Returns the directories whose nodes a planned edit moves to another path; empty if the edit
+/// moves none.
 fn moved_nodes(
     tree: &Tree,
     planned: &PlannedChange,

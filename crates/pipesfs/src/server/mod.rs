@@ -3,10 +3,10 @@
 //! Two threads receive requests. A receiving thread answers a request itself if the latest snapshot
 //! suffices. A request that must query a path first is passed to one of several other threads. If
 //! the caller receives a signal in the meantime, the server replies EINTR immediately and drops the
-//! later result. Reads of streams wait in [`Streams`]. A change to the tree has a time limit and
-//! cannot be interrupted, because the caller would not learn whether the change was made. A
-//! receiving thread makes a change itself while the other one receives requests; otherwise it
-//! passes the change to a separate thread, so that at least one thread always receives.
+//! later result. Reads of streams wait in [`Streams`]. A change to the tree cannot be interrupted,
+//! because the caller would not learn whether the change was made; it has a time limit instead. A
+//! receiving thread makes a change itself if the other receiving thread is free. Otherwise, it
+//! passes the change to a separate thread, so that at least one thread always receives requests.
 
 mod attributes;
 mod edits;
@@ -62,7 +62,8 @@ pub struct Server {
     next_handle: AtomicU64,
     /// Number of threads that receive requests, not counting those that are executing a change.
     receiving: AtomicUsize,
-    /// Numbers of the requests that have been passed to the threads that query paths.
+    /// Numbers of the requests that threads for queries are executing, or that wait for such a
+    /// thread.
     asking: Mutex<HashSet<u64>>,
     /// Numbers of the changes that are queued or being executed.
     editing: Mutex<HashSet<u64>>,
@@ -257,8 +258,8 @@ impl Server {
         }
     }
 
-    /// Undoes the effects of an operation, such as opening a file, whose caller no longer waits for
-    /// the reply.
+    /// Undoes the effects of a completed operation whose caller no longer waits for the reply:
+    /// closes an opened file, or drops a reference to an inode.
     fn withdraw(&self, outcome: &Result<Outcome, i32>) {
         match outcome {
             Ok(Outcome::Opened(handle, _)) => self.close(*handle),
@@ -269,8 +270,8 @@ impl Server {
 
     /// Replies EINTR to the request with the number `unique`, whose caller received a signal. A
     /// change always runs to completion and is not interrupted. If the request is unknown, replies
-    /// EAGAIN to the request `own`, the interrupt itself. The kernel then sends the interrupt
-    /// again, unless `unique` has been answered in the meantime.
+    /// EAGAIN to the interrupt, which is the request with the number `own`. The kernel then sends
+    /// the interrupt again, unless `unique` has been answered in the meantime.
     fn interrupt(&self, unique: u64, own: u64) {
         if self.streams.interrupt(unique) || self.writers.interrupt(unique) {
             return;
@@ -313,9 +314,9 @@ enum Executor {
     /// A thread that executes changes to the tree. Until the reply has been sent,
     /// [`Server::editing`] contains the number of the request.
     Edits,
-    /// The thread that received the request, which is a change. The thread does not count as a
-    /// receiving thread until it has replied. Until then, [`Server::editing`] contains the number
-    /// of the request.
+    /// The thread that received the request and executes it itself, because the request is a
+    /// change. Until the thread has replied, it does not count as a receiving thread, and
+    /// [`Server::editing`] contains the number of the request.
     EditingReceiver,
 }
 

@@ -89,9 +89,9 @@ impl Server {
         Ok(Attributes { inode, size, times, mode, links, uid, gid, ..Attributes::default() })
     }
 
-    /// Returns the time for which the kernel may cache the name of an object. Names of streams are
-    /// not cached: each open looks up the name and gets a separate inode, because the kernel lets
-    /// only one program at a time write to an inode.
+    /// Returns the time for which the kernel may cache the name of an object. The time is 0 for a
+    /// stream, so that each open of the stream gets a separate inode. Otherwise, only one program
+    /// at a time could write to the stream, because the kernel locks the inode.
     pub(super) fn entry_timeout(&self, attributes: &Attributes) -> EntryTimeout {
         match self.key(attributes.inode) {
             Ok(Key { part: DirectoryObject::Stream(_), .. }) => EntryTimeout(0, 0),
@@ -194,8 +194,8 @@ impl Server {
     }
 }
 
-/// Returns the number of a directory's path if that path has never replied, so that the names in
-/// the directory are unknown.
+/// Returns the number of the path to which a directory belongs, if the entries of the directory are
+/// unknown because the path has never replied.
 fn unresponsive_path(tree: &Tree, parent: &Key) -> Option<u32> {
     let DirectoryId::Path(path) = &parent.place else { return None };
     let is_unknown =

@@ -22,8 +22,8 @@ pub(super) const FOPEN_DIRECT_IO: u32 = 1;
 const IDLE_TAP_LIMIT_MS: u64 = 24 * 3600 * 1000;
 
 impl Server {
-    /// Returns true if the reply to a request depends on a change that this process has made since
-    /// the latest snapshot.
+    /// Returns true if a request must see a change that this process has made to a path and has not
+    /// queried yet.
     pub(super) fn needs_update(&self, request: &Request) -> bool {
         let depends = matches!(
             request.operation,
@@ -35,9 +35,9 @@ impl Server {
         depends && self.snapshots.has_unqueried_changes()
     }
 
-    /// Returns true if the server must query paths to answer the request, even with a current
-    /// snapshot. This applies to streams, events and texts that no snapshot contains, and to
-    /// counters that are missing or too old.
+    /// Returns true if paths must be queried to answer a request, even if the snapshot is current.
+    /// This is the case for streams, events and texts that no snapshot contains, and for counters
+    /// that are missing or too old.
     pub(super) fn needs_query(&self, request: &Request) -> bool {
         let key = || lock(&self.inodes).key(request.header.inode);
         let are_known = |key: &Key, age| {

@@ -11,7 +11,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use streamline::paths::{PATH_ENDED, TapReport};
 
-/// Receiver of the taps whose end must be examined, for [`Streams::examine_ended_taps`].
+/// Receiver of the taps of ended streams. [`Streams::examine_ended_taps`] examines the last report
+/// of each tap.
 pub type StreamEnds = mpsc::Receiver<StreamEnd>;
 
 /// A tap whose stream has ended, or was closed by its reader, and whose last report must be

@@ -17,20 +17,20 @@ use streamline::paths::NODE_CHANGED_REASON;
 /// The state of a stream whose filter moves to another path.
 #[derive(Debug)]
 pub(super) enum StreamMove {
-    /// The edit has begun; the node is still in its old path.
+    /// An edit that moves the stream's node has begun, but the node is still in its old path.
     Awaited,
-    /// The node has left its old path. Reads wait for the continuation.
+    /// The stream's node has left its old path. Reads wait until a tap in the new path is open.
     Left,
-    /// The continuation is open. It replaces the current tap when that tap ends.
+    /// A tap in the new path is open. It replaces the current tap of the stream when that tap ends.
     Ready(StreamContinuation),
 }
 
 /// The tap with which a stream continues.
 #[derive(Debug)]
 pub struct StreamContinuation {
-    /// The input of the tap.
+    /// The input of the stream from the new tap.
     pub input: StreamInput,
-    /// The connection of the tap.
+    /// The connection of the new tap.
     pub tap: Arc<TapConnection>,
     /// The new directory of the node or class.
     pub place: DirectoryId,

@@ -20,7 +20,7 @@ pub struct TapConnection(Mutex<TapState>);
 #[derive(Debug)]
 struct TapState {
     path: PathClient,
-    /// The last report of the tap, if [`TapConnection::skipped`] has already received it.
+    /// The last report of the tap, if [`TapConnection::skipped`] has received it; `None` otherwise.
     last_report: Option<TapEndReport>,
 }
 
@@ -33,8 +33,8 @@ impl TapConnection {
         Arc::new(Self(Mutex::new(TapState { path, last_report: None })))
     }
 
-    /// Returns the last report of a tap that has ended, or whose reader has closed its stream.
-    /// Returns `None` if the path does not reply within a time limit.
+    /// Returns the last report of a tap. The tap has ended or, if `is_closed` is true, its reader
+    /// has closed the stream. Returns `None` if the path does not reply within a time limit.
     pub(super) fn end(&self, is_closed: bool) -> Option<TapEndReport> {
         let limit = if is_closed { REPORT_TIMEOUT } else { END_LIMIT };
         let mut tap = self.0.lock().unwrap_or_else(PoisonError::into_inner);

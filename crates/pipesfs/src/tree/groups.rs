@@ -6,7 +6,8 @@ use std::collections::HashMap;
 /// A group of equal nodes of several paths, which share a directory.
 pub(super) struct Group {
     pub(super) class: String,
-    /// Position of each member among the equal nodes of its own path that have the same parent.
+    /// Position of each node of the group among the equal nodes of its path that have the same
+    /// parent.
     ordinal: usize,
     pub(super) members: Vec<NodeIndex>,
 }
@@ -20,8 +21,8 @@ pub(super) struct NodeGroups {
 }
 
 impl NodeGroups {
-    /// Adds a separate group for a node, without a search for equal nodes. Correct only if all
-    /// nodes belong to one path.
+    /// Adds a group with a single node, without searching for a group of equal nodes. The caller
+    /// must ensure that all nodes belong to one path.
     pub(super) fn add(&mut self, class: String, member: NodeIndex) {
         self.all.push(Group { class, ordinal: 0, members: vec![member] });
     }

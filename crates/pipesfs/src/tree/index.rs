@@ -4,8 +4,8 @@ use super::{NodeIndex, Parents, Tree, path_key};
 use streamline::paths::PathView;
 
 impl Tree {
-    /// Returns the view in this tree of the path that `path` is another view of, with the parents
-    /// of its nodes. Returns `None` if the tree does not contain the path.
+    /// Finds a path in this tree, given another view of this path. Returns the view in this tree,
+    /// with the parents of the path's nodes. Returns `None` if the tree does not contain the path.
     pub(super) fn path_with_parents(&self, path: &PathView) -> Option<(&PathView, &Parents)> {
         let key = path_key(path);
         self.paths.iter().zip(&self.parents).find(|(view, _)| path_key(view) == key)

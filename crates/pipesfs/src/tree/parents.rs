@@ -9,9 +9,9 @@ use streamline::paths::{NodeDetails, PathView};
 /// that parent; `None` for a source.
 pub(super) type Parents = Vec<Option<(usize, usize)>>;
 
-/// Returns the parent below which each node of a path has its directory. This is the parent in
-/// `before`, an earlier view of the path, as long as an arc leads from that parent to the node;
-/// otherwise, it is the first parent in the text of the request.
+/// Returns, for each node of a path, the parent below which the node has its directory. `before` is
+/// an earlier view of the path. A node keeps its parent of the earlier view as long as an arc leads
+/// from that parent to the node. Otherwise, it gets the first parent in the text of the request.
 pub(super) fn first_parents<'t>(
     view: &PathView,
     before: impl FnOnce() -> Option<(&'t PathView, &'t Parents)>,

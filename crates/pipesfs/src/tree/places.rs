@@ -4,8 +4,8 @@
 use super::DirectoryId;
 
 impl DirectoryId {
-    /// Returns the identity of the node's directory, for the directory of one of the node's
-    /// classes. Returns the identity of any other directory unchanged.
+    /// Returns the identity of the directory of a node. `self` is the identity of this directory,
+    /// or of the directory of one of the node's classes. Any other identity is returned unchanged.
     #[must_use]
     pub fn node(&self) -> Self {
         match self {
@@ -24,8 +24,9 @@ impl DirectoryId {
         }
     }
 
-    /// Returns the identity that this directory, of a node or of one of its classes, has after the
-    /// node has moved. `node` is the new identity of the node's directory.
+    /// Returns the new identity of a directory whose node has moved. `self` is the old identity of
+    /// the directory of the node or of one of its classes. `node` is the new identity of the
+    /// directory of the node.
     #[must_use]
     pub fn id_after_move(&self, node: &Self) -> Self {
         match (self, node) {

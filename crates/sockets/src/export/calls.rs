@@ -91,8 +91,8 @@ interpose!(
 );
 
 interpose!(
-    /// Replaces `copy_file_range(2)`. First sets the kernel's file positions, which lazy reads do
-    /// not advance. Edges need no handling, because the kernel rejects pipes here.
+    /// Replaces `copy_file_range(2)`. First updates the kernel's file positions, which lazy reads
+    /// do not advance. Does not handle edges, because this system call rejects pipes.
     copy_file_range(from: c_int, a: *mut c_void, to: c_int, b: *mut c_void, count: usize,
         flags: c_uint) -> isize, c"copy_file_range",
     |from, _, to, _, _, _| { lazy::sync_file_position(from); lazy::sync_file_position(to); None }
@@ -248,9 +248,9 @@ fn retire_selected_edges(count: c_int, sets: [*const c_ulong; 2]) {
     }
 }
 
-/// Returns `EINVAL` if one of the descriptors is an edge that may have a ring, else `None`. First
-/// sets the kernel's positions of files among the descriptors, which the kernel uses in the
-/// splicing call.
+/// Returns `EINVAL` if a splicing call on these descriptors must fail, because one of them is an
+/// end of an edge that may have a ring. Returns `None` otherwise. First updates the kernel's
+/// positions in files among the descriptors, which lazy reads do not advance.
 fn splice_error(numbers: [c_int; 2]) -> Option<c_int> {
     numbers.into_iter().for_each(lazy::sync_file_position);
     let live = |number: c_int| ends::find(number).is_some_and(|shared_edge| !shared_edge.is_pipe());

@@ -56,9 +56,9 @@ unsafe fn write_all_bytes(fd: c_int, from: *const c_void, length: usize) -> usiz
 }
 
 /// Returns the descriptor of a stdio stream if this library writes to it in place of the C library;
-/// otherwise `None`. If the stdio buffer still contains bytes, which must be written first,
-/// permanently makes the edge an ordinary kernel pipe and returns `None`, so that the C library
-/// writes these bytes and all later ones.
+/// otherwise `None`. If the stdio buffer contains bytes, these must be written first. In this case,
+/// makes the edge a kernel pipe permanently and returns `None`, so that the C library writes these
+/// bytes and all later ones.
 fn edge_descriptor(file: *mut c_void) -> Option<c_int> {
     if !forward::is_enabled() || file.is_null() {
         return None;

@@ -12,8 +12,9 @@ impl Capture {
         self.directions.iter().for_each(|direction| direction.attached.doorbell.set_awake(true));
     }
 
-    /// Leaves frames to the host from now on, as at the start of the capture. Waits until all
-    /// frames taken so far are in the rings, and makes these frames available to the next reads.
+    /// Leaves frames to the host from now on, until [`Self::wake_up`]. Waits until the kernel
+    /// programs have stored all frames that they have taken, and makes these frames available to
+    /// the next reads.
     pub fn fall_asleep(&mut self) {
         self.directions.iter().for_each(|direction| direction.attached.doorbell.set_awake(false));
         // A program runs for less than a microsecond, unless the machine runs something else.

@@ -20,11 +20,11 @@ pub(super) struct Direction {
     pub(super) interface: CapturedInterface,
     pub(super) reader: Reader,
     pub(super) attached: DirectAttachment,
-    /// True if the program of this direction has ended, or has been replaced by the program of a
-    /// newer filter. Frames that it has copied can still be read.
+    /// True if the kernel program of this direction has ended or has been replaced. Frames that the
+    /// program has copied can still be read.
     pub(super) has_ended: bool,
-    /// The selection of the host (the daemon or this process) that runs the kernel program; kept
-    /// until the program is detached.
+    /// Handle to the host, either the daemon or this process, that runs the kernel program of this
+    /// direction. The handle is kept until the program is detached.
     pub(super) host: Arc<KernelHosts>,
 }
 
@@ -36,9 +36,9 @@ pub(super) struct CapturedInterface {
 }
 
 impl Direction {
-    /// Plans and attaches the capture of the source `rx` or `tx` at an interface. Returns the
-    /// capture in that direction, and the time after a notification during which arriving frames
-    /// cause no further one, in nanoseconds.
+    /// Plans and attaches the capture of one direction of an interface. `source` is `rx` or `tx`.
+    /// Returns the capture of this direction, and the minimum time between two notifications about
+    /// arriving frames, in nanoseconds.
     pub(super) fn open(
         source: &'static str,
         interface: CapturedInterface,
@@ -65,7 +65,7 @@ impl Direction {
         Self { source, interface, reader, attached, has_ended: false, host }
     }
 
-    /// Fails with the reason if the program is no longer attached.
+    /// Fails with the reason if the kernel program of this direction is no longer attached.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let Self { attached, .. } = self;
         if attached.place.is_gone() {
@@ -105,8 +105,8 @@ pub(super) fn plan_direction(
     Ok(PlannedDirection { text, plan, host })
 }
 
-/// Minimum of the setting for the number of bytes copied from each frame; smaller values are raised
-/// to it.
+/// Minimum number of bytes that the kernel program copies from each frame. Smaller settings are
+/// raised to this number.
 const RECORD_LIMIT_MIN: u32 = 64;
 /// Minimum of [`CaptureSettings::delay_ns`], in nanoseconds; smaller settings are raised to it.
 const NOTIFICATION_DELAY_MIN_NS: u64 = 1_000_000;

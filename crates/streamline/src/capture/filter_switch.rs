@@ -1,10 +1,10 @@
 //! Replacement of a capture's filter in the kernel while frames arrive.
 //!
-//! The programs for the new filter are verified and loaded first, which requires the privileges of
-//! the capture. The replacement of the old programs requires no privileges, so a program that uses
-//! libpcap may drop its privileges in between. Each frame is processed by exactly one of the two
-//! programs. Frames that the old program has copied are read before frames that the new program
-//! copies.
+//! The replacement has two steps. First, the kernel programs for the new filter are verified and
+//! loaded, which requires the same privileges as opening the capture. Then, they replace the old
+//! kernel programs, which requires no privileges. A program that uses libpcap may thus drop its
+//! privileges between the two steps. Each frame is processed by either the old or the new kernel
+//! program. The frames that the old program has copied are read first.
 
 use super::direction::{Direction, PlannedDirection, plan_direction};
 use super::{Capture, CaptureSettings};
@@ -72,8 +72,8 @@ impl Capture {
         Ok(PreparedFilter { filter, successors, changes: self.changes })
     }
 
-    /// Returns true if the set of interfaces has not changed since the filter was prepared, so that
-    /// [`Self::switch_filter`] can activate it.
+    /// Returns true if [`Self::switch_filter`] can activate a prepared filter, because no interface
+    /// was added or removed since the filter was prepared.
     #[must_use]
     pub const fn fits(&self, prepared: &PreparedFilter) -> bool {
         prepared.changes == self.changes
@@ -101,8 +101,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Drops ended directions whose frames have all been read, and keeps their numbers of lost
-    /// frames.
+    /// Removes the directions that have ended and whose frames have all been read. Their numbers of
+    /// lost frames remain in the counts of the capture.
     pub(super) fn forget_ended_directions(&mut self) {
         let mut lost = 0;
         self.directions.retain_mut(|direction| {

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-/// Permission bits of the file. All users can read the file, including the user that runs the
-/// collector.
+/// Permission bits of a file of metrics. All users can read the file, so that the collector can run
+/// as any user.
 const FILE_PERMISSIONS: u32 = 0o644;
 
 /// Replaces the content of a file with rename(2), so that a reader sees either the old or the new

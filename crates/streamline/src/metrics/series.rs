@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-/// Maximum number of series of a family. Further series are combined in series with the label value
-/// `other`, one for each reason. The number of combined series is limited to the same maximum.
+/// Maximum number of ordinary series of a family. The values of all further series are added to a
+/// series with the label value `other`. There is one such series for each reason, and at most this
+/// number of them.
 pub const SERIES_MAX: usize = 1000;
 /// Maximum length of a label value, in characters.
 const LABEL_MAX: usize = 100;
@@ -77,9 +78,9 @@ impl MetricFamily {
         Self { name, unit, kind, help, series: Vec::new(), indices: HashMap::new() }
     }
 
-    /// Adds a value to the series with these labels. Once the family has [`SERIES_MAX`] series,
-    /// values for new labels are added to the series `other` with the same reason. Once the family
-    /// has twice that number, values for new labels are discarded.
+    /// Adds a value to the series with these labels. In a family that already has [`SERIES_MAX`]
+    /// series, a value with new labels is added to the series `other` with the same reason. In a
+    /// family with twice that number, a value with new labels is discarded.
     pub(super) fn add(&mut self, labels: &[(&'static str, &str)], value: Value) {
         let bounded = |text: &str| text.chars().take(LABEL_MAX).collect::<String>();
         let mut labels: Labels = labels.iter().map(|(name, text)| (*name, bounded(text))).collect();

@@ -1,4 +1,5 @@
-//! Filters specified by a directory name, such as `sample:3` or `bpf:tcp port 80`.
+//! Parsing of PipesFS directory names that specify filters, such as `sample:3` or `bpf:tcp port
+//! 80`.
 
 use engine::registry::MachineRegistry;
 use filter::{Description, FilterKind, Parameter, ParameterType};
@@ -7,7 +8,7 @@ use pipeline::Registry as _;
 use pipeline::edit::single_filter_name;
 use pipeline::quoted_word;
 
-/// A filter to be added, as specified by a directory name.
+/// A filter to be added to a path, as specified by the name of a new directory in PipesFS.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewFilter {
     /// Name of the filter in the catalog.
@@ -25,8 +26,8 @@ pub struct NewFilter {
 }
 
 /// Parses a filter from its name and the text of its arguments. Returns `None` if the catalog has
-/// no filter with this name. Fails with the reason if the arguments are malformed, or if the text
-/// is not exactly one filter.
+/// no filter with this name. Fails with the reason if the arguments are malformed, or if they
+/// contain more than the arguments of this filter.
 pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilter>, String> {
     let (bare, _) = name.split_once('@').unwrap_or((name, ""));
     let all: Vec<&Description> =
@@ -96,9 +97,9 @@ pub fn with_arguments(node: &NodeDetails, filter: &NewFilter) -> String {
     text
 }
 
-/// Converts the arguments in a directory name to the syntax of a request. If a filter has a single
-/// positional argument, all words form that argument, unless they contain quotes or assign to
-/// parameters.
+/// Converts the arguments of a filter from the form in a directory name to the syntax of a request.
+/// For a filter with a single positional argument, the whole text is this argument, unless the text
+/// contains a quotation mark or assigns a value to a parameter.
 fn convert_arguments(entry: &Description, arguments: &str) -> String {
     let positional = entry.parameters.iter().filter(|parameter| parameter.positional);
     let single = positional.clone().count() == 1 && positional.clone().all(|one| !one.repeatable);

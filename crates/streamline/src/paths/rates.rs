@@ -58,8 +58,8 @@ pub fn update_totals(update: &PathUpdate) -> Option<Totals> {
 /// Returns, for each edge of the plan, the amount that has entered the edge and the number of
 /// blocks lost on it, by edge index.
 ///
-/// An edge through a ring has a record for each of its segments. Blocks enter the edge on its first
-/// segment, and may be lost on any segment.
+/// `counters` has a separate entry for each segment of an edge that leads through a ring. Blocks
+/// enter such an edge on its first segment, and may be lost on any segment.
 #[must_use]
 pub fn edge_totals(counters: &Counters) -> BTreeMap<usize, (Amount, u64)> {
     let mut totals: BTreeMap<usize, (Amount, u64)> = BTreeMap::new();
@@ -74,8 +74,9 @@ pub fn edge_totals(counters: &Counters) -> BTreeMap<usize, (Amount, u64)> {
     totals
 }
 
-/// Returns true if `edge` is where blocks enter an edge of the plan. An edge of the plan through a
-/// ring is counted as several consecutive segments, of which this is the first.
+/// Returns true if `edge` counts the blocks that enter an edge of the plan. An edge that leads
+/// through a ring has several entries in the counters, one for each segment; only the first segment
+/// counts the entering blocks.
 fn is_first_segment(edge: &Edge) -> bool {
     // Blocks that leave the join of replicas come from the last filter of the chain, and enter the
     // edge at the join.

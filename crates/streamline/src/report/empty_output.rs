@@ -1,7 +1,7 @@
 //! Explanation of an empty output: for each sink, the nodes at which the blocks ended.
 //!
-//! Derives one sentence per sink from the plan and the ledger. The search proceeds upstream from
-//! the sink, and stops at the first nodes that received blocks.
+//! The explanation of a sink is one sentence, derived from the plan and the ledger. It names the
+//! nearest nodes upstream of the sink that have received blocks, and the fate of these blocks.
 
 use super::{Report, format_count};
 use pipeline::graph::{Edge, NodeId, Use};
@@ -79,8 +79,8 @@ impl Report<'_> {
         text
     }
 
-    /// Returns a clause that names the link types of a node's frames if this program parses headers
-    /// of none of these types; otherwise an empty text.
+    /// Returns a clause about the link types of a node's frames, if this program can parse the
+    /// headers of none of them. Returns an empty text otherwise.
     fn explain_link_types(&self, node: NodeId) -> String {
         // `bpf` compiles its expression for the link type, so it needs no parser.
         let filter =

@@ -218,8 +218,9 @@ fn edge_json(report: &Report<'_>, counted: &Edge) -> Object {
     ])
 }
 
-/// Returns, for each location at which blocks are missing, the sequence numbers of the missing
-/// blocks: the first ranges, the last ranges, and the number of ranges omitted between them.
+/// Returns the sequence numbers of missing blocks, as an object for each location at which blocks
+/// are missing. If there are too many ranges, the object contains the first and the last ranges,
+/// and the number of ranges between them.
 fn missing_ranges_json<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
     let ranges = |missing: &LossRanges| {
         to_object(&[

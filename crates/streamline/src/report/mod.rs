@@ -29,7 +29,7 @@ pub enum Form {
     Json,
 }
 
-/// An outcome joined with the filter names of its plan.
+/// A report on a run: the outcome of the run, with the names of filters from its plan.
 #[derive(Debug)]
 pub struct Report<'o> {
     plan: &'o Plan,
@@ -125,7 +125,8 @@ impl<'o> Report<'o> {
         sources.filter_map(warning).chain(remarks.map(|text| Cow::Borrowed(text.as_str())))
     }
 
-    /// Returns true if a source may have lost blocks at a location where losses are not counted.
+    /// Returns true if a source may have lost blocks that are not counted, because the place where
+    /// it loses them has no counter.
     fn has_unknown_losses(&self) -> bool {
         let mut places = self.outcome.ledger.sources.iter().flat_map(|(_, source)| &source.dropped);
         places.any(|(place, blocks)| blocks.is_none() && place.is_lost())
@@ -209,14 +210,14 @@ impl<'o> Report<'o> {
         }
     }
 
-    /// Returns true if the report belongs to a filter at the end of a pipeline, and is thus on
-    /// standard output.
+    /// Returns true if a filter report comes from the end of a pipeline, so that the report appears
+    /// on standard output.
     fn is_pipeline_end(&self, reported: &NodeReport) -> bool {
         self.plan.reports.iter().any(|end| end.0 == reported.planned)
     }
 
-    /// Returns the display name of a ledger node: its name in the plan or, for an end of a ring,
-    /// its name in the ledger.
+    /// Returns the name of a ledger entry for display: the name of its node in the plan or, for an
+    /// end of a ring, its name in the ledger.
     fn display_name<'n>(&'n self, filter: &'n NodeEntry) -> &'n str {
         let planned = self.names.get(filter.planned).filter(|_| !filter.name.is_ring());
         planned.map_or(&filter.name, |name| name)

@@ -45,7 +45,8 @@ type FigureColumn = (&'static str, fn(&NodeEntry) -> u64);
 const INPUT_COLUMNS: [FigureColumn; 2] =
     [(">in", |filter| filter.taken.blocks), (">made", |filter| filter.made.blocks)];
 
-/// Columns for the fate of a filter's input. A column without a nonzero value is omitted.
+/// Columns for the outcome of the blocks that a filter received or created, such as passed or
+/// dropped. A column with only zeros is omitted.
 const OUTCOME_COLUMNS: [FigureColumn; 5] = [
     (">passed", |filter| filter.passed.blocks),
     (">unselected", |filter| filter.unselected.blocks),
@@ -93,7 +94,7 @@ fn format_filters(report: &Report<'_>) -> String {
     table.format_within(explain::COLUMNS)
 }
 
-/// A row of the filter table, for one filter or for all ring ends with the same name.
+/// A row of the filter table. It shows one filter, or the sum of all ring ends with the same name.
 struct Row<'r> {
     name: &'r str,
     space: &'r str,

@@ -21,16 +21,17 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The reply of a worker to a change: the number of the change, and either a sentence that
-/// summarizes the ledger of the change with the text of the new request, or the reason for the
-/// refusal.
+/// The reply of a worker to a change of its request: the number of the change and its result. After
+/// a success, the result is a sentence that summarizes the change with its block counts, and the
+/// new request. After a refusal, it is the reason.
 pub(super) type Answer = (u64, Result<(String, String), String>);
 
 /// Maximum time to wait for a worker's reply; longer than the limit that the worker applies to a
 /// change.
 const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The latest counts of a worker, whether its sources were idle at the start, and whether it died.
+/// The counters that a worker sent last, and the worker's state: alive or dead, and with or without
+/// input before the run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatestCounts {
     /// The last counts from the worker; `None` if it has sent none.
@@ -48,7 +49,7 @@ impl LatestCounts {
         self.counts.clone().unwrap_or_default()
     }
 
-    /// Returns the latest counts in the form from which the ledger of all workers is computed.
+    /// Returns this worker's contribution to the ledger that is computed for all workers together.
     pub(super) fn report(&self) -> WorkerReport {
         WorkerReport { outcome: self.outcome(), killed: self.killed, quiet: self.quiet }
     }
@@ -65,8 +66,8 @@ pub(crate) struct GroupControl {
     options: Options,
 }
 
-/// The requests that the workers run, and the channels for changing them. The mutex around this
-/// value serializes changes.
+/// The requests that the workers run now, and the channels over which the workers receive changes
+/// and reply to them. A mutex around this value ensures that only one change is made at a time.
 #[derive(Debug)]
 struct RunningRequests {
     commands: Vec<UnixStream>,
@@ -103,7 +104,8 @@ impl GroupControl {
 
 impl RunningRequests {
     /// Switches the worker with the index `at` to the request `line`. Returns a sentence that
-    /// summarizes the ledger of the change. Blocks for at most [`CHANGE_REPLY_TIMEOUT`] per reply.
+    /// summarizes the change with its block counts. Blocks for at most [`CHANGE_REPLY_TIMEOUT`] per
+    /// reply.
     fn change_worker_request(&mut self, at: usize, line: &str) -> Result<String, ChangeError> {
         self.changes += 1;
         let command = Command::Change(self.changes, line.to_owned());

@@ -36,7 +36,7 @@ pub(super) enum Command {
     /// Requests the current counters; the reply is [`Message::Counted`].
     Count,
     /// Switches to this request. Filters that both requests contain keep their state. The number
-    /// identifies the change; the reply [`Message::Changed`] repeats it.
+    /// identifies this command; the reply [`Message::Changed`] contains the same number.
     Change(u64, String),
 }
 
@@ -52,8 +52,9 @@ pub(super) enum Message {
     },
     /// The current counters of the worker.
     Counted(Box<Outcome>),
-    /// The reply to the change with this number: either a sentence that summarizes the ledger of
-    /// the change, with the text of the new request, or the reason for the refusal.
+    /// The reply to [`Command::Change`], with the number of that command. After a success, the
+    /// result is a sentence that summarizes the change with its block counts, and the new request.
+    /// After a refusal, it is the reason.
     Changed(u64, Result<(String, String), String>),
     /// The run has ended. Contains the final counters and the last request.
     Ended(Box<Outcome>, String),

@@ -182,7 +182,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Releases all workers, and blocks until they have ended and their output has been written.
+    /// Lets all workers start their run at the same time. Blocks until they have ended and their
+    /// output has been written.
     pub(crate) fn run(
         mut self,
         plan: Plan,
@@ -322,8 +323,8 @@ impl Supervisor {
         Ok(Arc::clone(self.control.insert(Arc::new(control))))
     }
 
-    /// Returns the request that the first worker ran last; `None` if it is unknown, or equal to
-    /// `first`, the request with which that worker was started.
+    /// Returns the request that the first worker ran last, if it differs from `first`, the request
+    /// with which this worker was started. Returns `None` if it is the same or unknown.
     fn changed_request(&self, first: &str) -> Option<&str> {
         let line = self.workers.first()?.line.as_deref()?;
         (line != first).then_some(line)
@@ -352,8 +353,8 @@ impl Supervisor {
 }
 
 impl Worker {
-    /// Returns the worker's latest counts, and true in `killed` if it died without sending its
-    /// final counts.
+    /// Returns the latest counts of this worker. Sets `killed` if the worker died without sending
+    /// its final counts.
     fn latest_counts(&self) -> LatestCounts {
         LatestCounts {
             counts: self.counts.clone(),

@@ -18,7 +18,7 @@ pub struct GracePeriod {
 }
 
 impl GracePeriod {
-    /// Creates the outer map and the inner map that it holds.
+    /// Creates the map of maps, and the inner map that it holds.
     pub fn new() -> Result<Self> {
         let inner = Map::array("inner", 4, 1, false)?;
         let outer = Map::array_of_maps(&inner, "grace")?;

@@ -58,8 +58,8 @@ pub enum Side {
 /// A position in a chain of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainPosition {
-    /// The position before all other programs. A program at this position sees every packet, while
-    /// an earlier program may return a verdict for the whole chain.
+    /// The position before all other programs. Only a program at this position sees every packet,
+    /// because an earlier program may return a verdict for the whole chain.
     Head,
     /// The position after all other programs.
     Tail,
@@ -69,7 +69,7 @@ pub enum ChainPosition {
     After(Neighbor),
 }
 
-/// A program in a chain, named by id.
+/// A program in a chain, named by id, next to which another program is to be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbor {
     /// The program of the link with this id.

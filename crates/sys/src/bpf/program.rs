@@ -108,7 +108,7 @@ pub struct LoadParameters<'a> {
 /// Functions and source lines of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceInfo<'a> {
-    /// Types and strings that the records refer to.
+    /// Types and strings to which `functions` and `lines` refer.
     pub btf: &'a Btf,
     /// Functions of the program, ordered by first instruction. Required for timer callbacks.
     pub functions: &'a [FunctionInfo],

@@ -27,10 +27,10 @@ pub mod region_offset {
     pub const RESERVED: u32 = 0;
     /// Offset of the position up to which records are completely written (u64).
     pub const COMMITTED: u32 = 8;
-    /// Offset of the flag that is 1 while the program may be writing frames for a consumer whose
-    /// awake flag it has read as set (u64).
+    /// Offset of the flag that the program sets to 1 while it may be writing frames for a consumer
+    /// that it has found awake (u64).
     pub const WRITING: u32 = 40;
-    /// Offset of the numbers of pointers written since the start, one per sink (u64 each).
+    /// Offset of the counts of pointers ever written, one count per sink (u64 each).
     pub const HEADS: u32 = 64;
     /// Offset of the writer's private words, which fill the rest of the page after the last sink's
     /// head.
@@ -47,8 +47,8 @@ pub mod region_offset {
     /// Offset of the program's tallies, one per event that the program counts. Each tally is a
     /// number of blocks followed by a number of bytes (u64 each).
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
-    /// Offset of the numbers of pointers written since the start, one per exit edge that shares a
-    /// sink (u64 each). Programs that keep all data in one map use this area as scratch memory.
+    /// Offset of the counts of pointers ever written, one count per exit edge that shares a sink
+    /// (u64 each). Programs that keep all data in one map use this area as scratch memory.
     pub const COUNTS: u32 = SCRATCH + 64;
     /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4),
     /// class (4), view offset (4, with [`AFTER_TAG`]), exit edge (4), and, if edges share the sink,
@@ -212,7 +212,7 @@ impl ProgramRings {
         self.shape
     }
 
-    /// Returns the map that contains the rings, to which programs refer by its descriptor.
+    /// Returns the map that contains the rings. Programs refer to the map by its descriptor.
     #[must_use]
     pub const fn map(&self) -> &Map {
         &self.map
@@ -224,8 +224,8 @@ impl ProgramRings {
         &self.memory
     }
 
-    /// Returns true if the program may be writing frames for its consumer, whose awake flag it has
-    /// read as set ([`RingBuffer::set_awake`](super::RingBuffer::set_awake)).
+    /// Returns true if the program may be writing frames for a consumer that it has found awake
+    /// ([`RingBuffer::set_awake`](super::RingBuffer::set_awake)).
     #[must_use]
     pub fn is_written(&self) -> bool {
         let mut regions = (0..self.shape.cpus).filter_map(|cpu| self.region(cpu));
@@ -267,7 +267,8 @@ pub struct FramePointer {
     pub after_tag: bool,
     /// Number of the exit edge over which the frame leaves the program.
     pub edge: u32,
-    /// Number of pointers written earlier for the same edge; counted only if edges share the sink.
+    /// Number of pointers written earlier for the same exit edge; counted only if several edges
+    /// share the sink.
     pub number: u64,
 }
 

@@ -65,16 +65,17 @@ impl RingBuffer {
         Ok(Self { map, consumer, producer, size })
     }
 
-    /// Returns the map, for use by programs or to be passed to other processes.
+    /// Returns the BPF map that is the ring buffer, for use by programs or to be passed to other
+    /// processes.
     #[must_use]
     pub const fn map(&self) -> &Map {
         &self.map
     }
 
-    /// Sets the flag that tells programs whether the consumer is awake. Only for a ring buffer
-    /// without records, in which the flag occupies the word of the consumer's position.
+    /// Sets the flag that tells programs whether the consumer is awake. The ring buffer must be one
+    /// without records, because the flag occupies the word of the consumer's position.
     ///
-    /// After a change to false, a program that read true earlier may still be writing. Once
+    /// A program that read the flag before it was cleared may still be writing frames. Once
     /// [`ProgramRings::is_written`](super::ProgramRings::is_written) has returned false, everything
     /// that the program has written is visible to the caller.
     pub fn set_awake(&self, is_awake: bool) {

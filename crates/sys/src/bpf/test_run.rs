@@ -27,9 +27,10 @@ impl Program {
         self.run(packet, (&mut [], &mut []), repeat).map(|(run, _)| run)
     }
 
-    /// Runs the program once on a packet. Returns the result and the first word of `cb` in
-    /// `__sk_buff`, where a cgroup program can report more than its return value, which only passes
-    /// or drops the packet. A cgroup program sees the packet without its first 14 bytes.
+    /// Runs the program once on a packet. Returns the result, and the first word of `cb` in
+    /// `__sk_buff`. The return value of a cgroup program only passes or drops the packet, so the
+    /// program can report more in this word. A cgroup program sees the packet without its first 14
+    /// bytes.
     pub fn test_run_with_cb(&self, packet: &[u8]) -> Result<(TestRun, u32)> {
         // All of `__sk_buff`, with room for its growth.
         let mut context = [0; 256];

@@ -124,8 +124,9 @@ pub fn run_in<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Re
     })
 }
 
-/// Runs `work` in a new thread inside a new network namespace, which exists as long as a socket
-/// opened by `work`, or another descriptor of the namespace, stays open. Needs CAP_SYS_ADMIN.
+/// Runs `work` in a new thread inside a new network namespace. The namespace exists as long as a
+/// socket opened by `work`, or another descriptor of the namespace, stays open. Needs
+/// CAP_SYS_ADMIN.
 ///
 /// # Panics
 /// If `work` panics.

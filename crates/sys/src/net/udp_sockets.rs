@@ -23,8 +23,8 @@ const INODE_OFFSET: usize = 68;
 
 /// Lists the UDP sockets of this thread's network namespace that are bound to `port`, over both
 /// IPv4 and IPv6. The result maps the inode of a socket to the index of the interface to which the
-/// socket is bound, or to 0 if it is bound to none. Fails if the kernel cannot list sockets, or if
-/// the list changes during the query.
+/// socket is bound; 0 means no interface. Fails if the kernel cannot list sockets, or if the list
+/// changes during the query.
 pub fn udp_socket_interfaces(port: u16) -> Result<HashMap<u64, u32>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let kind = (AddressFamily::NETLINK, SocketType::RAW);

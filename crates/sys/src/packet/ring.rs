@@ -88,7 +88,8 @@ pub struct PacketRing {
     totals: Mutex<Totals>,
 }
 
-/// Running totals of the kernel's counters, which have 32 bits. Reading resets some of them.
+/// Running totals of the kernel's counters. The kernel's counters have 32 bits, and reading resets
+/// some of them.
 #[derive(Debug, Default)]
 struct Totals {
     ring: RingStatistics,

@@ -30,8 +30,8 @@ impl Symbol {
     }
 
     /// Returns the address of the symbol's next definition after this library in the loader's
-    /// order, else of its definition in the first of `libraries` that is loaded; null if there is
-    /// none.
+    /// order. If there is none, returns the address of its definition in the first of `libraries`
+    /// that is loaded; null if there is none either.
     pub fn address(&self) -> *mut c_void {
         let known = self.address.load(Ordering::Acquire);
         if !known.is_null() {

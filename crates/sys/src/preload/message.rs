@@ -8,7 +8,8 @@ use super::{borrow, inode, write_all};
 use std::io::Write as _;
 use std::os::fd::BorrowedFd;
 
-/// Name of the environment variable that contains the descriptor and its inode: `900:17`.
+/// Name of the environment variable that contains the descriptor for messages to the user and its
+/// inode, such as `900:17`.
 pub const VARIABLE: &str = "STREAMLINE_MESSAGES";
 
 /// Writes a line to the descriptor that the variable [`VARIABLE`] names, or to standard error if

@@ -109,9 +109,9 @@ pub struct Readiness {
     pub over: bool,
 }
 
-/// Polls two descriptors, blocking until one is ready if `blocking` is true. An invalid descriptor
-/// counts as over; if the first number is negative, both descriptors count as over. Returns `None`
-/// if a signal arrived or the poll failed.
+/// Polls two descriptors, and blocks until one is ready if `blocking` is true. An invalid
+/// descriptor is reported as over, that is, closed by its peer. If the first number is negative,
+/// both descriptors are reported as over. Returns `None` if a signal arrived or the poll failed.
 #[must_use]
 pub fn poll_pair(numbers: [c_int; 2], blocking: bool) -> Option<[Readiness; 2]> {
     let over = Readiness { readable: false, over: true };

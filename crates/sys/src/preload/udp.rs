@@ -109,8 +109,8 @@ pub fn is_control_message_option(level: c_int, name: c_int) -> bool {
     CONTROL_OPTIONS.iter().any(|(l, n, _)| (*l, *n) == (level, name))
 }
 
-/// Socket options whose effect only the kernel can implement, each with its level, its number and
-/// the reason for messages.
+/// Socket options whose effect only the kernel can implement, each with its level, its number, and
+/// the reason to state in messages.
 const KERNEL_ONLY_OPTIONS: &[(c_int, c_int, &str)] = &[
     (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, "it asks for timestamps (SO_TIMESTAMP_NEW)"),
     (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, "it asks for timestamps (SO_TIMESTAMPNS_NEW)"),
@@ -250,9 +250,9 @@ pub fn is_receive_buffer_option(level: c_int, name: c_int) -> bool {
 }
 
 /// Sets the size of a socket's receive buffer in bytes, even beyond the system's maximum if the
-/// program has CAP_NET_ADMIN. Returns the previous size as an argument for setsockopt(2), which is
-/// half of the size that the kernel reports; `None` if the previous size is unknown or the size has
-/// not been changed.
+/// program has CAP_NET_ADMIN. Returns the previous size in the form that setsockopt(2) takes, which
+/// is half of the size that the kernel reports. Returns `None` if the previous size is unknown or
+/// the size has not been changed.
 #[must_use]
 pub fn replace_receive_buffer_size(number: c_int, bytes: c_int) -> Option<c_int> {
     let socket = borrow(number)?;

@@ -16,7 +16,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Number of windows, which is also the number of recent buffers that this module remembers.
+/// Maximum number of windows. A window whose buffer the program has touched still counts, because
+/// this module remembers the buffer.
 const WINDOWS_MAX: usize = 4;
 
 #[derive(Debug)]
@@ -25,7 +26,8 @@ struct Window {
     base: AtomicUsize,
     /// Size of the window's inaccessible pages in bytes.
     span: AtomicUsize,
-    /// Number of bytes that represent the file; 0 if the pages hold the program's own contents.
+    /// Number of bytes of the file that the window represents; 0 if the pages hold the program's
+    /// own contents.
     len: AtomicUsize,
     /// Descriptor number under which this library holds the file open.
     number: AtomicUsize,

@@ -41,7 +41,7 @@ const RECEIVED: u32 = 1 << 31;
 #[derive(Debug)]
 pub struct Frames {
     umem: Arc<Umem>,
-    /// State of each frame (see F1 to F3).
+    /// State word of each frame, as the invariants F1 to F3 of this module describe.
     words: Box<[AtomicU32]>,
     free: Mutex<Vec<u32>>,
     /// Number of free frames that only senders may take, in order to copy packets into them.
@@ -146,7 +146,7 @@ impl Frames {
         Ok(socket)
     }
 
-    /// Returns the UMEM, for callers that maintain F1 to F3.
+    /// Returns the UMEM, for callers that maintain the invariants F1 to F3 of this module.
     pub(super) const fn umem(&self) -> &Arc<Umem> {
         &self.umem
     }

@@ -104,7 +104,7 @@ impl Redirect {
         Self::attach_first_accepted_program(interface, &make, &ready)
     }
 
-    /// Attaches a program like [`Redirect::create_and_attach`], but one that `make` builds.
+    /// Attaches a program that `make` builds; otherwise like [`Redirect::create_and_attach`].
     pub fn create_and_attach_with<E: From<LoadError> + From<Error>>(
         (name, queues): (&str, u32),
         make: BuildRedirectProgramFn<'_, E>,

@@ -22,9 +22,9 @@ const SKIPPED_ENTRY_ADDRESS: u64 = u64::MAX >> 1;
 /// A packet, or a part of one, within one frame of the UMEM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpDescriptor {
-    /// Address of the first byte in the UMEM.
+    /// Address, in the UMEM, of the first byte of the packet or part.
     pub address: u64,
-    /// Length of the described bytes.
+    /// Length of the packet or part in bytes.
     pub length: u32,
     /// True if the next descriptor continues the packet.
     pub continues: bool,

@@ -47,7 +47,7 @@ pub struct XdpSender {
 struct SendRingEntry {
     at: XdpDescriptor,
     /// True if the kernel has read this entry without publishing its new read position. If the
-    /// packet is queued again, only its new entry is counted.
+    /// packet of the entry is queued again, only the new entry counts as a packet.
     ghost: bool,
 }
 
@@ -123,8 +123,8 @@ impl XdpSender {
     }
 
     /// Queues a packet. Returns false if the ring or the free frames are exhausted; retry after
-    /// [`XdpSender::push`]. Also returns false, whenever it is called, for an empty packet, for a
-    /// packet of more than 17 frames, and for a part of a frame that is free or lent to the kernel.
+    /// [`XdpSender::push`]. Always returns false for an empty packet, for a packet of more than 17
+    /// frames, and for a part of a frame that is free or lent to the kernel.
     pub fn enqueue(&mut self, packet: TxPacket<'_>) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
         // Keeps room for one packet, so that a dropped one can be put back.

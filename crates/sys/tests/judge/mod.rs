@@ -15,7 +15,7 @@ use sys::bpf::{self, LoadError, Map, ProgramKind};
 
 const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 
-/// A program loaded into the kernel, with its maps.
+/// A judge that runs a program in the kernel: the loaded program, with its maps.
 pub struct KernelJudge {
     pub loaded: bpf::Program,
     maps: Vec<Map>,

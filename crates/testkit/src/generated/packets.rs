@@ -29,9 +29,9 @@ fn ipv6_frame(host: u8) -> Frame {
     Frame::ethernet().ipv6(&format!("2001:db8:1::{host:x}"), SERVER6)
 }
 
-/// Returns a UDP datagram with a payload of `length` bytes, to be sent in fragments: without the
-/// Ethernet and IP headers, but with the checksum that these headers require. `whole` contains the
-/// headers; `network` is the length of the IP header in bytes (20 or 40).
+/// Returns a UDP header with a payload of `length` bytes, which the caller splits into fragments.
+/// The checksum is correct for the IP addresses in `whole`, a frame with the Ethernet and IP
+/// headers. `network` is the length of the IP header in bytes (20 or 40).
 fn udp_datagram(whole: Frame, network: usize, length: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..length).map(|at| (at * 7 % 251) as u8).collect();
     whole.udp(4000, 4001, &payload)[14 + network..].to_vec()

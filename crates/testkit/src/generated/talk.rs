@@ -54,9 +54,9 @@ impl ConnectionCapture {
         self
     }
 
-    /// Sends data from the server, and captures its segments in the order of the indices in
-    /// `order`. A segment whose index is missing was sent but not captured; a segment whose index
-    /// is repeated was captured twice.
+    /// Sends data from the server, and captures the segments in the order given by `order`, a list
+    /// of segment indices. A segment that the list omits was sent, but not captured; a segment that
+    /// the list repeats was captured twice.
     pub(super) fn send_from_server_in_order(mut self, data: &[u8], order: &[usize]) -> Self {
         let segments = self.connection.split_into_segments(Side::Server, data);
         for at in order {
@@ -66,8 +66,9 @@ impl ConnectionCapture {
         self
     }
 
-    /// Sends segments from the client, each at an offset from the current sequence number. The
-    /// server acknowledges the data up to the highest offset, after which later data continues.
+    /// Sends segments from the client. Each segment is given by its data, and by its offset from
+    /// the client's current sequence number. The server then acknowledges all data up to the end of
+    /// the segment that reaches farthest, where later data continues.
     pub(super) fn send_client_segments(mut self, pieces: &[(u32, &[u8])]) -> Self {
         for (at, data) in pieces {
             let frame = self.connection.segment_at_offset(Side::Client, ACK, *at, data);

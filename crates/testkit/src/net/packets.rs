@@ -80,8 +80,8 @@ fn parse_counters(text: &str, device: &str) -> Option<Counters> {
     })
 }
 
-/// Returns the number of frames in the receive backlogs of all processors, given the text of
-/// `softnet_stat`.
+/// Returns the number of frames in the receive backlogs of all processors. `text` is the content of
+/// `/proc/net/softnet_stat`.
 fn parse_backlog(text: &str) -> u64 {
     // Each line describes one processor. The twelfth column is the length of its backlog, in
     // hexadecimal.

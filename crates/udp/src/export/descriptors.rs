@@ -22,8 +22,8 @@ extern "C" fn end() {
     catch_panic_and_preserve_errno(|| table::for_each_classified_socket(Socket::close));
 }
 
-/// Returns all sockets to the kernel, because the child may read the placeholders too. A socket
-/// that belongs to a single process again can be promoted again.
+/// Returns all sockets to the kernel before a fork, because a forked child could also read from
+/// their placeholders. A socket can be promoted again when it belongs to a single process again.
 extern "C" fn before_fork() {
     catch_panic_and_preserve_errno(|| {
         origin::record_fork();
@@ -66,8 +66,8 @@ interpose!(
     }
 );
 interpose!(
-    /// Replaces `bind(2)`. Promoted sockets of the same port, which another socket may now share,
-    /// return to the kernel until they are promoted again.
+    /// Replaces `bind(2)`. First returns the promoted sockets of the same port to the kernel until
+    /// their next promotion, because they may now have to share the port.
     bind(number: c_int, address: *const c_void, size: c_uint) -> c_int, c"bind",
     |_, address, size| {
         if !address.is_null() && size >= 4 && !table::has_no_promoted_socket() {

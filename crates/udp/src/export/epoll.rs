@@ -33,8 +33,8 @@ pub(super) const EPOLL_CTL_ADD: c_int = 1;
 pub(super) const EPOLL_CTL_DEL: c_int = 2;
 /// Operation of epoll_ctl(2) that changes a registration.
 pub(super) const EPOLL_CTL_MOD: c_int = 3;
-/// Interval at which a wait on an epoll set checks the rings of its sockets while one of the rings
-/// stays awake, because datagrams in a ring do not wake the wait.
+/// Interval at which a wait on an epoll set checks the rings of its sockets, if one of these rings
+/// stays awake. The check is necessary because a datagram that enters a ring does not end the wait.
 const RING_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 type EpollCtlFn = unsafe extern "C" fn(c_int, c_int, c_int, *mut EpollEvent) -> c_int;
 type EpollCreateFn = unsafe extern "C" fn(c_int) -> c_int;
@@ -135,9 +135,9 @@ fn record_new_epoll_set(set: c_int) -> c_int {
     set
 }
 
-/// Waits on an epoll set and on the rings of its promoted sockets. `wait` calls the C library's
-/// wait on the set, for the time that is passed to it. `limit` is the time for which the program
-/// allows the call to block; `None` for no limit.
+/// Waits on an epoll set and on the rings of its promoted sockets. Calls `wait` to wait on the set
+/// alone, for a given time. `limit` is the time for which the program allows the whole call to
+/// block; `None` for no limit.
 ///
 /// # Safety
 /// U1 must hold for the array, which has `room` events.
@@ -169,8 +169,8 @@ unsafe fn wait_with_rings(
     }
 }
 
-/// Waits like [`wait_with_rings`], but also returns early, when another thread wakes this one
-/// because a socket with datagrams in its ring was added to the set.
+/// Waits once, for [`wait_with_rings`]. May return without an event: another thread wakes this one
+/// after it has added a socket to the set whose ring has datagrams.
 ///
 /// # Safety
 /// U1 must hold for the array, which has `room` events.
@@ -263,9 +263,9 @@ unsafe fn wait_with_ns_timeout(
     }
 }
 
-/// Adds the events of sockets with datagrams in their rings, `ready`, to the `count` events that
-/// the kernel has reported. Merges events of the same socket. Returns the total number of events.
-/// Events that do not fit into the array are reported by the next wait.
+/// Adds `ready`, the events of sockets with datagrams in their rings, to the `count` events in the
+/// array, which the kernel has reported. Merges events of the same socket. Returns the total number
+/// of events. Events that do not fit into the array are reported by the next wait.
 ///
 /// # Safety
 /// The array must have room for `room` events, the first `count` of which are initialized.

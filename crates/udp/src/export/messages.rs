@@ -47,8 +47,9 @@ fn promoted(number: c_int, flags: c_int) -> Option<Arc<Socket>> {
     catch_panic(|| None, || table::find_promoted_socket(number))
 }
 
-/// Returns the UDP socket with the descriptor `number`. Returns `None` if there is none, or if no
-/// ring has dropped datagrams of a socket whose program requests the number of drops.
+/// Returns the UDP socket with the descriptor `number`, for the report of drops. Returns `None` if
+/// the descriptor is no UDP socket. Also returns `None` as long as no ring has dropped datagrams of
+/// a socket whose program requests the number of drops.
 fn socket_with_ring_drops(number: c_int) -> Option<Arc<Socket>> {
     if !drops::has_ring_drops() {
         return None;
@@ -56,8 +57,8 @@ fn socket_with_ring_drops(number: c_int) -> Option<Arc<Socket>> {
     catch_panic(|| None, || table::find(number))
 }
 
-/// Returns the number of datagrams that a call with this result has received: 0 after a failure,
-/// otherwise 1.
+/// Returns the number of datagrams that a receive call has received, given the call's result: 1
+/// after a success, and 0 after a failure.
 fn received_count(received: isize) -> usize {
     usize::from(received >= 0)
 }

@@ -19,8 +19,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Epoll event of a socket that has become writable.
 const EPOLLOUT: u32 = 0x4;
 
-/// Registrations to which [`nudge`] has added `EPOLLOUT`. A wait that ends restores them, and
-/// removes the events that this has caused.
+/// Registrations that are nudged: [`nudge`] has added `EPOLLOUT` to them. The next wait on the
+/// epoll set that ends restores the registrations, and removes the events that `EPOLLOUT` has
+/// caused.
 static NUDGED_REGISTRATIONS: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 /// True if there may be entries in [`NUDGED_REGISTRATIONS`].
 static HAS_NUDGED_REGISTRATIONS: AtomicBool = AtomicBool::new(false);
@@ -29,9 +30,10 @@ fn lock_nudged_registrations() -> MutexGuard<'static, Vec<Registration>> {
     NUDGED_REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes a thread that waits on the epoll set of a registration. If the program itself waits for
-/// the socket to become writable, the set wakes the thread anyway: a one-shot registration is then
-/// only recorded in [`NUDGED_REGISTRATIONS`], and any other registration is not changed.
+/// Wakes a thread that waits on the epoll set of a registration. If the program itself waits until
+/// the socket is writable, the kernel wakes the thread without any change of the registration. In
+/// this case, a one-shot registration is only added to [`NUDGED_REGISTRATIONS`], and nothing is
+/// done for any other registration.
 pub(super) fn nudge(known: Registration) {
     if known.is_for_output() && !known.is_one_shot() {
         return;
@@ -88,9 +90,9 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     Some(kept)
 }
 
-/// Returns the events among `reported` that the program has requested, without the events that a
-/// nudge has caused. For a one-shot registration, adds readability if the ring has a datagram, and
-/// restores the registration if no event is left.
+/// Returns the part of `reported` that the program has requested, without events that a nudge has
+/// caused. For a one-shot registration, adds readability if the ring has a datagram. If no event is
+/// left for a one-shot registration, makes the registration report again.
 fn select_requested_events(known: &Registration, reported: u32) -> u32 {
     let own = if known.is_for_output() { reported } else { reported & !EPOLL_WRITABLE };
     if !known.is_one_shot() {

@@ -23,8 +23,8 @@ pub(super) const EINTR: i32 = 4;
 /// Error number of a nonblocking call that has received nothing.
 const EAGAIN: i32 = 11;
 
-/// Counts the datagrams that a receive call has obtained from the kernel through a descriptor,
-/// which may promote the socket or wake its ring. Does nothing if the call only peeked.
+/// Counts the datagrams that a receive call has obtained from the kernel, for the decisions to
+/// promote the socket and to wake its ring. Does nothing if the call has only peeked.
 pub(super) fn count(number: c_int, received: usize, flags: c_int) {
     if received == 0 || flags & flag::MSG_PEEK != 0 {
         return;
@@ -103,10 +103,10 @@ struct ReceiveCall<'s> {
     socket: &'s Socket,
     number: c_int,
     flags: c_int,
-    /// True while this call must read the placeholder before it reads the ring again.
+    /// True while this call must read the placeholder before the ring.
     asks_kernel: bool,
-    /// True if the ring had a datagram before the last read of the placeholder; this datagram is
-    /// newer than those in the placeholder.
+    /// True if the ring had a datagram before this call last read the placeholder. This datagram is
+    /// newer than all datagrams in the placeholder.
     has_newer: bool,
     /// True if this call has found both the ring and, afterwards, the placeholder empty.
     is_empty: bool,
@@ -114,8 +114,8 @@ struct ReceiveCall<'s> {
     must_sleep: bool,
     /// State and start time of the busy wait, if this call waits without sleeping.
     spin: Option<(SpinWait, Instant)>,
-    /// True if this call has already waited for the placeholder while datagrams could still enter
-    /// the ring.
+    /// True if this call has already waited for the placeholder for a limited time with the ring
+    /// awake.
     has_napped: bool,
     /// True if a signal handler has run since this call began to wait.
     is_interrupted: bool,
@@ -130,15 +130,15 @@ struct KernelRead {
     _wait: Option<Wait>,
 }
 
-/// The step that follows if a receive call finds the placeholder empty.
+/// The action of a receive call that has read the placeholder and has found it empty.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StepIfEmpty {
-    /// The ring is read again.
+    /// The call reads the ring again, unless a signal handler has interrupted it.
     ReadRing,
-    /// The call returns without a datagram if it is nonblocking, and leaves the ring awake;
-    /// otherwise, it puts the ring to sleep and continues.
+    /// The call leaves the ring awake and returns without a datagram if it is nonblocking.
+    /// Otherwise, it puts the ring to sleep and continues.
     StayAwake,
-    /// The call returns the result of the read.
+    /// The call returns the result of reading the placeholder.
     Return,
 }
 
@@ -160,9 +160,9 @@ impl<'s> ReceiveCall<'s> {
         }
     }
 
-    /// Prepares a read of the placeholder. Called when the ring is empty, or must be read after the
-    /// placeholder. May first wait for datagrams. Returns `None` if the ring must be read before
-    /// the placeholder. `flags` are added to the flags of the call.
+    /// Prepares the next read of the placeholder. Called when the ring is empty, or when the
+    /// placeholder must be read first. May first wait for datagrams. Returns `None` if the ring
+    /// must be read again instead. `flags` are added to the flags of the call.
     fn prepare_kernel_read(&mut self, flags: c_int) -> Option<KernelRead> {
         let flags = self.flags | flags;
         let look = |empty| KernelRead { flags: flags | flag::MSG_DONTWAIT, empty, _wait: None };
@@ -213,8 +213,9 @@ impl<'s> ReceiveCall<'s> {
         is_asleep.then_some(KernelRead { flags, empty: StepIfEmpty::Return, _wait: wait })
     }
 
-    /// Waits for the placeholder while datagrams may enter the ring. Returns `None` without waiting
-    /// if no such wait is possible ([`Socket::placeholder_wait_time`]).
+    /// Waits until the placeholder is readable, for a limited time during which datagrams may also
+    /// enter the ring. Returns `None` at once if the call may not wait in this way
+    /// ([`Socket::placeholder_wait_time`]).
     fn wait_for_placeholder(&self) -> Option<TimedWaitOutcome> {
         let delay = self.socket.placeholder_wait_time()?;
         let limit = udp::receive_timeout(self.number).unwrap_or(delay);
@@ -225,8 +226,8 @@ impl<'s> ReceiveCall<'s> {
         flags & flag::MSG_DONTWAIT != 0 || preload::is_nonblocking(self.number)
     }
 
-    /// Decides how the call proceeds after it has found the placeholder empty. Returns true if the
-    /// call continues.
+    /// Performs the action `empty` after the call has found the placeholder empty. Returns true if
+    /// the call continues, and false if it returns to the program.
     fn continue_after_empty_read(&mut self, empty: StepIfEmpty, flags: c_int) -> bool {
         match empty {
             StepIfEmpty::Return => false,

@@ -34,8 +34,8 @@ impl RingEvent<'_> {
 
 /// Returns the events of the sockets whose rings have datagrams. Puts the rings of all other
 /// sockets to sleep, unless `spins` is true because the caller polls the rings instead of sleeping.
-/// Also returns true if a ring stays awake although the set has no event of its socket: the caller
-/// must then check again after a while.
+/// Also returns true if the caller must check the rings again after a while, because a ring stays
+/// awake although there is no event of its socket.
 pub(super) fn ready_events(
     set: c_int,
     sockets: &[Arc<Socket>],

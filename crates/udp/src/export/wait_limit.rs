@@ -16,7 +16,7 @@ pub(super) enum WaitLimit {
 }
 
 impl WaitLimit {
-    /// No time: the call returns at once.
+    /// The limit of a call that returns at once.
     pub(super) const NO_WAIT: Self = Self::AtMost(Duration::ZERO);
 
     /// Returns [`Self::NO_WAIT`] if `is_now` is true, else [`Self::Whole`].
@@ -24,8 +24,8 @@ impl WaitLimit {
         if is_now { Self::NO_WAIT } else { Self::Whole }
     }
 
-    /// Returns the limit for a wait of which the time `rest` remains: at most `rest`, if this limit
-    /// is [`Self::Whole`] and `rest` is given; otherwise this limit.
+    /// Returns the limit for the rest of a wait, of which the time `rest` remains. [`Self::Whole`]
+    /// becomes a limit of `rest`, unless `rest` is `None`. Any other limit is returned unchanged.
     pub(super) const fn with_remaining(self, rest: Option<Duration>) -> Self {
         match (self, rest) {
             (Self::Whole, Some(rest)) => Self::AtMost(rest),
@@ -45,9 +45,9 @@ impl WaitLimit {
     }
 }
 
-/// Returns the time for which the caller may wait while datagrams enter the rings of its sockets:
-/// the delay that the user has requested, but at most `rest`. Returns `None` if the user has
-/// requested no delay, if a ring has a datagram, or if no ring is awake.
+/// Returns the time for which a call may wait for several sockets while their rings are awake: the
+/// delay that the user has requested, but at most `rest`. Returns `None` if the user has requested
+/// no delay, if a ring has a datagram, or if no ring is awake.
 pub(super) fn common_placeholder_wait_time<'s>(
     sockets: impl Iterator<Item = &'s Arc<Socket>>,
     rest: Option<Duration>,

@@ -68,12 +68,12 @@ fn register_waits(entries: &[PollFd]) -> Vec<Wait> {
     readable.map(|entry| Wait::begin(entry.number)).collect()
 }
 
-/// Finds the sockets whose rings have a datagram, puts the other rings to sleep, and calls `wait`
-/// with the time for which it may block. If the user has requested that waits spin, no ring sleeps,
-/// and the function repeats these steps until a ring has a datagram, `wait` returns a result other
-/// than 0, or the time `limit` has elapsed. If the user has requested a delay, calls `wait` for
-/// that time first, while the rings are awake. Returns the indices in `sockets` of the sockets with
-/// a datagram, and the last result of `wait`.
+/// Waits for descriptors and for datagrams in the rings of sockets. Puts the empty rings to sleep,
+/// and calls `wait` with the time for which it may block. If the user has requested a delay, first
+/// calls `wait` for that time with the rings awake. If the user has requested that waits spin, no
+/// ring sleeps, and the function polls instead of blocking. It stops when a ring has a datagram,
+/// `wait` returns a result other than 0, or the time `limit` has elapsed. Returns the indices in
+/// `sockets` of the sockets with a datagram, and the last result of `wait`.
 fn wait_for_rings<'s>(
     sockets: impl Iterator<Item = &'s Arc<Socket>> + Clone,
     limit: Option<Duration>,
@@ -117,9 +117,9 @@ fn wait_for_rings<'s>(
     }
 }
 
-/// Waits like poll(2), but also for datagrams in the rings of the sockets in `promoted`, each of
-/// which is paired with the index of its entry. Calls `wait` to wait for descriptors, with the time
-/// for which it may block.
+/// Waits like poll(2), but also for datagrams in the rings of promoted sockets. Each element of
+/// `promoted` is a socket with the index of its entry. Calls `wait` to wait for the descriptors
+/// alone, with the time for which it may block.
 fn poll_with_rings(
     entries: &mut [PollFd],
     promoted: &[(usize, Arc<Socket>)],

@@ -32,10 +32,11 @@ const RING_SHARE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Minimum number of received datagrams for a measurement of the ring's share.
 const RING_SHARE_DATAGRAMS: u64 = 1024;
-/// Minimum time between the end of a ring that had a small share and the next promotion.
+/// Minimum time until the next promotion of a socket whose ring has ended because it had a small
+/// share of the datagrams.
 const REPROMOTION_INTERVAL_MIN: Duration = Duration::from_secs(60);
-/// Time between two receptions from the placeholder below which the ring wakes up: the time
-/// between two datagrams at the rate of [`PROMOTION_LOAD`].
+/// Maximum time between two receptions from the placeholder for the second one to wake the ring. It
+/// corresponds to the rate of [`PROMOTION_LOAD`].
 const WAKING_INTERVAL: Duration = Duration::from_micros(50);
 /// Size in bytes to which the placeholder's receive buffer is set while the socket is being
 /// promoted. The promotion takes milliseconds, during which the program does not read the socket.
@@ -48,7 +49,7 @@ const CONDITIONS_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Returns the load above which a socket is promoted. If the user has requested a delay, the load
-/// may be lower, down to two datagrams per delay, because one wake-up then serves several
+/// may be as low as two datagrams per delay, because one wake-up of the program then serves several
 /// datagrams.
 fn promotion_load() -> (u32, Duration) {
     if report::is_rate_ignored() {
@@ -57,7 +58,8 @@ fn promotion_load() -> (u32, Duration) {
     (PROMOTION_LOAD.0, waking_interval() * PROMOTION_LOAD.0)
 }
 
-/// Returns the time between two receptions from the placeholder below which the ring wakes up.
+/// Returns the maximum time between two receptions from the placeholder for the second one to wake
+/// the ring.
 fn waking_interval() -> Duration {
     report::ring_delay().map_or(WAKING_INTERVAL, |delay| WAKING_INTERVAL.max(delay / 2))
 }

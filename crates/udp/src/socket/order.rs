@@ -14,9 +14,10 @@ use sys::preload;
 const PLACEHOLDER_PERIOD: u32 = 64;
 
 impl Socket {
-    /// Puts the ring to sleep before the caller reads the placeholder or waits for it, so that
-    /// datagrams reach the placeholder. Returns false if an older datagram must be received first:
-    /// one in the ring, or one that has been in the placeholder since before the ring woke up.
+    /// Puts the ring to sleep, so that datagrams reach the placeholder, before the caller reads the
+    /// placeholder or waits for it. Returns false if an older datagram must be received first. This
+    /// is a datagram in the ring, or one that has been in the placeholder since before the ring
+    /// woke up.
     pub(crate) fn fall_asleep(&self) -> bool {
         // Sync point: waiting.
         if !self.may_have_datagrams.load(Ordering::SeqCst) {
@@ -48,10 +49,10 @@ impl Socket {
         true
     }
 
-    /// Returns the time for which the caller may wait for the placeholder while datagrams enter the
-    /// ring. Returns `None` if the user has requested no such delay, if no datagrams enter the
-    /// ring, or if the ring contains a datagram. After that time, the caller reads the ring, and
-    /// puts it to sleep before it waits again. (docs/book/decisions/0132)
+    /// Returns the time for which the caller may wait until the placeholder is readable, although
+    /// the ring is awake. Returns `None` if the user has requested no delay, if no datagrams enter
+    /// the ring, or if the ring contains a datagram. After this time, the caller must read the
+    /// ring, and put it to sleep before it waits again. (docs/book/decisions/0132)
     pub(crate) fn placeholder_wait_time(&self) -> Option<Duration> {
         let delay = report::ring_delay()?;
         if !self.may_have_datagrams.load(Ordering::SeqCst) {
@@ -83,10 +84,10 @@ impl Socket {
     }
 
     /// Returns true if this call must read the placeholder before the ring, whatever the ring
-    /// contains. This is true once in [`PLACEHOLDER_PERIOD`] calls, unless the ring is asleep; a
-    /// sleeping ring is read before newer datagrams in the placeholder. Once in that period, also
-    /// checks the rate, the ring's share and the conditions of the promotion, and returns the
-    /// socket to the kernel if a check fails.
+    /// contains. This is true once in [`PLACEHOLDER_PERIOD`] calls. It is never true while the ring
+    /// is asleep, because the datagrams in the placeholder are then newer. Once in that period,
+    /// also checks the rate of datagrams, the ring's share and the conditions of the promotion.
+    /// Returns the socket to the kernel if a check fails.
     pub(crate) fn must_read_placeholder_first(&self, number: i32) -> bool {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         if call % PLACEHOLDER_PERIOD != PLACEHOLDER_PERIOD - 1 {
@@ -98,8 +99,8 @@ impl Socket {
         self.lock().is_some_and(|locked| locked.state.is_awake)
     }
 
-    /// Records that the placeholder, read after a datagram had been found in the ring, was empty,
-    /// so that it contains no older datagrams.
+    /// Records that the placeholder contains no datagrams older than those in the ring. Called
+    /// after a call has found a datagram in the ring, and then the placeholder empty.
     pub(crate) fn record_empty_placeholder(&self) {
         self.has_older.store(false, Ordering::Relaxed);
     }

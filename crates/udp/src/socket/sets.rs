@@ -6,10 +6,11 @@ use crate::ring::RingPosition;
 use std::sync::atomic::Ordering;
 
 impl Socket {
-    /// Records that the program has made the registration `wanted` of the socket with an epoll set
-    /// or, if `wanted` is `None`, has removed the registration `key`, given as the descriptors of
-    /// the set and of the socket. Returns a promoted socket to the kernel until the next promotion
-    /// if a ring cannot serve the new registration ([`Registration::can_have_ring`]).
+    /// Records a change of the socket's registration with an epoll set. `wanted` is the
+    /// registration that the program has made. If it is `None`, the program has removed the
+    /// registration `key`, given as the descriptors of the set and of the socket. Returns a
+    /// promoted socket to the kernel until the next promotion if a ring cannot serve `wanted`
+    /// ([`Registration::can_have_ring`]).
     pub(crate) fn record_registration(&self, wanted: Option<Registration>, key: (i32, i32)) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
@@ -38,16 +39,17 @@ impl Socket {
         self.is_in_edge_set.store(is_in_edge_set, Ordering::Relaxed);
     }
 
-    /// Returns true if the ring may stay awake although a receive call has found ring and
-    /// placeholder empty, because the program waits for an epoll set next, and that wait looks into
-    /// the ring.
+    /// Returns true if the ring may stay awake after a receive call has found both the ring and the
+    /// placeholder empty. This is possible if the program uses an epoll set, because its next wait
+    /// on the set checks the ring.
     pub(crate) fn may_stay_awake(&self) -> bool {
         self.is_in_sets.load(Ordering::Relaxed) && self.may_have_datagrams.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a call that has received datagrams from the ring may return although it has
-    /// room for more datagrams and the placeholder contains some. (An epoll set that reports the
-    /// socket only when it becomes readable would not report the datagrams in the placeholder.)
+    /// Returns true if a receive call may return with datagrams from the ring alone, although it
+    /// has room for datagrams in the placeholder. This is impossible for a socket in an
+    /// edge-triggered epoll set, which would not report the datagrams that remain in the
+    /// placeholder.
     pub(crate) fn may_leave_datagrams(&self) -> bool {
         !self.is_in_edge_set.load(Ordering::Relaxed)
             && self.may_have_datagrams.load(Ordering::Relaxed)
@@ -59,11 +61,11 @@ impl Socket {
         locked.state.registrations.iter().any(|known| known.set == set)
     }
 
-    /// Returns the registrations with an epoll set whose next event must report the datagrams of
-    /// the ring, and the position of the ring. Includes an edge-triggered registration if a
-    /// datagram has arrived since the last report, or if the ring has been found empty since then.
-    /// Never includes a one-shot registration, because only the kernel can tell whether it has
-    /// already reported an event.
+    /// Returns the registrations of the socket with an epoll set whose next event must report the
+    /// datagrams in the ring. Each edge-triggered registration is returned with the position of the
+    /// ring. Includes an edge-triggered registration if a datagram has arrived since the last
+    /// report, or if the ring has been found empty since then. Never includes a one-shot
+    /// registration, because only the kernel can tell whether it has already reported an event.
     pub(crate) fn unreported_registrations(
         &self,
         set: i32,
@@ -97,10 +99,10 @@ impl Socket {
         }
     }
 
-    /// Puts the ring to sleep before a wait on an epoll set although the ring has datagrams,
-    /// because an event has already reported them to the program. Later datagrams then wake the
-    /// program through the placeholder, and are read after the datagrams in the ring. Returns false
-    /// if the ring must stay awake, because the placeholder has datagrams that must be read first.
+    /// Puts the ring to sleep before a wait on an epoll set, even if the ring has datagrams,
+    /// provided that an event has already reported them to the program. Later datagrams then wake
+    /// the program through the placeholder, and are read after those in the ring. Returns false if
+    /// the ring must stay awake, because the placeholder has datagrams that must be read first.
     pub(crate) fn leave_datagrams_unread(&self, set: i32) -> bool {
         let Some(mut locked) = self.lock() else { return true };
         let state = &mut *locked.state;

@@ -12,7 +12,7 @@ use crate::read::{array, decode16, decode32, decode64};
 /// Block type of a section header. Its bytes are the same in both byte orders.
 pub(super) const SECTION_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// The state of the reader within the current section.
+/// The state of the pcapng reader within the current section.
 #[derive(Clone, Debug)]
 pub(super) struct PcapngReader {
     big: bool,

@@ -28,9 +28,9 @@ use crate::read::{be16, be32};
 
 /// Length of the DNS message header in bytes.
 pub const HEADER_LENGTH: usize = 12;
-/// Minimum length in bytes of a question: one with the root as its name.
+/// Minimum length in bytes of a DNS question: one with the root as its name.
 const QUESTION_LENGTH_MIN: usize = 5;
-/// Minimum length in bytes of a record: one with the root as its name and without data.
+/// Minimum length in bytes of a DNS record: one with the root as its name and without data.
 const RECORD_LENGTH_MIN: usize = 11;
 
 /// A section of a DNS message that contains records.
@@ -81,9 +81,9 @@ pub struct ResourceRecord<'m> {
 /// A question or record of a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'m> {
-    /// A question.
+    /// A question of the message.
     Question(Question<'m>),
-    /// A record.
+    /// A resource record of the message.
     Record(ResourceRecord<'m>),
 }
 
@@ -150,8 +150,8 @@ impl<'m> Message<'m> {
         }
     }
 
-    /// Returns true if arbitrary bytes are likely to be a message: the header is one that real
-    /// software sends, and the questions and records that the header states fit into `length`
+    /// Returns true if arbitrary bytes are likely to be a DNS message. The header must be one that
+    /// real software sends. The questions and records that the header states must fit into `length`
     /// bytes, the length of the message on the wire.
     #[must_use]
     pub fn is_likely_dns(&self, length: usize) -> bool {

@@ -19,7 +19,7 @@ pub struct Body {
     /// Number of remaining bytes in the body or chunk. While the digits of a chunk size are being
     /// read, the value of the digits so far.
     left: u64,
-    /// State of the parser, one of the constants of this module such as `IN_CHUNK_DATA`.
+    /// State of the body parser, one of the constants of this module such as `IN_CHUNK_DATA`.
     state: u8,
     /// 1 in lenient mode, 0 in strict mode.
     lenient: u8,
@@ -49,7 +49,7 @@ const UNTIL_CLOSE: u8 = 2;
 const PROTOCOL_SWITCHED: u8 = 3;
 /// State of the body parser before the size of a chunk.
 const BEFORE_CHUNK_SIZE: u8 = 4;
-/// State within the digits of a chunk size.
+/// State of the body parser within the digits of a chunk size.
 const IN_SIZE_DIGITS: u8 = 5;
 /// State of the body parser in white space between the size of a chunk and a chunk extension.
 const AFTER_SIZE_BLANK: u8 = 6;
@@ -71,21 +71,21 @@ const AFTER_BACKSLASH: u8 = 13;
 const AFTER_QUOTED_VALUE: u8 = 14;
 /// State of the body parser after the CR of a line with a chunk size.
 const AFTER_SIZE_CR: u8 = 15;
-/// State in the data of a chunk.
+/// State of the body parser in the data of a chunk.
 const IN_CHUNK_DATA: u8 = 16;
-/// State after the data of a chunk.
+/// State of the body parser after the data of a chunk.
 const AFTER_CHUNK_DATA: u8 = 17;
-/// State after the CR that follows the data of a chunk.
+/// State of the body parser after the CR that follows the data of a chunk.
 const AFTER_CHUNK_CR: u8 = 18;
-/// State at the beginning of a trailer line.
+/// State of the body parser at the beginning of a trailer line.
 const AT_TRAILER_LINE: u8 = 19;
-/// State in the name of a trailer field.
+/// State of the body parser in the name of a trailer field.
 const IN_TRAILER_NAME: u8 = 20;
-/// State in the value of a trailer field.
+/// State of the body parser in the value of a trailer field.
 const IN_TRAILER_VALUE: u8 = 21;
-/// State after the CR of a trailer line.
+/// State of the body parser after the CR of a trailer line.
 const AFTER_TRAILER_CR: u8 = 22;
-/// State after the CR of the final empty line.
+/// State of the body parser after the CR of the final empty line.
 const AFTER_LAST_CR: u8 = 23;
 /// State of the body parser in bytes after a chunk size, which lenient mode skips.
 const IGNORED_AFTER_SIZE: u8 = 24;
@@ -146,7 +146,8 @@ impl Body {
         .or_response(method == RequestMethod::Unknown && head.is_persistent())
     }
 
-    /// If `maybe` is true, makes the body empty if another response begins at its first byte.
+    /// Makes the body conditional if `maybe` is true: the body is then empty if another response
+    /// begins at its first byte.
     const fn or_response(mut self, maybe: bool) -> Self {
         self.state = match self.state {
             IN_LENGTH_BODY if maybe => LENGTH_OR_RESPONSE,
@@ -197,9 +198,10 @@ impl Body {
         }
     }
 
-    /// Creates a body for lenient mode that was announced as chunked. If it does not begin with a
-    /// chunk size, the body is empty if another response begins there; otherwise it has `stated`
-    /// bytes or, if `stated` is 0, ends with its connection.
+    /// Creates a body that was announced as chunked, for lenient mode, which decides from its first
+    /// bytes. A body that begins with a chunk size is chunked. If another response begins instead,
+    /// the body is empty. Otherwise, it has `stated` bytes or, if `stated` is 0, ends with its
+    /// connection.
     fn new_maybe_chunked(stated: u64) -> Self {
         // A length of more than 6 bytes exceeds the data of any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
@@ -307,7 +309,8 @@ impl Body {
         Ok(BodyPart::Framing(at))
     }
 
-    /// Returns the number of bytes at the start of `rest` that leave the state unchanged.
+    /// Returns the number of bytes at the start of `rest` that leave the state of the body parser
+    /// unchanged.
     fn unchanged_prefix_length(&self, rest: &[u8]) -> usize {
         match self.state {
             IN_TRAILER_VALUE | IGNORED_AFTER_SIZE if self.lenient != 0 => {

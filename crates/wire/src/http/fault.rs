@@ -27,8 +27,8 @@ pub enum HttpFault {
     /// The target is empty or, in strict mode, contains bytes other than visible ASCII (RFC 9112
     /// §3.2).
     Target,
-    /// The start line has no version although it is not an HTTP/0.9 request (RFC 9112 §2.3) or, in
-    /// strict mode, its version is not 0.9, 1.0, 1.1 or 2.0.
+    /// The version in the start line is missing or invalid. Only an HTTP/0.9 request has no version
+    /// (RFC 9112 §2.3). In strict mode, the version must be 0.9, 1.0, 1.1 or 2.0.
     Version,
     /// The status code does not have three digits (RFC 9112 §4).
     Status,

@@ -207,9 +207,10 @@ fn parse_fields_leniently(
     }
 }
 
-/// Returns the offset after the head if the empty line `line` ends the head, otherwise `None`. A
-/// line end of CR LF or LF always ends the head. Any other line end does so only if no known field
-/// follows; a CR LF that follows it then also belongs to the head.
+/// Returns the offset after the head if the empty line `line` ends the head, otherwise `None`. An
+/// empty line that consists of CR LF or LF always ends the head. Any other empty line does so only
+/// if no known field follows it. A CR LF that follows an empty line such as CR CR LF also belongs
+/// to the head.
 fn head_end_after_empty_line(bytes: &[u8], line: HeadLine) -> Option<usize> {
     let suffix = bytes.get(line.end..line.next).unwrap_or_default();
     if matches!(suffix, b"\r\n" | b"\n") {
@@ -223,7 +224,8 @@ fn head_end_after_empty_line(bytes: &[u8], line: HeadLine) -> Option<usize> {
     }
 }
 
-/// Returns true if the bytes begin with a known field, without white space before it.
+/// Returns true if the bytes begin with a header field that the parser evaluates, without white
+/// space before it.
 fn begins_with_known_field(rest: &[u8]) -> bool {
     /// Number of bytes to examine for the name of a field: the length of the longest known name,
     /// plus some white space.

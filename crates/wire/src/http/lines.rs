@@ -4,8 +4,8 @@ use super::fault::{HeadError, HttpFault};
 use super::mode::ParseMode;
 use memchr::memchr2;
 
-/// A line of a head, given by three offsets: of its start, of the end of its text, and of the next
-/// line.
+/// A line of an HTTP head, given by three offsets: of its start, of the end of its text, and of the
+/// next line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadLine {
     pub(super) start: usize,

@@ -43,7 +43,7 @@ pub const METHOD_CLASSES: [(&str, &str); 36] = [
     ("M-SEARCH", "m_search"),
 ];
 
-/// Number of every method that [`METHOD_CLASSES`] does not contain.
+/// Method number that stands for every method that [`METHOD_CLASSES`] does not contain.
 pub const OTHER: u8 = 99;
 
 /// Returns the number of a method; [`OTHER`] if [`METHOD_CLASSES`] does not contain it.

@@ -101,12 +101,13 @@ impl<'r> Writer<'r> {
         self.add(field as u8, text);
     }
 
-    /// Marks this record as truncated. The caller leaves out facts or shortens a text.
+    /// Marks this record as truncated, because the caller leaves out facts or shortens a text.
     pub const fn mark_truncated(&mut self) {
         self.cut = true;
     }
 
-    /// Marks this record as truncated if `other`, whose fields it repeats, is truncated.
+    /// Marks this record as truncated if `other` is truncated. The caller copies fields of `other`
+    /// to this record.
     pub fn mark_like(&mut self, other: &Record<'_>) {
         self.cut |= other.is_truncated();
     }

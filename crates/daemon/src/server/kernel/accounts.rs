@@ -15,34 +15,35 @@ use pipeline::graph::NodeId;
 use pipeline::plan::Costs;
 use std::collections::BTreeMap;
 
-/// The resources that a new request needs.
+/// The resources that a new kernel request needs, for the check of its user's quota.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestCost<'c> {
     /// Nodes of the request.
     pub(super) nodes: &'c [NodeId],
-    /// The first source among these nodes.
+    /// The first source among the nodes of the request.
     pub(super) source: NodeId,
-    /// Size in bytes of the request's pointer rings, and size in bytes of its ring for frames,
-    /// which other requests may share.
+    /// Sizes, in bytes, of the rings that the request needs: first of its pointer rings together,
+    /// then of its ring for frames. Other requests may share the ring for frames.
     pub(super) bytes: (u64, u64),
-    /// Rule that decides which requests may share the ring for frames. Each user of the ring is
-    /// charged for all of it.
+    /// Rule that determines which requests may share the ring for frames. Each user whose request
+    /// shares the ring is charged for the entire ring.
     pub(super) share: &'c Share,
-    /// The client whose request will be replaced by the new one, if any. Until the replacement both
-    /// requests occupy memory, but only one uses time.
+    /// The client whose running request the new request will replace; `None` if it replaces none.
+    /// Both requests occupy memory until the replacement, but only one of them uses time.
     pub(super) replaces: Option<u64>,
 }
 
-/// The accounts of all requests in the kernel, by client, and the results of the last measurement.
+/// The accounts of all kernel requests, by client, and the results of the last measurement of their
+/// cost.
 #[derive(Debug)]
 pub(super) struct Accounts {
     costs: Costs,
     lines: BTreeMap<u64, Account>,
     /// Monotonic time of the last measurement, in ns.
     measured_at: u64,
-    /// Frame rates of the programs at each attach point, by the user of a program (`None` for a
-    /// program that several users share): the total number of frames at the last measurement, and
-    /// the number of frames per second.
+    /// Frame counts of the kernel programs at the last measurement, by attach point and user. Each
+    /// value is the total number of frames of a program, and its number of frames per second. The
+    /// key `None` stands for a program that several users share.
     rates: BTreeMap<AttachPoint, BTreeMap<Option<u32>, (u64, f64)>>,
     /// Users who exceeded their time quota at the last measurement.
     users_over_quota: Vec<u32>,
@@ -55,14 +56,14 @@ struct Account {
     number: u32,
     bytes: (u64, u64),
     share: Share,
-    /// Kernel time that the request has used by the last measurement, in ns, and its current rate,
-    /// in ns per second.
+    /// Kernel time of the request according to the last measurement: in total, in ns, and per
+    /// second, in ns.
     kernel_time_ns: (f64, f64),
 }
 
 impl Account {
-    /// Returns the key of the request's ring for frames, unique among the rings of its user at one
-    /// attach point.
+    /// Returns the key that identifies the request's ring for frames among the rings of the same
+    /// user at one attach point.
     const fn frame_ring_key(&self) -> (u64, &Share) {
         (self.bytes.1, &self.share)
     }
@@ -136,7 +137,8 @@ impl Accounts {
         Err((last.copied().unwrap_or(cost.source), why))
     }
 
-    /// Returns the number of frames per second at an attach point, summed over its programs.
+    /// Returns the number of frames per second that all programs at an attach point process
+    /// together.
     fn rate(&self, at: &AttachPoint) -> f64 {
         self.rates.get(at).map_or(0.0, |programs| programs.values().map(|(_, rate)| rate).sum())
     }
@@ -207,9 +209,9 @@ impl Accounts {
             >= COST_MEASUREMENT_INTERVAL_MIN_NS
     }
 
-    /// Updates the accounts from the counters of the programs. Returns the clients whose requests
-    /// must be removed, with the reasons: the costliest request of each user who exceeded the quota
-    /// in this and the previous measurement.
+    /// Measures the cost of all requests from the counters of the kernel programs. Returns the
+    /// clients whose requests must be removed, with the reasons. These are the costliest requests
+    /// of users who have exceeded their quota both in this measurement and in the previous one.
     pub(super) fn measure(
         &mut self,
         status: &[ProgramStatus],
@@ -268,8 +270,8 @@ impl Accounts {
 }
 
 /// Estimates the kernel time that a request has used so far, in ns. `lines` is the number of
-/// requests in the program, which share the cost of receiving a frame equally. Requests that share
-/// a filter also share its cost equally.
+/// requests in the program; they share the cost of receiving a frame equally. Requests that share a
+/// filter also share its cost equally.
 fn estimate_kernel_time_ns(costs: &Costs, line: &RequestStatus, lines: usize) -> f64 {
     let steps = line.steps.iter();
     let steps = steps.map(|(_, lines, blocks)| *blocks as f64 / (*lines).max(1) as f64);

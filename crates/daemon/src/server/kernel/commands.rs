@@ -15,8 +15,8 @@ pub(in crate::server) type AttachPoint = (String, Option<String>, &'static str);
 pub(in crate::server) struct ProgramStatus {
     pub(in crate::server) at: AttachPoint,
     pub(in crate::server) status: PointStatus,
-    /// Id of the process that made a request, and cost of the request in ns per second, by request
-    /// number.
+    /// The requests that the program runs, by request number: the id of the process that made the
+    /// request, and the cost of the request in ns per second.
     pub(in crate::server) lines: BTreeMap<u32, (i32, u64)>,
 }
 
@@ -42,14 +42,15 @@ pub(in crate::server) enum Command {
     LeaveRunning,
 }
 
-/// A message from the kernel thread, mostly that a command is complete.
+/// A message from the kernel thread to the server, mostly to report that a command is complete.
 #[derive(Debug)]
 pub(in crate::server) enum Completion {
     AttachReply {
         client: u64,
         result: Result<DelegatedProgram, Fault>,
     },
-    /// The prepared request has replaced the running request, or was discarded.
+    /// The switch of a client to its prepared request is complete. After an error, the prepared
+    /// request is discarded.
     Switched {
         client: u64,
         result: Result<(), Fault>,
@@ -71,7 +72,7 @@ pub(in crate::server) enum Completion {
     },
     /// All requests have been removed or left to the next daemon.
     Ended,
-    /// The thread has completed the last command and is ready for the next one.
+    /// The kernel thread has completed the last command and is ready for the next one.
     Ready,
 }
 
@@ -80,17 +81,18 @@ pub(in crate::server) enum Completion {
 pub(in crate::server) enum RequestState {
     #[default]
     None,
-    /// The attachment is queued or in progress.
+    /// The client has asked to attach the request, which is not attached yet.
     Requested,
-    /// The attachment of a replacement is queued or in progress.
+    /// The client has asked to prepare the request as a replacement of another one; the request is
+    /// not prepared yet.
     ReplacementRequested,
-    /// The request is prepared and waits for `Switch`.
+    /// The request is prepared to replace another one, and waits for the client's call of `Switch`.
     Prepared,
-    /// The replacement is in progress.
+    /// The request is being switched to: it is about to replace another request.
     Switching,
     /// The request is running.
     Running,
-    /// The removal is in progress.
+    /// The request is being removed from the kernel.
     Detaching,
 }
 

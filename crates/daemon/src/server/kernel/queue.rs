@@ -18,8 +18,8 @@ use sys::watcher::{EpollWatcher, EventInterest};
 /// The kernel thread and its command queues.
 #[derive(Debug)]
 pub(in crate::server) struct KernelQueue {
-    /// Release of the kernel, if the daemon runs kernel programs; otherwise, the reason why it runs
-    /// none.
+    /// Release of the machine's kernel if the daemon runs kernel programs. Otherwise, the reason
+    /// why it runs none.
     pub(in crate::server) open: Result<String, String>,
     pub(super) commands: Option<Sender<Command>>,
     pub(super) completions: Receiver<Completion>,
@@ -27,7 +27,7 @@ pub(in crate::server) struct KernelQueue {
     pub(super) doorbell: Arc<EventFd>,
     usage_by_user: Arc<Mutex<BTreeMap<u32, Quota>>>,
     thread: Option<JoinHandle<()>>,
-    /// Commands that take precedence over the commands of users.
+    /// Commands that the thread executes before the commands of users, such as removals.
     pub(super) urgent: VecDeque<Command>,
     pub(super) queued: BTreeMap<u32, VecDeque<Command>>,
     /// Id of the user whose command was served last.

@@ -56,7 +56,8 @@ struct ClientRequest {
     process: i32,
 }
 
-/// The stored description of a request, from which the next daemon adopts the request.
+/// The description of a client's request that the daemon stores with the request, so that the next
+/// daemon can adopt it.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredRequestDescription {
     client: u64,
@@ -68,8 +69,9 @@ struct StoredRequestDescription {
     part: String,
 }
 
-/// A request to be replaced: the number of its client, the request, and the filters that keep their
-/// state, each as its index in the old and in the new kernel program.
+/// A request that a new request will replace: the number of its client, the request itself, and the
+/// filters that keep their state. Each filter is given as its index in the old and its index in the
+/// new kernel program.
 type ReplacedRequest<'l> = (u64, &'l DelegatedRequest, Vec<(usize, usize)>);
 
 /// A prepared replacement of a running request.
@@ -152,9 +154,10 @@ impl KernelThread {
         adoption
     }
 
-    /// Executes commands. After each command, and after every [`COST_MEASUREMENT_INTERVAL`] without
-    /// a command while there are requests, measures the requests if a measurement is due. Ends when
-    /// the queue closes, or on [`Command::LeaveRunning`], which leaves the requests in the kernel.
+    /// Executes commands until the queue closes. Also ends on [`Command::LeaveRunning`], which
+    /// leaves the requests in the kernel. After each command, measures the cost of the requests if
+    /// a measurement is due. Without commands, does so every [`COST_MEASUREMENT_INTERVAL`] while
+    /// there are requests.
     pub(super) fn run(
         mut self,
         commands: &Receiver<Command>,
@@ -327,9 +330,9 @@ impl KernelThread {
         (at, number)
     }
 
-    /// Removes a pending replacement of a user's request to make room for another replacement. The
-    /// client of the pending replacement has usually disconnected, but its hangup has not been
-    /// processed yet.
+    /// Discards an earlier replacement that was prepared for a user's request and is still waiting,
+    /// because the user prepares another one. The client of the earlier replacement has usually
+    /// disconnected, but its hangup has not been processed yet.
     fn drop_pending_replacement(&mut self, uid: u32, line: u64, complete: &dyn Fn(Completion)) {
         let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
         let waits = self.successors.iter().find(|(_, one)| ours && one.instead == line);

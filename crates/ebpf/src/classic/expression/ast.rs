@@ -11,7 +11,7 @@ use super::names;
 use super::token::Keyword;
 use crate::insn::{Alu, Cond};
 
-/// A range of byte offsets in the text of the expression.
+/// A range of byte offsets in the text of a pcap-filter expression.
 pub(crate) type Span = Range<usize>;
 
 /// A protocol, used as a test (`tcp`), as the header to index (`tcp[13]`), or to qualify an address
@@ -58,7 +58,7 @@ pub(crate) enum Protocol {
     Radio,
 }
 
-/// The *dir* qualifier, which selects source or destination addresses or ports.
+/// The *dir* qualifier of pcap-filter, which selects source or destination addresses or ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DirQualifier {
     Source,
@@ -73,7 +73,7 @@ pub(crate) enum DirQualifier {
     Transmitter,
 }
 
-/// The *type* qualifier: the kind of object that an identifier names.
+/// The *type* qualifier of pcap-filter: the kind of object that an identifier names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TypeQualifier {
     Host,
@@ -85,7 +85,7 @@ pub(crate) enum TypeQualifier {
     ProtocolChain,
 }
 
-/// The qualifiers of an identifier, each `None` if absent.
+/// The qualifiers of an identifier in a pcap-filter expression, each `None` if absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Qualifiers {
     pub(crate) protocol: Option<Protocol>,
@@ -93,7 +93,7 @@ pub(crate) struct Qualifiers {
     pub(crate) kind: Option<TypeQualifier>,
 }
 
-/// An identifier in the expression: a host, network, port or protocol.
+/// An identifier in a pcap-filter expression: a host, network, port or protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Identifier {
     /// A name that must be resolved.
@@ -115,7 +115,7 @@ pub(crate) enum Identifier {
     Mac8(u8),
 }
 
-/// A node of the syntax tree of an expression.
+/// A node of the syntax tree of a pcap-filter expression.
 #[derive(Debug)]
 pub(crate) enum Tree {
     /// A conjunction, evaluated from left to right.
@@ -128,7 +128,7 @@ pub(crate) enum Tree {
     Leaf(Primitive, Span),
 }
 
-/// A primitive of the language: a single test of a frame.
+/// A primitive of the pcap-filter language: a single test of a frame.
 #[derive(Debug)]
 pub(crate) enum Primitive {
     /// A test for a protocol without further qualifiers.

@@ -274,8 +274,8 @@ fn ipv6_address_length(rest: &[u8]) -> usize {
     }
 }
 
-/// Returns the length of the dotted IPv4 address at the start of `rest`, such as the end of the
-/// IPv6 address `::ffff:1.2.3.4`, or `None` if there is none.
+/// Returns the length of the dotted IPv4 address at the start of `rest`, or `None` if there is
+/// none. For example, the IPv6 address `::ffff:1.2.3.4` ends with one.
 fn dotted_ipv4_length(rest: &[u8]) -> Option<usize> {
     let run = rest.iter().take(64).take_while(|b| b.is_ascii_alphanumeric() || **b == b'.').count();
     let text = std::str::from_utf8(&rest[..run]).ok()?;

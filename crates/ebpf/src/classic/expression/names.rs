@@ -57,7 +57,7 @@ pub(super) const PROTOCOL_KEYWORDS: &[(&str, Protocol)] = &[
     ("radio", Protocol::Radio),
 ];
 
-/// Keywords that denote neither protocols nor numbers.
+/// Keywords of pcap-filter that denote neither protocols nor numbers.
 pub(super) const KEYWORDS: &[(&str, Keyword)] = &[
     ("and", Keyword::And),
     ("or", Keyword::Or),

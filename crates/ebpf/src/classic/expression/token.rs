@@ -14,7 +14,7 @@ pub(super) struct Lexeme {
     pub(super) span: Span,
 }
 
-/// A token of an expression.
+/// A token of a pcap-filter expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     Protocol(Protocol),
@@ -40,15 +40,15 @@ impl Token {
     }
 }
 
-/// A keyword that is not a protocol.
+/// A keyword of pcap-filter that is not a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keyword {
     And,
     Or,
     Not,
-    /// A one-word *dir* qualifier.
+    /// A *dir* qualifier of pcap-filter that is a single word, such as `src`.
     Dir(DirQualifier),
-    /// A *type* qualifier.
+    /// A *type* qualifier of pcap-filter, such as `host`.
     Type(TypeQualifier),
     Mask,
     WlanType,

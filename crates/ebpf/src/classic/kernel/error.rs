@@ -12,7 +12,7 @@ pub enum SocketFilterError {
     /// The program loads ancillary data that is no longer available when the program runs again in
     /// user space.
     Ancillary {
-        /// Index of the load instruction.
+        /// Index of the instruction that loads the ancillary data.
         at: usize,
     },
     /// The program uses all scratch words, but the filter needs another for the VLAN tag or for a

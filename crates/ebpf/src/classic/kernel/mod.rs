@@ -4,9 +4,9 @@
 //! Input: the direction, a program for Ethernet frames with inline VLAN tags, a program for raw IP.
 //! Output: one program for `SO_ATTACH_FILTER` on `AF_PACKET`, `SOCK_RAW`. For a frame in the
 //! kernel, the filter makes the same decision as the programs make for this frame with its tag
-//! restored. Running the programs again in user space therefore rejects no further frame. In rare
-//! cases the filter may accept a frame that the programs reject, never the reverse. [SL §5.2,
-//! CONTRACT 1, 3 and 18]
+//! restored. Running the programs again in user space therefore rejects no further frame, except
+//! in rare cases: the filter may accept a frame that the programs reject, never the reverse. [SL
+//! §5.2, CONTRACT 1, 3 and 18]
 //!
 //! The kernel moves the outermost tag from the frame into the skb: always on receive, and on
 //! transmit if the device inserts tags. The length of the frame then excludes the tag. The filter
@@ -58,8 +58,8 @@ pub enum Direction {
 
 /// Builds a socket filter that rejects frames of any other direction, and tests all other frames
 /// with the program for their device: `ethernet` for Ethernet and loopback devices, `raw` for
-/// devices whose frames begin with IP. If this program is `None`, or if the device is of another
-/// type, the filter accepts the frame.
+/// devices whose frames begin with IP. The filter accepts frames of devices of another type, and
+/// frames for whose device the program is `None`.
 pub fn socket_filter(
     direction: Direction,
     ethernet: Option<&ClassicProgram>,
@@ -84,10 +84,10 @@ pub fn socket_filter(
     writer.finish()
 }
 
-/// Rewrites the program for the kernel: for Ethernet frames whose outermost tag is in the skb if
-/// `tagged` is true, otherwise for frames with inline tags, as capture files store them. Shifts and
-/// offsets behave as in [`ClassicProgram::run`]. The rewritten program returns
-/// [`ACCEPT_WHOLE_FRAME`] or 0.
+/// Rewrites the program for the kernel. If `tagged` is true, the rewritten program expects Ethernet
+/// frames whose outermost tag is in the skb; otherwise it expects frames with inline tags, as
+/// capture files store them. Shifts and offsets behave as in [`ClassicProgram::run`]. The rewritten
+/// program returns [`ACCEPT_WHOLE_FRAME`] or 0.
 pub fn rewrite_for_kernel(
     program: &ClassicProgram,
     tagged: bool,
@@ -99,10 +99,10 @@ pub fn rewrite_for_kernel(
     writer.finish()
 }
 
-/// Rewrites a program for live captures, which expects the outermost tag in the skb, for Ethernet
-/// frames whose tag has been restored at bytes 12 to 15. For a tagged frame, the rewritten program
-/// returns the value that the original program returns in the kernel. For an untagged frame, both
-/// programs return the same value.
+/// Rewrites a program for live captures so that it can run on Ethernet frames with restored tags.
+/// The program expects the outermost tag in the skb, while these frames have it at bytes 12 to 15.
+/// For a tagged frame, the rewritten program returns the value that the original program returns in
+/// the kernel. For an untagged frame, both programs return the same value.
 pub fn rewrite_for_restored_tags(
     program: &ClassicProgram,
 ) -> Result<ClassicProgram, SocketFilterError> {

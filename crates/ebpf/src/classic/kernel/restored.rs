@@ -23,8 +23,8 @@ use super::tagged::{
 use super::writer::CodeWriter;
 
 impl CodeWriter {
-    /// Appends the rewritten form of an instruction. Fails if this form needs a scratch word and
-    /// `free` is `None`.
+    /// Appends an instruction, rewritten for frames whose outermost tag has been restored. Fails if
+    /// the rewritten form needs a scratch word and `free` is `None`.
     pub(super) fn rewrite_for_restored_tag(
         &mut self,
         instruction: Instruction,

@@ -33,8 +33,8 @@ pub(super) const TAG_END_OFFSET: u32 = 16;
 pub(super) const TAG_LENGTH: u32 = TAG_END_OFFSET - TAG_START_OFFSET;
 
 impl CodeWriter {
-    /// Appends the rewritten form of an instruction. Fails if this form needs a scratch word and
-    /// `free` is `None`.
+    /// Appends an instruction, rewritten for frames whose outermost tag is in the skb. Fails if the
+    /// rewritten form needs a scratch word and `free` is `None`.
     pub(super) fn rewrite_for_skb_tag(
         &mut self,
         instruction: Instruction,

@@ -19,12 +19,12 @@ pub(super) struct ExitStub {
 pub(super) enum StubTask {
     /// Increments the filter's counter with this index.
     Count(usize),
-    /// Jumps to the `unsure` exit if the frame has at least this length in bytes; otherwise the
-    /// frame is too short, and the jump is to the stub's own target.
+    /// Jumps to the `unsure` exit if the frame has at least this length in bytes. Otherwise, the
+    /// frame is too short, and the stub jumps to its own target.
     Deep(u32),
 }
 
-/// The state that is restored when an arm or a twin ends.
+/// The state of the builder before an arm or a twin, which the builder restores at its end.
 pub(in crate::emit) struct ArmState {
     top: SlotDepth,
     stubs: usize,
@@ -56,8 +56,8 @@ impl Builder {
         self.record_code_owner();
     }
 
-    /// Closes a twin like an arm, but first moves the stack slots of its answer to where the twin's
-    /// slots begin. Returns the answer with its new slots.
+    /// Closes a twin like an arm, but keeps the stack slots of its answer: moves them to where the
+    /// slots of the twin begin. Returns the answer with its new slots.
     pub(in crate::emit) fn close_twin_with_answer(
         &mut self,
         mark: ArmState,
@@ -69,8 +69,8 @@ impl Builder {
         moved
     }
 
-    /// Moves the answer's stack slots that lie above `floor` down to `floor`. Returns the answer
-    /// with its new slots, and the new number of stack bytes in use.
+    /// Emits code that moves the answer's stack slots that lie above `floor` down to `floor`.
+    /// Returns the answer with its new slots, and the new number of stack bytes in use.
     pub(super) fn move_answer_slots(
         &mut self,
         floor: SlotDepth,
@@ -99,8 +99,8 @@ impl Builder {
         (map_slots(answer, slot_after), top)
     }
 
-    /// Releases every slot except the slots of the answer. Releases nothing inside an arm. Returns
-    /// the answer with its new slots.
+    /// Releases every stack slot except those of the answer. Releases nothing inside an arm.
+    /// Returns the answer with its new slots.
     pub(in crate::emit) fn release_unused_slots(&mut self, answer: Answer<'_>) -> Answer<'static> {
         let floor = if self.depth == 0 { self.floor } else { self.top };
         let (moved, top) = self.move_answer_slots(floor, answer);
@@ -121,8 +121,8 @@ impl Builder {
         label
     }
 
-    /// Emits stubs in reverse order, so that each jumps only forward: to a stub created earlier, or
-    /// out of the arm.
+    /// Emits stubs, the deferred code of exits. Stubs are emitted in reverse order, so that each
+    /// jumps only forward: to a stub created earlier, or out of the arm.
     pub(super) fn emit_stubs(&mut self, stubs: Vec<ExitStub>, end: Label) {
         if stubs.iter().any(|stub| self.asm.is_used(stub.label)) {
             self.asm.jump(end);

@@ -31,8 +31,8 @@ pub(in crate::emit) mod skb {
     pub(in crate::emit) const TAG_TCI: i16 = 24;
     pub(in crate::emit) const TAG_PROTOCOL: i16 = 28;
     pub(in crate::emit) const INGRESS_IFINDEX: i16 = 36;
-    /// Offset of the first word of `cb`, in which a tested program at a cgroup returns its answer,
-    /// because its return value is a verdict.
+    /// Offset of the first word of `cb`. A program that is tested at a cgroup hook returns its
+    /// answer in this word, because its return value is a verdict.
     pub(in crate::emit) const ANSWER_OFFSET: i16 = 48;
     pub(in crate::emit) const DATA: i16 = 76;
     pub(in crate::emit) const DATA_END: i16 = 80;
@@ -86,14 +86,15 @@ impl Builder {
         self.store_frame_length();
     }
 
-    /// Reloads the packet pointers after an edit of the frame, and records that the program edits
-    /// frames.
+    /// Emits code that reloads the packet pointers after an edit of the frame, and records that the
+    /// program edits frames.
     pub(in crate::emit) fn reload_after_edit(&mut self) {
         self.edits = true;
         self.reload_pointers();
     }
 
-    /// Reloads the packet pointers, and invalidates bounds checks and computed positions.
+    /// Emits code that reloads the packet pointers. Invalidates bounds checks and computed
+    /// positions.
     pub(in crate::emit) fn reload_pointers(&mut self) {
         match self.target.hook {
             Hook::Tc => self.load_packet_pointers(skb::DATA, skb::DATA_END),

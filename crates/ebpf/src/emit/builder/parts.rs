@@ -46,13 +46,13 @@ impl Builder {
         self.reload_pointers();
     }
 
-    /// Returns the number of finished parts.
+    /// Returns the number of finished parts of the program.
     pub(in crate::emit) fn finished_part_count(&self) -> usize {
         self.finished_parts.len()
     }
 
-    /// Returns the numbers of two maps: the one with the rows for values passed between parts, and
-    /// the program array of the parts. Adds these maps to the program if they are missing.
+    /// Returns the numbers of two maps, and adds these maps to the program if they are missing. One
+    /// holds the rows for values passed between parts; the other is the program array of the parts.
     pub(in crate::emit) fn part_map_numbers(&mut self) -> (u32, u32) {
         let rows = self.tables.iter().position(|table| matches!(table, ProgramMap::Rows));
         let rows = rows.unwrap_or_else(|| {
@@ -119,8 +119,8 @@ impl Builder {
         }
     }
 
-    /// Stores the answer in the context of the program, at hooks where the return value is a
-    /// verdict.
+    /// Emits code that stores the answer in the context of the program, at hooks where the return
+    /// value is a verdict.
     pub(super) fn store_answer(&mut self, finish: ReturnConversion) {
         if self.target.hook == Hook::Cgroup && finish == ReturnConversion::Answer {
             self.asm.push(Insn::store(Size::W, R6, skb::ANSWER_OFFSET, R0));

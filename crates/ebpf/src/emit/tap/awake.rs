@@ -28,7 +28,8 @@ use crate::insn::{Cond, Helper, Insn, R0, R1, R2, Reg, Size, atomic};
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits a jump to the exit `asleep` that is taken while the consumer of pointer ring `ring`
     /// sleeps without doorbells. `delivers_all` is true if every frame that passes this check is
-    /// delivered to the ring. If it is false and the consumer may sleep, refuses the program.
+    /// delivered to the ring. If `delivers_all` is false and the consumer may sleep, refuses the
+    /// program.
     pub fn only_while_awake(&mut self, ring: u16, delivers_all: bool, asleep: Exit<'s>) {
         let b = self.builder();
         let Some(outlet) = b.pointer_ring(ring) else {

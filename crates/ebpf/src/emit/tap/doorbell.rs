@@ -13,8 +13,8 @@ use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R10, Reg, Size};
 const FORCE_WAKEUP: i32 = 2;
 
 impl Builder {
-    /// Sends a doorbell for the pointer ring whose region is at `region`, if a doorbell is due.
-    /// Otherwise control continues at `then`.
+    /// Emits code that sends a doorbell for the pointer ring whose region is at `region`, if a
+    /// doorbell is due. Otherwise, control continues at `then`.
     pub(super) fn send_doorbell(&mut self, outlet: &PointerRing, region: Reg, then: Label) {
         let wake = outlet.wake;
         let asm = &mut self.asm;

@@ -47,8 +47,8 @@ pub(super) fn store_release_insn(region: Reg, word: i16) -> Insn {
 }
 
 impl Builder {
-    /// Copies the frame for every owner with deliveries, and passes the frame unless the body
-    /// withholds it from the host.
+    /// Emits code that copies the frame for every owner (a set of requests) with deliveries, and
+    /// passes the frame unless the body withholds it from the host.
     pub(in crate::emit) fn deliver_to_all_owners(
         &mut self,
         fused: &FusedTap,
@@ -122,7 +122,8 @@ impl Builder {
         self.asm.bind(next);
     }
 
-    /// Emits code that copies the frame for one owner, writes the pointers, and sends doorbells.
+    /// Emits code that copies the frame for one owner (a set of requests), writes the pointers, and
+    /// sends doorbells.
     fn deliver_to_owner(
         &mut self,
         fused: &FusedTap,
@@ -176,8 +177,8 @@ impl Builder {
         self.asm.bind(next);
     }
 
-    /// Emits code that counts the frame as failed for each of its deliveries. The word `word` of
-    /// the scratch memory holds the bit set of these deliveries.
+    /// Emits code that counts a failed copy for each delivery of the frame. The word `word` of the
+    /// scratch memory holds the bit set of these deliveries.
     pub(in crate::emit) fn count_failed_deliveries(
         &mut self,
         scratch: Scratch,
@@ -202,7 +203,7 @@ impl Builder {
     }
 
     /// Emits a jump to `not` that is taken if the body has not recorded this delivery for the
-    /// frame.
+    /// frame. `word` is the scratch memory offset of the bit set of recorded deliveries.
     pub(super) fn skip_unless_delivered(&mut self, word: i16, delivery: Delivery, not: Label) {
         self.asm.push(Insn::load(Size::DW, R1, R9, word));
         self.asm.push(Insn::alu(Alu::And, R1, 1 << delivery.ring_and_bit().1));
@@ -270,8 +271,8 @@ impl Builder {
         self.fill_record(fused.sent, failed);
     }
 
-    /// Writes the record at the address in r7, with r8 bytes of the frame. Jumps to `failed` if the
-    /// frame cannot be copied.
+    /// Emits code that writes the record at the address in r7, with r8 bytes of the frame. The code
+    /// jumps to `failed` if the frame cannot be copied.
     fn fill_record(&mut self, sent: bool, failed: Label) {
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R7, record::RECORD_POSITION, -1));
@@ -318,10 +319,10 @@ impl Builder {
         asm.push(Insn::store(Size::DW, R7, record::RECORD_POSITION, R1));
     }
 
-    /// Copies a linear frame to the record at r7, after the header, and jumps to `copied`. Copies
-    /// the first `half` bytes and the last `half` bytes, which may overlap. Continues without a
-    /// copy if the frame is not linear, or if the length in r8 is not between `half` and twice
-    /// `half` bytes.
+    /// Emits code that copies a linear frame to the record at r7, after the header, and jumps to
+    /// `copied`. The code copies the first `half` bytes and the last `half` bytes, which may
+    /// overlap. It continues without a copy if the frame is not linear, or if the length in r8 is
+    /// not between `half` and twice `half` bytes.
     fn copy_short_frame(&mut self, half: i16, copied: Label) {
         let (not, asm) = (self.asm.label(), &mut self.asm);
         asm.jump_if(Cond::Lt, R8, i32::from(half), not);
@@ -347,7 +348,8 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Writes the pointers of a ring, then the number of pointers, in release order.
+    /// Writes the pointers to the frame into a pointer ring, then the number of pointers, in
+    /// release order.
     fn write_pointers(&mut self, fused: &FusedTap, ours: &PointerRingUse<'_>, region: Reg) {
         let outlet = ours.outlet;
         for place in shared_slots(&ours.deliveries) {

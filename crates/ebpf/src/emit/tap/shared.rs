@@ -18,8 +18,8 @@ use crate::emit::ring_layout::{EXIT_OFFSET, EXITS_MAX, offset};
 use crate::emit::unfit::UnfitReason;
 use crate::insn::{Alu, Cond, Insn, R1, R3, R4, R5, R9, Reg, Size};
 
-/// A pointer ring together with all deliveries that the program may make to it, and the scratch
-/// memory offset of the bit set that records these deliveries for a frame.
+/// A pointer ring together with all deliveries that the program may make to it. Also contains the
+/// scratch memory offset of the bit set that records these deliveries for a frame.
 pub(super) struct PointerRingUse<'j> {
     pub(super) outlet: &'j PointerRing,
     pub(super) word: i16,
@@ -51,9 +51,9 @@ pub(in crate::emit) fn shared_slots(deliveries: &[Delivery]) -> Vec<SharedSlot> 
 }
 
 impl Builder {
-    /// Counts a frame for its exit if the exit shares a reader. If `pointer` is given, first stores
-    /// the number of the exit's earlier frames in the pointer whose address this register contains.
-    /// Clobbers r1, r3 and r5.
+    /// Emits code that counts a frame for its exit if the exit shares a reader. If `pointer` is
+    /// given, this register contains the address of a pointer, in which the code first stores the
+    /// number of the exit's earlier frames. Clobbers r1, r3 and r5.
     pub(super) fn count_frame_for_exit(
         &mut self,
         scratch: Scratch,
@@ -90,9 +90,9 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Returns a register from which the tally of the frame's exit is addressed: the tally is at
-    /// the address in the register plus the offset of the first exit's tally. Jumps to `not` if the
-    /// exit number is invalid. Clobbers r3 and r4.
+    /// Returns a register with a base address for the tally of the frame's exit: the tally is at
+    /// this address plus the offset of the first exit's tally. Jumps to `not` if the exit number is
+    /// invalid. Clobbers r3 and r4.
     pub(super) fn tally_base(&mut self, scratch: Scratch, place: &SharedSlot, not: Label) -> Reg {
         let SharedSlot { first, last } = *place;
         let difference = last.exit - first.exit;

@@ -26,7 +26,7 @@ use crate::insn::{Alu, Cond, Insn, R0, R1, R2, R3, R4, R5, R9, R10, Reg, Size};
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits a jump to the exit `miss` that is taken unless user space has opened an exit at this
-    /// place. Emits nothing if the program has no switches.
+    /// place of the filter tree. Emits nothing if the program has no switched exits.
     pub fn only_if_exit_open(&mut self, place: u32, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(switches) = b.switches() {
@@ -35,8 +35,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Records the frame, with the view given by `on`, in the slot of the open exits at this place.
-    /// Does nothing if no exit is open.
+    /// Emits code that records the frame, with the view given by `on`, in the slot of the open
+    /// exits at this place of the filter tree. The code does nothing if no exit is open.
     pub fn record_for_open_exits(&mut self, place: u32, on: Layers<'s>) {
         let length = self.view_length(on);
         let b = self.builder();
@@ -74,8 +74,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 }
 
 impl Builder {
-    /// Emits code that loads a word, by index, of the map with which user space opens exits into
-    /// the register `to`.
+    /// Emits code that loads a word into the register `to`. The word has this index in the map with
+    /// which user space opens and closes switched exits.
     fn load_switch_word(&mut self, switches: SwitchLayout, word: u32, to: Reg) {
         let at = switches.base.saturating_add(word.saturating_mul(SWITCHED_WORD_SIZE));
         self.asm.push_wide(Insn::load_map_value(to, FIRST_CALLER_MAP + switches.map, at));
@@ -106,7 +106,8 @@ impl Builder {
         self.asm.bind(none);
     }
 
-    /// Writes a pointer for each open exit of a pointer ring that the frame has taken.
+    /// Emits code that writes pointers into a pointer ring: one for each open exit of the ring that
+    /// the frame has taken.
     pub(super) fn write_open_exit_pointers(
         &mut self,
         fused: &FusedTap,
@@ -130,8 +131,8 @@ impl Builder {
         });
     }
 
-    /// Counts the frame for each open exit that it has taken, without writing a pointer. The reader
-    /// detects the gap.
+    /// Emits code that counts the frame for each open exit that it has taken, without writing a
+    /// pointer. The reader detects the gap.
     pub(super) fn count_open_exits(
         &mut self,
         fused: &FusedTap,
@@ -152,9 +153,9 @@ impl Builder {
         asm.push(Insn::alu(Alu::Add, R4, R3));
     }
 
-    /// Counts the frame for the exit in r0. If `pointer` is given, first stores the number of the
-    /// exit's earlier frames in the pointer whose address this register contains. Clobbers r0, r3
-    /// and r5.
+    /// Emits code that counts the frame for the exit in r0. If `pointer` is given, this register
+    /// contains the address of a pointer, in which the code first stores the number of the exit's
+    /// earlier frames. Clobbers r0, r3 and r5.
     fn count_switched_exit(&mut self, region: Reg, pointer: Option<Reg>) {
         let (not, asm) = (self.asm.label(), &mut self.asm);
         // The exit number is always in range, but the verifier cannot prove this.
@@ -212,8 +213,8 @@ impl Builder {
 const SWITCHED_BIT_NUMBER: i32 = 32;
 
 impl FrameEnd {
-    /// Returns the layout of the memory words with which user space opens exits, or `None` if the
-    /// program has no such exits.
+    /// Returns the layout of the memory words with which user space opens and closes switched
+    /// exits, or `None` if the program has no switched exits.
     pub(in crate::emit) const fn switches(&self) -> Option<SwitchLayout> {
         match self {
             Self::Tap(FusedTap { switches, .. }) => *switches,

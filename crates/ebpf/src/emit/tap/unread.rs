@@ -29,8 +29,9 @@ use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 pub(super) const QUERY_CONSUMER_POSITION: i32 = 2;
 
 impl Builder {
-    /// Emits the check for rings without a reader. Execution continues at `next` if the frame is to
-    /// be counted but not copied. Emits nothing if frames are always copied. Clobbers r7 and r8.
+    /// Emits code that detects a ring without a reader. Execution continues at `next` if the frame
+    /// is to be counted but not copied. Emits nothing if frames are always copied. Clobbers r7 and
+    /// r8.
     pub(super) fn emit_unread_check(
         &mut self,
         fused: &FusedTap,

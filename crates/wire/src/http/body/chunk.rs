@@ -51,7 +51,7 @@ impl Body {
         Ok(())
     }
 
-    /// Returns the state that follows the line with a chunk size.
+    /// Returns the state of the body parser after the line with a chunk size.
     const fn state_after_size(&self) -> u8 {
         if self.left == 0 { AT_TRAILER_LINE } else { IN_CHUNK_DATA }
     }

@@ -129,8 +129,9 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Generates `test` for the offset of the source address, of the destination address, or of
-    /// both, as `direction` selects. Combines two tests by `and` or `or`, as `direction` selects.
+    /// Returns the condition that `test` builds for the offset of an address: for `source`, for
+    /// `target`, or for both, as `direction` selects. Combines two conditions by `and` or `or`, as
+    /// `direction` selects.
     pub(super) fn apply_by_direction(
         &mut self,
         direction: Option<DirQualifier>,
@@ -141,8 +142,8 @@ impl Generator<'_> {
         self.combine_by_direction(direction, |g| test(g, source), |g| test(g, target))
     }
 
-    /// Generates the test of the source, of the destination, or both tests, as `direction` selects.
-    /// Combines two tests by `and` or `or`, as `direction` selects.
+    /// Returns the condition that `source` builds, the condition that `target` builds, or both
+    /// combined by `and` or `or`, as `direction` selects.
     pub(super) fn combine_by_direction(
         &mut self,
         direction: Option<DirQualifier>,
@@ -175,8 +176,8 @@ impl Generator<'_> {
     }
 
     /// Returns the condition that an address of the frame is an address of the host `name`. If
-    /// `gateway` is true, instead returns the condition that none of the frame's IPv4 addresses is
-    /// one.
+    /// `gateway` is true, returns instead the condition that no IPv4 address of the frame is an
+    /// address of this host.
     pub(super) fn test_host_name(
         &mut self,
         q: Qualifiers,

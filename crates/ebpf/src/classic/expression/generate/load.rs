@@ -80,8 +80,8 @@ impl Generator<'_> {
         Ok(lines)
     }
 
-    /// Returns code that loads the varying part of the offset of `base` into X, the constant part
-    /// of the offset, and true if there is a varying part.
+    /// Returns three values: code that loads the varying part of the offset of `base` into X, the
+    /// constant part of the offset, and true if there is a varying part.
     pub(super) fn load_base_offset(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
         let place = self.base_offset(base)?;
         if base == HeaderBase::TransportIp4 {

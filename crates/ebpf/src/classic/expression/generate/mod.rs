@@ -45,7 +45,8 @@ const HEADER_OFFSET_WORD: u32 = 15;
 /// Number of the scratch word for the offset of the outermost payload, if that offset varies.
 const PAYLOAD_OFFSET_WORD: u32 = 14;
 
-/// Generates the condition for `tree`. If there is no tree, the condition accepts every frame.
+/// Generates the condition on frames that the syntax tree `tree` expresses. Without a tree, the
+/// condition accepts every frame.
 pub(super) fn generate(
     tree: Option<&Tree>,
     link: LinkType,
@@ -105,7 +106,7 @@ impl Offset {
     }
 }
 
-/// State of the generator between two primitives.
+/// State of the code generator for pcap-filter expressions, between two primitives.
 struct Generator<'a> {
     options: &'a Options<'a>,
     /// Link type of the frame.

@@ -87,8 +87,8 @@ impl Generator<'_> {
     }
 
     /// Returns the transport protocol to test: the only one that both the qualifiers and the
-    /// service `name` allow, or `None` if they allow every transport. Fails if they exclude each
-    /// other.
+    /// service `name` allow, or `None` if they allow every transport. Fails if the qualifiers and
+    /// the service exclude each other.
     fn common_transports(
         &self,
         wanted: Option<Protocol>,

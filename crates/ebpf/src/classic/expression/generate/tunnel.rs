@@ -93,9 +93,11 @@ impl Generator<'_> {
     }
 
     /// Returns the condition that the frame is in a tunnel with this destination port and, if one
-    /// is given, this network identifier. `mark` returns the condition on the tunnel header itself.
-    /// For a matching frame, the code leaves a number in A: the offset of the UDP header minus the
-    /// constant part of the offset of the network header.
+    /// is given, this network identifier. `mark` returns the condition that the tunnel header
+    /// itself must meet.
+    ///
+    /// The generated code also leaves an offset in A for every frame that matches: the offset of
+    /// the UDP header, less the constant part of the offset of the network header.
     fn test_tunnel(
         &mut self,
         port: u16,
@@ -150,8 +152,9 @@ impl Generator<'_> {
         })
     }
 
-    /// Sets the current frame to the inner frame. Returns a condition that executes `lines` and
-    /// always holds. `lines` computes the offsets of the inner frame from A.
+    /// Makes the inner frame of a tunnel the current frame, to which later tests apply. Returns a
+    /// condition that always holds and that executes `lines`, which compute the offsets of the
+    /// inner frame from A.
     fn enter_tunnel(&mut self, inner: &InnerOffsetWords, lines: Code) -> Condition {
         let offset_of = |word| Offset { constant: 0, word: Some(word) };
         self.set_current_header(LinkType::EN10MB, offset_of(inner.header));

@@ -131,9 +131,10 @@ impl Generator<'_> {
         })
     }
 
-    /// Returns the condition that the address at offset `place` satisfies `test_address`, for
-    /// management frames and for data frames whose direction bit `bit` is clear. For all other data
-    /// frames, uses the condition that `otherwise` returns.
+    /// Returns the condition that the source or the destination address of an 802.11 frame
+    /// satisfies `test_address`. In management frames, and in data frames whose direction bit `bit`
+    /// is clear, this address is at offset `place`. For all other data frames, `otherwise` returns
+    /// the condition.
     fn test_wlan_endpoint(
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
